@@ -129,15 +129,16 @@ lowest-core: setup
 .PHONY: lowest-core-tests
 lowest-core-tests:
 	@# This pyarrow makes no arrays of half floats and dictionaries of large strings from Python values.
-	$(LOWEST)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/lance_core tests/hostile \
+	$(LOWEST)/bin/python -m pytest $(if $(MINUTES),--minutes $(MINUTES) --seed $(SEED) -n 2 --dist load --maxschedchunk 1,\
+	  -n 2 --dist loadfile --no-loadscope-reorder) tests/lance_core tests/hostile \
 	  --deselect tests/lance_core/encoding/test_levels.py::test_arrays_survive_levels \
-	  --deselect tests/lance_core/encoding/test_relabel.py::test_values_stay
+	  --deselect tests/lance_core/schema/test_relabel.py::test_values_stay
 
 .PHONY: test-lowest-core
 test-lowest-core: lowest-core ## Run the core's tests with the lowest versions, then its SQL with a compiled parser
 	$(MAKE) lowest-core-tests
 	VIRTUAL_ENV=$(LOWEST) $(UV) pip install --quiet "sqlglotc==$(LOWEST_SQLGLOT)"
-	$(LOWEST)/bin/python -m pytest tests/lance_core/verbs/expressions tests/interop/test_sql_filters.py
+	$(LOWEST)/bin/python -m pytest tests/lance_core/verbs/expressions tests/interop/sql/test_sql_filters.py
 
 .PHONY: test-lowest
 test-lowest: java setup test-lowest-core ## Run the Dagster and Spark tests with the lowest versions that are supported
@@ -181,7 +182,7 @@ docs-serve: setup ## Show the documentation on a loopback port
 	NO_MKDOCS_2_WARNING=1 $(RUN)/mkdocs serve
 
 .PHONY: module-table
-module-table: setup ## Write the table of tests in CONTRIBUTING.md again
+module-table: setup ## Write the table of tests in tests/README.md again
 	$(RUN)/python -m tests.module_table
 
 .PHONY: protos

@@ -61,7 +61,7 @@ def reference_page(package: str) -> str:
 
 
 def imports() -> dict[str, set[str]]:
-    """Each package of the house, and the others that its modules import at any place."""
+    """Each package, and the others that its modules import at any place."""
     rooms: dict[str, set[str]] = {}
     for package in PACKAGES:
         for path in (ROOT / package).rglob("*.py"):

@@ -1,4 +1,4 @@
-"""`docs/settings.md`, all settings, made from the code: `python -m lance_dagster.settings_page` prints it."""
+"""`docs/settings.md`, all settings, made from the code: `python docs/_settings.py` prints it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hi
 
 from pydantic_core import PydanticUndefined
 
-from lance_dagster.io_manager import LanceIOManager
-from lance_dagster.settings import INPUT_KEYS, INPUT_PINS, OUTPUT_KEYS, OutputSettings
-from lance_dagster.settings_keys import PREFIX, READ_ELSEWHERE
+from lance_dagster.io_manager.config import LanceIOManager
+from lance_dagster.tables.settings import INPUT_KEYS, INPUT_PINS, OUTPUT_KEYS, OutputSettings
+from lance_dagster.tables.settings_keys import PREFIX, READ_ELSEWHERE
 
 __all__ = ["settings_page"]
 
@@ -71,7 +71,7 @@ def settings_page() -> str:
         [
             "# Settings",
             "",
-            "Made from the code. What is not listed here is refused by name, never ignored.",
+            "Made from the code. What is not listed here is rejected by name, never ignored.",
             "",
             "## `LanceIOManager`",
             "",

@@ -1,4 +1,4 @@
-"""What Dagster loads: assets and their checks, jobs, upkeep by schedule and sensor, and the IO manager of all."""
+"""What Dagster loads: assets and their checks, jobs, maintenance by schedule and sensor, and the IO manager of all."""
 
 from pathlib import Path
 

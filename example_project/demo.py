@@ -133,7 +133,7 @@ def _write_notices() -> None:
 
 
 def _observed(instance: dg.DagsterInstance) -> dict[str, Mapping[str, Any]]:
-    """What upkeep told of each table: the metadata of the newest observation."""
+    """What maintenance told of each table: the metadata of the newest observation."""
     found: dict[str, Mapping[str, Any]] = {}
     for name in TABLES:
         (record,) = instance.fetch_observations(dg.AssetKey(["nyc", name]), limit=1).records

@@ -20,25 +20,25 @@ from lance_core.dataset.lance_dataset import LanceDataset, dataset
 from lance_core.dataset.writing import CommitResult, WriteResult, commit_fragments, write_dataset
 from lance_core.schema import json_to_schema, schema_to_json
 from lance_core.store import bytes_read_counter, canonical_uri, iops_counter
-from lance_core.table.manifest import WRITER
+from lance_core.table.manifest.manifest import WRITER
 from lance_core.verbs.columns.batch_udf import BatchUDF, batch_udf
+from lance_core.verbs.context.bases import DatasetBasePath
+from lance_core.verbs.context.session import Session
 from lance_core.verbs.files.fragment_writer import FragmentWriter
 from lance_core.verbs.files.slice_writer import SliceWriter
 from lance_core.verbs.files.slices import Between, Equals, Slice, Slices
 from lance_core.verbs.files.uncommitted import delete_uncommitted_files
 from lance_core.verbs.inspect.statistics import DataStatistics, FieldStatistics
 from lance_core.verbs.inspect.tables import list_tables
-from lance_core.verbs.records.fragments import DataFile, DeletionFile, FragmentMetadata
-from lance_core.verbs.records.indices import Index, IndexFile
-from lance_core.verbs.records.operations import LanceOperation
-from lance_core.verbs.records.transactions import Transaction
+from lance_core.verbs.pylance_types.fragments import DataFile, DeletionFile, FragmentMetadata
+from lance_core.verbs.pylance_types.indices import Index, IndexFile
+from lance_core.verbs.pylance_types.operations import LanceOperation
+from lance_core.verbs.pylance_types.transactions import Transaction
 from lance_core.verbs.refs.clone import FileCopy
 from lance_core.verbs.rows.keys import MAX_EXACT_KEYS, key_filter, key_hashes
 from lance_core.verbs.rows.merge_insert import MergeInsertBuilder
 from lance_core.verbs.scan.scanner import LanceScanner
 from lance_core.verbs.scan.take_blobs import BlobFile
-from lance_core.verbs.version.bases import DatasetBasePath
-from lance_core.verbs.version.session import Session
 from lance_core.verbs.write.write_fragments import write_fragments
 
 __version__ = WRITER.version

@@ -112,13 +112,13 @@ class _Guard:
         for argument, value in zip(self._order, args, strict=False):
             known = checks.get(argument)
             if known is not None and type(value) not in known.kinds and not known.check(value):
-                self._refuse(argument, value, known.words)
+                self._reject(argument, value, known.words)
         for argument, value in kwargs.items():
             known = checks.get(argument)
             if known is not None and type(value) not in known.kinds and not known.check(value):
-                self._refuse(argument, value, known.words)
+                self._reject(argument, value, known.words)
 
-    def _refuse(self, argument: str, value: object, words: str) -> NoReturn:
+    def _reject(self, argument: str, value: object, words: str) -> NoReturn:
         # Options of the storage can be secret, whatever was given for them.
         shown = f"a {type(value).__name__}" if argument.endswith("_options") else f"{value!r:.80}"
         raise ArgumentTypeError(f"{self._name}: {argument} must be {words}, not {shown}")

@@ -18,12 +18,12 @@
     |   `-- OutcomeUnknownError                 ... and it is not known whether a write took effect
     `-- CommitConflictError (OSError)           another writer came first; `.retryable` tells what to do
         |-- RetryableConflictError              do the operation again on the latest version
-        |   `-- EarlierTryLandedError           ... an earlier try of the same write came meanwhile: replace it, too
+        |   `-- EarlierTryLandedError           ... an earlier attempt of the same write came meanwhile: replace it, too
         |-- BranchConflictError                 a branch and its parent changed the same rows: fork and write again
         `-- IncompatibleConflictError           the operation makes no sense any more
             |-- HistoryGapError                 what was committed since the version that was read is not known
-            |-- SupersededError                 a later try of the same write has committed
-            |-- EarlierTryError                 rows of an earlier try cannot be told from others any more
+            |-- SupersededError                 a later attempt of the same write has committed
+            |-- EarlierTryError                 rows of an earlier attempt cannot be told from others any more
             `-- UndecidedWriteError             whether the write has landed before is not known any more
 
 Several classes also derive from the builtin that pylance raises in the same place, so that
@@ -152,7 +152,7 @@ class TornFileError(CorruptFileError):
 
 
 class StoreError(LanceError, OSError):
-    """The storage refused or failed."""
+    """The storage rejected or failed."""
 
     code = "store"
 
@@ -178,7 +178,7 @@ class RetryableConflictError(CommitConflictError):
 
 
 class EarlierTryLandedError(RetryableConflictError):
-    """An earlier try of the same write committed while this one was at work: what it did has to go.
+    """An earlier attempt of the same write committed while this one was at work: what it did has to go.
 
     Attributes:
         version: What it committed.
@@ -210,13 +210,13 @@ class HistoryGapError(IncompatibleConflictError):
 
 
 class SupersededError(IncompatibleConflictError):
-    """A later try of the same write has committed; this one must not."""
+    """A later attempt of the same write has committed; this one must not."""
 
     code = "superseded"
 
 
 class EarlierTryError(IncompatibleConflictError):
-    """An earlier try of the same write has committed rows that cannot be told from others any more."""
+    """An earlier attempt of the same write has committed rows that cannot be told from others any more."""
 
     code = "earlier-try"
 

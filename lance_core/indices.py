@@ -1,4 +1,4 @@
-"""Front door of indices, under pylance's names: `lance.indices`."""
+"""Public names of indices, under pylance's names: `lance.indices`."""
 
 from lance_core.verbs.indices.create import IndexConfig
 

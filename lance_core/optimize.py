@@ -1,4 +1,4 @@
-"""Front door of compaction, under pylance's names: `lance.optimize`."""
+"""Public names of compaction, under pylance's names: `lance.optimize`."""
 
 from lance_core.maintenance.compaction import Compaction
 from lance_core.maintenance.options import CompactionOptions

@@ -1,4 +1,4 @@
-"""Front door of progress callbacks, under pylance's names: `lance.progress`."""
+"""Public names of progress callbacks, under pylance's names: `lance.progress`."""
 
 from lance_core.verbs.files.progress import (
     FileSystemFragmentWriteProgress,

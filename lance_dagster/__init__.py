@@ -5,8 +5,8 @@
     LanceSparkResource           the one Spark session of a process: this machine, a cluster, Spark Connect
     stamp_lance_metadata         shows table name and URI in the Dagster UI
     lance_filter                 a pyarrow expression as metadata of an input
-    LanceMaintenancePolicy       what upkeep does to tables, and when they need it
-    build_maintenance_job        upkeep as a job;  build_maintenance_schedule, build_maintenance_sensor run it
+    LanceMaintenancePolicy       what maintenance does to tables, and when they need it
+    build_maintenance_job        maintenance as a job;  build_maintenance_schedule, build_maintenance_sensor run it
     build_lance_..._check(s)     health, integrity, primary_key, drift
     observable_lance_asset       a table that others write;  build_lance_observation_sensor tells what they committed
     build_change_type_job        another type for a column of a table
@@ -23,28 +23,28 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from lance_core import __version__ as __version__
-    from lance_dagster.audited import build_audited_job
-    from lance_dagster.branch_jobs import build_branch_jobs
-    from lance_dagster.branch_sensor import build_branch_sensor
-    from lance_dagster.branching import BranchPolicy
+    from lance_dagster.branches.audited_job import build_audited_job
+    from lance_dagster.branches.jobs import build_branch_jobs
+    from lance_dagster.branches.sensor import build_branch_sensor
     from lance_dagster.change_type_job import build_change_type_job
-    from lance_dagster.checks import (
+    from lance_dagster.checks.builders import (
         build_lance_drift_check,
         build_lance_health_checks,
         build_lance_integrity_checks,
         build_lance_primary_key_check,
     )
-    from lance_dagster.filters import lance_filter
-    from lance_dagster.io_manager import LanceIOManager
-    from lance_dagster.maintenance import build_maintenance_job
-    from lance_dagster.maintenance_sensor import build_maintenance_sensor
-    from lance_dagster.maintenance_triggers import build_maintenance_schedule
+    from lance_dagster.health.policy import LanceMaintenancePolicy
+    from lance_dagster.io_manager.config import LanceIOManager
+    from lance_dagster.maintenance.job import build_maintenance_job
+    from lance_dagster.maintenance.schedule import build_maintenance_schedule
+    from lance_dagster.maintenance.sensor import build_maintenance_sensor
     from lance_dagster.observation import build_lance_observation_sensor, lance_eager, observable_lance_asset
-    from lance_dagster.policy import LanceMaintenancePolicy
     from lance_dagster.resource import LanceTableResource
     from lance_dagster.spark import LanceSparkResource
     from lance_dagster.stamp import stamp_lance_metadata
-    from lance_dagster.undo_jobs import build_undo_job
+    from lance_dagster.tables.branch_policy import BranchPolicy
+    from lance_dagster.tables.filters import lance_filter
+    from lance_dagster.undo.jobs import build_undo_job
 
 __all__ = [
     "BranchPolicy",
@@ -73,26 +73,26 @@ __all__ = [
 
 _HOMES: Final = {
     "__version__": "lance_core",
-    "build_audited_job": "lance_dagster.audited",
-    "build_branch_sensor": "lance_dagster.branch_sensor",
-    "build_branch_jobs": "lance_dagster.branch_jobs",
-    "build_undo_job": "lance_dagster.undo_jobs",
-    "BranchPolicy": "lance_dagster.branching",
+    "build_audited_job": "lance_dagster.branches.audited_job",
+    "build_branch_sensor": "lance_dagster.branches.sensor",
+    "build_branch_jobs": "lance_dagster.branches.jobs",
+    "build_undo_job": "lance_dagster.undo.jobs",
+    "BranchPolicy": "lance_dagster.tables.branch_policy",
     "build_change_type_job": "lance_dagster.change_type_job",
-    "LanceIOManager": "lance_dagster.io_manager",
-    "LanceMaintenancePolicy": "lance_dagster.policy",
+    "LanceIOManager": "lance_dagster.io_manager.config",
+    "LanceMaintenancePolicy": "lance_dagster.health.policy",
     "LanceSparkResource": "lance_dagster.spark",
     "LanceTableResource": "lance_dagster.resource",
-    "build_lance_drift_check": "lance_dagster.checks",
-    "build_lance_health_checks": "lance_dagster.checks",
-    "build_lance_integrity_checks": "lance_dagster.checks",
+    "build_lance_drift_check": "lance_dagster.checks.builders",
+    "build_lance_health_checks": "lance_dagster.checks.builders",
+    "build_lance_integrity_checks": "lance_dagster.checks.builders",
     "build_lance_observation_sensor": "lance_dagster.observation",
-    "build_lance_primary_key_check": "lance_dagster.checks",
-    "build_maintenance_job": "lance_dagster.maintenance",
-    "build_maintenance_schedule": "lance_dagster.maintenance_triggers",
-    "build_maintenance_sensor": "lance_dagster.maintenance_sensor",
+    "build_lance_primary_key_check": "lance_dagster.checks.builders",
+    "build_maintenance_job": "lance_dagster.maintenance.job",
+    "build_maintenance_schedule": "lance_dagster.maintenance.schedule",
+    "build_maintenance_sensor": "lance_dagster.maintenance.sensor",
     "lance_eager": "lance_dagster.observation",
-    "lance_filter": "lance_dagster.filters",
+    "lance_filter": "lance_dagster.tables.filters",
     "observable_lance_asset": "lance_dagster.observation",
     "stamp_lance_metadata": "lance_dagster.stamp",
 }

@@ -46,6 +46,7 @@ __all__ = [
     "process_executor",
     "run_began",
     "run_created_at",
+    "run_ended",
     "run_facts",
     "run_partition_keys",
     "run_succeeded",
@@ -78,7 +79,7 @@ class RunFacts:
         parent_run_id: The run that this one re-executes.
         job_name: Its job.
         step_key: The step inside the run.
-        attempt: 0 for the first try of the step in this run, then 1, 2, ...
+        attempt: 0 for the first attempt of the step in this run, then 1, 2, ...
         tags: The run's tags.
         number: Its number in the instance: later runs have higher ones; 0 if the instance has no record of it.
     """
@@ -94,7 +95,7 @@ class RunFacts:
 
     @property
     def is_retry(self) -> bool:
-        """Whether an earlier try, in this run or in the one before it, may have committed already."""
+        """Whether an earlier attempt, in this run or in the one before it, may have committed already."""
         return self.attempt > 0 or self.parent_run_id is not None or self.root_run_id != self.run_id
 
     @property
@@ -289,6 +290,13 @@ def run_succeeded(context: dg.OutputContext, run_id: str) -> bool:
     step = _step(context)
     record = step.instance.get_run_record_by_id(run_id) if step is not None else None
     return record is not None and record.dagster_run.status is dg.DagsterRunStatus.SUCCESS
+
+
+def run_ended(context: dg.OutputContext, run_id: str) -> bool:
+    """Whether a run has ended; True for one that the instance has no record of."""
+    step = _step(context)
+    record = step.instance.get_run_record_by_id(run_id) if step is not None else None
+    return record is None or record.dagster_run.is_finished
 
 
 def is_silent(instance: dg.DagsterInstance, record: dg.RunRecord, longer_than: timedelta) -> bool:

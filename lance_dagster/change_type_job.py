@@ -11,7 +11,8 @@ import dagster as dg
 from pydantic import ConfigDict, Field
 
 from lance_dagster._context import definition_metadata, job_beside_resources
-from lance_dagster.tables import TableLike, TableRef, table_refs, table_root
+from lance_dagster.tables.names import checked_job_name
+from lance_dagster.tables.refs import TableLike, TableRef, table_refs, table_root
 
 __all__ = ["ChangeTypeConfig", "build_change_type_job"]
 
@@ -58,14 +59,14 @@ def build_change_type_job(
         raise dg.DagsterInvalidDefinitionError("build_change_type_job: there is no table; name assets, specs or keys")
 
     @dg.op(
-        name=f"{name}_op",
+        name=f"{checked_job_name(name, 'build_change_type_job: name')}_op",
         description="Gives a column of a table another type.",
         required_resource_keys={io_manager_key},
         out=dg.Out(dg.Nothing),
     )
     def change(context: dg.OpExecutionContext, config: ChangeTypeConfig) -> None:
-        from lance_dagster.column_types import change_column_type, parse_type  # noqa: PLC0415 - heavy imports
-        from lance_dagster.metadata import column_schema  # noqa: PLC0415 - the same
+        from lance_dagster.events.materialization import column_schema  # noqa: PLC0415 - the same
+        from lance_dagster.io_manager.column_types import change_column_type, parse_type  # noqa: PLC0415 - heavy imports
 
         ref = _chosen(refs, config.table)
         known = TableRef(key=ref.key, metadata=ref.metadata or definition_metadata(context, ref.key))

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from lance_dagster.branching import BRANCH_TAG, PUBLISHES_TAG
-from lance_dagster.foreign import described
-from lance_dagster.location import OWN_BRANCH_KEY, refuse_credentials, remember_options, resolved_options
-from lance_dagster.tables import TableLike, TableRef, TableRoot, table_refs, table_root
+from lance_dagster.health.foreign import described
+from lance_dagster.tables.branch_policy import BRANCH_TAG, PUBLISHES_TAG
+from lance_dagster.tables.location import OWN_BRANCH_KEY, reject_credentials, remember_options, resolved_options
+from lance_dagster.tables.refs import TableLike, TableRef, TableRoot, table_refs, table_root
 
 if TYPE_CHECKING:
     import lance_core
-    from lance_dagster.history import TableVersion
+    from lance_dagster.lineage.history import TableVersion
 
 __all__ = ["build_lance_observation_sensor", "lance_eager", "observable_lance_asset"]
 
@@ -58,7 +58,7 @@ def observable_lance_asset(
         DagsterInvalidDefinitionError: The URI holds credentials, which would show in the UI.
     """
     asset_key = table_refs([key])[0].key
-    refuse_credentials(f"asset {asset_key.to_user_string()}: its uri", uri)
+    reject_credentials(f"asset {asset_key.to_user_string()}: its uri", uri)
 
     if storage_options is not None:
         remember_options(asset_key, uri, storage_options)
@@ -77,7 +77,7 @@ def observable_lance_asset(
     )
     def observe() -> dg.ObserveResult:
         import lance_core  # noqa: PLC0415 - heavy imports at first use
-        from lance_dagster.history import data_version_of  # noqa: PLC0415 - heavy imports at first use
+        from lance_dagster.lineage.history import data_version_of  # noqa: PLC0415 - heavy imports at first use
 
         options = resolved_options(storage_options or {}) or None
         version = None if branch is None else (branch, None)
@@ -90,8 +90,8 @@ def observable_lance_asset(
 
 
 def _table_metadata(dataset: "lance_core.LanceDataset", uri: str) -> dict[str, Any]:
-    from lance_dagster.history import read_history  # noqa: PLC0415 - heavy imports at first use
-    from lance_dagster.metadata import column_schema  # noqa: PLC0415 - heavy imports at first use
+    from lance_dagster.events.materialization import column_schema  # noqa: PLC0415 - heavy imports at first use
+    from lance_dagster.lineage.history import read_history  # noqa: PLC0415 - heavy imports at first use
 
     entries: dict[str, Any] = {
         "dagster/row_count": dataset.count_rows(),
@@ -167,7 +167,7 @@ def _foreign_versions(
 ) -> tuple[list[dg.AssetObservation], int | None]:
     """Observations of a table, oldest first, and the newest version that was looked at; None if it cannot be read."""
     from lance_core.errors import LanceError  # noqa: PLC0415 - heavy imports at first use
-    from lance_dagster.history import read_history  # noqa: PLC0415 - heavy imports at first use
+    from lance_dagster.lineage.history import read_history  # noqa: PLC0415 - heavy imports at first use
 
     known = described(context, ref)
     try:
@@ -195,7 +195,7 @@ def _oldest_of_them(dataset: "lance_core.LanceDataset", after: int) -> "lance_co
 def _observations(
     ref: TableRef, dataset: "lance_core.LanceDataset", versions: Iterable["TableVersion"]
 ) -> Iterator[dg.AssetObservation]:
-    from lance_dagster.history import data_version  # noqa: PLC0415 - heavy imports at first use
+    from lance_dagster.lineage.history import data_version  # noqa: PLC0415 - heavy imports at first use
 
     for one in versions:
         entries = {

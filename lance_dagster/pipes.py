@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any
 
 import lance_core
 from lance_core.errors import InvalidInputError
-from lance_dagster.attempts import EXTRAS_KEY, AttemptProperties, attempt_properties
-from lance_dagster.event_layout import COMMIT, columns_of, laid_out
-from lance_dagster.health import deleted_fraction
-from lance_dagster.history import data_version_of, input_record, read_history
-from lance_dagster.read_inputs import INPUT_PREFIX, input_entry
-from lance_dagster.table_log import recent, table_log
+from lance_dagster.events.layout import COMMIT, columns_of, laid_out
+from lance_dagster.events.table_log import recent, table_log
+from lance_dagster.health.facts import deleted_fraction
+from lance_dagster.io_manager.process_attempts import EXTRAS_KEY, AttemptProperties, attempt_properties
+from lance_dagster.lineage.history import data_version_of, input_record, read_history
+from lance_dagster.lineage.step_inputs import INPUT_PREFIX, input_entry
 
 if TYPE_CHECKING:
     from dagster_pipes import PipesContext

@@ -5,14 +5,15 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
-from pydantic import ConfigDict, Field, field_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from lance_dagster._context import assets_of_step, attempt_facts, running_resources, running_run, running_step
-from lance_dagster.branching import BRANCH_TAG, BranchPolicy, branch_of_run
-from lance_dagster.location import checked_root
-from lance_dagster.names import RESERVED_FOLDER
-from lance_dagster.read_inputs import remember_input
-from lance_dagster.tables import TableLike, TableRoot, table_ref
+from lance_dagster.lineage.step_inputs import remember_input
+from lance_dagster.tables.arguments import FOREIGN_ARGUMENTS, reject_unknown_arguments
+from lance_dagster.tables.branch_policy import BRANCH_TAG, BranchPolicy, branch_of_run
+from lance_dagster.tables.location import checked_root
+from lance_dagster.tables.names import RESERVED_FOLDER
+from lance_dagster.tables.refs import TableLike, TableRoot, table_ref
 
 if TYPE_CHECKING:
     import lance_core
@@ -50,6 +51,12 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"]):
         default_factory=BranchPolicy.off,
         description="Which runs read a branch; if off, those that the LanceIOManager of the step says for this root.",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_arguments(cls, values: Any) -> Any:
+        reject_unknown_arguments(cls, values, foreign=FOREIGN_ARGUMENTS)
+        return values
 
     @field_validator("root_uri", mode="before")
     @classmethod

@@ -16,7 +16,9 @@ import threading
 from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, model_validator
+
+from lance_dagster.tables.arguments import reject_unknown_arguments
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,6 +62,12 @@ class LanceSparkResource(dg.ConfigurableResource["LanceSparkResource"]):
     python: str | None = Field(
         default=None, description="The Python that executors run; the one that runs this process if not given."
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_arguments(cls, values: Any) -> Any:
+        reject_unknown_arguments(cls, values)
+        return values
 
     def get_session(self) -> "SparkSession":
         """The session.

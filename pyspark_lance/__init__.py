@@ -25,18 +25,18 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from lance_core import WriteResult
     from lance_core import __version__ as __version__
-    from pyspark_lance.change_job import ChangeResult
-    from pyspark_lance.changes import delete, merge, update
-    from pyspark_lance.cloning import deep_clone
-    from pyspark_lance.compaction import CompactionFailure, CompactionReport, compact, execute_tasks
-    from pyspark_lance.conversion import ConvertResult, convert, to_parquet
-    from pyspark_lance.datasource import LanceDataSource as DefaultSource
-    from pyspark_lance.datasource import register
-    from pyspark_lance.indices import create_scalar_index
-    from pyspark_lance.modes import Empty, Outside, SchemaMode
-    from pyspark_lance.reader import read
+    from pyspark_lance.changing.job import ChangeResult
+    from pyspark_lance.changing.verbs import delete, merge, update
+    from pyspark_lance.conversion.convert import ConvertResult, convert, to_parquet
+    from pyspark_lance.datasource.source import LanceDataSource as DefaultSource
+    from pyspark_lance.datasource.source import register
+    from pyspark_lance.distributed.cloning import deep_clone
+    from pyspark_lance.distributed.compaction import CompactionFailure, CompactionReport, compact, execute_tasks
+    from pyspark_lance.distributed.indices import create_scalar_index
+    from pyspark_lance.reading.read import read
     from pyspark_lance.session import ensure_java, ensure_python, local_session
-    from pyspark_lance.writer import write
+    from pyspark_lance.writing.modes import Empty, Outside, SchemaMode
+    from pyspark_lance.writing.write import write
 
 __all__ = [
     "ChangeResult",
@@ -67,30 +67,30 @@ __all__ = [
 
 _HOMES: Final = {
     "__version__": ("lance_core", "__version__"),
-    "ConvertResult": ("pyspark_lance.conversion", "ConvertResult"),
-    "convert": ("pyspark_lance.conversion", "convert"),
-    "to_parquet": ("pyspark_lance.conversion", "to_parquet"),
-    "ChangeResult": ("pyspark_lance.change_job", "ChangeResult"),
-    "create_scalar_index": ("pyspark_lance.indices", "create_scalar_index"),
-    "deep_clone": ("pyspark_lance.cloning", "deep_clone"),
-    "delete": ("pyspark_lance.changes", "delete"),
-    "merge": ("pyspark_lance.changes", "merge"),
-    "update": ("pyspark_lance.changes", "update"),
-    "CompactionFailure": ("pyspark_lance.compaction", "CompactionFailure"),
-    "CompactionReport": ("pyspark_lance.compaction", "CompactionReport"),
-    "compact": ("pyspark_lance.compaction", "compact"),
-    "DefaultSource": ("pyspark_lance.datasource", "LanceDataSource"),
-    "Empty": ("pyspark_lance.modes", "Empty"),
-    "Outside": ("pyspark_lance.modes", "Outside"),
-    "SchemaMode": ("pyspark_lance.modes", "SchemaMode"),
+    "ConvertResult": ("pyspark_lance.conversion.convert", "ConvertResult"),
+    "convert": ("pyspark_lance.conversion.convert", "convert"),
+    "to_parquet": ("pyspark_lance.conversion.convert", "to_parquet"),
+    "ChangeResult": ("pyspark_lance.changing.job", "ChangeResult"),
+    "create_scalar_index": ("pyspark_lance.distributed.indices", "create_scalar_index"),
+    "deep_clone": ("pyspark_lance.distributed.cloning", "deep_clone"),
+    "delete": ("pyspark_lance.changing.verbs", "delete"),
+    "merge": ("pyspark_lance.changing.verbs", "merge"),
+    "update": ("pyspark_lance.changing.verbs", "update"),
+    "CompactionFailure": ("pyspark_lance.distributed.compaction", "CompactionFailure"),
+    "CompactionReport": ("pyspark_lance.distributed.compaction", "CompactionReport"),
+    "compact": ("pyspark_lance.distributed.compaction", "compact"),
+    "DefaultSource": ("pyspark_lance.datasource.source", "LanceDataSource"),
+    "Empty": ("pyspark_lance.writing.modes", "Empty"),
+    "Outside": ("pyspark_lance.writing.modes", "Outside"),
+    "SchemaMode": ("pyspark_lance.writing.modes", "SchemaMode"),
     "WriteResult": ("lance_core", "WriteResult"),
     "ensure_java": ("pyspark_lance.session", "ensure_java"),
     "ensure_python": ("pyspark_lance.session", "ensure_python"),
-    "execute_tasks": ("pyspark_lance.compaction", "execute_tasks"),
+    "execute_tasks": ("pyspark_lance.distributed.compaction", "execute_tasks"),
     "local_session": ("pyspark_lance.session", "local_session"),
-    "read": ("pyspark_lance.reader", "read"),
-    "register": ("pyspark_lance.datasource", "register"),
-    "write": ("pyspark_lance.writer", "write"),
+    "read": ("pyspark_lance.reading.read", "read"),
+    "register": ("pyspark_lance.datasource.source", "register"),
+    "write": ("pyspark_lance.writing.write", "write"),
 }
 """Where each public name lives."""
 

@@ -1,4 +1,4 @@
-"""The table "module -> test" of CONTRIBUTING.md: `python -m tests.module_table` writes it, a test holds it true.
+"""The table "module -> test" of tests/README.md: `python -m tests.module_table` writes it, a test holds it true.
 
 A package is tested by the folder that mirrors it, and by those listed in `FROM_OUTSIDE`, which mostly use public names.
 """
@@ -9,34 +9,52 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-CONTRIBUTING = ROOT / "CONTRIBUTING.md"
+PAGE = ROOT / "tests" / "README.md"
 BEGIN, END = "<!-- tests of modules: make module-table -->", "<!-- end -->"
 PACKAGES = ("lance_core", "pyspark_lance", "lance_dagster")
 
 FROM_OUTSIDE = {
     "lance_core": ["tests/test_public_api.py", "tests/test_pylance_names.py"],
-    "lance_core/commit": ["tests/faults", "tests/interop/test_stale_handles.py"],
+    "lance_core/commit": ["tests/faults", "tests/interop/rows/test_stale_handles.py"],
     "lance_core/dataset": ["tests/interop"],
-    "lance_core/encoding": ["tests/interop/test_encoding_requests.py", "tests/interop/test_data_files.py"],
-    "lance_core/encoding/legacy": ["tests/interop/test_legacy_dictionaries.py"],
-    "lance_core/encoding/structural": ["tests/lance_core/encoding/test_levels.py", "tests/interop/test_blobs.py"],
+    "lance_core/encoding": [
+        "tests/interop/format/test_encoding_requests.py",
+        "tests/interop/format/test_data_files.py",
+    ],
+    "lance_core/encoding/legacy": ["tests/interop/format/test_legacy_dictionaries.py"],
+    "lance_core/encoding/structural": ["tests/lance_core/encoding/test_levels.py", "tests/interop/rows/test_blobs.py"],
     "lance_core/encoding/v2_0": ["tests/lance_core/encoding/test_old_integers.py"],
-    "lance_core/file": ["tests/interop/test_data_files.py", "tests/interop/test_historical_tables.py"],
-    "lance_core/index": ["tests/interop/test_building_indices.py", "tests/interop/test_random_indices.py"],
-    "lance_core/maintenance": ["tests/interop/test_compaction.py", "tests/interop/test_cleanup.py"],
+    "lance_core/file": ["tests/interop/format/test_data_files.py", "tests/interop/format/test_historical_tables.py"],
+    "lance_core/index": [
+        "tests/interop/indices/test_building_indices.py",
+        "tests/interop/indices/test_random_indices.py",
+    ],
+    "lance_core/maintenance": [
+        "tests/interop/maintenance/test_compaction.py",
+        "tests/interop/maintenance/test_cleanup.py",
+    ],
     "lance_core/store": ["tests/faults/test_s3_faults.py"],
-    "lance_core/table": ["tests/interop/test_operations.py"],
-    "lance_core/verbs/columns": ["tests/interop/test_changing_columns.py", "tests/interop/test_casting_columns.py"],
-    "lance_core/verbs/expressions/sql": ["tests/interop/test_sql_random.py", "tests/interop/test_sql_values.py"],
-    "lance_core/verbs/indices": ["tests/interop/test_building_indices.py"],
-    "lance_core/verbs/inspect": ["tests/interop/test_tables.py"],
-    "lance_core/verbs/refs": ["tests/interop/test_branching.py"],
-    "lance_core/verbs/rows": ["tests/interop/test_changing_rows.py", "tests/interop/test_update_values.py"],
-    "lance_core/verbs/scan": ["tests/interop/test_reading.py", "tests/interop/test_scattered_rows.py"],
-    "lance_core/verbs/write": ["tests/interop/test_writing_options.py"],
-    "lance_dagster/cli": ["tests/lance_dagster/test_lineage.py"],
+    "lance_core/table": ["tests/interop/rows/test_operations.py"],
+    "lance_core/verbs/columns": [
+        "tests/interop/columns/test_changing_columns.py",
+        "tests/interop/columns/test_casting_columns.py",
+    ],
+    "lance_core/verbs/expressions/sql": [
+        "tests/interop/sql/test_sql_random.py",
+        "tests/interop/sql/test_sql_values.py",
+    ],
+    "lance_core/verbs/indices": ["tests/interop/indices/test_building_indices.py"],
+    "lance_core/verbs/inspect": ["tests/interop/format/test_tables.py"],
+    "lance_core/verbs/refs": ["tests/interop/refs/test_branching.py"],
+    "lance_core/verbs/rows": ["tests/interop/rows/test_changing_rows.py", "tests/interop/rows/test_update_values.py"],
+    "lance_core/verbs/scan": ["tests/interop/rows/test_reading.py", "tests/interop/format/test_scattered_rows.py"],
+    "lance_core/verbs/write": ["tests/interop/rows/test_writing_options.py"],
+    "lance_dagster/cli": ["tests/lance_dagster/lineage/test_lineage.py"],
     "lance_dagster/components": ["tests/lance_dagster/test_components.py"],
-    "lance_dagster/handlers": ["tests/lance_dagster/test_kinds.py", "tests/lance_dagster/test_write.py"],
+    "lance_dagster/handlers": [
+        "tests/lance_dagster/io_manager/test_kinds.py",
+        "tests/lance_dagster/io_manager/test_write.py",
+    ],
 }
 
 
@@ -62,11 +80,11 @@ def table() -> str:
 
 
 def written(text: str) -> str:
-    """CONTRIBUTING.md with the table as it is now."""
+    """PAGE.md with the table as it is now."""
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n\n{table()}\n\n{END}{after}"
 
 
 if __name__ == "__main__":
-    CONTRIBUTING.write_text(written(CONTRIBUTING.read_text()))
+    PAGE.write_text(written(PAGE.read_text()))

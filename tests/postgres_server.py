@@ -93,7 +93,7 @@ def _wait_for(server: PostgresServer, process: subprocess.Popen, folder: Path) -
 
 
 def _unprivileged_user() -> int | None:
-    """Return a user to become, since the server refuses root; None if we are none."""
+    """Return a user to become, since the server rejects root; None if we are none."""
     if os.getuid() != 0:
         return None
     for name in ("postgres", "nobody"):

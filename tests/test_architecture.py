@@ -102,7 +102,7 @@ def definitions(tree: ast.Module) -> set[str]:
 
 
 def test_names_are_imported_from_their_home(trees):
-    """Packages and front doors pass names on; modules do not."""
+    """Packages and modules of public names pass names on; modules do not."""
     made = {name: definitions(tree) for name, tree in trees.items()}
     doors = {named(path) for path in MODULES if path.name == "__init__.py"}
     doors |= {f"lance_core.{name}" for name in ("fragment", "optimize", "progress", "udf")}

@@ -127,7 +127,7 @@ def test_arguments_are_pylances(ours, theirs):
 
 
 @pytest.mark.parametrize("verb", [lance_core.dataset, lance_core.write_dataset, lance_core.LanceDataset.scanner])
-def test_an_argument_that_is_not_offered_is_refused_by_name(verb, tmp_path):
+def test_an_argument_that_is_not_offered_is_rejected_by_name(verb, tmp_path):
     import pyarrow as pa
 
     dataset = lance_core.write_dataset(pa.table({"a": [1]}), tmp_path / "t")

@@ -6,29 +6,29 @@ from typing import Final
 
 import click
 
-from lance_core.cli import branching, look, upkeep
+from lance_core.cli import branching, inspect, maintenance
 
 __all__ = ["COMMANDS", "cli"]
 
 COMMANDS: Final[tuple[click.Command, ...]] = (
-    look.info,
-    look.versions,
-    look.show,
-    look.fragments,
-    look.files,
-    look.schema,
-    look.head,
-    look.diff,
-    look.tags,
+    inspect.info,
+    inspect.versions,
+    inspect.show,
+    inspect.fragments,
+    inspect.files,
+    inspect.schema,
+    inspect.head,
+    inspect.diff,
+    inspect.tags,
     branching.branches,
     branching.clones,
     branching.promote,
     branching.discard,
-    upkeep.compact_command,
-    upkeep.materialize_deletions,
-    upkeep.cleanup,
-    upkeep.verify,
-    upkeep.restore,
+    maintenance.compact_command,
+    maintenance.materialize_deletions,
+    maintenance.cleanup,
+    maintenance.verify,
+    maintenance.restore,
 )
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from lance_core.cli.command import command
+from lance_core.cli.maintenance import parse_option_age
 from lance_core.cli.output import Output
-from lance_core.cli.upkeep import parse_option_age
 from lance_core.dataset.lance_dataset import LanceDataset
 from lance_core.errors import LanceError
 from lance_core.printing import printable

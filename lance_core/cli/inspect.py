@@ -18,9 +18,9 @@ from lance_core.schema import Schema, field_to_arrow
 from lance_core.store import ObjectStore
 from lance_core.table.fragment import FragmentList
 from lance_core.table.idempotency import Proofs, is_proof
-from lance_core.table.manifest import Manifest
+from lance_core.table.manifest.manifest import Manifest
+from lance_core.table.manifest.version_header import VersionHeader
 from lance_core.table.transaction import COMMIT_MESSAGE_KEY
-from lance_core.table.version_record import VersionRecord
 
 __all__ = ["diff", "files", "fragments", "head", "info", "schema", "show", "tags", "versions"]
 
@@ -194,7 +194,7 @@ def _counts(manifest: Manifest) -> dict[str, Any]:
     }
 
 
-def _commit(dataset: LanceDataset, manifest: Manifest | VersionRecord) -> dict[str, Any]:
+def _commit(dataset: LanceDataset, manifest: Manifest | VersionHeader) -> dict[str, Any]:
     transaction = load_transaction(dataset.source.store, manifest)
     return {
         "version": manifest.version,

@@ -60,8 +60,8 @@ _RETRIES = click.option(
 def compact_command(dataset: LanceDataset, output: Output, dry_run: bool, retries: int, **arguments: Any) -> None:
     """Merge small fragments and drop deleted rows.
 
-    Fragments that writers change meanwhile are left for another try. What is still left in the end is no failure: the
-    next compaction finds it.
+    Fragments that writers change meanwhile are left for another attempt. What is still left in the end is no failure:
+    the next compaction finds it.
 
     Options that are not given come from the table's configuration (lance.compaction.*).
     """

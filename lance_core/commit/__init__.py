@@ -1,5 +1,12 @@
 """Commits and history: which versions there are, and how a new one is made in spite of other writers."""
 
+from lance_core.commit.attempts import (
+    REPLACES_KEY,
+    OnEarlierTry,
+    WriteTry,
+    reject_overruled,
+    reject_superseded,
+)
 from lance_core.commit.conflict import AffectedRows, Verdict, affected_fragments, judge
 from lance_core.commit.landing import LOOK_AGAIN_AFTER
 from lance_core.commit.listeners import Listener, on_commit
@@ -8,16 +15,10 @@ from lance_core.commit.naming import migrate_to_v2_names
 from lance_core.commit.proofs import attempts_of, find_once, is_gone, landed_version
 from lance_core.commit.rebase import Rebased, deletion_vector, load_deletion_vector
 from lance_core.commit.relation import carries_on, is_later_than
-from lance_core.commit.tries import (
-    REPLACES_KEY,
-    OnEarlierTry,
-    WriteTry,
-    refuse_overruled,
-    refuse_superseded,
-)
 from lance_core.commit.versions import (
     check_identity,
     existing_versions,
+    explain_missing,
     find_all_by_property,
     find_by_property,
     identity_of,
@@ -30,8 +31,8 @@ from lance_core.commit.versions import (
     load_version_record,
     locate_latest,
     newest_versions,
-    refuse_another,
-    refuse_gone,
+    reject_another,
+    reject_gone,
     summaries,
 )
 from lance_core.errors import CommitConflictError
@@ -56,6 +57,7 @@ __all__ = [
     "commit",
     "deletion_vector",
     "existing_versions",
+    "explain_missing",
     "find_all_by_property",
     "find_by_property",
     "find_once",
@@ -76,9 +78,9 @@ __all__ = [
     "migrate_to_v2_names",
     "newest_versions",
     "on_commit",
-    "refuse_another",
-    "refuse_gone",
-    "refuse_overruled",
-    "refuse_superseded",
+    "reject_another",
+    "reject_gone",
+    "reject_overruled",
+    "reject_superseded",
     "summaries",
 ]

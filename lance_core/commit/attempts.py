@@ -1,12 +1,12 @@
-"""Tries of one write: the commit of a later try replaces those of earlier ones.
+"""Attempts of one write: the commit of a later attempt replaces those of earlier ones.
 
-Every commit of a try carries two transaction properties, the token, which is the same for all tries of the write and
-for no other, and the number of the try:
+Every commit of an attempt carries two transaction properties, the token, which is the same for all attempts of the
+write and for no other, and the number of the attempt:
 
     <key of the token>   <token>
-    lance.write_try      "17.2": numbers from the left, as in version numbers; the higher one is the later try
+    lance.write_try      "17.2": numbers from the left, as in version numbers; the higher one is the later attempt
 
-A commit that removed the rows of earlier tries names the versions of these tries in `lance.replaces`, as "5,6".
+A commit that removed the rows of earlier attempts names the versions of these attempts in `lance.replaces`, as "5,6".
 """
 
 from __future__ import annotations
@@ -24,35 +24,36 @@ __all__ = [
     "OnEarlierTry",
     "WriteTry",
     "meet",
-    "refuse_overruled",
-    "refuse_superseded",
+    "reject_overruled",
+    "reject_superseded",
 ]
 
 TRY_KEY: Final = "lance.write_try"
-"""Property with the number of the try that made a commit."""
+"""Property with the number of the attempt that made a commit."""
 
 REPLACES_KEY: Final = "lance.replaces"
-"""Property with the versions of the earlier tries that a commit replaces."""
+"""Property with the versions of the earlier attempts that a commit replaces."""
 
 OnEarlierTry = Literal["replace", "adopt", "append"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteTry:
-    """One try of a write that may be tried several times, and of which the last try's rows are to be in the table.
+    """One attempt of a write that may be tried several times: the last attempt's rows are to be in the table.
 
     Attributes:
-        token: Key and value of the transaction property that all tries of the write carry, and nothing else.
-        number: Which try this is; of two tries the one with the higher number, compared from the left, is the later.
-        earlier: Versions that earlier tries have committed, as far as they are known. Those that land while this one
+        token: Key and value of the transaction property that all attempts of the write carry, and nothing else.
+        number: Which attempt this is; of two attempts the one with the higher number, compared from the left, is the
+            later.
+        earlier: Versions that earlier attempts have committed, as far as they are known. Those that land while this one
             is at work are found by the commit.
-        on_earlier_try: What an append does about an earlier try whose rows cannot be told from others any more:
+        on_earlier_try: What an append does about an earlier attempt whose rows cannot be told from others any more:
             "replace" raises, "adopt" keeps the earlier commit and adds nothing, "append" adds the rows beside them.
-        whole: Whether rows of earlier tries can lie outside of the slices that a replacement takes out.
+        whole: Whether rows of earlier attempts can lie outside of the slices that a replacement takes out.
         overrules: Whether an overwrite or a replacement takes the place of what other writes with a lower number have
             put into the same rows meanwhile, instead of reporting a conflict: the later write wins.
-        alone: Whether the commit is only right as long as nobody but tries of this write has committed since the
-            version that it is made from: an overwrite that is to take out nothing but earlier tries.
+        alone: Whether the commit is only right as long as nobody but attempts of this write has committed since the
+            version that it is made from: an overwrite that is to take out nothing but earlier attempts.
         note: A short text that the table keeps with the attempt, such as the id of the run that made it.
 
     Raises:
@@ -74,43 +75,43 @@ class WriteTry:
                 f"on_earlier_try is one of {', '.join(get_args(OnEarlierTry))}, not {self.on_earlier_try!r}"
             )
         if not self.number or any(type(part) is not int or part < 0 for part in self.number):
-            raise InvalidInputError(f"the number of a try is some integers of at least 0, not {self.number!r}")
+            raise InvalidInputError(f"the number of an attempt is some integers of at least 0, not {self.number!r}")
 
     @property
     def properties(self) -> dict[str, str]:
-        """The transaction properties that identify the write and the try."""
+        """The transaction properties that identify the write and the attempt."""
         return {self.token[0]: self.token[1], TRY_KEY: ".".join(map(str, self.number))}
 
     def made(self, properties: Mapping[str, str] | None) -> bool:
-        """Whether a commit with these properties is one of this write, of any try."""
+        """Whether a commit with these properties is one of this write, of any attempt."""
         return (properties or {}).get(self.token[0]) == self.token[1]
 
     def is_superseded_by(self, properties: Mapping[str, str] | None) -> bool:
-        """Whether a commit with these properties is that of a later try of this write."""
+        """Whether a commit with these properties is that of a later attempt of this write."""
         return self.made(properties) and number_of(properties or {}) > self.number
 
 
 def number_of(properties: Mapping[str, str]) -> tuple[int, ...]:
-    """The number of the try that made a commit; an empty tuple, which sorts first, if none is recorded."""
+    """The number of the attempt that made a commit; an empty tuple, which sorts first, if none is recorded."""
     parts = properties.get(TRY_KEY, "").split(".")
     return tuple(map(int, parts)) if all(part.isdecimal() and part.isascii() for part in parts) else ()
 
 
 def meet(write: WriteTry, root: str, committed: Mapping[int, Transaction]) -> None:
-    """Look for other tries of a write among the commits that landed while it was at work.
+    """Look for other attempts of a write among the commits that landed while it was at work.
 
     Args:
-        write: This try.
+        write: This attempt.
         root: The dataset, for messages.
         committed: The commits since the version that it was made from.
 
     Raises:
-        SupersededError: A later try has committed.
+        SupersededError: A later attempt has committed.
         EarlierTryLandedError: An earlier one has.
         RetryableConflictError: Somebody else has, and must not.
     """
     tries = {version: other for version, other in committed.items() if write.made(other.properties)}
-    refuse_superseded(write, root, tries)
+    reject_superseded(write, root, tries)
     earlier = [version for version in tries if version not in write.earlier]
     others = committed.keys() - tries.keys()
     if write.alone and others:
@@ -119,10 +120,12 @@ def meet(write: WriteTry, root: str, committed: Mapping[int, Transaction]) -> No
             "rows out; do it again"
         )
     if earlier:
-        raise EarlierTryLandedError(f"{root}: version {min(earlier)} is an earlier try of the same write", min(earlier))
+        raise EarlierTryLandedError(
+            f"{root}: version {min(earlier)} is an earlier attempt of the same write", min(earlier)
+        )
 
 
-def refuse_overruled(write: WriteTry, root: str, others: Mapping[int, Transaction]) -> None:
+def reject_overruled(write: WriteTry, root: str, others: Mapping[int, Transaction]) -> None:
     """Stop a write whose rows a later write has filled meanwhile.
 
     Raises:
@@ -137,16 +140,16 @@ def refuse_overruled(write: WriteTry, root: str, others: Mapping[int, Transactio
             )
 
 
-def refuse_superseded(write: WriteTry, root: str, committed: Mapping[int, Transaction]) -> None:
-    """Stop a try that comes too late.
+def reject_superseded(write: WriteTry, root: str, committed: Mapping[int, Transaction]) -> None:
+    """Stop an attempt that comes too late.
 
     Raises:
-        SupersededError: One of the commits is that of a later try.
+        SupersededError: One of the commits is that of a later attempt.
     """
     for version, other in committed.items():
         if write.is_superseded_by(other.properties):
             raise SupersededError(
-                f"{root}: version {version} was committed by a later try of the same write (try "
+                f"{root}: version {version} was committed by a later attempt of the same write (attempt "
                 f"{other.properties[TRY_KEY]}, this one is {write.properties[TRY_KEY]}); nothing of this one was "
                 "committed, and its files are removed"
             )

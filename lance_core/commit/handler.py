@@ -35,7 +35,7 @@ from lance_core.errors import (
 )
 from lance_core.store import ObjectStore, naming_after
 from lance_core.table.flags import NO_TRANSACTION_FILES
-from lance_core.table.manifest import Manifest, ManifestLocation
+from lance_core.table.manifest.manifest import Manifest, ManifestLocation
 from lance_core.table.paths import HINT_KEY, Naming, is_detached, manifest_key, transaction_key
 from lance_core.table.transaction import Transaction
 

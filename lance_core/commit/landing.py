@@ -28,7 +28,7 @@ from lance_core.errors import (
     VersionNotFoundError,
 )
 from lance_core.store import ObjectStore, gives_numbers_once
-from lance_core.table.manifest import Manifest
+from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Overwrite, Restore
 from lance_core.table.paths import data_key
 
@@ -36,6 +36,12 @@ __all__ = ["LOOK_AGAIN_AFTER", "Clock", "Put", "has_landed"]
 
 LOOK_AGAIN_AFTER: Final = timedelta(minutes=1)
 """Age of a look at the latest version from which a put on object storage is followed by another look."""
+
+_LISTINGS: Final = 2
+"""Listings of a folder that show no later version before one is believed.
+
+A listing may leave out both a version that is removed and one that is added while it is made.
+"""
 
 _logger = logging.getLogger(__name__)
 
@@ -113,10 +119,13 @@ def has_landed(store: ObjectStore, put: Put) -> bool:
 def _is_in_history(store: ObjectStore, put: Put) -> bool:
     """Whether it is; raises OutcomeUnknownError if that cannot be decided."""
     own = put.manifest
-    listed = Listed.of(store)
-    if listed.latest is None:
-        return True  # it was there, and the dataset was dropped since
-    above = sorted(version for version in listed.seen if version > own.version)
+    for _ in range(1 if store.put_is_a_request else _LISTINGS):
+        listed = Listed.of(store)
+        if listed.latest is None:
+            return True  # it was there, and the dataset was dropped since
+        above = sorted(version for version in listed.seen if version > own.version)
+        if above:
+            break
     if not above:
         return not _was_dropped(store, put, listed)
     following = _load(store, own.version + 1)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from lance_core.store import ObjectStore
-from lance_core.table.manifest import Manifest
+from lance_core.table.manifest.manifest import Manifest
 
 __all__ = ["Listener", "on_commit", "tell"]
 

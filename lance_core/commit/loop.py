@@ -5,7 +5,7 @@
 
 Of the writers that collide one has won, so that the first attempts follow each other at once: whoever waits meanwhile
 gets few turns beside writers that do not. Then pauses come between, of 2^n slots at random, each a little longer than
-one attempt takes, so that crowds spread out. A writer refuses to commit over a version that is missing from the
+one attempt takes, so that crowds spread out. A writer rejects to commit over a version that is missing from the
 history, or that the one after it was not made from: what was changed is not known any more. For the same reason it
 looks again after its put (`commit.landing`).
 """
@@ -20,18 +20,19 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
+from lance_core.commit.attempts import WriteTry, meet
 from lance_core.commit.conflict import AffectedRows, Verdict, judge
 from lance_core.commit.handler import VersionWriter
 from lance_core.commit.landing import Clock, Put, has_landed
 from lance_core.commit.listeners import tell
-from lance_core.commit.proofs import landed_batch, landed_once, proof_of, refuse_later_attempt
+from lance_core.commit.proofs import landed_batch, landed_once, proof_of, reject_later_attempt
 from lance_core.commit.rebase import Rebased, rebase
 from lance_core.commit.relation import carries_on
 from lance_core.commit.repair import repaired
-from lance_core.commit.tries import WriteTry, meet
 from lance_core.commit.versions import (
     Listed,
     check_identity,
+    explain_missing,
     load_following,
     load_latest,
     load_manifest,
@@ -51,7 +52,7 @@ from lance_core.errors import (
 )
 from lance_core.store import ObjectStore, make_durable
 from lance_core.table.idempotency import Proof
-from lance_core.table.manifest import Manifest
+from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import ApplyContext, Clone, Overwrite, Restore
 from lance_core.table.paths import DETACHED_BIT, Naming, is_detached
 from lance_core.table.transaction import Transaction
@@ -94,9 +95,10 @@ class CommitOptions:
             one did, that one is returned and nothing is written.
         batch: A stream and the number of its batch. If the table knows that this one has landed, or a later one,
             nothing is written.
-        write: Which try of which write this is, if it may be tried several times; its properties are on the
+        write: Which attempt of which write this is, if it may be tried several times; its properties are on the
             transaction.
-        looked_until: Version up to which the caller has looked for `once` or other tries, if that is before the read
+        checked_through: Version up to which the caller has looked for `once` or other attempts, if that is before the
+            read
             version: those between are looked at as well.
         data_storage_version: Version of data files, for Overwrite; None to infer it.
         stable_row_ids: Whether a dataset that is created has stable row ids.
@@ -112,7 +114,7 @@ class CommitOptions:
     once: tuple[str, str] | None = None
     batch: tuple[str, int] | None = None
     write: WriteTry | None = None
-    looked_until: int | None = None
+    checked_through: int | None = None
     data_storage_version: str | None = None
     stable_row_ids: bool = False
     brings: Mapping[str, str] = field(default_factory=dict)
@@ -161,8 +163,8 @@ def commit(
 
     Raises:
         RetryableConflictError: Another writer's commit needs the whole operation to be done again; if that was an
-            earlier try of the same write, `EarlierTryLandedError`.
-        SupersededError: A later try of the same write has committed.
+            earlier attempt of the same write, `EarlierTryLandedError`.
+        SupersededError: A later attempt of the same write has committed.
         CorruptFileError: A listing of `_versions` contradicts the files in it.
         IncompatibleConflictError: Another writer's commit rules this one out, the history has a gap, or the dataset
             was dropped and made again since `base` was read.
@@ -232,8 +234,10 @@ class _Commit:
                     raise self._unseen(latest)
         except OutcomeUnknownError:
             raise  # the transaction file may be in use
-        except LanceError:
+        except LanceError as error:
             writer.discard()
+            if latest is not None:
+                explain_missing(self.store, latest, error)
             raise
         writer.discard()
         raise RetryableConflictError(
@@ -314,7 +318,9 @@ class _Commit:
             if landed is not None and not has_landed(
                 self.store, Put(manifest=landed, base=latest, looked=looked, began_ns=writer.began_ns)
             ):
-                landed = None
+                if latest is not None or self.options.once is not None:
+                    raise self._taken_away(landed.version)
+                landed = None  # the next attempt finds the dataset that others have created
             self.slot_s = self.slot_s or 1.1 * (time.monotonic() - began)
         except OutcomeUnknownError:
             raise
@@ -327,13 +333,23 @@ class _Commit:
         _logger.debug("committed version %d of %s in attempt %d", landed.version, self.store.root, attempt)
         return Committed(manifest=landed, transaction=rebased.transaction, attempts=attempt)
 
+    def _taken_away(self, version: int) -> RetryableConflictError:
+        """The error of a version that was put under a freed number: the files that it named are not used again.
+
+        A cleanup that has read it takes these files for those of an old version, and may remove them at any time.
+        """
+        return RetryableConflictError(
+            f"Retryable commit conflict: {self.store.root}: version {version} was committed and cleaned up by others"
+            " while this one was written; nothing of it was committed, and it is to be done again"
+        )
+
     def _proven(self, latest: Manifest | None) -> Committed | None:
         """The commit of the same write that the state of the latest version knows; its version may be gone."""
         options = self.options
         if latest is None:
             return None
         if options.write is not None:
-            refuse_later_attempt(latest, options.write, self.store.root)
+            reject_later_attempt(latest, options.write, self.store.root)
         found = None if options.once is None else landed_once(self.store, latest, options.once)
         if found is None and options.batch is not None:
             found = landed_batch(latest, options.batch)
@@ -350,7 +366,7 @@ class _Commit:
             raise InvalidInputError(
                 f"the transaction was made from version {read_version}, the latest is {latest.version}"
             )
-        looked = self.options.looked_until
+        looked = self.options.checked_through
         first = read_version if looked is None or self._creates else min(looked, read_version)
         self._read(range(first + 1, latest.version + 1), latest)
         versions = range(read_version + 1, latest.version + 1)
@@ -411,7 +427,7 @@ class _Commit:
         return self.original.read_version == 0 or isinstance(self.original.operation, Clone)
 
     def _duplicate(self, latest: Manifest | None) -> Committed | None:
-        """Find a version since the read version that carries the `once` property, or was made by this same try."""
+        """Find a version since the read version that carries the `once` property, or was made by this same attempt."""
         if latest is None:
             return None
         key, value = self.options.once or ("", None)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from lance_core.commit.tries import REPLACES_KEY, WriteTry
+from lance_core.commit.attempts import REPLACES_KEY, WriteTry
 from lance_core.commit.versions import find_by_property, list_versions, load_manifest, load_transaction
 from lance_core.errors import SupersededError, UndecidedWriteError, VersionNotFoundError
 from lance_core.store import ObjectStore
 from lance_core.table.idempotency import LandedAttempt, Proof, Proofs
-from lance_core.table.manifest import Manifest
+from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Overwrite, UnknownOperation
 from lance_core.table.transaction import SLICES_KEY, Transaction
 
@@ -25,7 +25,7 @@ __all__ = [
     "landed_once",
     "landed_version",
     "proof_of",
-    "refuse_later_attempt",
+    "reject_later_attempt",
 ]
 
 _GONE: Final = UnknownOperation(described="of a version that was cleaned up")
@@ -107,7 +107,7 @@ def attempts_of(latest: Manifest, write: WriteTry) -> tuple[LandedAttempt, ...]:
     return Proofs.of(latest.config).attempts_of(write.token)
 
 
-def refuse_later_attempt(latest: Manifest, write: WriteTry, root: str) -> None:
+def reject_later_attempt(latest: Manifest, write: WriteTry, root: str) -> None:
     """Stop an attempt after which another one has landed, whose version may be gone.
 
     Raises:
@@ -116,7 +116,7 @@ def refuse_later_attempt(latest: Manifest, write: WriteTry, root: str) -> None:
     for one in attempts_of(latest, write):
         if one.number > write.number:
             raise SupersededError(
-                f"{root}: version {one.version} was committed by a later try of the same write (try "
+                f"{root}: version {one.version} was committed by a later attempt of the same write (attempt "
                 f"{'.'.join(map(str, one.number))}, this one is {'.'.join(map(str, write.number))}); nothing of this "
                 "one was committed, and its files are removed"
             )

@@ -23,7 +23,7 @@ from lance_core.table.deletion import DeletionFile, DeletionFileType, DeletionVe
 from lance_core.table.field_ids import with_new_ids
 from lance_core.table.fragment import Fragment
 from lance_core.table.index import without_fragments
-from lance_core.table.manifest import Manifest
+from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import CreateIndex, Delete, Overwrite, Update
 from lance_core.table.paths import DELETIONS_PREFIX
 from lance_core.table.transaction import Transaction, is_early

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from lance_core.table.fragment import Fragment
 from lance_core.table.idempotency import is_proof
-from lance_core.table.manifest import Manifest
+from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import (
     Append,
     CreateIndex,

@@ -21,7 +21,7 @@ from lance_core.errors import CorruptFileError
 from lance_core.file import DataFileReader
 from lance_core.store import ObjectStore
 from lance_core.table.fragment import TOMBSTONE, Fragment, FragmentList
-from lance_core.table.manifest import WRITER, Manifest, WriterVersion
+from lance_core.table.manifest.manifest import WRITER, Manifest, WriterVersion
 from lance_core.table.paths import data_key
 from lance_core.table.transaction import is_early
 

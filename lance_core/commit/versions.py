@@ -11,6 +11,7 @@ shows anyway, and if that is missing or differs, by the time and the transaction
 
 from __future__ import annotations
 
+import errno
 import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -21,12 +22,15 @@ from lance_core.errors import (
     CorruptFileError,
     DatasetNotFoundError,
     IncompatibleConflictError,
+    LanceError,
     ObjectNotFoundError,
     UnsupportedError,
     VersionNotFoundError,
 )
 from lance_core.store import ObjectMeta, ObjectStore
-from lance_core.table.manifest import Manifest, ManifestLocation
+from lance_core.table.manifest.manifest import Manifest, ManifestLocation
+from lance_core.table.manifest.version_header import VersionHeader
+from lance_core.table.manifest.version_summary import FragmentCounter, VersionSummary
 from lance_core.table.operations import Clone
 from lance_core.table.paths import (
     VERSIONS_PREFIX,
@@ -37,13 +41,12 @@ from lance_core.table.paths import (
     transaction_key,
 )
 from lance_core.table.transaction import Transaction
-from lance_core.table.version_record import VersionRecord
-from lance_core.table.version_summary import FragmentCounter, VersionSummary
 
 __all__ = [
     "Listed",
     "check_identity",
     "existing_versions",
+    "explain_missing",
     "find_all_by_property",
     "find_by_property",
     "identity_of",
@@ -56,12 +59,12 @@ __all__ = [
     "load_version_record",
     "locate_latest",
     "newest_versions",
-    "refuse_another",
-    "refuse_gone",
+    "reject_another",
+    "reject_gone",
     "summaries",
 ]
 
-_Found = TypeVar("_Found", Manifest, VersionRecord)
+_Found = TypeVar("_Found", Manifest, VersionHeader)
 
 # A few staging files of running commits can come before the newest manifest.
 _SHORT_LISTING = 5
@@ -239,7 +242,7 @@ def check_identity(
         raise _made_again(store, known.version)
 
 
-def refuse_another(store: ObjectStore, manifest: Manifest, identity: str) -> None:
+def reject_another(store: ObjectStore, manifest: Manifest, identity: str) -> None:
     """Make sure that a version is the same one that was read before.
 
     Args:
@@ -279,7 +282,7 @@ def load_manifest(store: ObjectStore, version: int) -> Manifest:
     return _numbered(manifest, version, location)
 
 
-def load_version_record(store: ObjectStore, version: int) -> Manifest | VersionRecord:
+def load_version_record(store: ObjectStore, version: int) -> Manifest | VersionHeader:
     """Read the manifest of a version; only its number, time and transaction if it has unknown features.
 
     Raises:
@@ -289,7 +292,7 @@ def load_version_record(store: ObjectStore, version: int) -> Manifest | VersionR
     try:
         return _numbered(Manifest.from_bytes(data, location), version, location)
     except UnsupportedError:
-        return _numbered(VersionRecord.from_bytes(data, location.key), version, location)
+        return _numbered(VersionHeader.from_bytes(data, location.key), version, location)
 
 
 def _read_version(store: ObjectStore, version: int) -> tuple[bytes | memoryview, ManifestLocation]:
@@ -354,7 +357,7 @@ def existing_versions(store: ObjectStore) -> list[int]:
     return found
 
 
-def refuse_gone(store: ObjectStore) -> None:
+def reject_gone(store: ObjectStore) -> None:
     """Make sure that a dataset that was opened is there, when something of it is not.
 
     Raises:
@@ -362,6 +365,28 @@ def refuse_gone(store: ObjectStore) -> None:
     """
     if locate_latest(store) is None:
         raise _dropped(store)
+
+
+def explain_missing(store: ObjectStore, known: Manifest, error: Exception) -> None:
+    """Say so if something is missing because its dataset is gone, or another one; nothing is said of other errors.
+
+    Args:
+        store: The dataset's store.
+        known: A manifest that was read before.
+        error: What was met since.
+
+    Raises:
+        DatasetNotFoundError: The dataset was dropped.
+        IncompatibleConflictError: It was dropped and made again.
+    """
+    if not isinstance(error, ObjectNotFoundError) and getattr(error, "errno", None) != errno.ENOENT:
+        return
+    try:
+        load_following(store, known)
+    except (DatasetNotFoundError, IncompatibleConflictError) as cause:
+        raise cause from error
+    except LanceError:
+        return  # the first error matters more
 
 
 def summaries(store: ObjectStore) -> Iterator[VersionSummary]:
@@ -393,7 +418,7 @@ def summaries(store: ObjectStore) -> Iterator[VersionSummary]:
         yield summary
 
 
-def load_transaction(store: ObjectStore, manifest: Manifest | VersionRecord) -> Transaction | None:
+def load_transaction(store: ObjectStore, manifest: Manifest | VersionHeader) -> Transaction | None:
     """Return the transaction that made a version; None if it was not recorded, or its file is gone."""
     if manifest.transaction_bytes is not None:
         return Transaction.from_bytes(manifest.transaction_bytes)
@@ -472,7 +497,7 @@ def find_all_by_property(
     return found, missing
 
 
-def _backwards(store: ObjectStore, newest: Manifest, newer_than: int = 0) -> Iterator[Manifest | VersionRecord]:
+def _backwards(store: ObjectStore, newest: Manifest, newer_than: int = 0) -> Iterator[Manifest | VersionHeader]:
     """Versions in descending order, from one down to another, which is excluded; removed versions are skipped."""
     if newest.version <= newer_than:
         return

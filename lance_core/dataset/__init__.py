@@ -1,4 +1,4 @@
-"""Front door of datasets, under pylance's names: `lance.dataset`, as a module.
+"""Public names of datasets, under pylance's names: `lance.dataset`, as a module.
 
 The name `lance_core.dataset` itself is the function that opens a dataset.
 """
@@ -12,9 +12,9 @@ from lance_core.dataset.writing import write_dataset
 from lance_core.table.refs import check_branch_name as check_branch_name
 from lance_core.table.transaction import COMMIT_MESSAGE_KEY
 from lance_core.verbs.inspect.statistics import DatasetStats, DataStatistics, FieldStatistics, LanceStats
-from lance_core.verbs.records.indices import Index, IndexFile
-from lance_core.verbs.records.operations import LanceOperation
-from lance_core.verbs.records.transactions import Transaction
+from lance_core.verbs.pylance_types.indices import Index, IndexFile
+from lance_core.verbs.pylance_types.operations import LanceOperation
+from lance_core.verbs.pylance_types.transactions import Transaction
 from lance_core.verbs.refs.branches import Branches
 from lance_core.verbs.refs.tags import Tags
 from lance_core.verbs.rows.merge_insert import MergeInsertBuilder

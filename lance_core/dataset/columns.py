@@ -11,8 +11,8 @@ from lance_core.schema import schema_to_bytes
 from lance_core.verbs.columns.add import add_columns, commit_made, with_null_columns
 from lance_core.verbs.columns.alter import alter_columns, drop_columns
 from lance_core.verbs.columns.makers import joined
+from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.files.fragment_writer import ReaderLike
-from lance_core.verbs.version.handle import Handle
 
 __all__ = ["EvolvingVerbs"]
 

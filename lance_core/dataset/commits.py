@@ -8,18 +8,21 @@ from datetime import timedelta
 from os import PathLike
 from typing import Any, Final, Self, TypedDict
 
+import pyarrow as pa
+
 from lance_core.commit import CommitOptions, Committed, WriteTry, commit, load_latest
-from lance_core.errors import InvalidInputError, LanceError
+from lance_core.errors import InvalidInputError, LanceError, SchemaError
 from lance_core.store import CommitLock, ObjectStore, open_store
-from lance_core.table.manifest import Manifest
+from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.transaction import COMMIT_MESSAGE_KEY
-from lance_core.verbs.records.operations import LanceOperation
-from lance_core.verbs.records.transactions import Transaction, commit_options, commit_transaction, merged
+from lance_core.verbs.context.drop import drop
+from lance_core.verbs.context.handle import Handle
+from lance_core.verbs.context.table_target import TableTarget, destination
+from lance_core.verbs.context.unsupported import reject
+from lance_core.verbs.files.conform import check_column_name
+from lance_core.verbs.pylance_types.operations import LanceOperation
+from lance_core.verbs.pylance_types.transactions import Transaction, commit_options, commit_transaction, merged
 from lance_core.verbs.refs.clones import release_tags
-from lance_core.verbs.version.destination import destination
-from lance_core.verbs.version.drop import drop
-from lance_core.verbs.version.handle import Handle
-from lance_core.verbs.version.unsupported import refuse
 
 __all__ = ["BulkCommitResult", "CommittingVerbs"]
 
@@ -80,11 +83,13 @@ class CommittingVerbs(Handle):
         Raises:
             CommitConflictError: Another writer's commit rules this one out; `.retryable` tells whether doing the
                 change again on the latest version can help.
+            SchemaError: A column has a name that `write_dataset` would reject.
         """
-        refuse("commit", others)
+        reject("commit", others)
         if isinstance(operation, Transaction) and commit_message is not None:
             raise InvalidInputError("commit_message: set it among the properties of the transaction instead")
         place = destination(base_uri, storage_options, commit_lock)
+        _check_names(place, operation)
         done = commit_transaction(
             place.store,
             operation,
@@ -108,7 +113,7 @@ class CommittingVerbs(Handle):
         once: tuple[str, str] | None = None,
         stream_batch: tuple[str, int] | None = None,
         write_try: WriteTry | None = None,
-        looked_until: int | None = None,
+        checked_through: int | None = None,
     ) -> Self:
         """Commit what was worked out from this version, unless that was done already. Not in pylance.
 
@@ -119,17 +124,17 @@ class CommittingVerbs(Handle):
                 committed; the latest version, if that one was cleaned up.
             stream_batch: A stream, and the number of its batch: if the table knows that this batch or a later one has
                 landed, nothing is committed.
-            write_try: Which try of which write this is: of two tries that meet the later one wins.
-            looked_until: Version up to which the caller has looked for `once` and other tries of `write_try`; None for
-                this one.
+            write_try: Which attempt of which write this is: of two attempts that meet the later one wins.
+            checked_through: Version up to which the caller has looked for `once` and other attempts of `write_try`;
+                None for this one.
 
         Returns:
             The dataset at the new version; this one does not move.
 
         Raises:
             CommitConflictError: Another writer's commit rules this one out.
-            SupersededError: A later try of the same write has committed.
-            EarlierTryLandedError: An earlier try has, which `write_try` does not name among its earlier ones.
+            SupersededError: A later attempt of the same write has committed.
+            EarlierTryLandedError: An earlier attempt has, which `write_try` does not name among its earlier ones.
         """
         texts = dict(transaction.transaction_properties or {})
         texts |= dict([once] if once is not None else []) | (write_try.properties if write_try is not None else {})
@@ -140,7 +145,7 @@ class CommittingVerbs(Handle):
             base=place.base,
             read_version=None,
             properties={},
-            options=CommitOptions(once=once, batch=stream_batch, write=write_try, looked_until=looked_until),
+            options=CommitOptions(once=once, batch=stream_batch, write=write_try, checked_through=checked_through),
         )
         return type(self)(place.uri, storage_options=place.options, manifest=done.manifest)
 
@@ -165,7 +170,7 @@ class CommittingVerbs(Handle):
         Raises:
             UnsupportedError: A transaction is no append.
         """
-        refuse("commit_batch", others)
+        reject("commit_batch", others)
         place = destination(dest, storage_options, commit_lock)
         options = commit_options(
             max_retries=max_retries,
@@ -213,3 +218,26 @@ def _latest_or_none(store: ObjectStore) -> Manifest | None:
         return load_latest(store)
     except (LanceError, OSError):
         return None
+
+
+def _check_names(place: TableTarget, change: LanceOperation.BaseOperation | Transaction) -> None:
+    """Make sure that a schema that is committed brings no column of a name that other tools cannot read.
+
+    Raises:
+        SchemaError: It does. A column that the dataset has already may stay.
+    """
+    operation = change.operation if isinstance(change, Transaction) else change
+    if isinstance(operation, LanceOperation.Overwrite):
+        schema = operation.new_schema
+    elif isinstance(operation, LanceOperation.Project | LanceOperation.Merge):
+        schema = operation.schema
+    else:
+        return
+    names = schema.names if isinstance(schema, pa.Schema) else schema.record.names
+    for name in names:
+        try:
+            check_column_name(name)
+        except SchemaError:
+            known = place.base or load_latest(place.store)
+            if known is None or name not in known.schema.names:
+                raise

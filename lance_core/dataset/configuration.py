@@ -9,7 +9,7 @@ from lance_core.commit import commit
 from lance_core.errors import ArgumentTypeError, SchemaError
 from lance_core.table.operations import UpdateConfig, UpdateMap
 from lance_core.table.transaction import Transaction
-from lance_core.verbs.version.handle import Handle
+from lance_core.verbs.context.handle import Handle
 
 __all__ = ["ConfiguringVerbs"]
 

@@ -11,13 +11,13 @@ from lance_core.arguments import checked_methods
 from lance_core.dataset.fragment_changes import FragmentChanges
 from lance_core.schema import resolve_extensions, schema_to_arrow
 from lance_core.table.fragment import Fragment
-from lance_core.verbs.records.fragments import DataFile, FragmentMetadata
+from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.pylance_types.fragments import DataFile, FragmentMetadata
 from lance_core.verbs.scan.blob_view import AS_STORED
 from lance_core.verbs.scan.options import Columns, Filter, ScanArguments, ScanOptions, scan_options
 from lance_core.verbs.scan.read_fragment import physical_rows
 from lance_core.verbs.scan.scanner import LanceScanner
 from lance_core.verbs.scan.take import take_rows
-from lance_core.verbs.version.source import Source
 
 __all__ = ["FragmentSession", "LanceFragment"]
 
@@ -32,7 +32,7 @@ class FragmentSession:
         options: What to give of the rows.
     """
 
-    def __init__(self, source: Source, record: Fragment, options: ScanOptions) -> None:
+    def __init__(self, source: Snapshot, record: Fragment, options: ScanOptions) -> None:
         self._source = source
         self._record = record
         self._options = options

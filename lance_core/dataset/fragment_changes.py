@@ -22,21 +22,21 @@ from lance_core.table.fragment import Fragment
 from lance_core.verbs.columns.add import made_fragment, with_new_columns
 from lance_core.verbs.columns.batch_udf import BatchUDF
 from lance_core.verbs.columns.makers import ColumnMaker, Joined, column_maker, joined
+from lance_core.verbs.context.handle import Handle
+from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.uncommitted_files import staged
+from lance_core.verbs.context.unsupported import reject
 from lance_core.verbs.files.column_files import live_batches, replaced_columns, spread, write_column_file
 from lance_core.verbs.files.fragment_writer import MAX_BYTES_PER_FILE, ReaderLike
 from lance_core.verbs.files.progress import FragmentWriteProgress
 from lance_core.verbs.inspect.validation import validate_fragment
-from lance_core.verbs.records.data_files import described_file
-from lance_core.verbs.records.fragments import DataFile, FragmentMetadata
+from lance_core.verbs.pylance_types.data_files import described_file
+from lance_core.verbs.pylance_types.fragments import DataFile, FragmentMetadata
 from lance_core.verbs.rows.removal import bitmap_of, matching_rows, with_deletions
 from lance_core.verbs.scan.blob_view import described_columns
 from lance_core.verbs.scan.conditions import to_condition
 from lance_core.verbs.scan.read_fragment import live_count, physical_rows
 from lance_core.verbs.scan.row_columns import ROW_ADDRESS, ROW_ID
-from lance_core.verbs.version.handle import Handle
-from lance_core.verbs.version.source import Source
-from lance_core.verbs.version.staged import staged
-from lance_core.verbs.version.unsupported import refuse
 from lance_core.verbs.write.write_fragments import write_fragments
 
 __all__ = ["FragmentChanges"]
@@ -68,13 +68,13 @@ class FragmentChanges:
         record: The fragment.
     """
 
-    def __init__(self, source: Source, record: Fragment) -> None:
+    def __init__(self, source: Snapshot, record: Fragment) -> None:
         self._source = source
         self._position = -1
         self.record = record
 
     @classmethod
-    def all_of(cls, source: Source) -> list[Self]:
+    def all_of(cls, source: Snapshot) -> list[Self]:
         """All fragments of a version. Their records are read when they are asked for: there can be very many."""
         found = []
         for position in range(len(source.manifest.fragments)):
@@ -122,7 +122,7 @@ class FragmentChanges:
             SchemaError: The data does not fit.
             InvalidInputError: There is no row.
         """
-        refuse("LanceFragment.create", others)
+        reject("LanceFragment.create", others)
         made = write_fragments(
             data,
             dataset_uri,

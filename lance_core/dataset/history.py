@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import date, datetime, timedelta
 from itertools import islice
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal, Self, get_args
 
 from lance_core.commit import (
     commit,
@@ -19,18 +19,18 @@ from lance_core.commit import (
     load_version_record,
     migrate_to_v2_names,
     newest_versions,
-    refuse_gone,
+    reject_gone,
     summaries,
 )
 from lance_core.errors import InvalidInputError, VersionNotFoundError
 from lance_core.table import transaction as records
-from lance_core.table.idempotency import LandedAttempt, LandedBatch, Proofs
+from lance_core.table.idempotency import Kind, LandedAttempt, LandedBatch, Proofs
+from lance_core.table.manifest.version_summary import FragmentCounter, VersionSummary
 from lance_core.table.operations import Restore
-from lance_core.table.version_summary import FragmentCounter, VersionSummary
 from lance_core.threads import ThreadPool
 from lance_core.times import moment
-from lance_core.verbs.records.transactions import Transaction
-from lance_core.verbs.version.handle import Handle
+from lance_core.verbs.context.handle import Handle
+from lance_core.verbs.pylance_types.transactions import Transaction
 
 __all__ = ["HistoryVerbs", "Timestamp"]
 
@@ -92,7 +92,7 @@ class HistoryVerbs(Handle):
         try:
             record = load_version_record(self._store, int(version))
         except VersionNotFoundError:
-            refuse_gone(self._store)
+            reject_gone(self._store)
             raise
         found = load_transaction(self._store, record)
         return None if found is None else Transaction.from_record(found)
@@ -109,7 +109,15 @@ class HistoryVerbs(Handle):
 
         Args:
             ahead: So many versions are read at once, for a caller that is going to ask for them.
+
+        Raises:
+            InvalidInputError: `ahead` is less than 1.
         """
+        if ahead < 1:
+            raise InvalidInputError(f"ahead is {ahead}; at least one version is read at once")
+        return self._history(ahead)
+
+    def _history(self, ahead: int) -> Iterator[tuple[Self, Transaction | None]]:
         numbers = (number for number in newest_versions(self._store) if number <= self.version)
         counts: dict[bytes, int | None] = {}
         while wanted := list(islice(numbers, ahead)):
@@ -204,7 +212,12 @@ class HistoryVerbs(Handle):
         """The version after which the table knows all writes of a kind; None if it never took note of one.
 
         Writes up to that version are known from the history only, as far as it was not cleaned up.
+
+        Raises:
+            InvalidInputError: It is no kind.
         """
+        if kind not in get_args(Kind):
+            raise InvalidInputError(f"kind is {kind!r}; there are {', '.join(map(repr, get_args(Kind)))}")
         return Proofs.of(self._manifest.config).complete_after(kind)
 
     def version_as_of(self, asof: Timestamp) -> int:

@@ -11,6 +11,8 @@ from lance_core.commit import commit
 from lance_core.errors import IndexNotFoundError, InvalidInputError, UnsupportedError
 from lance_core.table.operations import CreateIndex
 from lance_core.table.transaction import Transaction
+from lance_core.verbs.context.handle import Handle
+from lance_core.verbs.context.unsupported import reject
 from lance_core.verbs.indices.create import IndexConfig, create_scalar_index
 from lance_core.verbs.indices.prewarm import prewarm
 from lance_core.verbs.indices.segments import build_segment, commit_segments, merge_segments
@@ -21,9 +23,7 @@ from lance_core.verbs.inspect.indices import (
     describe_indices,
     index_statistics,
 )
-from lance_core.verbs.records.indices import Index
-from lance_core.verbs.version.handle import Handle
-from lance_core.verbs.version.unsupported import refuse
+from lance_core.verbs.pylance_types.indices import Index
 
 __all__ = ["IndexingVerbs"]
 
@@ -219,7 +219,7 @@ class IndexingVerbs(Handle):
             UnsupportedError: Indices of its kind are not read.
             CorruptFileError: It cannot be read.
         """
-        refuse("prewarm_index", {"with_position": with_position or None})
+        reject("prewarm_index", {"with_position": with_position or None})
         prewarm(self.source, name, index_segments)
 
     def index_statistics(self, index_name: str) -> IndexStatistics:

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pyarrow as pa
 
 from lance_core.schema.lance_schema import LanceSchema
+from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.inspect.statistics import LanceStats
 from lance_core.verbs.inspect.tracked_files import all_files, tracked_files
 from lance_core.verbs.inspect.validation import validate
-from lance_core.verbs.version.handle import Handle
 
 __all__ = ["InspectingVerbs"]
 

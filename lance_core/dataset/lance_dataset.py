@@ -16,16 +16,16 @@ from lance_core.dataset.configuration import ConfiguringVerbs
 from lance_core.dataset.history import HistoryVerbs, Timestamp
 from lance_core.dataset.indices import IndexingVerbs
 from lance_core.dataset.inspection import InspectingVerbs
+from lance_core.dataset.maintenance import MaintainingVerbs
 from lance_core.dataset.reading import ReadingVerbs
 from lance_core.dataset.refs import BranchingVerbs
 from lance_core.dataset.rows import ChangingVerbs
-from lance_core.dataset.upkeep import MaintainingVerbs
 from lance_core.errors import InvalidInputError, VersionNotFoundError
 from lance_core.store import CommitLock, StorageOptions, open_store
-from lance_core.table.manifest import Manifest
-from lance_core.verbs.version.references import Reference
-from lance_core.verbs.version.session import Session
-from lance_core.verbs.version.unsupported import refuse
+from lance_core.table.manifest.manifest import Manifest
+from lance_core.verbs.context.references import Reference
+from lance_core.verbs.context.session import Session
+from lance_core.verbs.context.unsupported import reject
 
 __all__ = ["LanceDataset", "dataset"]
 
@@ -93,7 +93,7 @@ def dataset(
         VersionNotFoundError: There is no such version or tag, or none as old as `asof`.
         UnsupportedError: An argument is not offered.
     """
-    refuse("dataset", others)
+    reject("dataset", others)
     _check_read_params(read_params)
     if index_cache_size is not None:
         warnings.warn(

@@ -14,8 +14,8 @@ import numpy as np
 
 from lance_core.commit import on_commit
 from lance_core.store import ObjectStore
-from lance_core.table.manifest import Manifest
-from lance_core.verbs.version.handle import Handle
+from lance_core.table.manifest.manifest import Manifest
+from lance_core.verbs.context.handle import Handle
 
 if TYPE_CHECKING:
     from lance_core.maintenance.cleanup import CleanupExplanation, CleanupStats

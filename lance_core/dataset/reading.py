@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from lance_core.dataset.fragment import LanceFragment
 from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.table.fragment import Fragment
+from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.scan.blob_view import AS_STORED, scanned_columns
 from lance_core.verbs.scan.nearest import NearestScanner, Query
 from lance_core.verbs.scan.options import Columns, Filter, ScanArguments, scan_options
@@ -19,7 +20,6 @@ from lance_core.verbs.scan.row_ids import take_ids
 from lance_core.verbs.scan.scanner import LanceScanner
 from lance_core.verbs.scan.take import take_rows
 from lance_core.verbs.scan.take_blobs import BlobFile, blob_ranges_at, blobs_at
-from lance_core.verbs.version.handle import Handle
 
 if TYPE_CHECKING:
     from pyarrow.dataset import Dataset
@@ -139,7 +139,7 @@ class ReadingVerbs(Handle):
             sql: A SELECT in DuckDB's SQL; the dataset is called `dataset`, or what `table_name` says.
 
         Raises:
-            InvalidInputError: It is no text; what the engine refuses is told when the query is run.
+            InvalidInputError: It is no text; what the engine rejects is told when the query is run.
             UnsupportedError: DuckDB is not installed, told when the query is run.
         """
         from lance_core.dataset.sql import SqlQueryBuilder  # noqa: PLC0415 - it imports pandas
@@ -158,25 +158,28 @@ class ReadingVerbs(Handle):
         """Number of rows; only metadata is read."""
         return self.count_rows()
 
-    def parse_filter(self, text: str) -> pc.Expression:
+    def parse_filter(self, text: str, *, assume_utc: bool = True) -> pc.Expression:
         """A filter in SQL as an Arrow expression, to combine with others or to send to another process.
 
         Args:
             text: As the `filter` of `scanner`.
+            assume_utc: Whether times without a zone are UTC where they meet timestamps that have one, as in every scan;
+                False rejects a condition that depends on it, for a caller whose own zone is another one.
 
         Raises:
-            InvalidInputError: It is no condition; the message has the position.
+            InvalidInputError: It is no condition, or depends on a zone that it does not name; the message has the
+                position.
             SchemaError: A column does not exist.
             UnsupportedError: It uses something unknown; the message names it and has the position.
         """
         from lance_core.verbs.expressions.sql import parse_filter  # noqa: PLC0415 - it imports the SQL parser
 
         handling = self._scan_defaults.get("blob_handling")
-        return parse_filter(text, scanned_columns(self._manifest, handling))
+        return parse_filter(text, scanned_columns(self._manifest, handling), assume_utc=assume_utc)
 
     def count_deleted_rows(self) -> int:
         """Rows that deletion files hide."""
-        return sum(message.deletion_file.num_deleted_rows for message in self._manifest.fragments.messages())
+        return self._manifest.fragments.totals()[0]
 
     def head(self, num_rows: int | None, **options: Any) -> pa.Table:
         """The first rows, all with None; arguments as `scanner`."""

@@ -10,15 +10,15 @@ from lance_core.commit import commit
 from lance_core.store import StorageOptions
 from lance_core.table.operations import UpdateBases
 from lance_core.table.transaction import Transaction
+from lance_core.verbs.context.bases import DatasetBasePath
+from lance_core.verbs.context.handle import Handle
+from lance_core.verbs.context.references import Reference
+from lance_core.verbs.context.unsupported import reject
 from lance_core.verbs.refs.branches import Branches, create_branch
 from lance_core.verbs.refs.clone import Copier, deep_clone, shallow_clone
 from lance_core.verbs.refs.clones import Clones
 from lance_core.verbs.refs.ensure import ensure_branch
 from lance_core.verbs.refs.tags import Tags
-from lance_core.verbs.version.bases import DatasetBasePath
-from lance_core.verbs.version.handle import Handle
-from lance_core.verbs.version.references import Reference
-from lance_core.verbs.version.unsupported import refuse
 
 __all__ = ["BranchingVerbs"]
 
@@ -68,7 +68,9 @@ class BranchingVerbs(Handle):
         Args:
             branch: As for `create_branch`.
             reference: Where it begins if there is none: as for `create_branch`.
-            renew_promoted: Whether a branch that was promoted, and has not changed since, is created anew there.
+            renew_promoted: Whether a branch that was promoted, and has brought nothing since, is created anew there.
+                Upkeep brings nothing, nor do restores and commits with the property `lance.takes_back`, which an undo
+                of `lance_dagster` has.
 
         Raises:
             InvalidInputError: The name is not allowed.
@@ -102,7 +104,7 @@ class BranchingVerbs(Handle):
             DatasetExistsError: There is a dataset at the target.
             VersionNotFoundError: There is no such version.
         """
-        refuse("shallow_clone", others)
+        reject("shallow_clone", others)
         options = self._options if storage_options is None else StorageOptions(storage_options)
         manifest = shallow_clone(self._place, self._place.resolve(reference), target_path, options)
         return type(self)(target_path, storage_options=dict(options), manifest=manifest)
@@ -123,9 +125,9 @@ class BranchingVerbs(Handle):
             reference: As in `shallow_clone`.
             storage_options: As in `shallow_clone`.
             copier: Runs the copies, for example on other machines; by default threads of this process do.
-            **others: Further arguments of pylance's, which are refused.
+            **others: Further arguments of pylance's, which are rejected.
         """
-        refuse("deep_clone", others)
+        reject("deep_clone", others)
         options = self._options if storage_options is None else StorageOptions(storage_options)
         manifest = deep_clone(self._place.resolve(reference), target_path, options, copier)
         return type(self)(target_path, storage_options=dict(options), manifest=manifest)

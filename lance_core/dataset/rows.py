@@ -9,13 +9,13 @@ from typing import Any, TypedDict
 import pyarrow.compute as pc
 
 from lance_core.errors import InvalidInputError
+from lance_core.verbs.context.handle import Handle
+from lance_core.verbs.context.retry import CONFLICT_RETRIES, RETRY_TIMEOUT
+from lance_core.verbs.context.table_target import destination
 from lance_core.verbs.files.fragment_writer import ReaderLike
 from lance_core.verbs.rows.delete import delete_rows, truncate
 from lance_core.verbs.rows.merge_insert import MergeInsertBuilder
 from lance_core.verbs.rows.update import update_rows
-from lance_core.verbs.version.destination import destination
-from lance_core.verbs.version.handle import Handle
-from lance_core.verbs.version.retry import CONFLICT_RETRIES, RETRY_TIMEOUT
 from lance_core.verbs.write.prepare import WriteOptions
 from lance_core.verbs.write.write_dataset import write_dataset
 

@@ -51,7 +51,7 @@ class SqlQuery:
         """Run it, and return all batches of the result.
 
         Raises:
-            InvalidInputError: The engine refuses the SQL, or fails on it; its words are in the text.
+            InvalidInputError: The engine rejects the SQL, or fails on it; its words are in the text.
             UnsupportedError: DuckDB is not installed.
         """
         return list(self.to_stream_reader())

@@ -14,15 +14,15 @@ from lance_core.commit import WriteTry
 from lance_core.dataset.lance_dataset import LanceDataset
 from lance_core.errors import DatasetExistsError, DatasetNotFoundError, InvalidInputError
 from lance_core.store import CommitLock
+from lance_core.verbs.context.bases import DatasetBasePath
+from lance_core.verbs.context.handle import Handle
+from lance_core.verbs.context.table_target import TableTarget, destination
+from lance_core.verbs.context.unsupported import reject
 from lance_core.verbs.files.fragment_writer import MAX_BYTES_PER_FILE, MAX_ROWS_PER_FILE, ReaderLike
 from lance_core.verbs.files.progress import FragmentWriteProgress
 from lance_core.verbs.files.slices import Slices
-from lance_core.verbs.records.fragments import FragmentMetadata
-from lance_core.verbs.records.transactions import Transaction
-from lance_core.verbs.version.bases import DatasetBasePath
-from lance_core.verbs.version.destination import Destination, destination
-from lance_core.verbs.version.handle import Handle
-from lance_core.verbs.version.unsupported import refuse
+from lance_core.verbs.pylance_types.fragments import FragmentMetadata
+from lance_core.verbs.pylance_types.transactions import Transaction
 from lance_core.verbs.write.commit_fragments import commit_fragments as commit_request
 from lance_core.verbs.write.facts import CommitFacts
 from lance_core.verbs.write.prepare import WriteOptions, prepare, write_mode
@@ -92,7 +92,7 @@ def write_dataset(
         DatasetExistsError: `mode` is "create" and there is a dataset.
         SchemaError: The rows do not fit the dataset, or cannot be stored; nothing was written.
     """
-    refuse("write_dataset", others)
+    reject("write_dataset", others)
     options = WriteOptions(
         mode=write_mode(mode),
         max_rows_per_file=max_rows_per_file,
@@ -117,7 +117,7 @@ def write_dataset(
 
 
 def _write_attempt(
-    data: ReaderLike, schema: pa.Schema | None, place: Destination, options: WriteOptions, properties: Any
+    data: ReaderLike, schema: pa.Schema | None, place: TableTarget, options: WriteOptions, properties: Any
 ) -> LanceDataset:
     """Write rows in place of those of earlier attempts, which the properties find.
 
@@ -270,6 +270,7 @@ def commit_fragments(
     max_retries: int = 20,
     initial_bases: Sequence[DatasetBasePath] = (),
     enable_v2_manifest_paths: bool = True,
+    require_empty: bool = False,
 ) -> CommitResult:
     """Make fragments part of a dataset.
 
@@ -278,7 +279,7 @@ def commit_fragments(
         fragments: The results of `FragmentWriter.finish` or `write_fragments`; all must have the same schema.
         schema: The Arrow schema they were written with.
         mode: "create", "append", "overwrite" or "replace".
-        slices: For "replace": the slices whose rows are replaced.
+        slices: For "replace": the slices whose rows are replaced. For `require_empty`: those that must be empty.
         read_version: Version that the data was computed from; commits since then are checked for conflicts. None: the
             latest now, or that of the dataset given. 0: there was no dataset yet.
         identity: `LanceDataset.identity` of `read_version` when it was read, if `uri` is no dataset; it detects a table
@@ -290,8 +291,8 @@ def commit_fragments(
             set on the commit. The table keeps it in its own state, so that the version may be cleaned up.
         stream_batch: A stream, and the number of its batch: if the table knows that this batch or a later one has
             landed, nothing is committed.
-        write_try: The write and the number of the try, if the write may be tried several times: rows that earlier tries
-            committed are replaced, and the commit fails if a later try has committed.
+        write_try: The write and the number of the attempt, if the write may be tried several times: rows that earlier
+            attempts committed are replaced, and the commit fails if a later attempt has committed.
         storage_options: Credentials and options of the storage, under object_store's names; None for those of the
             dataset given.
         data_storage_version: Version of the files; for a dataset that is created.
@@ -304,14 +305,16 @@ def commit_fragments(
         max_retries: How often a commit that loses a race is rebased and put again.
         initial_bases: Base paths of a dataset that is created.
         enable_v2_manifest_paths: False gives a dataset that is created the old names of manifests.
+        require_empty: With "append" or "replace": the slices must have no row but those of earlier attempts, also in
+            versions that other writers commit meanwhile.
 
     Raises:
-        DatasetExistsError: `mode` is "create" and there is a dataset.
+        DatasetExistsError: `mode` is "create" and there is a dataset, or there are rows and `require_empty` is set.
         RetryableConflictError: A concurrent commit changed what this one changes; do the write again.
         IncompatibleConflictError: A concurrent commit rules this one out, or the dataset was dropped and made again
             since it was read.
-        SupersededError: A later try of the same write has committed.
-        EarlierTryError: The rows that an earlier try appended cannot be identified any more.
+        SupersededError: A later attempt of the same write has committed.
+        EarlierTryError: The rows that an earlier attempt appended cannot be identified any more.
         SchemaError: The fragments do not fit the dataset.
         ObjectNotFoundError: A file of the fragments is gone, such as after a cleanup; nothing was committed. On object
             storage files that this process wrote within the last hour are not looked for.
@@ -335,6 +338,7 @@ def commit_fragments(
         max_retries=max_retries,
         initial_bases=initial_bases,
         enable_v2_manifest_paths=enable_v2_manifest_paths,
+        require_empty=require_empty,
     )
     place = destination(uri, storage_options)
     manifest, facts = commit_request(place, request)

@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from lance_core._proto.encodings_v2_1_pb2 import PageLayout
 from lance_core.encoding.assemble import assemble, take_rows
+from lance_core.encoding.levels.paths import is_blob_v2, is_blob_v2_payload, items_per_row
+from lance_core.encoding.levels.repdef import Layer
 from lance_core.encoding.page import PageInfo, Steps
-from lance_core.encoding.paths import is_blob_v2, is_blob_v2_payload, items_per_row
-from lance_core.encoding.repdef import Layer
 from lance_core.encoding.structural import blob, constant, fullzip, miniblock
 from lance_core.encoding.structural.decoded import DecodedRows, RowRuns
 from lance_core.errors import CorruptFileError, UnsupportedError

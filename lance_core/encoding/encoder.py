@@ -8,22 +8,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from lance_core.encoding.choices import Choices
-from lance_core.encoding.compression import encode_block, encode_miniblock, encode_per_value
-from lance_core.encoding.datablock import (
-    DataBlock,
-    FixedSizeListBlock,
-    FixedWidthBlock,
-    PackedStructBlock,
-    VariableBlock,
-    array_to_block,
-)
-from lance_core.encoding.options import EncodingOptions, encoding_options
-from lance_core.encoding.page import EncodedPage
-from lance_core.encoding.paths import items_per_row, leaf_paths
-from lance_core.encoding.repdef import Layer, Levels
-from lance_core.encoding.shred import ShreddedColumn, null_mask, shred
-from lance_core.encoding.strategy import (
+from lance_core.encoding.choosing.choices import Choices
+from lance_core.encoding.choosing.options import EncodingOptions, encoding_options
+from lance_core.encoding.choosing.strategy import (
     Choice,
     Limits,
     can_be_zipped,
@@ -34,8 +21,21 @@ from lance_core.encoding.strategy import (
     choose_variable,
     dictionary_pays,
 )
+from lance_core.encoding.choosing.writable import check_packed_values
+from lance_core.encoding.compression import encode_block, encode_miniblock, encode_per_value
+from lance_core.encoding.datablock import (
+    DataBlock,
+    FixedSizeListBlock,
+    FixedWidthBlock,
+    PackedStructBlock,
+    VariableBlock,
+    array_to_block,
+)
+from lance_core.encoding.levels.paths import items_per_row, leaf_paths
+from lance_core.encoding.levels.repdef import Layer, Levels
+from lance_core.encoding.levels.shred import ShreddedColumn, null_mask, shred
+from lance_core.encoding.page import EncodedPage
 from lance_core.encoding.structural import constant, fullzip, miniblock
-from lance_core.encoding.writable import check_packed_values
 from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.schema import Field
 

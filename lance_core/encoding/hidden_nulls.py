@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from google.protobuf.message import Message
 
 from lance_core._proto.encodings_v2_1_pb2 import PageLayout
-from lance_core.encoding.repdef import Layer
+from lance_core.encoding.levels.repdef import Layer
 
 __all__ = ["hides_nulls"]
 

@@ -19,6 +19,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 from google.protobuf.message import Message
 
 from lance_core.errors import CorruptFileError
@@ -31,6 +32,7 @@ __all__ = [
     "PageInfo",
     "Steps",
     "as_bytes",
+    "empty_bytes",
     "joined",
     "lock_step",
     "merged_ranges",
@@ -107,6 +109,14 @@ class PageInfo:
 def as_bytes(buffer: BytesLike) -> Bytes:
     """A view of any buffer as an array of bytes."""
     return np.frombuffer(buffer, np.uint8)
+
+
+def empty_bytes(size: int) -> Bytes:
+    """An array to be filled, in Arrow's memory, which goes back to the system whichever thread made it.
+
+    The C library keeps some of each thread's arrays of megabytes, those of numpy among them.
+    """
+    return np.frombuffer(pa.allocate_buffer(size), np.uint8) if size else np.empty(0, np.uint8)
 
 
 def merged_ranges(

@@ -33,9 +33,9 @@ from lance_core._proto.encodings_v2_1_pb2 import (
 from lance_core._proto.file2_pb2 import Encoding
 from lance_core.encoding.compression.fastlanes import BLOCK_VALUES, in_rows, pack_one
 from lance_core.encoding.description import page_encoding
+from lance_core.encoding.levels.repdef import Layer, wire_layers
+from lance_core.encoding.levels.shred import null_mask
 from lance_core.encoding.page import EncodedPage
-from lance_core.encoding.repdef import Layer, wire_layers
-from lance_core.encoding.shred import null_mask
 
 __all__ = ["Leaf", "Pattern", "constant_page", "leaf_of", "pattern_of", "repeated"]
 

@@ -7,25 +7,32 @@ A slice keeps the whole of the memory that it was cut from, and so may any colum
 
 So once rows of some size have passed, most of which no longer wait, columns that are narrow beside the others are
 copied. Wide ones are left: they keep little more than what waits of them, and become pages soon.
+
+Arrow's allocator keeps what is freed for a second or so, in which a stream brings many batches. So it is told to give
+memory back to the system whenever some megabytes have passed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 
 from lance_core.encoding.concatenate import concatenate
 from lance_core.file.plan import ColumnPlan
 
-__all__ = ["Collected", "Releaser"]
+__all__ = ["Collected", "Releaser", "one_by_one"]
 
 _PASSED_BYTES: Final = 16 * 1024 * 1024
 """Rows that may pass before columns are looked at."""
 _TIMES: Final = 4
 """A column is copied if the rows that passed are so many times larger than what waits of it."""
 _LARGEST_COPY: Final = 2**30
+_RETURNED_BYTES: Final = 16 * 1024 * 1024
+"""Rows that may pass before unused memory is given back to the system."""
+
+_Rows = TypeVar("_Rows", bound="pa.RecordBatch | pa.Table")
 
 
 class Collected:
@@ -91,6 +98,21 @@ class Releaser:
         for column in self._columns:
             column.settle(self._passed)
         self._passed, self._next_look = 0, _PASSED_BYTES
+
+
+def one_by_one(batches: Iterable[_Rows]) -> Iterator[_Rows]:
+    """The batches of a stream, none of which is held here while the next one is made.
+
+    Neither is the memory of earlier ones, if the caller, too, lets go of each batch before it asks for the next one.
+    """
+    passed = 0
+    for batch in batches:
+        passed += batch.nbytes
+        yield batch
+        del batch
+        if passed >= _RETURNED_BYTES:
+            passed = 0
+            pa.default_memory_pool().release_unused()
 
 
 def _copied(arrays: Sequence[Any]) -> pa.Array:

@@ -5,7 +5,7 @@ Only the position of the buffers and the page's first row are recorded outside o
 
     page whose rows all stay         copied: description and buffers byte for byte, each buffer aligned
     page that loses some rows        decoded, without those rows, and encoded again
-    page that others misread         decoded and encoded again (see `encoding.hidden_nulls`)
+    page that others misread         decoded and encoded again (see `encoding.hidden_nulls` and `encoding.drafts`)
     page that loses all rows         left out
     small pages side by side         decoded and encoded together, or a file of many loads would be all small pages
     column that a source lacks       encoded as nulls
@@ -26,12 +26,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lance_core._proto.file2_pb2 import ColumnMetadata
+from lance_core.encoding.choosing.strategy import Limits
 from lance_core.encoding.concatenate import concatenate
+from lance_core.encoding.drafts import is_draft
 from lance_core.encoding.encoder import encode_field
 from lance_core.encoding.hidden_nulls import hides_nulls
+from lance_core.encoding.levels.paths import is_blob_v2, items_per_row, leaf_paths, plain_columns
 from lance_core.encoding.page import EncodedPage
-from lance_core.encoding.paths import is_blob_v2, items_per_row, leaf_paths, plain_columns
-from lance_core.encoding.strategy import Limits
 from lance_core.encoding.structural import blob
 from lance_core.errors import UnsupportedError
 from lance_core.file.container import PageFile, WrittenFile
@@ -96,7 +97,7 @@ def copy_pages(
         schema: Its columns.
         version: Its version, which must be that of all sources.
         sources: The rows.
-        merge_small: Whether small pages are put together, and a copy refused in which there is little to copy.
+        merge_small: Whether small pages are put together, and a copy rejected in which there is little to copy.
         read_bytes: Bytes that are read at a time.
 
     Raises:
@@ -109,7 +110,7 @@ def copy_pages(
     columns = _columns(schema, version)
     if not version.has_levels and any(source.keep is not None for source in sources):
         raise UnsupportedError("copying some of the rows of 2.0 files")
-    steps = [_steps(column, sources) for column in columns]
+    steps = [_steps(column, sources, version) for column in columns]
     if merge_small:
         _judge(steps)
         if version.has_levels:
@@ -178,13 +179,18 @@ def _only(path: Sequence[Field]) -> Field:
 
 
 def _check(source: PageSource, schema: Schema, version: FileVersion) -> None:
-    """Refuse a source whose pages would have another meaning in the new file."""
+    """Reject a source whose pages would have another meaning in the new file."""
     own: dict[int, dict[int, Field]] = {}
     for top in schema.fields:
         fields = [path[-1] for path in leaf_paths(top)] if version.has_levels else list(plain_columns(top))
         there = [field for field in fields if field.id in source.columns]
         if there and len(there) < len(fields):
             raise UnsupportedError(f"copying pages of {top.name!r}, of which a file has some columns only")
+        stored = {field.id for field in fields}
+        if any(field.id in source.columns and field.id not in stored for field, _ in top.walk()):
+            raise UnsupportedError(
+                f"copying pages of {top.name!r}, which is packed into one column in the file or here, not in both"
+            )
         if not there and not version.has_levels:
             raise UnsupportedError(f"copying pages of 2.0 files that lack the column {top.name!r}")
         for field in there:
@@ -209,13 +215,13 @@ def _alike(theirs: Field, mine: Field) -> bool:
     return all(child.id in by_id and _alike(by_id[child.id], child) for child in mine.children)
 
 
-def _steps(column: _Column, sources: Sequence[PageSource]) -> list[list[_Step]]:
+def _steps(column: _Column, sources: Sequence[PageSource], version: FileVersion) -> list[list[_Step]]:
     """How the rows of each source are handled in one column."""
-    return [list(_steps_of(column, source)) for source in sources]
+    return [list(_steps_of(column, source, version)) for source in sources]
 
 
 def _judge(steps: Sequence[Sequence[Sequence[_Step]]]) -> None:
-    """Refuse a copy in which hardly anything would be copied: decoding whole rows is faster than column by column."""
+    """Reject a copy in which hardly anything would be copied: decoding whole rows is faster than column by column."""
     every = [step for of_column in steps for of_source in of_column for step in of_source]
     copied = sum(step.size for step in every if step.page is not None and not step.is_small)
     if copied < WORTH_COPYING * sum(step.size for step in every):
@@ -234,23 +240,31 @@ def _merged(steps: list[list[_Step]]) -> list[list[_Step]]:
     return result
 
 
-def _steps_of(column: _Column, source: PageSource) -> Iterator[_Step]:
+def _steps_of(column: _Column, source: PageSource, version: FileVersion) -> Iterator[_Step]:
     place = source.columns.get(column.field.id)
     if place is None:
         yield _Step(0, source.num_rows, None, 0)
         return
     pages: ColumnPages = place[2].metadata.columns[place[3]]
     start = 0
-    is_nested = column.top is not column.field
     for index, (message, items) in enumerate(zip(pages.messages, pages.num_items.tolist(), strict=True)):
         end = start + items // column.items_per_row
         kept = end - start if source.keep is None else int(np.count_nonzero(source.keep[start:end]))
         if message.encoding.WhichOneof("location") != "direct":
             raise UnsupportedError(f"copying pages of {place[1]}, whose descriptions lie elsewhere in the file")
         if kept:
-            is_copied = kept == end - start and not (is_nested and hides_nulls(pages.page(index, 0, 0).encoding))
+            is_copied = kept == end - start and not _is_misread(pages, index, column, version)
             yield _Step(start, end, message if is_copied else None, sum(message.buffer_sizes))
         start = end
+
+
+def _is_misread(pages: ColumnPages, index: int, column: _Column, version: FileVersion) -> bool:
+    """Whether other readers misread, or reject, a page."""
+    is_nested, may_be_draft = column.top is not column.field, version is FileVersion.V2_2
+    if not is_nested and not may_be_draft:
+        return False
+    description = pages.page(index, 0, 0).encoding
+    return (is_nested and hides_nulls(description)) or (may_be_draft and is_draft(description))
 
 
 class _Copier:

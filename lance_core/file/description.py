@@ -122,7 +122,7 @@ def described(metadata: FileMetadata) -> LanceFileMetadata:
         UnsupportedError: It is a 0.1 file, which is laid out in another way.
         CorruptFileError: A page contradicts the file.
     """
-    _refuse_legacy(metadata)
+    _reject_legacy(metadata)
     start, end = metadata.metadata_range
     buffers = _buffers(metadata.global_buffers)
     global_bytes = sum(buffer.size for buffer in buffers)
@@ -146,7 +146,7 @@ def measured(metadata: FileMetadata) -> LanceFileStatistics:
     Raises:
         UnsupportedError: It is a 0.1 file, which is laid out in another way.
     """
-    _refuse_legacy(metadata)
+    _reject_legacy(metadata)
     return LanceFileStatistics(
         [
             LanceColumnStatistics(len(column.messages), sum(sum(page.buffer_sizes) for page in column.messages))
@@ -164,6 +164,6 @@ def _buffers(ranges: Iterable[ByteRange]) -> list[LanceBufferDescriptor]:
     return [LanceBufferDescriptor(start, end - start) for start, end in ranges]
 
 
-def _refuse_legacy(metadata: FileMetadata) -> None:
+def _reject_legacy(metadata: FileMetadata) -> None:
     if metadata.version is FileVersion.V0_1:
         raise UnsupportedError("the layout of 0.1 files is not described")

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from lance_core._proto.encodings_v2_0_pb2 import ArrayEncoding
-from lance_core.encoding.paths import plain_columns
+from lance_core.encoding.levels.paths import plain_columns
 from lance_core.encoding.structural.decoded import RowRuns
 from lance_core.encoding.v2_0.fields import PlainColumn, read_field
 from lance_core.errors import CorruptFileError, InvalidInputError

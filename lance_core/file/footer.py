@@ -13,7 +13,7 @@ All integers are unsigned and little-endian.
         36     4  magic, always b"LANC"
 
 A 0.1 file ends in the last 8 of these bytes as well; before them stands the position of its metadata (8 bytes).
-A reader fetches the end of the file, checks the magic, then the version, and refuses what it does not know.
+A reader fetches the end of the file, checks the magic, then the version, and rejects what it does not know.
 """
 
 from __future__ import annotations

@@ -12,16 +12,16 @@ import numpy as np
 import pyarrow as pa
 
 from lance_core.arguments import checked_methods
-from lance_core.encoding.jsonb import jsonb_array
 from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
 from lance_core.file.description import LanceFileMetadata, LanceFileStatistics, described, measured
 from lance_core.file.reader import DataFileReader
 from lance_core.file.version import DEFAULT_VERSION, FileVersion
 from lance_core.file.writer import DEFAULT_PAGE_BYTES, DataFileWriter
 from lance_core.schema import Schema, is_json_type, resolve_extensions, schema_from_arrow, schema_to_arrow
+from lance_core.schema.jsonb import jsonb_array
 from lance_core.store import ObjectStore, canonical_uri, open_store
 
-__all__ = ["LanceFileReader", "LanceFileWriter", "ReaderResults", "refuse", "stable_version"]
+__all__ = ["LanceFileReader", "LanceFileWriter", "ReaderResults", "reject", "stable_version"]
 
 BATCH_ROWS: Final = 1024
 
@@ -74,7 +74,7 @@ class LanceFileReader:
         columns: Sequence[str] | None = None,
         **others: Any,
     ) -> None:
-        refuse("LanceFileReader", others)
+        reject("LanceFileReader", others)
         store, key = _locate(path, storage_options)
         self._file = DataFileReader.open(store, key)
         schema = self._file.schema
@@ -184,7 +184,7 @@ class LanceFileWriter:
         data_cache_bytes: int | None = None,
         **others: Any,
     ) -> None:
-        refuse("LanceFileWriter", others)
+        reject("LanceFileWriter", others)
         _check_positive(max_page_bytes=max_page_bytes, data_cache_bytes=data_cache_bytes)
         self._store, self._key = _locate(path, storage_options)
         self._version = FileVersion.from_string(version)
@@ -249,7 +249,7 @@ class LanceFileWriter:
         """
         with self._lock:
             self._check_open()
-            self._refuse_legacy("metadata that is added after the schema")
+            self._reject_legacy("metadata that is added after the schema")
             self._schema_metadata[key] = value
 
     def add_global_buffer(self, data: bytes) -> int:
@@ -264,7 +264,7 @@ class LanceFileWriter:
         """
         with self._lock:
             self._check_open()
-            self._refuse_legacy("global buffers")
+            self._reject_legacy("global buffers")
             self._global_buffers.append(bytes(data))
             return len(self._global_buffers)
 
@@ -272,7 +272,7 @@ class LanceFileWriter:
         if self.closed:
             raise InvalidInputError(f"{self._key}: the file is closed")
 
-    def _refuse_legacy(self, what: str) -> None:
+    def _reject_legacy(self, what: str) -> None:
         if self._version is FileVersion.V0_1:
             raise UnsupportedError(f"{self._key}: {what} in a 0.1 file")
 
@@ -327,8 +327,8 @@ def _check_positive(**numbers: int | None) -> None:
             raise InvalidInputError(f"{name} must be positive, not {number}")
 
 
-def refuse(what: str, others: Mapping[str, object]) -> None:
-    """Refuse arguments of pylance's that are not offered, by name."""
+def reject(what: str, others: Mapping[str, object]) -> None:
+    """Reject arguments of pylance's that are not offered, by name."""
     given = sorted(name for name, value in others.items() if value is not None)
     if given:
         raise UnsupportedError(f"{what}: not offered: {', '.join(given)}")

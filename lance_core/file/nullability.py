@@ -1,10 +1,10 @@
-"""Fields that are not nullable: data with nulls in them is refused, at every level of nesting."""
+"""Fields that are not nullable: data with nulls in them is rejected, at every level of nesting."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 
-from lance_core.encoding.shred import has_nulls_inside
+from lance_core.encoding.levels.shred import has_nulls_inside
 from lance_core.errors import SchemaError
 from lance_core.schema import Field
 

@@ -7,11 +7,11 @@ from typing import Final
 
 import pyarrow as pa
 
-from lance_core.encoding.options import encoding_options
-from lance_core.encoding.paths import column_fields, is_blob_v2, plain_columns
+from lance_core.encoding.choosing.options import encoding_options
+from lance_core.encoding.choosing.writable import Packable, check_writable
+from lance_core.encoding.levels.paths import column_fields, is_blob_v2, plain_columns
 from lance_core.encoding.repeat import Leaf, leaf_of
 from lance_core.encoding.structural import blob
-from lance_core.encoding.writable import Packable, check_writable
 from lance_core.errors import UnsupportedError
 from lance_core.file.nullability import has_strict_items
 from lance_core.file.version import FileVersion

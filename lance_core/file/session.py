@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from lance_core.arguments import checked_methods
 from lance_core.errors import InvalidInputError, ObjectNotFoundError
-from lance_core.file.lance_file import LanceFileReader, LanceFileWriter, refuse
+from lance_core.file.lance_file import LanceFileReader, LanceFileWriter, reject
 from lance_core.store import canonical_uri, join_uri, open_store
 
 __all__ = ["LanceFileSession", "ListResult"]
@@ -44,7 +44,7 @@ class LanceFileSession:
     def __init__(
         self, base_path: str | PathLike[str], storage_options: Mapping[str, str] | None = None, **others: Any
     ) -> None:
-        refuse("LanceFileSession", others)
+        reject("LanceFileSession", others)
         self._root = canonical_uri(fspath(base_path))
         self._options = storage_options
         self._store = open_store(self._root, storage_options)

@@ -6,7 +6,7 @@
     2.1                     (2, 1)      (2, 1)
     2.2, stable             (2, 2)      (2, 2)
 
-2.3 ("next") is refused: it is not stable yet.
+2.3 ("next") is rejected: it is not stable yet.
 """
 
 from __future__ import annotations

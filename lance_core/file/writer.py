@@ -14,14 +14,13 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from lance_core.encoding.choices import Choices
+from lance_core.encoding.choosing.choices import Choices
+from lance_core.encoding.choosing.strategy import TINY_VALUES, Limits
 from lance_core.encoding.concatenate import concatenate
 from lance_core.encoding.encoder import encode_field
+from lance_core.encoding.levels.paths import is_blob_v2
 from lance_core.encoding.page import EncodedPage
-from lance_core.encoding.paths import is_blob_v2
-from lance_core.encoding.relabel import relabel
 from lance_core.encoding.repeat import Leaf
-from lance_core.encoding.strategy import TINY_VALUES, Limits
 from lance_core.encoding.structural import blob
 from lance_core.encoding.v2_0 import encoder as v2_0_encoder
 from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
@@ -34,6 +33,7 @@ from lance_core.file.plan import ColumnPlan, file_plan
 from lance_core.file.pool import num_threads, submit
 from lance_core.file.version import DEFAULT_VERSION, FileVersion
 from lance_core.schema import Field, Schema
+from lance_core.schema.relabel import relabel
 from lance_core.store import ObjectStore
 
 __all__ = ["DEFAULT_PAGE_BYTES", "TOTAL_BUFFERED", "DataFileWriter"]
@@ -43,15 +43,17 @@ TOTAL_BUFFERED: Final = 96 * 1024 * 1024
 _MIN_PAGE_BYTES: Final = 64 * 1024
 # Handing a page to another thread costs more than encoding so few bytes.
 _INLINE_BYTES: Final = 256 * 1024
+_WIDE_BYTES: Final = 1024
 _MAX_PAGE_ROWS: Final = 2**31 - 1
 _SMALL_BYTES: Final = 64 * 1024
 
 
 class _Pending(NamedTuple):
-    """Pages that are being encoded, from so many bytes of rows."""
+    """Pages that are being encoded, from so many bytes of rows; wide rows are copied for it at most."""
 
     first_column: int
     num_bytes: int
+    is_wide: bool
     pages: Future[list[list[EncodedPage]]]
 
 
@@ -147,6 +149,7 @@ class DataFileWriter:
             for chunk in chunks:
                 passed += self._collect(collected, chunk)
         self._releaser.passed(passed)
+        self._write_ready(waits=passed >= self._page_bytes)
 
     def _columns(self, batch: pa.RecordBatch | pa.Table) -> list[list[pa.Array]]:
         """The chunks of each column, as arrays of the types that are written; those without rows are left out."""
@@ -169,7 +172,7 @@ class DataFileWriter:
         Raises:
             UnsupportedError: It is a 0.1 file.
         """
-        self._refuse_legacy("global buffers")
+        self._reject_legacy("global buffers")
         return self._file.add_global_buffer(data)
 
     def add_schema_metadata(self, key: str, value: str) -> None:
@@ -178,7 +181,7 @@ class DataFileWriter:
         Raises:
             UnsupportedError: It is a 0.1 file.
         """
-        self._refuse_legacy("metadata that is added after the schema")
+        self._reject_legacy("metadata that is added after the schema")
         self._file.add_schema_metadata(key, value)
 
     def finish(self) -> WrittenFile:
@@ -208,7 +211,7 @@ class DataFileWriter:
         Raises:
             UnsupportedError: It is a 0.1 file.
         """
-        self._refuse_legacy("what is known before it is closed")
+        self._reject_legacy("what is known before it is closed")
         return self._file.written(self._num_rows)
 
     def close_early(self) -> Sequence[Callable[[], object]]:
@@ -217,7 +220,7 @@ class DataFileWriter:
         Raises:
             UnsupportedError: It is a 0.1 file.
         """
-        self._refuse_legacy("a name before it is durable")
+        self._reject_legacy("a name before it is durable")
         return self._file.close_early()
 
     def close(self, *, durable_name: bool = True) -> WrittenFile:
@@ -246,7 +249,7 @@ class DataFileWriter:
         self._pending.clear()
         self._sink.abort()
 
-    def _refuse_legacy(self, what: str) -> None:
+    def _reject_legacy(self, what: str) -> None:
         if self._legacy is not None:
             raise UnsupportedError(f"{self._key}: {what} in a 0.1 file")
 
@@ -285,8 +288,9 @@ class DataFileWriter:
         if here:
             self._write_pages(plan.first_column, _encode(plan, arrays, self._limits, self._version))
             return
+        is_wide = num_bytes >= _WIDE_BYTES * sum(map(len, arrays))
         future = submit(_encode, plan, arrays, self._limits, self._version)
-        self._pending.append(_Pending(plan.first_column, num_bytes, future))
+        self._pending.append(_Pending(plan.first_column, num_bytes, is_wide, future))
         self._drain(num_threads() + 1)
 
     def _write_small(self, plan: ColumnPlan, leaf: Leaf, array: pa.Array) -> bool:
@@ -324,6 +328,14 @@ class DataFileWriter:
         else:
             page = v2_0_encoder.encode_blobs(blob.descriptors(array, positions, null=1))
         self._file.add_encoded(plan.first_column, page)
+
+    def _write_ready(self, *, waits: bool) -> None:
+        """Write pages that are encoded, and with `waits` those that soon are.
+
+        They keep the batch that they come from, or copies of its rows, which is much beside the next one.
+        """
+        while self._pending and (self._pending[0].pages.done() or (waits and self._pending[0].is_wide)):
+            self._drain(len(self._pending) - 1)
 
     def _drain(self, most: int) -> None:
         """Write encoded pages until at most `most` are still being encoded."""

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap
 
-from lance_core.index.zonemap import ZoneMap
+from lance_core.index.kinds.zonemap import ZoneMap
 
 __all__ = ["Replaced", "moved_zones"]
 

@@ -1,4 +1,4 @@
-"""Upkeep of datasets: compaction, cleanup, zone maps of partitions, columns of another type.
+"""Maintenance of datasets: compaction, cleanup, zone maps of partitions, columns of another type.
 
 Compaction.plan(dataset) -> CompactionPlan -> CompactionTask.execute(dataset), anywhere -> RewriteResult
 Compaction.commit(dataset, results) -> CompactionMetrics

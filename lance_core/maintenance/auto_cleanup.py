@@ -20,10 +20,10 @@ from typing import Final
 from lance_core.errors import LanceError, VersionNotFoundError
 from lance_core.maintenance.cleanup import CleanupStats, cleanup_old_versions, select
 from lance_core.store import ObjectStore
-from lance_core.table.manifest import Manifest
-from lance_core.verbs.version.branch_roots import store_of_branch
-from lance_core.verbs.version.handle import Handle
-from lance_core.verbs.version.references import read_branches, report_torn
+from lance_core.table.manifest.manifest import Manifest
+from lance_core.verbs.context.branch_roots import store_of_branch
+from lance_core.verbs.context.handle import Handle
+from lance_core.verbs.context.references import read_branches, report_torn
 
 __all__ = ["auto_cleanup", "auto_cleanup_after", "parse_age"]
 

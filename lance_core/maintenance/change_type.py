@@ -19,10 +19,10 @@ from lance_core.maintenance.zone_maps import ROWS_PER_ZONE
 from lance_core.table.operations import CreateIndex
 from lance_core.table.transaction import Transaction
 from lance_core.verbs.columns.alter import Convert, retype_columns
+from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.files.column_files import live_batches
 from lance_core.verbs.indices.create import create_scalar_index
 from lance_core.verbs.inspect.indices import IndexDescription, describe_indices
-from lance_core.verbs.version.handle import Handle
 
 __all__ = ["change_type"]
 

@@ -20,7 +20,7 @@ from lance_core.errors import InvalidInputError, StoreError
 from lance_core.maintenance.cleanup_plan import Candidate, CleanupPlan, ReferencedBranch, Selectors, plan_cleanup
 from lance_core.store import ObjectStore
 from lance_core.threads import ThreadPool
-from lance_core.verbs.version.handle import Handle
+from lance_core.verbs.context.handle import Handle
 
 __all__ = [
     "CleanupExplanation",

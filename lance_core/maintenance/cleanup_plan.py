@@ -15,17 +15,23 @@ whose manifest lies behind one is kept.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from lance_core.commit import LOOK_AGAIN_AFTER, check_identity
-from lance_core.errors import CorruptFileError, DatasetNotFoundError, InvalidInputError, ObjectNotFoundError
+from lance_core.errors import (
+    CorruptFileError,
+    DatasetNotFoundError,
+    InvalidInputError,
+    ObjectNotFoundError,
+    RetryableConflictError,
+)
 from lance_core.maintenance.references import References
 from lance_core.store import ObjectMeta, ObjectStore, gives_numbers_once
-from lance_core.table.manifest import Manifest
-from lance_core.table.outline import ManifestOutline
+from lance_core.table.manifest.file_references import FileReferences
+from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.paths import (
     DATA_PREFIX,
     DELETIONS_PREFIX,
@@ -37,10 +43,10 @@ from lance_core.table.paths import (
 )
 from lance_core.table.refs import BranchRef, TagRef
 from lance_core.threads import ThreadPool
+from lance_core.verbs.context.branch_roots import dataset_store, store_of_branch
+from lance_core.verbs.context.references import read_branches, read_tags, report_torn
 from lance_core.verbs.refs.branches import FORK_TAG_PREFIX
 from lance_core.verbs.refs.clones import is_clone_tag
-from lance_core.verbs.version.branch_roots import dataset_store, store_of_branch
-from lance_core.verbs.version.references import read_branches, read_tags, report_torn
 
 __all__ = ["UNVERIFIED_AGE", "Candidate", "CleanupPlan", "ReferencedBranch", "Selectors", "plan_cleanup"]
 
@@ -49,6 +55,9 @@ UNVERIFIED_AGE: Final = timedelta(days=7)
 
 YOUNG_AGE: Final = 5 * LOOK_AGAIN_AFTER
 """Age up to which versions stay on object storage, unless nobody else is at work on the table."""
+
+_MOST_LISTINGS: Final = 100
+_LOW_LISTINGS: Final = 3
 
 READ_AHEAD: Final = 16
 """Manifests that are read side by side from object storage."""
@@ -75,7 +84,7 @@ class Selectors:
     delete_unverified: bool = False
     error_if_tagged: bool = True
 
-    def takes(self, manifest: ManifestOutline, newest: Collection[int]) -> bool:
+    def takes(self, manifest: FileReferences, newest: Collection[int]) -> bool:
         """Whether the selectors take a version.
 
         Args:
@@ -152,12 +161,21 @@ def plan_cleanup(store: ObjectStore, current: Manifest, selectors: Selectors) ->
         InvalidInputError: A tagged version is taken, and that is an error.
         DatasetNotFoundError: The dataset is gone.
         IncompatibleConflictError: It was dropped and made again since the handle was opened.
+        RetryableConflictError: Other writers and cleanups replace versions faster than they can be read.
     """
-    removable = {meta.key: meta for meta in store.list_owned(VERSIONS_PREFIX)}
-    listed = removable or {meta.key: meta for meta in store.list(VERSIONS_PREFIX)}
-    manifests = _load_all(store, listed)
+    removable: dict[str, ObjectMeta] = {}
+
+    def listing() -> dict[str, ObjectMeta]:
+        nonlocal removable
+        removable = {meta.key: meta for meta in store.list_owned(VERSIONS_PREFIX)}
+        return removable or {meta.key: meta for meta in store.list(VERSIONS_PREFIX)}
+
+    known = 1 if is_detached(current.version) else current.version
+    listed, manifests = _load_all(store, listing, at_least=known)
     numbers = sorted(version for version in manifests if not is_detached(version))
     _check_same(store, current, listed, numbers)
+    if numbers[-1] < known:
+        raise _restless(store)
     newest = numbers[-selectors.retain_versions :] if selectors.retain_versions else []
     taken = {
         version
@@ -179,10 +197,10 @@ def plan_cleanup(store: ObjectStore, current: Manifest, selectors: Selectors) ->
         (gone if version in taken else kept).add(manifest)
     survey = _Survey(kept=kept, gone=gone, selectors=selectors, now=datetime.now(UTC))
     files = [*survey.files(store), *survey.temporary(removable.values())]
-    for meta in removable.values():
-        name = parse_manifest_key(meta.key)
-        if name is not None and name.version in taken:
-            files.append(Candidate(path=meta.key, kind="manifest", unverified=False, size_bytes=meta.size))
+    names = {name.version: meta for meta in removable.values() if (name := parse_manifest_key(meta.key)) is not None}
+    for version in sorted(taken & names.keys()):  # a history that is cut short is cut at its beginning
+        meta = names[version]
+        files.append(Candidate(path=meta.key, kind="manifest", unverified=False, size_bytes=meta.size))
     return CleanupPlan(
         read_version=current.version,
         files=tuple(files),
@@ -266,13 +284,48 @@ def _owner(key: str, pattern: re.Pattern[str]) -> str | None:
     return key
 
 
-def _load_all(store: ObjectStore, keys: Iterable[str]) -> dict[int, ManifestOutline]:
-    """The manifests among some keys by version, ascending; those that vanish meanwhile are left out."""
+def _load_all(
+    store: ObjectStore, listing: Callable[[], dict[str, ObjectMeta]], *, at_least: int = 1
+) -> tuple[dict[str, ObjectMeta], dict[int, FileReferences]]:
+    """A listing, and its manifests by version, ascending; those that vanish meanwhile are left out.
 
-    def load(pair: tuple[int, str]) -> ManifestOutline | None:
+    Where the newest one vanishes, a newer one has been committed since, which may need all files that the rest refer
+    to: the listing is too old, and a new one is made. A listing may leave out versions that are added or removed while
+    it is made, so that one without any version, or below one that there was, is too old as well.
+
+    Args:
+        store: The store.
+        listing: Lists the files of versions.
+        at_least: A version that there was before; the newest one is not below it.
+
+    Raises:
+        RetryableConflictError: the newest one vanishes each time.
+    """
+    low = 0
+    for _ in range(_MOST_LISTINGS):
+        listed = listing()
+        numbers = [name.version for key in listed if (name := parse_manifest_key(key)) is not None]
+        manifests = _load_listed(store, listed)
+        newest = max((number for number in numbers if not is_detached(number)), default=None)
+        is_low = newest is None or newest < at_least
+        low += is_low
+        if low == _LOW_LISTINGS or (newest in manifests and not is_low):
+            return listed, manifests
+    raise _restless(store)
+
+
+def _restless(store: ObjectStore) -> RetryableConflictError:
+    return RetryableConflictError(
+        f"{store.root}: versions are committed and cleaned up faster than they can be read; nothing was removed"
+    )
+
+
+def _load_listed(store: ObjectStore, keys: Iterable[str]) -> dict[int, FileReferences]:
+
+    def load(pair: tuple[int, str]) -> FileReferences | None:
         version, key = pair
         try:
-            manifest = ManifestOutline.from_bytes(store.get(key), key)
+            manifest = FileReferences.from_bytes(store.get(key), key)
         except ObjectNotFoundError:
             return None
         if manifest.version != version:
@@ -291,7 +344,7 @@ def _load_all(store: ObjectStore, keys: Iterable[str]) -> dict[int, ManifestOutl
 def _keep_young(
     store: ObjectStore,
     taken: set[int],
-    manifests: Mapping[int, ManifestOutline],
+    manifests: Mapping[int, FileReferences],
     listed: Mapping[str, ObjectMeta],
     selectors: Selectors,
 ) -> list[str]:
@@ -353,7 +406,7 @@ def _branches(
     main: ObjectStore,
     refs: Mapping[str, BranchRef],
     branch: str | None,
-    manifests: Mapping[int, ManifestOutline],
+    manifests: Mapping[int, FileReferences],
     taken: set[int],
 ) -> tuple[Sequence[References], list[ReferencedBranch]]:
     """The files that branches use outside of their own roots, and the branches forked from this one.
@@ -381,6 +434,7 @@ def _branches(
 def _borrowed_by(store: ObjectStore) -> References:
     """The files that all versions of a branch refer to by base paths."""
     result = References()
-    for manifest in _load_all(store, (meta.key for meta in store.list(VERSIONS_PREFIX))).values():
+    _, manifests = _load_all(store, lambda: {meta.key: meta for meta in store.list(VERSIONS_PREFIX)})
+    for manifest in manifests.values():
         result.add_borrowed(manifest)
     return result

@@ -48,8 +48,8 @@ from lance_core.maintenance.tasks import CompactionPlan, CompactionTask
 from lance_core.table.index import IndexMetadata
 from lance_core.table.operations import ReserveFragments, Rewrite, RewriteGroup
 from lance_core.table.transaction import Transaction
-from lance_core.verbs.version.handle import Handle
-from lance_core.verbs.version.source import Source
+from lance_core.verbs.context.handle import Handle
+from lance_core.verbs.context.snapshot import Snapshot
 
 __all__ = ["Compaction", "compact"]
 
@@ -108,7 +108,7 @@ class Compaction:
         return sum((result.metrics for result in rewrites), CompactionMetrics())
 
 
-def plan_of(source: Source, options: Mapping[str, Any] | None) -> CompactionPlan:
+def plan_of(source: Snapshot, options: Mapping[str, Any] | None) -> CompactionPlan:
     """Plan the compaction of a version; see `Compaction.plan`."""
     manifest = source.manifest
     resolved = CompactionOptions.of(options, manifest.config, manifest.data_storage_version)
@@ -133,7 +133,7 @@ def plan_of(source: Source, options: Mapping[str, Any] | None) -> CompactionPlan
 
 
 def commit_rewrites(
-    source: Source,
+    source: Snapshot,
     rewrites: Sequence[RewriteResult],
     properties: Mapping[str, str],
     *,
@@ -225,7 +225,7 @@ def compact(
         except RetryableConflictError as error:
             if not retries:
                 raise
-            _logger.warning("try %d: %s", attempt + 1, error)
+            _logger.warning("attempt %d: %s", attempt + 1, error)
             metrics = CompactionMetrics(tasks_skipped=1)
         done = replace(done + metrics, tasks_skipped=metrics.tasks_skipped)
         if not metrics.tasks_skipped:
@@ -338,7 +338,7 @@ def _refresh(
         extend_after_compaction(dataset, replaced, before, properties)
 
 
-def _fits(source: Source, result: RewriteResult, *, keep_up: bool) -> bool:
+def _fits(source: Snapshot, result: RewriteResult, *, keep_up: bool) -> bool:
     """Whether a result can take the place of its fragments: nothing, or nothing but deletions, has happened to them."""
     if keep_up:
         return late_deletions(source, result.original_records, result.new_records) is not None

@@ -16,20 +16,20 @@ from pyroaring import BitMap
 
 from lance_core.commit import commit
 from lance_core.errors import LanceError
-from lance_core.index.kinds import KINDS
+from lance_core.index.kinds.registry import KINDS
 from lance_core.maintenance.options import CONFIG_PREFIX
 from lance_core.maintenance.plan import FragmentFacts
 from lance_core.maintenance.results import RewriteResult
 from lance_core.store import ObjectStore
 from lance_core.table.fragment import Fragment
 from lance_core.table.index import IndexMetadata
-from lance_core.table.manifest import Manifest
+from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import UpdateConfig, UpdateMap
 from lance_core.table.reuse import can_record_moves, live_coverage
 from lance_core.table.transaction import Transaction
+from lance_core.verbs.context.handle import Handle
+from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.indices.optimize import optimize_indices
-from lance_core.verbs.version.handle import Handle
-from lance_core.verbs.version.source import Source
 
 __all__ = ["extend_after_compaction", "is_built_here", "keep_moves_deferred", "needs_moves", "without_unmovable"]
 
@@ -61,7 +61,7 @@ def keep_moves_deferred(store: ObjectStore, base: Manifest) -> Manifest:
     return commit(store, Transaction(read_version=base.version, operation=operation), base=base).manifest
 
 
-def without_unmovable(source: Source, groups: list[list[FragmentFacts]]) -> list[list[FragmentFacts]]:
+def without_unmovable(source: Snapshot, groups: list[list[FragmentFacts]]) -> list[list[FragmentFacts]]:
     """The groups of fragments whose rows may move: those that no index would lose by it.
 
     A warning names the indices for which the others are left alone.

@@ -17,11 +17,11 @@ from lance_core.errors import SchemaError
 from lance_core.maintenance.coverage import is_built_here
 from lance_core.maintenance.options import CompactionOptions
 from lance_core.maintenance.plan import FragmentFacts
-from lance_core.table.manifest import Manifest
+from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.reuse import live_coverage
 from lance_core.threads import ThreadPool
+from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.scan.read_fragment import physical_rows, read_fragment
-from lance_core.verbs.version.source import Source
 
 __all__ = ["facts_of"]
 
@@ -29,7 +29,7 @@ READ_AHEAD: Final = 8
 """Fragments that are looked at side by side."""
 
 
-def facts_of(source: Source, options: CompactionOptions) -> list[FragmentFacts]:
+def facts_of(source: Snapshot, options: CompactionOptions) -> list[FragmentFacts]:
     """The facts of all fragments, in order.
 
     Raises:
@@ -61,7 +61,7 @@ def _are_all_extended(manifest: Manifest, options: CompactionOptions) -> bool:
     return not options.defer_index_remap and all(map(is_built_here, manifest.indices))
 
 
-def _counts(source: Source, position: int, message: table_pb2.DataFragment) -> tuple[int, int]:
+def _counts(source: Snapshot, position: int, message: table_pb2.DataFragment) -> tuple[int, int]:
     """Physical and deleted rows of a fragment."""
     rows = message.physical_rows
     deleted = message.deletion_file.num_deleted_rows if message.HasField("deletion_file") else 0
@@ -72,7 +72,9 @@ def _counts(source: Source, position: int, message: table_pb2.DataFragment) -> t
     return physical_rows(source, fragment), 0 if deletions is None else len(deletions)
 
 
-def _with_partitions(source: Source, facts: Sequence[FragmentFacts], options: CompactionOptions) -> list[FragmentFacts]:
+def _with_partitions(
+    source: Snapshot, facts: Sequence[FragmentFacts], options: CompactionOptions
+) -> list[FragmentFacts]:
     """Add the values of the partition columns, for the fragments that may be rewritten."""
     names = source.manifest.schema.names
     missing = [name for name in options.partition_by if name not in names]
@@ -86,7 +88,7 @@ def _with_partitions(source: Source, facts: Sequence[FragmentFacts], options: Co
         return list(pool.map(look, facts))
 
 
-def _partition_of(source: Source, fact: FragmentFacts, options: CompactionOptions) -> Hashable:
+def _partition_of(source: Snapshot, fact: FragmentFacts, options: CompactionOptions) -> Hashable:
     """The one value that the partition columns have in all live rows; something unique if there are several."""
     schema = source.manifest.schema.project(list(options.partition_by))
     fragment, num_rows = source.manifest.fragments[fact.position], fact.physical_rows

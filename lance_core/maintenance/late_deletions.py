@@ -24,13 +24,13 @@ from lance_core.errors import NotFoundError, RetryableConflictError
 from lance_core.store import make_durable
 from lance_core.table.deletion import DeletionVector
 from lance_core.table.fragment import Fragment
-from lance_core.table.manifest import Manifest
+from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Delete, Rewrite, RewriteGroup, Update
 from lance_core.table.transaction import Transaction
+from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.uncommitted_files import staged
 from lance_core.verbs.rows.removal import bitmap_of, with_deletions
 from lance_core.verbs.scan.read_fragment import physical_rows
-from lance_core.verbs.version.source import Source
-from lance_core.verbs.version.staged import staged
 
 __all__ = ["commit_despite_deletions", "late_deletions"]
 
@@ -38,7 +38,7 @@ ATTEMPTS: Final = 20
 """How often later deletions are looked up, each of which takes no longer than a deletion does."""
 
 
-def commit_despite_deletions(source: Source, planned: Transaction, base: Manifest) -> Manifest:
+def commit_despite_deletions(source: Snapshot, planned: Transaction, base: Manifest) -> Manifest:
     """Commit a Rewrite whose old fragments have lost more rows since the plan.
 
     Args:
@@ -55,14 +55,14 @@ def commit_despite_deletions(source: Source, planned: Transaction, base: Manifes
         _check_others(source, planned, judged, base.version)
         judged = base.version
         try:
-            return _commit_at(Source(source.store, base, source.options), planned)
+            return _commit_at(Snapshot(source.store, base, source.options), planned)
         except RetryableConflictError as error:
             conflict = error
     assert conflict is not None
     raise conflict
 
 
-def _commit_at(source: Source, planned: Transaction) -> Manifest:
+def _commit_at(source: Snapshot, planned: Transaction) -> Manifest:
     operation = planned.operation
     assert isinstance(operation, Rewrite)
     with staged(source) as files:
@@ -88,7 +88,7 @@ def _commit_at(source: Source, planned: Transaction) -> Manifest:
         return files.commit(rewrite, properties=planned.properties)
 
 
-def late_deletions(source: Source, old: Sequence[Fragment], new: Sequence[Fragment]) -> list[BitMap] | None:
+def late_deletions(source: Snapshot, old: Sequence[Fragment], new: Sequence[Fragment]) -> list[BitMap] | None:
     """The rows of new fragments that a version has deleted since the old ones were planned.
 
     Args:
@@ -125,7 +125,7 @@ def late_deletions(source: Source, old: Sequence[Fragment], new: Sequence[Fragme
     return late
 
 
-def _check_others(source: Source, planned: Transaction, since: int, latest: int) -> None:
+def _check_others(source: Snapshot, planned: Transaction, since: int, latest: int) -> None:
     """Make sure that nothing but the rows of other writers' deletions is in the way.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Fragments with pages that hide the nulls of structs from other readers (see `encoding.hidden_nulls`).
+"""Fragments with pages that other readers misread or reject (see `encoding.hidden_nulls` and `encoding.drafts`).
 
 `verify` names them, and a compaction with `repair_pages` rewrites them even where nothing else asks for it.
 """
@@ -7,53 +7,61 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from lance_core.encoding.drafts import is_draft
 from lance_core.encoding.hidden_nulls import hides_nulls
-from lance_core.encoding.paths import leaf_paths
+from lance_core.encoding.levels.paths import leaf_paths
+from lance_core.file import FileVersion
 from lance_core.file.reader import DataFileReader
 from lance_core.maintenance.plan import FragmentFacts
 from lance_core.schema import Field, Schema
 from lance_core.table.fragment import DataFile
 from lance_core.threads import ThreadPool
-from lance_core.verbs.version.source import Source
+from lance_core.verbs.context.snapshot import Snapshot
 
 __all__ = ["misread_columns", "misread_groups", "misread_problems"]
 
 _READ_AHEAD = 8
 """Fragments that are looked at side by side."""
 
+_HIDDEN_NULLS = (
+    "hides the nulls of the struct around it: pylance reads values in their place when it reads or filters by this "
+    "field alone"
+)
+_DRAFT = "is stored as pylance 0.35 to 1.0 wrote 2.2, to which that was a draft: later releases reject it"
 
-def misread_columns(file: DataFile, reader: DataFileReader, schema: Schema) -> list[str]:
-    """The columns of a file that other readers misread, as paths with dots.
+
+def misread_columns(file: DataFile, reader: DataFileReader, schema: Schema) -> Iterator[tuple[str, str]]:
+    """The columns of a file that other readers misread or reject, as paths with dots, and what is wrong with each.
 
     Raises:
         CorruptFileError: The description of a page cannot be parsed.
     """
     if not reader.version.has_levels:
-        return []
-    nested = {path[-1].id: path for top in schema.fields if top.children for path in leaf_paths(top)}
-    found = []
+        return
+    paths = {path[-1].id: path for top in schema.fields for path in leaf_paths(top)}
     for field_id, number in file.columns():
-        path = nested.get(field_id)
+        path = paths.get(field_id)
         if path is None or not 0 <= number < len(reader.metadata.columns):
             continue
         pages = reader.metadata.columns[number]
-        if any(hides_nulls(pages.page(index, 0, 0).encoding) for index in range(len(pages.messages))):
-            found.append(_name(path))
-    return found
+        described = [pages.page(index, 0, 0).encoding for index in range(len(pages.messages))]
+        if len(path) > 1 and any(hides_nulls(description) for description in described):
+            yield _name(path), _HIDDEN_NULLS
+        elif reader.version is FileVersion.V2_2 and any(is_draft(description) for description in described):
+            yield _name(path), _DRAFT
 
 
 def misread_problems(file: DataFile, reader: DataFileReader, schema: Schema) -> Iterator[str]:
-    """A message for each column of a file that other readers misread."""
-    for name in misread_columns(file, reader, schema):
+    """A message for each column of a file that other readers misread or reject."""
+    for name, problem in misread_columns(file, reader, schema):
         yield (
-            f"column {name!r} hides the nulls of the struct around it: pylance reads values in their place when it "
-            "reads or filters by this field alone. Compaction with repair_pages=True (`lance compact --repair-pages`) "
-            "writes the fragment anew"
+            f"column {name!r} {problem}. Compaction with repair_pages=True (`lance compact --repair-pages`) writes the "
+            "fragment anew"
         )
 
 
 def misread_groups(
-    source: Source, facts: Sequence[FragmentFacts], groups: Sequence[Sequence[FragmentFacts]], excluded: Sequence[int]
+    source: Snapshot, facts: Sequence[FragmentFacts], groups: Sequence[Sequence[FragmentFacts]], excluded: Sequence[int]
 ) -> list[list[FragmentFacts]]:
     """Groups of one fragment each, for the fragments with misread columns that no other group rewrites.
 
@@ -63,7 +71,7 @@ def misread_groups(
         groups: What is rewritten anyway.
         excluded: Ids of fragments that stay as they are.
     """
-    if not any(top.children for top in source.manifest.schema.fields):
+    if not any(top.children for top in source.manifest.schema.fields) and not _may_have_drafts(source):
         return []
     taken = {fact.fragment_id for group in groups for fact in group} | set(excluded)
     left = [fact for fact in facts if fact.fragment_id not in taken]
@@ -76,10 +84,16 @@ def misread_groups(
         return [[fact] for fact, is_misread in zip(left, pool.map(look, left), strict=True) if is_misread]
 
 
-def _is_misread(source: Source, file: DataFile) -> bool:
+def _is_misread(source: Snapshot, file: DataFile) -> bool:
     store, key = source.data_file(file)
     reader = DataFileReader.open(store, key, size=file.file_size_bytes or None)
-    return bool(misread_columns(file, reader, source.manifest.schema))
+    return next(misread_columns(file, reader, source.manifest.schema), None) is not None
+
+
+def _may_have_drafts(source: Snapshot) -> bool:
+    numbers = FileVersion.V2_2.manifest_numbers
+    files = (file for fragment in source.manifest.fragments for file in fragment.files)
+    return any((file.file_major_version, file.file_minor_version) == numbers for file in files)
 
 
 def _name(path: Sequence[Field]) -> str:

@@ -1,4 +1,4 @@
-"""`dataset.optimize`: pylance's names for the upkeep of a dataset."""
+"""`dataset.optimize`: pylance's names for the maintenance of a dataset."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from lance_core.maintenance.compaction import compact
 from lance_core.maintenance.results import CompactionMetrics
 from lance_core.table.operations import UpdateConfig, UpdateMap
 from lance_core.table.transaction import Transaction
+from lance_core.verbs.context.handle import Handle
+from lance_core.verbs.context.unsupported import reject
 from lance_core.verbs.indices.optimize import optimize_indices
-from lance_core.verbs.version.handle import Handle
-from lance_core.verbs.version.unsupported import refuse
 from lance_core.verbs.write.write_dataset import AutoCleanupConfig, auto_cleanup_keys
 
 __all__ = ["DatasetOptimizer"]
@@ -26,7 +26,7 @@ def _is_count(value: object) -> bool:
 
 @checked_methods
 class DatasetOptimizer:
-    """The upkeep of one dataset.
+    """The maintenance of one dataset.
 
     Args:
         dataset: The handle, which moves to the versions that are made.
@@ -139,7 +139,7 @@ class DatasetOptimizer:
             index_names: Which indices; by default all of the kinds that are built here.
             retrain: Build them anew, each as one segment.
             transaction_properties: Texts for the history, by key. Not in pylance.
-            **others: Refused.
+            **others: Rejected.
 
         Raises:
             NotFoundError: There is no index of a name.
@@ -147,7 +147,7 @@ class DatasetOptimizer:
             RetryableConflictError: Other writers changed the same each time.
             DatasetNotFoundError: The dataset is gone.
         """
-        refuse("optimize_indices", others)
+        reject("optimize_indices", others)
         source = self._dataset.source
         found = optimize_indices(
             source,

@@ -80,7 +80,7 @@ class CompactionOptions:
     repair_pages: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse invalid values."""
+        """Reject invalid values."""
         if self.compaction_mode is not None and self.compaction_mode not in MODES:
             valid = ", ".join(f'"{mode}"' for mode in MODES)
             raise InvalidInputError(f'Invalid compaction mode "{self.compaction_mode}". Valid values: {valid}')

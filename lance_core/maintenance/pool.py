@@ -15,7 +15,7 @@ from lance_core.maintenance.results import RewriteResult
 from lance_core.maintenance.tasks import CompactionTask
 from lance_core.maintenance.worker import receive, send
 from lance_core.threads import ThreadPool
-from lance_core.verbs.version.handle import Handle
+from lance_core.verbs.context.handle import Handle
 
 __all__ = ["Outcome", "run_tasks", "worker_count"]
 

@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 from lance_core._proto import table_pb2
 from lance_core.errors import CorruptFileError
 from lance_core.table.deletion import DeletionFile
-from lance_core.table.outline import ManifestOutline
+from lance_core.table.manifest.file_references import FileReferences
 from lance_core.table.paths import INDICES_PREFIX, data_key, transaction_key
 
 __all__ = ["References"]
@@ -34,13 +34,13 @@ class References:
         self.indices: set[str] = set()
         self._seen: set[bytes] = set()
 
-    def add(self, manifest: ManifestOutline) -> None:
+    def add(self, manifest: FileReferences) -> None:
         """Add all that a version refers to, in whatever base path it lies."""
         self.add_borrowed(manifest, own=True)
         if manifest.transaction_file:
             self.files.add(transaction_key(manifest.transaction_file))
 
-    def add_borrowed(self, manifest: ManifestOutline, *, own: bool = False) -> None:
+    def add_borrowed(self, manifest: FileReferences, *, own: bool = False) -> None:
         """Add the files that a version of another branch refers to by base paths, or with `own` all of its files."""
         for raw in manifest.raw_fragments:
             if raw in self._seen:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from lance_core.table.fragment import Fragment
-from lance_core.verbs.records.fragments import FragmentMetadata
+from lance_core.verbs.pylance_types.fragments import FragmentMetadata
 
 __all__ = ["CompactionMetrics", "RewriteResult", "fragments_from_json", "fragments_to_json"]
 

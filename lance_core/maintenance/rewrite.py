@@ -27,10 +27,10 @@ from lance_core.store import ObjectStore
 from lance_core.table.fragment import DataFile, Fragment
 from lance_core.table.paths import DATA_PREFIX, data_key, new_data_file_name
 from lance_core.table.rowids import U64Array, decode_row_ids, decode_versions, encode_row_ids, encode_versions
+from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.unneeded import remove_files
 from lance_core.verbs.files.dictionaries import check_dictionaries
 from lance_core.verbs.scan.read_fragment import read_fragment
-from lance_core.verbs.version.source import Source
-from lance_core.verbs.version.unneeded import remove_files
 
 __all__ = ["discard", "rewrite"]
 
@@ -44,7 +44,7 @@ READ_BYTES: Final = 64 * 1024 * 1024
 
 
 def rewrite(
-    source: Source, records: Sequence[Fragment], options: CompactionOptions, *, file_prefix: str = ""
+    source: Snapshot, records: Sequence[Fragment], options: CompactionOptions, *, file_prefix: str = ""
 ) -> RewriteResult:
     """Write the live rows of fragments into new fragments.
 
@@ -82,7 +82,7 @@ def rewrite(
 class _Rewriter:
     """The files of one task."""
 
-    source: Source
+    source: Snapshot
     fragments: list[SourceFragment]
     options: CompactionOptions
     version: FileVersion

@@ -13,8 +13,8 @@ from lance_core.file.reader import DataFileReader
 from lance_core.store import ObjectStore
 from lance_core.table.fragment import Fragment
 from lance_core.table.rowids import U64Array
+from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.scan.read_fragment import Opened, opened_reader, physical_rows
-from lance_core.verbs.version.source import Source
 
 __all__ = ["SourceFragment", "cut", "open_fragment", "open_pages"]
 
@@ -45,7 +45,7 @@ class SourceFragment:
         return numbers if self.live is None else numbers[self.live]
 
 
-def open_fragment(source: Source, record: Fragment) -> SourceFragment:
+def open_fragment(source: Snapshot, record: Fragment) -> SourceFragment:
     """Look up which rows of a fragment are live."""
     num_rows = physical_rows(source, record)
     deletions = source.deletions(record)
@@ -53,7 +53,7 @@ def open_fragment(source: Source, record: Fragment) -> SourceFragment:
     return SourceFragment(record=record, num_rows=num_rows, live=None if live is None or live.all() else live)
 
 
-def open_pages(source: Source, fragment: SourceFragment) -> PageSource:
+def open_pages(source: Snapshot, fragment: SourceFragment) -> PageSource:
     """Open the files of a fragment, to copy their pages; a later file wins over an earlier one."""
     columns: dict[int, tuple[ObjectStore, str, DataFileReader, int]] = {}
     for file in reversed(fragment.record.files):

@@ -12,8 +12,8 @@ from lance_core.maintenance.options import CompactionOptions
 from lance_core.maintenance.results import RewriteResult, fragments_from_json, fragments_to_json
 from lance_core.maintenance.rewrite import rewrite
 from lance_core.table.fragment import Fragment
-from lance_core.verbs.records.fragments import FragmentMetadata
-from lance_core.verbs.version.handle import Handle
+from lance_core.verbs.context.handle import Handle
+from lance_core.verbs.pylance_types.fragments import FragmentMetadata
 
 __all__ = ["CompactionPlan", "CompactionTask"]
 

@@ -13,9 +13,9 @@ from pyroaring import BitMap
 
 from lance_core.errors import LanceError, ObjectNotFoundError
 from lance_core.file.reader import DataFileReader
-from lance_core.index.conditions import IsNull
-from lance_core.index.kinds import KINDS
-from lance_core.index.selection import view_of
+from lance_core.index.kinds.registry import KINDS
+from lance_core.index.query.conditions import IsNull
+from lance_core.index.selection.candidates import view_of
 from lance_core.maintenance.misread_pages import misread_problems
 from lance_core.maintenance.verify_history import history_problems
 from lance_core.schema import arrow_type_of
@@ -24,11 +24,11 @@ from lance_core.table.index import IndexMetadata
 from lance_core.table.paths import INDICES_PREFIX, transaction_key
 from lance_core.table.rowids import row_record_problems
 from lance_core.threads import ThreadPool
+from lance_core.verbs.context.handle import Handle
+from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.inspect.unique_row_ids import row_id_problems
 from lance_core.verbs.inspect.validation import check_columns
 from lance_core.verbs.refs.clones import missing_bases
-from lance_core.verbs.version.handle import Handle
-from lance_core.verbs.version.source import Source
 
 __all__ = ["Problem", "verify"]
 
@@ -85,7 +85,7 @@ def verify(dataset: Handle, progress: Callable[[int, int], None] | None = None) 
     return problems
 
 
-def _checked(source: Source, fragments: Sequence[Fragment]) -> Iterator[list[Problem]]:
+def _checked(source: Snapshot, fragments: Sequence[Fragment]) -> Iterator[list[Problem]]:
     """Yield the problems of each fragment; those that name no file wait for none."""
 
     def check(fragment: Fragment) -> list[Problem]:
@@ -103,7 +103,7 @@ def _has_files(fragment: Fragment) -> bool:
     return bool(fragment.files) or fragment.deletion_file is not None
 
 
-def _check_fragment(source: Source, fragment: Fragment) -> Iterator[Problem]:
+def _check_fragment(source: Snapshot, fragment: Fragment) -> Iterator[Problem]:
     def problem(path: str, message: str) -> Problem:
         return Problem(version=source.manifest.version, fragment_id=fragment.id, path=path, message=message)
 
@@ -126,7 +126,7 @@ def _check_fragment(source: Source, fragment: Fragment) -> Iterator[Problem]:
         yield problem("", message)
 
 
-def _check_file(source: Source, fragment: Fragment, file: DataFile) -> Iterator[str]:
+def _check_file(source: Snapshot, fragment: Fragment, file: DataFile) -> Iterator[str]:
     try:
         store, key = source.data_file(file)
         reader = DataFileReader.open(store, key, size=file.file_size_bytes or None)
@@ -149,7 +149,7 @@ def _check_file(source: Source, fragment: Fragment, file: DataFile) -> Iterator[
         yield str(error)
 
 
-def _check_index(source: Source, index: IndexMetadata) -> Iterator[Problem]:
+def _check_index(source: Snapshot, index: IndexMetadata) -> Iterator[Problem]:
     if index.base_id is not None:
         return
     for file in index.files:
@@ -168,7 +168,7 @@ def _check_index(source: Source, index: IndexMetadata) -> Iterator[Problem]:
     yield from _check_content(source, index)
 
 
-def _check_content(source: Source, index: IndexMetadata) -> Iterator[Problem]:
+def _check_content(source: Snapshot, index: IndexMetadata) -> Iterator[Problem]:
     """Read an index of a kind that is known, and see whether it fits the fragments."""
     kind, field = KINDS.get(index.kind), source.manifest.schema.by_id().get(index.fields[0] if index.fields else -1)
     if kind is None or field is None or (index.index_version or 0) not in kind.versions:
@@ -182,7 +182,7 @@ def _check_content(source: Source, index: IndexMetadata) -> Iterator[Problem]:
         yield Problem(version=source.manifest.version, fragment_id=None, path=path, message=f"cannot be used: {error}")
 
 
-def _check_transaction(source: Source) -> Iterator[Problem]:
+def _check_transaction(source: Snapshot) -> Iterator[Problem]:
     """The transaction file may be gone where the manifest holds the transaction itself."""
     manifest = source.manifest
     if not manifest.transaction_file or manifest.transaction_bytes is not None:

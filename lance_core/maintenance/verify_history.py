@@ -12,7 +12,7 @@ from typing import Final
 from lance_core.commit import carries_on, is_later_than, list_versions, load_manifest, load_transaction
 from lance_core.errors import UnsupportedError, VersionNotFoundError
 from lance_core.store import ObjectStore
-from lance_core.table.manifest import Manifest
+from lance_core.table.manifest.manifest import Manifest
 from lance_core.threads import ThreadPool
 
 __all__ = ["history_problems"]

@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from lance_core.errors import RetryableConflictError
-from lance_core.index.kinds import KINDS
+from lance_core.index.kinds.registry import KINDS
 from lance_core.schema import arrow_type_of
 from lance_core.table.index import IndexMetadata
-from lance_core.table.manifest import Manifest
+from lance_core.table.manifest.manifest import Manifest
+from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.indices.create import create_scalar_index
 from lance_core.verbs.indices.optimize import optimize_indices, uncovered_fragments
-from lance_core.verbs.version.handle import Handle
 
 __all__ = ["MOST_UNCOVERED", "columns_without_zone_map", "index_partitions"]
 

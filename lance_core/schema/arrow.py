@@ -18,7 +18,7 @@
     extension types                          the storage type, with ARROW:extension:* in the field metadata
 
 `string_view` and `binary_view` are stored as `string` and `binary`. decimal32, decimal64, list views,
-run-end-encoded arrays and intervals cannot be stored. Source: what pylance 14.0.2 writes.
+run-end-encoded arrays and intervals cannot be stored. Snapshot: what pylance 14.0.2 writes.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ _SIMPLE: Final[dict[str, pa.DataType]] = {
     **{f"duration:{unit}": pa.duration(unit) for unit in ("s", "ms", "us", "ns")},
 }
 JSON: Final = "json"
-"""Logical type of JSON: `lance_core.encoding.jsonb` in columns, `arrow.json` outside."""
+"""Logical type of JSON: `lance_core.schema.jsonb` in columns, `arrow.json` outside."""
 
 _SIMPLE_NAMES: Final = {arrow_type: name for name, arrow_type in _SIMPLE.items()}
 
@@ -105,7 +105,7 @@ def schema_from_arrow(schema: pa.Schema, first_id: int = 0) -> Schema:
 
 
 def check_depth(field: pa.Field) -> None:
-    """Refuse a column that is nested too deep, before anything goes down all its levels.
+    """Reject a column that is nested too deep, before anything goes down all its levels.
 
     Raises:
         UnsupportedError: It is.
@@ -204,7 +204,7 @@ def arrow_type_of(field: Field) -> pa.DataType:
             raise CorruptFileError(f"schema: field {field.name!r} of type {kind!r} has {len(field.children)} children")
         return _NESTED[head]([field_to_arrow(c) for c in field.children])
     if head == "fixed_size_list" and field.children:
-        return pa.list_(field_to_arrow(field.children[0]), _parse_int(kind.rsplit(":", 1)[-1], kind))
+        return pa.list_(field_to_arrow(field.children[0]), _parse_length(kind.rsplit(":", 1)[-1], kind))
     return _parse(kind)
 
 
@@ -316,7 +316,7 @@ def _parse_decimal(rest: str, kind: str) -> pa.DataType:
 
 def _parse_fixed_size_list(rest: str, kind: str) -> pa.DataType:
     item, _, size = rest.rpartition(":")
-    return pa.list_(_parse(item), _parse_int(size, kind))
+    return pa.list_(_parse(item), _parse_length(size, kind))
 
 
 def _parse_dictionary(rest: str, kind: str) -> pa.DataType:
@@ -342,6 +342,14 @@ def _parse_width(text: str, kind: str) -> int:
     if not 0 <= width <= _MOST_BYTES:
         raise CorruptFileError(f"schema: values of {width} bytes in the type {kind!r}")
     return width
+
+
+def _parse_length(text: str, kind: str) -> int:
+    """The items of a list of a fixed size; Arrow takes a negative number for a list of any size."""
+    length = _parse_int(text, kind)
+    if not 0 <= length < 2**31:
+        raise CorruptFileError(f"schema: lists of {length} items in the type {kind!r}")
+    return length
 
 
 def _parse_int(text: str, kind: str) -> int:

@@ -21,7 +21,7 @@ def clustering_key(schema: Schema) -> tuple[Field, ...]:
 
 
 def check_primary_key(fields: tuple[Field, ...]) -> None:
-    """Refuse a primary key that cannot tell rows apart.
+    """Reject a primary key that cannot tell rows apart.
 
     Raises:
         SchemaError: A member is nullable, below something nullable, no leaf, or inside a list.

@@ -4,7 +4,7 @@ from lance_core.store.base import ByteRange, BytesLike, ObjectMeta, ObjectStore,
 from lance_core.store.between import copy_object
 from lance_core.store.counters import bytes_read_counter, iops_counter
 from lance_core.store.durable import (
-    Settling,
+    PendingWrites,
     delete_durably,
     make_durable,
     naming_after,
@@ -24,8 +24,8 @@ __all__ = [
     "ObjectMeta",
     "ObjectStore",
     "ObjectWriter",
+    "PendingWrites",
     "ReadableBuffer",
-    "Settling",
     "StorageOptions",
     "bytes_read_counter",
     "canonical_uri",

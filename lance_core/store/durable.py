@@ -13,7 +13,7 @@ from lance_core.store.local import LocalStore
 from lance_core.threads import SharedPool
 
 __all__ = [
-    "Settling",
+    "PendingWrites",
     "delete_durably",
     "make_durable",
     "naming_after",
@@ -30,7 +30,7 @@ SETTLED_AT_A_TIME: Final = 8
 _pool = SharedPool(SETTLED_AT_A_TIME, "lance-settle")
 
 
-class Settling:
+class PendingWrites:
     """What is on its way to storage in the background, while what will refer to it is worked out."""
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class Settling:
         for work in works:
             self.add(work)
 
-    def take(self, other: Settling) -> None:
+    def take(self, other: PendingWrites) -> None:
         """Wait for what another waits for, in its place."""
         self._waiting += other._waiting
         other._waiting = deque()
@@ -71,7 +71,7 @@ class Settling:
             self._waiting.popleft()
 
 
-def make_durable(store: ObjectStore, keys: Sequence[str], settling: Settling | None = None) -> None:
+def make_durable(store: ObjectStore, keys: Sequence[str], settling: PendingWrites | None = None) -> None:
     """Make sure that objects that `put` wrote survive a power loss; other storage than a disk always has them then.
 
     Args:
@@ -85,7 +85,7 @@ def make_durable(store: ObjectStore, keys: Sequence[str], settling: Settling | N
     disk = _disk(store)
     if disk is None or not keys:
         return
-    own = Settling() if settling is None else settling
+    own = PendingWrites() if settling is None else settling
     for key in keys:
         own.add(disk.sync, key)
     own.add(disk.sync_folders, keys)

@@ -65,7 +65,7 @@ class DynamoDbIndex:
         self._call("delete_item", Key=self._row(version))
 
     def clear(self) -> None:
-        """Delete all rows in ascending order of versions, so that an interruption leaves used numbers refused."""
+        """Delete all rows in ascending order of versions, so that an interruption leaves used numbers rejected."""
         while items := self._query(ScanIndexForward=True)["Items"]:
             for item in items:
                 self.remove(int(item["version"]["N"]))

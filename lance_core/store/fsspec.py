@@ -2,7 +2,7 @@
 
 Reads and plain writes work on any fsspec filesystem. Commits need an atomic creation, which fsspec does not promise:
 it is offered where the library behind maps it to a condition of the service (Google's generation match, Azure's
-overwrite=False), and refused elsewhere.
+overwrite=False), and rejected elsewhere.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ class PostgresIndex:
             How many rows it touched, and those that it selects.
 
         Raises:
-            StoreError: The database refused the statement or could not be reached.
+            StoreError: The database rejected the statement or could not be reached.
             OutcomeUnknownError: The connection broke while a row was written.
         """
         psycopg = _driver()

@@ -176,7 +176,7 @@ def _split_query(uri: str) -> tuple[str, str]:
 
 
 def _check_own_options(options: Mapping[str, str]) -> None:
-    """Refuse keys that look like options of ours and are none: without them commits would go another way.
+    """Reject keys that look like options of ours and are none: without them commits would go another way.
 
     Raises:
         InvalidInputError: There is one.

@@ -141,7 +141,7 @@ class S3Client:
             ObjectNotFoundError: There is no such object.
             AlreadyExistsError: A condition was not met.
             OutcomeUnknownError: A write was not answered, and repeating it did not tell.
-            StoreError: The storage refused or failed.
+            StoreError: The storage rejected or failed.
         """
         place = f"s3://{parameters['Bucket']}/{parameters.get('Key', parameters.get('Prefix', ''))}"
         unanswered = False

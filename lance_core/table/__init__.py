@@ -3,7 +3,7 @@
 from lance_core.table.deletion import DeletionFile, DeletionFileType, DeletionVector, new_deletion_file_id
 from lance_core.table.fragment import BasePath, DataFile, Fragment, FragmentList
 from lance_core.table.index import IndexFile, IndexMetadata
-from lance_core.table.manifest import Manifest, ManifestLocation, WriterVersion
+from lance_core.table.manifest.manifest import Manifest, ManifestLocation, WriterVersion
 from lance_core.table.refs import BranchRef, TagRef
 from lance_core.table.transaction import COMMIT_MESSAGE_KEY, SLICES_KEY, Transaction
 

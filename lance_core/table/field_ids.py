@@ -20,7 +20,7 @@ from dataclasses import replace
 from lance_core.errors import InvalidInputError
 from lance_core.schema import UNASSIGNED, Field, Schema
 from lance_core.table.fragment import DataFile, Fragment
-from lance_core.table.manifest import Manifest
+from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Merge, Operation, Overwrite, Project, Restore
 from lance_core.table.operations.base import data_files
 from lance_core.table.paths import is_detached
@@ -94,7 +94,7 @@ def _renamed_file(file: DataFile, new_ids: Mapping[int, int]) -> DataFile:
 
 
 def check_field_ids(before: Manifest, after: Manifest, operation: Operation) -> None:
-    """Refuse a change that would use a field id again.
+    """Reject a change that would use a field id again.
 
     Args:
         before: The version that is followed.

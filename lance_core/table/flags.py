@@ -12,7 +12,7 @@
     15   32768  field ids are never used again                      x     with max_allocated_field_id
 
 Bits 0 to 4 are worked out afresh for every manifest. All others (overlays 64, fragment trees 512, reuse transitions
-1024, spilled row lineage 2048, managed blobs 16384, and unknown ones) are refused: a reader that ignores them would
+1024, spilled row lineage 2048, managed blobs 16384, and unknown ones) are rejected: a reader that ignores them would
 return wrong rows.
 """
 
@@ -73,7 +73,7 @@ def is_readable(reader_flags: int) -> bool:
 
 
 def check_readable(reader_flags: int) -> None:
-    """Refuse a manifest that this library would read wrongly.
+    """Reject a manifest that this library would read wrongly.
 
     Raises:
         UnsupportedError: A reader flag is not known.
@@ -82,7 +82,7 @@ def check_readable(reader_flags: int) -> None:
 
 
 def check_writable(reader_flags: int, writer_flags: int) -> None:
-    """Refuse to write on top of a manifest that this library would continue wrongly.
+    """Reject to write on top of a manifest that this library would continue wrongly.
 
     Raises:
         UnsupportedError: A flag is not known.
@@ -91,7 +91,7 @@ def check_writable(reader_flags: int, writer_flags: int) -> None:
 
 
 def check_field_id_mark(writer_flags: int, *, has_mark: bool) -> None:
-    """Refuse a manifest with only one of the two marks of field ids that are never used again.
+    """Reject a manifest with only one of the two marks of field ids that are never used again.
 
     Raises:
         CorruptFileError: The flag stands without `max_allocated_field_id`, or that without the flag.

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from google.protobuf.message import DecodeError
 
 from lance_core._proto import table_pb2
-from lance_core.encoding.paths import column_fields
+from lance_core.encoding.levels.paths import column_fields
 from lance_core.errors import CorruptFileError, InvalidInputError, UnsupportedError
 from lance_core.schema import Schema
 from lance_core.table.deletion import DeletionFile
@@ -276,7 +276,18 @@ class FragmentList(Sequence[Fragment]):
         has_deletions: Whether one of them has a deletion file; None = not known yet.
     """
 
-    __slots__ = ("_fresh", "_has_deletions", "_ids", "_known_live", "_live", "_positions", "_raw", "_records", "_sizes")
+    __slots__ = (
+        "_fresh",
+        "_has_deletions",
+        "_ids",
+        "_known_live",
+        "_live",
+        "_positions",
+        "_raw",
+        "_records",
+        "_sizes",
+        "_totals",
+    )
 
     def __init__(self, raw: Sequence[bytes], *, has_deletions: bool | None = None) -> None:
         self._raw = raw
@@ -285,6 +296,7 @@ class FragmentList(Sequence[Fragment]):
         self._positions: dict[int, int] | None = None
         self._sizes: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None = None
         self._live: list[int | None] | None = None
+        self._totals: tuple[int, int] | None = None
         self._known_live: dict[bytes, int | None] | None = None
         self._has_deletions = has_deletions
         self._fresh: tuple[Fragment, ...] = ()
@@ -372,7 +384,7 @@ class FragmentList(Sequence[Fragment]):
         return [place for place in range(len(self)) if place not in empty] if empty else range(len(self))
 
     def check_row_ids(self) -> None:
-        """Refuse fragments that do not say the ids of their rows, as all must in a dataset with stable row ids.
+        """Reject fragments that do not say the ids of their rows, as all must in a dataset with stable row ids.
 
         Raises:
             CorruptFileError: One has none.
@@ -392,8 +404,24 @@ class FragmentList(Sequence[Fragment]):
             known.update({raw: _live_count(_parsed(raw)) for raw in self._raw if raw not in known})
             self._live = [known[raw] for raw in self._raw]
         elif self._live is None:
-            self._live = [_live_count(message) for message in self.messages()]
-        return self._live
+            self._count()
+        return self._live or []
+
+    def totals(self) -> tuple[int, int]:
+        """The deleted rows, and the bytes of the data files, of all together, as far as the manifest tells them."""
+        if self._totals is None:
+            self._count()
+        return self._totals or (0, 0)
+
+    def _count(self) -> None:
+        """Count all that is asked for beside each other, so that each fragment is parsed once."""
+        live: list[int | None] = []
+        deleted = num_bytes = 0
+        for message in self.messages():
+            live.append(_live_count(message))
+            deleted += message.deletion_file.num_deleted_rows
+            num_bytes += sum(file.file_size_bytes for file in message.files)
+        self._live, self._totals = live, (deleted, num_bytes)
 
     def share_live_counts(self, known: dict[bytes, int | None]) -> None:
         """Count the rows of each fragment once for several versions, most fragments of which are the same.

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 from lance_core.errors import CorruptFileError, InvalidInputError
-from lance_core.table.manifest import Manifest
+from lance_core.table.manifest.manifest import Manifest
 
 __all__ = ["DAYS_KEY", "PREFIX", "LandedAttempt", "LandedBatch", "Proof", "Proofs", "inherited", "is_proof"]
 

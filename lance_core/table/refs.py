@@ -170,7 +170,7 @@ def check_branch_name(name: str) -> str:
     """Return the name, if a new branch may have it.
 
     Raises:
-        InvalidInputError: It is not made of ASCII letters, digits, '.', '-' and '_', or readers would refuse it.
+        InvalidInputError: It is not made of ASCII letters, digits, '.', '-' and '_', or readers would reject it.
     """
     return _checked(_not_main(name), name.split("/"), "branch")
 
@@ -197,7 +197,7 @@ def check_tag_name(name: str) -> str:
     """Return the name, if a new tag may have it; slashes are not allowed.
 
     Raises:
-        InvalidInputError: It is not made of ASCII letters, digits, '.', '-' and '_', or readers would refuse it.
+        InvalidInputError: It is not made of ASCII letters, digits, '.', '-' and '_', or readers would reject it.
     """
     return _checked(name, [name], "tag")
 

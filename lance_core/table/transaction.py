@@ -19,7 +19,7 @@ from lance_core.errors import CorruptFileError, InvalidInputError, SchemaError, 
 from lance_core.table import flags
 from lance_core.table.field_ids import check_field_ids
 from lance_core.table.fragment import data_file_version, fields_with_columns
-from lance_core.table.manifest import WRITER, Manifest, WriterVersion
+from lance_core.table.manifest.manifest import WRITER, Manifest, WriterVersion
 from lance_core.table.operations import OPERATIONS, ApplyContext, Operation, UnknownOperation
 from lance_core.table.operations.base import data_files
 
@@ -211,7 +211,7 @@ def _operation(message: transaction_pb2.Transaction) -> Operation:
 
 
 def _with_flags(manifest: Manifest) -> Manifest:
-    """Work out the feature flags, and refuse fragments that do not fit them or misname their columns."""
+    """Work out the feature flags, and reject fragments that do not fit them or misname their columns."""
     has_column = fields_with_columns(manifest.schema)
     for file in data_files(manifest.fragments.fresh):
         file.check_columns(has_column)

@@ -17,8 +17,9 @@ from typing import Any, Final
 import dagster as dg
 
 from lance_dagster._context import facts_of, later_job
-from lance_dagster.branching import AUDITED_TAG, PUBLISHES_TAG, run_branch
-from lance_dagster.tables import TableRef, table_refs, table_root
+from lance_dagster.tables.branch_policy import AUDITED_TAG, PUBLISHES_TAG, run_branch
+from lance_dagster.tables.names import checked_job_name
+from lance_dagster.tables.refs import TableRef, table_refs, table_root
 
 __all__ = ["DEFER_TAG", "build_audited_job"]
 
@@ -31,7 +32,7 @@ Definition = dg.AssetsDefinition | dg.AssetChecksDefinition
 
 
 def build_audited_job(
-    assets: Iterable[Definition],
+    assets: Iterable[Definition] | dg.AssetsDefinition,
     *,
     name: str,
     upstream: Iterable[dg.AssetsDefinition | dg.AssetSpec | dg.SourceAsset] = (),
@@ -64,7 +65,8 @@ def build_audited_job(
         DagsterInvalidDefinitionError: there is no asset, something else is among them, or partitions differ; when the
             code location is loaded, there is no blocking check either.
     """
-    given = list(assets)
+    checked_job_name(name, "build_audited_job: name")
+    given = [assets] if isinstance(assets, str | dg.AssetsDefinition) else list(assets)
     checks = [one for one in given if isinstance(one, dg.AssetChecksDefinition)]
     stored = [one for one in given if isinstance(one, dg.AssetsDefinition) and one not in checks]
     if not stored or len(stored) + len(checks) < len(given):
@@ -216,14 +218,14 @@ def _publish(
     *,
     keep_branch: bool,
 ) -> None:
-    from lance_dagster import publishing  # noqa: PLC0415 - code locations load without lance_core
-    from lance_dagster.branch_tables import discard_branch  # noqa: PLC0415 - as above
-    from lance_dagster.history import PROMOTION_RUN_KEY  # noqa: PLC0415 - as above
-    from lance_dagster.reporting import record  # noqa: PLC0415 - as above
+    from lance_dagster.branches import promotion  # noqa: PLC0415 - code locations load without lance_core
+    from lance_dagster.branches.writing import discard_branch  # noqa: PLC0415 - as above
+    from lance_dagster.events.reporting import record  # noqa: PLC0415 - as above
+    from lance_dagster.lineage.history import PROMOTION_RUN_KEY  # noqa: PLC0415 - as above
 
     main = root.open_or_none(ref)
     properties = {PROMOTION_RUN_KEY: context.run.run_id}
-    published = None if main is None else publishing.publish(main, branch, tag=True, properties=properties)
+    published = None if main is None else promotion.publish(main, branch, tag=True, properties=properties)
     if published is None or main is None:
         raise dg.Failure(
             f"asset {ref.name} has no branch {branch} at {root.locate(ref).uri}: was it written by another IO manager?"
@@ -231,6 +233,6 @@ def _publish(
     context.log.info("%s: branch %s is version %d of main", ref.name, branch, published.version)
     if published.left_behind:
         context.log.warning("%s: branch %s keeps %s", ref.name, branch, ", ".join(published.left_behind))
-    record(context, publishing.promotion_events(context, root, ref, published, partitions=partitions))
+    record(context, promotion.promotion_events(context, root, ref, published, partitions=partitions))
     if not keep_branch:
         discard_branch(main, branch)

@@ -18,12 +18,13 @@ import dagster as dg
 from pydantic import ConfigDict, Field
 
 from lance_dagster._context import facts_of, job_beside_resources
-from lance_dagster.branching import BRANCH_TAG, FORCE_TAG, NO_RETRIES, PUBLISHES_TAG, named_branch
-from lance_dagster.foreign import is_foreign
-from lance_dagster.tables import TableLike, TableRef, TableRoot, chosen_refs, is_tagged, table_refs, table_root
+from lance_dagster.health.foreign import is_foreign
+from lance_dagster.tables.branch_policy import BRANCH_TAG, FORCE_TAG, NO_RETRIES, PUBLISHES_TAG, named_branch
+from lance_dagster.tables.names import checked_job_name
+from lance_dagster.tables.refs import TableLike, TableRef, TableRoot, chosen_refs, is_tagged, table_refs, table_root
 
 if TYPE_CHECKING:
-    from lance_dagster.publishing import Published
+    from lance_dagster.branches.promotion import Published
 
 __all__ = ["BranchConfig", "build_branch_jobs", "jobs_of"]
 
@@ -93,6 +94,8 @@ def build_branch_jobs(
     Raises:
         DagsterInvalidDefinitionError: a table cannot be used.
     """
+    checked_job_name(promote_name, "build_branch_jobs: promote_name")
+    checked_job_name(discard_name, "build_branch_jobs: discard_name")
     gates = {
         "require_checks": require_checks,
         "max_commit_drift": max_commit_drift,
@@ -149,16 +152,16 @@ def _job(job: _Job, name: str, work: Any, description: str, *, publishes: bool) 
 
 def _promote(job: _Job, context: dg.OpExecutionContext, config: BranchConfig) -> None:
     from lance_core.errors import LanceError  # noqa: PLC0415 - code locations load without lance_core
-    from lance_dagster import publishing  # noqa: PLC0415 - as above
-    from lance_dagster.branch_page import failed_checks  # noqa: PLC0415 - as above
+    from lance_dagster.branches import promotion  # noqa: PLC0415 - as above
+    from lance_dagster.branches.page import failed_checks  # noqa: PLC0415 - as above
 
     branch, forced = _branch(context, config), is_tagged(context, FORCE_TAG) or config.force
     found = [(ref, main) for ref, main in _tables(job, context, config) if main is not None]
-    gates = publishing.Gates(**job.gates)
+    gates = promotion.Gates(**job.gates)
     rejected: dict[str, list[str]] = {}
     for ref, main in found:
         checks = failed_checks(context.instance, ref.key, branch, main=main) or [] if gates.require_checks else []
-        problems = publishing.gate_problems(main, branch, gates, checks)
+        problems = promotion.gate_problems(main, branch, gates, checks)
         rejected |= {ref.name: problems} if problems else {}
     reasons = "; ".join(f"{name}: {text}" for name, problems in rejected.items() for text in problems)
     if rejected and not forced:
@@ -173,7 +176,7 @@ def _promote(job: _Job, context: dg.OpExecutionContext, config: BranchConfig) ->
     for ref, main in found:
         try:
             if main.root_uri not in made:
-                made[main.root_uri] = publishing.publish(main, branch, tag=True, properties=_properties(context))
+                made[main.root_uri] = promotion.publish(main, branch, tag=True, properties=_properties(context))
             published = made[main.root_uri]
         except LanceError as error:
             context.log.exception("%s was not promoted", ref.name)
@@ -196,9 +199,9 @@ def _report(
     forced: Sequence[str] | None,
 ) -> bool:
     """Report the promotion of one table, as far as Dagster does not know it; returns whether there is, or was, one."""
-    from lance_dagster import publishing  # noqa: PLC0415 - code locations load without lance_core
-    from lance_dagster.branch_tables import discard_branch  # noqa: PLC0415 - as above
-    from lance_dagster.reporting import record  # noqa: PLC0415 - as above
+    from lance_dagster.branches import promotion  # noqa: PLC0415 - code locations load without lance_core
+    from lance_dagster.branches.writing import discard_branch  # noqa: PLC0415 - as above
+    from lance_dagster.events.reporting import observation_of_table, record  # noqa: PLC0415 - as above
 
     if published is None:
         context.log.info("%s has no such branch; passed over", ref.name)
@@ -208,8 +211,10 @@ def _report(
     if published.left_behind:
         context.log.warning("%s: branch %s keeps %s", ref.name, published.branch, ", ".join(published.left_behind))
     entries = {"lance/forced": "; ".join(forced)} if forced and published.is_new else {}
-    events = publishing.promotion_events(context, job.root(context), ref, published, entries=entries)
+    events = promotion.promotion_events(context, job.root(context), ref, published, entries=entries)
     record(context, events)
+    if published.is_new and not published.is_of(ref):
+        context.log_event(observation_of_table(ref, published.dataset, {"lance/promoted_from": published.branch}))
     gone = job.discard and discard_branch(main, published.branch)
     if events or gone:
         _show_branches(context, ref, main)
@@ -217,7 +222,7 @@ def _report(
 
 
 def _discard(job: _Job, context: dg.OpExecutionContext, config: BranchConfig) -> None:
-    from lance_dagster.branch_tables import discard_branch  # noqa: PLC0415 - code locations load without lance_core
+    from lance_dagster.branches.writing import discard_branch  # noqa: PLC0415 - code locations load without lance_core
 
     branch = _branch(context, config)
     for ref, main in _tables(job, context, config):
@@ -235,8 +240,8 @@ def _discard(job: _Job, context: dg.OpExecutionContext, config: BranchConfig) ->
 
 def _written_partitions(instance: dg.DagsterInstance, ref: TableRef, branch: str) -> list[str] | None:
     """The partitions whose newest event is about a branch, none for a table without; None if there is no such event."""
-    from lance_dagster.branch_page import runs_of_branch  # noqa: PLC0415 - code locations load without lance_core
-    from lance_dagster.reporting import known_versions, partitions_of_runs  # noqa: PLC0415 - as above
+    from lance_dagster.branches.page import runs_of_branch  # noqa: PLC0415 - code locations load without lance_core
+    from lance_dagster.events.reporting import known_versions, partitions_of_runs  # noqa: PLC0415 - as above
 
     partitions = partitions_of_runs(instance, ref.key, [run.run_id for run in runs_of_branch(instance, branch)])
     known = known_versions(instance, ref.key, partitions)
@@ -248,7 +253,7 @@ def _report_main(
     job: _Job, context: dg.OpExecutionContext, ref: TableRef, main: Any, branch: str, partitions: Sequence[str]
 ) -> None:
     """Report what main has of partitions whose newest event was about a branch that is gone."""
-    from lance_dagster.reporting import Report, materializations, partition_rows, record  # noqa: PLC0415 - as above
+    from lance_dagster.events.reporting import Report, materializations, partition_rows, record  # noqa: PLC0415 - as above
 
     latest = main.checkout_version((None, None))
     report = Report(
@@ -290,14 +295,14 @@ def _tables(job: _Job, context: dg.OpExecutionContext, config: BranchConfig) -> 
 
 
 def _properties(context: dg.OpExecutionContext) -> dict[str, str]:
-    from lance_dagster.history import PROMOTION_RUN_KEY  # noqa: PLC0415 - code locations load without lance_core
+    from lance_dagster.lineage.history import PROMOTION_RUN_KEY  # noqa: PLC0415 - code locations load without lance_core
 
     return {PROMOTION_RUN_KEY: context.run.run_id, "dagster.promotion_job_name": context.run.job_name}
 
 
 def _show_branches(context: dg.OpExecutionContext, ref: TableRef, main: Any) -> None:
     """Report the branches that the table has now."""
-    from lance_dagster.branch_page import branch_entries  # noqa: PLC0415 - code locations load without lance_core
+    from lance_dagster.branches.page import branch_entries  # noqa: PLC0415 - code locations load without lance_core
 
     entries = branch_entries(main, context.instance, ref.key)
     context.log_event(dg.AssetObservation(asset_key=ref.key, metadata=entries))

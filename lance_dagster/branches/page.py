@@ -14,8 +14,8 @@ import dagster as dg
 
 import lance_core
 from lance_core.errors import LanceError
-from lance_dagster.branching import BRANCH_TAG
-from lance_dagster.markdown import cell, code, table
+from lance_dagster.events.markdown import cell, code, table
+from lance_dagster.tables.branch_policy import BRANCH_TAG
 
 __all__ = ["branch_entries", "branches_page", "failed_checks", "runs_of_branch"]
 

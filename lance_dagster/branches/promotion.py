@@ -17,16 +17,16 @@ import dagster as dg
 
 import lance_core
 from lance_core.errors import NotFoundError, VersionNotFoundError
-from lance_dagster.history import several
-from lance_dagster.location import is_shared
-from lance_dagster.reporting import (
+from lance_dagster.events.reporting import (
     Report,
     known_versions,
     materializations,
     partition_rows,
     partitions_of_runs,
 )
-from lance_dagster.tables import TableRef, TableRoot
+from lance_dagster.lineage.history import several
+from lance_dagster.tables.location import is_shared
+from lance_dagster.tables.refs import TableRef, TableRoot
 
 __all__ = [
     "Gates",

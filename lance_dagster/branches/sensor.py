@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import dagster as dg
 
-from lance_dagster.branch_jobs import build_branch_jobs, jobs_of
-from lance_dagster.branching import BRANCH_TAG
-from lance_dagster.foreign import described, is_foreign
-from lance_dagster.tables import TableLike, TableRef, table_refs, table_root
+from lance_dagster.branches.jobs import build_branch_jobs, jobs_of
+from lance_dagster.health.foreign import described, is_foreign
+from lance_dagster.tables.branch_policy import BRANCH_TAG
+from lance_dagster.tables.refs import TableLike, TableRef, table_refs, table_root
 
 if TYPE_CHECKING:
     import lance_core
@@ -185,7 +185,7 @@ class _Rules:
         return ("report", "it is ready to be promoted") if self.promote is None else ("promote", "")
 
     def _failed(self, instance: dg.DagsterInstance, branch: str, where: list[_Found]) -> list[str]:
-        from lance_dagster.branch_page import failed_checks  # noqa: PLC0415 - code locations load without lance_core
+        from lance_dagster.branches.page import failed_checks  # noqa: PLC0415 - code locations load without lance_core
 
         if not self.require_checks:
             return []
@@ -230,7 +230,7 @@ def _state(instance: dg.DagsterInstance, branch: str) -> State:
 
 
 def _reports(instance: dg.DagsterInstance, where: list[_Found], reason: str) -> Iterator[dg.AssetObservation]:
-    from lance_dagster.branch_page import branch_entries  # noqa: PLC0415 - as above
+    from lance_dagster.branches.page import branch_entries  # noqa: PLC0415 - as above
 
     for found in where:
         metadata: dict[str, Any] = {

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from lance_dagster._context import definition_metadata, facts_of, run_partition_keys
-from lance_dagster.names import mapping_key
-from lance_dagster.policy import LanceMaintenancePolicy, policy_of
-from lance_dagster.tables import TableLike, TableRef, table_ref, table_refs, table_root
+from lance_dagster.health.policy import LanceMaintenancePolicy, policy_of
+from lance_dagster.tables.names import mapping_key
+from lance_dagster.tables.refs import TableLike, TableRef, table_ref, table_refs, table_root
 
 if TYPE_CHECKING:
     import lance_core
-    from lance_dagster.history import TableVersion
+    from lance_dagster.lineage.history import TableVersion
 
 __all__ = [
     "build_lance_drift_check",
@@ -42,7 +42,7 @@ def build_lance_health_checks(
     severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.WARN,
     io_manager_key: str = "io_manager",
 ) -> list[dg.AssetChecksDefinition]:
-    """Checks that warn of tables that need upkeep, by fragments, deleted rows, versions and indices.
+    """Checks that warn of tables that need maintenance, by fragments, deleted rows, versions and indices.
 
     Args:
         assets: Assets, specs or keys.
@@ -86,7 +86,7 @@ def _health_check(
         can_subset=True,
     )
     def health(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
-        from lance_dagster.health import measure  # noqa: PLC0415 - heavy imports at first use
+        from lance_dagster.health.facts import measure  # noqa: PLC0415 - heavy imports at first use
 
         own = _own_policy(policy, _known(context, ref))
         found = measure(_open(context, ref, io_manager_key), own)
@@ -243,7 +243,7 @@ def build_lance_primary_key_check(
     )
     def primary_key(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
         from lance_core.errors import CorruptFileError, ObjectNotFoundError, StoreError  # noqa: PLC0415 - heavy imports
-        from lance_dagster.uniqueness import count_duplicates  # noqa: PLC0415 - the same
+        from lance_dagster.checks.uniqueness import count_duplicates  # noqa: PLC0415 - the same
 
         dataset = _open(context, ref, io_manager_key)
         own = partitions_def or ref.partitions_def
@@ -305,7 +305,7 @@ def build_lance_drift_check(
         required_resource_keys={io_manager_key},
     )
     def drift(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-        from lance_dagster.history import TYPE_KEY, read_history  # noqa: PLC0415 - heavy imports at first use
+        from lance_dagster.lineage.history import TYPE_KEY, read_history  # noqa: PLC0415 - heavy imports at first use
 
         dataset = _open(context, ref, io_manager_key)
         foreign, unreported = [], None
@@ -335,7 +335,7 @@ def _unreported(context: dg.AssetCheckExecutionContext, ref: TableRef, one: "Tab
 
     A run that is under way reports when it ends; of a run that the instance does not know nothing can be said.
     """
-    from lance_dagster.reporting import known_versions  # noqa: PLC0415 - heavy imports at first use
+    from lance_dagster.events.reporting import known_versions  # noqa: PLC0415 - heavy imports at first use
 
     if one.branch is not None or one.asset not in (None, ref.name):
         return None

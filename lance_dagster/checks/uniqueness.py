@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 import lance_core
 from lance_core.errors import SchemaError
 from lance_dagster.handlers.exact_cast import shown_row
-from lance_dagster.partitions import plan_partitions
-from lance_dagster.settings_keys import plain_metadata
+from lance_dagster.tables.partitions import plan_partitions
+from lance_dagster.tables.settings_keys import plain_metadata
 
 __all__ = ["Uniqueness", "count_duplicates"]
 

@@ -17,10 +17,10 @@ from lance_core.cli.output import Output
 from lance_core.errors import LanceError
 from lance_core.printing import printable
 from lance_dagster.cli.undo_report import report_earlier_undo, report_undo, reporting_instance
-from lance_dagster.history import read_history
-from lance_dagster.lineage import NoSuchRunError, find_run, find_tables, lineage, open_branches
-from lance_dagster.table_log import partitions_text
-from lance_dagster.undo import AlreadyUndoneError, Undo, plan_undo
+from lance_dagster.events.table_log import partitions_text
+from lance_dagster.lineage.history import read_history
+from lance_dagster.lineage.runs import NoSuchRunError, find_run, find_tables, lineage, open_branches
+from lance_dagster.undo.plan import AlreadyUndoneError, Undo, plan_undo
 
 __all__ = ["cli", "run"]
 

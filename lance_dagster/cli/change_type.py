@@ -9,7 +9,7 @@ import click
 import lance_core
 from lance_core.cli.output import Output
 from lance_dagster.cli.app import _command
-from lance_dagster.column_types import change_column_type, parse_type
+from lance_dagster.io_manager.column_types import change_column_type, parse_type
 
 __all__ = ["change_type_command"]
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import lance_core
 from lance_core.errors import InvalidInputError, UnsupportedError
-from lance_dagster.undo import Undo
+from lance_dagster.undo.plan import Undo
 
 if TYPE_CHECKING:
     import dagster as dg
 
-    from lance_dagster.location import TableLocation
-    from lance_dagster.tables import TableRef
+    from lance_dagster.tables.location import TableLocation
+    from lance_dagster.tables.refs import TableRef
 
 __all__ = ["report_earlier_undo", "report_undo", "reporting_instance"]
 
@@ -40,7 +40,7 @@ def reporting_instance() -> Iterator[dg.DagsterInstance]:
 
 def report_undo(instance: dg.DagsterInstance, root: str, plan: Undo, version: int) -> None:
     """Report what a table holds after an undo that was made just now; nothing if its commits name no asset."""
-    from lance_dagster.undo_events import undo_events  # noqa: PLC0415 - imports Dagster
+    from lance_dagster.undo.events import undo_events  # noqa: PLC0415 - imports Dagster
 
     for asset in plan.assets:
         location = _location(root, plan.dataset)
@@ -49,8 +49,8 @@ def report_undo(instance: dg.DagsterInstance, root: str, plan: Undo, version: in
 
 def report_earlier_undo(instance: dg.DagsterInstance, root: str, branch: lance_core.LanceDataset, run_id: str) -> None:
     """Report what a table holds after an undo that was made before, if Dagster does not know."""
-    from lance_dagster.lineage import versions_of_run  # noqa: PLC0415 - as above
-    from lance_dagster.undo_events import earlier_undo_events  # noqa: PLC0415 - imports Dagster
+    from lance_dagster.lineage.runs import versions_of_run  # noqa: PLC0415 - as above
+    from lance_dagster.undo.events import earlier_undo_events  # noqa: PLC0415 - imports Dagster
 
     for asset in sorted({name for one in versions_of_run(branch, run_id) for name in one.assets}):
         _report(instance, earlier_undo_events(instance, _ref(asset), _location(root, branch), branch, run_id))
@@ -64,14 +64,14 @@ def _report(instance: dg.DagsterInstance, events: list[dg.AssetMaterialization])
 def _ref(asset: str) -> TableRef:
     import dagster as dg  # noqa: PLC0415 - the other commands need no Dagster
 
-    from lance_dagster.tables import TableRef  # noqa: PLC0415 - imports Dagster
+    from lance_dagster.tables.refs import TableRef  # noqa: PLC0415 - imports Dagster
 
     return TableRef(key=dg.AssetKey.from_user_string(asset))
 
 
 def _location(root: str, dataset: lance_core.LanceDataset) -> TableLocation:
     """The table as definitions name it: by the folders below the root."""
-    from lance_dagster.location import TableLocation  # noqa: PLC0415 - imports Dagster
+    from lance_dagster.tables.location import TableLocation  # noqa: PLC0415 - imports Dagster
 
     uri = dataset.root_uri
     below = uri.removeprefix(root.rstrip("/") + "/") if uri != root else "/".join(uri.split("/")[-2:])

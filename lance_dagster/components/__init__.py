@@ -1,7 +1,7 @@
-"""Components for `dg`: tables and their upkeep, described in YAML.
+"""Components for `dg`: tables and their maintenance, described in YAML.
 
-    lance_dagster.components.LanceLakehouseComponent       IO manager, checks, upkeep and branches of a folder of tables
-    lance_dagster.components.LanceMaintenanceComponent     upkeep alone
+    lance_dagster.components.LanceLakehouseComponent       a folder of tables: IO manager, checks, maintenance, branches
+    lance_dagster.components.LanceMaintenanceComponent     maintenance alone
 
 `dg scaffold defs lance_dagster.components.LanceLakehouseComponent lake --root-uri s3://lake` writes the first.
 Every `dg` command imports this package: it loads neither lance_core nor pyspark.

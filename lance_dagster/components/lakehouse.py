@@ -4,12 +4,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import dagster as dg
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from lance_dagster.branch_jobs import build_branch_jobs
-from lance_dagster.branch_sensor import build_branch_sensor
-from lance_dagster.branching import BranchPolicy
-from lance_dagster.checks import (
+from lance_dagster.branches.jobs import build_branch_jobs
+from lance_dagster.branches.sensor import build_branch_sensor
+from lance_dagster.checks.builders import (
     build_lance_drift_check,
     build_lance_health_checks,
     build_lance_integrity_checks,
@@ -18,10 +17,11 @@ from lance_dagster.checks import (
 from lance_dagster.components.maintenance import maintenance_definitions
 from lance_dagster.components.models import MaintenanceFields, PolicyFields
 from lance_dagster.components.yaml_keys import empty_lists, with_checked_keys
-from lance_dagster.io_manager import LanceIOManager
-from lance_dagster.location import checked_root, locate_table
+from lance_dagster.health.policy import MAINTENANCE_KEY
+from lance_dagster.io_manager.config import LanceIOManager
 from lance_dagster.observation import build_lance_observation_sensor
-from lance_dagster.policy import MAINTENANCE_KEY
+from lance_dagster.tables.branch_policy import BranchPolicy
+from lance_dagster.tables.location import checked_root, locate_table
 
 __all__ = ["BranchingFields", "LakehouseTable", "LanceLakehouseComponent"]
 
@@ -97,7 +97,7 @@ class LakehouseScaffolder(dg.Scaffolder[LakehouseScaffoldParams]):
 
 @dg.scaffold_with(LakehouseScaffolder)
 class LanceLakehouseComponent(dg.Component, dg.Model, dg.Resolvable):
-    """A folder of Lance tables: the IO manager that stores assets in it, checks, upkeep and branches.
+    """A folder of Lance tables: the IO manager that stores assets in it, checks, maintenance and branches.
 
     The assets themselves are defined elsewhere in the project; `tables` adds checks and maintenance to them.
     """
@@ -134,14 +134,19 @@ class LanceLakehouseComponent(dg.Component, dg.Model, dg.Resolvable):
         specs = [table.spec() for table in self.tables]
         _check_places(specs, self.default_schema)
         external = [spec for spec, table in zip(specs, self.tables, strict=True) if table.external]
-        manager = LanceIOManager(
-            root_uri=self.root_uri,
-            storage_options=self.storage_options,
-            schema=self.default_schema,
-            default_load_type=self.default_load_type,
-            ui_url=self.ui_url,
-            branching=BranchPolicy.off() if self.branching is None else self.branching.policy(),
-        )
+        try:
+            manager = LanceIOManager(
+                root_uri=self.root_uri,
+                storage_options=self.storage_options,
+                schema=self.default_schema,
+                default_load_type=self.default_load_type,
+                ui_url=self.ui_url,
+                branching=BranchPolicy.off() if self.branching is None else self.branching.policy(),
+            )
+        except ValidationError as error:
+            (wrong, *_) = error.errors(include_input=False, include_url=False)
+            place = ".".join(map(str, wrong["loc"]))
+            raise dg.DagsterInvalidDefinitionError(f"LanceLakehouseComponent: {place}: {wrong['msg']}") from None
         own = dg.Definitions(
             assets=external,
             asset_checks=[check for table in self.tables for check in self._checks(table)],
@@ -205,6 +210,11 @@ def _idle_keys(values: Mapping[str, Any]) -> Iterator[str]:
 
 def _idle_branching(branching: Mapping[str, Any], *, has_tables: bool) -> Iterator[str]:
     mode = branching.get("mode", "off")
+    if mode == "env" and not branching.get("name"):
+        yield (
+            "branching.name is missing: mode env needs the name of the environment variable that names the branch, "
+            "such as name: LANCE_BRANCH"
+        )
     if branching.get("name") is not None and mode not in ("from_tag", "env"):
         yield f"branching.name does nothing with mode {mode}; it is for from_tag and env"
     if branching.get("auto_promote") and mode == "off":

@@ -1,4 +1,4 @@
-"""`LanceMaintenanceComponent`: upkeep of tables as a job, with its schedule and sensor."""
+"""`LanceMaintenanceComponent`: maintenance of tables as a job, with its schedule and sensor."""
 
 import re
 from collections.abc import Sequence
@@ -9,10 +9,11 @@ from pydantic import BaseModel, Field
 
 from lance_dagster.components.models import MaintenanceFields
 from lance_dagster.components.yaml_keys import empty_lists, with_checked_keys
-from lance_dagster.maintenance import build_maintenance_job
-from lance_dagster.maintenance_sensor import build_maintenance_sensor
-from lance_dagster.maintenance_triggers import build_maintenance_schedule
-from lance_dagster.tables import TableLike
+from lance_dagster.maintenance.job import build_maintenance_job
+from lance_dagster.maintenance.schedule import build_maintenance_schedule
+from lance_dagster.maintenance.sensor import build_maintenance_sensor
+from lance_dagster.tables.names import checked_job_name
+from lance_dagster.tables.refs import TableLike
 
 __all__ = ["LanceMaintenanceComponent", "maintenance_definitions"]
 
@@ -74,6 +75,7 @@ def maintenance_definitions(
     tables: Sequence[TableLike], fields: MaintenanceFields, io_manager_key: str
 ) -> dg.Definitions:
     """Job, schedule and sensor of a description."""
+    checked_job_name(fields.job_name, "maintenance.job_name")
     policy = fields.policy(f"component of job {fields.job_name}")
     job = build_maintenance_job(
         tables, policy, name=fields.job_name, engine=fields.engine, io_manager_key=io_manager_key

@@ -5,7 +5,7 @@ from typing import Any, Literal
 import dagster as dg
 from pydantic import ConfigDict, Field
 
-from lance_dagster.policy import LanceMaintenancePolicy
+from lance_dagster.health.policy import LanceMaintenancePolicy
 
 __all__ = ["MaintenanceFields", "PolicyFields"]
 

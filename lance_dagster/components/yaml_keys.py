@@ -11,7 +11,8 @@ from typing import Any, Literal, get_args, get_origin
 import dagster as dg
 from pydantic import BaseModel, model_validator
 
-from lance_dagster.settings_keys import meant
+from lance_dagster.components.yaml_values import misfit_of
+from lance_dagster.tables.settings_keys import meant
 
 __all__ = ["empty_lists", "with_checked_keys"]
 
@@ -38,7 +39,8 @@ def with_checked_keys(
             if not isinstance(values, Mapping):
                 return values
             values = _without_booleans(values)
-            for problem in (*_unknown(values, component, ""), *check(values)):
+            missing = (f"{name} is missing" for name in _required(component) if name not in values)
+            for problem in (*_unknown(values, component, ""), *missing, *check(values)):
                 # No ValueError: pydantic would show the attributes around it, and these may hold secrets.
                 raise dg.DagsterInvalidDefinitionError(f"{component.__name__}: {problem}")
             return values
@@ -71,14 +73,23 @@ def _unknown(values: Mapping[str, Any], model: type[BaseModel], place: str) -> I
             listed, before = ", ".join(sorted(known)), f"{place}: " if place else ""
             yield f"{before}the key {key!r} is not known; known here: {listed}{meant(str(key), known)}"
             continue
+        misfit = misfit_of(value, known[key], where)
+        if misfit is not None:
+            yield misfit
+            continue
         items = enumerate(value) if isinstance(value, list) else [(None, value)]
         inner, choices = _model_in(known[key]), _choices_in(known[key])
         for position, item in items:
             at = where if position is None else f"{where}[{position}]"
             if inner is not None and isinstance(item, Mapping):
                 yield from _unknown(item, inner, at)
+                yield from (f"{at}.{name} is missing" for name in _required(inner) if name not in item)
             elif choices and isinstance(item, str) and item not in choices and "{{" not in item:
                 yield f"{at}: {item!r} is none of {', '.join(choices)}{meant(item, choices)}"
+
+
+def _required(model: type[BaseModel]) -> list[str]:
+    return [field.alias or name for name, field in model.model_fields.items() if field.is_required()]
 
 
 def _choices_in(annotation: Any) -> tuple[str, ...]:

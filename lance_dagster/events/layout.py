@@ -2,8 +2,8 @@
 
 At most ten entries stand at the top of an event, in this order; what does not apply is left out:
 
-    what happened            lance/replaced_try  lance/deduplicated  lance/casts  lance/forced  lance/undid_run
-                             lance/promoted_from  lance/discarded  lance/left_behind
+    what happened            lance/replaced_try  lance/kept_try  lance/deduplicated  lance/casts  lance/forced
+                             lance/undid_run  lance/promoted_from  lance/discarded  lance/left_behind
     rows, bytes              dagster/partition_row_count (in the event of a partition)  dagster/row_count
                              lance/rows_written  dagster/size_bytes  lance/deleted_fraction
     the version              lance/version  lance/operation  lance/branch  lance/published
@@ -36,6 +36,7 @@ _MOST_AT_TOP: Final = 10
 
 _TOP: Final = (
     "lance/replaced_try",
+    "lance/kept_try",
     "lance/deduplicated",
     "lance/casts",
     "lance/forced",
@@ -69,6 +70,7 @@ _FIRST_TO_GO: Final = (
     "lance/casts",
     "lance/left_behind",
     "lance/replaced_try",
+    "lance/kept_try",
     "lance/deduplicated",
     "lance/inputs",
     "lance/table_log",

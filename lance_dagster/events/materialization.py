@@ -6,8 +6,8 @@ A run of more than 31 partitions has the long ones (schema, inputs, table log) i
 
 An entry that the asset itself sets under one of these keys stays. The operation of a first write is called Create.
 
-All numbers come from the manifest of the commit and from the writers: nothing is scanned or counted. Unknown numbers,
-such as the rows that an earlier try wrote, are left out rather than guessed.
+All numbers come from the manifest of the commit and from the writers, but for the rows of partitions that a write adds
+to (`partition_counts`). Unknown numbers, such as the rows that an earlier attempt wrote, are left out.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
 
-from lance_dagster.column_lineage import column_lineage
-from lance_dagster.event_layout import COMMIT, columns_of, laid_out
-from lance_dagster.health import measure
-from lance_dagster.history import input_record
-from lance_dagster.location import TableLocation
-from lance_dagster.policy import LanceMaintenancePolicy
-from lance_dagster.table_log import recent, table_log
+from lance_dagster.events.layout import COMMIT, columns_of, laid_out
+from lance_dagster.events.table_log import recent, table_log
+from lance_dagster.health.facts import measure
+from lance_dagster.health.policy import LanceMaintenancePolicy
+from lance_dagster.lineage.declared_columns import column_lineage
+from lance_dagster.lineage.history import input_record
+from lance_dagster.tables.location import TableLocation
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,14 +49,23 @@ _LONG: Final = frozenset(
 )
 
 
-def event_metadata(written: lance_core.WriteResult, location: TableLocation) -> dict[str, Any]:
-    """The entries of one materialisation, for every partition of it."""
+def event_metadata(
+    written: lance_core.WriteResult, location: TableLocation, kept_tries: Sequence[int] = ()
+) -> dict[str, Any]:
+    """The entries of one materialisation, for every partition of it.
+
+    Args:
+        written: The result of the write.
+        location: The table.
+        kept_tries: Versions of earlier attempts of the write whose rows stay beside its own.
+    """
     dataset = written.dataset
     found = measure(dataset, LanceMaintenancePolicy(), count_versions=False, look_at_indices=False)
     wrote = not written.deduplicated
     created = written.operation == "Overwrite" and written.read_version == 0
     known: dict[str, Any] = {
-        "lance/replaced_try": _replaced_try(written),
+        "lance/replaced_try": _try_of(written, written.replaced_versions),
+        "lance/kept_try": _try_of(written, kept_tries),
         "lance/rows_written": written.rows_written if wrote else None,
         "lance/rows_inserted": written.rows_inserted,
         "lance/rows_updated": written.rows_updated,
@@ -82,11 +91,11 @@ def event_metadata(written: lance_core.WriteResult, location: TableLocation) -> 
     return {key: value for key, value in known.items() if value is not None}
 
 
-def _replaced_try(written: lance_core.WriteResult) -> dg.JsonMetadataValue | None:
-    """The newest of the earlier tries that a write replaced: its run, attempt and version."""
-    if not written.replaced_versions:
+def _try_of(written: lance_core.WriteResult, versions: Sequence[int]) -> dg.JsonMetadataValue | None:
+    """The newest of the earlier attempts that committed versions: its run, attempt and version."""
+    if not versions:
         return None
-    version = written.replaced_versions[-1]
+    version = versions[-1]
     try:
         transaction = written.dataset.read_transaction(version)
     except NotFoundError:
@@ -145,7 +154,7 @@ def of_several(entries: Mapping[str, Any], written: lance_core.WriteResult, keys
 
 
 def partition_metadata(
-    written: lance_core.WriteResult, entries: Mapping[str, Any], keys: Sequence[str], *, adds: bool
+    written: lance_core.WriteResult, entries: Mapping[str, Any], keys: Sequence[str], rows: Mapping[str, int]
 ) -> dict[str, dict[str, Any]]:
     """The entries of each partition's own event; none where all events may be the same.
 
@@ -153,19 +162,17 @@ def partition_metadata(
         written: The result of the write.
         entries: Those of the whole write.
         keys: The partitions, in the order of their events.
-        adds: Whether the write leaves the rows that a partition has.
+        rows: The rows that the partitions have now, as far as they are known.
     """
-    if not written.slice_rows and len(keys) <= _MOST_PAGES:
+    if not written.slice_rows and not rows and len(keys) <= _MOST_PAGES:
         return {}
-    # Other rows of the partition may have been there before an append or a merge, and nothing is counted for an event.
-    is_all = written.operation == "Overwrite" or not adds
     found = {}
     for key in keys:
         own: dict[str, Any] = {}
         if key in written.slice_rows:
             own["lance/rows_written"] = written.slice_rows[key]
-            if is_all:
-                own["dagster/partition_row_count"] = written.slice_rows[key]
+        if key in rows:
+            own["dagster/partition_row_count"] = rows[key]
         found[key] = of_partition(entries, own, key, keys)
     return found
 

@@ -5,6 +5,8 @@ Promotion, discarding and undoing change main, or what an earlier event said of 
     known_versions      the newest version of main that Dagster's events name, for each partition
     materializations    one event per partition: version, data version, rows of table and partition as they are
 
+Assets that share the table, and whose rows are the same as before, get an observation of the table.
+
 An event whose metadata has `lance/branch` reports a branch; it is none of main.
 """
 
@@ -20,15 +22,15 @@ import numpy as np
 import lance_core
 from lance_core.errors import LanceError
 from lance_dagster._context import downstream_keys_of, plan_materializations
-from lance_dagster.branching import BRANCH_TAG, MAIN
-from lance_dagster.consumers import consumers
-from lance_dagster.health import deleted_fraction
-from lance_dagster.history import data_version_of
-from lance_dagster.location import TableLocation
-from lance_dagster.metadata import column_schema, lineage_metadata, of_partition
-from lance_dagster.partitions import plan_partitions
-from lance_dagster.settings_keys import plain_metadata
-from lance_dagster.tables import TableRef
+from lance_dagster.events.materialization import column_schema, lineage_metadata, of_partition
+from lance_dagster.health.facts import deleted_fraction
+from lance_dagster.lineage.consumers import consumers
+from lance_dagster.lineage.history import data_version_of
+from lance_dagster.tables.branch_policy import BRANCH_TAG, MAIN
+from lance_dagster.tables.location import TableLocation
+from lance_dagster.tables.partitions import plan_partitions
+from lance_dagster.tables.refs import TableRef
+from lance_dagster.tables.settings_keys import plain_metadata
 
 __all__ = [
     "Known",
@@ -37,6 +39,7 @@ __all__ = [
     "branch_of_event",
     "known_versions",
     "materializations",
+    "observation_of_table",
     "partition_rows",
     "partitions_of_runs",
     "record",
@@ -44,6 +47,7 @@ __all__ = [
 
 _PAGE: Final = 500
 _MOST_PAGES: Final = 40
+_COUNTED_ALONE: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +153,9 @@ def partitions_of_runs(instance: dg.DagsterInstance, key: dg.AssetKey, run_ids: 
 def partition_rows(
     dataset: lance_core.LanceDataset, ref: TableRef, partitions: Sequence[str], new: Iterable[int] | None = None
 ) -> dict[str, PartitionRows]:
-    """Count the rows of partitions, by one scan of their columns; nothing where that is not possible.
+    """Count the rows of partitions; nothing where that is not possible.
+
+    Few are counted one by one, where zone maps tell most of it; many, and those of a commit, by one scan of columns.
 
     Args:
         dataset: The table.
@@ -164,6 +170,10 @@ def partition_rows(
         slices = plan_partitions(ref.key, ref.partitions_def, partitions, expression, dataset.schema).slices
     except LanceError:  # such as no `partition_expr`: an asset that writes its table by itself
         return {}
+    if new is None and len(partitions) <= _COUNTED_ALONE:
+        plans = [plan_partitions(ref.key, ref.partitions_def, [one], expression, dataset.schema) for one in partitions]
+        counts = (dataset.count_rows(filter=plan.slices.expression(dataset.schema)) for plan in plans)
+        return {plan.keys[0]: PartitionRows(rows=rows) for plan, rows in zip(plans, counts, strict=True)}
     brought = None if new is None else np.array(sorted(new), np.uint64)
     rows, written = np.zeros(len(slices.names), np.int64), np.zeros(len(slices.names), np.int64)
     batches = dataset.to_batches(
@@ -222,6 +232,25 @@ def materializations(
             own |= {} if counted.written is None else {"lance/rows_written": counted.written}
         shown = of_partition(entries, own, partition, keys)
         yield dg.AssetMaterialization(asset_key=ref.key, partition=partition, metadata=shown, tags=tags)
+
+
+def observation_of_table(
+    ref: TableRef, dataset: lance_core.LanceDataset, metadata: Mapping[str, Any]
+) -> dg.AssetObservation:
+    """What a table holds after a change that was made for other assets of it.
+
+    Args:
+        ref: An asset that shares the table.
+        dataset: The table at the version that is reported.
+        metadata: Entries that say what was done.
+    """
+    entries = {
+        "dagster/row_count": dataset.count_rows(),
+        "dagster/size_bytes": dataset.total_bytes,
+        "lance/deleted_fraction": deleted_fraction(dataset),
+        "lance/version": dataset.version,
+    }
+    return dg.AssetObservation(asset_key=ref.key, metadata={**entries, **metadata})
 
 
 def record(

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from lance_dagster.history import TableVersion, read_history
-from lance_dagster.markdown import cell, run_link, table
+from lance_dagster.events.markdown import cell, run_link, table
+from lance_dagster.lineage.history import TableVersion, read_history
 
 if TYPE_CHECKING:
     import lance_core
@@ -23,8 +23,7 @@ __all__ = ["LAST", "history_page", "recent", "table_log"]
 LAST: Final = 10
 _KEYS_SHOWN: Final = 2
 _LONGEST_MESSAGE: Final = 40
-NBSP: Final = "\N{NO-BREAK SPACE}"
-"""Keeps a time on one line."""
+_ON_ONE_LINE: Final = str.maketrans({" ": "\N{NO-BREAK SPACE}", "-": "\N{NON-BREAKING HYPHEN}"})
 
 
 def recent(dataset: lance_core.LanceDataset, count: int = LAST) -> list[TableVersion]:
@@ -40,7 +39,7 @@ def history_page(versions: Iterable[TableVersion], ui_url: str = "") -> str:
             [
                 run_link(one.committed_by or one.run_id, ui_url),
                 str(one.version),
-                f"{one.time:%Y-%m-%d{NBSP}%H:%M:%S}",
+                f"{one.time:%Y-%m-%d %H:%M:%S}".translate(_ON_ONE_LINE),
                 cell(one.operation),
                 cell(one.rows),
                 cell(partitions_text(one.partitions)),

@@ -19,7 +19,7 @@ import dagster as dg
 from lance_dagster.handlers.base import LanceTypeHandler
 
 if TYPE_CHECKING:
-    from lance_dagster.settings import TableSettings
+    from lance_dagster.tables.settings import TableSettings
 
 __all__ = ["LanceTypeHandler", "Loading", "default_load_type", "handler_for_load", "handler_for_value"]
 

@@ -21,7 +21,7 @@ import pyarrow as pa
 from lance_core.errors import InvalidInputError, SchemaError
 from lance_dagster.handlers.base import CommitMode
 from lance_dagster.handlers.exact_cast import CastRejectedError, can_cast, cast_exactly
-from lance_dagster.settings_keys import plain_metadata
+from lance_dagster.tables.settings_keys import plain_metadata
 from pyspark_lance import SchemaMode
 
 __all__ = ["fit_batch", "known_schema", "target_schema", "widened", "with_known_types", "with_vectors"]
@@ -140,12 +140,12 @@ def target_schema(frame: pa.Schema, table: pa.Schema | None, mode: CommitMode, s
     Raises:
         SchemaError: the frame does not fit; names the column.
     """
-    _refuse_clashing_names(frame)
+    _reject_clashing_names(frame)
     if table is None or (schema_mode == "overwrite" and mode == "overwrite"):
         return frame.remove_metadata()
     if schema_mode == "overwrite":
         raise InvalidInputError("schema_mode overwrite is for writes that overwrite the whole table")
-    _refuse_missing(frame, table, schema_mode)
+    _reject_missing(frame, table, schema_mode)
     given = set(frame.names)
     for field in table:
         if field.name not in given:
@@ -186,7 +186,7 @@ def fit_batch(batch: pa.RecordBatch | pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.table(columns, schema=schema)
 
 
-def _refuse_clashing_names(frame: pa.Schema) -> None:
+def _reject_clashing_names(frame: pa.Schema) -> None:
     seen: dict[str, str] = {}
     for name in frame.names:
         other = seen.get(name.lower())
@@ -196,7 +196,7 @@ def _refuse_clashing_names(frame: pa.Schema) -> None:
         seen[name.lower()] = name
 
 
-def _refuse_missing(frame: pa.Schema, table: pa.Schema, schema_mode: SchemaMode) -> None:
+def _reject_missing(frame: pa.Schema, table: pa.Schema, schema_mode: SchemaMode) -> None:
     lenient = schema_mode == "add_columns"
     given = set(frame.names)
     missing = [field.name for field in table if field.name not in given and not (lenient and field.nullable)]

@@ -21,7 +21,7 @@ from lance_dagster.handlers.arrow_schema import fit_batch, target_schema, widene
 from lance_dagster.handlers.base import WriteRequest
 from lance_dagster.handlers.merging import after_creation, check_keys, merge_arrow, merged
 
-__all__ = ["refuse_outside", "widen_nulls", "write_arrow"]
+__all__ = ["check_arrow", "reject_outside", "widen_nulls", "write_arrow"]
 
 # Streams come in any order; more open writers than this hold too much unwritten data.
 _MAX_OPEN_WRITERS = 32
@@ -75,6 +75,30 @@ def write_arrow(
     return write_arrow(batches, target, after_creation(request))
 
 
+def check_arrow(batches: Iterable[pa.RecordBatch | pa.Table], schema: pa.Schema, request: WriteRequest) -> bool:
+    """Whether batches are to be written to a table that is not there yet; nothing is written.
+
+    Raises:
+        LanceError: they would be rejected.
+    """
+    without_rows = isinstance(batches, list) and not any(batch.num_rows for batch in batches)
+    wanted = with_known_types(schema, request.known, None, without_rows=without_rows)
+    target = target_schema(with_vectors(wanted, request.output.vector_columns), None, "create", "strict")
+    slices = request.slices if request.output.out_of_partition == "error" else None
+    num_rows, keys = 0, []
+    for batch in batches:
+        fitted = fit_batch(batch, target)
+        num_rows += fitted.num_rows
+        if slices is not None:
+            slices.reject_outside(fitted, slices.assign(fitted), request.uri)
+        if request.output.write_mode == "merge":
+            check_keys(fitted.slice(0, 0), request.output.key)
+            keys.append(fitted.select(request.output.key))
+    if keys:
+        check_keys(pa.concat_tables(keys), request.output.key)
+    return not _skips_empty(num_rows, request)
+
+
 def widen_nulls(request: WriteRequest, frame: pa.Schema, table: pa.Schema) -> pa.Schema:
     """The table's columns, with the frame's types for those that were null so far.
 
@@ -92,7 +116,7 @@ def widen_nulls(request: WriteRequest, frame: pa.Schema, table: pa.Schema) -> pa
 
 def _merge(table: pa.Table, request: WriteRequest) -> WriteResult | None:
     if request.slices is not None and request.output.out_of_partition == "error":
-        refuse_outside(table, request.slices, request.uri)
+        reject_outside(table, request.slices, request.uri)
     return merged(request, lambda: table.select(request.output.key), lambda asked: merge_arrow(table, asked))
 
 
@@ -118,7 +142,8 @@ def _commit(
             fragments,
             schema,
             mode=request.mode,
-            slices=request.slices if request.mode == "replace" else None,
+            slices=request.slices if request.mode == "replace" or request.require_empty else None,
+            require_empty=request.require_empty,
             read_version=request.read_version,
             transaction_properties=dict(request.properties),
             commit_message=request.output.commit_message,
@@ -155,7 +180,7 @@ def _writer(schema: pa.Schema, request: WriteRequest) -> SliceWriter:
         assert slices is not None
         positions = slices.assign(rows)
         if request.output.out_of_partition == "error":
-            slices.refuse_outside(rows, positions, request.uri)
+            slices.reject_outside(rows, positions, request.uri)
         return positions
 
     return SliceWriter(new_writer, None if slices is None else assign, max_open=_MAX_OPEN_WRITERS)
@@ -171,10 +196,10 @@ def _field_ids(schema: pa.Schema, request: WriteRequest) -> bytes | None:
     return existing.lance_schema_with(added) if added else existing.lance_schema_bytes
 
 
-def refuse_outside(table: pa.Table, slices: lance_core.Slices, uri: str) -> None:
-    """Refuse rows that lie in none of the run's partitions.
+def reject_outside(table: pa.Table, slices: lance_core.Slices, uri: str) -> None:
+    """Reject rows that lie in none of the run's partitions.
 
     Raises:
         InvalidInputError: there is one.
     """
-    slices.refuse_outside(table, slices.assign(table), uri)
+    slices.reject_outside(table, slices.assign(table), uri)

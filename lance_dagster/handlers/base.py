@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pyarrow.compute as pc
 
     import lance_core
-    from lance_dagster.settings import OutputSettings, TableSettings
+    from lance_dagster.tables.settings import OutputSettings, TableSettings
 
 __all__ = ["CommitMode", "LanceTypeHandler", "ReadRequest", "WriteRequest"]
 
@@ -41,7 +41,8 @@ class WriteRequest:
         output: How to treat schema, empty frames and rows outside of the slices.
         table: Storage options and file options.
         properties: Transaction properties of the commit.
-        write_try: The write and the number of the try; None outside of a run.
+        write_try: The write and the number of the attempt; None outside of a run.
+        require_empty: Whether the slices must have no row but those of earlier attempts when the commit is made.
         known: The columns that the asset's metadata `lance/schema` or its annotation tells.
     """
 
@@ -53,6 +54,7 @@ class WriteRequest:
     table: TableSettings
     properties: Mapping[str, str]
     write_try: lance_core.WriteTry | None
+    require_empty: bool = False
     known: pa.Schema = field(default_factory=no_columns)
 
     @property
@@ -126,6 +128,16 @@ class LanceTypeHandler(ABC):
     @abstractmethod
     def arrow_schema(self, value: Any) -> pa.Schema:
         """The columns of a value as far as partitions need them, without computing it."""
+
+    def check(self, value: Any, request: WriteRequest) -> bool:  # noqa: ARG002 - of the others
+        """Whether there is something to write; asked where a table has to be made for the write.
+
+        A value that can be read once only is not looked at.
+
+        Raises:
+            LanceError: the write would reject the value.
+        """
+        return True
 
     @abstractmethod
     def write(self, value: Any, request: WriteRequest) -> lance_core.WriteResult | None:

@@ -6,9 +6,11 @@
     only in the output      when_not_matched              insert
     only in the table       when_not_matched_by_source    nothing; in a run of partitions only theirs count
 
-A merge that is tried again merges again. That gives what the last try alone would have given as long as it has every
-key of the earlier try and matched rows are updated; where it does not, `on_earlier_try` decides. An earlier try that
-commits while a merge runs is treated in the same way; a later one stops the merge.
+A run of partitions takes no row of another one away: a key that another partition has is rejected, before the commit.
+
+A merge that is tried again merges again. That gives what the last attempt alone would have given as long as it has
+every key of the earlier attempt and matched rows are updated; where it does not, `on_earlier_try` decides. An earlier
+attempt that commits while a merge runs is treated in the same way; a later one stops the merge.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ __all__ = [
     "check_keys",
     "commit_properties",
     "configure",
+    "confined_to",
     "may_insert",
     "merge_arrow",
     "merge_result",
@@ -66,6 +69,9 @@ def merge_arrow(table: pa.Table, request: WriteRequest) -> WriteResult:
     if output.when_not_matched_by_source == "delete":
         others = None if request.slices is None else request.slices.expression(dataset.schema)
         merge = merge.when_not_matched_by_source_delete(others)
+    within = confined_to(request)
+    if within is not None:
+        merge = merge.within(within)
     configure(request)
     before = dataset.version
     stats = merge.execute(table)
@@ -80,6 +86,11 @@ def merge_arrow(table: pa.Table, request: WriteRequest) -> WriteResult:
     )
 
 
+def confined_to(request: WriteRequest) -> lance_core.Slices | None:
+    """The partitions in which rows have to lie that a merge takes away; None for any."""
+    return request.slices if request.output.out_of_partition == "error" else None
+
+
 def commit_properties(request: WriteRequest) -> dict[str, str]:
     """The transaction properties of a merge."""
     message = request.output.commit_message
@@ -92,7 +103,7 @@ def commit_properties(request: WriteRequest) -> dict[str, str]:
 def configure(request: WriteRequest) -> None:
     """Set the entries of the table's configuration that it lacks, in a version of their own.
 
-    The merge begins with the version before, as its commit looks for other tries from there on.
+    The merge begins with the version before, as its commit looks for other attempts from there on.
     """
     existing = request.existing
     assert existing is not None
@@ -129,7 +140,7 @@ def may_insert(request: WriteRequest) -> None:
 
 
 def check_keys(table: pa.Table, key: Sequence[str]) -> None:
-    """Refuse a source that has a key twice, of which only one could win.
+    """Reject a source that has a key twice, of which only one could win.
 
     Raises:
         SchemaError: a column of the key is missing.
@@ -150,25 +161,25 @@ def check_keys(table: pa.Table, key: Sequence[str]) -> None:
 def merged(
     request: WriteRequest, keys: Callable[[], pa.Table], merge: Callable[[WriteRequest], WriteResult]
 ) -> WriteResult:
-    """Merge, and once more on top of each earlier try that lands meanwhile.
+    """Merge, and once more on top of each earlier attempt that lands meanwhile.
 
     Args:
         request: The merge.
-        keys: The keys of the rows that are to be merged; asked for only after an earlier try.
+        keys: The keys of the rows that are to be merged; asked for only after an earlier attempt.
         merge: Merges as a request says.
 
     Raises:
-        EarlierTryError: Merging on top of an earlier try gives another result than this try alone.
-        SupersededError: A later try has committed.
+        EarlierTryError: Merging on top of an earlier attempt gives another result than this attempt alone.
+        SupersededError: A later attempt has committed.
     """
     while True:
         if not undo_is_exact(request, keys):
             return adopted(request)
         try:
-            return merge(request)
+            return merge(request) if _replaces(request, keys) else replace(merge(request), replaced_versions=())
         except EarlierTryLandedError as error:
             write = request.write_try
-            assert write is not None  # else there are no tries
+            assert write is not None  # else there are no attempts
             # The commits before it were looked at; those after it will be when the merge that begins there commits.
             landed = lance_core.dataset(request.uri, error.version, storage_options=request.storage_options)
             write = replace(write, earlier=(*write.earlier, error.version))
@@ -179,7 +190,7 @@ def after_creation(request: WriteRequest) -> WriteRequest:
     """The merge into a table that somebody else has made since it was found that there is none.
 
     Raises:
-        SupersededError: A later try has committed.
+        SupersededError: A later attempt has committed.
     """
     existing = lance_core.dataset(request.uri, storage_options=request.storage_options)
     write = request.write_try
@@ -188,25 +199,25 @@ def after_creation(request: WriteRequest) -> WriteRequest:
         for version, one in found.items():
             if write.is_superseded_by(one.transaction_properties):
                 raise SupersededError(
-                    f"{request.uri}: version {version} was committed by a later try of the same write; nothing of this "
-                    "one was committed"
+                    f"{request.uri}: version {version} was committed by a later attempt of the same write; nothing of "
+                    "this one was committed"
                 )
         landed = existing.landed_attempts(write.token)
         if any(one.number > write.number for one in landed):
             raise SupersededError(
-                f"{request.uri}: version {landed[-1].version} was committed by a later try of the same write; nothing "
-                "of this one was committed"
+                f"{request.uri}: version {landed[-1].version} was committed by a later attempt of the same write; "
+                "nothing of this one was committed"
             )
         write = replace(write, earlier=tuple(sorted({*found, *(one.version for one in landed)})))
     return replace(request, existing=existing, mode="merge", write_try=write)
 
 
 def undo_is_exact(request: WriteRequest, keys: Callable[[], pa.Table]) -> bool:
-    """Whether merging again gives what the last try alone would have given.
+    """Whether merging again gives what the last attempt alone would have given.
 
     Args:
         request: The merge.
-        keys: The keys of the rows that are to be merged; asked for only after an earlier try.
+        keys: The keys of the rows that are to be merged; asked for only after an earlier attempt.
 
     Returns:
         False if it does not, and the earlier commit is to be kept.
@@ -228,10 +239,23 @@ def undo_is_exact(request: WriteRequest, keys: Callable[[], pa.Table]) -> bool:
         else f"keys, and lance/when_matched is {request.output.when_matched}"
     )
     raise EarlierTryError(
-        f"an earlier try of this write merged {why} into {request.uri} in version {write.earlier[-1]}. Nothing was "
+        f"an earlier attempt of this write merged {why} into {request.uri} in version {write.earlier[-1]}. Nothing was "
         f"written. Restore version {write.earlier[0] - 1} if nobody else has written since, or say by "
         "lance/on_earlier_try what to do: append merges on top of it, adopt keeps it"
     )
+
+
+def _replaces(request: WriteRequest, keys: Callable[[], pa.Table]) -> bool:
+    """Whether nothing of the earlier attempts stays that the last attempt alone would not have written."""
+    write, dataset = request.write_try, request.existing
+    if write is None or not write.earlier or dataset is None or write.on_earlier_try != "append":
+        return True
+    try:
+        return request.output.when_matched == "update" and not _only_of_earlier(
+            dataset, write.earlier, request.output.key, keys
+        )
+    except EarlierTryError:  # cleaned up
+        return False
 
 
 def adopted(request: WriteRequest) -> WriteResult:
@@ -254,14 +278,14 @@ def adopted(request: WriteRequest) -> WriteResult:
             deduplicated=True,
         )
     transaction = kept.read_transaction(kept.version)
-    assert transaction is not None  # the try was found by its properties
+    assert transaction is not None  # the attempt was found by its properties
     return WriteResult.of_transaction(kept, transaction, deduplicated=True)
 
 
 def _only_of_earlier(
     dataset: LanceDataset, versions: Sequence[int], key: Sequence[str], keys: Callable[[], pa.Table]
 ) -> int:
-    """The number of keys that only earlier tries inserted."""
+    """The number of keys that only earlier attempts inserted."""
     now = keys()
     left = 0
     for version in versions:
@@ -269,9 +293,9 @@ def _only_of_earlier(
             made = dataset.checkout_version(version)
         except VersionNotFoundError as error:
             raise EarlierTryError(
-                f"an earlier try of this write merged rows into {dataset.uri} in version {version}, which was cleaned "
-                "up, so that its keys are not known any more. Nothing was written. Say by lance/on_earlier_try what to "
-                "do: append merges on top of it"
+                f"an earlier attempt of this write merged rows into {dataset.uri} in version {version}, which was "
+                "cleaned up, so that its keys are not known any more. Nothing was written. Say by lance/on_earlier_try "
+                "what to do: append merges on top of it"
             ) from error
         transaction = made.read_transaction(version)
         operation: Any = None if transaction is None else transaction.operation

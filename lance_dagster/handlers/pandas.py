@@ -1,4 +1,4 @@
-"""pandas frames. The index is not a column: an index with a name is refused rather than lost."""
+"""pandas frames. The index is not a column: an index with a name is rejected rather than lost."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import pyarrow as pa
 
 from lance_core import WriteResult
 from lance_core.errors import SchemaError
-from lance_dagster.handlers.arrow_write import write_arrow
+from lance_dagster.handlers.arrow_write import check_arrow, write_arrow
 from lance_dagster.handlers.base import LanceTypeHandler, ReadRequest, WriteRequest
 from lance_dagster.handlers.pyarrow import read_table
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from lance_dagster.settings import TableSettings
+    from lance_dagster.tables.settings import TableSettings
 
 __all__ = ["PandasHandler"]
 
@@ -32,10 +32,14 @@ class PandasHandler(LanceTypeHandler):
         with _named_columns(value):
             return pa.Schema.from_pandas(value, preserve_index=False).remove_metadata()
 
+    def check(self, value: pd.DataFrame, request: WriteRequest) -> bool:
+        """Look at it by way of Arrow."""
+        table = _arrow(value)
+        return check_arrow([table], table.schema, request)
+
     def write(self, value: pd.DataFrame, request: WriteRequest) -> WriteResult | None:
         """Write it by way of Arrow."""
-        with _named_columns(value):
-            table = pa.Table.from_pandas(value, preserve_index=False).replace_schema_metadata(None)
+        table = _arrow(value)
         return write_arrow([table], table.schema, request)
 
     def load(self, request: ReadRequest) -> Any:
@@ -48,6 +52,11 @@ class PandasHandler(LanceTypeHandler):
         return schema.empty_table().to_pandas()
 
 
+def _arrow(frame: pd.DataFrame) -> pa.Table:
+    with _named_columns(frame):
+        return pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(None)
+
+
 _UNCONVERTIBLE = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError)
 
 
@@ -58,7 +67,7 @@ def _named_columns(frame: pd.DataFrame) -> Iterator[None]:
     Raises:
         SchemaError: a column holds values of several types, or of one that Arrow lacks, or cannot be stored otherwise.
     """
-    _refuse_unstorable(frame)
+    _reject_unstorable(frame)
     try:
         yield
     except _UNCONVERTIBLE as error:
@@ -82,7 +91,7 @@ def _unconvertible(frame: pd.DataFrame, error: Exception) -> SchemaError:
     return SchemaError(f"the frame cannot become an Arrow table: {error}")
 
 
-def _refuse_unstorable(frame: pd.DataFrame) -> None:
+def _reject_unstorable(frame: pd.DataFrame) -> None:
     named = [name for name in frame.index.names if name is not None]
     if named:
         raise SchemaError(f"the index {named} would be lost; make it a column with reset_index()")

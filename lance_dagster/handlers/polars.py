@@ -8,14 +8,14 @@ import pyarrow as pa
 
 from lance_core import WriteResult
 from lance_core.errors import UnsupportedError
-from lance_dagster.handlers.arrow_write import write_arrow
+from lance_dagster.handlers.arrow_write import check_arrow, write_arrow
 from lance_dagster.handlers.base import LanceTypeHandler, ReadRequest, WriteRequest
 from lance_dagster.handlers.pyarrow import read_table
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from lance_dagster.settings import TableSettings
+    from lance_dagster.tables.settings import TableSettings
 
 __all__ = ["PolarsHandler"]
 
@@ -27,6 +27,15 @@ class PolarsHandler(LanceTypeHandler):
         """The Arrow types that polars' columns become."""
         empty: pl.DataFrame = value.collect_schema().to_frame()
         return _to_arrow(empty).schema
+
+    def check(self, value: pl.DataFrame | pl.LazyFrame, request: WriteRequest) -> bool:
+        """Look at a frame; a lazy one is not computed for that."""
+        import polars as pl
+
+        if isinstance(value, pl.LazyFrame):
+            return True
+        table = _to_arrow(value)
+        return check_arrow([table], table.schema, request)
 
     def write(self, value: pl.DataFrame | pl.LazyFrame, request: WriteRequest) -> WriteResult | None:
         """Write it by way of Arrow."""

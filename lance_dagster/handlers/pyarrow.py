@@ -12,11 +12,11 @@ import pyarrow.dataset as pads
 
 from lance_core import WriteResult
 from lance_core.errors import UnsupportedError
-from lance_dagster.handlers.arrow_write import write_arrow
+from lance_dagster.handlers.arrow_write import check_arrow, write_arrow
 from lance_dagster.handlers.base import LanceTypeHandler, ReadRequest, WriteRequest
 
 if TYPE_CHECKING:
-    from lance_dagster.settings import TableSettings
+    from lance_dagster.tables.settings import TableSettings
 
 __all__ = ["DatasetHandler", "DuckDBHandler", "PyArrowHandler", "read_table"]
 
@@ -27,6 +27,10 @@ class PyArrowHandler(LanceTypeHandler):
     def arrow_schema(self, value: pa.Table | pa.RecordBatch | pa.RecordBatchReader) -> pa.Schema:
         """The value's own."""
         return value.schema
+
+    def check(self, value: pa.Table | pa.RecordBatch | pa.RecordBatchReader, request: WriteRequest) -> bool:
+        """Look at tables and batches; the batches of a reader come once."""
+        return isinstance(value, pa.RecordBatchReader) or check_arrow([value], value.schema, request)
 
     def write(
         self, value: pa.Table | pa.RecordBatch | pa.RecordBatchReader, request: WriteRequest
@@ -56,6 +60,10 @@ class DatasetHandler(LanceTypeHandler):
     def arrow_schema(self, value: Any) -> pa.Schema:
         """The dataset's own."""
         return value.schema
+
+    def check(self, value: Any, request: WriteRequest) -> bool:
+        """Scan it."""
+        return check_arrow(value.to_batches(), value.schema, request)
 
     def write(self, value: Any, request: WriteRequest) -> WriteResult | None:
         """Write the rows as they are scanned."""

@@ -11,11 +11,11 @@ import pyarrow as pa
 
 from lance_core import WriteResult
 from lance_core.errors import InvalidInputError, SchemaError
-from lance_dagster.handlers.arrow_write import refuse_outside, widen_nulls, write_arrow
+from lance_dagster.handlers.arrow_write import reject_outside, widen_nulls, write_arrow
 from lance_dagster.handlers.base import LanceTypeHandler, ReadRequest, WriteRequest
-from lance_dagster.handlers.merging import check_keys, commit_properties, configure, merged
+from lance_dagster.handlers.merging import check_keys, commit_properties, configure, confined_to, merged
 from lance_dagster.handlers.spark_cast import cast_in_job, lossy_values
-from lance_dagster.settings import TableSettings
+from lance_dagster.tables.settings import TableSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -55,6 +55,19 @@ class SparkHandler(LanceTypeHandler):
         """The Arrow types of the columns, for partitions and for messages."""
         return pa.schema([pa.field(field.name, _arrow_type(field.dataType)) for field in value.schema])
 
+    def check(self, value: DataFrame, request: WriteRequest) -> bool:
+        """Look for rows, and at their partitions and keys, by jobs over these columns."""
+        output, slices, value = request.output, request.slices, with_known_types(value, request)
+        if output.empty_output != "write" and value.isEmpty():
+            if output.empty_output == "skip":
+                return False
+            raise InvalidInputError("the output has no rows, and empty_output is error")
+        if slices is not None and output.out_of_partition == "error":
+            reject_outside(value.select(*slices.columns).distinct().toArrow(), slices, request.uri)
+        if output.write_mode == "merge":
+            _reject_twice(value, output.key)
+        return True
+
     def write(self, value: DataFrame, request: WriteRequest) -> WriteResult | None:
         """Write it: one Spark job, then one commit."""
         value = with_known_types(value, request)
@@ -67,8 +80,8 @@ class SparkHandler(LanceTypeHandler):
     def _write_or_merge(self, value: DataFrame, request: WriteRequest) -> WriteResult | None:
         if request.mode == "merge" or (request.mode == "create" and request.output.write_mode == "merge"):
             return _merge(value, request)
-        if request.output.write_mode == "merge":  # a table that only earlier tries made is overwritten
-            _refuse_twice(value, request.output.key)
+        if request.output.write_mode == "merge":  # a table that only earlier attempts made is overwritten
+            _reject_twice(value, request.output.key)
         try:
             return self._write(value, request)
         except SchemaError:
@@ -85,6 +98,7 @@ class SparkHandler(LanceTypeHandler):
             request.uri,
             mode=request.mode,
             slices=request.slices,
+            require_empty=request.require_empty,
             cluster=request.output.cluster,
             outside=request.output.out_of_partition,
             vector_columns={**_vectors(value, request), **request.output.vector_columns} or None,
@@ -182,7 +196,7 @@ def _merge(value: DataFrame, request: WriteRequest) -> WriteResult | None:
         table = value.toArrow()
         return write_arrow([table], table.schema, request)
     if slices is not None and output.out_of_partition == "error":
-        refuse_outside(value.select(*slices.columns).distinct().toArrow(), slices, request.uri)
+        reject_outside(value.select(*slices.columns).distinct().toArrow(), slices, request.uri)
 
     def merge(asked: WriteRequest) -> WriteResult:
         if asked.existing is not None:
@@ -196,6 +210,7 @@ def _merge(value: DataFrame, request: WriteRequest) -> WriteResult | None:
             when_not_matched_by_source="delete" if output.when_not_matched_by_source == "delete" else None,
             transaction_properties=commit_properties(asked),
             storage_options=asked.storage_options,
+            within=confined_to(asked),
             write_try=asked.write_try,
             read_version=asked.read_version,
             identity=asked.identity,
@@ -206,8 +221,8 @@ def _merge(value: DataFrame, request: WriteRequest) -> WriteResult | None:
     return merged(request, lambda: value.select(*output.key).toArrow(), merge)
 
 
-def _refuse_twice(value: DataFrame, key: Sequence[str]) -> None:
-    """Refuse a source that has a key twice, as `check_keys` does; no more than one key comes here.
+def _reject_twice(value: DataFrame, key: Sequence[str]) -> None:
+    """Reject a source that has a key twice, as `check_keys` does; no more than one key comes here.
 
     Keys are equal as in the merges of `pyspark_lance`: a NaN equals a NaN, a null equals nothing.
     """

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     import lance_core
-    from lance_dagster.policy import LanceMaintenancePolicy  # the reports of Pipes measure without Dagster
+    from lance_dagster.health.policy import LanceMaintenancePolicy  # the reports of Pipes measure without Dagster
 
 __all__ = ["TableHealth", "deleted_fraction", "measure"]
 

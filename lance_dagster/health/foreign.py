@@ -14,8 +14,8 @@ from typing import Any
 import dagster as dg
 
 from lance_dagster._context import definition_metadata, is_external_asset
-from lance_dagster.policy import MAINTENANCE_KEY
-from lance_dagster.tables import TableRef
+from lance_dagster.health.policy import MAINTENANCE_KEY
+from lance_dagster.tables.refs import TableRef
 
 __all__ = ["described", "is_foreign"]
 

@@ -1,4 +1,4 @@
-"""`LanceMaintenancePolicy`: the steps of upkeep, and the thresholds from which a table needs it.
+"""`LanceMaintenancePolicy`: the steps of maintenance, and the thresholds from which a table needs it.
 
 The policy of a job is changed for one asset by its metadata `lance/maintenance`, a mapping of fields of the policy (or
 a policy, which takes its place; or False: the table is left alone), and for one run by the configuration of the run, in
@@ -11,9 +11,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import dagster as dg
+
+from lance_dagster.tables.settings_keys import meant
 
 __all__ = ["MAINTENANCE_KEY", "LanceMaintenancePolicy", "parse_age", "policy_of"]
 
@@ -32,7 +34,7 @@ _SECONDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class LanceMaintenancePolicy:
-    """The steps of upkeep, and the thresholds from which a table needs it.
+    """The steps of maintenance, and the thresholds from which a table needs it.
 
     Attributes:
         target_rows_per_fragment: Fragments with fewer rows are small, and merged with their neighbours; None for the
@@ -50,7 +52,7 @@ class LanceMaintenancePolicy:
         max_parallel_tasks: Rewrites that run at a time; None lets the executor of the job decide.
         dry_run: Only report what would be done.
         max_small_fragments: With more small fragments than this a table needs upkeep.
-        max_versions: With more versions than this, or more since the last upkeep, a table needs it.
+        max_versions: With more versions than this, or more since the last maintenance, a table needs it.
 
     Raises:
         ValueError: a value means nothing.
@@ -68,8 +70,19 @@ class LanceMaintenancePolicy:
     max_versions: int = 50
     target_bytes_per_fragment: int | None = None
 
+    def __new__(cls, *_: Any, **given: Any) -> Self:
+        """Reject arguments that there are not, with the nearest that there is."""
+        known = [one.name for one in fields(cls)]
+        unknown = [name for name in given if name not in known]
+        if unknown:
+            raise TypeError(
+                f"LanceMaintenancePolicy has no argument {unknown[0]!r}; it has {', '.join(known)}"
+                f"{meant(unknown[0], known)}"
+            )
+        return object.__new__(cls)
+
     def __post_init__(self) -> None:
-        """Refuse invalid values."""
+        """Reject invalid values."""
         for name in (
             "target_rows_per_fragment",
             "target_bytes_per_fragment",
@@ -118,7 +131,7 @@ class LanceMaintenancePolicy:
         if unknown:
             raise dg.DagsterInvalidDefinitionError(
                 f"{where}: {', '.join(map(repr, unknown))} is no field of a LanceMaintenancePolicy; there are "
-                f"{', '.join(known)}"
+                f"{', '.join(known)}{meant(unknown[0], known)}"
             )
         try:
             return replace(self, **overrides)

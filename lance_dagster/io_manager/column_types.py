@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from lance_core.errors import InvalidInputError, SchemaError
 from lance_core.maintenance import change_type
 from lance_dagster.handlers.exact_cast import CastRejectedError, can_cast, cast_exactly, first_failing, shown
-from lance_dagster.history import TYPE_KEY
+from lance_dagster.lineage.history import TYPE_KEY
 
 if TYPE_CHECKING:
     import lance_core
@@ -35,6 +35,25 @@ _NAMES: Final = (
     *(f"duration[{unit}]" for unit in ("s", "ms", "us", "ns")),
     *("time32[s]", "time32[ms]", "time64[us]", "time64[ns]"),
 )
+_SQL_NAMES: Final = {
+    "boolean": "bool",
+    "tinyint": "int8",
+    "smallint": "int16",
+    **dict.fromkeys(("integer", "int"), "int32"),
+    **dict.fromkeys(("bigint", "long"), "int64"),
+    **{f"{name} unsigned": kind for name, kind in (("smallint", "uint16"), ("int", "uint32"), ("bigint", "uint64"))},
+    "real": "float32",
+    **dict.fromkeys(("double precision", "number"), "float64"),
+    **dict.fromkeys(("text", "varchar", "char", "str"), "string"),
+    **dict.fromkeys(("blob", "bytea", "varbinary"), "binary"),
+    **dict.fromkeys(("timestamp", "datetime"), "timestamp[us]"),
+    **dict.fromkeys(("timestamptz", "timestamp with time zone"), "timestamp[us, tz=UTC]"),
+    "time": "time64[us]",
+    **dict.fromkeys(("decimal", "numeric"), "decimal128(10, 2)"),
+}
+"""Types as SQL calls them, where pyarrow has another name for them."""
+_ALIASES: Final = ("double", "float", "halffloat", "utf8", "large_utf8", "string_view", "binary_view")
+"""Other spellings that pyarrow takes."""
 _ZONED: Final = re.compile(r"timestamp\[(s|ms|us|ns), ?(?:tz=)?([^\]]+)\]")
 _DECIMAL: Final = re.compile(r"decimal(128|256)?\((\d+), ?(-?\d+)\)")
 _LIST: Final = re.compile(r"(large_)?list<(?:\w+: ?)?(.+)>")
@@ -60,7 +79,9 @@ def parse_type(name: str) -> pa.DataType:
     try:
         return pa.type_for_alias(text)
     except ValueError:
-        near = get_close_matches(text.lower(), _NAMES, n=1, cutoff=0.4)
+        plain = " ".join(text.lower().split())
+        sql = get_close_matches(plain, _SQL_NAMES, n=1, cutoff=0.9)
+        near = [_SQL_NAMES[one] for one in sql] or get_close_matches(plain, (*_NAMES, *_ALIASES), n=1, cutoff=0.4)
         hint = f"; is {near[0]!r} meant?" if near else ""
         raise InvalidInputError(
             f"{name!r} is no type of a column: it is one of {', '.join(_NAMES)}, timestamp[us, tz=UTC], "

@@ -7,11 +7,12 @@ lance_core nor pyspark.
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
-from pydantic import ConfigDict, Field, field_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
-from lance_dagster.branching import BranchPolicy
-from lance_dagster.location import checked_root
-from lance_dagster.settings import (
+from lance_dagster.tables.arguments import FOREIGN_ARGUMENTS, reject_unknown_arguments
+from lance_dagster.tables.branch_policy import BranchPolicy
+from lance_dagster.tables.location import checked_root
+from lance_dagster.tables.settings import (
     LoadType,
     OnEarlierTry,
     OutputSettings,
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lance_dagster.handlers.base import LanceTypeHandler
-    from lance_dagster.table_io_manager import LanceTableIOManager
-    from lance_dagster.tables import TableRoot
+    from lance_dagster.io_manager.manager import LanceTableIOManager
+    from lance_dagster.tables.refs import TableRoot
 
 __all__ = ["LanceIOManager"]
 
@@ -37,8 +38,8 @@ class LanceIOManager(dg.ConfigurableIOManagerFactory["LanceTableIOManager"]):
     Takes and gives Spark DataFrames (classic and Connect), pyarrow tables and readers, pandas and polars frames.
     A run of some partitions replaces the rows of exactly these partitions, in one commit; the asset's metadata
     `partition_expr` names the column, or for several dimensions `{dimension: column}`. Each commit carries the run in
-    its transaction properties. A write that is tried again takes the place of the try before it: what the last try was
-    given is what the table holds, once.
+    its transaction properties. A write that is tried again takes the place of the attempt before it: what the last
+    attempt was given is what the table holds, once.
 
     Example:
         ```python
@@ -85,8 +86,8 @@ class LanceIOManager(dg.ConfigurableIOManagerFactory["LanceTableIOManager"]):
     on_earlier_try: OnEarlierTry = Field(
         default="replace",
         description=(
-            "What a retry of an append does if rows that an earlier try added cannot be told from others any more. "
-            "replace: fails and says what can be done. adopt: keeps the earlier try's commit. append: adds its rows."
+            "What a retry of an append does if rows that an earlier attempt added cannot be told from others any more. "
+            "replace: fails and names the remedies. adopt: keeps the earlier attempt's commit. append: adds its rows."
         ),
     )
     read: ReadMode = Field(
@@ -143,6 +144,12 @@ class LanceIOManager(dg.ConfigurableIOManagerFactory["LanceTableIOManager"]):
         ),
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _check_arguments(cls, values: Any) -> Any:
+        reject_unknown_arguments(cls, values, foreign=FOREIGN_ARGUMENTS)
+        return values
+
     @field_validator("root_uri", mode="before")
     @classmethod
     def _check_root(cls, value: object) -> object:
@@ -197,6 +204,6 @@ class LanceIOManager(dg.ConfigurableIOManagerFactory["LanceTableIOManager"]):
 
     def create_io_manager(self, context: dg.InitResourceContext) -> "LanceTableIOManager":  # noqa: ARG002 - Dagster's signature
         """Called by Dagster for each process that runs steps."""
-        from lance_dagster.table_io_manager import LanceTableIOManager  # noqa: PLC0415 - heavy imports at first use
+        from lance_dagster.io_manager.manager import LanceTableIOManager  # noqa: PLC0415 - heavy imports at first use
 
         return LanceTableIOManager(self.settings())

@@ -16,9 +16,9 @@ import dagster as dg
 import lance_core
 from lance_core.errors import DatasetNotFoundError
 from lance_dagster._context import process_executor
-from lance_dagster.history import several
-from lance_dagster.location import SHARED_KEY, is_shared, locate_table
-from lance_dagster.settings import TableSettings
+from lance_dagster.lineage.history import several
+from lance_dagster.tables.location import SHARED_KEY, is_shared, locate_table
+from lance_dagster.tables.settings import TableSettings
 
 __all__ = ["ASSET_KEY", "check_old_place", "check_owner", "owner_of"]
 
@@ -125,7 +125,7 @@ def check_old_place(
         )
 
 
-def refuse_memory_of_another_process(context: dg.OutputContext | dg.InputContext, settings: TableSettings) -> None:
+def reject_memory_of_another_process(context: dg.OutputContext | dg.InputContext, settings: TableSettings) -> None:
     """Reject tables in memory where each step has a process, and a memory, of its own.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The properties that tie commits to runs, and the replacement of earlier tries.
+"""The properties that tie commits to runs, and the replacement of earlier attempts.
 
 Each commit carries, in the transaction properties of the table itself:
 
@@ -11,11 +11,11 @@ Each commit carries, in the transaction properties of the table itself:
     lance.write_try          number of the run in the Dagster instance, and of the attempt in the run: "17.2"
 
 The token is the same in every retry and every re-execution of one write, and in no other. The rule: the table holds the
-rows of the last try, once.
+rows of the last attempt, once.
 
-    first try of a first run      write; the commit looks for other tries among the versions that land meanwhile
+    first attempt of a first run      write; the commit looks for other attempts among the versions that land meanwhile
     retry or re-execution         look for the token in the table's history, back to the root run's creation
-        found, of a later try     stop: this one comes too late
+        found, of a later attempt     stop: this one comes too late
         found, of this run, or    its rows are replaced: overwrite does so by itself, append takes them out in the same
         of one that did not       commit
         end well
@@ -48,9 +48,18 @@ from lance_core.errors import (
     SupersededError,
 )
 from lance_dagster._context import RunFacts, run_created_at, run_succeeded
-from lance_dagster.settings import TableSettings
+from lance_dagster.tables.settings import TableSettings
 
-__all__ = ["CommitTags", "EarlierTries", "commit_tags", "find_earlier_tries", "made_by", "named", "refuse_missing"]
+__all__ = [
+    "CommitTags",
+    "EarlierTries",
+    "commit_tags",
+    "find_earlier_tries",
+    "listed_keys",
+    "made_by",
+    "named",
+    "reject_missing",
+]
 
 PREFIX = "dagster."
 TOKEN_KEY = "dagster.write_token"  # noqa: S105 - the name of a property
@@ -69,7 +78,7 @@ class CommitTags:
     Attributes:
         properties: The transaction properties, the token among them.
         token: The write token; None outside of a run, where each write is one of its own.
-        number: The number of the try.
+        number: The number of the attempt.
     """
 
     properties: dict[str, str]
@@ -78,11 +87,11 @@ class CommitTags:
 
     @property
     def of_run(self) -> dict[str, str]:
-        """The properties of a commit that the run makes beside its write, such as an index: no try of the write."""
+        """The properties of a commit that the run makes beside its write, such as an index: no attempt of the write."""
         return {key: self.properties[key] for key in _OF_RUN if key in self.properties}
 
     def write_try(self, **choices: Any) -> lance_core.WriteTry | None:
-        """The try as the commit takes it; `choices` are further fields of it."""
+        """The attempt as the commit takes it; `choices` are further fields of it."""
         if self.token is None:
             return None
         note = self.properties.get("dagster.run_id", "")
@@ -91,7 +100,7 @@ class CommitTags:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EarlierTries:
-    """The commits of earlier tries of a write, which this one replaces.
+    """The commits of earlier attempts of a write, which this one replaces.
 
     Attributes:
         found: Their transactions by version, newest first.
@@ -131,7 +140,7 @@ def commit_tags(
     asset = asset_key.to_user_string()
     properties = {"asset_key": asset, "code_version": code_version}
     if keys is not None:
-        properties |= {"partition_keys": _shortened(keys), "partition_hash": _sha256(keys)}
+        properties |= {"partition_keys": listed_keys(keys), "partition_hash": _sha256(keys)}
     if facts is None:
         return CommitTags(properties=_prefixed(properties), token=None)
     token = _sha256(json.dumps([facts.root_run_id, asset, output_name, keys]))
@@ -150,7 +159,7 @@ def commit_tags(
 def find_earlier_tries(
     context: dg.OutputContext, dataset: lance_core.LanceDataset, tags: CommitTags, facts: RunFacts | None
 ) -> EarlierTries:
-    """Find the commits of earlier tries of a write.
+    """Find the commits of earlier attempts of a write.
 
     Args:
         context: The output's context, to ask the Dagster instance about earlier runs.
@@ -159,7 +168,7 @@ def find_earlier_tries(
         facts: The run.
 
     Raises:
-        SupersededError: A later try has committed already.
+        SupersededError: A later attempt has committed already.
     """
     write = tags.write_try()
     if facts is None or write is None or not facts.is_retry:
@@ -173,7 +182,7 @@ def find_earlier_tries(
         run_id = properties.get("dagster.run_id", "")
         if write.is_superseded_by(properties):
             raise SupersededError(
-                f"version {version} of {dataset.uri} was committed by a later try of this write, attempt "
+                f"version {version} of {dataset.uri} was committed by a later attempt of this write, attempt "
                 f"{properties.get('dagster.attempt')} of run {run_id}; nothing was written"
             )
         if run_id == facts.run_id or not run_succeeded(context, run_id):
@@ -182,7 +191,7 @@ def find_earlier_tries(
     for one in dataset.landed_attempts(write.token):
         if one.number > write.number:
             raise SupersededError(
-                f"version {one.version} of {dataset.uri} was committed by a later try of this write, in run "
+                f"version {one.version} of {dataset.uri} was committed by a later attempt of this write, in run "
                 f"{one.note}; nothing was written"
             )
         if one.version not in found and (one.note == facts.run_id or not run_succeeded(context, one.note)):
@@ -193,7 +202,7 @@ def find_earlier_tries(
 def _undecided(
     dataset: lance_core.LanceDataset, write: lance_core.WriteTry, facts: RunFacts, missing: Sequence[int]
 ) -> list[int]:
-    """The versions that may have been an earlier try's: the table took no note yet, and no first try came after."""
+    """The versions that may have been an earlier attempt's: not noted by the table, and no first attempt came after."""
     known_after = dataset.known_after("attempts")
     firsts = [
         one.version
@@ -204,17 +213,17 @@ def _undecided(
     return [version for version in missing if version > begins and (known_after is None or version <= known_after)]
 
 
-def refuse_missing(tries: EarlierTries, uri: str) -> None:
-    """Refuse to append or merge when it cannot be known what earlier tries have added.
+def reject_missing(tries: EarlierTries, uri: str) -> None:
+    """Reject to append or merge when it cannot be known what earlier attempts have added.
 
     Raises:
         EarlierTryError: Versions were cleaned up that may be theirs.
     """
     if tries.missing:
         raise EarlierTryError(
-            f"version {max(tries.missing)} of {uri} was cleaned up: whether an earlier try of this write added rows in "
-            'it is not known. Look, and then say by on_earlier_try ("append", "adopt"), or the metadata '
-            "lance/on_earlier_try of the asset, that the rows of this try are to be added"
+            f"version {max(tries.missing)} of {uri} was cleaned up: whether an earlier attempt of this write added "
+            'rows in it is not known. Look, and then say by on_earlier_try ("append", "adopt"), or the metadata '
+            "lance/on_earlier_try of the asset, that the rows of this attempt are to be added"
         )
 
 
@@ -253,7 +262,7 @@ def _prefixed(properties: dict[str, str | None]) -> dict[str, str]:
     return {PREFIX + key: value for key, value in properties.items() if value is not None}
 
 
-def _shortened(keys: str) -> str:
+def listed_keys(keys: str) -> str:
     """The JSON list itself, or a description of it when it is longer than 4 KiB."""
     if len(keys.encode()) <= _MAX_PARTITION_KEYS_BYTES:
         return keys

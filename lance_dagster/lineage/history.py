@@ -4,7 +4,7 @@ Everything is read from the manifests and the transactions in them, without Dags
 
     operation                                     changes rows   who
     ReserveFragments                              no             bookkeeping of a rewrite; left out of every list
-    Rewrite, CreateIndex                          no             upkeep, whoever does it
+    Rewrite, CreateIndex                          no             maintenance, whoever does it
     UpdateConfig, UpdateBases                     no             somebody
     all others                                    yes            somebody
 """
@@ -12,13 +12,13 @@ Everything is read from the manifests and the transactions in them, without Dags
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
-from lance_dagster.read_inputs import INPUT_PREFIX
+from lance_dagster.lineage.step_inputs import INPUT_PREFIX
 
 if TYPE_CHECKING:
     import lance_core
@@ -35,6 +35,7 @@ __all__ = [
     "data_version_of",
     "input_record",
     "last_data_change",
+    "partitions_of",
     "read_history",
     "several",
     "undo_after",
@@ -48,6 +49,9 @@ DATA_VERSION_KEY: Final = "dagster.data_version"
 PROMOTION_RUN_KEY: Final = "dagster.promotion_run_id"
 _AHEAD: Final = 8
 """Versions that are read at once where most of them will be."""
+_PROMOTED_KEY: Final = "promoted_from"
+_SHORTENED: Final = '{"count": '
+"""How a list of partition keys begins that was too long to be named."""
 _MESSAGE_KEY: Final = "__lance_commit_message"
 _BOOKKEEPING: Final = "ReserveFragments"
 _UPKEEP: Final = frozenset({"Rewrite", "CreateIndex", _BOOKKEEPING})
@@ -152,7 +156,10 @@ class TableVersion:
             told = json.loads(text)
         except ValueError:
             return [text]
-        return told if isinstance(told, list | dict) else [text]
+        if isinstance(told, list):  # a promotion joins lists, and puts what is shortened beside them as text
+            shortened = [one for one in told if isinstance(one, str) and one.startswith(_SHORTENED)]
+            return json.loads(shortened[0]) if shortened else told
+        return told if isinstance(told, dict) else [text]
 
     @property
     def inputs(self) -> list[TableInput]:
@@ -166,12 +173,14 @@ class TableVersion:
 
     @property
     def undid(self) -> str | None:
-        """The run whose change it took back."""
-        return self.properties.get(UNDO_KEY)
+        """The run whose change it took back; a promotion tells only what was taken back on its branch."""
+        return None if _PROMOTED_KEY in self.properties else self.properties.get(UNDO_KEY)
 
     @property
     def undone_versions(self) -> list[int]:
-        """The versions whose changes it took back."""
+        """The versions whose changes it took back; those that a promotion names are versions of its branch."""
+        if _PROMOTED_KEY in self.properties:
+            return []
         try:
             found = json.loads(self.properties.get(UNDONE_VERSIONS_KEY, "[]"))
         except ValueError:
@@ -182,6 +191,11 @@ class TableVersion:
     def changes_rows(self) -> bool:
         """Whether rows or columns may differ from the version before."""
         return self.operation not in _KEEPS_ROWS
+
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether the rows are the same as in the version before, whatever its columns are."""
+        return self.operation in _KEEPS_ROWS or TYPE_KEY in self.properties
 
     @property
     def is_upkeep(self) -> bool:
@@ -294,6 +308,14 @@ def last_data_change(dataset: lance_core.LanceDataset) -> int:
 def data_version_of(dataset: lance_core.LanceDataset) -> str:
     """The data version of a table as it is."""
     return data_version(dataset.root_uri, last_data_change(dataset), dataset.branch)
+
+
+def partitions_of(made: Sequence[TableVersion]) -> Any:
+    """The partitions that versions wrote together, as `TableVersion.partitions` has them; None if one says none."""
+    named = [one.partitions for one in made]
+    if not all(isinstance(keys, list) for keys in named):
+        return next((keys for keys in named if isinstance(keys, dict)), None) if None not in named else None
+    return sorted({str(key) for keys in named for key in keys})
 
 
 def input_record(read: TableInput) -> dict[str, Any]:

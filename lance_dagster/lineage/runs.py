@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import lance_core
 from lance_core.errors import DatasetNotFoundError, LanceError
-from lance_dagster.history import TableVersion, input_record, read_history, several
-from lance_dagster.names import RESERVED_FOLDER
+from lance_dagster.lineage.history import TableVersion, input_record, read_history, several
+from lance_dagster.tables.names import RESERVED_FOLDER
 
 __all__ = ["NoSuchRunError", "find_run", "find_tables", "lineage", "open_branches", "versions_of_run"]
 
@@ -51,7 +51,7 @@ def find_run(tables: Iterable[lance_core.LanceDataset], beginning: str, *, where
     Raises:
         NoSuchRunError: there is none, or there are several.
     """
-    found: set[str] = set()
+    tables, found = list(tables), set[str]()
     for table in tables:
         for branch in open_branches(table):
             for one in read_history(branch, count_changes=False, ahead=_AHEAD):
@@ -65,7 +65,14 @@ def find_run(tables: Iterable[lance_core.LanceDataset], beginning: str, *, where
     if found:
         listed = ", ".join(sorted(found)[:_SHOWN])
         raise NoSuchRunError(f"several runs begin with {beginning!r}: {listed}; give more of the id")
-    raise NoSuchRunError(f"no such run: no commit of {where} names a run {beginning!r}")
+    raise NoSuchRunError(f"no such run: no commit of {where} names a run {beginning!r}{_cleaned_up(tables)}")
+
+
+def _cleaned_up(tables: Iterable[lance_core.LanceDataset]) -> str:
+    """For messages: which tables have lost versions, whose runs cannot be known."""
+    oldest = {table.root_uri: table.version_refs()[0]["version"] for table in tables}
+    cleaned = [f"{uri} before {version}" for uri, version in sorted(oldest.items()) if version > 1]
+    return f"; versions were cleaned up, with the names of their runs: {', '.join(cleaned)}" if cleaned else ""
 
 
 def open_branches(table: lance_core.LanceDataset) -> Iterator[lance_core.LanceDataset]:

@@ -26,17 +26,17 @@ from lance_dagster._context import (
     run_began,
     run_facts,
 )
-from lance_dagster.branching import branch_of_run
-from lance_dagster.filters import LanceFilter
 from lance_dagster.handlers import Loading
 from lance_dagster.handlers.base import ReadRequest
-from lance_dagster.history import undo_after
-from lance_dagster.location import TableLocation
-from lance_dagster.partitions import plan_partitions
-from lance_dagster.recorded_versions import equal_version, recorded_version
-from lance_dagster.settings import INPUT_PINS, TableSettings, check_input, moment_of
-from lance_dagster.settings_keys import plain_metadata
-from lance_dagster.tables import branch_for_reading
+from lance_dagster.lineage.history import undo_after
+from lance_dagster.loading.recorded_versions import equal_version, recorded_version
+from lance_dagster.tables.branch_policy import branch_of_run
+from lance_dagster.tables.filters import LanceFilter
+from lance_dagster.tables.location import TableLocation
+from lance_dagster.tables.partitions import plan_partitions
+from lance_dagster.tables.refs import branch_for_reading
+from lance_dagster.tables.settings import INPUT_PINS, TableSettings, check_input, moment_of
+from lance_dagster.tables.settings_keys import plain_metadata
 
 __all__ = ["MissingInputError", "read_requests", "wanted_columns", "wanted_rows"]
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import dagster as dg
 
-from lance_dagster.reporting import branch_of_event
+from lance_dagster.events.reporting import branch_of_event
 
 if TYPE_CHECKING:
     import lance_core
@@ -62,7 +62,7 @@ def equal_version(dataset: lance_core.LanceDataset, version: int) -> lance_core.
         dataset: The table.
         version: The version that is gone.
     """
-    from lance_dagster.history import read_history  # noqa: PLC0415 - heavy imports at first use
+    from lance_dagster.lineage.history import read_history  # noqa: PLC0415 - heavy imports at first use
 
     later = [one["version"] for one in dataset.version_refs() if one["version"] > version]
     if not later:

@@ -1,4 +1,4 @@
-"""`build_maintenance_job`: the upkeep of tables as a Dagster job.
+"""`build_maintenance_job`: the maintenance of tables as a Dagster job.
 
     plan ──tasks──> rewrite (mapped, tried again) ──┐
       └──tables──────────────────────────────────> tables ──one per table──> commit > materialize_deletions
@@ -8,8 +8,8 @@
 `plan` reads manifests only; tables that need nothing end there. An error with one table is passed on as text until
 `report` fails with it, so that the other tables are finished; `summarize` then fails with all errors.
 
-The work is reported as observations: upkeep changes no row, so that it materializes nothing, moves no data version, and
-triggers nothing downstream.
+The work is reported as observations: maintenance changes no row, so that it materializes nothing, moves no data
+version, and triggers nothing downstream.
 """
 
 import time
@@ -22,15 +22,15 @@ import dagster as dg
 from pydantic import ConfigDict, Field
 
 from lance_dagster._context import job_beside_resources
-from lance_dagster.foreign import described, is_foreign
-from lance_dagster.names import mapping_key
-from lance_dagster.policy import LanceMaintenancePolicy, policy_of
-from lance_dagster.settings import partition_columns
-from lance_dagster.tables import TableLike, TableRef, TableRoot, table_refs, table_root
+from lance_dagster.health.foreign import described, is_foreign
+from lance_dagster.health.policy import LanceMaintenancePolicy, policy_of
+from lance_dagster.tables.names import checked_job_name, mapping_key
+from lance_dagster.tables.refs import TableLike, TableRef, TableRoot, table_refs, table_root
+from lance_dagster.tables.settings import partition_columns
 
 if TYPE_CHECKING:
     import lance_core
-    from lance_dagster.upkeep import Rewriter, Upkeep
+    from lance_dagster.maintenance.steps import Rewriter, Upkeep
 
 __all__ = ["ORDER_TAG", "TABLES_KEY", "MaintenanceConfig", "build_maintenance_job"]
 
@@ -94,7 +94,7 @@ class _Job:
 
     def rewriter(self, context: dg.OpExecutionContext, asset: str) -> "Rewriter":
         """The rewriter that runs tasks in a step."""
-        from lance_dagster import upkeep  # noqa: PLC0415 - code locations load without lance_core
+        from lance_dagster.maintenance import steps as upkeep  # noqa: PLC0415 - code locations load without lance_core
 
         if self.engine == "process":
             return upkeep.run_here
@@ -134,6 +134,7 @@ def build_maintenance_job(
     chosen = LanceMaintenancePolicy() if policy is None else policy
     if engine not in ("process", "spark"):
         raise ValueError(f'engine must be "process" or "spark", not {engine!r}')
+    checked_job_name(name, "build_maintenance_job: name")
     refs = table_refs(tables)
     for ref in refs:
         policy_of(chosen, ref.metadata, where=f"asset {ref.name}")
@@ -190,11 +191,12 @@ def _plan_op(job: _Job) -> dg.OpDefinition:
     )
     def plan(context: dg.OpExecutionContext, config: MaintenanceConfig) -> Iterator[Any]:
         changed = job.policy.changed(config.overrides(), where="configuration of the run")
-        surveyed: dict[str, Any] = {"due": [], "healthy": [], "absent": [], "dry run": [], "policy": changed.to_dict()}
+        surveyed: dict[str, Any] = {"due": [], "healthy": [], "absent": [], "left alone": [], "dry run": []}
+        surveyed["policy"] = changed.to_dict()
         for ref in _chosen(job, context, config):
             found, tasks = _survey(job, context, ref, config.overrides())
-            if found is None:
-                surveyed["absent"].append(ref.name)
+            if isinstance(found, str):
+                surveyed[found].append(ref.name)
             elif not found.error and (found.resolved.dry_run or not found.is_due):
                 kind = "dry run" if found.resolved.dry_run else "healthy"
                 context.log_event(_observation(found, kind, found.before, found.health))
@@ -222,9 +224,9 @@ def _chosen(job: _Job, context: dg.OpExecutionContext, config: MaintenanceConfig
 
 def _survey(
     job: _Job, context: dg.OpExecutionContext, ref: TableRef, overrides: Mapping[str, Any]
-) -> "tuple[Upkeep | None, list[str]]":
-    """The survey of a table; None for a table that does not exist or is excluded."""
-    from lance_dagster import upkeep  # noqa: PLC0415 - heavy imports at first use
+) -> "tuple[Upkeep | Literal['absent', 'left alone'], list[str]]":
+    """The survey of a table, and its tasks; one without a version is absent, one that is excluded is left alone."""
+    from lance_dagster.maintenance import steps as upkeep  # noqa: PLC0415 - heavy imports at first use
 
     root, where = job.root(context), f"asset {ref.name}"
     if is_foreign(ref, context):
@@ -232,17 +234,17 @@ def _survey(
             "%s is left alone: others write it, as it is an external or observable asset here; metadata "
             "lance/maintenance with True or a policy has it maintained all the same", where
         )  # fmt: skip
-        return None, []
+        return "left alone", []
     policy = policy_of(job.policy, ref.metadata, where=where)
     if policy is None:
         context.log.info("%s is left alone: its metadata says so", where)
-        return None, []
+        return "left alone", []
     started = time.monotonic()
     try:
         dataset = root.open_or_none(ref)
         if dataset is None:
             context.log.info("%s has no table yet at %s; passed over", where, root.locate(ref).uri)
-            return None, []
+            return "absent", []
         found, tasks = upkeep.survey(
             dataset,
             ref.name,
@@ -341,7 +343,7 @@ def _step_op(job: _Job, step: str, work: Work, description: str) -> dg.OpDefinit
 
 
 def _commit(job: _Job, context: dg.OpExecutionContext, dataset: "lance_core.LanceDataset", table: "Upkeep") -> None:
-    from lance_dagster import upkeep  # noqa: PLC0415 - heavy imports at first use
+    from lance_dagster.maintenance import steps as upkeep  # noqa: PLC0415 - heavy imports at first use
 
     if table.num_tasks:
         upkeep.commit(dataset, table, _properties(context, table, dataset), rewriter=job.rewriter(context, table.asset))
@@ -350,14 +352,14 @@ def _commit(job: _Job, context: dg.OpExecutionContext, dataset: "lance_core.Lanc
 def _materialize(
     job: _Job, context: dg.OpExecutionContext, dataset: "lance_core.LanceDataset", table: "Upkeep"
 ) -> None:
-    from lance_dagster import upkeep  # noqa: PLC0415 - heavy imports at first use
+    from lance_dagster.maintenance import steps as upkeep  # noqa: PLC0415 - heavy imports at first use
 
     rewriter = job.rewriter(context, table.asset)
     upkeep.materialize_deletions(dataset, table, _properties(context, table, dataset), rewriter=rewriter)
 
 
 def _refresh(job: _Job, context: dg.OpExecutionContext, dataset: "lance_core.LanceDataset", table: "Upkeep") -> None:
-    from lance_dagster import upkeep  # noqa: PLC0415 - heavy imports at first use
+    from lance_dagster.maintenance import steps as upkeep  # noqa: PLC0415 - heavy imports at first use
 
     options, properties = job.options(context, table.asset), _properties(context, table, dataset)
     for problem in upkeep.refresh_indices(dataset, table, properties, options):
@@ -365,8 +367,8 @@ def _refresh(job: _Job, context: dg.OpExecutionContext, dataset: "lance_core.Lan
 
 
 def _clean_up(job: _Job, context: dg.OpExecutionContext, dataset: "lance_core.LanceDataset", table: "Upkeep") -> None:
-    from lance_dagster import upkeep  # noqa: PLC0415 - heavy imports at first use
-    from lance_dagster.recorded_versions import recorded_versions  # noqa: PLC0415 - as above
+    from lance_dagster.loading.recorded_versions import recorded_versions  # noqa: PLC0415 - as above
+    from lance_dagster.maintenance import steps as upkeep  # noqa: PLC0415 - heavy imports at first use
 
     in_use = None
     if job.root(context).reads_materialized is not False:
@@ -390,7 +392,7 @@ def _report_op(job: _Job) -> dg.OpDefinition:
         required_resource_keys={job.io_manager_key},
     )
     def report(context: dg.OpExecutionContext, table: Any) -> None:
-        from lance_dagster.health import measure  # noqa: PLC0415 - code locations load without lance_core
+        from lance_dagster.health.facts import measure  # noqa: PLC0415 - code locations load without lance_core
 
         if table.error is not None:
             raise dg.Failure(f"asset {table.asset}: {table.error}", metadata={"dagster/uri": table.uri})
@@ -411,7 +413,7 @@ def _op_outputs_op(job: _Job) -> dg.OpDefinition:
         required_resource_keys={job.io_manager_key},
     )
     def op_outputs(context: dg.OpExecutionContext, surveyed: dict[str, Any]) -> dict[str, int]:
-        from lance_dagster.op_cleanup import clean_op_outputs  # noqa: PLC0415 - heavy imports at first use
+        from lance_dagster.op_outputs.cleanup import clean_op_outputs  # noqa: PLC0415 - heavy imports at first use
 
         policy = LanceMaintenancePolicy(**surveyed["policy"])
         found = clean_op_outputs(context.instance, job.root(context), policy.age, dry_run=policy.dry_run)
@@ -439,12 +441,13 @@ def _summarize_op(job: _Job) -> dg.OpDefinition:
             "healthy": surveyed["healthy"],
             "dry_run": surveyed["dry run"],
             "absent": surveyed["absent"],
+            "left_alone": surveyed["left alone"],
             "failed": failed,
         }
         counts = ", ".join(f"{len(names)} {kind.replace('_', ' ')}" for kind, names in summary.items() if names)
         if failed:
             named = "; ".join(f"{asset}: {error}" for asset, error in sorted(failed.items()))
-            raise dg.Failure(f"upkeep of {len(failed)} tables failed: {named} (in all: {counts})")
+            raise dg.Failure(f"maintenance of {len(failed)} tables failed: {named} (in all: {counts})")
         context.log.info("tables: %s", counts or "none")
         return summary
 
@@ -473,7 +476,7 @@ def _open(job: _Job, context: dg.OpExecutionContext, uri: str, asset: str) -> "l
 
 def _properties(context: dg.OpExecutionContext, table: "Upkeep", dataset: "lance_core.LanceDataset") -> dict[str, str]:
     """The transaction properties of a commit of upkeep."""
-    from lance_dagster.history import DATA_VERSION_KEY, last_data_change  # noqa: PLC0415 - heavy imports at first use
+    from lance_dagster.lineage.history import DATA_VERSION_KEY, last_data_change  # noqa: PLC0415 - heavy imports at first use
 
     return {
         DATA_VERSION_KEY: str(last_data_change(dataset)),

@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 import dagster as dg
 
 from lance_dagster._context import tick_time
-from lance_dagster.maintenance import ORDER_TAG, TABLES_KEY
+from lance_dagster.maintenance.job import ORDER_TAG, TABLES_KEY
 
 __all__ = ["build_maintenance_schedule", "config_for", "tables_of"]
 
@@ -67,7 +67,7 @@ def build_maintenance_schedule(
         execution_fn=requests,
         execution_timezone=execution_timezone,
         default_status=default_status,
-        description=f"Upkeep of {len(names)} Lance tables.",
+        description=f"Maintenance of {len(names)} Lance tables.",
     )
 
 

@@ -1,7 +1,7 @@
-"""`build_maintenance_sensor`: upkeep when a table needs it.
+"""`build_maintenance_sensor`: maintenance when a table needs it.
 
-The cursor holds for each table the version that the last upkeep which went well was asked for, and the request that is
-not known to have gone well:
+The cursor holds for each table the version that the last maintenance which went well was asked for, and the request
+that is not known to have gone well:
 
     {"nyc/flights": {"done": 17}, "nyc/planes": {"done": 3, "asked": 9, "request": "4be1...", "tries": 2}}
 
@@ -20,11 +20,11 @@ from typing import Any, Final
 import dagster as dg
 
 from lance_dagster._context import is_silent, observed_in
-from lance_dagster.foreign import described, is_foreign
-from lance_dagster.maintenance import TABLES_KEY
-from lance_dagster.maintenance_triggers import config_for, tables_of
-from lance_dagster.policy import LanceMaintenancePolicy, policy_of
-from lance_dagster.tables import TableLike, TableRef, TableRoot, table_refs, table_root
+from lance_dagster.health.foreign import described, is_foreign
+from lance_dagster.health.policy import LanceMaintenancePolicy, policy_of
+from lance_dagster.maintenance.job import TABLES_KEY
+from lance_dagster.maintenance.schedule import config_for, tables_of
+from lance_dagster.tables.refs import TableLike, TableRef, TableRoot, table_refs, table_root
 
 __all__ = ["build_maintenance_sensor"]
 
@@ -44,7 +44,7 @@ class _Asked:
     """The cursor's record of one table.
 
     Attributes:
-        done: The version that upkeep was asked for and went well; None for none yet.
+        done: The version that maintenance was asked for and went well; None for none yet.
         asked: The version that it was asked for last.
         request: The request, as the tag of its run; None if it went well.
         tries: How many runs failed, one after the other.
@@ -78,7 +78,8 @@ def build_maintenance_sensor(
 
     A table needs it with too many small fragments, with too large a share of deleted rows, or after too many versions
     since the last time; the policy says how many. Of each table the newest manifest is read, nothing else. A table
-    that an open run of the job works on waits, and so does one that has no new version since upkeep of it went well.
+    that an open run of the job works on waits, and so does one that has no new version since maintenance of it went
+    well.
 
     Args:
         job: From `build_maintenance_job`, for these tables at least.
@@ -107,7 +108,7 @@ def build_maintenance_sensor(
         minimum_interval_seconds=minimum_interval_seconds,
         default_status=default_status,
         required_resource_keys={io_manager_key},
-        description=f"Upkeep of those of {len(refs)} Lance tables that need it.",
+        description=f"Maintenance of those of {len(refs)} Lance tables that need it.",
     )
     def needed(context: dg.SensorEvaluationContext, **_resources: Any) -> dg.SensorResult | dg.SkipReason:
         root = table_root(getattr(context.resources, io_manager_key))
@@ -151,7 +152,7 @@ def _log(
 
 
 def _read(cursor: str | None) -> dict[str, _Asked]:
-    """The cursor; one of an earlier release has the version that upkeep was asked for in the place of a record."""
+    """The cursor; one of an earlier release has the version that maintenance was asked for in the place of a record."""
     told: dict[str, Any] = json.loads(cursor) if cursor else {}
     return {name: _Asked(**one) if isinstance(one, dict) else _Asked(done=one, asked=one) for name, one in told.items()}
 
@@ -216,9 +217,9 @@ def _end(
 def _needs(
     context: dg.SensorEvaluationContext, root: TableRoot, ref: TableRef, policy: LanceMaintenancePolicy, state: _Asked
 ) -> tuple[int, list[str]] | None:
-    """Version of a table that needs upkeep, and why; None if it does not, or cannot be read."""
+    """Version of a table that needs maintenance, and why; None if it does not, or cannot be read."""
     from lance_core.errors import LanceError  # noqa: PLC0415 - code locations load without lance_core
-    from lance_dagster.health import measure  # noqa: PLC0415 - heavy imports at first use
+    from lance_dagster.health.facts import measure  # noqa: PLC0415 - heavy imports at first use
 
     known = described(context, ref)
     own = policy_of(policy, known.metadata, where=f"asset {ref.name}")

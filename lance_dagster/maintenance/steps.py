@@ -1,4 +1,4 @@
-"""The upkeep of one table, step by step; every step can run in another process, and can be run again.
+"""The maintenance of one table, step by step; every step can run in another process, and can be run again.
 
     survey     the manifest -> numbers, tasks, and whether anything is to be done      (nothing is written)
     rewrite    one task -> new files that nothing refers to yet
@@ -8,7 +8,7 @@
     clean_up   old versions, and the files that only they need, go
 
 Between steps travel plain records of texts and numbers. Upkeep never waits for writers and never delays them: the first
-commit wins, and upkeep plans again, at most `ATTEMPTS` times.
+commit wins, and maintenance plans again, at most `ATTEMPTS` times.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from lance_core.maintenance import (
     commit_what_fits,
     index_partitions,
 )
-from lance_dagster.health import TableHealth, measure
-from lance_dagster.policy import LanceMaintenancePolicy
+from lance_dagster.health.facts import TableHealth, measure
+from lance_dagster.health.policy import LanceMaintenancePolicy
 
 __all__ = [
     "ATTEMPTS",
@@ -48,7 +48,7 @@ __all__ = [
 ]
 
 ATTEMPTS: Final = 3
-"""How often upkeep looks again after writers were faster."""
+"""How often maintenance looks again after writers were faster."""
 
 _PAUSE_S: Final = 0.2
 
@@ -58,7 +58,7 @@ Rewriter = Callable[[lance_core.LanceDataset, Sequence[CompactionTask]], list[Re
 
 @dataclass(kw_only=True)
 class Upkeep:
-    """The state of the upkeep of one table, which is passed from step to step and can be pickled.
+    """The state of the maintenance of one table, which is passed from step to step and can be pickled.
 
     Attributes:
         asset: The asset's key, parts joined by slashes.

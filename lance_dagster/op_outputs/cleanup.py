@@ -27,8 +27,8 @@ import pyarrow as pa
 import lance_core
 from lance_core.errors import DatasetNotFoundError
 from lance_dagster._context import is_silent
-from lance_dagster.op_outputs import FOLDER, below_root
-from lance_dagster.tables import TableRoot
+from lance_dagster.op_outputs.store import FOLDER, below_root
+from lance_dagster.tables.refs import TableRoot
 
 __all__ = ["OpOutputs", "clean_op_outputs"]
 

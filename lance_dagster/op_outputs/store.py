@@ -25,11 +25,11 @@ from lance_core.errors import DatasetNotFoundError
 from lance_dagster._context import said_at_run_time
 from lance_dagster.handlers import LanceTypeHandler, Loading, handler_for_value
 from lance_dagster.handlers.base import ReadRequest, WriteRequest
-from lance_dagster.inputs import wanted_columns, wanted_rows
-from lance_dagster.location import checked_root
-from lance_dagster.names import RESERVED_FOLDER
-from lance_dagster.settings import INPUT_PINS, OUTPUT_KEYS, OutputSettings, TableSettings, check_input
-from lance_dagster.settings_keys import plain_metadata, reject_of_ops
+from lance_dagster.loading.inputs import wanted_columns, wanted_rows
+from lance_dagster.tables.location import checked_root
+from lance_dagster.tables.names import RESERVED_FOLDER
+from lance_dagster.tables.settings import INPUT_PINS, OUTPUT_KEYS, OutputSettings, TableSettings, check_input
+from lance_dagster.tables.settings_keys import plain_metadata, reject_of_ops
 
 __all__ = ["FOLDER", "below_root", "load_op_output", "store_op_output"]
 

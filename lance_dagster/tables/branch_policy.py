@@ -14,10 +14,12 @@ job has tagged writes to a branch of its own whatever the policy says.
 """
 
 import os
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import dagster as dg
 from pydantic import ConfigDict, Field, model_validator
+
+from lance_dagster.tables.arguments import reject_unknown_arguments
 
 if TYPE_CHECKING:
     from lance_dagster._context import RunFacts
@@ -66,10 +68,16 @@ class BranchPolicy(dg.Config):
         name: The run tag, or the environment variable.
     """
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
     kind: Literal["off", "per_run", "per_backfill", "from_tag", "env"] = "off"
     name: str | None = Field(default=None, description="The run tag, or the environment variable, that names it.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_arguments(cls, values: Any) -> Any:
+        reject_unknown_arguments(cls, values)
+        return values
 
     @model_validator(mode="after")
     def _is_named(self) -> Self:
@@ -144,6 +152,12 @@ def named_branch(value: str | None, facts: "RunFacts", *, where: str) -> str | N
     """
     if not value or value == MAIN:
         return None
+    near = value.strip().lower()
+    if near in (MAIN, AUTO) and value != near:
+        raise dg.DagsterInvalidDefinitionError(
+            f"{where}: no branch can be called {value!r}, which is easily taken for {near!r}; write {near!r} for "
+            + ("production" if near == MAIN else "a branch of the backfill or run")
+        )
     return (_backfill_branch(facts) or run_branch(facts)) if value == AUTO else check_name(value, where=where)
 
 

@@ -1,6 +1,6 @@
 """`lance_filter`: a pyarrow expression that Dagster accepts as metadata of an input.
 
-Dagster records the metadata of an input with each load and refuses values that it cannot write down, an expression
+Dagster records the metadata of an input with each load and rejects values that it cannot write down, an expression
 among them. So it travels as a text, which the UI shows, that carries the expression along.
 """
 

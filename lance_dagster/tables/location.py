@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 
 import dagster as dg
 
-from lance_dagster.names import RESERVED_FOLDER
+from lance_dagster.tables.names import RESERVED_FOLDER
 
 __all__ = [
     "OWN_BRANCH_KEY",
@@ -34,7 +34,7 @@ __all__ = [
     "checked_root",
     "is_shared",
     "locate_table",
-    "refuse_credentials",
+    "reject_credentials",
     "remember_options",
     "resolved_options",
 ]
@@ -101,7 +101,7 @@ def checked_root(root_uri: Any) -> Any:
             f"root_uri {place!r} has a scheme and no slash behind it: it is {parts.scheme}:/... or {parts.scheme}://...;"
             f" a local folder of that name is ./{place}"
         )
-    refuse_credentials("root_uri", root_uri)
+    reject_credentials("root_uri", root_uri)
     if query and parts.scheme != "s3+ddb":
         raise dg.DagsterInvalidDefinitionError(
             f"root_uri {place!r} has a query (after the ?); settings of the storage belong to storage_options"
@@ -109,7 +109,7 @@ def checked_root(root_uri: Any) -> Any:
     return root_uri
 
 
-def refuse_credentials(what: str, uri: str) -> None:
+def reject_credentials(what: str, uri: str) -> None:
     """Make sure that a URI names no user or password.
 
     Raises:
@@ -137,7 +137,7 @@ def locate_table(
         default_schema: The IO manager's schema, if it has one.
 
     Raises:
-        DagsterInvalidDefinitionError: a name cannot be a folder name everywhere, or `checked_root` refuses the root.
+        DagsterInvalidDefinitionError: a name cannot be a folder name everywhere, or `checked_root` rejects the root.
     """
     path = asset_key.path
     named = _text(metadata, "schema") or default_schema
@@ -161,7 +161,7 @@ def locate_table(
         )
     elsewhere = _text(metadata, "lance/uri")
     if elsewhere is not None:
-        refuse_credentials(f"asset {asset_key.to_user_string()}: its metadata lance/uri", elsewhere)
+        reject_credentials(f"asset {asset_key.to_user_string()}: its metadata lance/uri", elsewhere)
         return TableLocation(
             uri=elsewhere.rstrip("/"),
             schema=schema,

@@ -12,9 +12,9 @@
     multi                      one per dimension all of its dimensions' conditions
 
 Windows are half-open, and days of 23 or 25 hours keep their length because the ends are instants. Nothing here is
-ever SQL text, so a key such as ``x') OR 1=1 --`` is a value like any other. A key without an exact condition is refused
-with the name of the asset, the dimension, the column and the key, before anything is written: a slice that is too wide
-deletes rows of other partitions.
+ever SQL text, so a key such as ``x') OR 1=1 --`` is a value like any other. A key without an exact condition is
+rejected with the name of the asset, the dimension, the column and the key, before anything is written: a slice that is
+too wide deletes rows of other partitions.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import pyarrow as pa
 
 import lance_core
 from lance_core.errors import InvalidInputError, SchemaError
-from lance_dagster.partition_expr import partition_column
+from lance_dagster.tables.partition_expr import partition_column
 
 __all__ = ["PartitionPlan", "plan_partitions"]
 

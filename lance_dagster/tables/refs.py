@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from lance_dagster._context import RunFacts, definition_metadata, definition_partitions, run_began
-from lance_dagster.branching import BranchPolicy, branch_of_run
-from lance_dagster.location import TableLocation, locate_table
+from lance_dagster.tables.branch_policy import BranchPolicy, branch_of_run
+from lance_dagster.tables.location import TableLocation, locate_table
 
 if TYPE_CHECKING:
     import lance_core

@@ -35,20 +35,20 @@ from typing import Any, Literal, get_args
 
 import dagster as dg
 
-from lance_dagster.branching import BranchPolicy
-from lance_dagster.partition_expr import partition_column
-from lance_dagster.settings_keys import (
+from lance_dagster.tables.branch_policy import BranchPolicy
+from lance_dagster.tables.partition_expr import partition_column
+from lance_dagster.tables.refs import TableRoot
+from lance_dagster.tables.settings_keys import (
     FOREIGN_INPUT_KEYS,
     FOREIGN_OUTPUT_KEYS,
     OF_DEFINITIONS,
     PREFIX,
     READ_ELSEWHERE,
     plain_metadata,
-    refuse_foreign,
-    refuse_unknown,
     reject_at_run_time,
+    reject_foreign,
+    reject_unknown,
 )
-from lance_dagster.tables import TableRoot
 from pyspark_lance import Empty, Outside, SchemaMode
 
 __all__ = [
@@ -107,8 +107,8 @@ class OutputSettings:
         """
         where = f"asset {asset}"
         if strict:
-            refuse_unknown(metadata, OUTPUT_KEYS | READ_ELSEWHERE, where=where, plain=OF_DEFINITIONS)
-            refuse_foreign(metadata, FOREIGN_OUTPUT_KEYS, where=where)
+            reject_unknown(metadata, OUTPUT_KEYS | READ_ELSEWHERE, where=where, plain=OF_DEFINITIONS)
+            reject_foreign(metadata, FOREIGN_OUTPUT_KEYS, where=where)
         else:
             reject_at_run_time(metadata, OUTPUT_KEYS, _CHOICES, where=where)
         return self.changed(_with_write_mode(metadata, where), where=where)
@@ -132,7 +132,7 @@ class OutputSettings:
         return [self.merge_on] if isinstance(self.merge_on, str) else list(self.merge_on or ())
 
     def check(self, *, asset: str, partitioned: bool) -> None:
-        """Refuse options that do not go together.
+        """Reject options that do not go together.
 
         Raises:
             DagsterInvalidDefinitionError: they do not.
@@ -225,13 +225,13 @@ INPUT_KEYS = {*INPUT_PINS, "lance/filter", "lance/missing"}
 
 
 def check_input(metadata: Mapping[str, object], where: str) -> None:
-    """Refuse entries of an input's metadata that nothing reads, that exclude each other, or whose value is of no use.
+    """Reject entries of an input's metadata that nothing reads, that exclude each other, or whose value is of no use.
 
     Raises:
         DagsterInvalidDefinitionError: there is one.
     """
-    refuse_unknown(metadata, INPUT_KEYS, where=where, plain=("columns",))
-    refuse_foreign(metadata, FOREIGN_INPUT_KEYS, where=where)
+    reject_unknown(metadata, INPUT_KEYS, where=where, plain=("columns",))
+    reject_foreign(metadata, FOREIGN_INPUT_KEYS, where=where)
     pins = [key for key in INPUT_PINS if key in metadata]
     if len(pins) > 1:
         raise dg.DagsterInvalidDefinitionError(f"{where}: metadata {' and '.join(pins)} exclude each other")

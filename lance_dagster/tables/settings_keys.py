@@ -26,10 +26,10 @@ __all__ = [
     "READ_ELSEWHERE",
     "meant",
     "plain_metadata",
-    "refuse_foreign",
-    "refuse_unknown",
     "reject_at_run_time",
+    "reject_foreign",
     "reject_of_ops",
+    "reject_unknown",
 ]
 
 PREFIX: Final = "lance/"
@@ -53,6 +53,7 @@ EVENT_KEYS: Final = frozenset(
         "fragments_added",
         "fragments_removed",
         "inputs",
+        "kept_try",
         "operation",
         "replaced_try",
         "rows_deleted",
@@ -102,7 +103,7 @@ def meant(name: str, known: Collection[str]) -> str:
     return f"; is {plain[found[0]]!r} meant?" if found else ""
 
 
-def refuse_unknown(
+def reject_unknown(
     metadata: Mapping[str, object],
     known: Collection[str],
     *,
@@ -130,7 +131,7 @@ def refuse_unknown(
             )
 
 
-def refuse_foreign(metadata: Mapping[str, object], foreign: Mapping[str, str], *, where: str) -> None:
+def reject_foreign(metadata: Mapping[str, object], foreign: Mapping[str, str], *, where: str) -> None:
     """Reject the keys of other IO managers, which would be ignored here.
 
     Raises:
@@ -163,13 +164,13 @@ def reject_at_run_time(
             f"{where}: metadata {late[0]!r} is read from the definition of the asset, and this output says it at run "
             f'time; move it to @asset(metadata={{"{late[0]}": ...}})'
         )
-    refuse_unknown(metadata, {*known, *_OF_OUTPUTS}, where=where, others=EVENT_KEYS)
+    reject_unknown(metadata, {*known, *_OF_OUTPUTS}, where=where, others=EVENT_KEYS)
     foreign = {
         key: own
         for key, own in FOREIGN_OUTPUT_KEYS.items()
         if key not in _AMBIGUOUS or plain_metadata(metadata.get(key)) in _values(own, choices)
     }
-    refuse_foreign(metadata, foreign, where=where)
+    reject_foreign(metadata, foreign, where=where)
 
 
 def _values(key: str, choices: Mapping[str, Collection[str]]) -> tuple[Any, ...]:
@@ -192,4 +193,4 @@ def reject_of_ops(metadata: Mapping[str, object], settings: Collection[str], *, 
             f"{where}: metadata {key!r} is for assets, and this output is none: a frame on its way to another op, "
             "written once per run. Make it an asset, or leave the entry out"
         )
-    refuse_unknown(metadata, _OP_OUTPUT_KEYS, where=where, others=EVENT_KEYS)
+    reject_unknown(metadata, _OP_OUTPUT_KEYS, where=where, others=EVENT_KEYS)

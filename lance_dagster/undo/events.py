@@ -8,12 +8,12 @@ from typing import Final
 import dagster as dg
 
 import lance_core
-from lance_dagster.history import TableVersion, read_history
-from lance_dagster.lineage import versions_of_run
-from lance_dagster.location import TableLocation
-from lance_dagster.reporting import Report, known_versions, materializations, partition_rows, partitions_of_runs
-from lance_dagster.tables import TableRef
-from lance_dagster.undo import Undo
+from lance_dagster.events.reporting import Report, known_versions, materializations, partition_rows, partitions_of_runs
+from lance_dagster.lineage.history import TableVersion, read_history
+from lance_dagster.lineage.runs import versions_of_run
+from lance_dagster.tables.location import TableLocation
+from lance_dagster.tables.refs import TableRef
+from lance_dagster.undo.plan import Undo
 
 __all__ = ["UNDO_ENTRY", "earlier_undo_events", "undo_events"]
 

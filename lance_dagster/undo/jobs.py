@@ -16,13 +16,14 @@ import dagster as dg
 from pydantic import ConfigDict, Field
 
 from lance_dagster._context import job_beside_resources
-from lance_dagster.branching import NO_RETRIES, PUBLISHES_TAG
-from lance_dagster.tables import TableLike, TableRef, chosen_refs, is_tagged, table_refs, table_root
+from lance_dagster.tables.branch_policy import NO_RETRIES, PUBLISHES_TAG
+from lance_dagster.tables.names import checked_job_name
+from lance_dagster.tables.refs import TableLike, TableRef, chosen_refs, is_tagged, table_refs, table_root
 
 if TYPE_CHECKING:
     import lance_core
-    from lance_dagster.history import TableVersion
-    from lance_dagster.undo import Undo
+    from lance_dagster.lineage.history import TableVersion
+    from lance_dagster.undo.plan import Undo
 
 __all__ = ["DRY_RUN_TAG", "UNDO_TAG", "UndoConfig", "build_undo_job"]
 
@@ -57,16 +58,24 @@ class _Planned:
         refs: The assets to report; several may share a table.
         plan: The undo; None if it was made before.
         done: The newest version of the branch where it was made before.
+        others: The other assets that share the table.
     """
 
     refs: Sequence[TableRef]
     plan: "Undo | None"
     done: "lance_core.LanceDataset | None" = None
+    others: Sequence[TableRef] = ()
 
     @property
     def names(self) -> str:
         """The assets, for messages."""
         return ", ".join(ref.name for ref in self.refs)
+
+    @property
+    def branch(self) -> str | None:
+        """The branch; None for main."""
+        dataset = self.done if self.plan is None else self.plan.dataset
+        return None if dataset is None else dataset.branch
 
 
 def build_undo_job(
@@ -82,6 +91,7 @@ def build_undo_job(
     Raises:
         DagsterInvalidDefinitionError: a table cannot be used.
     """
+    checked_job_name(name, "build_undo_job: name")
     refs = table_refs(assets)
     description = "Undoes the change of one run to these tables, if that is exact, and reports what they hold."
 
@@ -104,7 +114,7 @@ def build_undo_job(
 
 
 def _undo(context: dg.OpExecutionContext, refs: Sequence[TableRef], resource: object, config: UndoConfig) -> None:
-    from lance_dagster.lineage import find_run  # noqa: PLC0415 - code locations load without lance_core
+    from lance_dagster.lineage.runs import find_run  # noqa: PLC0415 - code locations load without lance_core
 
     root = table_root(resource)
     wanted = config.run_id or context.run.tags.get(UNDO_TAG)
@@ -144,8 +154,8 @@ def _plan(found: Sequence[tuple[TableRef, Any]], run_id: str) -> Iterator[_Plann
     Raises:
         Failure: the change to one of them cannot be undone; nothing was changed anywhere.
     """
-    from lance_dagster.lineage import open_branches, versions_of_run  # noqa: PLC0415 - as above
-    from lance_dagster.undo import AlreadyUndoneError, CannotUndoError, plan_undo  # noqa: PLC0415 - as above
+    from lance_dagster.lineage.runs import open_branches, versions_of_run  # noqa: PLC0415 - as above
+    from lance_dagster.undo.plan import AlreadyUndoneError, CannotUndoError, plan_undo  # noqa: PLC0415 - as above
 
     planned: list[_Planned] = []
     rejected: list[str] = []
@@ -157,11 +167,11 @@ def _plan(found: Sequence[tuple[TableRef, Any]], run_id: str) -> Iterator[_Plann
             try:
                 plan = plan_undo(branch, run_id)
             except AlreadyUndoneError:
-                planned.append(_Planned(refs=_told(refs, versions_of_run(branch, run_id)), plan=None, done=branch))
+                planned.append(_planned(refs, versions_of_run(branch, run_id), plan=None, done=branch))
             except CannotUndoError as error:
                 rejected.append(f"{', '.join(ref.name for ref in refs)}: {error}")
             else:
-                planned += [] if plan is None else [_Planned(refs=_told(refs, plan.made), plan=plan)]
+                planned += [] if plan is None else [_planned(refs, plan.made, plan=plan)]
     if rejected:
         raise dg.Failure(f"nothing was undone: {'; '.join(rejected)}")
     if not planned:
@@ -169,15 +179,16 @@ def _plan(found: Sequence[tuple[TableRef, Any]], run_id: str) -> Iterator[_Plann
     yield from planned
 
 
-def _told(refs: Sequence[TableRef], made: "Sequence[TableVersion]") -> list[TableRef]:
-    """The assets of a table that versions were made for; all of them if the versions name none of them."""
+def _planned(refs: Sequence[TableRef], made: "Sequence[TableVersion]", **facts: Any) -> _Planned:
+    """What is to be done about versions: told to the assets that they were made for, else to all of the table."""
     named = {name for one in made for name in one.assets}
-    return [ref for ref in refs if ref.name in named] or list(refs)
+    told = [ref for ref in refs if ref.name in named] or list(refs)
+    return _Planned(refs=told, others=[ref for ref in refs if ref not in told], **facts)
 
 
 def _report(context: dg.OpExecutionContext, root: Any, one: _Planned, run_id: str) -> None:
-    from lance_dagster.reporting import record  # noqa: PLC0415 - code locations load without lance_core
-    from lance_dagster.undo_events import earlier_undo_events, undo_events  # noqa: PLC0415 - as above
+    from lance_dagster.events.reporting import observation_of_table, record  # noqa: PLC0415 - code locations load without lance_core
+    from lance_dagster.undo.events import UNDO_ENTRY, earlier_undo_events, undo_events  # noqa: PLC0415 - as above
 
     undone = None if one.plan is None else one.plan.commit()
     if undone is None:
@@ -185,6 +196,7 @@ def _report(context: dg.OpExecutionContext, root: Any, one: _Planned, run_id: st
     else:
         context.log.info("%s: run %s is undone in version %d", one.names, run_id, undone)
     shown: dict[str, Any] = {"context": context, "ui_url": root.ui_url}
+    is_told = undone is not None
     for ref in one.refs:
         location = root.locate(ref)
         if one.plan is not None and undone is not None:
@@ -192,4 +204,8 @@ def _report(context: dg.OpExecutionContext, root: Any, one: _Planned, run_id: st
         else:
             assert one.done is not None
             events = earlier_undo_events(context.instance, ref, location, one.done, run_id, **shown)
+            is_told = is_told or bool(events)
         record(context, events)
+    if one.branch is None and is_told:
+        for ref in one.others:
+            context.log_event(observation_of_table(ref, root.open(ref), {UNDO_ENTRY: run_id}))

@@ -1,11 +1,12 @@
 """Undo the change of one run to a table by one new commit, if that is exact; otherwise report the reason.
 
-    nothing came after it but upkeep         -> the version before it is restored
+    nothing came after it but maintenance,   -> the version before it is restored
+    and changes taken back themselves
     others came after it, elsewhere          -> one Update: the fragments that it brought go, those that it took return
                                                 as they were
     others touched what it brought, or wrote
     to its partitions; the version before it
-    is gone; it created the table; ...       -> refused, with the reason
+    is gone; it created the table; ...       -> rejected, with the reason
 
 `plan_undo` writes nothing. `Undo.commit` must follow the planned version directly: a commit in between is a conflict.
 """
@@ -16,13 +17,18 @@ import contextlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import lance_core
 from lance_core.errors import LanceError, RetryableConflictError, VersionNotFoundError
-from lance_dagster.history import UNDO_KEY, UNDONE_VERSIONS_KEY, TableVersion, read_history
-from lance_dagster.lineage import versions_of_run
+from lance_dagster.io_manager.write_attempts import listed_keys
+from lance_dagster.lineage.history import UNDO_KEY, UNDONE_VERSIONS_KEY, TableVersion, partitions_of, read_history
+from lance_dagster.lineage.runs import versions_of_run
 
 __all__ = ["AlreadyUndoneError", "CannotUndoError", "Undo", "plan_undo"]
+
+TAKES_BACK_KEY = "lance.takes_back"
+"""Property of a commit that leaves no row which was not there before; `LanceDataset.ensure_branch` reads it."""
 
 _PLAIN = ("Append", "Update", "Delete")
 
@@ -94,7 +100,9 @@ class Undo:
         properties = {
             UNDO_KEY: self.run_id,
             UNDONE_VERSIONS_KEY: json.dumps(self.versions),
+            TAKES_BACK_KEY: ",".join(map(str, self.versions)),
             **({"dagster.asset_key": self.asset} if self.asset is not None else {}),
+            **_partition_properties(self.made),
             "__lance_commit_message": f"undo of run {self.run_id}",
         }
         transaction = lance_core.Transaction(
@@ -118,7 +126,7 @@ def plan_undo(dataset: lance_core.LanceDataset, run_id: str) -> Undo | None:
         return None
     for one in made:
         if run_id != one.committed_by and len(one.writers) > 1:
-            raise _refused(
+            raise _rejected(
                 dataset,
                 run_id,
                 f"version {one.version} brought the writes of {len(one.writers)} runs at once from a branch; take back "
@@ -130,9 +138,9 @@ def plan_undo(dataset: lance_core.LanceDataset, run_id: str) -> Undo | None:
     later = list(read_history(dataset, after=versions[0] - 1, count_changes=False))[::-1]
     others = [one for one in later if one.version not in versions]
     if any(one.undid == run_id for one in later):
-        raise AlreadyUndoneError(str(_refused(dataset, run_id, "it has been taken back already")))
+        raise AlreadyUndoneError(str(_rejected(dataset, run_id, "it has been taken back already")))
     before = _before(dataset, run_id, versions[0])
-    if all(one.is_upkeep for one in others):
+    if all(one.is_upkeep for one in _still_there(others)):
         return Undo(
             dataset=dataset,
             run_id=run_id,
@@ -147,11 +155,11 @@ def plan_undo(dataset: lance_core.LanceDataset, run_id: str) -> Undo | None:
 
 def _before(dataset: lance_core.LanceDataset, run_id: str, first: int) -> lance_core.LanceDataset:
     if first == 1:
-        raise _refused(dataset, run_id, "it created the table; drop the table instead")
+        raise _rejected(dataset, run_id, "it created the table; drop the table instead")
     try:
         return dataset.checkout_version(first - 1)
     except VersionNotFoundError as error:
-        raise _refused(dataset, run_id, f"version {first - 1}, which it changed, was cleaned up") from error
+        raise _rejected(dataset, run_id, f"version {first - 1}, which it changed, was cleaned up") from error
 
 
 def _reversed(
@@ -165,14 +173,14 @@ def _reversed(
     last = made[-1].version
     between = [one.version for one in others if one.version < last and not one.is_upkeep]
     if between:
-        raise _refused(dataset, run_id, f"versions {between} of others lie between its own")
+        raise _rejected(dataset, run_id, f"versions {between} of others lie between its own")
     odd = [f"{one.version} ({one.operation})" for one in made if one.operation not in _PLAIN]
     if odd:
-        raise _refused(dataset, run_id, f"others came after version {', '.join(odd)}, which is more than rows")
-    _check_partitions(dataset, run_id, made, [one for one in others if one.changes_rows])
+        raise _rejected(dataset, run_id, f"others came after version {', '.join(odd)}, which is more than rows")
+    _check_partitions(dataset, run_id, made, [one for one in _still_there(others) if not one.keeps_rows])
     after = dataset.checkout_version(last)
     if not before.lance_schema_bytes == after.lance_schema_bytes == dataset.lance_schema_bytes:
-        raise _refused(dataset, run_id, "the columns have changed")
+        raise _rejected(dataset, run_id, "the columns have changed")
     operation = _inverse(dataset, run_id, before, after)
     change = before.count_rows() - after.count_rows()
     return Undo(
@@ -187,24 +195,56 @@ def _reversed(
     )
 
 
+def _still_there(others: Sequence[TableVersion]) -> list[TableVersion]:
+    """Versions, newest first, without those that were taken back among themselves, and without what took them back."""
+    numbers = {one.version for one in others}
+    undos = [one for one in others if one.undone_versions and numbers.issuperset(one.undone_versions)]
+    gone = {number for one in undos for number in (one.version, *one.undone_versions)}
+    return [one for one in others if one.version not in gone]
+
+
 def _check_partitions(
     dataset: lance_core.LanceDataset, run_id: str, made: Sequence[TableVersion], others: Sequence[TableVersion]
 ) -> None:
-    """Refuse if others wrote to the same partitions, or may have."""
+    """Reject if others wrote to the same partitions, or may have."""
     own = [one.partitions for one in made]
     if all(keys is None for keys in own):
         return
     known: set[str] = set()
     for keys in own:
         if not isinstance(keys, list):
-            raise _refused(dataset, run_id, "it wrote so many partitions that the table does not name them all")
+            raise _rejected(dataset, run_id, "it wrote so many partitions that the table does not name them all")
         known |= set(keys)
     for one in others:
-        if not isinstance(one.partitions, list):
-            raise _refused(dataset, run_id, f"version {one.version} does not say which partitions it wrote")
-        common = sorted(known & set(one.partitions))
+        keys = _changed_partitions(dataset, one)
+        if not isinstance(keys, list):
+            raise _rejected(dataset, run_id, f"version {one.version} does not say which partitions it wrote")
+        common = sorted(known & set(keys))
         if common:
-            raise _refused(dataset, run_id, f"version {one.version} wrote to partition {common[0]!r} as well")
+            raise _rejected(dataset, run_id, f"version {one.version} wrote to partition {common[0]!r} as well")
+
+
+def _changed_partitions(dataset: lance_core.LanceDataset, one: TableVersion) -> Any:
+    """The partitions that a version wrote; of an undo that does not say so those of the versions that it undid."""
+    if one.partitions is not None or not one.undone_versions:
+        return one.partitions
+    undone = [_made_in(dataset, version) for version in one.undone_versions]
+    return partitions_of([found for found in undone if found is not None]) if None not in undone else None
+
+
+def _made_in(dataset: lance_core.LanceDataset, version: int) -> TableVersion | None:
+    """One version of the branch; None if it was cleaned up."""
+    try:
+        handle = dataset.checkout_version((dataset.branch, version))
+    except VersionNotFoundError:
+        return None
+    return next(read_history(handle, after=version - 1, count_changes=False), None)
+
+
+def _partition_properties(made: Sequence[TableVersion]) -> dict[str, str]:
+    """The partitions that an undo changes, as commits of runs name them."""
+    keys = partitions_of(made)
+    return {"dagster.partition_keys": listed_keys(json.dumps(keys))} if isinstance(keys, list) else {}
 
 
 def _inverse(
@@ -215,14 +255,14 @@ def _inverse(
     changed = sorted(key for key in old.keys() & new.keys() if old[key] != new[key])
     touched = [key for key in (*brought, *changed) if now.get(key) != new[key]]
     if touched:
-        raise _refused(dataset, run_id, f"fragments {touched} of its rows were changed since")
+        raise _rejected(dataset, run_id, f"fragments {touched} of its rows were changed since")
     if taken and dataset.has_stable_row_ids:
-        raise _refused(dataset, run_id, "rows with stable ids would return under others")
+        raise _rejected(dataset, run_id, "rows with stable ids would return under others")
     holed = [key for key in taken if old[key].deletion_file is not None]
     if holed:
-        raise _refused(dataset, run_id, f"fragments {holed} had deleted rows, whose list belongs to their ids")
+        raise _rejected(dataset, run_id, f"fragments {holed} had deleted rows, whose list belongs to their ids")
     if changed and dataset.has_index:
-        raise _refused(dataset, run_id, f"indices may lack rows that would return to fragments {changed}")
+        raise _rejected(dataset, run_id, f"indices may lack rows that would return to fragments {changed}")
     return lance_core.LanceOperation.Update(
         removed_fragment_ids=brought,
         updated_fragments=[old[key] for key in changed],
@@ -230,5 +270,5 @@ def _inverse(
     )
 
 
-def _refused(dataset: lance_core.LanceDataset, run_id: str, reason: str) -> CannotUndoError:
+def _rejected(dataset: lance_core.LanceDataset, run_id: str, reason: str) -> CannotUndoError:
     return CannotUndoError(f"run {run_id} cannot be taken back exactly in {dataset.uri}: {reason}")

@@ -16,14 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from lance_core import MAX_EXACT_KEYS, FragmentMetadata, LanceDataset, WriteResult, WriteTry, key_filter
+from lance_core import MAX_EXACT_KEYS, FragmentMetadata, LanceDataset, Slices, WriteResult, WriteTry, key_filter
 from lance_core.errors import InvalidInputError, StoreError
-from pyspark_lance.change_task import ChangeReport, ChangeTask
-from pyspark_lance.keys import has_bytes
-from pyspark_lance.leftovers import delete_leftovers
-from pyspark_lance.transports import run_on_partitions
-from pyspark_lance.update_commit import Updated, commit_update
+from pyspark_lance.changing.task import ChangeReport, ChangeTask
+from pyspark_lance.engine.partitions import run_on_partitions
+from pyspark_lance.keys.equality import has_bytes
+from pyspark_lance.writing.orphan_files import delete_leftovers
+from pyspark_lance.writing.update_commit import Updated, commit_update
 
 if TYPE_CHECKING:
     from pyroaring import BitMap
@@ -43,6 +44,7 @@ class ChangeOptions:
     max_bytes_per_file: int | None = None
     conflict_retries: int = 10
     write_try: WriteTry | None = None
+    within: Slices | None = None
 
     def __post_init__(self) -> None:
         if self.conflict_retries < 0:
@@ -75,7 +77,7 @@ class Change:
         stored: Schema of the table; None if no rows are written.
         on: The key.
         options: How to write and commit.
-        looked_until: Version up to which the history was searched for other tries.
+        checked_through: Version up to which the history was searched for other attempts.
     """
 
     dataset: LanceDataset
@@ -83,7 +85,7 @@ class Change:
     stored: pa.Schema | None
     on: Sequence[str]
     options: ChangeOptions
-    looked_until: int | None = None
+    checked_through: int | None = None
 
     def run(self) -> ChangeResult:
         """Run the job and commit.
@@ -102,7 +104,9 @@ class Change:
         try:
             reports = [ChangeReport.from_bytes(answer.message) for answer in answers]
             made = [fragment for report in reports for fragment in report.metadata()]
-            done = self._commit(made, gone_rows(reports, self.on), inserted_keys(self.dataset, reports, self.on))
+            gone = gone_rows(reports, self.on)
+            self._check_within(gone)
+            done = self._commit(made, gone, inserted_keys(self.dataset, reports, self.on))
         except StoreError:
             raise  # the commit may have taken effect, or may still do so
         except BaseException:
@@ -118,6 +122,31 @@ class Change:
             rows_updated=updated,
             rows_deleted=deleted,
         )
+
+    def _check_within(self, gone: Mapping[int, BitMap]) -> None:
+        """Reject a change that takes away a row outside of the slices to which it is confined.
+
+        Raises:
+            InvalidInputError: There is one.
+        """
+        within = self.options.within
+        if within is None or set(within.columns) <= set(self.on):
+            return  # the rows of the source lie in them, and so does a row with the same values
+        columns = list(dict.fromkeys((*self.on, *within.columns)))
+        for number, rows in gone.items():
+            fragment = self.dataset.get_fragment(number)
+            assert fragment is not None
+            places = self.dataset.scanner(columns=list(within.columns), fragments=[fragment], with_row_address=True)
+            for batch in places.to_batches():
+                offsets = batch.column("_rowaddr").to_numpy() & np.uint64(0xFFFF_FFFF)
+                taken = np.isin(offsets, np.asarray(rows.to_array(), np.uint64))
+                outside = offsets[taken & (within.assign(batch) < 0)]
+                if len(outside):
+                    address = pc.field("_rowaddr") == pa.scalar((number << 32) + int(outside[0]), pa.uint64())
+                    whole = self.dataset.scanner(columns=columns, fragments=[fragment], filter=address).to_table()
+                    row = whole.to_pylist()[0]
+                    key = ", ".join(f"{name} = {row[name]!r}" for name in self.on)
+                    within.reject_match(key, row, self.dataset.uri)
 
     def _task(self) -> ChangeTask:
         given = {
@@ -148,7 +177,7 @@ class Change:
             properties=options.transaction_properties,
             message=options.commit_message,
             write_try=options.write_try,
-            looked_until=self.looked_until,
+            checked_through=self.checked_through,
         )
 
 

@@ -23,15 +23,15 @@ import pyarrow as pa
 import lance_core
 from lance_core import FragmentMetadata, LanceDataset
 from lance_core.errors import HistoryGapError, InvalidInputError, LanceError, RetryableConflictError, StoreError
-from pyspark_lance.batch_convert import BatchConverter
-from pyspark_lance.change_job import gone_rows, inserted_keys
-from pyspark_lance.change_task import ADDRESS, INSERT, KIND, ROW_ID, UPDATE, ChangeReport, ChangeTask
-from pyspark_lance.keys import joined_by_key
-from pyspark_lance.names import columns_named
-from pyspark_lance.row_rules import hashes_of_keys
-from pyspark_lance.update_commit import Updated, commit_update, rows_with_keys
-from pyspark_lance.write_job import WriteJob
-from pyspark_lance.write_task import copied
+from pyspark_lance.changing.job import gone_rows, inserted_keys
+from pyspark_lance.changing.task import ADDRESS, INSERT, KIND, ROW_ID, UPDATE, ChangeReport, ChangeTask
+from pyspark_lance.keys.equality import joined_by_key
+from pyspark_lance.types.batch_convert import BatchConverter
+from pyspark_lance.types.names import columns_named
+from pyspark_lance.writing.job import WriteJob
+from pyspark_lance.writing.row_checks import hashes_of_keys
+from pyspark_lance.writing.task import copied
+from pyspark_lance.writing.update_commit import Updated, commit_update, rows_with_keys
 
 __all__ = ["KeyMergeJob", "KeyMergeTask"]
 
@@ -195,7 +195,7 @@ class KeyMergeJob:
                     properties=options.transaction_properties,
                     message=options.commit_message,
                     once=options.once,
-                    looked_until=self.write.base_version if options.once is not None else None,
+                    checked_through=self.write.base_version if options.once is not None else None,
                 )
             except (RetryableConflictError, HistoryGapError) as error:
                 if tries >= _ATTEMPTS or self.stable:

@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from lance_core.errors import InvalidInputError, SchemaError
-from pyspark_lance.change_task import ADDRESS, DELETE, INSERT, KIND, ROW_ID, UPDATE
-from pyspark_lance.failures import short_errors
-from pyspark_lance.key_narrowing import Narrowed, few_keys, narrowed_by_frame
-from pyspark_lance.keys import check_keys_of, has_bytes
-from pyspark_lance.names import case_sensitive, check_spellings, in_case_of_table, matched_names, quoted
-from pyspark_lance.plan import ADD_FIRST, plan_write
-from pyspark_lance.read_plan import plan_read, table_schema
-from pyspark_lance.reader import read_frame
-from pyspark_lance.row_rules import AMBIGUOUS
-from pyspark_lance.spark_types import handed_over, spark_schema
+from pyspark_lance.changing.task import ADDRESS, DELETE, INSERT, KIND, ROW_ID, UPDATE
+from pyspark_lance.engine.errors import short_errors
+from pyspark_lance.keys.equality import check_keys_of, has_bytes
+from pyspark_lance.keys.narrowing import Narrowed, few_keys, narrowed_by_frame
+from pyspark_lance.reading.plan import plan_read, table_schema
+from pyspark_lance.reading.read import read_frame
+from pyspark_lance.types.names import case_sensitive, check_spellings, in_case_of_table, matched_names, quoted
+from pyspark_lance.types.spark_types import handed_over, spark_schema
+from pyspark_lance.writing.row_checks import AMBIGUOUS
+from pyspark_lance.writing.schema_plan import ADD_FIRST, plan_write
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from lance_core import LanceDataset
 
-__all__ = ["MergeFrames", "kind_of", "refuse_twice", "renamed", "row_columns", "rows_of"]
+__all__ = ["MergeFrames", "kind_of", "reject_twice", "renamed", "row_columns", "rows_of"]
 
 _TASK_ROWS: Final = 1 << 18
 """Rows of a merge's source for each task and its file."""
@@ -89,7 +89,7 @@ class MergeFrames:
         kept = self.source.persist()
         try:
             if self.inserts and not all(has_bytes(base.schema.field(name)) for name in self.keys):
-                refuse_twice(kept, self.keys)  # tasks cannot tell
+                reject_twice(kept, self.keys)  # tasks cannot tell
             few = None if self.deletes_others else few_keys(base, self.keys, kept)
             rows = kept.count() if few is None else few.num_rows
             tasks = -(-rows // _TASK_ROWS) or 1
@@ -275,7 +275,7 @@ def _is_text(field: StructField) -> bool:
     return field.dataType.typeName().startswith("string")
 
 
-def refuse_twice(source: DataFrame, keys: Sequence[str]) -> None:
+def reject_twice(source: DataFrame, keys: Sequence[str]) -> None:
     """Make sure that a source has each key once; a key with a null in it equals no other.
 
     Raises:

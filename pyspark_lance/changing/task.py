@@ -26,11 +26,11 @@ from pyroaring import BitMap
 
 from lance_core import MAX_EXACT_KEYS, FragmentMetadata, FragmentWriter
 from lance_core.errors import InvalidInputError
-from pyspark_lance.batch_convert import BatchConverter
-from pyspark_lance.cores import use_cores_of_task
-from pyspark_lance.names import columns_named
-from pyspark_lance.row_rules import AMBIGUOUS, hashes_of_keys
-from pyspark_lance.write_task import BUFFERED_BYTES, REPORTED, copied, parts
+from pyspark_lance.engine.cores import use_cores_of_task
+from pyspark_lance.types.batch_convert import BatchConverter
+from pyspark_lance.types.names import columns_named
+from pyspark_lance.writing.row_checks import AMBIGUOUS, hashes_of_keys
+from pyspark_lance.writing.task import BUFFERED_BYTES, REPORTED, copied, parts
 
 __all__ = ["ADDRESS", "DELETE", "INSERT", "KIND", "ROW_ID", "UPDATE", "ChangeReport", "ChangeTask"]
 
@@ -178,7 +178,7 @@ class _Changes:
             writer.discard()
 
     def _take_away(self, part: pa.RecordBatch) -> None:
-        """Note removed rows, and refuse to remove one twice."""
+        """Note removed rows, and reject to remove one twice."""
         addresses = part.column(ADDRESS).to_numpy()
         fragments = addresses >> 32
         order = np.argsort(fragments, kind="stable")

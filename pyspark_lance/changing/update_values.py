@@ -3,7 +3,7 @@
 int, bigint, ... -> int       value by value; one that does not fit is an error, whatever spark.sql.ansi.enabled says
 double -> float, decimal      rounded: an expression such as price * 1.1 has more digits than its column
 date -> timestamp, x -> text  Spark's cast
-text -> int, boolean -> int   refused before any job: cast it in the expression
+text -> int, boolean -> int   rejected before any job: cast it in the expression
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from lance_core.errors import LanceError, SchemaError
-from pyspark_lance.plan import plan_write
-from pyspark_lance.spark_types import handed_over
+from pyspark_lance.types.spark_types import handed_over
+from pyspark_lance.writing.schema_plan import plan_write
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -17,7 +17,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Final, Literal, get_args
 
 import lance_core
-from lance_core import LanceDataset, WriteTry
+from lance_core import LanceDataset, Slices, WriteTry
 from lance_core.errors import (
     DatasetExistsError,
     DatasetNotFoundError,
@@ -28,18 +28,19 @@ from lance_core.errors import (
     RetryableConflictError,
     SchemaError,
 )
-from pyspark_lance.change_job import Change, ChangeOptions, ChangeResult
-from pyspark_lance.change_task import ADDRESS, DELETE, UPDATE
-from pyspark_lance.collations import check_condition
-from pyspark_lance.failures import short_errors
-from pyspark_lance.keys import check_keys_of
-from pyspark_lance.merge_frames import MergeFrames, kind_of, refuse_twice, renamed, row_columns, rows_of
-from pyspark_lance.names import case_sensitive, check_spellings, matched_names, quoted
-from pyspark_lance.opened import opened
-from pyspark_lance.plan import plan_write
-from pyspark_lance.spark_types import handed_over, spark_schema
-from pyspark_lance.update_values import assigned
-from pyspark_lance.writer import write
+from pyspark_lance.changing.job import Change, ChangeOptions, ChangeResult
+from pyspark_lance.changing.merge_frames import MergeFrames, kind_of, reject_twice, renamed, row_columns, rows_of
+from pyspark_lance.changing.task import ADDRESS, DELETE, UPDATE
+from pyspark_lance.changing.update_values import assigned
+from pyspark_lance.engine.errors import short_errors
+from pyspark_lance.keys.collations import check_condition
+from pyspark_lance.keys.equality import check_keys_of
+from pyspark_lance.types.names import case_sensitive, check_spellings, matched_names, quoted
+from pyspark_lance.types.spark_types import handed_over, spark_schema
+from pyspark_lance.types.zones import is_utc, session_zone
+from pyspark_lance.writing.base_version import opened
+from pyspark_lance.writing.schema_plan import plan_write
+from pyspark_lance.writing.write import write
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -78,6 +79,7 @@ def merge(  # noqa: PLR0913 - each is a choice of its own, all but three have a 
     write_try: WriteTry | None = None,
     read_version: int | None = None,
     identity: str | None = None,
+    within: Slices | None = None,
 ) -> ChangeResult:
     """Merge the rows of a DataFrame, classic or Spark Connect, into a table by a key, in one commit.
 
@@ -101,19 +103,22 @@ def merge(  # noqa: PLR0913 - each is a choice of its own, all but three have a 
         max_rows_per_file: Rows after which a task begins another file.
         max_bytes_per_file: Bytes after which a task begins another file.
         conflict_retries: How often the merge is done again when others changed the same rows.
-        write_try: The write and the number of the try, if it may be tried several times. Merging on top of an earlier
-            try does not always give the same as merging alone, so the caller decides about its `earlier` tries.
+        write_try: The write and the number of the attempt, if it may be tried several times. Merging on top of an
+            earlier attempt does not always give the same as merging alone, so the caller decides about its `earlier`
+            tries.
         read_version: The version to begin with; None for the latest, 0 if there was no table.
         identity: `LanceDataset.identity` of that version: a table that was made again since it was read is no base.
+        within: Slices in which rows have to lie that the merge takes away; otherwise nothing is changed. Whether rows
+            of the source lie in them is not looked at.
 
     Returns:
         Rows inserted, updated and deleted, and the version.
 
     Raises:
         SchemaError: The source does not fit the table; the message names the column.
-        InvalidInputError: An argument is wrong, or the source has a key twice.
+        InvalidInputError: An argument is wrong, the source has a key twice, or a row lies outside of `within`.
         RetryableConflictError: Others changed the same rows each time.
-        SupersededError: A later try of the same write has committed.
+        SupersededError: A later attempt of the same write has committed.
         EarlierTryLandedError: An earlier one has, which `write_try` does not name.
     """
     keys = list(_spelled([on] if isinstance(on, str) else on, df.columns, df.sparkSession))
@@ -126,6 +131,7 @@ def merge(  # noqa: PLR0913 - each is a choice of its own, all but three have a 
         max_bytes_per_file=max_bytes_per_file,
         conflict_retries=conflict_retries,
         write_try=write_try,
+        within=within,
     )
     _check_source(df, keys, "merge")
     known = opened(uri, read_version, storage_options, identity)
@@ -218,7 +224,7 @@ def delete(
     if on is not None:
         raise InvalidInputError("delete: on names the key of a DataFrame; where is a condition")
     session = session_of(spark)
-    _check_where("delete", dataset, where, _DELETE_BY_KEY)
+    _check_where("delete", dataset, where, session, _DELETE_BY_KEY)
 
     def change(base: LanceDataset) -> Change:
         rows = rows_of(session, base, ["_rowaddr"], where, storage_options)
@@ -273,7 +279,7 @@ def update(
     if unknown or not set:
         raise SchemaError(f"update: there are no columns {unknown}; the table has {dataset.schema.names}")
     texts = {given[name]: text for name, text in set.items()}
-    _check_where("update", dataset, where, _UPDATE_BY_KEY)
+    _check_where("update", dataset, where, session, _UPDATE_BY_KEY)
 
     def change(base: LanceDataset) -> Change:
         from pyspark.sql import functions
@@ -291,10 +297,11 @@ def update(
     return _retrying(dataset, change, options)
 
 
-def _check_where(verb: str, dataset: LanceDataset, where: str | None, remedy: str) -> None:
+def _check_where(verb: str, dataset: LanceDataset, where: str | None, session: SparkSession, remedy: str) -> None:
     """Make sure that a condition chooses the rows that Spark would choose, before anything runs."""
     if where is not None:
-        check_condition(f"{verb}: where", dataset.parse_filter(where), dataset.schema, remedy)
+        condition = dataset.parse_filter(where, assume_utc=is_utc(session_zone(session)))
+        check_condition(f"{verb}: where", condition, dataset.schema, remedy)
 
 
 def _check_clauses(
@@ -325,7 +332,7 @@ def _created(
     if not inserts:
         raise DatasetNotFoundError(f"there is no table at {uri} to merge into, and nothing is to be inserted")
     check_keys_of("on", map(plan_write(handed_over(df.schema), None).stored.field, keys))
-    refuse_twice(df, keys)
+    reject_twice(df, keys)
     try:
         made = write(
             df,
@@ -351,14 +358,14 @@ def _retrying(
     dataset: LanceDataset,
     change: Callable[[LanceDataset], Change],
     options: ChangeOptions,
-    looked_until: int | None = None,
+    checked_through: int | None = None,
 ) -> ChangeResult:
     """Compute and commit a change on a version, and on the latest one after each conflict."""
-    looked, tries = dataset.version if looked_until is None else looked_until, 0
+    looked, tries = dataset.version if checked_through is None else checked_through, 0
     while True:
         tries += 1
         try:
-            worked_out = replace(change(dataset), looked_until=None if options.write_try is None else looked)
+            worked_out = replace(change(dataset), checked_through=None if options.write_try is None else looked)
             return replace(worked_out.run(), attempts=tries)
         except EarlierTryLandedError:
             raise

@@ -24,13 +24,13 @@ from pyarrow import fs
 import lance_core
 from lance_core import LanceDataset, WriteResult
 from lance_core.errors import InvalidInputError, LanceError, RetryableConflictError, SchemaError
-from pyspark_lance.changes import session_of
-from pyspark_lance.conversion_history import ONCE, ConversionHistory
-from pyspark_lance.failures import short_errors
-from pyspark_lance.foreign_tables import BY_ID, SourceFiles, filesystem_of, foreign_files
-from pyspark_lance.names import quoted
-from pyspark_lance.reader import read
-from pyspark_lance.writer import write
+from pyspark_lance.changing.verbs import session_of
+from pyspark_lance.conversion.history import ONCE, ConversionHistory
+from pyspark_lance.conversion.sources import BY_ID, SourceFiles, filesystem_of, foreign_files
+from pyspark_lance.engine.errors import short_errors
+from pyspark_lance.reading.read import read
+from pyspark_lance.types.names import quoted
+from pyspark_lance.writing.write import write
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -26,8 +26,8 @@ from typing import Final
 import lance_core
 from lance_core import LanceDataset
 from lance_core.errors import DatasetExistsError, DatasetNotFoundError, InvalidInputError, UndecidedWriteError
-from pyspark_lance.foreign_tables import SourceFiles
-from pyspark_lance.landed_batches import STREAM_BATCH
+from pyspark_lance.conversion.sources import SourceFiles
+from pyspark_lance.writing.landed_batches import STREAM_BATCH
 
 __all__ = ["ONCE", "ConversionHistory"]
 

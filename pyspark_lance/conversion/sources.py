@@ -3,8 +3,8 @@
     Delta      the log names files; columns by their names, partitions by folders (`day=01/`), types as the log says
     Iceberg    manifests name files; columns by the ids in the files, whatever they were called when a file was written
 
-What Parquet files alone do not tell is refused: rows that were deleted beside them, other names inside of files, values
-of columns that came later.
+What Parquet files alone do not tell is rejected: rows that were deleted beside them, other names inside of files,
+values of columns that came later.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pyarrow import fs
 
 import lance_core
 from lance_core.errors import InvalidInputError, UnsupportedError
-from pyspark_lance.arrow_types import from_arrow
+from pyspark_lance.types.arrow_types import from_arrow
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType

@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from lance_core import LanceDataset, LanceFragment
 from lance_core.errors import LanceError, SchemaError
-from pyspark_lance.source_offsets import ANEW, version_at
-from pyspark_lance.source_options import SourceOptions
+from pyspark_lance.datasource.offsets import ANEW, version_at
+from pyspark_lance.datasource.options import SourceOptions
 
 __all__ = ["Place", "WatchedColumns"]
 

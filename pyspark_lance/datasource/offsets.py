@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from lance_core import LanceDataset
 from lance_core.errors import IncompatibleConflictError, LanceError, VersionNotFoundError
-from pyspark_lance.source_options import SourceOptions
+from pyspark_lance.datasource.options import SourceOptions
 
 __all__ = ["ANEW", "START", "check_offset", "number_of", "offset_at", "version_at"]
 

@@ -4,7 +4,7 @@
     --------------------------------- ----- ------ ------
     version, versionAsOf, tag         x               the version: a number or a tag
     asof, timestampAsOf               x               the latest version at an ISO time; asof without a zone is in UTC
-    timeZone                          x               the zone of a timestampAsOf that has none, such as Asia/Tokyo
+    timeZone                          x     x      x  the zone of times that name none, such as Asia/Tokyo
     branch                            x     x      x  the branch that is read or written
     columns                           x            x  names with commas between: `_rowid`, `_rowaddr`, `point.x` as well
     filter                            x            x  SQL over columns of the table: only such rows are read
@@ -42,9 +42,10 @@ import lance_core
 from lance_core import LanceDataset
 from lance_core.errors import DatasetNotFoundError, InvalidInputError
 from lance_core.times import moment, zone_named
-from pyspark_lance.landed_batches import DECISIONS
-from pyspark_lance.read_plan import checked_blob_handling
-from pyspark_lance.write_options import WriteOptions
+from pyspark_lance.reading.plan import checked_blob_handling
+from pyspark_lance.types.zones import is_utc
+from pyspark_lance.writing.landed_batches import DECISIONS
+from pyspark_lance.writing.options import WriteOptions
 
 __all__ = ["SourceOptions"]
 
@@ -174,6 +175,7 @@ class SourceOptions:
             vector_columns=self._widths(),
             schema_mode=self._schema_mode(),  # type: ignore[arg-type]  # checked by plan_write
             replace_where=self.text("replaceWhere"),
+            assume_utc=self.assume_utc,
             partition_by=self.names("partition_by"),
             partition_overwrite=dynamic,  # type: ignore[arg-type]  # one of the two
             merge_on=self.names("merge_on"),
@@ -186,6 +188,16 @@ class SourceOptions:
             max_bytes_per_file=self.integer("max_bytes_per_file"),
             data_storage_version=self.text("data_storage_version"),
         )
+
+    @property
+    def assume_utc(self) -> bool:
+        """Whether times without a zone are in UTC: Spark tells a data source nothing of the session's zone.
+
+        Raises:
+            InvalidInputError: There is no such zone.
+        """
+        zone = self.text("timeZone")
+        return zone is not None and (is_utc(zone) or zone_named(zone) == dt.UTC)
 
     def _moment(self, name: str) -> dt.datetime:
         """A time; Spark tells a data source nothing of the session's zone.

@@ -29,17 +29,17 @@ from pyspark.sql.datasource import (  # noqa: TID253 - a data source is a subcla
     WriterCommitMessage,
 )
 
-from lance_core.errors import SchemaError
-from pyspark_lance.collations import ON_FRAME, check_condition
-from pyspark_lance.failures import plain_errors
-from pyspark_lance.key_merge import KeyMergeJob
-from pyspark_lance.parallelism import parallelism_of
-from pyspark_lance.read_plan import Piece, ReadPlan, plan_read, plan_tasks, table_schema
-from pyspark_lance.source_columns import WatchedColumns
-from pyspark_lance.source_options import SourceOptions
-from pyspark_lance.source_streams import StreamReader, StreamWriter
-from pyspark_lance.spark_types import handed_over
-from pyspark_lance.write_job import WriteJob, already_done, prepare_write
+from lance_core.errors import LanceError, SchemaError
+from pyspark_lance.changing.key_merge import KeyMergeJob
+from pyspark_lance.datasource.columns import WatchedColumns
+from pyspark_lance.datasource.options import SourceOptions
+from pyspark_lance.datasource.streams import RejectedStreamReader, StreamReader, StreamWriter
+from pyspark_lance.engine.errors import plain_errors
+from pyspark_lance.engine.parallelism import parallelism_of
+from pyspark_lance.keys.collations import ON_FRAME, check_condition
+from pyspark_lance.reading.plan import Piece, ReadPlan, plan_read, plan_tasks, table_schema
+from pyspark_lance.types.spark_types import handed_over
+from pyspark_lance.writing.job import WriteJob, already_done, prepare_write
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc
@@ -110,9 +110,14 @@ class LanceDataSource(DataSource):
         job = prepare_write(handed_over(schema), self._options.uri, options)
         return _Writer(KeyMergeJob.of(job) if options.merge_on is not None and job.base_version else job)
 
-    @plain_errors()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """The stream reader."""
+        try:
+            return self._stream_reader(schema)
+        except LanceError as error:
+            return RejectedStreamReader(error)
+
+    def _stream_reader(self, schema: StructType) -> StreamReader:
         plan = self._plan(schema)
         all_columns = self._asked and self._options.names("columns") is None
         watched = WatchedColumns.of(plan.open(), plan.columns, all_columns=all_columns)
@@ -139,7 +144,7 @@ class LanceDataSource(DataSource):
         text = self._options.text("filter")
         if text is None:
             return None
-        condition = dataset.parse_filter(text)
+        condition = dataset.parse_filter(text, assume_utc=self._options.assume_utc)
         check_condition("option filter", condition, dataset.schema, ON_FRAME)
         return condition
 

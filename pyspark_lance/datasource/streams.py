@@ -21,7 +21,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import pyarrow as pa
 from pyspark.sql.datasource import (  # noqa: TID253 - a stream is a subclass of Spark's class
@@ -33,13 +33,13 @@ from pyspark.sql.datasource import (  # noqa: TID253 - a stream is a subclass of
 
 from lance_core import LanceDataset, LanceFragment
 from lance_core.errors import InvalidInputError, LanceError, VersionNotFoundError
-from pyspark_lance.failures import plain_errors
-from pyspark_lance.landed_batches import BATCH, QUERY, Landed
-from pyspark_lance.read_plan import FragmentSize, Piece, ReadPlan, cut
-from pyspark_lance.source_columns import Place, WatchedColumns
-from pyspark_lance.source_offsets import START, check_offset, number_of, offset_at, version_at
-from pyspark_lance.source_options import SourceOptions
-from pyspark_lance.write_job import WriteJob, prepare_write
+from pyspark_lance.datasource.columns import Place, WatchedColumns
+from pyspark_lance.datasource.offsets import START, check_offset, number_of, offset_at, version_at
+from pyspark_lance.datasource.options import SourceOptions
+from pyspark_lance.engine.errors import plain_errors
+from pyspark_lance.reading.plan import FragmentSize, Piece, ReadPlan, cut
+from pyspark_lance.writing.job import WriteJob, prepare_write
+from pyspark_lance.writing.landed_batches import BATCH, QUERY, Landed
 
 __all__ = ["BATCH", "QUERY", "StreamReader", "StreamWriter"]
 
@@ -285,6 +285,30 @@ class StreamReader(DataSourceStreamReader):
         ]
         for pieces in cut(sizes, parallelism=_PARALLELISM, whole=plan.filter is not None):
             yield _Partition(plan, pieces)
+
+
+class RejectedStreamReader(StreamReader):
+    """A reader of a query that cannot begin: each call of Spark raises the reason.
+
+    Spark 4.3 ends a query with an UnboundLocalError of its own where `streamReader` itself raises.
+    """
+
+    def __init__(self, reason: LanceError) -> None:
+        self._reason = reason
+
+    @plain_errors()
+    def initialOffset(self) -> NoReturn:  # noqa: N802 - Spark's name
+        """Raise the reason, as the other three calls with which a query begins."""
+        raise self._reason
+
+    def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> NoReturn:  # noqa: ARG002, N802 - Spark's name and arguments
+        self.initialOffset()
+
+    def getDefaultReadLimit(self) -> NoReturn:  # noqa: N802 - Spark's name
+        self.initialOffset()
+
+    def prepareForTriggerAvailableNow(self) -> NoReturn:  # noqa: N802 - Spark's name
+        self.initialOffset()
 
 
 def _hides_no_more(before: LanceDataset, after: LanceDataset) -> bool:

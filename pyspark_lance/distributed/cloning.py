@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import lance_core
 from lance_core import FileCopy, LanceDataset
-from pyspark_lance.numbered_tasks import TASKS_PER_CORE, Progress, run_all_tasks
-from pyspark_lance.parallelism import parallelism_of
+from pyspark_lance.engine.executor_tasks import TASKS_PER_CORE, Progress, run_all_tasks
+from pyspark_lance.engine.parallelism import parallelism_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,7 +30,7 @@ def deep_clone(
 ) -> LanceDataset:
     """Copy a version of a table, with all its files, by Spark's executors; within one storage the storage copies.
 
-    If it fails, the target is no table, and a next try copies the files again.
+    If it fails, the target is no table, and a next attempt copies the files again.
 
     Args:
         spark: The session, classic or Connect.

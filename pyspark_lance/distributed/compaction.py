@@ -27,8 +27,8 @@ from lance_core.maintenance import (
     RewriteResult,
     commit_what_fits,
 )
-from pyspark_lance.leftovers import delete_leftovers
-from pyspark_lance.numbered_tasks import Progress, run_tasks
+from pyspark_lance.engine.executor_tasks import Progress, run_tasks
+from pyspark_lance.writing.orphan_files import delete_leftovers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

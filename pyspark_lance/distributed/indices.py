@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Final
 import lance_core
 from lance_core import Index, LanceDataset
 from lance_core.errors import LanceError, StoreError
-from pyspark_lance.leftovers import delete_leftovers
-from pyspark_lance.numbered_tasks import TASKS_PER_CORE, Progress, run_all_tasks
-from pyspark_lance.parallelism import parallelism_of
+from pyspark_lance.engine.executor_tasks import TASKS_PER_CORE, Progress, run_all_tasks
+from pyspark_lance.engine.parallelism import parallelism_of
+from pyspark_lance.writing.orphan_files import delete_leftovers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

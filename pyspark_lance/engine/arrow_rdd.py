@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from lance_core.errors import LanceError
-from pyspark_lance.parallelism import parallelism_of
-from pyspark_lance.same_columns import is_classic
+from pyspark_lance.engine.parallelism import parallelism_of
+from pyspark_lance.engine.spark_internals import is_classic
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 import pyarrow as pa
 
 from lance_core.errors import LanceError
-from pyspark_lance.cores import use_cores_of_task
-from pyspark_lance.jobs import run_job
+from pyspark_lance.engine.cores import use_cores_of_task
+from pyspark_lance.engine.jobs import run_job
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

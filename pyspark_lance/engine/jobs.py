@@ -18,7 +18,7 @@ import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from pyspark_lance.failures import own_error, spark_gone
+from pyspark_lance.engine.errors import own_error, spark_gone
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

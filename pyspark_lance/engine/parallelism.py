@@ -6,7 +6,7 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from pyspark_lance.jobs import is_connect
+from pyspark_lance.engine.jobs import is_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

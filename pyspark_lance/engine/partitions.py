@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import pyarrow as pa
 
 from lance_core.errors import LanceError
-from pyspark_lance.arrow_rdd import ArrowRdd
-from pyspark_lance.failures import plain_errors
-from pyspark_lance.jobs import run_job
+from pyspark_lance.engine.arrow_rdd import ArrowRdd
+from pyspark_lance.engine.errors import plain_errors
+from pyspark_lance.engine.jobs import run_job
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

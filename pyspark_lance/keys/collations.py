@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.errors import UnsupportedError
-from pyspark_lance.keys import collation
+from pyspark_lance.keys.equality import collation
 
 __all__ = ["ON_FRAME", "check_columns", "check_condition"]
 

@@ -20,10 +20,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.errors import SchemaError
-from pyspark_lance.arrow_types import SPARK_TYPE
-from pyspark_lance.batch_convert import BatchConverter
-from pyspark_lance.key_narrowing import narrowed_by_keys
-from pyspark_lance.spark_types import spark_view
+from pyspark_lance.keys.narrowing import narrowed_by_keys
+from pyspark_lance.types.arrow_types import SPARK_TYPE
+from pyspark_lance.types.batch_convert import BatchConverter
+from pyspark_lance.types.spark_types import spark_view
 
 if TYPE_CHECKING:
     from lance_core import LanceDataset

@@ -23,11 +23,11 @@ import pyarrow.compute as pc
 import lance_core
 from lance_core import LanceDataset
 from lance_core.errors import InvalidInputError, SchemaError
-from pyspark_lance.arrow_types import to_arrow
-from pyspark_lance.batch_convert import BatchConverter
-from pyspark_lance.cores import use_cores_of_task
-from pyspark_lance.names import spelled_path
-from pyspark_lance.spark_types import spark_schema
+from pyspark_lance.engine.cores import use_cores_of_task
+from pyspark_lance.types.arrow_types import to_arrow
+from pyspark_lance.types.batch_convert import BatchConverter
+from pyspark_lance.types.names import spelled_path
+from pyspark_lance.types.spark_types import spark_schema
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

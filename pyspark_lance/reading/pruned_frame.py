@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow.compute as pc
 
-from pyspark_lance.names import quoted
-from pyspark_lance.pushed_filters import push
-from pyspark_lance.same_columns import condition_text, in_place_of, is_classic, needed_columns
+from pyspark_lance.engine.spark_internals import condition_text, in_place_of, is_classic, needed_columns
+from pyspark_lance.reading.filter_pushdown import push
+from pyspark_lance.types.names import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

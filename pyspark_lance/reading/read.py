@@ -12,11 +12,10 @@ import pyarrow.compute as pc
 
 import lance_core
 from lance_core.times import moment, zone_named
-from pyspark_lance.collations import ON_FRAME, check_condition
-from pyspark_lance.failures import plain_errors
-from pyspark_lance.names import case_sensitive
-from pyspark_lance.parallelism import parallelism_of
-from pyspark_lance.read_plan import (
+from pyspark_lance.engine.errors import plain_errors
+from pyspark_lance.engine.parallelism import parallelism_of
+from pyspark_lance.keys.collations import ON_FRAME, check_condition
+from pyspark_lance.reading.plan import (
     Piece,
     ReadPlan,
     checked_blob_handling,
@@ -26,7 +25,9 @@ from pyspark_lance.read_plan import (
     plan_tasks,
     table_schema,
 )
-from pyspark_lance.thin_frame import Scan, thin
+from pyspark_lance.reading.pruned_frame import Scan, thin
+from pyspark_lance.types.names import case_sensitive
+from pyspark_lance.types.zones import is_utc, session_zone
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -78,7 +79,7 @@ def read(
 
     Returns:
         Every column can be null. Vectors are arrays with the metadata `arrow.fixed-size-list.size`, so that writing
-        them makes vectors again. `pyspark_lance.spark_types` lists the other types. Nanoseconds are cut off.
+        them makes vectors again. `pyspark_lance.types.spark_types` lists the other types. Nanoseconds are cut off.
 
     Raises:
         DatasetNotFoundError: There is no table.
@@ -89,13 +90,13 @@ def read(
         InvalidInputError: The filter does not fit the columns, or is no SQL.
     """
     if asof is not None:
-        asof = moment(asof, zone=zone_named(spark.conf.get("spark.sql.session.timeZone", "UTC") or "UTC"))
+        asof = moment(asof, zone=zone_named(session_zone(spark)))
     blobs = checked_blob_handling(blob_handling)
     scans = {"blob_handling": blobs}
     dataset = lance_core.dataset(uri, version, asof=asof, storage_options=storage_options, default_scan_options=scans)
     schema = table_schema(dataset, columns, case_sensitive=case_sensitive(spark))
     if isinstance(filter, str):
-        filter = dataset.parse_filter(filter)  # noqa: A001 - the name that scanners give it
+        filter = dataset.parse_filter(filter, assume_utc=is_utc(session_zone(spark)))  # noqa: A001 - the name that scanners give it
     plan_read(dataset, schema, filter=filter, storage_options=storage_options, blob_handling=blobs)  # checks all
     check_condition("filter", filter, dataset.schema, ON_FRAME)
 

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from lance_core.errors import SchemaError, UnsupportedError
-from pyspark_lance.arrow_types import SPARK_METADATA, SPARK_TYPE, from_arrow, full_type, to_arrow
+from pyspark_lance.types.arrow_types import SPARK_METADATA, SPARK_TYPE, from_arrow, full_type, to_arrow
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
@@ -81,7 +81,7 @@ def handed_over(schema: StructType) -> pa.Schema:
 
 
 def _check_depth(field: pa.Field) -> None:
-    """Refuse a column that Spark and Arrow cannot hand over: messages of Arrow have no more levels.
+    """Reject a column that Spark and Arrow cannot hand over: messages of Arrow have no more levels.
 
     Raises:
         UnsupportedError: It is.
@@ -121,7 +121,7 @@ def check_names(names: Iterable[str], within: str = "", *, reads: bool = False) 
 
 
 def _check_type(kind: DataType, path: str) -> None:
-    """Refuse types that cannot be stored, also inside of nested types."""
+    """Reject types that cannot be stored, also inside of nested types."""
     from pyspark.sql import types
 
     if isinstance(kind, types.ArrayType):

@@ -31,16 +31,16 @@ from lance_core.errors import (
     StoreError,
     UnsupportedError,
 )
-from pyspark_lance.collations import check_columns
-from pyspark_lance.landed_batches import batch_of
-from pyspark_lance.leftovers import delete_leftovers
-from pyspark_lance.names import matched_names
-from pyspark_lance.opened import opened
-from pyspark_lance.plan import ADD_FIRST, WritePlan, plan_write
-from pyspark_lance.row_rules import RowRules, slices_of
-from pyspark_lance.rule_commit import check_keys, partition_rows, replace_rows, row_rules
-from pyspark_lance.write_options import WriteOptions
-from pyspark_lance.write_task import TaskReport, WriteTask
+from pyspark_lance.keys.collations import check_columns
+from pyspark_lance.types.names import matched_names
+from pyspark_lance.writing.base_version import opened
+from pyspark_lance.writing.landed_batches import batch_of
+from pyspark_lance.writing.options import WriteOptions
+from pyspark_lance.writing.orphan_files import delete_leftovers
+from pyspark_lance.writing.replace_where import check_keys, partition_rows, replace_rows, row_rules
+from pyspark_lance.writing.row_checks import RowRules, slices_of
+from pyspark_lance.writing.schema_plan import ADD_FIRST, WritePlan, plan_write
+from pyspark_lance.writing.task import TaskReport, WriteTask
 
 __all__ = ["WriteJob", "WriteOptions", "already_done", "prepare_write"]
 
@@ -166,7 +166,8 @@ class WriteJob:
             fragments,
             self.plan.stored,
             mode=mode,
-            slices=slices if mode == "replace" else None,
+            slices=slices if mode == "replace" or options.require_empty else None,
+            require_empty=options.require_empty,
             read_version=self.base_version,
             identity=self.base_identity,
             transaction_properties=options.transaction_properties,

@@ -8,14 +8,19 @@ from typing import get_args
 
 from lance_core import Slices, WriteTry
 from lance_core.errors import InvalidInputError
-from pyspark_lance.modes import Empty, Mode, Outside, PartitionOverwrite, SchemaMode
+from pyspark_lance.writing.modes import Empty, Mode, Outside, PartitionOverwrite, SchemaMode
 
 __all__ = ["WriteOptions"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """The arguments of `pyspark_lance.write`, which describes them."""
+    """The arguments of `pyspark_lance.write`, which describes them, and two facts of the session.
+
+    Attributes:
+        case_sensitive: Whether names of columns that differ by case alone are two names.
+        assume_utc: Whether times without a zone in `replace_where` are in UTC.
+    """
 
     mode: Mode = "append"
     slices: Slices | None = None
@@ -42,6 +47,8 @@ class WriteOptions:
     partition_overwrite: PartitionOverwrite = "static"
     merge_on: tuple[str, ...] | None = None
     case_sensitive: bool = False
+    assume_utc: bool = True
+    require_empty: bool = False
 
     def __post_init__(self) -> None:
         for name, given, known in (

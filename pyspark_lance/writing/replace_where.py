@@ -4,7 +4,7 @@ tasks    new files
 driver   which rows of the table go: a scan of the condition's columns
          Update(removed rows, new fragments); done again on the latest version after a conflict
 
-Each attempt looks for `once` and for other tries from the version on that the write began with.
+Each attempt looks for `once` and for other attempts from the version on that the write began with.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from lance_core.errors import (
     RetryableConflictError,
     SchemaError,
 )
-from pyspark_lance.collations import check_columns, check_condition
-from pyspark_lance.keys import check_keys_of
-from pyspark_lance.row_rules import RowRules
-from pyspark_lance.update_commit import commit_update, rows_where
-from pyspark_lance.write_options import WriteOptions
-from pyspark_lance.write_task import TaskReport
+from pyspark_lance.keys.collations import check_columns, check_condition
+from pyspark_lance.keys.equality import check_keys_of
+from pyspark_lance.writing.options import WriteOptions
+from pyspark_lance.writing.row_checks import RowRules
+from pyspark_lance.writing.task import TaskReport
+from pyspark_lance.writing.update_commit import commit_update, rows_where
 
 __all__ = ["check_keys", "partition_rows", "replace_rows", "row_rules"]
 
@@ -63,7 +63,7 @@ def row_rules(options: WriteOptions, stored: pa.Schema) -> RowRules:
         # An empty table in memory parses SQL over such columns.
         place = f"memory://lance-replace-where/{uuid.uuid4().hex}"
         empty = lance_core.write_dataset(stored.empty_table(), place)
-        condition = empty.parse_filter(options.replace_where)
+        condition = empty.parse_filter(options.replace_where, assume_utc=options.assume_utc)
         lance_core.LanceDataset.drop(place)
         check_condition("replaceWhere", condition, stored, _IN_TWO)
     return RowRules(
@@ -82,7 +82,7 @@ def replace_rows(
     """Commit fragments in the place of the rows that meet the condition.
 
     Args:
-        dataset: The version to begin with; others have been looked at for `once` and other tries.
+        dataset: The version to begin with; others have been looked at for `once` and other attempts.
         fragments: The new rows.
         options: The caller's.
 
@@ -103,7 +103,7 @@ def replace_rows(
                 message=options.commit_message,
                 once=options.once,
                 write_try=write,
-                looked_until=began if write is not None or options.once is not None else None,
+                checked_through=began if write is not None or options.once is not None else None,
             )
         except (RetryableConflictError, HistoryGapError) as error:
             if isinstance(error, EarlierTryLandedError) and write is not None:

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from lance_core import Equals, Slice, Slices, key_hashes
 from lance_core.errors import InvalidInputError
-from pyspark_lance.keys import same_bytes, spark_values
+from pyspark_lance.keys.equality import same_bytes, spark_values
 
 __all__ = ["AMBIGUOUS", "PartitionValues", "RowRules", "decode_table", "encode_table", "hashes_of_keys", "slices_of"]
 

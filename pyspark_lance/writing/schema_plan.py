@@ -6,7 +6,7 @@
                   nullability do not matter
     add_columns   it may lack columns that can be null, and bring new ones       (new ones: mode overwrite only)
                   and new fields of structs, which are null in rows before
-    overwrite     refused                                                     its schema becomes the table's
+    overwrite     rejected                                                     its schema becomes the table's
 
 A column fits if Spark reads the stored type as the type that the DataFrame has (`spark_types`): a table of uint8 or of
 dictionaries takes back what Spark got from it, and a vector needs no mark where the table says its width. Numbers fit
@@ -23,11 +23,11 @@ import pyarrow as pa
 
 from lance_core import Slices
 from lance_core.errors import InvalidInputError, SchemaError
-from pyspark_lance.batch_convert import converter
-from pyspark_lance.modes import Mode, SchemaMode
-from pyspark_lance.names import matched_names, with_names_of
-from pyspark_lance.number_casts import are_numbers
-from pyspark_lance.spark_types import spark_view, stored_field, vector_width
+from pyspark_lance.types.batch_convert import converter
+from pyspark_lance.types.names import matched_names, with_names_of
+from pyspark_lance.types.number_casts import are_numbers
+from pyspark_lance.types.spark_types import spark_view, stored_field, vector_width
+from pyspark_lance.writing.modes import Mode, SchemaMode
 
 __all__ = ["ADD_FIRST", "WritePlan", "plan_write"]
 
@@ -221,7 +221,7 @@ def _check_fits(field: pa.Field, stored: pa.Field, widths: Mapping[str, int], *,
 
 
 def _check_fields(given: pa.DataType, wanted: pa.DataType, path: str, *, can_grow: bool, has_mode: bool) -> None:
-    """Refuse fields of structs that one side has and the other lacks, at any depth, with the way out.
+    """Reject fields of structs that one side has and the other lacks, at any depth, with the remedy.
 
     Raises:
         SchemaError: There is one; the message has its path.

@@ -24,9 +24,9 @@ import pyarrow as pa
 
 from lance_core import FragmentMetadata, FragmentWriter, Slices, SliceWriter
 from lance_core.errors import InvalidInputError, LanceError, SchemaError, UnsupportedError
-from pyspark_lance.batch_convert import BatchConverter
-from pyspark_lance.cores import use_cores_of_task
-from pyspark_lance.row_rules import PartitionValues, RowRules, decode_table, encode_table, hashes_of_keys
+from pyspark_lance.engine.cores import use_cores_of_task
+from pyspark_lance.types.batch_convert import BatchConverter
+from pyspark_lance.writing.row_checks import PartitionValues, RowRules, decode_table, encode_table, hashes_of_keys
 
 __all__ = ["BUFFERED_BYTES", "PART_BYTES", "REPORTED", "TaskReport", "WriteTask", "copied", "parts"]
 
@@ -126,7 +126,7 @@ class WriteTask:
         assert self.slices is not None
         positions = self.slices.assign(batch)
         if not self.allow_outside:
-            self.slices.refuse_outside(batch, positions, self.uri)
+            self.slices.reject_outside(batch, positions, self.uri)
         return positions
 
     def __call__(self, partition: int, attempt: int, batches: Iterator[pa.RecordBatch]) -> bytes:

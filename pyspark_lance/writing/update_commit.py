@@ -13,7 +13,7 @@ from pyroaring import BitMap
 from lance_core import FragmentMetadata, LanceDataset, LanceOperation, Transaction, WriteTry
 from lance_core.errors import LanceError
 from lance_core.threads import ThreadPool
-from pyspark_lance.keys import joined_by_key
+from pyspark_lance.keys.equality import joined_by_key
 
 __all__ = ["Updated", "commit_update", "rows_where", "rows_with_keys"]
 
@@ -49,7 +49,7 @@ def commit_update(
     message: str | None,
     once: tuple[str, str] | None = None,
     write_try: WriteTry | None = None,
-    looked_until: int | None = None,
+    checked_through: int | None = None,
 ) -> Updated:
     """Commit new fragments, and a version without some rows.
 
@@ -61,14 +61,14 @@ def commit_update(
         properties: Texts for the history.
         message: A text for the history.
         once: A transaction property that at most one commit may carry.
-        write_try: The write and the number of the try.
-        looked_until: Version up to which the history was searched for `once` and other tries; None for that of
+        write_try: The write and the number of the attempt.
+        checked_through: Version up to which the history was searched for `once` and other attempts; None for that of
             `dataset`.
 
     Raises:
         RetryableConflictError: Others changed the same rows meanwhile.
-        SupersededError: A later try has committed.
-        EarlierTryLandedError: An earlier try has, which `write_try` does not name.
+        SupersededError: A later attempt has committed.
+        EarlierTryLandedError: An earlier attempt has, which `write_try` does not name.
     """
     removed, updated = _without(dataset, gone)
     operation = LanceOperation.Update(
@@ -85,7 +85,7 @@ def commit_update(
         transaction_properties=texts,
         affected_rows=dict(gone),
     )
-    done = dataset.commit_once(transaction, once=once, write_try=write_try, looked_until=looked_until)
+    done = dataset.commit_once(transaction, once=once, write_try=write_try, checked_through=checked_through)
     landed = None if once is None else done.read_transaction(done.version)
     adopted = landed is not None and landed.uuid != transaction.uuid
     if adopted and once is not None:  # the version that carries it may be gone: then this is a later one

@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, get_args
 import lance_core
 from lance_core import Slices, WriteResult, WriteTry
 from lance_core.errors import DatasetExistsError, DatasetNotFoundError, InvalidInputError
-from pyspark_lance.clustering import cluster_by_columns, cluster_by_slice
-from pyspark_lance.jobs import is_connect
-from pyspark_lance.modes import Empty, Outside, PartitionOverwrite, SaveMode, SchemaMode
-from pyspark_lance.names import case_sensitive, check_spellings
-from pyspark_lance.opened import opened
-from pyspark_lance.spark_types import handed_over
-from pyspark_lance.transports import Transport, run_on_partitions
-from pyspark_lance.write_job import already_done, prepare_write
-from pyspark_lance.write_options import WriteOptions
+from pyspark_lance.engine.jobs import is_connect
+from pyspark_lance.engine.partitions import Transport, run_on_partitions
+from pyspark_lance.types.names import case_sensitive, check_spellings
+from pyspark_lance.types.spark_types import handed_over
+from pyspark_lance.types.zones import is_utc, session_zone
+from pyspark_lance.writing.base_version import opened
+from pyspark_lance.writing.clustering import cluster_by_columns, cluster_by_slice
+from pyspark_lance.writing.job import already_done, prepare_write
+from pyspark_lance.writing.modes import Empty, Outside, PartitionOverwrite, SaveMode, SchemaMode
+from pyspark_lance.writing.options import WriteOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -52,6 +53,7 @@ def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a de
     replace_where: str | None = None,
     partition_by: Sequence[str] | None = None,
     partition_overwrite: PartitionOverwrite = "static",
+    require_empty: bool = False,
 ) -> WriteResult | None:
     """Write a DataFrame, classic or Spark Connect, to a Lance table in one commit.
 
@@ -84,8 +86,8 @@ def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a de
             the state does not know it, all versions are opened, newest first, unless `once_since` is given.
         once_since: A version that is known to be no newer than any write with the same `once`, such as the one that the
             job found when it began: neither it nor older ones are opened.
-        write_try: The write and the number of the try, if it may be tried several times: rows that earlier tries
-            committed are replaced, and the write fails if a later try has committed.
+        write_try: The write and the number of the attempt, if it may be tried several times: rows that earlier attempts
+            committed are replaced, and the write fails if a later attempt has committed.
         read_version: The version that the write is based on; None for the latest, 0 if there was no table.
         identity: `LanceDataset.identity` of that version: a table that was made again since it was read is no base.
         table_config: Configuration of the table to set, unless it has these values already: in the same commit if
@@ -101,6 +103,8 @@ def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a de
         partition_by: Columns of which no data file holds two values. Lance has no partitions: it only lays out the rows
             so that reads and replacements are faster, and is not recorded in the table.
         partition_overwrite: "dynamic": mode "overwrite" replaces the partitions that have rows, and no others.
+        require_empty: With mode "append" or "replace": `slices` must have no row but those of earlier attempts, also in
+            versions that other writers commit meanwhile.
 
     Returns:
         The result; None only with `empty="skip"` if there was no row, and with mode "ignore" if there was a table.
@@ -110,7 +114,7 @@ def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a de
             was run.
         UnsupportedError: The same for a type.
         InvalidInputError: An argument is wrong, or the data: a vector of another length, a row outside of the slices.
-        DatasetExistsError: The mode is to create, and there is a table.
+        DatasetExistsError: The mode is to create, and there is a table; or there are rows and `require_empty` is set.
         CommitConflictError: Another writer came first. Nothing was changed.
         OutcomeUnknownError: It is not known whether the commit took effect.
     """
@@ -125,9 +129,7 @@ def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a de
         transaction_properties=transaction_properties,
         commit_message=commit_message,
         once=once,
-        once_since=once_since,
         write_try=write_try if write_try is not None else _attempt(uri, mode, transaction_properties, storage_options),
-        table_config=table_config,
         storage_options=storage_options,
         max_rows_per_file=max_rows_per_file,
         max_bytes_per_file=max_bytes_per_file,
@@ -136,6 +138,7 @@ def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a de
         partition_by=None if partition_by is None else tuple(partition_by),
         partition_overwrite=partition_overwrite,
     )
+    options = replace(options, require_empty=require_empty, once_since=once_since, table_config=table_config)
     return _write_as(mode, df, uri, replace(options, read_version=read_version, identity=identity))
 
 
@@ -165,7 +168,10 @@ def write_with(
     source = handed_over(df.schema)
     if is_connect(df.sparkSession):
         check_spellings(df, df.columns)  # its client names the columns that a function gets
-    job = prepare_write(source, uri, replace(options, case_sensitive=case_sensitive(df.sparkSession)))
+    session = df.sparkSession
+    in_utc = is_utc(session_zone(session))
+    options = replace(options, case_sensitive=case_sensitive(session), assume_utc=in_utc)
+    job = prepare_write(source, uri, options)
     frame = df
     if options.cluster and options.slices is not None:
         frame = cluster_by_slice(df, options.slices)

@@ -13,7 +13,8 @@ import dagster as dg
 import pyarrow as pa
 
 import lance_core
-from lance_dagster import LanceIOManager, LanceMaintenancePolicy, build_maintenance_job, upkeep
+from lance_dagster import LanceIOManager, LanceMaintenancePolicy, build_maintenance_job
+from lance_dagster.maintenance import steps
 from tests import processes
 
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
@@ -103,7 +104,7 @@ def many_tables(folder: str) -> None:
     made = dg.Definitions(jobs=[job], resources=resources).resolve_job_def(job.name)
     with dg.DagsterInstance.ephemeral() as instance:
         found = timed({"upkeep": lambda: made.execute_in_process(instance=instance, run_config=QUIET)}, rounds=1)
-    show("upkeep of 200 healthy tables", *found["upkeep"], 30)
+    show("maintenance of 200 healthy tables", *found["upkeep"], 30)
 
 
 def many_fragments(folder: str) -> None:
@@ -112,7 +113,7 @@ def many_fragments(folder: str) -> None:
     (fragment,) = (one.metadata for one in lance_core.write_dataset(ROWS, uri).get_fragments())
     lance_core.LanceDataset.commit(uri, lance_core.LanceOperation.Append([fragment] * 10_000), read_version=1)
     policy = LanceMaintenancePolicy(target_rows_per_fragment=100_000)
-    found = timed({"plan": lambda: upkeep.survey(lance_core.dataset(uri), "wide", policy)}, rounds=5)
+    found = timed({"plan": lambda: steps.survey(lance_core.dataset(uri), "wide", policy)}, rounds=5)
     show("plan of 10,000 fragments", *found["plan"], 1)
 
 

@@ -56,7 +56,7 @@ def sessions(kind: str) -> None:
 def measure(spark, kind: str, folder: Path) -> None:
     """All jobs of one session."""
     import pyspark_lance
-    from pyspark_lance.spark_types import VECTOR_WIDTH
+    from pyspark_lance.types.spark_types import VECTOR_WIDTH
     from tests.benchmarks.timing import medians
 
     def line(name: str, ours: float, theirs: float, most: float) -> None:
@@ -142,7 +142,7 @@ def memory(_: str, factor: str) -> None:
     """Peak memory of the function that runs in a writer task, for a partition of that many million rows."""
     import numpy as np
 
-    from pyspark_lance.write_task import WriteTask
+    from pyspark_lance.writing.task import WriteTask
 
     rows = 10_000
     rng = np.random.default_rng(1)

@@ -50,7 +50,7 @@ def main() -> None:
 
 def peak(name: str, megabytes: int) -> tuple[int, int]:
     """MB that a process needed, after the first message and at most."""
-    from pyspark_lance.write_task import WriteTask
+    from pyspark_lance.writing.task import WriteTask
 
     schema = SCHEMAS[name]
     reading, writing = os.pipe()

@@ -40,7 +40,7 @@ def write(library: str, uri: str, options: str, way: str, until: str) -> None:
 
 
 def turns(server, seconds: float, way: str) -> dict[str, int]:
-    """Commits by library in so many seconds, and what was refused."""
+    """Commits by library in so many seconds, and what was rejected."""
     import lance
 
     from tests import processes
@@ -49,7 +49,7 @@ def turns(server, seconds: float, way: str) -> dict[str, int]:
     uri = f"s3://{server.new_bucket()}/t"
     lance.write_dataset(ROWS, uri, storage_options=options)
     command = [sys.executable, "-m", "tests.benchmarks.bench_turns", "write"]
-    counts = dict.fromkeys((*LIBRARIES, "refused"), 0)
+    counts = dict.fromkeys((*LIBRARIES, "rejected"), 0)
     with contextlib.ExitStack() as stack:
         until = time.time() + seconds + 5
         arguments = [uri, json.dumps(options), way, until]
@@ -64,8 +64,8 @@ def turns(server, seconds: float, way: str) -> dict[str, int]:
         for library, writer in zip(LIBRARIES, writers, strict=True):
             done, errors = json.loads(writer.stdout.readline())
             counts[library] += done
-            counts["refused"] += sum(errors.values())
-            print(f"    {library}: {done} commits, refused {errors}", flush=True)
+            counts["rejected"] += sum(errors.values())
+            print(f"    {library}: {done} commits, rejected {errors}", flush=True)
     version = lance.dataset(uri, storage_options=options).version
     assert version == 1 + counts["lance_core"] + counts["lance"], (version, counts)
     return counts

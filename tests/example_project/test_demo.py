@@ -146,7 +146,7 @@ def test_the_history_of_flights_is_a_range_a_day_and_upkeep(demo):
     assert second.transaction_properties["dagster.partition_keys"] == f'["{AGAIN}"]'
     assert first.transaction_properties["dagster.run_id"] != second.transaction_properties["dagster.run_id"]
     assert len(table.checkout_version(2).get_fragments()) == RANGE
-    assert len(table.checkout_version(table.version - 1).get_fragments()) == 1  # upkeep
+    assert len(table.checkout_version(table.version - 1).get_fragments()) == 1  # maintenance
 
 
 def test_aircraft_are_merged_by_their_number(demo, source):
@@ -174,7 +174,7 @@ def test_what_is_printed_is_what_the_tables_say(demo):
 
 
 def test_dagster_has_content_for_every_view(demo, monkeypatch):
-    """History, checks that are newer than what they look at, observations of upkeep and of others, lineage."""
+    """History, checks that are newer than what they look at, observations of maintenance and of others, lineage."""
     monkeypatch.setenv("DAGSTER_HOME", str(demo[0] / "dagster"))
     with dg.DagsterInstance.get() as instance:
         key = dg.AssetKey(["nyc", "flights"])

@@ -40,7 +40,7 @@ class Mixer:
         except Exception as error:
             if not any(word in str(error).lower() for word in _REFUSALS):
                 raise
-            self.note(refused=verb)
+            self.note(rejected=verb)
             self.dataset.checkout_latest()
         else:
             self.note(done=verb)
@@ -74,7 +74,7 @@ class Mixer:
 
 
 def in_list(keys):
-    return f"k in ({', '.join(map(str, sorted(keys) or [-1]))})"
+    return f"k in ({', '.join(map(str, sorted(keys) or [-2]))})"
 
 
 def main(library, uri, writer, end, log, options):

@@ -12,8 +12,8 @@ from click.testing import CliRunner
 
 import lance_core
 from lance_core.cli.app import cli
+from lance_core.verbs.context import unneeded
 from lance_core.verbs.files.slice_writer import SliceWriter
-from lance_core.verbs.version import unneeded
 from tests import processes
 
 

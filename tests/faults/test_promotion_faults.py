@@ -191,7 +191,7 @@ def interrupted(monkeypatch, meanwhile):
     ],
 )
 def test_upkeep_before_each_write_and_after_loses_nothing(tmp_path, monkeypatch, library, verb, spelled):
-    """By either library, under another spelling of the table's URI, with all that upkeep may remove removed."""
+    """By either library, under another spelling of the table's URI, with all that maintenance may remove removed."""
     uri = f"{tmp_path}/t"
     branch = new_table(uri, {}).create_branch(BRANCH)
     fill(branch.uri, {}, {1: [7, 8], 9: [5]})

@@ -94,7 +94,7 @@ def test_no_answer_at_all_is_unknown(store, inject):
         commit(store, appending(1, FRAGMENT))
 
 
-def test_a_refusal_is_final(store, inject):
+def test_a_rejection_is_final(store, inject):
     inject(http_error(403, "AccessDenied"))
     with pytest.raises(StoreError, match="HTTP 403 AccessDenied") as caught:
         commit(store, appending(1, FRAGMENT))

@@ -18,7 +18,7 @@ from google.protobuf.message import Message
 from pyroaring import BitMap
 
 from lance_core._proto import encodings_v2_0_pb2, encodings_v2_1_pb2, file2_pb2, file_pb2, table_pb2, transaction_pb2
-from lance_core.table.manifest import message_range
+from lance_core.table.manifest.manifest import message_range
 
 NUMBERS = (
     *(0, 1, 2, 3, 5, 7, 20, 64, 255, 2**16, 2**24, 2**31 - 1, 2**31, 2**32 - 1, 2**40, 2**62, 2**63 - 1, 2**63),

@@ -1,4 +1,4 @@
-"""Records that contradict themselves: each is refused where it is read, before memory is taken for what it claims."""
+"""Records that contradict themselves: each is rejected where it is read, before memory is taken for what it claims."""
 
 import json
 from dataclasses import replace
@@ -34,7 +34,7 @@ def test_a_manifest(tmp_path, change, said):
             look()
 
 
-def test_versions_of_other_times_are_refused_where_they_are_listed(tmp_path):
+def test_versions_of_other_times_are_rejected_where_they_are_listed(tmp_path):
     dataset = table(tmp_path / "t")
     forge(tmp_path / "t", lambda manifest: replace(manifest, timestamp_ns=2**62 * 10**9))
     for look in (dataset.versions, lambda: dataset.explain_cleanup_old_versions(retain_versions=1)):

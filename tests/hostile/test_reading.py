@@ -93,7 +93,7 @@ def test_what_a_file_system_raises_when_it_is_made_becomes_an_error_of_ours():
     "key", ["manifest_stor", "manifest-store", "manifeststore", "manifest_stores", "base_path_scheme"]
 )
 @pytest.mark.parametrize("uri", ["{}/t", "memory://t", "s3://bucket/t", "gs://bucket/t"])
-def test_a_misspelt_option_of_ours_is_refused(tmp_path, key, uri):
+def test_a_misspelt_option_of_ours_is_rejected(tmp_path, key, uri):
     with pytest.raises(InvalidInputError, match=re.escape(repr(key))):
         open_store(uri.format(tmp_path), {key: "sqlite:///x"})
 
@@ -307,7 +307,7 @@ def test_columns_of_64_levels_are_written_and_read(tmp_path, make, version):
 
 @pytest.mark.parametrize("make", NESTINGS)
 @pytest.mark.parametrize("levels", [65, 150, 500])
-def test_columns_of_more_levels_are_refused(tmp_path, make, levels):
+def test_columns_of_more_levels_are_rejected(tmp_path, make, levels):
     schema = pa.schema([("a", nested(levels, NESTINGS[make]))])
     with pytest.raises(UnsupportedError, match="column 'a' is nested more than 64 deep"):
         lance.write_dataset(schema.empty_table(), tmp_path / "t")
@@ -317,7 +317,7 @@ def test_columns_of_more_levels_are_refused(tmp_path, make, levels):
         dataset.add_columns(schema)
 
 
-def test_a_frame_that_is_too_deep_for_arrows_c_interface_is_refused(tmp_path):
+def test_a_frame_that_is_too_deep_for_arrows_c_interface_is_rejected(tmp_path):
     import polars as pl
 
     value = 7
@@ -346,14 +346,14 @@ def test_levels_of_schemas_in_json(make):
 
 
 @pytest.mark.parametrize("levels", [65, 150, 500, 5000])
-def test_a_manifest_of_more_levels_is_refused_when_it_is_opened(tmp_path, levels):
+def test_a_manifest_of_more_levels_is_rejected_when_it_is_opened(tmp_path, levels):
     from lance_core.schema import Field, Schema
 
     table(tmp_path / "t")
     manifest = lance.dataset(tmp_path / "t").source.manifest
     data = manifest.to_bytes(manifest.transaction_bytes)
     from lance_core._proto import table_pb2
-    from lance_core.table.manifest import message_range
+    from lance_core.table.manifest.manifest import message_range
 
     start, end = message_range(memoryview(data))
     message = table_pb2.Manifest.FromString(data[start:end])
@@ -423,7 +423,7 @@ def test_a_manifest_of_millions_of_empty_fragments(tmp_path):
     ids = [b"\x08" + bytes([0x80 | (i & 127), 0x80 | (i >> 7 & 127), i >> 14]) for i in range(1 << 14, 1 << 19)]
     store = open_store(str(path))
     (found,) = store.list("_versions/1844")
-    from lance_core.table.manifest import Manifest
+    from lance_core.table.manifest.manifest import Manifest
 
     manifest = Manifest.from_bytes(table(tmp_path / "t2").source.store.get(found.key))
     store.put(found.key, replace(manifest, fragments=FragmentList(ids), max_fragment_id=1 << 20).to_bytes(None))

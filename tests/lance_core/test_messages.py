@@ -1,4 +1,4 @@
-"""What is wrong is said with its name: the table, the endpoint, the argument; and with the way out."""
+"""What is wrong is said with its name: the table, the endpoint, the argument; and with the remedy."""
 
 import socket
 

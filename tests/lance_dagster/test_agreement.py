@@ -6,8 +6,8 @@ import pytest
 
 import lance_core
 from lance_dagster import BranchPolicy, build_branch_jobs, build_undo_job
-from lance_dagster.history import data_version_of
-from lance_dagster.undo import plan_undo
+from lance_dagster.lineage.history import data_version_of
+from lance_dagster.undo.plan import plan_undo
 from tests.lance_dagster.lake import QUIET, errors
 
 KEYS = dg.StaticPartitionsDefinition(["a", "b", "c"])

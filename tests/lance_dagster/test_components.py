@@ -1,5 +1,6 @@
 """Components: what YAML says becomes definitions; `dg` lists, scaffolds and accepts them."""
 
+import re
 import sys
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -12,7 +13,7 @@ import yaml
 from lance_dagster.components import LanceLakehouseComponent, LanceMaintenanceComponent
 from tests import processes
 from tests.lance_dagster.lake import QUIET
-from tests.lance_dagster.test_maintenance import fill
+from tests.lance_dagster.maintenance.test_maintenance import fill
 
 pytestmark = pytest.mark.filterwarnings("ignore::dagster.BetaWarning")  # Dagster warns of its own sensors
 
@@ -184,6 +185,31 @@ def test_dg_lists_scaffolds_and_accepts_them(tmp_path, monkeypatch):
         ),
         ("root_uri: /x\nmaintenance: {sensor: true}", "maintenance does nothing without tables"),
         ("root_uri: /x\ntables: []", "tables is an empty list, which does nothing"),
+        ("root_uri: /x\ntables: a", r"tables must be a list, such as \[a\], not 'a'"),
+        ("root_uri: /x\ntables: [a]", r"tables\[0\] must be a mapping of keys to values, not 'a'"),
+        ("root_uri: /x\ntables: [{checks: [health]}]", r"tables\[0\].key is missing"),
+        (
+            "root_uri: /x\ntables: [{key: a, primary_key: id}]",
+            r"tables\[0\].primary_key must be a list, such as \[id\]",
+        ),
+        ("root_uri: /x\ntables: [{key: a, checks: health}]", r"tables\[0\].checks must be a list"),
+        (
+            "root_uri: /x\ntables: [{key: a, maintenance: 3}]",
+            r"tables\[0\].maintenance must be a mapping .* or true or false",
+        ),
+        (
+            "root_uri: /x\nmaintenance: {sensor: 3}\ntables: [{key: a}]",
+            "maintenance.sensor must be true or false, not 3",
+        ),
+        (
+            "root_uri: /x\nmaintenance: {job_name: bad name}\ntables: [{key: a}]",
+            "maintenance.job_name must be made of ASCII",
+        ),
+        ("root_uri: /x\nbranching: {mode: env}", "branching.name is missing: mode env needs"),
+        ("root_uri: /x\ntable_config: 3", "the key 'table_config' is not known"),
+        ("root_uri: 3", "root_uri must be a string, not 3"),
+        ("root_uri: /x\nui_url: a b", "ui_url: String should match"),
+        ("{}", "root_uri is missing"),
         ("root_uri: /x\ntables: [{key: a}]", r"tables\[0\].key does nothing: give the table checks"),
         (
             "root_uri: /x\nmaintenance: {sensor: true}\ntables: [{key: b}, {key: a, maintenance: false}]",
@@ -200,8 +226,21 @@ def test_dg_lists_scaffolds_and_accepts_them(tmp_path, monkeypatch):
 def test_a_key_that_nothing_reads_is_named_with_the_nearest(text, message):
     secret = "\nstorage_options: {aws_secret_access_key: hunter2}"
     with pytest.raises(Exception, match=message) as caught:
-        build(LanceLakehouseComponent, text + secret)
+        build(LanceLakehouseComponent, secret if text == "{}" else text + secret)
     assert "hunter2" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_options_of_the_storage_are_strings_and_not_shown():
+    for options in ("hunter2", "{password: 5432}"):
+        with pytest.raises(dg.DagsterInvalidDefinitionError, match=r"storage_options.* must be a") as caught:
+            build(LanceLakehouseComponent, f"root_uri: /x\nstorage_options: {options}")
+        assert not re.search(r"hunter2|5432|\n", str(caught.value))
+
+
+def test_a_list_is_a_list():
+    with pytest.raises(dg.DagsterInvalidDefinitionError, match=r"tables must be a list, such as \[events\]"):
+        build(LanceMaintenanceComponent, "tables: events")
 
 
 def test_a_key_of_maintenance_alone():

@@ -1,4 +1,4 @@
-"""What others commit is told once, and what only upkeep does moves nothing."""
+"""What others commit is told once, and what only maintenance does moves nothing."""
 
 import dagster as dg
 import pyarrow as pa
@@ -6,7 +6,7 @@ import pytest
 
 import lance_core
 from lance_dagster import build_lance_observation_sensor, lance_eager, observable_lance_asset, observation
-from tests.lance_dagster.test_maintenance import fill
+from tests.lance_dagster.maintenance.test_maintenance import fill
 
 pytestmark = pytest.mark.filterwarnings("ignore::dagster.BetaWarning")
 

@@ -10,8 +10,8 @@ import pytest
 import lance_core
 from lance_core.errors import InvalidInputError, SupersededError
 from lance_dagster import BranchPolicy, LanceTableResource, build_lance_drift_check
-from lance_dagster.attempts import attempt_properties
-from pyspark_lance.writer import _attempt as pyspark_attempt
+from lance_dagster.io_manager.process_attempts import attempt_properties
+from pyspark_lance.writing.write import _attempt as pyspark_attempt
 from tests import processes
 from tests.lance_dagster.lake import errors
 

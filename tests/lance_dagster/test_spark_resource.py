@@ -51,7 +51,7 @@ def test_it_never_exchanges_one_session_for_another(spark, connect):
             LanceSparkResource(master="sc://elsewhere:1").get_session()
 
 
-def test_settings_that_would_have_no_effect_are_refused():
+def test_settings_that_would_have_no_effect_are_rejected():
     with pytest.raises(dg.DagsterInvalidDefinitionError, match="python has no effect"):
         LanceSparkResource(master="sc://host:1", python="/usr/bin/python3").get_session()
     with pytest.raises(dg.DagsterInvalidDefinitionError, match="connect starts a server of this machine"):

@@ -9,7 +9,7 @@ import pytest
 
 from tests import processes
 
-NOT_AGAIN = "not (schemas_are_refused or wrong_options or wrong_reads or dropped)"
+NOT_AGAIN = "not (schemas_are_rejected or wrong_options or wrong_reads or dropped)"
 """What is decided before a session has a part in it."""
 
 
@@ -18,20 +18,28 @@ IS_THAT = pytest.mark.skipif(os.environ.get("LANCE_TEST_CONNECT") == "1", reason
 
 @IS_THAT
 def test_sessions_over_connect():
-    run(["test_sessions.py", "test_compaction.py", "test_indices.py"], 30)
+    run(["test_sessions.py", "distributed/test_compaction.py", "distributed/test_indices.py"], 30)
 
 
 @IS_THAT
 @pytest.mark.slow
 def test_changes_streams_and_conversion_over_connect():
-    run(["test_changes.py", "test_source.py", "test_conversion.py", "test_thin_frame.py"], 40)
+    run(
+        [
+            "changing/test_changes.py",
+            "datasource/test_source.py",
+            "conversion/test_conversion.py",
+            "reading/test_pruned_frame.py",
+        ],
+        40,
+    )
 
 
 def run(names, least):
     """Run some files, and see that at least so many tests were there."""
     pytest.importorskip("pyspark.sql.connect.session")
     done = processes.run(
-        [sys.executable, "-m", "pytest", "-q", "-x", "--tb=short", "-p", "no:cacheprovider", "-k", NOT_AGAIN, *map(str, map(Path(__file__).with_name, names))],
+        [sys.executable, "-m", "pytest", "-q", "-x", "--tb=short", "-p", "no:cacheprovider", "-k", NOT_AGAIN, *(str(Path(__file__).parent / name) for name in names)],
         cwd=Path(__file__).parents[2],
         # SPARK_TESTING lets the server listen on a free port, and the client find it.
         env={**os.environ, "LANCE_TEST_CONNECT": "1", "SPARK_TESTING": "1", "PYTEST_ADDOPTS": ""},

@@ -27,7 +27,9 @@ def test_write_and_read_load_no_spark_until_they_are_called():
 
 
 def test_tasks_need_only_base_dependencies():
-    loaded = modules_after("import pyspark_lance.write_task, pyspark_lance.read_plan, pyspark_lance.transports")
+    loaded = modules_after(
+        "import pyspark_lance.writing.task, pyspark_lance.reading.plan, pyspark_lance.engine.partitions"
+    )
     assert not loaded & {"pyspark", "pandas", "dagster", "lance", "s3fs", "grpc"}
 
 

@@ -11,10 +11,10 @@ import pytest
 import lance_core
 import pyspark_lance
 from lance_core.errors import LanceError, SchemaError, UnsupportedError
-from pyspark_lance.plan import plan_write
-from pyspark_lance.source_options import SourceOptions
+from pyspark_lance.datasource.options import SourceOptions
+from pyspark_lance.writing.schema_plan import plan_write
 
-MODULES = sorted(Path(pyspark_lance.__file__).parent.glob("*.py"))
+MODULES = sorted(Path(pyspark_lance.__file__).parent.rglob("*.py"))
 FUNCTIONS = ("write", "read", "merge", "update", "delete", "convert", "to_parquet", "compact", "create_scalar_index", "deep_clone")  # fmt: skip
 
 

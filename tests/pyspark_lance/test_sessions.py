@@ -23,8 +23,8 @@ from lance_core.errors import (
     VersionNotFoundError,
 )
 from lance_core.file.pool import num_threads
-from pyspark_lance.cores import use_cores_of_task
-from pyspark_lance.spark_types import VECTOR_WIDTH
+from pyspark_lance.engine.cores import use_cores_of_task
+from pyspark_lance.types.spark_types import VECTOR_WIDTH
 
 EVERY_TYPE = """
     id,
@@ -162,7 +162,7 @@ def test_without_rows(spark, uri, lance):
         ("select id, make_ym_interval(1, 1) as x from range(3)", UnsupportedError, "column 'x'"),
     ],
 )
-def test_schemas_are_refused_before_any_task_runs(spark, uri, tmp_path, sql, error, message, lance):
+def test_schemas_are_rejected_before_any_task_runs(spark, uri, tmp_path, sql, error, message, lance):
     pyspark_lance.write(spark.sql("select id, id as x from range(3)"), uri)
     before = files(uri)
     # Reading a row would fail.
@@ -339,7 +339,7 @@ def test_reads_are_cut_into_as_many_tasks_as_run_at_once(spark, uri):
     assert frame.agg({"id": "sum"}).collect()[0][0] == 499_999_500_000
 
 
-def test_wrong_reads_are_refused(spark, uri, lance):
+def test_wrong_reads_are_rejected(spark, uri, lance):
     pyspark_lance.write(spark.range(3), uri)
     with pytest.raises(SchemaError, match=r"no columns.*'x'"):
         pyspark_lance.read(spark, uri, columns=["x"])
@@ -491,13 +491,13 @@ def test_a_frame_of_the_data_source_stays_on_its_version(spark, uri, lance):
         ({"columns": "nope"}, "nope"),
     ],
 )
-def test_wrong_options_are_refused(spark, uri, options, message, lance):
+def test_wrong_options_are_rejected(spark, uri, options, message, lance):
     pyspark_lance.write(spark.range(5), uri)
     with pytest.raises(Exception, match=message):
         spark.read.format("lance").options(**options).load(uri).collect()
 
 
-def test_the_data_source_refuses_what_does_not_fit_and_changes_nothing(spark, uri, lance):
+def test_the_data_source_rejects_what_does_not_fit_and_changes_nothing(spark, uri, lance):
     pyspark_lance.write(spark.range(5), uri)
     before = files(uri)
     for sql, message in (
@@ -518,7 +518,7 @@ def test_a_filter_of_the_data_source_is_fixed_when_the_frame_is_made(spark, fram
         spark.read.format("lance").option("filter", "id >").load(uri).collect()
 
 
-def test_pushdown_is_refused_and_uses_of_one_frame_do_not_mix(spark, uri):
+def test_pushdown_is_rejected_and_uses_of_one_frame_do_not_mix(spark, uri):
     pyspark_lance.write(spark.range(2000), uri)
     with pytest.raises(Exception, match="pushdown is not offered"):
         spark.read.format("lance").option("pushdown", "true").load(uri).collect()

@@ -1,4 +1,4 @@
-"""Upkeep with a real daemon and webserver: by sensor and by schedule, with killed runs, beside a backfill in a pool."""
+"""Maintenance with a real daemon and webserver: by sensor and by schedule, with killed runs, beside a backfill in a pool."""
 
 import itertools
 import os
@@ -190,7 +190,7 @@ class TestStories:
         assert story.found() == story.expected()
 
     def test_a_backfill_by_the_api_in_a_pool_beside_upkeep(self, story):
-        """One step of the pool at a time; upkeep that runs beside it gives way, and every partition is there once."""
+        """One step of the pool at a time; maintenance that runs beside it gives way, and every partition is there once."""
         upkeep = story.site.launch("lance_maintenance", {"ops": {"plan": {"config": {"tables": ["shop/orders"]}}}})
         backfill = story.site.backfill("shop/orders", DAYS)
         ended = ("COMPLETED_SUCCESS", "COMPLETED_FAILED", "FAILED")

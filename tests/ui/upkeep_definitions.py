@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from lance_core.maintenance import compaction
 from lance_core.table.operations import CreateIndex, Rewrite
-from lance_core.verbs.version.staged import Staged
+from lance_core.verbs.context.uncommitted_files import UncommittedFiles
 from lance_dagster import (
     LanceIOManager,
     LanceMaintenancePolicy,
@@ -29,9 +29,9 @@ from lance_dagster import (
     build_maintenance_job,
     build_maintenance_schedule,
     build_maintenance_sensor,
-    maintenance_sensor,
     stamp_lance_metadata,
 )
+from lance_dagster.maintenance import sensor
 
 HOLD = Path(os.environ["LANCE_TEST_HOLD"])
 DAYS = dg.StaticPartitionsDefinition([f"d{number}" for number in range(8)])
@@ -49,7 +49,7 @@ def stop_at(run_id: str, place: str) -> None:
 
 
 class Holding(dg.IOManager):
-    """Carries the payloads of upkeep, and stops where the test says."""
+    """Carries the payloads of maintenance, and stops where the test says."""
 
     def __init__(self, files: dg.IOManager) -> None:
         """Keep them in files."""
@@ -85,7 +85,7 @@ def _stopping_commit(store, transaction, **options):
 
 
 compaction.commit = _stopping_commit
-_commit_staged = Staged.commit
+_commit_staged = UncommittedFiles.commit
 
 
 def _stopping_commit_of_files(files, operation, *arguments, **options):
@@ -94,8 +94,8 @@ def _stopping_commit_of_files(files, operation, *arguments, **options):
     return _commit_staged(files, operation, *arguments, **options)
 
 
-Staged.commit = _stopping_commit_of_files
-_is_silent = maintenance_sensor.is_silent
+UncommittedFiles.commit = _stopping_commit_of_files
+_is_silent = sensor.is_silent
 
 
 def _is_silent_or_dead(instance, record, longer_than):
@@ -104,7 +104,7 @@ def _is_silent_or_dead(instance, record, longer_than):
     return _is_silent(instance, record, timedelta(0) if is_dead else longer_than)
 
 
-maintenance_sensor.is_silent = _is_silent_or_dead
+sensor.is_silent = _is_silent_or_dead
 
 
 @dg.asset(

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from lance_core._proto.encodings_v2_1_pb2 import PageLayout
+from lance_core.encoding.choosing.strategy import TINY_VALUES, Choice
 from lance_core.encoding.datablock import DataBlock, FixedSizeListBlock, FixedWidthBlock, VariableBlock
 from lance_core.encoding.page import EncodedPage
 from lance_core.encoding.repeat import Leaf, Pattern, constant_page, pattern_of, repeated
-from lance_core.encoding.strategy import TINY_VALUES, Choice
 from lance_core.schema import Schema
 
 __all__ = ["Choices"]

@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lance_core.encoding.choosing.options import EncodingOptions
 from lance_core.encoding.compression import encode_miniblock
 from lance_core.encoding.datablock import (
     DataBlock,
@@ -33,7 +34,6 @@ from lance_core.encoding.datablock import (
     VariableBlock,
     block_to_array,
 )
-from lance_core.encoding.options import EncodingOptions
 
 __all__ = [
     "TINY_VALUES",

@@ -1,4 +1,4 @@
-"""What can be written: types that the schema can name, but that a file of some version cannot hold, are refused.
+"""What can be written: types that the schema can name, but that a file of some version cannot hold, are rejected.
 
     lists of equal length   of numbers, of such lists, of nothing (the null type), and of structs
     binary of no bytes      as a page of one value in 2.2, not at all before
@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from lance_core.encoding.paths import is_blob_v2, is_packed
-from lance_core.encoding.shred import has_nulls_inside
+from lance_core.encoding.levels.paths import is_blob_v2, is_packed
+from lance_core.encoding.levels.shred import has_nulls_inside
 from lance_core.errors import UnsupportedError
 from lance_core.schema import Field, arrow_type_of
 

@@ -2,7 +2,7 @@
 
 In 2.1 and 2.2 pages the list of items is a buffer of the page (`MiniBlockLayout.dictionary`), the numbers are what is
 in the chunks. `expand` brings them together. As a `CompressiveEncoding` of its own a dictionary is in the format, but
-no writer produces it and its bytes are not settled: it is refused by its name.
+no writer produces it and its bytes are not settled: it is rejected by its name.
 """
 
 from __future__ import annotations

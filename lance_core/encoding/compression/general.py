@@ -39,7 +39,7 @@ _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _LARGEST = 2**31
 # Bytes at the end of what an LZ4 block holds that always stand there uncompressed.
 _LITERALS = 5
-# Pages are refused that would grow by more than this and to more than that.
+# Pages are rejected that would grow by more than this and to more than that.
 _PAGE_RATIO = 1024
 _PAGE_BYTES = 2**30
 

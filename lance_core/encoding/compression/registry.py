@@ -302,7 +302,7 @@ def _described(encoding: CompressiveEncoding) -> Compression:
 
 
 def _check_nesting(encoding: CompressiveEncoding) -> None:
-    """Refuses descriptions that nest without end."""
+    """Rejects descriptions that nest without end."""
     depth = 0
     name = encoding.WhichOneof("compression")
     while name in ("general", "fsst", "fixed_size_list"):

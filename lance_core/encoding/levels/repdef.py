@@ -187,7 +187,7 @@ def unravel(levels: Levels) -> Unraveled:
 
 
 def check_levels(levels: Levels) -> None:
-    """Refuse levels that the layers do not hand out, and arrays of a wrong length.
+    """Reject levels that the layers do not hand out, and arrays of a wrong length.
 
     Raises:
         CorruptFileError: They do not fit.

@@ -17,8 +17,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_core.encoding.paths import is_column, layer_kind
-from lance_core.encoding.repdef import Layer, LevelArray, Levels, Mask
+from lance_core.encoding.levels.paths import is_column, layer_kind
+from lance_core.encoding.levels.repdef import Layer, LevelArray, Levels, Mask
 from lance_core.errors import UnsupportedError
 from lance_core.schema import Field
 

@@ -25,7 +25,7 @@ import numpy as np
 
 from lance_core.encoding.compression import ChunkBuffers
 from lance_core.encoding.compression.chunks import Counts, equal_steps
-from lance_core.encoding.page import Bytes
+from lance_core.encoding.page import Bytes, empty_bytes
 from lance_core.errors import CorruptFileError
 
 __all__ = ["ChunkParts", "lay_out", "take_apart", "take_one_apart"]
@@ -88,7 +88,8 @@ def lay_out(parts: ChunkParts, *, wide_sizes: bool) -> tuple[Bytes, Counts] | No
         offsets.append(end)
         end = end + _padded(buffer.sizes)
     starts = np.cumsum(end) - end
-    out = np.full(int(end.sum()), _PADDING, np.uint8)
+    out = empty_bytes(int(end.sum()))
+    out[:] = _PADDING
     _write_numbers(out, starts, parts.num_levels, 2)
     position = 2
     for index, (buffer, offset) in enumerate(zip(buffers, offsets, strict=True)):

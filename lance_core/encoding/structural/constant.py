@@ -20,8 +20,8 @@ import numpy as np
 from lance_core._proto.encodings_v2_1_pb2 import CompressiveEncoding, ConstantLayout, PageLayout
 from lance_core.encoding.compression import decode_block
 from lance_core.encoding.datablock import DataBlock, FixedWidthBlock, VariableBlock
+from lance_core.encoding.levels.repdef import Layer, LevelArray, Levels, slot_mask, wire_layers
 from lance_core.encoding.page import Bytes, BytesLike, EncodedPage, PageInfo, Steps, as_bytes
-from lance_core.encoding.repdef import Layer, LevelArray, Levels, slot_mask, wire_layers
 from lance_core.encoding.structural.decoded import DecodedRows, RowRuns
 from lance_core.errors import CorruptFileError
 

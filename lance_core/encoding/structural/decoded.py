@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from lance_core.encoding.compression.chunks import expand_runs
 from lance_core.encoding.datablock import DataBlock
-from lance_core.encoding.repdef import Levels
+from lance_core.encoding.levels.repdef import Levels
 
 __all__ = ["DecodedRows", "RowRuns"]
 

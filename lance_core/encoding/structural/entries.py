@@ -11,8 +11,8 @@ from typing import Final
 import numpy as np
 
 from lance_core.encoding.compression.chunks import Counts
+from lance_core.encoding.levels.repdef import Layer, Mask, slot_levels
 from lance_core.encoding.page import Bytes
-from lance_core.encoding.repdef import Layer, Mask, slot_levels
 from lance_core.errors import CorruptFileError
 
 __all__ = ["EntryForm", "control_bytes", "find_entries", "little_endian"]

@@ -29,17 +29,7 @@ from lance_core._proto.encodings_v2_1_pb2 import CompressiveEncoding, FullZipLay
 from lance_core.encoding.compression import decode_per_value, encode_per_value
 from lance_core.encoding.compression.chunks import Counts, expand_runs, gather_ranges
 from lance_core.encoding.datablock import FixedWidthBlock, VariableBlock, ascends
-from lance_core.encoding.page import (
-    Bytes,
-    BytesLike,
-    EncodedPage,
-    PageInfo,
-    Steps,
-    as_bytes,
-    joined,
-    merged_ranges,
-)
-from lance_core.encoding.repdef import (
+from lance_core.encoding.levels.repdef import (
     Layer,
     LevelArray,
     Levels,
@@ -48,6 +38,17 @@ from lance_core.encoding.repdef import (
     max_definition,
     slot_mask,
     wire_layers,
+)
+from lance_core.encoding.page import (
+    Bytes,
+    BytesLike,
+    EncodedPage,
+    PageInfo,
+    Steps,
+    as_bytes,
+    empty_bytes,
+    joined,
+    merged_ranges,
 )
 from lance_core.encoding.structural.decoded import DecodedRows, RowRuns
 from lance_core.encoding.structural.entries import EntryForm, control_bytes, find_entries, little_endian
@@ -131,13 +132,13 @@ def _zip_fixed(levels: Levels, values: FixedWidthBlock, control: npt.NDArray[np.
         return values.data, np.empty(0, np.int64)
     slots = slot_mask(levels)
     if slots is None:
-        out = np.empty((levels.num_levels, width + size), np.uint8)
+        out = empty_bytes(levels.num_levels * (width + size)).reshape(levels.num_levels, width + size)
         out[:, :width] = control
         out[:, width:] = values.data.reshape(-1, size)
         return out.ravel(), np.arange(levels.num_levels, dtype=np.int64) * (width + size)
     sizes = np.where(slots, width + size, width).astype(np.int64)
     starts = np.cumsum(sizes) - sizes
-    flat = np.empty(int(sizes.sum()), np.uint8)
+    flat = empty_bytes(int(sizes.sum()))
     for byte in range(width):
         flat[starts + byte] = control[:, byte]
     target, source = flat.data, values.data.data
@@ -158,7 +159,7 @@ def _zip_variable(levels: Levels, values: VariableBlock, control: npt.NDArray[np
     sizes = np.full(levels.num_levels, width, np.int64)
     sizes[has_value] += prefix + lengths
     starts = np.cumsum(sizes) - sizes
-    flat = np.empty(int(sizes.sum()), np.uint8)
+    flat = empty_bytes(int(sizes.sum()))
     for byte in range(width):
         flat[starts + byte] = control[:, byte]
     targets = starts[has_value] + width

@@ -34,6 +34,15 @@ from lance_core.encoding.compression import (
 )
 from lance_core.encoding.compression.chunks import Counts
 from lance_core.encoding.datablock import DataBlock, FixedWidthBlock
+from lance_core.encoding.levels.repdef import (
+    Layer,
+    LevelArray,
+    Levels,
+    count_lists,
+    max_definition,
+    slot_mask,
+    wire_layers,
+)
 from lance_core.encoding.page import (
     ByteRange,
     Bytes,
@@ -45,7 +54,6 @@ from lance_core.encoding.page import (
     joined,
     merged_ranges,
 )
-from lance_core.encoding.repdef import Layer, LevelArray, Levels, count_lists, max_definition, slot_mask, wire_layers
 from lance_core.encoding.structural.chunk_layout import ChunkParts, lay_out, take_apart
 from lance_core.encoding.structural.decoded import DecodedRows, RowRuns
 from lance_core.encoding.structural.picked import can_pick, decode_picked, picked_levels

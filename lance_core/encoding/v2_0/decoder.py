@@ -10,7 +10,7 @@
     fsst              binary whose values are compressed with a symbol table
 
 The other arms of the message (block, inline_bitpacking, out_of_line_bitpacking, variable, rle, general_mini_block,
-byte_stream_split, packed_struct_fixed_width_mini_block) are refused by name: no release wrote them into 2.0 files.
+byte_stream_split, packed_struct_fixed_width_mini_block) are rejected by name: no release wrote them into 2.0 files.
 Previews of 2.1 described their pages with this message between March and August 2025, and no other release reads
 those.
 
@@ -27,9 +27,14 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lance_core._proto.encodings_v2_0_pb2 import ArrayEncoding, Binary, Dictionary, Flat, Nullable
-from lance_core._proto.encodings_v2_1_pb2 import CompressiveEncoding
+from lance_core._proto.encodings_v2_1_pb2 import (
+    COMPRESSION_ALGORITHM_LZ4,
+    COMPRESSION_ALGORITHM_ZSTD,
+    BufferCompression,
+    CompressiveEncoding,
+)
 from lance_core.encoding.compression import decode_per_value
-from lance_core.encoding.compression.general import decompressed_bytes
+from lance_core.encoding.compression.general import Decompressor
 from lance_core.encoding.datablock import FixedWidthBlock, VariableBlock, block_to_array
 from lance_core.encoding.page import Bytes, PageInfo, Steps, as_bytes
 from lance_core.encoding.structural.decoded import RowRuns
@@ -40,8 +45,8 @@ __all__ = ["decode_values", "read_ends"]
 
 _MAX_DEPTH: Final = 64
 _MOST_PACKED_BITS: Final = 2**31
-# Compressions of the bytes of strings: pyarrow's name, and how many bytes before them tell their size.
-_PREFIXES: Final[dict[str, tuple[str | None, int]]] = {"zstd": ("zstd", 8), "lz4": ("lz4_raw", 4), "none": (None, 0)}
+# Compressions of the bytes of strings. Releases before 0.31 put no size before the frames of zstd.
+_SCHEMES: Final = {"zstd": COMPRESSION_ALGORITHM_ZSTD, "lz4": COMPRESSION_ALGORITHM_LZ4, "none": None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,20 +247,12 @@ def _only_flat(encoding: ArrayEncoding) -> Flat:
 
 def _read_compressed(base: int, limit: int, flat: Flat, size: int) -> Steps[Bytes]:
     scheme = flat.compression.scheme
-    if scheme not in _PREFIXES:
+    if scheme not in _SCHEMES:
         raise UnsupportedError(f"bytes compressed with {scheme!r}")
     answers = yield [(base, limit)]
     data = as_bytes(answers[0])
-    codec, prefix = _PREFIXES[scheme]
-    if codec is None:
-        plain = data
-    elif data.size < prefix:
-        raise CorruptFileError("compressed bytes without their size")
-    else:
-        decompressed = int.from_bytes(data[:prefix].tobytes(), "little")
-        if decompressed > 2**31 or decompressed > data.size * 2**15:
-            raise CorruptFileError(f"{data.size} bytes that are said to be {decompressed} after decompression")
-        plain = decompressed_bytes(pa.Codec(codec), data[prefix:], decompressed)
+    number = _SCHEMES[scheme]
+    plain = data if number is None else Decompressor(BufferCompression(scheme=number), data.size)(data)
     if plain.size < size:
         raise CorruptFileError(f"{plain.size} bytes after decompression, values need {size}")
     return plain

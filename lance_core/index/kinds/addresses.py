@@ -17,7 +17,7 @@ import numpy as np
 from pyroaring import BitMap
 
 from lance_core.errors import CorruptFileError
-from lance_core.index.rows import ALL, NONE, SOME, Bools, Candidates, U64s, View
+from lance_core.index.query.rows import ALL, NONE, SOME, Bools, Candidates, U64s, View
 
 __all__ = ["RowSet", "decode", "encode", "located", "numbers_of", "row_set", "union"]
 

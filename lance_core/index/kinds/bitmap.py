@@ -22,11 +22,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap
 
-from lance_core.index.addresses import RowSet, decode, encode, located, row_set, union
-from lance_core.index.conditions import Contains, IsIn, Test
-from lance_core.index.evaluate import codes_of, holds
-from lance_core.index.rows import ALL, NONE, SOME, Bools, Candidates, Ints, Rows, U64s, View
-from lance_core.index.values import is_exact
+from lance_core.index.kinds.addresses import RowSet, decode, encode, located, row_set, union
+from lance_core.index.query.conditions import Contains, IsIn, Test
+from lance_core.index.query.evaluate import codes_of, holds
+from lance_core.index.query.rows import ALL, NONE, SOME, Bools, Candidates, Ints, Rows, U64s, View
+from lance_core.index.query.values import is_exact
 
 __all__ = ["FILE", "NULL_LISTS_KEY", "STATISTICS_KEY", "BitmapBuilder", "BitmapIndex", "LabelBuilder"]
 

@@ -13,7 +13,7 @@ A value sets eight bits of one block: its hash is that of `xxhash`, the upper ha
 (upper half * blocks) >> 32, and the lower half the bit of each word, bit = (lower half * salt of the word) >> 27.
 Zeros are hashed as they are: -0.0 and 0.0 are two values, though equal ones.
 
-Source: https://parquet.apache.org/docs/file-format/bloomfilter/, and for the size of a filter equation 3 of Putze,
+Snapshot: https://parquet.apache.org/docs/file-format/bloomfilter/, and for the size of a filter equation 3 of Putze,
 Sanders, Singler: Cache-, Hash- and Space-Efficient Bloom Filters, 2007.
 """
 
@@ -29,11 +29,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.errors import CorruptFileError
-from lance_core.index.conditions import Compare, IsIn, IsNull, Test
-from lance_core.index.rows import Bools, Candidates, Ints, Rows, View
-from lance_core.index.values import is_exact
-from lance_core.index.xxhash import hashes_of
-from lance_core.index.zones import ZONE_COLUMNS, Zones, cut
+from lance_core.index.kinds.xxhash import hashes_of
+from lance_core.index.kinds.zones import ZONE_COLUMNS, Zones, cut
+from lance_core.index.query.conditions import Compare, IsIn, IsNull, Test
+from lance_core.index.query.rows import Bools, Candidates, Ints, Rows, View
+from lance_core.index.query.values import is_exact
 
 __all__ = ["DEFAULT_ITEMS", "DEFAULT_PROBABILITY", "FILE", "BloomBuilder", "BloomFilter", "accepts"]
 

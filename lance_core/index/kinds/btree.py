@@ -21,12 +21,12 @@ import pyarrow.compute as pc
 from pyroaring import BitMap
 
 from lance_core.errors import CorruptFileError
-from lance_core.index.addresses import RowSet, located, row_set
-from lance_core.index.conditions import Compare, IsIn, IsNan, IsNull, StartsWith, Test
-from lance_core.index.evaluate import holds
-from lance_core.index.order import check_bounds, check_page_rows
-from lance_core.index.rows import Bools, Candidates, Ints, Rows, U64s, View
-from lance_core.index.zonemap import ZoneMap
+from lance_core.index.kinds.addresses import RowSet, located, row_set
+from lance_core.index.kinds.order import check_bounds, check_page_rows
+from lance_core.index.kinds.zonemap import ZoneMap
+from lance_core.index.query.conditions import Compare, IsIn, IsNan, IsNull, StartsWith, Test
+from lance_core.index.query.evaluate import holds
+from lance_core.index.query.rows import Bools, Candidates, Ints, Rows, U64s, View
 
 __all__ = ["DATA_FILE", "DEFAULT_PAGE_ROWS", "IDS", "LOOKUP_FILE", "OLD_IDS", "BTree", "BTreeBuilder"]
 

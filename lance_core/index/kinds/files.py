@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from lance_core.errors import CorruptFileError, ObjectNotFoundError
 from lance_core.file import DataFileReader, DataFileWriter, FileVersion
-from lance_core.index.rows import Ints
+from lance_core.index.query.rows import Ints
 from lance_core.schema import schema_from_arrow, schema_to_arrow
 from lance_core.store import ObjectStore
 from lance_core.table.index import IndexFile, IndexMetadata

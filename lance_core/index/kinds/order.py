@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.errors import CorruptFileError
-from lance_core.index.rows import Ints
+from lance_core.index.query.rows import Ints
 
 __all__ = ["check_bounds", "check_page_rows"]
 

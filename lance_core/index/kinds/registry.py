@@ -13,11 +13,11 @@ from pyroaring import BitMap
 from lance_core._proto.table_pb2 import ZoneMapIndexDetails
 from lance_core.errors import CorruptFileError
 from lance_core.file import DataFileReader
-from lance_core.index import addresses, bitmap, bloom, btree, zonemap
-from lance_core.index.conditions import Test
-from lance_core.index.files import metadata_of, open_file, read_columns, read_table, write_table
-from lance_core.index.rows import Bools, Candidates, Ints, Rows, U64s, View
-from lance_core.index.values import is_ordered
+from lance_core.index.kinds import addresses, bitmap, bloom, btree, zonemap
+from lance_core.index.kinds.files import metadata_of, open_file, read_columns, read_table, write_table
+from lance_core.index.query.conditions import Test
+from lance_core.index.query.rows import Bools, Candidates, Ints, Rows, U64s, View
+from lance_core.index.query.values import is_ordered
 from lance_core.store import ObjectStore
 from lance_core.table.index import IndexFile, IndexMetadata
 

@@ -5,7 +5,7 @@ A value is hashed as its bytes: those of its own width, little-endian, for numbe
     from 32 bytes on    four lanes, each takes 8 of every 32 bytes; then they are merged
     the rest            8 bytes at a time, then 4, then single ones; then the bits are mixed
 
-Source: the specification of xxHash, https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md
+Snapshot: the specification of xxHash, https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_core.index.rows import U64s
+from lance_core.index.query.rows import U64s
 
 __all__ = ["hashes_of"]
 

@@ -8,6 +8,9 @@ zonemap.lance, one row per zone, in no particular order:
     zone_start      uint64, offset of the zone's first row in its fragment, deleted rows counted
     zone_length     uint64, offset of its last row - that of its first + 1
 
+pylance 0.34 and 0.35 wrote `zone_size`, the rows of a zone, in place of `zone_length`, and no other release reads
+that: as deleted rows are not counted, it does not tell where a zone ends.
+
 The schema's metadata has `rows_per_zone` as a decimal, and `null_bitmap` with the number of a global buffer where the
 file has one; nothing here relies on that. Zones of one fragment may overlap: those of files that were replaced stay. A
 row can match if a zone that it lies in can, or if it lies in none.
@@ -24,11 +27,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.errors import CorruptFileError
-from lance_core.index.conditions import Compare, IsIn, IsNan, IsNull, StartsWith, Test
-from lance_core.index.evaluate import holds
-from lance_core.index.rows import ALL, NONE, Bools, Candidates, Ints, Rows, View
-from lance_core.index.values import comparable, is_ordered, next_prefix
-from lance_core.index.zones import Zones, cut
+from lance_core.index.kinds.zones import Zones, cut
+from lance_core.index.query.conditions import Compare, IsIn, IsNan, IsNull, StartsWith, Test
+from lance_core.index.query.evaluate import holds
+from lance_core.index.query.rows import ALL, NONE, Bools, Candidates, Ints, Rows, View
+from lance_core.index.query.values import comparable, is_ordered, next_prefix
 
 __all__ = ["DEFAULT_ROWS_PER_ZONE", "FILE", "ZoneBuilder", "ZoneMap"]
 
@@ -38,6 +41,10 @@ ROWS_PER_ZONE_KEY: Final = "rows_per_zone"
 _FEW_VALUES: Final = 16
 
 _COUNTS: Final = ("null_count", "nan_count", "fragment_id", "zone_start", "zone_length")
+_DRAFT: Final = (
+    "a zone map of pylance 0.34 or 0.35, which tells rows of zones where all others tell lengths; optimize_indices, or "
+    "create_scalar_index with replace=True, makes it anew"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +78,8 @@ class ZoneMap(Zones):
             CorruptFileError: They are no zones.
         """
         missing = {"min", "max", *_COUNTS} - set(table.schema.names)
+        if missing == {"zone_length"} and "zone_size" in table.schema.names:
+            raise CorruptFileError(_DRAFT)
         if missing:
             raise CorruptFileError(f"a zone map without the columns {sorted(missing)}")
         counts = {name: table.column(name).to_numpy().astype(np.int64) for name in _COUNTS}

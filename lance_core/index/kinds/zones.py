@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from lance_core.errors import CorruptFileError
-from lance_core.index.rows import ALL, NONE, SOME, Bools, Candidates, Ints, Rows, View
+from lance_core.index.query.rows import ALL, NONE, SOME, Bools, Candidates, Ints, Rows, View
 
 __all__ = ["ZONE_COLUMNS", "Zones", "cut"]
 

@@ -153,6 +153,7 @@ _MIRRORED: Final = {
     "greater": "less",
     "greater_equal": "less_equal",
 }
+_CHAINS: Final[dict[str, type[All | AnyOf]]] = {"and": All, "or": AnyOf}
 _LISTS: Final = re.compile(r"lance\.(array_has|array_has_any|array_has_all)\.")
 _CHILD: Final = re.compile(r"\[(\d+)\]|FieldPath\((\d+)\)")
 
@@ -254,16 +255,45 @@ def _flat(kind: type[All | AnyOf], arguments: Sequence[_Node]) -> tuple[Conditio
     return tuple(found)
 
 
+def _null_with(kind: type[All | AnyOf], arguments: Sequence[_Node]) -> Condition:
+    """AND or OR that is null wherever an argument is null, unlike those of three truth values."""
+    sides = [_truth(argument) for argument in arguments]
+    if Constant(None) in sides:
+        return Constant(None)
+    found, nulls = kind(_flat(kind, arguments)), [_nulls(side) for side in sides]
+    known = [paths for paths in nulls if paths is not None]
+    if len(known) < len(nulls):
+        return Choice(Unknown(), found, Constant(None))
+    if all(paths == known[0] for paths in known):
+        return found  # null together
+    return Choice(
+        All(tuple(Not(IsNull(path)) for path in sorted(frozenset().union(*known), key=str))), found, Constant(None)
+    )
+
+
+def _nulls(condition: Condition) -> frozenset[Path] | None:
+    """The fields of which one is null wherever the condition is null, and only there; None if that is not known."""
+    if isinstance(condition, Compare | IsNan | StartsWith):
+        return frozenset([condition.path])
+    if isinstance(condition, Not):
+        return _nulls(condition.part)
+    if isinstance(condition, All | AnyOf):
+        found = {_nulls(part) for part in condition.parts}
+        return found.pop() if len(found) == 1 else None
+    return frozenset() if isinstance(condition, IsNull) else None
+
+
 def _options(value: Any) -> dict[str, Any]:
     """The options of a call, as scalars; none if they are not told as a struct."""
     return {name: value[name] for name in value.type.names} if pa.types.is_struct(value.type) else {}
 
 
 def _call(name: str, arguments: Sequence[_Node], options: dict[str, Any]) -> _Node:
-    if name in ("and_kleene", "and"):
-        return All(_flat(All, arguments))
-    if name in ("or_kleene", "or"):
-        return AnyOf(_flat(AnyOf, arguments))
+    if name in ("and_kleene", "or_kleene"):
+        kind = _CHAINS[name.removesuffix("_kleene")]
+        return kind(_flat(kind, arguments))
+    if name in _CHAINS:
+        return _null_with(_CHAINS[name], arguments)
     if name == "invert":
         return Not(_truth(arguments[0]))
     if name == "if_else":

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_core.index.conditions import Compare, IsIn, IsNan, IsNull, StartsWith, Test
-from lance_core.index.rows import Bools
+from lance_core.index.query.conditions import Compare, IsIn, IsNan, IsNull, StartsWith, Test
+from lance_core.index.query.rows import Bools
 
 __all__ = ["codes_of", "holds"]
 

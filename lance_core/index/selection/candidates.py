@@ -19,8 +19,7 @@ import pyarrow.compute as pc
 from pyroaring import BitMap
 
 from lance_core.errors import LanceError
-from lance_core.index.claims import Claim
-from lance_core.index.conditions import (
+from lance_core.index.query.conditions import (
     All,
     AnyOf,
     Choice,
@@ -35,11 +34,12 @@ from lance_core.index.conditions import (
     condition_of,
     tests_of,
 )
-from lance_core.index.rows import ALL, NONE, SOME, Bools, Candidates, View
-from lance_core.index.segments import IndexReader, Segment, names_of, type_of, usable_segments
+from lance_core.index.query.rows import ALL, NONE, SOME, Bools, Candidates, View
+from lance_core.index.selection.claims import Claim
+from lance_core.index.selection.segments import IndexReader, Segment, names_of, type_of, usable_segments
 from lance_core.schema import Field, Schema
 from lance_core.table.index import IndexMetadata
-from lance_core.table.manifest import Manifest
+from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.rowids import row_ids_of
 
 __all__ = ["Asked", "Selection", "ask", "fields_of", "select", "view_of"]

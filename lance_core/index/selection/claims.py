@@ -16,10 +16,10 @@ import numpy as np
 import pyarrow as pa
 
 from lance_core.errors import CorruptFileError
-from lance_core.index.conditions import All, AnyOf, Choice, Condition, Constant, Contains, Not, Unknown
-from lance_core.index.evaluate import holds
-from lance_core.index.rows import Bools
-from lance_core.index.segments import IndexCache
+from lance_core.index.query.conditions import All, AnyOf, Choice, Condition, Constant, Contains, Not, Unknown
+from lance_core.index.query.evaluate import holds
+from lance_core.index.query.rows import Bools
+from lance_core.index.selection.segments import IndexCache
 from lance_core.table.index import IndexMetadata
 
 __all__ = ["Claim", "ContradictionError", "until_consistent"]
@@ -62,7 +62,7 @@ class Claim:
             found = None  # what cannot be compared here is the filter's to judge
         return np.zeros(rows.num_rows, np.bool_) if found is None else ~found
 
-    def refuse(self, fragment_id: int, offset: int) -> NoReturn:
+    def reject(self, fragment_id: int, offset: int) -> NoReturn:
         """Leave the indices aside, as a row is not as they say.
 
         Raises:

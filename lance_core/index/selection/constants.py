@@ -12,11 +12,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_core.index.rows import Bools, View
-from lance_core.index.segments import IndexReader, Segment, type_of, usable_segments
-from lance_core.index.selection import view_of
-from lance_core.index.zonemap import ZoneMap
-from lance_core.table.manifest import Manifest
+from lance_core.index.kinds.zonemap import ZoneMap
+from lance_core.index.query.rows import Bools, View
+from lance_core.index.selection.candidates import view_of
+from lance_core.index.selection.segments import IndexReader, Segment, type_of, usable_segments
+from lance_core.table.manifest.manifest import Manifest
 
 __all__ = ["constants"]
 

@@ -13,14 +13,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.errors import LanceError
-from lance_core.index.bitmap import BitmapIndex
-from lance_core.index.conditions import All, AnyOf, Choice, Condition, Constant, Not, Test
-from lance_core.index.rows import Candidates
-from lance_core.index.segments import IndexReader, Segment, type_of
-from lance_core.index.selection import Asked, ask, fields_of
-from lance_core.index.zonemap import ZoneMap
+from lance_core.index.kinds.bitmap import BitmapIndex
+from lance_core.index.kinds.zonemap import ZoneMap
+from lance_core.index.query.conditions import All, AnyOf, Choice, Condition, Constant, Not, Test
+from lance_core.index.query.rows import Candidates
+from lance_core.index.selection.candidates import Asked, ask, fields_of
+from lance_core.index.selection.segments import IndexReader, Segment, type_of
 from lance_core.schema import Field
-from lance_core.table.manifest import Manifest
+from lance_core.table.manifest.manifest import Manifest
 
 __all__ = ["certain"]
 

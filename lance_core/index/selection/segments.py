@@ -18,11 +18,11 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from lance_core.errors import CorruptFileError, LanceError
-from lance_core.index.kinds import KINDS, Content
+from lance_core.index.kinds.registry import KINDS, Content
 from lance_core.schema import Field, arrow_type_of
 from lance_core.store import ObjectStore
 from lance_core.table.index import IndexMetadata
-from lance_core.table.manifest import Manifest
+from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.reuse import without_moved
 
 __all__ = ["INDEX_CACHE_BYTES", "Folder", "IndexCache", "IndexReader", "Segment", "usable_segments"]

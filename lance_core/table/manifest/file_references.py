@@ -1,4 +1,4 @@
-"""Outlines of manifests: the files that a version refers to, at a fraction of the cost of `table.manifest`.
+"""Outlines of manifests: the files that a version refers to, at a fraction of the cost of `table.manifest.manifest`.
 
 A cleanup reads every manifest that there is and asks each for names of files only. The schema, the configuration and
 the transaction stay unread, and the fragments serialized; see there for the bytes.
@@ -17,13 +17,13 @@ from lance_core._proto import table_pb2
 from lance_core.errors import CorruptFileError
 from lance_core.table import flags
 from lance_core.table.index import IndexMetadata, decode_index_section
-from lance_core.table.manifest import message_range, section_at, timestamp_ns_of
+from lance_core.table.manifest.manifest import message_range, section_at, timestamp_ns_of
 
-__all__ = ["ManifestOutline"]
+__all__ = ["FileReferences"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ManifestOutline:
+class FileReferences:
     """The files that a version refers to.
 
     Attributes:
@@ -41,7 +41,7 @@ class ManifestOutline:
     indices: tuple[IndexMetadata, ...] = ()
 
     @classmethod
-    def from_bytes(cls, data: bytes | memoryview, key: str) -> ManifestOutline:
+    def from_bytes(cls, data: bytes | memoryview, key: str) -> FileReferences:
         """Read a manifest file.
 
         Args:
@@ -65,12 +65,12 @@ class ManifestOutline:
             raise CorruptFileError(f"{key}: {error}") from error
 
 
-def _outline_of(message: Message, view: memoryview) -> ManifestOutline:
+def _outline_of(message: Message, view: memoryview) -> FileReferences:
     at = Timestamp.FromString(message.timestamp)  # type: ignore[attr-defined]
     if not isinstance(message.transaction_file, str):  # type: ignore[attr-defined]
         raise CorruptFileError("the name of the transaction file is no text")  # proto2 leaves such bytes as they are
     has_indices = message.HasField("index_section")
-    return ManifestOutline(
+    return FileReferences(
         version=message.version,  # type: ignore[attr-defined]
         timestamp=_EPOCH + timedelta(microseconds=timestamp_ns_of(at) // 1000),
         raw_fragments=tuple(message.fragments),  # type: ignore[attr-defined]
@@ -86,7 +86,7 @@ def _outline_message_class() -> type[Message]:
     """Make a message that has the few fields of a Manifest that are wanted, those of messages as plain bytes."""
     kinds = descriptor_pb2.FieldDescriptorProto
     file = descriptor_pb2.FileDescriptorProto(name="lance_core/manifest_outline.proto", package="lance_core")
-    message = file.message_type.add(name="ManifestOutline")
+    message = file.message_type.add(name="FileReferences")
     for name, kind in (
         ("fragments", kinds.TYPE_BYTES),
         ("version", kinds.TYPE_UINT64),
@@ -102,7 +102,7 @@ def _outline_message_class() -> type[Message]:
         message.field.add(name=name, number=number, type=kind, label=label)
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(file.SerializeToString())
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("lance_core.ManifestOutline"))
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("lance_core.FileReferences"))
 
 
 _Outline = _outline_message_class()

@@ -174,7 +174,7 @@ class Manifest:
         return 0 if self.max_allocated_field_id is None else self.max_field_id + 1
 
     def check_writable(self) -> None:
-        """Refuse to build on this version, or to delete files that it refers to, if it has unknown features.
+        """Reject to build on this version, or to delete files that it refers to, if it has unknown features.
 
         Raises:
             UnsupportedError: A feature flag is not known.
@@ -353,7 +353,7 @@ def _schema_of(raw: tuple[bytes, ...], metadata: tuple[tuple[str, bytes], ...]) 
 
 
 def _check_ids(fragments: list[bytes]) -> None:
-    """Refuse empty fragment messages: a small file could declare millions of them."""
+    """Reject empty fragment messages: a small file could declare millions of them."""
     if fragments.count(b"") > 1:
         raise CorruptFileError("several fragments with the id 0")
 

@@ -13,13 +13,13 @@ from google.protobuf.message import DecodeError
 
 from lance_core._proto import table_pb2
 from lance_core.errors import CorruptFileError
-from lance_core.table.manifest import message_range, timestamp_ns_of, transaction_section
+from lance_core.table.manifest.manifest import message_range, timestamp_ns_of, transaction_section
 
-__all__ = ["VersionRecord"]
+__all__ = ["VersionHeader"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VersionRecord:
+class VersionHeader:
     """A version without its content.
 
     Attributes:
@@ -40,7 +40,7 @@ class VersionRecord:
         return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=self.timestamp_ns // 1000)
 
     @classmethod
-    def from_bytes(cls, data: bytes | memoryview, key: str) -> VersionRecord:
+    def from_bytes(cls, data: bytes | memoryview, key: str) -> VersionHeader:
         """Read a manifest file, whatever its feature flags are.
 
         Args:

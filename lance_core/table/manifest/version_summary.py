@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError, Message
 from lance_core._proto import table_pb2
 from lance_core.errors import CorruptFileError
 from lance_core.table import flags
-from lance_core.table.manifest import message_range, timestamp_ns_of
+from lance_core.table.manifest.manifest import message_range, timestamp_ns_of
 
 __all__ = ["FragmentCounter", "VersionSummary"]
 

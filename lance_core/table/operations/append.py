@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from lance_core._proto import transaction_pb2
 from lance_core.table.fragment import Fragment
-from lance_core.table.manifest import Manifest
+from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations.base import ApplyContext, add_fragments, check_new_fragments, the_manifest
 
 __all__ = ["Append"]

@@ -10,7 +10,7 @@ from lance_core.errors import DatasetNotFoundError, InvalidInputError
 from lance_core.table.fragment import DataFile, Fragment
 from lance_core.table.idempotency import Proof
 from lance_core.table.index import IndexMetadata, retain_relevant
-from lance_core.table.manifest import Manifest
+from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.rowids import assign_row_ids, with_versions
 
 __all__ = [
@@ -124,7 +124,7 @@ def add_fragments(
 
 
 def check_not_empty_files(fragments: Iterable[Fragment]) -> None:
-    """Refuse data files without fields, which no reader accepts.
+    """Reject data files without fields, which no reader accepts.
 
     Raises:
         InvalidInputError: There is one.
@@ -136,7 +136,7 @@ def check_not_empty_files(fragments: Iterable[Fragment]) -> None:
 
 
 def check_new_fragments(manifest: Manifest, fragments: Sequence[Fragment]) -> None:
-    """Refuse new fragments that readers do not accept in a dataset: version 0.1 does not fill in missing columns.
+    """Reject new fragments that readers do not accept in a dataset: version 0.1 does not fill in missing columns.
 
     Raises:
         InvalidInputError: A file is without fields, or a fragment of version 0.1 lacks a column.

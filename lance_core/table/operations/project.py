@@ -8,7 +8,7 @@ from typing import ClassVar
 from lance_core._proto import transaction_pb2
 from lance_core.schema import Schema, schema_from_protobuf, schema_to_protobuf
 from lance_core.table.fragment import Fragment
-from lance_core.table.manifest import Manifest
+from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations.base import ApplyContext, retained_indices, the_manifest
 
 __all__ = ["Project"]

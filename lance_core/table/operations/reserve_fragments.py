@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from lance_core._proto import transaction_pb2
-from lance_core.table.manifest import Manifest
+from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations.base import ApplyContext, next_fragment_id, the_manifest
 
 __all__ = ["ReserveFragments"]

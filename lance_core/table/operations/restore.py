@@ -8,7 +8,7 @@ from typing import ClassVar
 from lance_core._proto import transaction_pb2
 from lance_core.errors import InvalidInputError
 from lance_core.table.idempotency import inherited
-from lance_core.table.manifest import Manifest
+from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations.base import ApplyContext, next_fragment_id, the_manifest
 
 __all__ = ["Restore"]

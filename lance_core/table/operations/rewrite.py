@@ -13,7 +13,7 @@ from lance_core._proto import table_pb2, transaction_pb2
 from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.table.fragment import Fragment
 from lance_core.table.index import IndexFile, IndexMetadata, with_bitmap
-from lance_core.table.manifest import Manifest
+from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations.base import ApplyContext, next_fragment_id, number_fragments, the_manifest
 from lance_core.table.reuse import Move, trimmed, with_moves
 

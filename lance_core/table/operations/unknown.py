@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, NoReturn
 
 from lance_core.errors import UnsupportedError
-from lance_core.table.manifest import Manifest
+from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations.base import ApplyContext
 
 __all__ = ["UnknownOperation"]
@@ -26,7 +26,7 @@ class UnknownOperation:
     wire_name: ClassVar[str] = ""
 
     def to_protobuf(self) -> NoReturn:
-        """Refuse.
+        """Reject.
 
         Raises:
             UnsupportedError: Always.
@@ -35,7 +35,7 @@ class UnknownOperation:
 
     @classmethod
     def from_protobuf(cls, message: object) -> NoReturn:
-        """Refuse.
+        """Reject.
 
         Raises:
             UnsupportedError: Always.
@@ -43,7 +43,7 @@ class UnknownOperation:
         raise UnsupportedError(f"operation {type(message).__name__} is not read")
 
     def apply(self, manifest: Manifest | None, context: ApplyContext) -> NoReturn:
-        """Refuse.
+        """Reject.
 
         Raises:
             UnsupportedError: Always.

@@ -16,7 +16,7 @@ from lance_core._proto import table_pb2, transaction_pb2
 from lance_core.errors import UnsupportedError
 from lance_core.table.fragment import Fragment
 from lance_core.table.index import IndexMetadata, with_bitmap, without_fragments
-from lance_core.table.manifest import Manifest
+from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations.base import (
     ApplyContext,
     check_new_fragments,

@@ -22,7 +22,7 @@ from lance_core.schema import (
     primary_key_mark,
 )
 from lance_core.table.idempotency import inherited
-from lance_core.table.manifest import Manifest
+from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations.base import ApplyContext, the_manifest
 
 __all__ = ["UpdateConfig", "UpdateMap"]
@@ -143,7 +143,7 @@ class UpdateConfig:
         return replace(result, schema=schema)
 
     def _check_keys(self, before: Schema, after: Schema) -> None:
-        """Refuse to change a key that is set, and to set one by texts that declare none."""
+        """Reject to change a key that is set, and to set one by texts that declare none."""
         by_id = after.by_id()
         for key in _KEYS:
             old, new = ([node.id for node in key.members(schema)] for schema in (before, after))

@@ -9,7 +9,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from lance_core._proto import transaction_pb2
 from lance_core.errors import UnsupportedError
-from lance_core.table.manifest import Manifest
+from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations.base import ApplyContext
 from lance_core.table.operations.update import CompactedSsTable
 
@@ -47,7 +47,7 @@ class UpdateMemWalState:
         return cls(compacted_sstables=tuple(CompactedSsTable.from_protobuf(t) for t in message.compacted_sstables))
 
     def apply(self, manifest: Manifest | None, context: ApplyContext) -> NoReturn:
-        """Refuse: the state lies in an index whose content this library does not write.
+        """Reject: the state lies in an index whose content this library does not write.
 
         Raises:
             UnsupportedError: Always.

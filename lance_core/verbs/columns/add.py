@@ -13,17 +13,17 @@ from lance_core.errors import InvalidInputError, LanceError, SchemaError, Unsupp
 from lance_core.file.version import FileVersion
 from lance_core.schema import Field, Schema, check_primary_key, field_from_arrow, schema_from_arrow
 from lance_core.table.fragment import Fragment
-from lance_core.table.manifest import Manifest
+from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Merge
 from lance_core.verbs.columns.batch_udf import BatchUDF, BatchUDFCheckpoint
 from lance_core.verbs.columns.makers import ColumnMaker, column_maker, null_fields
+from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.uncommitted_files import UncommittedFiles, staged
 from lance_core.verbs.files.blobs import check_blobs
 from lance_core.verbs.files.column_files import live_batches, spread, with_column_file, write_column_file
 from lance_core.verbs.files.conform import check_column_name
-from lance_core.verbs.records.fragments import FragmentMetadata
+from lance_core.verbs.pylance_types.fragments import FragmentMetadata
 from lance_core.verbs.scan.row_columns import ROW_ADDRESS, ROW_ID
-from lance_core.verbs.version.source import Source
-from lance_core.verbs.version.staged import Staged, staged
 
 __all__ = [
     "add_columns",
@@ -39,7 +39,7 @@ __all__ = [
 
 
 def add_columns(
-    source: Source,
+    source: Snapshot,
     transforms: Any,
     read_columns: Sequence[str] | None = None,
     reader_schema: pa.Schema | None = None,
@@ -82,7 +82,7 @@ def fields_of(transforms: Any) -> list[pa.Field] | None:
 
 
 def add_null_columns(
-    source: Source, fields: Iterable[pa.Field], properties: Mapping[str, str] | None = None
+    source: Snapshot, fields: Iterable[pa.Field], properties: Mapping[str, str] | None = None
 ) -> Manifest:
     """Commit new columns that are null in all rows; no file is written.
 
@@ -99,7 +99,7 @@ def add_null_columns(
     """
     schema = with_null_columns(source.manifest, fields)
     fragments = tuple(source.manifest.fragments)
-    return commit_merge(Staged(source), fragments, schema, preserves_nullability=True, properties=properties)
+    return commit_merge(UncommittedFiles(source), fragments, schema, preserves_nullability=True, properties=properties)
 
 
 def with_null_columns(base: Manifest, fields: Iterable[pa.Field]) -> Schema:
@@ -159,7 +159,7 @@ def with_new_columns(manifest: Manifest, columns: pa.Schema) -> tuple[Schema, Sc
 
 
 def commit_merge(
-    files: Staged,
+    files: UncommittedFiles,
     fragments: Sequence[Fragment],
     schema: Schema,
     *,
@@ -172,14 +172,19 @@ def commit_merge(
 
 
 def made_fragment(
-    source: Source, fragment: Fragment, maker: ColumnMaker, columns: Schema, batch_size: int | None, files: Staged
+    source: Snapshot,
+    fragment: Fragment,
+    maker: ColumnMaker,
+    columns: Schema,
+    batch_size: int | None,
+    files: UncommittedFiles,
 ) -> Fragment:
     """The fragment with a new file of a maker's columns."""
     tables = _made(source, fragment, maker, batch_size)
     return with_column_file(fragment, write_column_file(source, fragment, columns, tables, files))
 
 
-def commit_made(source: Source, maker: ColumnMaker, batch_size: int | None = None) -> Manifest:
+def commit_made(source: Snapshot, maker: ColumnMaker, batch_size: int | None = None) -> Manifest:
     """Commit a version with a maker's columns."""
     schema, columns = with_new_columns(source.manifest, maker.makes)
     with staged(source) as files:
@@ -190,7 +195,7 @@ def commit_made(source: Source, maker: ColumnMaker, batch_size: int | None = Non
                 fragments.append(_kept_fragment(maker.cache, kept))
                 continue
             # Files that a checkpoint refers to must outlive a failure of this run.
-            own = files if maker.cache is None else Staged(source)
+            own = files if maker.cache is None else UncommittedFiles(source)
             made = made_fragment(source, fragment, maker, columns, batch_size, own)
             if maker.cache is not None:
                 maker.cache.insert_fragment(fragment.id, json.dumps(FragmentMetadata.from_record(made).to_json()))
@@ -211,7 +216,7 @@ def _kept_fragment(cache: BatchUDFCheckpoint | None, kept: str) -> Fragment:
         ) from error
 
 
-def _made(source: Source, fragment: Fragment, maker: ColumnMaker, batch_size: int | None) -> Iterator[pa.Table]:
+def _made(source: Snapshot, fragment: Fragment, maker: ColumnMaker, batch_size: int | None) -> Iterator[pa.Table]:
     """Yield the new columns of all physical rows."""
     names = [name for name in maker.reads if name not in (ROW_ID, ROW_ADDRESS)]
     batches = live_batches(

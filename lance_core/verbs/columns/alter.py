@@ -25,14 +25,14 @@ from lance_core.schema import (
     split_path,
 )
 from lance_core.table.fragment import Fragment
-from lance_core.table.manifest import Manifest
+from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Project
 from lance_core.table.transaction import Transaction
 from lance_core.verbs.columns.add import commit_merge
+from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.uncommitted_files import staged
 from lance_core.verbs.files.column_files import live_batches, replaced_columns, spread, write_column_file
 from lance_core.verbs.files.conform import check_column_name
-from lance_core.verbs.version.source import Source
-from lance_core.verbs.version.staged import staged
 
 __all__ = ["Convert", "alter_columns", "drop_columns", "retype_columns"]
 
@@ -48,7 +48,7 @@ _TYPES: Final = {
 _OUT_OF_RANGE = re.compile(r"Integer value (-?\d+) not in range")
 
 
-def drop_columns(source: Source, columns: Sequence[str]) -> Manifest:
+def drop_columns(source: Snapshot, columns: Sequence[str]) -> Manifest:
     """Commit a version without some columns; the data files stay.
 
     Raises:
@@ -63,7 +63,7 @@ def drop_columns(source: Source, columns: Sequence[str]) -> Manifest:
     return _project(source, replace(schema, fields=fields), preserves_nullability=True)
 
 
-def alter_columns(source: Source, alterations: Sequence[Mapping[str, Any]]) -> Manifest:
+def alter_columns(source: Snapshot, alterations: Sequence[Mapping[str, Any]]) -> Manifest:
     """Commit a version with changed columns; arguments as `LanceDataset.alter_columns`.
 
     Raises:
@@ -95,7 +95,7 @@ def alter_columns(source: Source, alterations: Sequence[Mapping[str, Any]]) -> M
 
 
 def retype_columns(
-    source: Source,
+    source: Snapshot,
     types: Mapping[str, pa.DataType],
     convert: Convert,
     properties: Mapping[str, str] | None = None,
@@ -206,14 +206,14 @@ def _change(schema: Schema, alteration: Mapping[str, Any]) -> _Change:
     return _Change(path=path, old=old, name=alteration.get("name"), nullable=alteration.get("nullable"), cast=cast)
 
 
-def _project(source: Source, schema: Schema, *, preserves_nullability: bool) -> Manifest:
+def _project(source: Snapshot, schema: Schema, *, preserves_nullability: bool) -> Manifest:
     operation = Project(schema=schema, preserves_nullability=preserves_nullability)
     transaction = Transaction(read_version=source.manifest.version, operation=operation)
     return commit(source.store, transaction, base=source.manifest).manifest
 
 
 def _cast(
-    source: Source,
+    source: Snapshot,
     schema: Schema,
     casts: Sequence[_Change],
     convert: Convert | None = None,
@@ -249,7 +249,7 @@ def _whole_columns(schema: Schema, ids: set[int]) -> set[int]:
 
 
 def _cast_rows(
-    source: Source, fragment: Fragment, read: Schema, written: Schema, convert: Convert | None
+    source: Snapshot, fragment: Fragment, read: Schema, written: Schema, convert: Convert | None
 ) -> Iterator[pa.Table]:
     arrow = schema_to_arrow(written)
     for rows, mask in live_batches(source, fragment, read):
@@ -339,7 +339,7 @@ def _is_list(kind: pa.DataType) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
-def _check_no_nulls(source: Source, path: str) -> None:
+def _check_no_nulls(source: Snapshot, path: str) -> None:
     parts = split_path(path)
     schema = source.manifest.schema.project([path])
     for fragment in source.manifest.fragments:

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from lance_core.errors import InvalidInputError, SchemaError
 from lance_core.schema import Schema, typed_schema
 from lance_core.verbs.columns.batch_udf import BatchUDF, BatchUDFCheckpoint, as_batch, check_output
+from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.expressions.arrow import columns_of
 from lance_core.verbs.files.fragment_writer import ReaderLike, to_batches
 from lance_core.verbs.rows.keys import KeyIndex
@@ -23,7 +24,6 @@ from lance_core.verbs.scan.conditions import evaluate, to_expression
 from lance_core.verbs.scan.options import ScanOptions
 from lance_core.verbs.scan.row_columns import ROW_ADDRESS, ROW_ID
 from lance_core.verbs.scan.scanner import LanceScanner
-from lance_core.verbs.version.source import Source
 
 __all__ = ["ColumnMaker", "Joined", "column_maker", "null_fields"]
 
@@ -186,7 +186,7 @@ class Joined:
 
 
 def column_maker(
-    transforms: Any, source: Source, read_columns: Sequence[str] | None, reader_schema: pa.Schema | None
+    transforms: Any, source: Snapshot, read_columns: Sequence[str] | None, reader_schema: pa.Schema | None
 ) -> ColumnMaker:
     """The maker for an argument of `add_columns`.
 
@@ -211,7 +211,7 @@ def column_maker(
     return _Stream(*to_batches(transforms, reader_schema))
 
 
-def null_fields(transforms: Mapping[Any, Any], source: Source) -> list[pa.Field] | None:
+def null_fields(transforms: Mapping[Any, Any], source: Snapshot) -> list[pa.Field] | None:
     """The columns, if the SQL for each is a null of some type, so that no file is needed; None otherwise."""
     fields = []
     for name, text in transforms.items():
@@ -249,7 +249,7 @@ def joined(data: ReaderLike, schema: pa.Schema | None, columns: Schema, left_on:
     return Joined(table, left_on, right_on or left_on, kind)
 
 
-def _schema_of(udf: Callable[[pa.RecordBatch], Any], source: Source, reads: Sequence[str]) -> pa.Schema:
+def _schema_of(udf: Callable[[pa.RecordBatch], Any], source: Snapshot, reads: Sequence[str]) -> pa.Schema:
     """Call the function on one row to see what it returns."""
     options = ScanOptions(
         schema=source.manifest.schema.project([name for name in reads if name not in (ROW_ID, ROW_ADDRESS)]),

@@ -9,7 +9,7 @@ from lance_core.errors import DatasetNotFoundError
 from lance_core.store import ObjectStore, manifest_index
 from lance_core.table.paths import REFS_PREFIX, VERSIONS_PREFIX, branch_of_manifest_key, branch_of_ref_key
 from lance_core.table.refs import MAIN, is_branch_name
-from lance_core.verbs.version.branch_roots import store_of_branch
+from lance_core.verbs.context.branch_roots import store_of_branch
 
 __all__ = ["drop"]
 

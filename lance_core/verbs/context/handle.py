@@ -14,11 +14,11 @@ from lance_core.commit import identity_of, latest_version, load_latest, load_man
 from lance_core.errors import DatasetNotFoundError
 from lance_core.schema import resolve_extensions, schema_to_arrow, schema_to_bytes
 from lance_core.store import CommitLock, ObjectStore, StorageOptions, canonical_uri, open_store
-from lance_core.table.manifest import Manifest
-from lance_core.verbs.version.branch_roots import dataset_store, dataset_uri
-from lance_core.verbs.version.references import Place, Reference
-from lance_core.verbs.version.session import Session
-from lance_core.verbs.version.source import Source
+from lance_core.table.manifest.manifest import Manifest
+from lance_core.verbs.context.branch_roots import dataset_store, dataset_uri
+from lance_core.verbs.context.references import Place, Reference
+from lance_core.verbs.context.session import Session
+from lance_core.verbs.context.snapshot import Snapshot
 
 __all__ = ["Handle"]
 
@@ -160,7 +160,7 @@ class Handle:
     @property
     def total_bytes(self) -> int:
         """Bytes of this version's data files, as far as their sizes are recorded."""
-        return sum(file.file_size_bytes for message in self._manifest.fragments.messages() for file in message.files)
+        return self._manifest.fragments.totals()[1]
 
     def config(self) -> dict[str, str]:
         """The table's configuration."""
@@ -172,9 +172,9 @@ class Handle:
         return dict(self._manifest.table_metadata)
 
     @property
-    def source(self) -> Source:
+    def source(self) -> Snapshot:
         """The version as readers need it: manifest and stores."""
-        return Source(self._store, self._manifest, self._options, self._session)
+        return Snapshot(self._store, self._manifest, self._options, self._session)
 
     def checkout_version(self, version: Reference) -> Self:
         """A handle on another version.

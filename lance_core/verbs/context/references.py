@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from lance_core.commit import identity_of, latest_version, load_manifest, refuse_another, refuse_gone
+from lance_core.commit import identity_of, latest_version, load_manifest, reject_another, reject_gone
 from lance_core.errors import (
     CorruptFileError,
     InvalidInputError,
@@ -18,7 +18,7 @@ from lance_core.errors import (
     VersionNotFoundError,
 )
 from lance_core.store import ObjectStore
-from lance_core.table.manifest import Manifest
+from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.paths import (
     BRANCHES_PREFIX,
     TAGS_PREFIX,
@@ -28,7 +28,7 @@ from lance_core.table.paths import (
     tag_ref_key,
 )
 from lance_core.table.refs import MAIN, BranchRef, TagRef, check_known_branch_name, check_known_tag_name
-from lance_core.verbs.version.branch_roots import store_of_branch
+from lance_core.verbs.context.branch_roots import store_of_branch
 
 __all__ = [
     "Place",
@@ -39,7 +39,7 @@ __all__ = [
     "load_tag",
     "read_branches",
     "read_tags",
-    "refuse_torn",
+    "reject_torn",
     "report_torn",
 ]
 
@@ -79,13 +79,13 @@ class Resolved:
         try:
             found = load_manifest(self.store, self.version)
         except VersionNotFoundError as error:
-            refuse_gone(self.store)
+            reject_gone(self.store)
             raise VersionNotFoundError(
                 f"Version not found error: version {self.branch or MAIN}:{self.version} does not exist in the table "
                 f"{self.store.root}; versions() lists those that do"
             ) from error
         if self.known is not None:
-            refuse_another(self.store, found, identity_of(self.known))
+            reject_another(self.store, found, identity_of(self.known))
         return found
 
 
@@ -143,7 +143,7 @@ class Place:
         if version is None:
             version = latest_version(store)
         if version is None:
-            refuse_gone(self.root)
+            reject_gone(self.root)
             raise VersionNotFoundError(_no_branch(branch or MAIN, self.root))
         is_known = (branch, version) == (self.branch, self.version)
         return Resolved(branch=branch, version=version, store=store, known=self.known if is_known else None)
@@ -158,7 +158,7 @@ def load_tag(root: ObjectStore, tag: str) -> TagRef:
     """
     found = find_tag(root, tag)
     if found is None:
-        refuse_gone(root)
+        reject_gone(root)
         raise VersionNotFoundError(
             f"Ref not found error: tag {tag} does not exist in the table {root.root}; tags.list() lists those that do"
         )
@@ -230,7 +230,7 @@ def report_torn(messages: Iterable[str]) -> None:
         _logger.warning("%s", message)
 
 
-def refuse_torn(messages: Iterable[str]) -> None:
+def reject_torn(messages: Iterable[str]) -> None:
     """Stop what needs to know all references.
 
     Raises:
@@ -264,7 +264,7 @@ def load_branch(root: ObjectStore, branch: str) -> BranchRef:
     try:
         return _read_branch(root, branch)
     except ObjectNotFoundError as error:
-        refuse_gone(root)
+        reject_gone(root)
         raise VersionNotFoundError(_no_branch(branch, root)) from error
 
 

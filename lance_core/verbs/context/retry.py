@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 from lance_core.commit import load_following
 from lance_core.errors import EarlierTryLandedError, HistoryGapError, InvalidInputError, RetryableConflictError
-from lance_core.verbs.version.source import Source
+from lance_core.verbs.context.snapshot import Snapshot
 
 __all__ = ["CONFLICT_RETRIES", "RETRY_TIMEOUT", "retrying"]
 
@@ -24,8 +24,8 @@ _Result = TypeVar("_Result")
 
 
 def retrying(
-    source: Source,
-    attempt: Callable[[Source], _Result],
+    source: Snapshot,
+    attempt: Callable[[Snapshot], _Result],
     *,
     conflict_retries: int = CONFLICT_RETRIES,
     retry_timeout: timedelta = RETRY_TIMEOUT,
@@ -40,7 +40,8 @@ def retrying(
 
     Raises:
         RetryableConflictError: There was a conflict each time.
-        EarlierTryLandedError: An earlier try of the same write came meanwhile; what it did is the caller's to judge.
+        EarlierTryLandedError: An earlier attempt of the same write came meanwhile; what it did is the caller's to
+            judge.
         InvalidInputError: A limit is negative.
     """
     if conflict_retries < 0 or retry_timeout < timedelta(0):
@@ -61,4 +62,4 @@ def retrying(
                 ) from error
         # Spread out the writers that collided: they have all just read the same version.
         time.sleep(min(1.0, random.random() * (time.monotonic() - started)))  # noqa: S311 - no secret
-        source = Source(source.store, load_following(source.store, source.manifest), source.options)
+        source = Snapshot(source.store, load_following(source.store, source.manifest), source.options)

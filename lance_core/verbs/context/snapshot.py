@@ -7,24 +7,24 @@ from dataclasses import dataclass, field
 
 import pyarrow.compute as pc
 
-from lance_core.commit import deletion_vector
+from lance_core.commit import deletion_vector, load_version_record, newest_versions
 from lance_core.errors import CorruptFileError, ObjectNotFoundError
-from lance_core.index.segments import IndexCache, IndexReader
-from lance_core.index.selection import Selection, select
+from lance_core.index.selection.candidates import Selection, select
+from lance_core.index.selection.segments import IndexCache, IndexReader
 from lance_core.store import ObjectStore, open_base
 from lance_core.store.options import StorageOptions
 from lance_core.table.deletion import DeletionVector
 from lance_core.table.fragment import DataFile, Fragment
 from lance_core.table.index import IndexMetadata
-from lance_core.table.manifest import Manifest
+from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.paths import DELETIONS_PREFIX, INDICES_PREFIX, data_key
-from lance_core.verbs.version.session import Session
+from lance_core.verbs.context.session import Session
 
-__all__ = ["Source"]
+__all__ = ["Snapshot"]
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class Snapshot:
     """A version, and the stores of its files.
 
     Attributes:
@@ -45,9 +45,9 @@ class Source:
         """What was read of indices."""
         return self.session.indices
 
-    def with_stores(self, change: Callable[[ObjectStore], ObjectStore]) -> Source:
+    def with_stores(self, change: Callable[[ObjectStore], ObjectStore]) -> Snapshot:
         """The same version, read through other stores."""
-        changed = Source(change(self.store), self.manifest, self.options)
+        changed = Snapshot(change(self.store), self.manifest, self.options)
         for base in self.manifest.base_paths:
             changed._bases[base.id] = change(self._base_store(base.id))
         return changed
@@ -73,6 +73,8 @@ class Source:
 
         Raises:
             CorruptFileError: The deletion file is missing, or is none.
+            VersionNotFoundError: It went with its version, by a cleanup.
+            ObjectNotFoundError: It is missing, in a version that is not the latest.
         """
         file = fragment.deletion_file
         if file is None:
@@ -81,7 +83,11 @@ class Source:
         try:
             return deletion_vector(store.get(key), fragment, self.manifest)
         except ObjectNotFoundError as error:
-            raise CorruptFileError(f"fragment {fragment.id}: its deletion file {key} is missing") from error
+            load_version_record(self.store, self.manifest.version)
+            where = f"version {self.manifest.version}, fragment {fragment.id}: its deletion file {key} is missing"
+            if next(newest_versions(self.store)) != self.manifest.version:
+                raise ObjectNotFoundError(f"{where}; a cleanup may be removing that version") from error
+            raise CorruptFileError(where) from error
         except CorruptFileError as error:
             raise CorruptFileError(f"{store.root}/{key}: {error}") from error
 

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from os import PathLike, fspath
 
 from lance_core.store import CommitLock, ObjectStore, StorageOptions, open_store
-from lance_core.table.manifest import Manifest
-from lance_core.verbs.version.handle import Handle
+from lance_core.table.manifest.manifest import Manifest
+from lance_core.verbs.context.handle import Handle
 
-__all__ = ["Destination", "destination"]
+__all__ = ["TableTarget", "destination"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Destination:
+class TableTarget:
     """The destination of a write.
 
     Attributes:
@@ -35,7 +35,7 @@ def destination(
     where: str | PathLike[str] | Handle,
     storage_options: Mapping[str, str] | None,
     commit_lock: CommitLock | None = None,
-) -> Destination:
+) -> TableTarget:
     """The destination that an argument of the public verbs names; nothing is read.
 
     Args:
@@ -52,8 +52,8 @@ def destination(
         where = f"memory://{uuid.uuid4()}"  # a place of its own, as in pylance
     if not isinstance(where, Handle):
         options = StorageOptions(storage_options, commit_lock=commit_lock)
-        return Destination(uri=fspath(where), store=open_store(where, options), options=options)
+        return TableTarget(uri=fspath(where), store=open_store(where, options), options=options)
     source, lock = where.source, commit_lock or where.commit_lock
     options = StorageOptions(source.options if storage_options is None else storage_options, commit_lock=lock)
     store = source.store if commit_lock is None else open_store(where.uri, options)
-    return Destination(uri=where.uri, store=store, options=options, base=source.manifest)
+    return TableTarget(uri=where.uri, store=store, options=options, base=source.manifest)

@@ -6,21 +6,21 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from lance_core.commit import AffectedRows, CommitOptions, commit, load_following
-from lance_core.errors import LanceError, ObjectNotFoundError, OutcomeUnknownError
-from lance_core.store import ObjectStore, Settling
+from lance_core.commit import AffectedRows, CommitOptions, commit, explain_missing
+from lance_core.errors import LanceError, OutcomeUnknownError
+from lance_core.store import ObjectStore, PendingWrites
 from lance_core.table.fragment import DataFile, Fragment
-from lance_core.table.manifest import Manifest
+from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Operation
 from lance_core.table.transaction import Transaction
-from lance_core.verbs.version.source import Source
-from lance_core.verbs.version.unneeded import remove_files
+from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.unneeded import remove_files
 
-__all__ = ["Staged", "staged"]
+__all__ = ["UncommittedFiles", "staged"]
 
 
 @dataclass(slots=True)
-class Staged:
+class UncommittedFiles:
     """Files that nothing refers to yet.
 
     Attributes:
@@ -28,8 +28,8 @@ class Staged:
         settling: Waits for those that are not durable yet, which the commit does; None if all have to be at once.
     """
 
-    source: Source
-    settling: Settling | None = None
+    source: Snapshot
+    settling: PendingWrites | None = None
     _files: list[tuple[ObjectStore, str]] = field(default_factory=list)
     _commits: bool = False
 
@@ -96,14 +96,14 @@ class Staged:
 
 
 @contextmanager
-def staged(source: Source) -> Iterator[Staged]:
+def staged(source: Snapshot) -> Iterator[UncommittedFiles]:
     """Collect the files that the body writes, and delete them if it raises; all are durable in the end.
 
     They stay if it is not known whether the commit landed, after an interruption for instance: a version may refer to
     them, and files that nothing refers to harm nobody.
     """
-    settling = Settling()
-    files = Staged(source, settling)
+    settling = PendingWrites()
+    files = UncommittedFiles(source, settling)
     try:
         yield files
         settling.wait()
@@ -111,8 +111,7 @@ def staged(source: Source) -> Iterator[Staged]:
         raise
     except LanceError as error:
         files.discard()
-        if isinstance(error, ObjectNotFoundError):
-            load_following(source.store, source.manifest)  # says if the dataset is gone, or another one
+        explain_missing(source.store, source.manifest, error)
         raise
     except BaseException:
         if not files.may_be_committed:

@@ -1,4 +1,4 @@
-"""Arguments of pylance's that are not offered: refused by name, never ignored."""
+"""Arguments of pylance's that are not offered: rejected by name, never ignored."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 from lance_core.errors import UnsupportedError
 
-__all__ = ["refuse"]
+__all__ = ["reject"]
 
 
-def refuse(verb: str, arguments: Mapping[str, Any]) -> None:
-    """Refuse arguments that are not offered; None means the default and passes.
+def reject(verb: str, arguments: Mapping[str, Any]) -> None:
+    """Reject arguments that are not offered; None means the default and passes.
 
     Raises:
         UnsupportedError: One has a value.

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.errors import InvalidInputError
-from lance_core.index.conditions import Compare, condition_of
+from lance_core.index.query.conditions import Compare, condition_of
 from lance_core.schema import Schema, exported_metadata, schema_to_arrow, storage_type
+from lance_core.verbs.context.unsupported import reject
 from lance_core.verbs.expressions.deep import LARGE, Split, combined, leaves_of, split
 from lance_core.verbs.expressions.sql_meaning import with_sql_meaning
-from lance_core.verbs.version.unsupported import refuse
 
 __all__ = [
     "calls_of",
@@ -50,7 +50,7 @@ def check_filter(filter_: object, schema: Schema | pa.Schema) -> pc.Expression |
         UnsupportedError: The SQL uses something unknown.
     """
     if isinstance(filter_, Mapping):
-        refuse("filter", {name: value for name, value in filter_.items() if name != "expr_filter"})
+        reject("filter", {name: value for name, value in filter_.items() if name != "expr_filter"})
         filter_ = filter_.get("expr_filter")
     if filter_ is None:
         return None
@@ -73,8 +73,29 @@ def stored_types(schema: Schema | pa.Schema) -> pa.Schema:
 
 def columns_of(expression: pc.Expression) -> list[str]:
     """Names of the top-level columns that an expression refers to, in order of first use."""
+    global _recent_columns  # noqa: PLW0603 - one entry
+    buffer, recent = _serialized(expression), _recent_columns
+    if buffer.size <= _SMALL:
+        return list(_known_columns(buffer.to_pybytes()))
+    if recent is None or recent[0] is not buffer:
+        recent = _recent_columns = buffer, _columns(buffer)
+    return list(recent[1])
+
+
+_recent: tuple[pc.Expression, pa.Buffer] | None = None
+"""The last long expression, serialized: each batch asks for that several times, and it takes a tenth of a second."""
+_recent_columns: tuple[pa.Buffer, tuple[str, ...]] | None = None
+
+
+def _serialized(expression: pc.Expression) -> pa.Buffer:
+    global _recent  # noqa: PLW0603 - one entry
+    recent = _recent
+    if recent is not None and recent[0] is expression:
+        return recent[1]
     _, (buffer,) = expression.__reduce__()
-    return list(_known_columns(buffer.to_pybytes()) if buffer.size <= _SMALL else _columns(buffer))
+    if buffer.size > _SMALL:
+        _recent = expression, buffer
+    return buffer
 
 
 @lru_cache(maxsize=256)
@@ -107,7 +128,7 @@ def calls_of(expression: pc.Expression) -> list[str]:
 
 def prepare(expression: pc.Expression) -> None:
     """Register our functions that an expression calls with Arrow: it may come from another process."""
-    _, (buffer,) = expression.__reduce__()
+    buffer = _serialized(expression)
     if b"lance." in memoryview(buffer).tobytes():
         from lance_core.verbs.expressions.sql.python_functions import register  # noqa: PLC0415 - it imports the SQL parser
 
@@ -141,7 +162,7 @@ def evaluated(rows: pa.RecordBatch | pa.Table, expressions: Mapping[str, pc.Expr
 
 def _pieces(expression: pc.Expression) -> Split | pc.Expression:
     """The expression; one of many parts in pieces, as Arrow's time grows with the square of their number."""
-    _, (buffer,) = expression.__reduce__()
+    buffer = _serialized(expression)
     return expression if buffer.size <= LARGE else split(buffer.to_pybytes())
 
 
@@ -165,6 +186,8 @@ def matching(batch: pa.RecordBatch, expression: pc.Expression) -> pa.Array:
 
 def _plain(batch: pa.RecordBatch, expression: pc.Expression) -> pa.Array | None:
     """A comparison of a column with a value of its type, without the plan that Arrow makes of an expression."""
+    if _serialized(expression).size > _SMALL:
+        return None  # the tree of a long condition takes longer than the plan
     test = condition_of(expression)
     if not isinstance(test, Compare) or len(test.path) != 1:
         return None

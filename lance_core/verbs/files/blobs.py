@@ -16,7 +16,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from lance_core.encoding.paths import BLOB_V2_NAME
+from lance_core.encoding.levels.paths import BLOB_V2_NAME
 from lance_core.errors import SchemaError, UnsupportedError
 from lance_core.file.version import FileVersion
 

@@ -17,15 +17,15 @@ from lance_core.schema import Schema, typed_schema
 from lance_core.table.fragment import TOMBSTONE, DataFile, Fragment
 from lance_core.table.paths import data_key, new_data_file_name
 from lance_core.table.rowids import row_ids_of
+from lance_core.verbs.context.bases import WriteTarget
+from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.uncommitted_files import UncommittedFiles
 from lance_core.verbs.files.conform import conform
 from lance_core.verbs.files.dictionaries import check_dictionaries
 from lance_core.verbs.files.fragment_writer import CLOSING_AT_A_TIME, data_file_record
 from lance_core.verbs.scan.projection import with_types
 from lance_core.verbs.scan.read_fragment import physical_rows, read_fragment
 from lance_core.verbs.scan.row_columns import ROW_ADDRESS, ROW_ID
-from lance_core.verbs.version.bases import WriteTarget
-from lance_core.verbs.version.source import Source
-from lance_core.verbs.version.staged import Staged
 
 __all__ = ["Mask", "live_batches", "replaced_columns", "spread", "with_column_file", "write_column_file"]
 
@@ -33,7 +33,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 def live_batches(
-    source: Source,
+    source: Snapshot,
     fragment: Fragment,
     schema: Schema,
     *,
@@ -76,7 +76,7 @@ def spread(rows: pa.Table, mask: Mask) -> pa.Table:
 
 
 def write_column_file(
-    source: Source, fragment: Fragment, schema: Schema, tables: Iterable[pa.Table], files: Staged
+    source: Snapshot, fragment: Fragment, schema: Schema, tables: Iterable[pa.Table], files: UncommittedFiles
 ) -> DataFile:
     """Write columns of a fragment into a new file.
 
@@ -108,7 +108,7 @@ def write_column_file(
     return file
 
 
-def _finished(writer: DataFileWriter, version: FileVersion, files: Staged) -> WrittenFile:
+def _finished(writer: DataFileWriter, version: FileVersion, files: UncommittedFiles) -> WrittenFile:
     """A file that is durable, or on a disk once the files have settled; the dictionaries of 0.1 are read again."""
     if files.settling is None or version is FileVersion.V0_1 or files.source.store.put_is_a_request:
         return writer.finish()

@@ -12,23 +12,23 @@ from typing import Any, Final, Self
 import pyarrow as pa
 
 from lance_core.arguments import checked_methods
-from lance_core.encoding.choices import Choices
+from lance_core.encoding.choosing.choices import Choices
 from lance_core.errors import ArgumentTypeError, InvalidInputError, SchemaError, UnsupportedError
 from lance_core.file.container import WrittenFile
 from lance_core.file.version import DEFAULT_VERSION, FileVersion
 from lance_core.file.writer import TOTAL_BUFFERED, DataFileWriter
 from lance_core.schema import Schema, schema_from_arrow, schema_from_bytes
-from lance_core.store import ObjectStore, Settling, open_store, sync_names
+from lance_core.store import ObjectStore, PendingWrites, open_store, sync_names
 from lance_core.table import fragment as records
 from lance_core.table.paths import new_data_file_name
+from lance_core.verbs.context.bases import WriteTarget
+from lance_core.verbs.context.unneeded import remove_files
 from lance_core.verbs.files.blobs import with_blob_types
 from lance_core.verbs.files.conform import check_column_name, check_metadata, check_new_columns, conform, fit, is_alike
 from lance_core.verbs.files.dictionaries import known_dictionaries
 from lance_core.verbs.files.presence import note_begun
 from lance_core.verbs.files.progress import FragmentWriteProgress
-from lance_core.verbs.records.fragments import DataFile, FragmentMetadata
-from lance_core.verbs.version.bases import WriteTarget
-from lance_core.verbs.version.unneeded import remove_files
+from lance_core.verbs.pylance_types.fragments import DataFile, FragmentMetadata
 
 __all__ = [
     "CLOSING_AT_A_TIME",
@@ -116,7 +116,7 @@ class FragmentWriter:
     def _begin(self) -> None:
         """Forget all files."""
         self._num_ended = 0
-        self._settling = Settling()
+        self._settling = PendingWrites()
         self._fragments: list[FragmentMetadata] = []
         self._keys: list[tuple[ObjectStore, str]] = []
 
@@ -158,7 +158,7 @@ class FragmentWriter:
         self._sync_names()
         return self._fragments
 
-    def finish_soon(self, settling: Settling, *, requests: bool = False) -> list[FragmentMetadata]:
+    def finish_soon(self, settling: PendingWrites, *, requests: bool = False) -> list[FragmentMetadata]:
         """The same, except that files on a disk, or with `requests` anywhere, are durable once they have settled."""
         self._end_file(is_last=True, settles=requests or not self._target().store.put_is_a_request)
         settling.take(self._settling)
@@ -337,6 +337,7 @@ def _checked(batches: Iterable[Any], schema: pa.Schema) -> Iterator[pa.RecordBat
         if not isinstance(batch, pa.RecordBatch | pa.Table):
             raise InvalidInputError(f"an iterable of batches gave a {type(batch).__name__}")
         yield _cast(batch, schema)
+        del batch
 
 
 def _cast(batch: pa.RecordBatch | pa.Table, schema: pa.Schema) -> pa.RecordBatch | pa.Table:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from lance_core.arguments import checked_methods
 from lance_core.store import open_store
-from lance_core.verbs.records.fragments import FragmentMetadata
+from lance_core.verbs.pylance_types.fragments import FragmentMetadata
 
 __all__ = ["FileSystemFragmentWriteProgress", "FragmentWriteProgress", "NoopFragmentWriteProgress"]
 

@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_core.store import Settling
+from lance_core.store import PendingWrites
+from lance_core.verbs.context.unneeded import remove_files
 from lance_core.verbs.files.fragment_writer import FragmentWriter
-from lance_core.verbs.records.fragments import FragmentMetadata
-from lance_core.verbs.version.unneeded import remove_files
+from lance_core.verbs.pylance_types.fragments import FragmentMetadata
 
 __all__ = ["SliceWriter"]
 
@@ -51,7 +51,7 @@ class SliceWriter:
         self._max_open = max_open
         self._open: OrderedDict[int, FragmentWriter] = OrderedDict()
         self._all: list[FragmentWriter] = []
-        self._settling = Settling()
+        self._settling = PendingWrites()
         self._fragments: list[FragmentMetadata] = []
         self._first: FragmentWriter | None = None
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import and_, or_
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -161,7 +161,7 @@ class Slices:
             outside |= (found < 0) | (known[code] != pair)
         return np.where(outside, OUTSIDE, np.argsort(codes)[code]).astype(np.int32)
 
-    def refuse_outside(self, batch: pa.RecordBatch | pa.Table, positions: npt.NDArray[np.int32], uri: str) -> None:
+    def reject_outside(self, batch: pa.RecordBatch | pa.Table, positions: npt.NDArray[np.int32], uri: str) -> None:
         """Make sure that all rows of a batch lie in slices.
 
         Args:
@@ -170,13 +170,12 @@ class Slices:
             uri: The table that they are written to.
 
         Raises:
-            InvalidInputError: A row lies in none; the message has some of the values, and the way out.
+            InvalidInputError: A row lies in none; the message has some of the values, and the remedy.
         """
         outside = np.flatnonzero(positions < 0)
         if not len(outside):
             return
-        names = self.names
-        known = ", ".join(map(repr, names)) if len(names) <= _NAMED else f"{names[0]!r} .. {names[-1]!r}"
+        names, known = self.names, self._shown_names
         columns = [batch.column(name).take(pa.array(outside[:_LOOKED_AT])) for name in self.columns]
         rows = dict.fromkeys(
             " and ".join(f"{name} = {_shown(value)}" for name, value in zip(self.columns, row, strict=True))
@@ -188,6 +187,32 @@ class Slices:
             f"{where}: at least {len(outside)} rows {self.outside.format(count=len(names))} ({known}): they have "
             f"{examples}. Nothing was written. Filter them out, or {self.way_out}."
         )
+
+    def reject_match(self, key: str, row: Mapping[str, object], uri: str) -> NoReturn:
+        """Reject a merge that would take a row away which lies in none of the slices.
+
+        Args:
+            key: The key of the row, for the message.
+            row: Its values, those of the columns of the slices among them.
+            uri: The table.
+
+        Raises:
+            InvalidInputError: Always.
+        """
+        values = " and ".join(f"{name} = {_shown(row[name])}" for name in self.columns)
+        where = f"table {uri}" if self.owner is None else f"{self.owner}, table {uri}"
+        columns = ", ".join(map(repr, self.columns))
+        raise InvalidInputError(
+            f"{where}: the key {key} is in the table in a row with {values}. Rows like that "
+            f"{self.outside.format(count=len(self.slices))} ({self._shown_names}), and a merge takes rows that it "
+            f"matches away. Nothing was written. Add {columns} to the key, so that each partition has keys of its own; "
+            f"leave that key out; or {self.way_out}."
+        )
+
+    @property
+    def _shown_names(self) -> str:
+        names = self.names
+        return ", ".join(map(repr, names)) if len(names) <= _NAMED else f"{names[0]!r} .. {names[-1]!r}"
 
     def expression(self, schema: pa.Schema) -> pc.Expression:
         """The rows of all slices as an expression over data of this schema.

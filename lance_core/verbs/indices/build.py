@@ -11,17 +11,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.errors import InvalidInputError, UnsupportedError
-from lance_core.index.kinds import Kind
-from lance_core.index.rows import Rows
+from lance_core.index.kinds.registry import Kind
+from lance_core.index.query.rows import Rows
 from lance_core.schema import Field, Schema, arrow_type_of, quote_path
 from lance_core.table.fragment import Fragment
 from lance_core.threads import ThreadPool
+from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.rows.removal import READ_AHEAD
 from lance_core.verbs.scan.fragment_scan import FragmentScan
 from lance_core.verbs.scan.options import ScanOptions
 from lance_core.verbs.scan.row_columns import ROW_ADDRESS, ROW_ID
 from lance_core.verbs.scan.small_fragments import joined
-from lance_core.verbs.version.source import Source
 
 __all__ = ["IndexedField", "build", "indexed_field"]
 
@@ -78,7 +78,7 @@ def _way_to(node: Field, field_id: int) -> list[Field]:
 
 
 def build(
-    source: Source,
+    source: Snapshot,
     field: IndexedField,
     kind: Kind,
     parameters: Mapping[str, int | float],

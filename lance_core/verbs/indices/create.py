@@ -8,19 +8,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import pyarrow as pa
 from pyroaring import BitMap
 
 from lance_core.errors import InvalidInputError, RetryableConflictError, SchemaError, UnsupportedError
-from lance_core.index.kinds import BY_NAME, Kind, Target
+from lance_core.index.kinds.registry import BY_NAME, Kind, Target
 from lance_core.table.fragment import Fragment
 from lance_core.table.index import IndexMetadata
-from lance_core.table.manifest import Manifest
+from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import CreateIndex
 from lance_core.table.paths import INDICES_PREFIX
+from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.uncommitted_files import UncommittedFiles, staged
+from lance_core.verbs.context.unsupported import reject
 from lance_core.verbs.indices.build import IndexedField, build, indexed_field
-from lance_core.verbs.version.source import Source
-from lance_core.verbs.version.staged import Staged, staged
-from lance_core.verbs.version.unsupported import refuse
 
 __all__ = [
     "IndexConfig",
@@ -95,7 +96,7 @@ def _checked(kind: Kind, key: str, value: Any) -> int | float:
 
 
 def create_scalar_index(
-    source: Source,
+    source: Snapshot,
     column: str | Sequence[str],
     index_type: Any,
     name: str | None,
@@ -118,7 +119,7 @@ def create_scalar_index(
             "create_scalar_index with fragment_ids or index_uuid: it builds and commits at once; parts of an index are"
             " built by create_index_uncommitted(..., fragment_ids=...), and commit_existing_index_segments commits them"
         )
-    refuse("create_scalar_index", {key: arguments[key] for key in _NOT_OFFERED if key in arguments})
+    reject("create_scalar_index", {key: arguments[key] for key in _NOT_OFFERED if key in arguments})
     given = {key: value for key, value in arguments.items() if key not in _NOT_OFFERED}
     kind, parameters = kind_and_parameters(index_type, given)
     field = target_field(source, column, kind)
@@ -138,7 +139,7 @@ _NOT_OFFERED: Final = ("fragment_ids", "index_uuid", "progress_callback", "forma
 
 
 def write_segment(
-    files: Staged,
+    files: UncommittedFiles,
     kind: Kind,
     content: Any,
     name: str,
@@ -189,7 +190,7 @@ def write_segment(
     )
 
 
-def target_field(source: Source, column: str | Sequence[str], kind: Kind) -> IndexedField:
+def target_field(source: Snapshot, column: str | Sequence[str], kind: Kind) -> IndexedField:
     """The field to index, if the kind fits it."""
     if not isinstance(column, str):
         if len(column) != 1:
@@ -198,7 +199,9 @@ def target_field(source: Source, column: str | Sequence[str], kind: Kind) -> Ind
     schema = source.manifest.schema
     field = indexed_field(schema, schema.column(column).id)
     if not kind.accepts(field.type):
-        raise SchemaError(f"a {kind.name} index on column {column!r} of type {field.type} is not possible")
+        sized = pa.types.is_fixed_size_binary(field.type) and not pa.types.is_decimal(field.type)
+        remedy = ": a column of type binary can have one" if sized else ""
+        raise SchemaError(f"a {kind.name} index on column {column!r} of type {field.type} is not possible{remedy}")
     return field
 
 

@@ -14,27 +14,27 @@ import numpy as np
 from pyroaring import BitMap
 
 from lance_core.errors import CorruptFileError, IndexNotFoundError, InvalidInputError, UnsupportedError
-from lance_core.index.kinds import KINDS, Kind
+from lance_core.index.kinds.registry import KINDS, Kind
+from lance_core.index.kinds.zonemap import ZoneMap
 from lance_core.index.moved import Replaced, moved_zones
-from lance_core.index.rows import U64s, View
-from lance_core.index.selection import view_of
-from lance_core.index.zonemap import ZoneMap
+from lance_core.index.query.rows import U64s, View
+from lance_core.index.selection.candidates import view_of
 from lance_core.table.fragment import Fragment
 from lance_core.table.index import IndexMetadata
-from lance_core.table.manifest import Manifest
+from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import CreateIndex
 from lance_core.table.reuse import trimmed, without_moved
+from lance_core.verbs.context.retry import CONFLICT_RETRIES, retrying
+from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.uncommitted_files import UncommittedFiles, staged
 from lance_core.verbs.indices.build import IndexedField, build, indexed_field
 from lance_core.verbs.indices.create import write_segment
-from lance_core.verbs.version.retry import CONFLICT_RETRIES, retrying
-from lance_core.verbs.version.source import Source
-from lance_core.verbs.version.staged import Staged, staged
 
 __all__ = ["optimize_indices", "uncovered_fragments"]
 
 
 def optimize_indices(
-    source: Source,
+    source: Snapshot,
     *,
     num_indices_to_merge: int | None = None,
     index_names: Collection[str] | None = None,
@@ -64,7 +64,7 @@ def optimize_indices(
         raise InvalidInputError(f"num_indices_to_merge must not be {num_indices_to_merge}")
     merged = 1 if num_indices_to_merge is None else num_indices_to_merge
 
-    def attempt(base: Source) -> Manifest:
+    def attempt(base: Snapshot) -> Manifest:
         groups = _groups(base.manifest, index_names)
         with staged(base) as files:
             changes = [_Optimizer(files, group, replaced).run(merged, retrain=retrain) for group in groups]
@@ -115,7 +115,7 @@ def _is_known(index: IndexMetadata) -> bool:
     return kind is not None and (index.index_version or 0) in kind.versions and len(index.fields) == 1
 
 
-def _view_of_live_rows(source: Source) -> View:
+def _view_of_live_rows(source: Snapshot) -> View:
     """The fragments, with the ids of their live rows: a row that moved has its id elsewhere, with another value."""
     view = view_of(source.manifest)
     if not view.has_row_ids:
@@ -138,7 +138,7 @@ class _Optimizer:
         replaced: See `optimize_indices`.
     """
 
-    files: Staged
+    files: UncommittedFiles
     segments: Sequence[IndexMetadata]
     replaced: Sequence[tuple[Sequence[Fragment], Sequence[Fragment]]] = ()
 
@@ -239,7 +239,7 @@ class _Optimizer:
                         break
 
 
-def _deleted(source: Source, fragment: Fragment) -> BitMap:
+def _deleted(source: Snapshot, fragment: Fragment) -> BitMap:
     """The deleted rows of a fragment."""
     deletions = source.deletions(fragment)
     return BitMap() if deletions is None else deletions.bitmap

@@ -6,14 +6,14 @@ import uuid
 from collections.abc import Iterable
 
 from lance_core.errors import IndexNotFoundError, NotFoundError, UnsupportedError
-from lance_core.index.kinds import KINDS
+from lance_core.index.kinds.registry import KINDS
+from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.indices.build import indexed_field
-from lance_core.verbs.version.source import Source
 
 __all__ = ["prewarm"]
 
 
-def prewarm(source: Source, name: str, segments: Iterable[str | uuid.UUID] | None) -> None:
+def prewarm(source: Snapshot, name: str, segments: Iterable[str | uuid.UUID] | None) -> None:
     """Read an index into the cache of the handle.
 
     Raises:

@@ -18,16 +18,16 @@ from pyroaring import BitMap
 
 from lance_core.commit import Verdict, judge, load_manifest, load_transaction
 from lance_core.errors import InvalidInputError, RetryableConflictError, UnsupportedError
-from lance_core.index.kinds import KINDS, Kind
+from lance_core.index.kinds.registry import KINDS, Kind
 from lance_core.table.index import IndexMetadata, without_fragments
-from lance_core.table.manifest import Manifest
+from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import CreateIndex, Update
 from lance_core.table.reuse import without_moved
 from lance_core.table.transaction import Transaction
+from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.uncommitted_files import UncommittedFiles, staged
 from lance_core.verbs.indices.build import IndexedField, build, indexed_field
 from lance_core.verbs.indices.create import index_name, kind_and_parameters, target_field, write_segment
-from lance_core.verbs.version.source import Source
-from lance_core.verbs.version.staged import Staged, staged
 
 __all__ = ["build_segment", "commit_segments", "merge_segments"]
 
@@ -35,7 +35,7 @@ _HARMLESS: Final = (Verdict.COMPATIBLE, Verdict.REBASABLE)
 
 
 def build_segment(
-    source: Source,
+    source: Snapshot,
     column: str | Sequence[str],
     index_type: Any,
     name: str | None,
@@ -75,7 +75,7 @@ def build_segment(
         return write_segment(files, kind, content, name, field, chosen, key=key)
 
 
-def merge_segments(source: Source, segments: Sequence[IndexMetadata]) -> IndexMetadata:
+def merge_segments(source: Snapshot, segments: Sequence[IndexMetadata]) -> IndexMetadata:
     """Write one segment with the entries of several, which stay as they are; nothing is committed.
 
     Raises:
@@ -101,7 +101,7 @@ def merge_segments(source: Source, segments: Sequence[IndexMetadata]) -> IndexMe
 
 
 def commit_segments(
-    source: Source,
+    source: Snapshot,
     name: str,
     column: str | Sequence[str],
     segments: Sequence[IndexMetadata],
@@ -128,14 +128,14 @@ def commit_segments(
         raise InvalidInputError(f"index {name!r}: the segments are on column {field.path!r}, not on {column!r}")
     current = _without_changed(source, [replace(segment, name=name) for segment in segments])
     gone = _replaced(source.manifest, name, kind, field, current)
-    files = Staged(source)  # files of others: they stay, for another try, whatever comes of the commit
+    files = UncommittedFiles(source)  # files of others: they stay, for another attempt, whatever comes of the commit
     try:
         return files.commit(CreateIndex(new_indices=tuple(current), removed_indices=tuple(gone)), properties=properties)
     except RetryableConflictError as error:
         raise RetryableConflictError(f"index {name!r}: {error}") from error
 
 
-def _checked(source: Source, segments: Sequence[IndexMetadata]) -> tuple[Kind, IndexedField]:
+def _checked(source: Snapshot, segments: Sequence[IndexMetadata]) -> tuple[Kind, IndexedField]:
     """The kind and the field that all segments have, if they can be one index."""
     if not segments:
         raise InvalidInputError("at least one index segment is needed")
@@ -158,7 +158,7 @@ def _checked(source: Source, segments: Sequence[IndexMetadata]) -> tuple[Kind, I
     return KINDS[first.kind], indexed_field(source.manifest.schema, first.fields[0])
 
 
-def _without_changed(source: Source, segments: Sequence[IndexMetadata]) -> list[IndexMetadata]:
+def _without_changed(source: Snapshot, segments: Sequence[IndexMetadata]) -> list[IndexMetadata]:
     """The segments, without fragments whose values were rewritten since they were built.
 
     Raises:

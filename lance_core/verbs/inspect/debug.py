@@ -9,8 +9,8 @@ from typing import Any
 from lance_core.arguments import checked
 from lance_core.commit import list_versions, load_manifest, load_transaction
 from lance_core.errors import VersionNotFoundError
-from lance_core.verbs.records.fragments import FragmentMetadata
-from lance_core.verbs.version.handle import Handle
+from lance_core.verbs.context.handle import Handle
+from lance_core.verbs.pylance_types.fragments import FragmentMetadata
 
 __all__ = ["format_fragment", "format_manifest", "format_schema", "list_transactions"]
 

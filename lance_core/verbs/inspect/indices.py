@@ -10,13 +10,13 @@ from typing import Any, TypedDict
 from pyroaring import BitMap
 
 from lance_core.errors import IndexNotFoundError, UnsupportedError
-from lance_core.index.kinds import KINDS
+from lance_core.index.kinds.registry import KINDS
 from lance_core.schema import Schema, arrow_type_of, quote_path
 from lance_core.table.index import FRAGMENT_REUSE_INDEX, IndexMetadata
 from lance_core.table.index_details import index_details
 from lance_core.table.reuse import live_coverage, num_reuse_versions
+from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.scan.read_fragment import live_count
-from lance_core.verbs.version.source import Source
 
 __all__ = [
     "IndexDescription",
@@ -134,13 +134,13 @@ class _Segment:
     covered: BitMap
 
 
-def describe_indices(source: Source) -> list[IndexDescription]:
+def describe_indices(source: Snapshot) -> list[IndexDescription]:
     """All indices of a version, by name."""
     counts = _live_rows(source)
     return [_description(source.manifest.schema, group, counts) for _, group in sorted(_by_name(source).items())]
 
 
-def index_statistics(source: Source, name: str) -> IndexStatistics:
+def index_statistics(source: Snapshot, name: str) -> IndexStatistics:
     """Counters of an index.
 
     Raises:
@@ -178,7 +178,7 @@ def index_statistics(source: Source, name: str) -> IndexStatistics:
     return result
 
 
-def _content_statistics(source: Source, segments: Sequence[IndexMetadata]) -> list[dict[str, object]] | None:
+def _content_statistics(source: Snapshot, segments: Sequence[IndexMetadata]) -> list[dict[str, object]] | None:
     """Statistics from the files of segments; None if they are of a kind that is not read."""
     kind = KINDS.get(segments[0].kind)
     if kind is None or any((index.index_version or 0) not in kind.versions for index in segments):
@@ -191,7 +191,7 @@ def _content_statistics(source: Source, segments: Sequence[IndexMetadata]) -> li
     ]
 
 
-def _live_rows(source: Source) -> dict[int, int]:
+def _live_rows(source: Snapshot) -> dict[int, int]:
     """Live rows of each fragment."""
     return {fragment.id: live_count(source, fragment) for fragment in source.manifest.fragments}
 
@@ -200,7 +200,7 @@ def _num_rows(covered: BitMap, counts: dict[int, int]) -> int:
     return sum(count for fragment_id, count in counts.items() if fragment_id in covered)
 
 
-def _by_name(source: Source) -> dict[str, list[_Segment]]:
+def _by_name(source: Snapshot) -> dict[str, list[_Segment]]:
     indices = source.manifest.indices
     covered = {index.uuid: fragments for index, fragments in live_coverage(indices)}
     groups: dict[str, list[_Segment]] = {}

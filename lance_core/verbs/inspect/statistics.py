@@ -7,8 +7,8 @@ from typing import TypedDict
 
 from lance_core.arguments import checked_methods
 from lance_core.file.reader import DataFileReader
+from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.inspect.indices import IndexStatistics, index_statistics
-from lance_core.verbs.version.source import Source
 
 __all__ = ["DataStatistics", "DatasetStats", "FieldStatistics", "LanceStats"]
 
@@ -55,16 +55,16 @@ class LanceStats:
         source: The version.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Snapshot) -> None:
         self._source = source
 
     def dataset_stats(self, max_rows_per_group: int = SMALL_FILE_ROWS) -> DatasetStats:
         """Deleted rows, fragments, and fragments of fewer rows than `max_rows_per_group`."""
-        messages = list(self._source.manifest.fragments.messages())
+        fragments = self._source.manifest.fragments
         return {
-            "num_deleted_rows": sum(message.deletion_file.num_deleted_rows for message in messages),
-            "num_fragments": len(messages),
-            "num_small_files": sum(message.physical_rows < max_rows_per_group for message in messages),
+            "num_deleted_rows": fragments.totals()[0],
+            "num_fragments": len(fragments),
+            "num_small_files": int((fragments.sizes()[1] < max_rows_per_group).sum()),
         }
 
     def data_stats(self) -> DataStatistics:

@@ -9,9 +9,9 @@ import pyarrow as pa
 from lance_core.commit import existing_versions, load_manifest
 from lance_core.errors import VersionNotFoundError
 from lance_core.store import ObjectStore
-from lance_core.table.manifest import Manifest
+from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.paths import transaction_key
-from lance_core.verbs.version.source import Source
+from lance_core.verbs.context.snapshot import Snapshot
 
 __all__ = ["all_files", "tracked_files"]
 
@@ -35,7 +35,7 @@ ALL_SCHEMA = pa.schema(
 
 
 def tracked_files(
-    source: Source, min_version: int | None, progress: Callable[[int, int | None], object] | None
+    source: Snapshot, min_version: int | None, progress: Callable[[int, int | None], object] | None
 ) -> pa.RecordBatchReader:
     """All files that versions refer to: a batch per version, newest first.
 
@@ -55,7 +55,7 @@ def tracked_files(
                 manifest = load_manifest(source.store, number)
             except VersionNotFoundError:
                 continue  # cleaned up meanwhile
-            yield _tracked(Source(source.store, manifest, source.options))
+            yield _tracked(Snapshot(source.store, manifest, source.options))
             if progress is not None:
                 progress(done, len(versions))
 
@@ -81,7 +81,7 @@ def all_files(store: ObjectStore) -> pa.RecordBatchReader:
     return pa.RecordBatchReader.from_batches(ALL_SCHEMA, [batch])
 
 
-def _tracked(source: Source) -> pa.RecordBatch:
+def _tracked(source: Snapshot) -> pa.RecordBatch:
     rows = list(_files(source, source.manifest))
     kinds = pa.array([kind for _, _, kind in rows], pa.string()).dictionary_encode().cast(TRACKED_SCHEMA.field(3).type)
     columns = [
@@ -93,7 +93,7 @@ def _tracked(source: Source) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=TRACKED_SCHEMA)
 
 
-def _files(source: Source, manifest: Manifest) -> Iterator[tuple[str, str, str]]:
+def _files(source: Snapshot, manifest: Manifest) -> Iterator[tuple[str, str, str]]:
     """Yield root, key and kind of the files that a version refers to."""
     own = source.store.root
     if manifest.location is not None:

@@ -14,7 +14,7 @@ import numpy as np
 from lance_core.errors import LanceError
 from lance_core.table.fragment import Fragment
 from lance_core.table.rowids import U64Array, row_ids_of
-from lance_core.verbs.version.source import Source
+from lance_core.verbs.context.snapshot import Snapshot
 
 __all__ = ["row_id_problems"]
 
@@ -22,7 +22,7 @@ _Span = tuple[int, int, bool, Fragment]
 """The lowest and the highest id of a fragment, and whether they ascend."""
 
 
-def row_id_problems(source: Source) -> Iterator[tuple[int, str]]:
+def row_id_problems(source: Snapshot) -> Iterator[tuple[int, str]]:
     """Yield fragments with row ids that another row has or will be given as well, and what is wrong.
 
     Fragments of which the ids or deletions cannot be read are passed over.
@@ -42,7 +42,7 @@ def row_id_problems(source: Source) -> Iterator[tuple[int, str]]:
     yield from _problems_of(source, group)
 
 
-def _spans(source: Source) -> Iterator[_Span]:
+def _spans(source: Snapshot) -> Iterator[_Span]:
     for fragment in source.manifest.fragments:
         try:
             ids = row_ids_of(fragment)
@@ -52,7 +52,7 @@ def _spans(source: Source) -> Iterator[_Span]:
             yield int(ids.min()), int(ids.max()), bool((ids[1:] > ids[:-1]).all()), fragment
 
 
-def _problems_of(source: Source, group: list[_Span]) -> Iterator[tuple[int, str]]:
+def _problems_of(source: Snapshot, group: list[_Span]) -> Iterator[tuple[int, str]]:
     """The problems of fragments whose spans overlap."""
     if not group or (len(group) == 1 and group[0][2]):
         return

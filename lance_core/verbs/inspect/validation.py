@@ -13,13 +13,13 @@ from lance_core.schema import Schema
 from lance_core.table.fragment import DataFile, Fragment, fields_with_columns
 from lance_core.table.index import IndexMetadata
 from lance_core.table.rowids import row_record_problems
+from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.inspect.unique_row_ids import row_id_problems
-from lance_core.verbs.version.source import Source
 
 __all__ = ["check_columns", "validate", "validate_fragment"]
 
 
-def validate(source: Source) -> None:
+def validate(source: Snapshot) -> None:
     """Check that a version is consistent: ids of fragments and rows, files, row counts and deletions.
 
     Raises:
@@ -55,7 +55,7 @@ def _validate_coverage(indices: Sequence[IndexMetadata], live: BitMap) -> None:
         covered[index.name] = others | own
 
 
-def validate_fragment(source: Source, fragment: Fragment) -> None:
+def validate_fragment(source: Snapshot, fragment: Fragment) -> None:
     """Check that the files, row counts and deletions of a fragment fit together.
 
     Raises:

@@ -13,10 +13,10 @@ from lance_core.schema import Schema, schema_from_arrow
 from lance_core.schema.lance_schema import LanceSchema
 from lance_core.table import operations as records
 from lance_core.table.fragment import Fragment
-from lance_core.verbs.records.fragments import DataFile, FragmentMetadata
-from lance_core.verbs.records.indices import Index
-from lance_core.verbs.records.operations import LanceOperation
-from lance_core.verbs.version.bases import DatasetBasePath, numbered
+from lance_core.verbs.context.bases import DatasetBasePath, numbered
+from lance_core.verbs.pylance_types.fragments import DataFile, FragmentMetadata
+from lance_core.verbs.pylance_types.indices import Index
+from lance_core.verbs.pylance_types.operations import LanceOperation
 
 __all__ = ["from_record", "to_record"]
 

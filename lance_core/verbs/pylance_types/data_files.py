@@ -8,12 +8,12 @@ from lance_core.errors import SchemaError
 from lance_core.file.reader import DataFileReader
 from lance_core.schema import Field
 from lance_core.table.fragment import DataFile
-from lance_core.verbs.version.source import Source
+from lance_core.verbs.context.snapshot import Snapshot
 
 __all__ = ["data_file_at", "described_file"]
 
 
-def data_file_at(source: Source, path: str, base_id: int | None) -> DataFile:
+def data_file_at(source: Snapshot, path: str, base_id: int | None) -> DataFile:
     """The record of a file below `data/`, its columns matched to the dataset's by name.
 
     Raises:
@@ -23,7 +23,7 @@ def data_file_at(source: Source, path: str, base_id: int | None) -> DataFile:
     return described_file(source, path, base_id)[0]
 
 
-def described_file(source: Source, path: str, base_id: int | None) -> tuple[DataFile, int]:
+def described_file(source: Snapshot, path: str, base_id: int | None) -> tuple[DataFile, int]:
     """The record of `data_file_at`, and the number of rows; the same errors."""
     bare = DataFile(path=path, fields=(), file_major_version=0, file_minor_version=0, base_id=base_id)
     store, key = source.data_file(bare)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from lance_core.verbs.version.handle import Handle
+    from lance_core.verbs.context.handle import Handle
 
 __all__ = ["DataFile", "DeletionFile", "FragmentMetadata"]
 
@@ -84,7 +84,7 @@ class DataFile:
         Raises:
             SchemaError: The dataset lacks a column of the file.
         """
-        from lance_core.verbs.records.data_files import data_file_at  # noqa: PLC0415 - descriptions need no reader
+        from lance_core.verbs.pylance_types.data_files import data_file_at  # noqa: PLC0415 - descriptions need no reader
 
         return cls.from_record(data_file_at(dataset.source, path, base_id))
 

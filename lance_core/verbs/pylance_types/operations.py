@@ -15,9 +15,9 @@ import pyarrow as pa
 from lance_core.errors import ArgumentTypeError
 from lance_core.schema.lance_schema import LanceSchema
 from lance_core.table.operations import KeyExistenceFilter, Operation
-from lance_core.verbs.records.fragments import DataFile, FragmentMetadata
-from lance_core.verbs.records.indices import Index
-from lance_core.verbs.version.bases import DatasetBasePath
+from lance_core.verbs.context.bases import DatasetBasePath
+from lance_core.verbs.pylance_types.fragments import DataFile, FragmentMetadata
+from lance_core.verbs.pylance_types.indices import Index
 
 __all__ = ["LanceOperation"]
 

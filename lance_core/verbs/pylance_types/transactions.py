@@ -16,11 +16,11 @@ from lance_core.errors import ArgumentTypeError, InvalidInputError, UnsupportedE
 from lance_core.schema import LanceSchema, schema_from_arrow
 from lance_core.store import ObjectStore
 from lance_core.table import transaction as records
-from lance_core.table.manifest import Manifest
+from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Append
 from lance_core.table.paths import Naming
-from lance_core.verbs.records.conversion import from_record, to_record
-from lance_core.verbs.records.operations import LanceOperation
+from lance_core.verbs.pylance_types.conversion import from_record, to_record
+from lance_core.verbs.pylance_types.operations import LanceOperation
 
 __all__ = ["Transaction", "commit_options", "commit_transaction", "merged"]
 

@@ -14,12 +14,12 @@ from pyroaring import BitMap
 from lance_core.commit import latest_version
 from lance_core.schema import Schema
 from lance_core.table.fragment import Fragment
+from lance_core.verbs.context.references import Place
+from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.refs.changes import Branch, Changes, left_behind, load_branch_ends
 from lance_core.verbs.refs.promotion_files import OwnFiles
 from lance_core.verbs.refs.promotion_record import commits_between, merged_properties, slice_names
 from lance_core.verbs.rows.removal import live_rows
-from lance_core.verbs.version.references import Place
-from lance_core.verbs.version.source import Source
 
 __all__ = ["BranchDiff", "FragmentChanges", "RowChanges", "SchemaChanges", "branch_diff"]
 
@@ -174,7 +174,7 @@ def _partition_rows(branch: Branch, changes: Changes, columns: list[str]) -> dic
     return {name: (gone[name], came[name]) for name in sorted(gone.keys() | came.keys())}
 
 
-def _count(source: Source, fragment: Fragment, columns: Sequence[str], only: BitMap | None) -> Counter[str]:
+def _count(source: Snapshot, fragment: Fragment, columns: Sequence[str], only: BitMap | None) -> Counter[str]:
     found: Counter[str] = Counter()
     for batch, offsets in live_rows(source, fragment, columns):
         rows = batch

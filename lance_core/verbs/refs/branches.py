@@ -19,7 +19,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from lance_core.arguments import checked_methods
-from lance_core.commit import commit, load_following, load_latest, refuse_gone
+from lance_core.commit import commit, load_following, load_latest, reject_gone
 from lance_core.errors import (
     AlreadyExistsError,
     CorruptFileError,
@@ -29,7 +29,7 @@ from lance_core.errors import (
     VersionNotFoundError,
 )
 from lance_core.store import ObjectStore, delete_durably, manifest_index, replace_durably
-from lance_core.table.manifest import Manifest
+from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Clone
 from lance_core.table.paths import branch_ref_key, branch_root, tag_ref_key
 from lance_core.table.refs import (
@@ -41,19 +41,19 @@ from lance_core.table.refs import (
     new_identifier,
 )
 from lance_core.table.transaction import Transaction
-from lance_core.verbs.refs.branch_diff import BranchDiff, branch_diff
-from lance_core.verbs.refs.promotion import Promotion, promote
-from lance_core.verbs.refs.sweep import ZOMBIE_AGE, Sweep, find_stale, find_zombies
-from lance_core.verbs.refs.tags import checked_order, manifest_size, write_tag
-from lance_core.verbs.version.references import (
+from lance_core.verbs.context.references import (
     Place,
     Reference,
     load_branch,
     read_branches,
     read_tags,
-    refuse_torn,
+    reject_torn,
     report_torn,
 )
+from lance_core.verbs.refs.branch_diff import BranchDiff, branch_diff
+from lance_core.verbs.refs.promotion import Promotion, promote
+from lance_core.verbs.refs.sweep import ZOMBIE_AGE, Sweep, find_stale, find_zombies
+from lance_core.verbs.refs.tags import checked_order, manifest_size, write_tag
 
 __all__ = ["FORK_TAG_PREFIX", "Branches", "create_branch"]
 
@@ -99,7 +99,7 @@ class Branches:
         found, torn = read_branches(self._place.root)
         report_torn(torn.values())
         if not found and not torn:
-            refuse_gone(self._place.root)  # says if the dataset is gone
+            reject_gone(self._place.root)  # says if the dataset is gone
         return [*found.items()]
 
     def replace_metadata(self, branch: str, metadata: Mapping[str, str]) -> None:
@@ -207,7 +207,7 @@ class Branches:
             CorruptFileError: The file of a branch or tag is torn: which branches are needed is not known.
         """
         refs, torn = read_branches(self._place.root)
-        refuse_torn(torn.values())
+        reject_torn(torn.values())
         stale, kept = find_stale(self._place, refs, older_than)
         zombies = find_zombies(self._place, refs.keys(), older_than)
         for name in () if dry_run else (*stale, *zombies):
@@ -230,7 +230,7 @@ class Branches:
         root = self._place.root
         refs, torn = read_branches(root)
         tags, torn_tags = read_tags(root)
-        (report_torn if branch in torn else refuse_torn)([*torn.values(), *torn_tags])
+        (report_torn if branch in torn else reject_torn)([*torn.values(), *torn_tags])
         own = refs.pop(branch, None)
         fork_tags = [name for name, tag in tags.items() if _keeps_fork_of(name, tag, branch, own)]
         index = manifest_index(self._place.store_of(branch))
@@ -238,7 +238,7 @@ class Branches:
         known = own is not None or branch in torn
         others = {*refs, *torn} - {branch}
         if not known and not (has_rows or fork_tags or _own_files(root, branch, others)):
-            refuse_gone(root)
+            reject_gone(root)
             raise VersionNotFoundError(f"Ref not found error: Branch {branch} does not exist in the table {root.root}")
         children = [
             (name, ref.parent_version)
@@ -326,7 +326,7 @@ def create_branch(place: Place, branch: str, reference: Reference, known: Manife
 
 
 def _check_deletable(store: ObjectStore) -> None:
-    """Refuse to delete a branch whose latest version has unknown feature flags; one that cannot be read is deleted.
+    """Reject to delete a branch whose latest version has unknown feature flags; one that cannot be read is deleted.
 
     Raises:
         UnsupportedError: Its latest version has.

@@ -23,10 +23,10 @@ from lance_core.schema import Schema
 from lance_core.store import canonical_uri
 from lance_core.table.fragment import TOMBSTONE, Fragment
 from lance_core.table.idempotency import is_proof
-from lance_core.table.manifest import Manifest
+from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.refs import MAIN, BranchRef
-from lance_core.verbs.version.references import Place, load_branch
-from lance_core.verbs.version.source import Source
+from lance_core.verbs.context.references import Place, load_branch
+from lance_core.verbs.context.snapshot import Snapshot
 
 __all__ = ["Branch", "Changes", "check_schemas", "left_behind", "load_branch_ends"]
 
@@ -44,8 +44,8 @@ class Branch:
 
     name: str
     ref: BranchRef
-    parent: Source
-    head: Source
+    parent: Snapshot
+    head: Snapshot
 
     @property
     def fork_version(self) -> int:
@@ -181,7 +181,7 @@ def load_branch_ends(place: Place, name: str) -> Branch:
             "gone, so what the branch changed is not known: read the branch and write its rows instead"
         ) from error
     options = place.root.options
-    branch = Branch(name=name, ref=ref, parent=Source(parent, fork, options), head=Source(store, head, options))
+    branch = Branch(name=name, ref=ref, parent=Snapshot(parent, fork, options), head=Snapshot(store, head, options))
     branch.check_fork()
     return branch
 

@@ -10,14 +10,14 @@ from typing import Final, TypeAlias
 from lance_core.commit import commit, latest_version
 from lance_core.errors import DatasetExistsError
 from lance_core.store import ObjectStore, copy_object, open_store
-from lance_core.table.manifest import Manifest
+from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Clone
 from lance_core.table.paths import INDICES_PREFIX, data_key
 from lance_core.table.transaction import Transaction
 from lance_core.threads import ThreadPool
+from lance_core.verbs.context.references import Place, Resolved
+from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.refs.clones import protected
-from lance_core.verbs.version.references import Place, Resolved
-from lance_core.verbs.version.source import Source
 
 __all__ = ["Copier", "FileCopy", "deep_clone", "shallow_clone"]
 
@@ -87,7 +87,7 @@ def deep_clone(
     store = open_store(target, options)
     if latest_version(store) is not None:
         raise DatasetExistsError(f"Dataset already exists: {store.root}")
-    source = Source(version.store, manifest, version.store.options)
+    source = Snapshot(version.store, manifest, version.store.options)
     (copier or _copy_side_by_side)(
         [FileCopy(origin, key, store, target_key) for origin, key, target_key in dict.fromkeys(_files(source))]
     )
@@ -111,7 +111,7 @@ def _commit(version: Resolved, manifest: Manifest, store: ObjectStore, *, is_sha
     return commit(store, transaction, source=manifest).manifest
 
 
-def _files(source: Source) -> Iterator[tuple[ObjectStore, str, str]]:
+def _files(source: Snapshot) -> Iterator[tuple[ObjectStore, str, str]]:
     """Yield store, key, and key in the copy of all files of a version."""
     for fragment in source.manifest.fragments:
         for file in fragment.files:

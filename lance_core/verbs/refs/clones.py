@@ -19,11 +19,11 @@ from lance_core.arguments import checked_methods
 from lance_core.commit import latest_version, load_latest
 from lance_core.errors import InvalidInputError, LanceError, StoreError, VersionNotFoundError
 from lance_core.store import ObjectStore, canonical_uri, delete_durably, open_store
-from lance_core.table.manifest import Manifest
+from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.paths import branch_root, tag_ref_key
 from lance_core.table.refs import TagRef
+from lance_core.verbs.context.references import Place
 from lance_core.verbs.refs.tags import describe_tag, load_tags, write_tag
-from lance_core.verbs.version.references import Place
 
 __all__ = ["CLONE_TAG_PREFIX", "Clones", "is_clone_tag", "missing_bases", "protected", "release_tags"]
 

@@ -12,18 +12,23 @@ from typing import Final
 
 from lance_core.commit import list_versions, load_latest, load_manifest, load_transaction
 from lance_core.errors import AlreadyExistsError, DatasetExistsError, InvalidInputError, NotFoundError
-from lance_core.table.manifest import Manifest
-from lance_core.table.operations import Clone
+from lance_core.store import ObjectStore
+from lance_core.table.manifest.manifest import Manifest
+from lance_core.table.operations import Clone, CreateIndex, ReserveFragments, Restore, Rewrite, UpdateConfig
 from lance_core.table.paths import branch_ref_key
 from lance_core.table.refs import BranchRef, check_known_branch_name, new_identifier
+from lance_core.table.transaction import Transaction
+from lance_core.verbs.context.references import Place, Reference, load_branch
 from lance_core.verbs.refs.branches import Branches, create_branch
 from lance_core.verbs.refs.promotion import MARK_BRANCH_VERSION
+from lance_core.verbs.refs.promotion_record import TAKES_BACK_KEY, commits_between
 from lance_core.verbs.refs.tags import manifest_size
-from lance_core.verbs.version.references import Place, Reference, load_branch
 
 __all__ = ["ensure_branch"]
 
 ATTEMPTS: Final = 3
+
+_BRING_NOTHING: Final = (CreateIndex, ReserveFragments, Restore, Rewrite, UpdateConfig)
 
 
 def ensure_branch(
@@ -36,7 +41,7 @@ def ensure_branch(
         branch: Its name.
         reference: Where it begins if it is made.
         known: The version of the handle.
-        renew_promoted: Whether a branch that was promoted, and has not changed since, is begun anew.
+        renew_promoted: Whether a branch that was promoted, and has brought nothing since, is begun anew.
 
     Raises:
         InvalidInputError: The name is not allowed.
@@ -48,7 +53,7 @@ def ensure_branch(
         latest = load_latest(place.store_of(branch))
         if latest is not None:
             ref = _make_known(place, branch)
-            if not renew_promoted or ref.metadata.get(MARK_BRANCH_VERSION) != str(latest.version):
+            if not renew_promoted or not _is_spent(place.store_of(branch), ref, latest):
                 return latest
             Branches(place).delete(branch)
         try:
@@ -57,6 +62,25 @@ def ensure_branch(
             if attempt + 1 == ATTEMPTS:
                 raise
     raise AssertionError("the last attempt returns or raises")
+
+
+def _is_spent(store: ObjectStore, ref: BranchRef, latest: Manifest) -> bool:
+    """Whether a branch was promoted, and has nothing since that is not on its parent.
+
+    Upkeep brings nothing, and neither does a commit that takes others back: what it leaves was there before.
+    """
+    marked = ref.metadata.get(MARK_BRANCH_VERSION, "")
+    if not marked.isdecimal():
+        return False
+    promoted = int(marked)
+    if promoted == latest.version:
+        return True
+    since = commits_between(store, promoted, latest.version)
+    return len(since) == latest.version - promoted and all(map(_brings_nothing, since.values()))
+
+
+def _brings_nothing(made: Transaction) -> bool:
+    return isinstance(made.operation, _BRING_NOTHING) or TAKES_BACK_KEY in made.properties
 
 
 def _make_known(place: Place, branch: str) -> BranchRef:

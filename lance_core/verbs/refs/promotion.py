@@ -44,13 +44,16 @@ from lance_core.errors import (
 from lance_core.store import replace_durably
 from lance_core.table.deletion import new_deletion_file_id
 from lance_core.table.fragment import Fragment
-from lance_core.table.manifest import Manifest
+from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Update
 from lance_core.table.operations.base import next_fragment_id
 from lance_core.table.paths import branch_ref_key
 from lance_core.table.refs import check_tag_name
 from lance_core.table.rowids import decode_row_ids, encode_row_ids
 from lance_core.table.transaction import COMMIT_MESSAGE_KEY, Transaction
+from lance_core.verbs.context.references import Place, find_tag
+from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.uncommitted_files import UncommittedFiles
 from lance_core.verbs.refs.changes import Branch, Changes, check_schemas, left_behind, load_branch_ends
 from lance_core.verbs.refs.promotion_files import OwnFiles
 from lance_core.verbs.refs.promotion_rebase import follow_rewrites
@@ -67,9 +70,6 @@ from lance_core.verbs.refs.promotion_record import (
 from lance_core.verbs.refs.promotion_state import check_slices, follow_state
 from lance_core.verbs.refs.promotion_update import promotion_update
 from lance_core.verbs.refs.tags import write_tag
-from lance_core.verbs.version.references import Place, find_tag
-from lance_core.verbs.version.source import Source
-from lance_core.verbs.version.staged import Staged
 
 __all__ = ["MARK_BRANCH_VERSION", "Promotion", "promote"]
 
@@ -281,7 +281,7 @@ class _Promotion:
             landed = self._landed(latest)
             if landed is not None:
                 return Committed(manifest=landed, transaction=transaction, attempts=0, deduplicated=True)
-            files = Staged(Source(parent.store, latest, parent.options))
+            files = UncommittedFiles(Snapshot(parent.store, latest, parent.options))
             try:
                 check_slices(transaction, commits_between(parent.store, branch.fork_version, latest.version))
                 followed, affected = follow_state(branch, self.changes, transaction, latest, files)
@@ -317,7 +317,7 @@ class _Promotion:
             if not self._has_history():
                 return self._put_by_state(transaction)
             made = commits_between(parent.store, branch.fork_version, latest.version)
-            files = Staged(Source(parent.store, latest, parent.options))
+            files = UncommittedFiles(Snapshot(parent.store, latest, parent.options))
             try:
                 followed, affected = follow_rewrites(branch, self.changes, transaction, latest, made, files)
             except RetryableConflictError as conflict:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from lance_core.encoding.paths import BLOB_V2_NAME
+from lance_core.encoding.levels.paths import BLOB_V2_NAME
 from lance_core.schema import Schema
 from lance_core.store import ObjectStore
 from lance_core.table.fragment import Fragment

@@ -21,14 +21,14 @@ from pyroaring import BitMap
 from lance_core.commit import AffectedRows, Verdict, judge
 from lance_core.errors import RetryableConflictError
 from lance_core.table.fragment import Fragment
-from lance_core.table.manifest import Manifest
+from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Rewrite, Update
 from lance_core.table.operations.rewrite import RewriteGroup
 from lance_core.table.transaction import Transaction
+from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.uncommitted_files import UncommittedFiles
 from lance_core.verbs.refs.changes import Branch, Changes
 from lance_core.verbs.rows.removal import bitmap_of, remove_rows
-from lance_core.verbs.version.source import Source
-from lance_core.verbs.version.staged import Staged
 
 __all__ = ["follow_rewrites", "rows_taken"]
 
@@ -41,7 +41,7 @@ def follow_rewrites(
     transaction: Transaction,
     latest: Manifest,
     commits: Mapping[int, Transaction],
-    files: Staged,
+    files: UncommittedFiles,
 ) -> tuple[Transaction, AffectedRows]:
     """The transaction of a promotion as a change of the parent's latest version.
 
@@ -68,7 +68,7 @@ def follow_rewrites(
         pending = replace(operation, removed_fragment_ids=(*rows, *columns), updated_fragments=())
         if judge(replace(transaction, operation=pending), other) is not Verdict.COMPATIBLE:
             raise _conflict(version, other.operation.name)
-    source = Source(branch.parent.store, latest, branch.parent.options)
+    source = Snapshot(branch.parent.store, latest, branch.parent.options)
     removal = remove_rows(source, _in(latest, rows), files)
     kept = tuple(fragment for fragment in operation.updated_fragments if fragment.id in columns)
     changed = replace(
@@ -87,13 +87,13 @@ def rows_taken(branch: Branch, changes: Changes, columns: set[int]) -> _Rows:
     return rows
 
 
-def _live(source: Source, fragment: Fragment) -> BitMap:
+def _live(source: Snapshot, fragment: Fragment) -> BitMap:
     deleted = source.deletions(fragment)
     whole = BitMap(range(fragment.physical_rows))
     return whole if deleted is None else whole - deleted.bitmap
 
 
-def _follow(source: Source, group: RewriteGroup, rows: _Rows, columns: set[int], version: int) -> None:
+def _follow(source: Snapshot, group: RewriteGroup, rows: _Rows, columns: set[int], version: int) -> None:
     """Map rows of a group's old fragments to rows of the new ones."""
     if columns & {fragment.id for fragment in group.old_fragments}:
         raise _conflict(version, Rewrite.name)

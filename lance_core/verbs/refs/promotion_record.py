@@ -36,7 +36,10 @@ __all__ = [
 PROMOTED_FROM_KEY: Final = "promoted_from"
 PROMOTED_VERSION_KEY: Final = "promoted_version"
 PROMOTION_KEY: Final = "lance.promotion"
-_NOT_KEPT: Final = (COMMIT_MESSAGE_KEY, REPLACES_KEY, SLICES_KEY, SLICE_NAMES_KEY)
+TAKES_BACK_KEY: Final = "lance.takes_back"
+"""Property of a commit that takes earlier ones back, with their versions: each row that it leaves was there before."""
+
+_NOT_KEPT: Final = (COMMIT_MESSAGE_KEY, REPLACES_KEY, SLICES_KEY, SLICE_NAMES_KEY, TAKES_BACK_KEY)
 """The message is the promotion's own, and versions of the branch mean nothing on its parent."""
 
 READ_AHEAD: Final = 8

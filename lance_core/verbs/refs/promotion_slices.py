@@ -18,10 +18,10 @@ import pyarrow.compute as pc
 from lance_core.errors import LanceError, RetryableConflictError
 from lance_core.schema import arrow_type_of
 from lance_core.table.fragment import Fragment
+from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.files.slices import OUTSIDE, Between, Condition, Equals, Slice, Slices
 from lance_core.verbs.refs.changes import Branch, Changes
 from lance_core.verbs.rows.removal import live_rows
-from lance_core.verbs.version.source import Source
 
 __all__ = ["Explained", "explained"]
 
@@ -87,7 +87,7 @@ def explained(branch: Branch, changes: Changes, names: Mapping[str, str]) -> Exp
 
 
 def _candidates(
-    source: Source, fragments: Sequence[Fragment], left: Mapping[str, str]
+    source: Snapshot, fragments: Sequence[Fragment], left: Mapping[str, str]
 ) -> Iterator[dict[str, Condition]]:
     """Conditions that rows of some fragments meet, while there are slices left to explain."""
     fields = [field for field in source.manifest.schema.fields if not field.children]
@@ -115,7 +115,7 @@ def _can_partition(kind: pa.DataType) -> bool:
     )
 
 
-def _distinct(source: Source, fragments: Sequence[Fragment], columns: list[str]) -> list[tuple[Any, ...]]:
+def _distinct(source: Snapshot, fragments: Sequence[Fragment], columns: list[str]) -> list[tuple[Any, ...]]:
     """The distinct values of columns in fragments; none if they are too many to be those of slices."""
     found: dict[tuple[Any, ...], None] = {}
     for fragment in fragments:

@@ -26,18 +26,18 @@ from lance_core.commit import AffectedRows
 from lance_core.errors import RetryableConflictError
 from lance_core.schema import Schema, arrow_type_of
 from lance_core.table.fragment import Fragment
-from lance_core.table.manifest import Manifest
+from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import KeyExistenceFilter, Update
 from lance_core.table.rowids import decode_row_ids, decode_versions
 from lance_core.table.transaction import Transaction
+from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.uncommitted_files import UncommittedFiles
 from lance_core.verbs.refs.changes import Branch, Changes
 from lance_core.verbs.refs.promotion_rebase import rows_taken
 from lance_core.verbs.refs.promotion_record import slice_names
 from lance_core.verbs.refs.promotion_slices import explained
 from lance_core.verbs.rows.keys import key_hashes
 from lance_core.verbs.rows.removal import bitmap_of, live_rows, remove_rows
-from lance_core.verbs.version.source import Source
-from lance_core.verbs.version.staged import Staged
 
 __all__ = ["check_slices", "follow_state"]
 
@@ -49,7 +49,7 @@ _MOST_PLACES = 10_000
 
 
 def follow_state(
-    branch: Branch, changes: Changes, transaction: Transaction, latest: Manifest, files: Staged
+    branch: Branch, changes: Changes, transaction: Transaction, latest: Manifest, files: UncommittedFiles
 ) -> tuple[Transaction, AffectedRows]:
     """The transaction of a promotion as a change of the parent's latest version, without the versions in between.
 
@@ -66,7 +66,7 @@ def follow_state(
     """
     operation = transaction.operation
     assert isinstance(operation, Update)
-    source = Source(branch.parent.store, latest, branch.parent.options)
+    source = Snapshot(branch.parent.store, latest, branch.parent.options)
     _check_columns(branch.parent.manifest.schema, latest.schema)
     columns = {i for i, changed in operation.updated_fragment_fields.items() if changed}
     for number in sorted(columns):
@@ -109,7 +109,7 @@ def _fragment(manifest: Manifest, number: int) -> Fragment:
     return found
 
 
-def _located(fork: Source, latest: Source, rows: _Rows) -> _Rows:
+def _located(fork: Snapshot, latest: Snapshot, rows: _Rows) -> _Rows:
     """Where rows of fragments of the fork version are in the latest one."""
     found: _Rows = {}
     moved: list[tuple[Fragment, BitMap]] = []
@@ -131,7 +131,7 @@ def _located(fork: Source, latest: Source, rows: _Rows) -> _Rows:
 
 
 def _by_row_id(
-    fork: Source, latest: Source, moved: Sequence[tuple[Fragment, BitMap]], new: Sequence[Fragment]
+    fork: Snapshot, latest: Snapshot, moved: Sequence[tuple[Fragment, BitMap]], new: Sequence[Fragment]
 ) -> _Rows:
     """The rows by their ids; a row that was updated since has its id too, and a later version."""
     wanted = np.concatenate([_ids(fragment)[np.asarray(taken.to_array(), np.int64)] for fragment, taken in moved])
@@ -162,7 +162,9 @@ def _ids(fragment: Fragment) -> npt.NDArray[np.uint64]:
     return decode_row_ids(fragment.row_ids, fragment.physical_rows)
 
 
-def _by_value(fork: Source, latest: Source, moved: Sequence[tuple[Fragment, BitMap]], new: Sequence[Fragment]) -> _Rows:
+def _by_value(
+    fork: Snapshot, latest: Snapshot, moved: Sequence[tuple[Fragment, BitMap]], new: Sequence[Fragment]
+) -> _Rows:
     """The rows by the values of the fragments that they were in: those lie side by side, in the same order."""
     names = [field.name for field in fork.manifest.schema.fields if _is_comparable(arrow_type_of(field))]
     if not names or not new:
@@ -194,7 +196,7 @@ def _is_comparable(kind: pa.DataType) -> bool:
 
 
 def _read(
-    source: Source, fragments: Sequence[Fragment], names: Sequence[str], only: Mapping[int, BitMap] | None = None
+    source: Snapshot, fragments: Sequence[Fragment], names: Sequence[str], only: Mapping[int, BitMap] | None = None
 ) -> tuple[pa.Table, _Offsets, _Offsets]:
     """Live rows of fragments, with the offset and the fragment of each."""
     batches, offsets, numbers = [], [np.empty(0, np.int64)], [np.empty(0, np.int64)]
@@ -231,7 +233,7 @@ def _codes(column: pa.ChunkedArray, known: pa.Array) -> _Offsets:
     return found
 
 
-def _is_same(latest: Source, rows: pa.Table, own: _Offsets, numbers: _Offsets, place: int) -> bool:
+def _is_same(latest: Snapshot, rows: pa.Table, own: _Offsets, numbers: _Offsets, place: int) -> bool:
     """Whether the rows from a place on have the same values in all columns."""
     there = slice(place, place + rows.num_rows)
     chosen: _Rows = {}
@@ -260,7 +262,7 @@ class _Newcomers:
         taken: The rows that the branch replaces.
     """
 
-    source: Source
+    source: Snapshot
     fragments: Sequence[Fragment]
     taken: _Rows
 
@@ -275,7 +277,7 @@ class _Newcomers:
                 yield batch if left.all() else batch.filter(pa.array(left))
 
 
-def _check_newcomers(branch: Branch, changes: Changes, transaction: Transaction, latest: Source, rows: _Rows) -> None:
+def _check_newcomers(branch: Branch, changes: Changes, transaction: Transaction, latest: Snapshot, rows: _Rows) -> None:
     """Make sure that nothing has come into the slices that the branch filled, and that its keys are still free."""
     known = {fragment.id for fragment in branch.parent.manifest.fragments}
     new = _Newcomers(

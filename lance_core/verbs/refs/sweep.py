@@ -22,8 +22,8 @@ from lance_core.table.paths import (
     branch_root,
 )
 from lance_core.table.refs import BranchRef, is_branch_name
+from lance_core.verbs.context.references import Place
 from lance_core.verbs.refs.tags import load_tags
-from lance_core.verbs.version.references import Place
 
 __all__ = ["ZOMBIE_AGE", "Sweep", "find_stale", "find_zombies"]
 

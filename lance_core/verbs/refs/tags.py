@@ -8,13 +8,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from lance_core.arguments import checked_methods
-from lance_core.commit import refuse_gone
+from lance_core.commit import reject_gone
 from lance_core.errors import AlreadyExistsError, CorruptFileError, InvalidInputError
 from lance_core.store import delete_durably, replace_durably
-from lance_core.table.manifest import Manifest
+from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.paths import tag_ref_key
 from lance_core.table.refs import TagRef, check_tag_name, timestamp_text
-from lance_core.verbs.version.references import Place, Reference, load_tag, read_tags, refuse_torn, report_torn
+from lance_core.verbs.context.references import Place, Reference, load_tag, read_tags, reject_torn, report_torn
 
 __all__ = ["Tags", "checked_order", "describe_tag", "load_tags", "manifest_size", "write_tag"]
 
@@ -53,7 +53,7 @@ class Tags:
         found, torn = read_tags(self._place.root)
         report_torn(torn)
         if not found and not torn:
-            refuse_gone(self._place.root)  # says if the dataset is gone
+            reject_gone(self._place.root)  # says if the dataset is gone
         return found
 
     def get_version(self, tag: str) -> int:
@@ -150,7 +150,7 @@ def load_tags(place: Place) -> dict[str, TagRef]:
         CorruptFileError: The file of one is torn.
     """
     found, torn = read_tags(place.root)
-    refuse_torn(torn)
+    reject_torn(torn)
     return found
 
 

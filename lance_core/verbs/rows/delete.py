@@ -7,21 +7,21 @@ from datetime import timedelta
 import pyarrow.compute as pc
 
 from lance_core.commit import commit
-from lance_core.table.manifest import Manifest
+from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Delete
 from lance_core.table.transaction import Transaction
+from lance_core.verbs.context.retry import retrying
+from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.uncommitted_files import staged
 from lance_core.verbs.rows.removal import each_matching, remove_rows
 from lance_core.verbs.scan.blob_view import described_columns
 from lance_core.verbs.scan.conditions import predicate_text, to_condition
-from lance_core.verbs.version.retry import retrying
-from lance_core.verbs.version.source import Source
-from lance_core.verbs.version.staged import staged
 
 __all__ = ["delete_rows", "truncate"]
 
 
 def delete_rows(
-    source: Source, predicate: str | pc.Expression, *, conflict_retries: int, retry_timeout: timedelta
+    source: Snapshot, predicate: str | pc.Expression, *, conflict_retries: int, retry_timeout: timedelta
 ) -> tuple[Manifest, int]:
     """Commit a version without the rows for which the predicate is true.
 
@@ -33,7 +33,7 @@ def delete_rows(
         RetryableConflictError: Other writers changed the same rows each time.
     """
 
-    def attempt(base: Source) -> tuple[Manifest, int]:
+    def attempt(base: Snapshot) -> tuple[Manifest, int]:
         columns = described_columns(base.manifest)
         expression = to_condition(predicate, columns or base.manifest.schema)
         with staged(base) as files:
@@ -49,10 +49,10 @@ def delete_rows(
     return retrying(source, attempt, conflict_retries=conflict_retries, retry_timeout=retry_timeout)
 
 
-def truncate(source: Source) -> Manifest:
+def truncate(source: Snapshot) -> Manifest:
     """Commit a version without rows."""
 
-    def attempt(base: Source) -> Manifest:
+    def attempt(base: Snapshot) -> Manifest:
         operation = Delete(deleted_fragment_ids=tuple(base.manifest.fragments.ids), predicate="true")
         transaction = Transaction(read_version=base.manifest.version, operation=operation)
         return commit(base.store, transaction, base=base.manifest).manifest

@@ -13,6 +13,8 @@ from lance_core.errors import InvalidInputError, SchemaError
 from lance_core.schema import Field, Schema, schema_to_arrow
 from lance_core.schema import primary_key as key_fields
 from lance_core.verbs.files.conform import conform, fit
+from lance_core.verbs.files.slices import Slices
+from lance_core.verbs.rows.keys_by_value import keys_by_value
 from lance_core.verbs.rows.source_rows import SourceRows
 
 __all__ = ["MergeClauses", "MergeSource", "WhenMatched", "WriteMode", "join_columns", "merge_source", "primary_key"]
@@ -48,6 +50,7 @@ class MergeClauses:
         delete_condition: For that: only if this is true, over the dataset's columns.
         write_mode: How updated rows are stored.
         use_index: Whether an index of the key may decide that.
+        within: Slices in which rows have to lie that are updated or deleted as their key is in the source.
     """
 
     on: tuple[str, ...]
@@ -58,6 +61,7 @@ class MergeClauses:
     delete_condition: str | pc.Expression | None = None
     write_mode: WriteMode = WriteMode.AUTO
     use_index: bool = True
+    within: Slices | None = None
 
     def check(self) -> None:
         """Make sure that there is something to do.
@@ -72,6 +76,11 @@ class MergeClauses:
     def writes_rows(self) -> bool:
         """Whether rows of the source are written."""
         return self.inserts or self.matched is WhenMatched.UPDATE
+
+    @property
+    def only_deletes_matched(self) -> bool:
+        """Whether nothing of the source matters but its keys."""
+        return self.matched is WhenMatched.DELETE and not self.inserts and self.condition is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,11 +97,6 @@ class MergeSource:
     schema: Schema
     missing: Schema
 
-    @property
-    def table(self) -> pa.Table:
-        """All rows, which may lie in a file: columns other than those of the key are read by `rows`."""
-        return self.rows.table
-
 
 def merge_source(source: SourceRows, schema: Schema, clauses: MergeClauses) -> MergeSource:
     """Fit rows to a dataset.
@@ -101,13 +105,16 @@ def merge_source(source: SourceRows, schema: Schema, clauses: MergeClauses) -> M
         SchemaError: A column is unknown, of another type, or missing where it is needed.
         InvalidInputError: The clauses cannot be carried out with these columns as the write mode demands.
     """
-    table = source.table
-    lacking = [name for name in clauses.on if name not in table.schema.names]
+    found = source.schema
+    lacking = [name for name in clauses.on if name not in found.names]
     if lacking:
-        raise SchemaError(f"merge_insert: the source lacks the key columns {lacking}; it has {table.schema.names}")
-    given = set(table.schema.names)
+        raise SchemaError(f"merge_insert: the source lacks the key columns {lacking}; it has {found.names}")
+    if clauses.only_deletes_matched:
+        source = _keys_of(source, schema, clauses.on)
+        found = source.schema
+    given = set(found.names)
     present = tuple(field for field in schema.fields if field.name in given)
-    fitted = fit(replace(schema, fields=present), table.schema)
+    fitted = fit(replace(schema, fields=present), found)
     missing = tuple(field for field in schema.fields if field.name not in given)
     strict = [field.name for field in missing if not field.nullable]
     if clauses.inserts and strict:
@@ -115,9 +122,20 @@ def merge_source(source: SourceRows, schema: Schema, clauses: MergeClauses) -> M
     if clauses.write_mode is WriteMode.REWRITE_COLUMNS:
         _check_columns_mode(clauses, fitted, missing)
     checked = fitted if clauses.writes_rows else replace(fitted, fields=tuple(_nullable(f) for f in fitted.fields))
-    is_alike = table.schema.equals(schema_to_arrow(checked), check_metadata=True)
-    rows = source if is_alike else source.with_table(conform(table, checked))
+    wanted = schema_to_arrow(checked)
+    is_alike = found.equals(wanted, check_metadata=True)
+    rows = source if is_alike else source.converted(wanted, lambda table: conform(table, checked))
     return MergeSource(rows=rows, schema=fitted, missing=replace(schema, fields=missing))
+
+
+def _keys_of(source: SourceRows, schema: Schema, on: Sequence[str]) -> SourceRows:
+    """The keys alone, in the dataset's types: those that these cannot hold are no row's."""
+    arrow = schema_to_arrow(schema)
+    names = [name for name in source.schema.names if name in on]
+    wanted = pa.schema([arrow.field(name) for name in names])
+    keys = pa.schema([source.schema.field(name) for name in names])
+    made = keys_by_value(keys.empty_table(), wanted).schema
+    return source.converted(made, lambda table: keys_by_value(table.select(names), wanted))
 
 
 def primary_key(schema: Schema) -> tuple[str, ...]:

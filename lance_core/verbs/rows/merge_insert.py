@@ -14,21 +14,22 @@ import pyarrow.compute as pc
 from lance_core.arguments import checked_methods
 from lance_core.commit import CommitOptions, WriteTry
 from lance_core.errors import InvalidInputError, UnsupportedError
-from lance_core.index.kinds import KINDS
+from lance_core.index.kinds.registry import KINDS
 from lance_core.schema import typed_schema
 from lance_core.table import transaction as records
-from lance_core.table.manifest import Manifest
+from lance_core.table.manifest.manifest import Manifest
+from lance_core.verbs.context.bases import WriteTarget, write_targets
+from lance_core.verbs.context.handle import Handle
+from lance_core.verbs.context.retry import CONFLICT_RETRIES, RETRY_TIMEOUT, retrying
+from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.uncommitted_files import UncommittedFiles, staged
 from lance_core.verbs.files.fragment_writer import ReaderLike, to_batches
-from lance_core.verbs.records.transactions import Transaction
+from lance_core.verbs.files.slices import Slices
+from lance_core.verbs.pylance_types.transactions import Transaction
 from lance_core.verbs.rows.merge_clauses import MergeClauses, WhenMatched, WriteMode, join_columns, merge_source
 from lance_core.verbs.rows.merge_plan import merge_steps
 from lance_core.verbs.rows.merge_rows import Merged, merge_rows
 from lance_core.verbs.rows.source_rows import SourceRows
-from lance_core.verbs.version.bases import WriteTarget, write_targets
-from lance_core.verbs.version.handle import Handle
-from lance_core.verbs.version.retry import CONFLICT_RETRIES, RETRY_TIMEOUT, retrying
-from lance_core.verbs.version.source import Source
-from lance_core.verbs.version.staged import Staged, staged
 
 __all__ = ["MergeInsertBuilder"]
 
@@ -69,11 +70,11 @@ class MergeInsertBuilder:
         return self
 
     def write_try(self, write: WriteTry) -> Self:
-        """The write and the try that the merge is; the commit gets its properties. Not offered by pylance.
+        """The write and the attempt that the merge is; the commit gets its properties. Not offered by pylance.
 
-        `execute` raises SupersededError if a later try has committed. If an earlier one has that `write` does not name,
-        it raises EarlierTryLandedError: whether merging on top of it does the same as merging alone depends on its
-        rows. Name its version among `earlier`, and execute again, to do so.
+        `execute` raises SupersededError if a later attempt has committed. If an earlier one has that `write` does not
+        name, it raises EarlierTryLandedError: whether merging on top of it does the same as merging alone depends on
+        its rows. Name its version among `earlier`, and execute again, to do so.
         """
         self._write = write
         return self
@@ -90,6 +91,14 @@ class MergeInsertBuilder:
     def when_matched_delete(self) -> Self:
         """Rows in both are deleted."""
         self._clauses = replace(self._clauses, matched=WhenMatched.DELETE, condition=None)
+        return self
+
+    def within(self, slices: Slices) -> Self:
+        """Rows in both have to lie in slices; one that lies elsewhere is an error, and nothing is done.
+
+        Not offered by pylance. Whether rows of the source lie in the slices is not looked at.
+        """
+        self._clauses = replace(self._clauses, within=slices)
         return self
 
     def when_matched_fail(self) -> Self:
@@ -181,9 +190,9 @@ class MergeInsertBuilder:
         """
         table = self._table(data_obj, schema)
         began = self._dataset.source.manifest.version
-        options = CommitOptions(write=self._write, looked_until=None if self._write is None else began)
+        options = CommitOptions(write=self._write, checked_through=None if self._write is None else began)
 
-        def attempt(base: Source) -> tuple[Manifest, Merged]:
+        def attempt(base: Snapshot) -> tuple[Manifest, Merged]:
             with staged(base) as files:
                 merged = self._merge(base, table, files)
                 affected = merged.removal.affected_rows if merged.removal is not None else None
@@ -251,12 +260,12 @@ class MergeInsertBuilder:
             **merged.stats.as_dict(),
         }
         step = merge_steps(
-            source, self._clauses, table.table.schema, metrics=[f"{name}={value}" for name, value in metrics.items()]
+            source, self._clauses, table.schema, metrics=[f"{name}={value}" for name, value in metrics.items()]
         )
         return "\n".join(step.lines())
 
-    def _check_joins(self, source: Source) -> None:
-        """Refuse a plan of a merge that looks its keys up in an index, as pylance does.
+    def _check_joins(self, source: Snapshot) -> None:
+        """Reject a plan of a merge that looks its keys up in an index, as pylance does.
 
         Raises:
             UnsupportedError: It does.
@@ -286,7 +295,7 @@ class MergeInsertBuilder:
         merge_source(SourceRows(found.empty_table()), self._dataset.source.manifest.schema, self._clauses)
         return SourceRows.of(found, batches, is_stream=not isinstance(batches, list))
 
-    def _merge(self, base: Source, table: SourceRows, files: Staged) -> Merged:
+    def _merge(self, base: Snapshot, table: SourceRows, files: UncommittedFiles) -> Merged:
         rows = merge_source(table, base.manifest.schema, self._clauses)
         targets: list[WriteTarget] | None = None
         if self._target_bases is not None or self._target_all_bases is not None:

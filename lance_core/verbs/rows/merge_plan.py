@@ -3,7 +3,7 @@
 MergeInsert: on=[id], when_matched=UpdateAll, when_not_matched=InsertAll, when_not_matched_by_source=Keep
   HashJoin: on=[id], keys=of the source in memory
     LanceRead: uri=/lake/t.lance, version=3, projection=[id], fragments=4, rows=1000
-    Source: columns=[id, value]
+    Snapshot: columns=[id, value]
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Final
 
 import pyarrow as pa
 
+from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.rows.merge_clauses import MergeClauses, WhenMatched
 from lance_core.verbs.scan.explain import Step
 from lance_core.verbs.scan.read_fragment import live_counts
-from lance_core.verbs.version.source import Source
 
 __all__ = ["merge_steps"]
 
@@ -28,7 +28,7 @@ _MATCHED: Final = {
 }
 
 
-def merge_steps(source: Source, clauses: MergeClauses, schema: pa.Schema, *, metrics: Sequence[str] = ()) -> Step:
+def merge_steps(source: Snapshot, clauses: MergeClauses, schema: pa.Schema, *, metrics: Sequence[str] = ()) -> Step:
     """The steps of a merge.
 
     Args:

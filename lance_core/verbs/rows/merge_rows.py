@@ -14,13 +14,16 @@ import pyarrow.compute as pc
 from pyroaring import BitMap
 
 from lance_core.errors import InvalidInputError
-from lance_core.index.claims import Claim, until_consistent
-from lance_core.index.selection import Selection
+from lance_core.index.selection.candidates import Selection
+from lance_core.index.selection.claims import Claim, until_consistent
 from lance_core.schema import Schema, schema_to_arrow, typed_schema
 from lance_core.table.fragment import Fragment
 from lance_core.table.operations import KeyExistenceFilter, Update, UpdateMode
 from lance_core.table.rowids import U64Array, row_ids_of
 from lance_core.threads import ThreadPool
+from lance_core.verbs.context.bases import WriteTarget
+from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.uncommitted_files import UncommittedFiles
 from lance_core.verbs.expressions.arrow import columns_of
 from lance_core.verbs.files.column_files import replaced_columns, write_column_file
 from lance_core.verbs.rows.keys import KeyIndex, inserted_keys
@@ -30,9 +33,6 @@ from lance_core.verbs.rows.removal import READ_AHEAD, Removal, bitmap_of, live_r
 from lance_core.verbs.scan.conditions import evaluate, to_condition, to_expression
 from lance_core.verbs.scan.indexed_scan import selected
 from lance_core.verbs.scan.read_fragment import physical_rows, read_fragment
-from lance_core.verbs.version.bases import WriteTarget
-from lance_core.verbs.version.source import Source
-from lance_core.verbs.version.staged import Staged
 
 __all__ = ["MergeStats", "Merged", "merge_rows"]
 
@@ -101,16 +101,17 @@ class _Merge:
         data_storage_version: Version of new files; None for the dataset's.
     """
 
-    base: Source
+    base: Snapshot
     clauses: MergeClauses
     rows: MergeSource
-    files: Staged
+    files: UncommittedFiles
     targets: Sequence[WriteTarget] | None
     data_storage_version: str | None
     stats: MergeStats = field(default_factory=MergeStats)
 
     def run(self) -> Merged:
-        index = KeyIndex(self.rows.table, self.clauses.on)
+        index = KeyIndex(self.rows.rows.select(self.clauses.on), self.clauses.on)
+        self.rows.rows.release()
         matches = self._join(index)
         present = np.zeros(len(index.counts), np.bool_)
         for match in matches:
@@ -144,7 +145,7 @@ class _Merge:
                 rows, numbers = index.look_up(pa.Table.from_batches([batch]))
                 if claim is not None and len(rows) < len(places):
                     strange = np.setdiff1d(np.arange(len(places)), rows)
-                    claim.refuse(fragment.id, int(places[strange[0]]))
+                    claim.reject(fragment.id, int(places[strange[0]]))
                 offsets.append(rows + places.start if isinstance(places, range) else places[rows])
                 codes.append(numbers)
                 if self.clauses.deletes_others:
@@ -173,7 +174,7 @@ class _Merge:
         Of several columns each can have a value of the source without its row being a key; zeros may be two values.
         """
         claims = selection.claims_of(fragment.id) if selection is not None and len(self.clauses.on) == 1 else ()
-        is_float = pa.types.is_floating(self.rows.table.schema.field(self.clauses.on[0]).type)
+        is_float = pa.types.is_floating(self.rows.rows.schema.field(self.clauses.on[0]).type)
         return claims[0] if claims and not is_float else None
 
     def _possible(self, index: KeyIndex) -> Selection | None:
@@ -186,7 +187,7 @@ class _Merge:
         return self.base.select(expression)
 
     def _check(self, index: KeyIndex, matches: Sequence[_Match]) -> None:
-        """Refuse matches that the clauses forbid, and rows that match several source rows."""
+        """Reject matches that the clauses forbid, and rows that match several source rows."""
         if self.clauses.matched is WhenMatched.NOTHING:
             return
         for match in matches:
@@ -201,9 +202,23 @@ class _Merge:
                     f"({self._key(match.source_rows[twice][0])}). Please ensure each target row is matched by at most "
                     "one source row."
                 )
+            self._check_within(match)
+
+    def _check_within(self, match: _Match) -> None:
+        """Reject the match of a row that lies outside of the slices to which the merge is confined."""
+        within = self.clauses.within
+        if within is None or set(within.columns) <= set(self.clauses.on) or not len(match.offsets):
+            return  # the rows of the source lie in them, and so does a row with the same values
+        for part in self._parts(match):
+            rows = self._target_rows(part, self._schema(within.columns))
+            outside = np.flatnonzero(within.assign(rows) < 0)
+            if len(outside):
+                key, row = self._key(part.source_rows[outside[0]]), rows.slice(outside[0], 1).to_pylist()[0]
+                within.reject_match(key, row, self.base.store.root)
 
     def _key(self, row: int) -> str:
-        return ", ".join(f"{name} = {self.rows.table.column(name)[row].as_py()!r}" for name in self.clauses.on)
+        keys = self.rows.rows.select(self.clauses.on)
+        return ", ".join(f"{name} = {keys.column(name)[row].as_py()!r}" for name in self.clauses.on)
 
     def _rewrite_rows(self, matches: Sequence[_Match], new: Rows) -> Merged:
         """Move updated rows to new fragments, behind which inserted ones follow."""
@@ -234,7 +249,7 @@ class _Merge:
         key = primary_key(self.base.manifest.schema)
         if not self.clauses.inserts or set(self.clauses.on) != set(key):
             return None
-        return inserted_keys(self.rows.table.select(key).take(pa.array(new)), key, self._ids(key))
+        return inserted_keys(self.rows.rows.select(key).take(pa.array(new)), key, self._ids(key))
 
     def _partial_rows(self, new: Rows) -> tuple[Fragment, ...]:
         """Write rows of the source with the source's columns alone: the others are null."""
@@ -282,7 +297,7 @@ class _Merge:
     def _is_changed(self, match: _Match, text: str) -> npt.NDArray[np.bool_]:
         """For each match whether the condition of the update is true."""
         source = self.rows.rows.take(match.source_rows)
-        full = self._arrow(self.base.manifest.schema)
+        full = typed_schema(self.base.manifest.schema)
         sides = pa.schema([("source", pa.struct(list(source.schema))), ("target", pa.struct(list(full)))])
         condition = to_expression(text, sides)
         target = self._target_rows(match, self.base.manifest.schema)
@@ -295,7 +310,7 @@ class _Merge:
 
     def _complete(self, rows: pa.Table, match: _Match | None) -> pa.Table:
         """Rows of the source with all columns of the dataset: the old values, or nulls for new rows."""
-        for missing in self._arrow(self.rows.missing):
+        for missing in typed_schema(self.rows.missing):
             if match is None:
                 rows = rows.append_column(missing, pa.nulls(rows.num_rows, missing.type))
         if match is not None and self.rows.missing.fields:
@@ -359,16 +374,12 @@ class _Merge:
     def _ids(self, columns: Sequence[str]) -> list[int]:
         return [self.base.manifest.schema.column(name).id for name in columns]
 
-    @staticmethod
-    def _arrow(schema: Schema) -> pa.Schema:
-        return typed_schema(schema)
-
 
 def merge_rows(
-    base: Source,
+    base: Snapshot,
     clauses: MergeClauses,
     rows: MergeSource,
-    files: Staged,
+    files: UncommittedFiles,
     *,
     targets: Sequence[WriteTarget] | None = None,
     data_storage_version: str | None = None,

@@ -12,11 +12,11 @@ import pyarrow as pa
 from lance_core.schema import Schema, typed_schema
 from lance_core.table.fragment import Fragment
 from lance_core.table.rowids import U64Array, encode_row_ids
+from lance_core.verbs.context.bases import WriteTarget
+from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.uncommitted_files import UncommittedFiles
 from lance_core.verbs.files.dictionaries import check_dictionaries
 from lance_core.verbs.files.fragment_writer import FragmentWriter
-from lance_core.verbs.version.bases import WriteTarget
-from lance_core.verbs.version.source import Source
-from lance_core.verbs.version.staged import Staged
 
 __all__ = ["MovedRows"]
 
@@ -34,8 +34,8 @@ class MovedRows:
 
     def __init__(
         self,
-        source: Source,
-        files: Staged,
+        source: Snapshot,
+        files: UncommittedFiles,
         *,
         data_storage_version: str | None = None,
         targets: Sequence[WriteTarget] | None = None,

@@ -16,20 +16,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap
 
-from lance_core.index.claims import until_consistent
+from lance_core.index.selection.claims import until_consistent
 from lance_core.schema import Schema
 from lance_core.store import make_durable, put_durably
 from lance_core.table.deletion import DeletionFile, DeletionVector, new_deletion_file_id
 from lance_core.table.fragment import Fragment
 from lance_core.threads import ThreadPool
+from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.uncommitted_files import UncommittedFiles
 from lance_core.verbs.expressions.arrow import columns_of, matching
 from lance_core.verbs.scan.fragment_scan import FragmentScan
 from lance_core.verbs.scan.indexed_scan import Chosen, choose
 from lance_core.verbs.scan.options import ScanOptions
 from lance_core.verbs.scan.read_fragment import live_count, physical_rows, read_fragment
 from lance_core.verbs.scan.small_fragments import joined
-from lance_core.verbs.version.source import Source
-from lance_core.verbs.version.staged import Staged
 
 __all__ = [
     "READ_AHEAD",
@@ -78,7 +78,7 @@ class Removal:
 
 
 def each_fragment(
-    source: Source,
+    source: Snapshot,
     options: ScanOptions,
     look: Callable[[FragmentScan], BitMap],
     choice: Callable[[], Chosen] | None = None,
@@ -120,7 +120,7 @@ def _looked_at(chosen: Chosen, look: Callable[[FragmentScan], BitMap]) -> Iterat
             yield from _with_rows(fragment, found)
 
 
-def _whole(source: Source, chosen: Chosen) -> Iterator[tuple[Fragment, BitMap]]:
+def _whole(source: Snapshot, chosen: Chosen) -> Iterator[tuple[Fragment, BitMap]]:
     """The fragments that go whole, and the offsets of their live rows: only their deletion files are read."""
     for fragment, _ in chosen.parts:
         if fragment.id in chosen.whole:
@@ -139,7 +139,7 @@ def _with_rows(fragment: Fragment, found: BitMap | Future[BitMap]) -> Iterator[t
 
 
 def each_matching(
-    source: Source, expression: pc.Expression, dataset: Schema | None = None
+    source: Snapshot, expression: pc.Expression, dataset: Schema | None = None
 ) -> Iterator[tuple[Fragment, BitMap]]:
     """The fragments with rows that are alive and for which the expression is true, and the offsets of these.
 
@@ -164,7 +164,7 @@ def _where(expression: pc.Expression, dataset: Schema | None = None) -> ScanOpti
 
 
 def matching_rows(
-    source: Source, fragment: Fragment, expression: pc.Expression, dataset: Schema | None = None
+    source: Snapshot, fragment: Fragment, expression: pc.Expression, dataset: Schema | None = None
 ) -> BitMap:
     """Offsets of the rows of a fragment that are alive and for which the expression is true; see `each_matching`."""
     columns = source.manifest.schema
@@ -180,7 +180,7 @@ def matching_rows(
 
 
 def live_rows(
-    source: Source, fragment: Fragment, columns: Sequence[str], possible: BitMap | None = None
+    source: Snapshot, fragment: Fragment, columns: Sequence[str], possible: BitMap | None = None
 ) -> Iterator[tuple[pa.RecordBatch, range | npt.NDArray[np.int64]]]:
     """Yield the rows of a fragment that are alive, in storage types, each batch with their offsets.
 
@@ -220,7 +220,9 @@ def _with_offsets(
         start += batch.num_rows
 
 
-def rows_at(source: Source, fragment: Fragment, rows: BitMap) -> Iterator[tuple[pa.RecordBatch, npt.NDArray[np.int64]]]:
+def rows_at(
+    source: Snapshot, fragment: Fragment, rows: BitMap
+) -> Iterator[tuple[pa.RecordBatch, npt.NDArray[np.int64]]]:
     """Yield rows of a fragment with all columns, in storage types, each batch with their offsets."""
     offsets = np.frombuffer(rows.to_array(), np.uint32).astype(np.int64)
     if not len(offsets):
@@ -242,7 +244,7 @@ def rows_at(source: Source, fragment: Fragment, rows: BitMap) -> Iterator[tuple[
         start += batch.num_rows
 
 
-def remove_rows(source: Source, rows: Iterable[tuple[Fragment, BitMap]], files: Staged) -> Removal:
+def remove_rows(source: Snapshot, rows: Iterable[tuple[Fragment, BitMap]], files: UncommittedFiles) -> Removal:
     """Write the deletion files that hide rows.
 
     Args:
@@ -280,14 +282,14 @@ class _Hidden(NamedTuple):
     data: bytes
 
 
-def _put(source: Source, hidden: list[_Hidden]) -> None:
+def _put(source: Snapshot, hidden: list[_Hidden]) -> None:
     """Write deletion files, which are not durable yet."""
     for one in hidden:
         source.store.put(one.key, one.data)
     hidden.clear()
 
 
-def with_deletions(source: Source, fragment: Fragment, gone: BitMap, files: Staged) -> Fragment:
+def with_deletions(source: Snapshot, fragment: Fragment, gone: BitMap, files: UncommittedFiles) -> Fragment:
     """The fragment with a new deletion file, which is not durable yet, that hides these rows too."""
     found = _hidden(source, fragment, gone)
     source.store.put(found.key, found.data)
@@ -295,7 +297,7 @@ def with_deletions(source: Source, fragment: Fragment, gone: BitMap, files: Stag
     return found.fragment
 
 
-def _hidden(source: Source, fragment: Fragment, gone: BitMap) -> _Hidden:
+def _hidden(source: Snapshot, fragment: Fragment, gone: BitMap) -> _Hidden:
     hidden = (source.deletions(fragment) or DeletionVector()) | gone
     data, kind = hidden.to_bytes()
     file = DeletionFile(

@@ -1,8 +1,12 @@
 """The rows of a merge's source: those of a stream lie in a temporary file once they are many.
 
     table in memory     as it is
-    stream              its first rows in memory; from `SPOOLED_BYTES` on all rows in an Arrow stream on the local disk,
-                        which is mapped: rows are read where they are taken, and their pages are let go again
+    stream              its first rows in memory; from `SPOOLED_BYTES` on all rows in a file on the local disk
+
+                        |part|part|part| ...    each an Arrow stream of its own: a schema, dictionaries, one batch
+
+The file is mapped: rows are read where they are taken, and their pages are let go again. Of a part no more is kept than
+where it is; its arrays are made when it is read, so that a thousand columns cost no memory for each part.
 
 The file has no name from the start, so that nothing is left of it however the process ends. Its folder is that of
 `tempfile`, which the environment variable TMPDIR changes.
@@ -12,13 +16,16 @@ from __future__ import annotations
 
 import mmap
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
-from itertools import chain
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, pairwise
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+
+from lance_core.file.collected import one_by_one
 
 __all__ = ["SPOOLED_BYTES", "SourceRows"]
 
@@ -30,30 +37,102 @@ STEP_BYTES: Final = 8 * 1024 * 1024
 """About how many bytes of rows in a file are taken at a time."""
 LARGE_STEP_BYTES: Final = 64 * 1024 * 1024
 """The same of rows in memory, all of which are there anyway."""
+_VIEWS: Final = (pa.string_view(), pa.binary_view())
+
 _MOST_BATCHES: Final = 64
 _LEAST_BYTES: Final = 1024 * 1024
 """More batches than that are put together if they have fewer bytes each: rows are taken batch by batch."""
+_KEPT_ARRAYS: Final = 16_384
+"""So many arrays of a file's parts are kept for the next look at them."""
+
+
+class _Parts(Sequence[pa.RecordBatch]):
+    """Batches that lie in a mapped file, and are made when they are asked for.
+
+    Args:
+        schema: Their columns.
+        mapped: The file.
+        ends: Where each part ends.
+        num_rows: The rows of each part.
+        names: The columns in the file, in its order; None for those of the schema.
+    """
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        mapped: mmap.mmap,
+        ends: Sequence[int],
+        num_rows: Sequence[int],
+        names: Sequence[str] | None = None,
+    ) -> None:
+        self.schema = schema
+        self.num_rows = num_rows
+        self.nbytes = ends[-1]
+        self._mapped = mapped
+        self._data = pa.py_buffer(mapped)
+        self._ends = ends
+        self._names = schema.names if names is None else names
+        self._places = {name: place for place, name in enumerate(self._names)}
+        self._kept: OrderedDict[int, pa.RecordBatch] = OrderedDict()
+        self._num_kept = max(1, _KEPT_ARRAYS // max(len(schema), 1))
+        advise: Any = getattr(mapped, "madvise", None)  # there is none on Windows
+        self._advise: Callable[[int], None] = advise if advise is not None else lambda _: None
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self.num_rows)
+
+    def __getitem__(self, index: Any) -> Any:
+        """One part, whose values are read from the file when they are looked at."""
+        if index in self._kept:
+            self._kept.move_to_end(index)
+            return self._kept[index]
+        self._kept[index] = self._read(index, self.schema)
+        if len(self._kept) > self._num_kept:
+            self._kept.popitem(last=False)
+        return self._kept[index]
+
+    def select(self, columns: Sequence[str]) -> pa.Table:
+        """Some columns of all parts, for which nothing is kept here."""
+        schema = pa.schema([self.schema.field(name) for name in columns])
+        return pa.Table.from_batches([self._read(index, schema) for index in range(len(self))])
+
+    def relabelled(self, schema: pa.Schema) -> _Parts:
+        """The same parts with columns of another order, nullability or metadata."""
+        return _Parts(schema, self._mapped, self._ends, self.num_rows, self._names)
+
+    def release(self) -> None:
+        """Let go of the pages that were read; they are read again where they are looked at again."""
+        self._advise(mmap.MADV_DONTNEED)
+
+    def _read(self, index: int, schema: pa.Schema) -> pa.RecordBatch:
+        start, end = self._ends[index - 1] if index else 0, self._ends[index]
+        options = pa.ipc.IpcReadOptions(included_fields=[self._places[name] for name in schema.names])
+        batch = pa.ipc.open_stream(self._data.slice(start, end - start), options=options).read_next_batch()
+        return pa.RecordBatch.from_arrays([batch.column(name) for name in schema.names], schema=schema)
 
 
 class SourceRows:
     """Rows that are taken by their numbers, part by part.
 
     Args:
-        table: The rows.
-        release: Lets go of the memory into which rows were mapped; None for rows in memory.
+        rows: The rows.
     """
 
-    def __init__(self, table: pa.Table, release: Callable[[], None] | None = None) -> None:
-        batches = table.to_batches()
-        if release is None and len(batches) > _MOST_BATCHES and table.nbytes < len(batches) * _LEAST_BYTES:
-            table = table.combine_chunks()
-            batches = table.to_batches()
-        self.table = table
-        self._release = release
-        self._batches = batches
-        self._starts = np.cumsum([0, *(batch.num_rows for batch in batches)])
-        size = STEP_BYTES if release is not None else LARGE_STEP_BYTES
-        self._step = max(1, size * table.num_rows // max(table.nbytes, 1))
+    def __init__(self, rows: pa.Table | _Parts) -> None:
+        self._batches: Sequence[pa.RecordBatch]
+        counts: Sequence[int]
+        if isinstance(rows, pa.Table):
+            batches = rows.to_batches()
+            if len(batches) > _MOST_BATCHES and _bytes_of(rows) < len(batches) * _LEAST_BYTES:
+                rows = rows.combine_chunks()
+                batches = rows.to_batches()
+            self._batches, counts, size = batches, [batch.num_rows for batch in batches], LARGE_STEP_BYTES
+        else:
+            self._batches, counts, size = rows, rows.num_rows, STEP_BYTES
+        self._rows = rows
+        self._starts = np.cumsum([0, *counts])
+        self._step = max(1, size * int(self._starts[-1]) // max(_bytes_of(rows), 1))
 
     @classmethod
     def of(cls, schema: pa.Schema, batches: Iterable[pa.RecordBatch | pa.Table], *, is_stream: bool) -> SourceRows:
@@ -68,15 +147,35 @@ class SourceRows:
         num_bytes, tables = 0, _tables(batches)
         for table in tables:
             waiting.append(table)
-            num_bytes += table.nbytes
+            num_bytes += _bytes_of(table)
             if is_stream and num_bytes > SPOOLED_BYTES:
                 del table
-                return cls(*_mapped(chain(_drained(waiting), tables)))
+                return cls(_mapped(chain(_drained(waiting), tables)))
         return cls(pa.concat_tables(waiting) if waiting else schema.empty_table())
 
-    def with_table(self, table: pa.Table) -> SourceRows:
-        """The same rows in other types."""
-        return self if table is self.table else SourceRows(table, self._release)
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns."""
+        return self._rows.schema
+
+    def select(self, columns: Sequence[str]) -> pa.Table:
+        """Some columns of all rows."""
+        return self._rows.select(list(columns))
+
+    def converted(self, schema: pa.Schema, convert: Callable[[pa.Table], pa.Table]) -> SourceRows:
+        """The same rows in other types.
+
+        Args:
+            schema: What `convert` makes.
+            convert: Gives some rows in these types.
+        """
+        if isinstance(self._rows, pa.Table):
+            return SourceRows(convert(self._rows))
+        if all(field.type == self.schema.field(field.name).type for field in schema):
+            return SourceRows(self._rows.relabelled(schema))
+        found = _mapped(convert(pa.Table.from_batches([batch])) for batch in self._batches)
+        self._rows.release()
+        return SourceRows(found)
 
     def steps(self, rows: Rows) -> Iterator[Rows]:
         """Yield the row numbers in parts that can be in memory at once; what was mapped for one is let go after it."""
@@ -85,32 +184,43 @@ class SourceRows:
             self.release()
 
     def take(self, rows: Rows) -> pa.Table:
-        """Copies of the rows of these numbers, in this order."""
-        if len(self._batches) <= 1:
-            return self.table.take(pa.array(rows))
+        """The rows of these numbers, in this order: slices where rows follow each other, else copies."""
         owners = np.searchsorted(self._starts, rows, side="right") - 1
         order = np.argsort(owners, kind="stable")
         parts, places = [], np.flatnonzero(np.diff(owners[order], prepend=-1))
-        for first, last in zip(places, [*places[1:], len(rows)], strict=True):
+        for first, last in pairwise([*places, len(rows)]):
             own = order[first:last]
-            batch = int(owners[own[0]])
-            parts.append(self._batches[batch].take(pa.array(rows[own] - self._starts[batch])))
-            self.release()
-        found = pa.Table.from_batches(parts, schema=self.table.schema)
+            number = int(owners[own[0]])
+            batch, found = self._batches[number], rows[own] - self._starts[number]
+            if bool((np.diff(found) == 1).all()):
+                parts.append(batch.slice(int(found[0]), len(found)))
+            else:
+                parts.append(batch.take(pa.array(found)))
+                self.release()
+        table = pa.Table.from_batches(parts, schema=self.schema)
         if bool((np.diff(order) == 1).all()):
-            return found
+            return table
         back = np.empty(len(order), np.int64)
         back[order] = np.arange(len(order))
-        return found.combine_chunks().take(pa.array(back))
+        return table.combine_chunks().take(pa.array(back))
 
     def release(self) -> None:
         """Let go of the memory of rows that were read."""
-        if self._release is not None:
-            self._release()
+        if isinstance(self._rows, _Parts):
+            self._rows.release()
 
 
 def _tables(batches: Iterable[pa.RecordBatch | pa.Table]) -> Iterator[pa.Table]:
-    return (pa.Table.from_batches([b]) if isinstance(b, pa.RecordBatch) else b for b in batches)
+    for rows in one_by_one(batches):
+        yield pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
+        del rows
+
+
+def _bytes_of(rows: pa.Table | _Parts) -> int:
+    """The bytes of rows; those of views with all that their buffers hold, as pyarrow 24 crashes over their `nbytes`."""
+    if isinstance(rows, pa.Table) and any(field.type in _VIEWS for field in rows.schema):
+        return int(rows.get_total_buffer_size())
+    return int(rows.nbytes)
 
 
 def _drained(tables: list[pa.Table]) -> Iterator[pa.Table]:
@@ -126,7 +236,8 @@ def _of_size(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
     num_bytes = 0
     for table in tables:
         waiting.append(table)
-        num_bytes += table.nbytes
+        num_bytes += _bytes_of(table)
+        del table  # else it would be there still while the next one is made
         if num_bytes >= STEP_BYTES:
             yield pa.concat_tables(_drained(waiting))
             num_bytes = 0
@@ -134,18 +245,25 @@ def _of_size(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
         yield pa.concat_tables(_drained(waiting))
 
 
-def _mapped(tables: Iterator[pa.Table]) -> tuple[pa.Table, Callable[[], None]]:
+def _mapped(tables: Iterator[pa.Table]) -> _Parts:
     """Tables, one at least, in a file of no name that is mapped into memory."""
+    schema: pa.Schema | None = None
+    ends: list[int] = []
+    num_rows: list[int] = []
+    pool = pa.default_memory_pool()  # which would keep what others needed before, beside what is needed now
+    pool.release_unused()
     with tempfile.TemporaryFile(prefix="lance-merge-") as file:
-        writer = None
         for table in _of_size(tables):
-            writer = writer or pa.ipc.new_stream(file, table.schema)
-            size = max(1, STEP_BYTES * table.num_rows // max(table.nbytes, 1))
-            writer.write_table(table.combine_chunks(), max_chunksize=size)
-        assert writer is not None, "there is a table"
-        writer.close()
+            schema = schema or table.schema
+            size = max(1, STEP_BYTES * table.num_rows // max(_bytes_of(table), 1))
+            for batch in table.combine_chunks().to_batches(max_chunksize=size):
+                with pa.ipc.new_stream(file, schema) as writer:
+                    writer.write_batch(batch)
+                ends.append(file.tell())
+                num_rows.append(batch.num_rows)
+            del table, batch
+        assert schema is not None, "there is a table"
         file.flush()
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    found = pa.ipc.open_stream(pa.py_buffer(mapped)).read_all()
-    advise: Any = getattr(mapped, "madvise", None)  # there is none on Windows
-    return found, (lambda: advise(mmap.MADV_DONTNEED)) if advise is not None else (lambda: None)
+    pool.release_unused()
+    return _Parts(schema, mapped, ends, num_rows)

@@ -2,35 +2,38 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import timedelta
-from typing import NoReturn
+from typing import Final, NoReturn
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap
 
-from lance_core.encoding.jsonb import jsonb_array
 from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
-from lance_core.schema import JSON, Schema, schema_to_arrow
+from lance_core.schema import JSON, Field, Schema, schema_to_arrow
+from lance_core.schema.jsonb import jsonb_array
 from lance_core.table.fragment import Fragment
-from lance_core.table.manifest import Manifest
+from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Update
 from lance_core.table.rowids import row_ids_of
+from lance_core.verbs.context.retry import retrying
+from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.uncommitted_files import staged
 from lance_core.verbs.rows.moved_rows import MovedRows
 from lance_core.verbs.rows.removal import each_matching, remove_rows, rows_at
 from lance_core.verbs.scan.conditions import evaluate, to_condition, to_expression
 from lance_core.verbs.scan.read_fragment import physical_rows
-from lance_core.verbs.version.retry import retrying
-from lance_core.verbs.version.source import Source
-from lance_core.verbs.version.staged import staged
 
 __all__ = ["update_rows"]
 
+_PLAIN: Final = re.compile(r"[a-z_][a-z0-9_]*")
+
 
 def update_rows(
-    source: Source,
+    source: Snapshot,
     updates: Mapping[str, str | pc.Expression],
     where: str | pc.Expression | None,
     *,
@@ -51,14 +54,14 @@ def update_rows(
     if not updates:
         raise InvalidInputError("No updates provided")
 
-    def attempt(base: Source) -> tuple[Manifest, int]:
+    def attempt(base: Snapshot) -> tuple[Manifest, int]:
         return _attempt(base, updates, where, data_storage_version)
 
     return retrying(source, attempt, conflict_retries=conflict_retries, retry_timeout=retry_timeout)
 
 
 def _attempt(
-    base: Source,
+    base: Snapshot,
     updates: Mapping[str, str | pc.Expression],
     where: str | pc.Expression | None,
     data_storage_version: str | None,
@@ -85,7 +88,7 @@ def _attempt(
     return manifest, removal.num_rows
 
 
-def _all_rows(base: Source) -> Iterator[tuple[Fragment, BitMap]]:
+def _all_rows(base: Snapshot) -> Iterator[tuple[Fragment, BitMap]]:
     for fragment in base.manifest.fragments:
         deletions = base.deletions(fragment)
         rows = BitMap(range(physical_rows(base, fragment))) - (BitMap() if deletions is None else deletions.bitmap)
@@ -101,7 +104,7 @@ def _leaf_ids(manifest: Manifest, updates: Mapping[str, object]) -> Iterator[int
 def _expressions(updates: Mapping[str, str | pc.Expression], schema: Schema) -> dict[str, pc.Expression]:
     for name in updates:
         if name not in schema.names:
-            _refuse(name, schema)
+            _reject(name, updates[name], schema)
     arrow = schema_to_arrow(schema)
     kinds = {name: pa.string() if _is_json(schema, name) else arrow.field(name).type for name in updates}
     return {name: to_expression(value, arrow, kinds[name]) for name, value in updates.items()}
@@ -112,16 +115,37 @@ def _is_json(schema: Schema, name: str) -> bool:
     return schema.column(name).logical_type == JSON
 
 
-def _refuse(name: str, schema: Schema) -> NoReturn:
+def _reject(name: str, value: str | pc.Expression, schema: Schema) -> NoReturn:
     """The error for a name that is no column; like pylance, fields of structs cannot be updated."""
     with suppress(SchemaError):
-        top = schema.project([name]).fields[0].name
-        if schema.column(name).id != schema.column(top).id:
+        top = schema.column(schema.project([name]).fields[0].name)
+        if schema.column(name).id != top.id:
+            new = value if isinstance(value, str) else "value"
+            whole = _whole(top, _quoted(top.name), schema.column(name).id, new)
             raise UnsupportedError(
                 f"{name!r} is a field of a struct, which cannot be updated by itself; "
-                f"give {top!r} a new value as a whole, such as named_struct('field', value, 'other', {top}.other)"
+                f"give {top.name!r} a new value as a whole, which keeps null structs null: {whole}"
             )
     raise InvalidInputError(f"Column {name!r} does not exist in dataset schema; it has {schema.names}")
+
+
+def _whole(field: Field, path: str, changed: int, value: str) -> str:
+    """SQL for a struct in which the field of an id has another value."""
+    parts = []
+    for child in field.children:
+        own = f"{path}.{_quoted(child.name)}"
+        if child.id == changed:
+            own = value
+        elif any(node.id == changed for node, _ in child.walk()):
+            own = _whole(child, own, changed, value)
+        name = child.name.replace("'", "''")
+        parts.append(f"'{name}', {own}")
+    return f"CASE WHEN {path} IS NOT NULL THEN named_struct({', '.join(parts)}) END"
+
+
+def _quoted(name: str) -> str:
+    """A name as SQL takes it."""
+    return name if _PLAIN.fullmatch(name) else f"`{name}`"
 
 
 def _changed(rows: pa.RecordBatch, values: Mapping[str, pc.Expression], schema: pa.Schema) -> pa.Table:

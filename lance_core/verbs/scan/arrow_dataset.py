@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 import pyarrow.dataset
 
 from lance_core.errors import UnsupportedError
+from lance_core.verbs.context.unsupported import reject
 from lance_core.verbs.scan.scanner import LanceScanner
-from lance_core.verbs.version.unsupported import refuse
 
 __all__ = ["ArrowDataset", "Readable"]
 
@@ -95,7 +95,7 @@ class ArrowDataset(pyarrow.dataset.Dataset):  # type: ignore[misc]  # pyarrow is
         """
         for hint in ("batch_readahead", "fragment_readahead", "use_threads", "cache_metadata", "memory_pool"):
             options.pop(hint, None)
-        refuse("scanner", options)
+        reject("scanner", options)
         return self._dataset.scanner(columns, self._both(filter), batch_size=batch_size)
 
     def to_table(self, columns: Any = None, filter: Any = None, **options: Any) -> pa.Table:  # noqa: A002 - Arrow's

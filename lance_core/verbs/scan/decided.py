@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.errors import CorruptFileError, InvalidInputError
-from lance_core.index.constants import constants
-from lance_core.index.rows import ALL, NONE, Bools, Candidates
-from lance_core.index.selection import Selection, view_of
+from lance_core.index.query.rows import ALL, NONE, Bools, Candidates
+from lance_core.index.selection.candidates import Selection, view_of
+from lance_core.index.selection.constants import constants
+from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.expressions.arrow import columns_of, matching
-from lance_core.verbs.version.source import Source
 
 __all__ = ["Decided", "constant_fragments", "decide"]
 
@@ -31,7 +31,7 @@ class Decided:
     whole: frozenset[int] = frozenset()
 
 
-def decide(source: Source, expression: pc.Expression) -> Decided:
+def decide(source: Snapshot, expression: pc.Expression) -> Decided:
     """The answer of indices about a filter, cached, as scans of single fragments ask for the same one repeatedly."""
     if not source.manifest.indices:
         return Decided(None)
@@ -44,7 +44,7 @@ def decide(source: Source, expression: pc.Expression) -> Decided:
     return known
 
 
-def _decide(source: Source, expression: pc.Expression) -> Decided:
+def _decide(source: Snapshot, expression: pc.Expression) -> Decided:
     selection = source.select(expression)
     columns = columns_of(expression)
     if not columns:
@@ -68,7 +68,7 @@ def _decide(source: Source, expression: pc.Expression) -> Decided:
     return Decided(replace(selection, candidates=ruled_out), whole)
 
 
-def constant_fragments(source: Source, columns: list[str]) -> tuple[Bools, pa.Table] | None:
+def constant_fragments(source: Snapshot, columns: list[str]) -> tuple[Bools, pa.Table] | None:
     """The fragments that hold one value in each of some columns, and these values; None if there are none."""
     try:
         return constants(source.manifest, columns, source.indices)

@@ -19,9 +19,10 @@ from typing import Final
 import pyarrow.compute as pc
 
 from lance_core.file.version import FileVersion
-from lance_core.index.selection import Selection
+from lance_core.index.selection.candidates import Selection
 from lance_core.schema import Field, Schema, quote_path
 from lance_core.table.fragment import Fragment
+from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.expressions.arrow import calls_of, columns_of
 from lance_core.verbs.scan.fragment_scan import FIRST_WINDOW_ROWS, FragmentScan, filter_reads
 from lance_core.verbs.scan.options import STRICT_ROWS, ScanOptions
@@ -30,7 +31,6 @@ from lance_core.verbs.scan.page_pruning import is_prunable, possible_rows
 from lance_core.verbs.scan.projection import Projection
 from lance_core.verbs.scan.read_fragment import files_of
 from lance_core.verbs.scan.small_fragments import FEWEST, grouped
-from lance_core.verbs.version.source import Source
 
 __all__ = ["Part", "Step", "order_steps", "scan_steps"]
 
@@ -87,7 +87,7 @@ class Part:
 
 
 def scan_steps(
-    source: Source,
+    source: Snapshot,
     options: ScanOptions,
     parts: Sequence[Part],
     *,
@@ -124,7 +124,7 @@ def scan_steps(
     return _result(options, step)
 
 
-def order_steps(source: Source, options: ScanOptions, keys: Step) -> Step:
+def order_steps(source: Snapshot, options: ScanOptions, keys: Step) -> Step:
     """The steps of a scan in another order: `keys` reads what the order needs, the rest is read by address."""
     stop = "the last" if options.limit is None else f"{options.offset + options.limit}"
     facts = (_list("by", map(_ordering, options.order_by)), f"rows={options.offset} to {stop}")
@@ -147,7 +147,7 @@ def _result(options: ScanOptions, step: Step) -> Step:
 
 
 def _read(
-    source: Source, options: ScanOptions, parts: Sequence[Part], schema: Schema, *, read_ahead: bool, verbose: bool
+    source: Snapshot, options: ScanOptions, parts: Sequence[Part], schema: Schema, *, read_ahead: bool, verbose: bool
 ) -> Step:
     total = len(source.manifest.fragments)
     ids = f" ({_ranges(part.fragment.id for part in parts)})" if parts else ""
@@ -183,7 +183,7 @@ def _ahead(options: ScanOptions, scans: Sequence[FragmentScan]) -> list[str]:
     return facts
 
 
-def _fragment(source: Source, options: ScanOptions, part: Part, schema: Schema) -> Step:
+def _fragment(source: Snapshot, options: ScanOptions, part: Part, schema: Schema) -> Step:
     facts = [f"rows={part.num_rows}"]
     if part.rows is not None:
         facts.append(f"read={part.rows.start} to {part.rows.stop}")
@@ -199,7 +199,7 @@ def _fragment(source: Source, options: ScanOptions, part: Part, schema: Schema) 
 
 
 def _filter_facts(
-    source: Source, options: ScanOptions, parts: Sequence[Part], selection: Selection | None
+    source: Snapshot, options: ScanOptions, parts: Sequence[Part], selection: Selection | None
 ) -> Iterator[str]:
     expression = options.filter
     assert expression is not None
@@ -224,7 +224,7 @@ def _filter_facts(
         yield _list("unused indices", sorted(unused))
 
 
-def _index_queries(source: Source, options: ScanOptions, selection: Selection) -> Iterator[Step]:
+def _index_queries(source: Snapshot, options: ScanOptions, selection: Selection) -> Iterator[Step]:
     """What each index was asked: the conditions on its fields."""
     assert options.filter is not None
     schema = source.manifest.schema
@@ -267,12 +267,12 @@ def _outputs(projection: Projection) -> Iterator[str]:
             yield path if path == output.field.name else f"{output.field.name} = {path}"
 
 
-def _columns(schema: Schema, source: Source) -> str:
+def _columns(schema: Schema, source: Snapshot) -> str:
     """The columns of a schema; of a column that is read in part, the fields."""
     return _list("columns", _paths(schema, source))
 
 
-def _paths(schema: Schema, source: Source) -> Iterator[str]:
+def _paths(schema: Schema, source: Snapshot) -> Iterator[str]:
     return (path for f in schema.fields for path in _leaves(f, source.manifest.schema.column(f.name)))
 
 

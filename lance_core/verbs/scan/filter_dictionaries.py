@@ -16,16 +16,16 @@ import pyarrow.compute as pc
 from lance_core.errors import InvalidInputError
 from lance_core.schema import Field, Schema
 from lance_core.table.fragment import Fragment
+from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.expressions.arrow import columns_of, matching, matching_all
 from lance_core.verbs.scan.read_fragment import Opened, files_of, opened_reader
-from lance_core.verbs.version.source import Source
 
 __all__ = ["decoded", "matching_entries", "with_dictionaries"]
 
 _TEXTS: Final = frozenset({"string", "large_string", "binary", "large_binary"})
 
 
-def with_dictionaries(source: Source, fragment: Fragment, schema: Schema, opened: Opened) -> tuple[Schema, set[str]]:
+def with_dictionaries(source: Snapshot, fragment: Fragment, schema: Schema, opened: Opened) -> tuple[Schema, set[str]]:
     """The columns with the types that they are best read as for a filter, and the names of those that changed."""
     names = {field.name for field in schema.fields if field.logical_type in _TEXTS and not field.metadata}
     if not names:

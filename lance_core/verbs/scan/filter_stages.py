@@ -13,7 +13,7 @@ from lance_core.verbs.expressions.arrow import columns_of
 from lance_core.verbs.scan.projection import rows_without_columns
 from lance_core.verbs.scan.read_fragment import Rows
 
-__all__ = ["Found", "Kept", "Stages", "chosen", "side_by_side", "stages_of"]
+__all__ = ["BufferedRows", "Found", "Stages", "chosen", "side_by_side", "stages_of"]
 
 Found = tuple[pa.RecordBatch, Rows, pa.Array]
 """Rows, where they are, and which of them match."""
@@ -96,7 +96,7 @@ def _joined(own: pa.RecordBatch, others: pa.RecordBatch, schema: pa.Schema) -> p
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-class Kept:
+class BufferedRows:
     """Columns of matching rows that were read with the filter, until the others are there.
 
     Args:

@@ -18,19 +18,19 @@ import pyarrow.compute as pc
 from pyroaring import BitMap
 
 from lance_core.errors import SchemaError
-from lance_core.index.claims import Claim
+from lance_core.index.selection.claims import Claim
 from lance_core.schema import Schema, schema_to_arrow
 from lance_core.table.fragment import Fragment
 from lance_core.table.rowids import U64Array
+from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.expressions.arrow import columns_of, matching_all, true_places
 from lance_core.verbs.scan.filter_dictionaries import matching_entries, with_dictionaries
-from lance_core.verbs.scan.filter_stages import Kept, Stages, chosen, side_by_side, stages_of
+from lance_core.verbs.scan.filter_stages import BufferedRows, Stages, chosen, side_by_side, stages_of
 from lance_core.verbs.scan.options import ScanOptions
 from lance_core.verbs.scan.page_pruning import possible_rows
 from lance_core.verbs.scan.projection import rows_without_columns
 from lance_core.verbs.scan.read_fragment import Opened, Rows, live_count, physical_rows, read_fragment
 from lance_core.verbs.scan.row_columns import ROW_ADDRESS, ROW_COLUMNS, ROW_ID, ROW_OFFSET, RowColumns, row_field
-from lance_core.verbs.version.source import Source
 
 __all__ = ["FIRST_WINDOW_ROWS", "FilterReads", "FragmentScan", "ReadRows", "filter_reads"]
 
@@ -138,7 +138,7 @@ class FragmentScan:
         claims: What indices say of all of these but deleted ones.
     """
 
-    source: Source
+    source: Snapshot
     fragment: Fragment
     options: ScanOptions
     opened: Opened = field(default_factory=dict, repr=False, compare=False)
@@ -305,7 +305,7 @@ class FragmentScan:
         for claim in self.claims:
             wrong = BitMap(array("I", places[claim.others(rows, matches)].tobytes())) & (self.possible or BitMap())
             if wrong:
-                claim.refuse(self.fragment.id, wrong[0])
+                claim.reject(self.fragment.id, wrong[0])
 
     def _matches(self, expression: pc.Expression, batch: pa.RecordBatch, where: Rows, entries: set[str]) -> pa.Array:
         """For each of some rows whether it matches; `entries` are the columns that were read as dictionaries."""
@@ -343,7 +343,7 @@ class FragmentScan:
                 if mask.true_count:
                     yield batch, where, matching_entries(batch, stages.then, entries, mask)
         elif count:
-            kept, matched = Kept(self._select_schema(stages.schema)), []
+            kept, matched = BufferedRows(self._select_schema(stages.schema)), []
             for batch, where, mask in first:
                 places = true_places(mask)
                 matched.append(where.start + places if isinstance(where, range) else where[places])
@@ -357,7 +357,7 @@ class FragmentScan:
     ) -> Iterator[pa.RecordBatch]:
         """Find the matching rows by the filter's own columns, then read the other columns of those."""
         again = Schema(fields=tuple(f for f in self.options.schema.fields if f.name in names))
-        kept: Kept | None = Kept(self._select_schema(again)) if again.fields else None
+        kept: BufferedRows | None = BufferedRows(self._select_schema(again)) if again.fields else None
         matched, count = [], 0
         for batch, where, mask in found:
             positions = true_places(mask)

@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 from pyroaring import BitMap
 
-from lance_core.index.certain import certain
-from lance_core.index.selection import Selection
+from lance_core.index.selection.candidates import Selection
+from lance_core.index.selection.exact_matches import certain
 from lance_core.table.fragment import Fragment, FragmentList
+from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.scan.decided import Decided, decide
 from lance_core.verbs.scan.fragment_scan import FragmentScan
 from lance_core.verbs.scan.options import ScanOptions
 from lance_core.verbs.scan.read_fragment import live_count, live_counts
-from lance_core.verbs.version.source import Source
 
 __all__ = ["Chosen", "choose"]
 
@@ -32,7 +32,7 @@ class Chosen:
         whole: Ids of the fragments all of whose live rows match.
     """
 
-    source: Source
+    source: Snapshot
     options: ScanOptions
     parts: Sequence[tuple[Fragment, BitMap | None]]
     selection: Selection | None
@@ -88,7 +88,7 @@ class Chosen:
         return len(matching - gone) if (every - gone) <= matching else None
 
 
-def choose(source: Source, fragments: Sequence[Fragment], options: ScanOptions) -> Chosen:
+def choose(source: Snapshot, fragments: Sequence[Fragment], options: ScanOptions) -> Chosen:
     """The fragments that a scan has to look at.
 
     Args:
@@ -109,7 +109,7 @@ def choose(source: Source, fragments: Sequence[Fragment], options: ScanOptions) 
 
 
 def selected(
-    source: Source, fragments: Sequence[Fragment], selection: Selection | None
+    source: Snapshot, fragments: Sequence[Fragment], selection: Selection | None
 ) -> Sequence[tuple[Fragment, BitMap | None]]:
     """The fragments out of some that can match, each with the offsets of the rows that can; None for all."""
     own = source.manifest.fragments

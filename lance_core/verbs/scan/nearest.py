@@ -19,13 +19,13 @@ from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.schema import Schema, schema_to_arrow
 from lance_core.table.fragment import Fragment
 from lance_core.table.rowids import U64Array
+from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.scan.explain import Step
 from lance_core.verbs.scan.fragment_scan import FragmentScan
 from lance_core.verbs.scan.options import ScanOptions
 from lance_core.verbs.scan.row_columns import ROW_ADDRESS
 from lance_core.verbs.scan.scanner import LanceScanner
 from lance_core.verbs.scan.take import take_addresses
-from lance_core.verbs.version.source import Source
 
 __all__ = ["DISTANCE", "NearestScanner", "Query"]
 
@@ -118,7 +118,7 @@ class NearestScanner(LanceScanner):
 
     def __init__(
         self,
-        source: Source,
+        source: Snapshot,
         fragments: Sequence[Fragment],
         options: ScanOptions,
         query: Query,

@@ -13,13 +13,13 @@ import pyarrow.compute as pc
 
 from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.schema import Schema
-from lance_core.table.manifest import Manifest
+from lance_core.table.manifest.manifest import Manifest
+from lance_core.verbs.context.unsupported import reject
 from lance_core.verbs.expressions.arrow import check_filter
 from lance_core.verbs.scan.blob_view import is_description, scanned_columns
 from lance_core.verbs.scan.ordering import ColumnOrdering, to_orderings
 from lance_core.verbs.scan.projection import Projection, with_row_fields
 from lance_core.verbs.scan.row_columns import ROW_ADDRESS, ROW_ID
-from lance_core.verbs.version.unsupported import refuse
 
 __all__ = ["STRICT_ROWS", "Columns", "Filter", "ScanArguments", "ScanOptions", "scan_options"]
 
@@ -171,7 +171,7 @@ class ScanOptions:
     dataset: Schema | None = None
 
     def __post_init__(self) -> None:
-        """Refuse invalid numbers, and options that exclude each other."""
+        """Reject invalid numbers, and options that exclude each other."""
         for name, least in (
             ("limit", 0),
             ("offset", 0),
@@ -300,11 +300,11 @@ def _condition(filter_: Filter, schema: Schema) -> tuple[pc.Expression | None, t
 
 
 def _check_others(others: dict[str, Any]) -> None:
-    """Accept arguments that cannot change the result; refuse all others by name."""
+    """Accept arguments that cannot change the result; reject all others by name."""
     for name in _WITHOUT_MEANING:
         value = others.pop(name, None)
         if isinstance(value, int) and not isinstance(value, bool) and value < 0:
             raise InvalidInputError(f"{name} must not be {value}")
     if others.get("fast_search") is False:
         del others["fast_search"]
-    refuse("scanner", others)
+    reject("scanner", others)

@@ -15,9 +15,9 @@ from lance_core.file.statistics import PageBounds
 from lance_core.file.version import FileVersion
 from lance_core.schema import schema_to_arrow
 from lance_core.table.fragment import Fragment
+from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.expressions.arrow import calls_of, columns_of
 from lance_core.verbs.scan.read_fragment import Opened, opened_reader
-from lance_core.verbs.version.source import Source
 
 __all__ = ["is_prunable", "possible_rows"]
 
@@ -26,7 +26,7 @@ _SAFE_FOR_FLOATS: Final = {"and_kleene", "or_kleene", "less", "less_equal", "gre
 
 
 def possible_rows(
-    source: Source, fragment: Fragment, expression: pc.Expression, rows: range, opened: Opened
+    source: Snapshot, fragment: Fragment, expression: pc.Expression, rows: range, opened: Opened
 ) -> list[range]:
     """The parts of some rows that can match a filter.
 
@@ -60,7 +60,7 @@ def possible_rows(
     return parts
 
 
-def is_prunable(source: Source, fragment: Fragment, expression: pc.Expression) -> bool:
+def is_prunable(source: Snapshot, fragment: Fragment, expression: pc.Expression) -> bool:
     """Whether a fragment has statistics that may rule the filter out."""
     if not any(_is_legacy(file) for file in fragment.files):
         return False

@@ -19,8 +19,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_core.encoding.jsonb import json_texts
-from lance_core.encoding.paths import is_packed
+from lance_core.encoding.levels.paths import is_packed
 from lance_core.errors import InvalidInputError, SchemaError
 from lance_core.schema import (
     Field,
@@ -31,6 +30,7 @@ from lance_core.schema import (
     schema_to_arrow,
     split_path,
 )
+from lance_core.schema.jsonb import json_texts
 from lance_core.verbs.expressions.arrow import columns_of, evaluated, stored_types
 from lance_core.verbs.expressions.sql_meaning import with_sql_meaning
 from lance_core.verbs.scan.row_columns import ROW_COLUMNS, row_field

@@ -7,7 +7,7 @@ from threading import Lock
 from typing import Any
 
 from lance_core.store import ByteRange, BytesLike, ObjectMeta, ObjectStore
-from lance_core.verbs.version.source import Source
+from lance_core.verbs.context.snapshot import Snapshot
 
 __all__ = ["ReadCounter", "counted"]
 
@@ -58,7 +58,7 @@ class ReadCounter:
         return f"metrics=[{', '.join(f'{name}={value}' for name, value in counts.items())}]"
 
 
-def counted(source: Source, counter: ReadCounter) -> Source:
+def counted(source: Snapshot, counter: ReadCounter) -> Snapshot:
     """The same version, with stores that count reads."""
     return source.with_stores(lambda store: _CountedStore(store, counter))
 

@@ -16,7 +16,7 @@ from lance_core.file.reader import DataFileReader
 from lance_core.schema import Field, Schema, field_to_arrow, schema_to_arrow
 from lance_core.table.fragment import DataFile, Fragment, FragmentList
 from lance_core.table.transaction import is_early
-from lance_core.verbs.version.source import Source
+from lance_core.verbs.context.snapshot import Snapshot
 
 __all__ = [
     "Opened",
@@ -51,7 +51,7 @@ class _Part:
     columns: dict[int, int]
 
 
-def physical_rows(source: Source, fragment: Fragment) -> int:
+def physical_rows(source: Snapshot, fragment: Fragment) -> int:
     """Rows in the files of a fragment; datasets of 2023 do not record them.
 
     Raises:
@@ -66,7 +66,7 @@ def physical_rows(source: Source, fragment: Fragment) -> int:
     return found
 
 
-def live_counts(source: Source, fragments: Sequence[Fragment]) -> list[int]:
+def live_counts(source: Snapshot, fragments: Sequence[Fragment]) -> list[int]:
     """Rows of each fragment that are not deleted."""
     known = fragments.live_counts() if isinstance(fragments, FragmentList) else [None] * len(fragments)
     counts = [live_count(source, fragments[i]) if count is None else count for i, count in enumerate(known)]
@@ -75,7 +75,7 @@ def live_counts(source: Source, fragments: Sequence[Fragment]) -> list[int]:
     return counts
 
 
-def live_count(source: Source, fragment: Fragment) -> int:
+def live_count(source: Snapshot, fragment: Fragment) -> int:
     """Rows of a fragment that are not deleted."""
     if fragment.deletion_file is not None and not fragment.deletion_file.num_deleted_rows:
         deletions = source.deletions(fragment)
@@ -84,7 +84,7 @@ def live_count(source: Source, fragment: Fragment) -> int:
 
 
 def read_fragment(
-    source: Source,
+    source: Snapshot,
     fragment: Fragment,
     schema: Schema,
     rows: Rows,
@@ -139,7 +139,7 @@ def _joined(fragment: Fragment, batches: Sequence[pa.RecordBatch], schema: Schem
         raise CorruptFileError(f"fragment {fragment.id}: its files do not fit its columns: {error}") from error
 
 
-def _check_rows(source: Source, fragment: Fragment, parts: Sequence[_Part]) -> None:
+def _check_rows(source: Snapshot, fragment: Fragment, parts: Sequence[_Part]) -> None:
     """Make sure that the files have the fragment's rows, before memory is allocated for the number that they claim.
 
     Raises:
@@ -171,7 +171,7 @@ def files_of(fragment: Fragment, schema: Schema) -> list[tuple[DataFile, Schema,
     return found
 
 
-def opened_reader(source: Source, file: DataFile, opened: Opened) -> DataFileReader:
+def opened_reader(source: Snapshot, file: DataFile, opened: Opened) -> DataFileReader:
     """The reader of a file; it is opened unless it was before."""
     store, key = source.data_file(file)
     where = (file.base_id, key)

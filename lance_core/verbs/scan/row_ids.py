@@ -9,15 +9,15 @@ import pyarrow as pa
 
 from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.table.rowids import U64Array, row_ids_of
+from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.scan.options import ScanOptions
 from lance_core.verbs.scan.read_fragment import physical_rows
 from lance_core.verbs.scan.take import take_addresses, whole_numbers
-from lance_core.verbs.version.source import Source
 
 __all__ = ["check_live", "take_ids", "unsigned"]
 
 
-def take_ids(source: Source, row_ids: Any, options: ScanOptions) -> pa.Table:
+def take_ids(source: Snapshot, row_ids: Any, options: ScanOptions) -> pa.Table:
     """Rows by what `with_row_id` gives of them, in the order asked for.
 
     Raises:
@@ -43,7 +43,7 @@ def unsigned(name: str, numbers: Any) -> U64Array:
     return found.astype(np.uint64)
 
 
-def _addresses_of(source: Source, ids: U64Array) -> U64Array:
+def _addresses_of(source: Snapshot, ids: U64Array) -> U64Array:
     """Where the rows with these stable ids are."""
     found: dict[int, int] = {}
     for fragment in source.manifest.fragments:
@@ -61,7 +61,7 @@ def _addresses_of(source: Source, ids: U64Array) -> U64Array:
     return np.array([found[number] for number in ids.tolist()], np.uint64)
 
 
-def check_live(source: Source, addresses: U64Array) -> None:
+def check_live(source: Snapshot, addresses: U64Array) -> None:
     """Make sure that there is a row at each address."""
     by_id = {fragment.id: fragment for fragment in source.manifest.fragments}
     for number in np.unique(addresses >> np.uint64(32)).tolist():

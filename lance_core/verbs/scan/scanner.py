@@ -22,10 +22,11 @@ import pyarrow.compute as pc
 
 from lance_core.arguments import checked_methods
 from lance_core.errors import InvalidInputError
-from lance_core.index.claims import ContradictionError, until_consistent
+from lance_core.index.selection.claims import ContradictionError, until_consistent
 from lance_core.schema import Schema, resolve_extensions, schema_to_arrow
 from lance_core.table.fragment import Fragment
 from lance_core.threads import ThreadPool
+from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.scan.explain import Part, Step, order_steps, scan_steps
 from lance_core.verbs.scan.fragment_scan import FragmentScan
 from lance_core.verbs.scan.indexed_scan import Chosen, choose
@@ -38,7 +39,6 @@ from lance_core.verbs.scan.row_columns import ROW_ADDRESS
 from lance_core.verbs.scan.small_fragments import joined
 from lance_core.verbs.scan.take import take_addresses, whole_numbers
 from lance_core.verbs.scan.take_blobs import BlobFile, payloads_beside
-from lance_core.verbs.version.source import Source
 
 __all__ = ["LanceScanner"]
 
@@ -55,7 +55,7 @@ class LanceScanner:
         options: What to read of them.
     """
 
-    def __init__(self, source: Source, fragments: Sequence[Fragment], options: ScanOptions) -> None:
+    def __init__(self, source: Snapshot, fragments: Sequence[Fragment], options: ScanOptions) -> None:
         self._source = source
         self._fragments = fragments
         self._options = options

@@ -12,11 +12,11 @@ import pyarrow as pa
 
 from lance_core.errors import InvalidInputError
 from lance_core.table.fragment import Fragment
+from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.scan.fragment_scan import FragmentScan
 from lance_core.verbs.scan.options import ScanOptions
 from lance_core.verbs.scan.read_fragment import Rows, live_counts, physical_rows
 from lance_core.verbs.scan.small_fragments import joined_rows
-from lance_core.verbs.version.source import Source
 
 __all__ = ["take_addresses", "take_rows", "whole_numbers"]
 
@@ -24,7 +24,7 @@ _Integers = npt.NDArray[np.int64]
 
 
 def take_rows(
-    source: Source, fragments: Sequence[Fragment], indices: Sequence[int] | pa.Array, options: ScanOptions
+    source: Snapshot, fragments: Sequence[Fragment], indices: Sequence[int] | pa.Array, options: ScanOptions
 ) -> pa.Table:
     """Rows at positions among the live rows of the fragments, in the order asked for, with repetitions.
 
@@ -78,7 +78,7 @@ def whole_numbers(name: str, numbers: Any) -> npt.NDArray[np.int64] | npt.NDArra
 
 
 def take_addresses(
-    source: Source, fragments: Sequence[Fragment], addresses: npt.NDArray[np.uint64], options: ScanOptions
+    source: Snapshot, fragments: Sequence[Fragment], addresses: npt.NDArray[np.uint64], options: ScanOptions
 ) -> pa.Table:
     """Rows at these addresses, which all exist, in the order asked for.
 
@@ -98,7 +98,7 @@ def take_addresses(
     return _in_order(_gathered(source, parts, options), order)
 
 
-def _gathered(source: Source, parts: Sequence[tuple[Fragment, _Integers]], options: ScanOptions) -> pa.Table:
+def _gathered(source: Snapshot, parts: Sequence[tuple[Fragment, _Integers]], options: ScanOptions) -> pa.Table:
     """Rows of fragments, given by ascending offsets without repetition, one fragment after the other."""
     options = replace(options, batch_size=None)
     schema, projection = options.result_schema, options.result
@@ -120,7 +120,7 @@ def _in_order(table: pa.Table, order: _Integers) -> pa.Table:
     return table if is_same or not table.num_columns else table.take(pa.array(order))
 
 
-def _physical_offsets(source: Source, fragment: Fragment, rows: _Integers) -> _Integers:
+def _physical_offsets(source: Snapshot, fragment: Fragment, rows: _Integers) -> _Integers:
     """The physical offsets of live rows, given by their positions among the live rows."""
     deletions = source.deletions(fragment)
     if deletions is None:

@@ -7,15 +7,15 @@ from io import BytesIO
 
 import pyarrow as pa
 
-from lance_core.encoding.paths import is_blob_v2
+from lance_core.encoding.levels.paths import is_blob_v2
 from lance_core.encoding.structural.blob import is_blob
 from lance_core.errors import InvalidInputError, UnsupportedError
+from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.scan.blob_view import AS_BYTES
 from lance_core.verbs.scan.options import scan_options
 from lance_core.verbs.scan.row_columns import ROW_ADDRESS
 from lance_core.verbs.scan.row_ids import check_live, take_ids, unsigned
 from lance_core.verbs.scan.take import take_addresses, take_rows
-from lance_core.verbs.version.source import Source
 
 __all__ = ["BlobFile", "blob_ranges_at", "blobs_at", "payloads_beside"]
 
@@ -38,7 +38,7 @@ class BlobFile(BytesIO):
         return False
 
     def write(self, data: object) -> int:
-        """Refuse: payloads are changed by `update`."""
+        """Reject: payloads are changed by `update`."""
         del data
         raise UnsupportedError("a blob of a dataset cannot be written to")
 
@@ -65,7 +65,7 @@ class BlobFile(BytesIO):
 
 
 def blobs_at(
-    source: Source,
+    source: Snapshot,
     column: str,
     ids: Sequence[int] | pa.Array | None = None,
     addresses: Sequence[int] | pa.Array | None = None,
@@ -102,7 +102,7 @@ def blobs_at(
 
 
 def blob_ranges_at(
-    source: Source, column: str, requests: Sequence[tuple[int, int, int]], selector: str
+    source: Snapshot, column: str, requests: Sequence[tuple[int, int, int]], selector: str
 ) -> list[tuple[int, int, bytes | None]]:
     """Parts of payloads, in the order asked for; see `LanceDataset.read_blob_ranges`."""
     if selector not in ("ids", "addresses", "indices"):
@@ -122,7 +122,7 @@ def blob_ranges_at(
     return found
 
 
-def payloads_beside(source: Source, columns: Sequence[str], addresses: pa.ChunkedArray) -> pa.Table:
+def payloads_beside(source: Snapshot, columns: Sequence[str], addresses: pa.ChunkedArray) -> pa.Table:
     """The payloads of columns of blobs at the addresses of rows, deleted ones among them, in that order."""
     options = scan_options(source.manifest, columns, blob_handling=AS_BYTES)
     return take_addresses(source, source.manifest.fragments, addresses.to_numpy(), options)

@@ -8,10 +8,10 @@
 
 A replacement that loses a race against a commit that merely moved rows (a compaction) is computed again on the latest
 version. One that loses against a replacement of the same slice fails: the table cannot decide which of the two should
-win.
+win. With `require_empty` the write of slices that have rows fails, whoever has put them there (`vacancy`).
 
-Of several tries of one write (`WriteTry`) the last one's rows are in the table, once: overwrite and replace do that by
-themselves; append commits an Update that removes the rows of earlier tries and adds its own.
+Of several attempts of one write (`WriteTry`) the last one's rows are in the table, once: overwrite and replace do that
+by themselves; append commits an Update that removes the rows of earlier attempts and adds its own.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from lance_core.commit import (
     REPLACES_KEY,
     CommitOptions,
     Committed,
+    Rebased,
     WriteTry,
     commit,
     find_once,
@@ -32,8 +33,8 @@ from lance_core.commit import (
     load_following,
     load_latest,
     load_manifest,
-    refuse_another,
-    refuse_overruled,
+    reject_another,
+    reject_overruled,
 )
 from lance_core.errors import (
     CommitConflictError,
@@ -46,23 +47,24 @@ from lance_core.errors import (
 from lance_core.schema import Field, Schema, schema_to_bytes
 from lance_core.store import ObjectStore, canonical_uri, make_durable
 from lance_core.table.fragment import Fragment
-from lance_core.table.manifest import Manifest
+from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Append, Merge, Operation, Overwrite, Update, UpdateConfig, UpdateMap
 from lance_core.table.operations.base import next_fragment_id, number_fragments
 from lance_core.table.transaction import FIRST_ADDED_KEY, SLICES_KEY, Transaction
 from lance_core.verbs.columns.add import lacking_fields, with_null_columns
+from lance_core.verbs.context.bases import numbered
+from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.table_target import TableTarget
+from lance_core.verbs.context.uncommitted_files import UncommittedFiles
 from lance_core.verbs.files.dictionaries import check_dictionaries, with_dictionaries
 from lance_core.verbs.files.fragment_writer import lance_schema
 from lance_core.verbs.files.presence import check_present
 from lance_core.verbs.rows.removal import Removal, with_deletions
-from lance_core.verbs.version.bases import numbered
-from lance_core.verbs.version.destination import Destination
-from lance_core.verbs.version.source import Source
-from lance_core.verbs.version.staged import Staged
-from lance_core.verbs.write.earlier_tries import Rows, gap, landed_tries, recorded, rows_of_tries
+from lance_core.verbs.write.earlier_attempts import Rows, gap, landed_tries, recorded, rows_of_tries
 from lance_core.verbs.write.facts import CommitFacts, commit_facts
 from lance_core.verbs.write.replace import remove_slices
 from lance_core.verbs.write.request import CommitRequest
+from lance_core.verbs.write.vacancy import check_empty
 
 __all__ = ["commit_fragments"]
 
@@ -73,7 +75,7 @@ _Outcome = tuple[Manifest, CommitFacts]
 
 
 def commit_fragments(
-    place: Destination, request: CommitRequest, ready: Callable[[], None] | None = None
+    place: TableTarget, request: CommitRequest, ready: Callable[[], None] | None = None
 ) -> tuple[Manifest, CommitFacts]:
     """Make fragments part of a dataset; see `lance_core.commit_fragments`.
 
@@ -105,13 +107,14 @@ def commit_fragments(
 class _Commit:
     """One call of `commit_fragments`."""
 
-    place: Destination
+    place: TableTarget
     request: CommitRequest
     fragments: tuple[Fragment, ...]
     properties: Mapping[str, str]
     options: CommitOptions
     ready: Callable[[], None] | None = None
     overruled: set[int] = field(default_factory=set)
+    beside: set[int] = field(default_factory=set)
 
     @property
     def mode(self) -> str:
@@ -120,7 +123,7 @@ class _Commit:
 
     @property
     def write(self) -> WriteTry | None:
-        """The write and the number of the try."""
+        """The write and the number of the attempt."""
         return self.request.write_try
 
     @property
@@ -173,7 +176,7 @@ class _Commit:
         else:
             base = load_manifest(self.store, read_version) if read_version else None
         if base is not None and self.request.identity is not None:
-            refuse_another(self.store, base, self.request.identity)
+            reject_another(self.store, base, self.request.identity)
         return base
 
     def _follow_creation(self, latest: Manifest, tries: set[int]) -> None:
@@ -207,21 +210,24 @@ class _Commit:
         return lance_schema(self.request.schema, None, self.request.file_version(), first_field_id)
 
     def _follow(self, base: Manifest, tries: set[int]) -> _Outcome:
-        """Commit on top of a version; compute the change again if rows were merely moved, or an earlier try landed."""
+        """Commit on top of a version; compute the change again if rows merely moved, or an earlier attempt landed."""
         for attempt in range(REPLACE_ATTEMPTS):
-            source = Source(self.store, base, self.place.options)
-            files = Staged(source)
+            source = Snapshot(self.store, base, self.place.options)
+            files = UncommittedFiles(source)
             try:
                 adopted, operation, removal = self._worked_out(source, files, tries)
             except ObjectNotFoundError:
                 files.discard()
                 load_following(self.store, base)  # says so if the table is gone, or another one
                 raise
+            except DatasetExistsError:
+                files.discard()
+                raise
             if adopted is not None:
                 return adopted
             try:
                 return self._commit(base, operation, removal, tries)
-            except ObjectNotFoundError:
+            except (ObjectNotFoundError, DatasetExistsError):
                 files.discard()
                 raise
             except CommitConflictError as error:
@@ -233,7 +239,7 @@ class _Commit:
                 landed = landed_tries(self.store, self.write, base.version, latest)
                 alone = self.write is not None and self.write.alone and latest.version > base.version + len(landed)
                 moved = removal is not None or isinstance(operation, Merge) or isinstance(error, EarlierTryLandedError)
-                if alone or not (moved or self._overrules):
+                if alone or not (moved or self._overrules or self.request.require_empty):
                     raise
                 if not self._may_follow(base.version, latest, tries | landed):
                     raise
@@ -242,9 +248,9 @@ class _Commit:
         raise AssertionError("the last attempt returns or raises")
 
     def _worked_out(
-        self, source: Source, files: Staged, tries: set[int]
+        self, source: Snapshot, files: UncommittedFiles, tries: set[int]
     ) -> tuple[_Outcome | None, Operation, Removal | None]:
-        """The operation for a version, or the outcome of an earlier try that is kept instead."""
+        """The operation for a version, or the outcome of an earlier attempt that is kept instead."""
         if self.mode in ("create", "overwrite"):
             return None, self._overwrite(), None
         grows = self._grown(source.manifest) is not source.manifest.schema
@@ -253,9 +259,11 @@ class _Commit:
             append = self._growing(source, files, Removal.none())
         rows: Rows = {}
         if self.write is not None and (self.mode == "append" or self.write.whole):
-            rows, kept = rows_of_tries(source, self.write, tries)
+            rows, kept, beside = rows_of_tries(source, self.write, tries)
+            self.beside.update(beside)
             if kept is not None:
                 return self._kept(kept, source.manifest), append, None
+        self._check_empty(source, tries)
         if self.mode == "append" and not tries:
             return None, append, None
         removal = remove_slices(source, self.request.slices, files, rows)
@@ -268,7 +276,7 @@ class _Commit:
         )
         return None, operation, removal
 
-    def _growing(self, source: Source, files: Staged, removal: Removal) -> Merge:
+    def _growing(self, source: Snapshot, files: UncommittedFiles, removal: Removal) -> Merge:
         """The operation that adds columns and fragments, and hides rows, in one version.
 
         No other operation changes schema and fragments. It has to keep each fragment, also those without a row left.
@@ -302,12 +310,44 @@ class _Commit:
             options = replace(options, write=replace(self.write, earlier=replaced, alone=alone))
         transaction = Transaction(read_version=base.version, operation=operation, properties=properties)
         affected = removal.affected_rows if removal is not None else None
-        done = commit(self.store, transaction, base=base, options=options, affected_rows=affected, ready=self.ready)
-        return self._outcome(base, done, removal, replaced)
+
+        def still_empty(rebased: Transaction, latest: Manifest) -> Rebased:
+            if latest.version != base.version:
+                self._check_empty(Snapshot(self.store, latest, self.place.options), tries)
+            return Rebased(transaction=rebased)
+
+        done = commit(
+            self.store,
+            transaction,
+            base=base,
+            options=options,
+            affected_rows=affected,
+            prepare=still_empty if self.request.require_empty else None,
+            ready=self.ready,
+        )
+        return self._outcome(base, done, removal, tuple(one for one in replaced if one not in self.beside))
+
+    def _check_empty(self, source: Snapshot, tries: set[int]) -> None:
+        """Make sure that slices which have to be empty are, but for rows of earlier attempts.
+
+        Raises:
+            DatasetExistsError: They are not.
+        """
+        if not self.request.require_empty:
+            return
+        assert self.request.slices is not None
+        rows: Rows = {}
+        if self.write is not None and tries:
+            if self.write.on_earlier_try == "append":
+                return  # rows that cannot be told from others may stay
+            rows, _, _ = rows_of_tries(source, self.write, tries)
+        check_empty(source, self.request.slices, rows)
 
     @property
     def _overrules(self) -> bool:
         """Whether rows that other writes have put into the same slices meanwhile are replaced."""
+        if self.request.require_empty:
+            return False
         return self.write is not None and self.write.overrules and self.mode in ("overwrite", "replace")
 
     def _may_follow(self, since: int, latest: Manifest, tries: set[int]) -> bool:
@@ -316,15 +356,17 @@ class _Commit:
         Raises:
             SupersededError: A later write has filled them, which is not to be replaced.
         """
+        if self.request.require_empty:
+            return True  # the rows themselves are looked at
         clashes = self._clashes(since, latest, tries)
         if clashes and self._overrules:
             assert self.write is not None
-            refuse_overruled(self.write, self.uri, clashes)
+            reject_overruled(self.write, self.uri, clashes)
             self.overruled.update(clashes)
         return not clashes or self._overrules
 
     def _clashes(self, since: int, latest: Manifest, tries: set[int]) -> dict[int, Transaction]:
-        """The commits after a version, other than those of earlier tries, that filled the same rows.
+        """The commits after a version, other than those of earlier attempts, that filled the same rows.
 
         Raises:
             IncompatibleConflictError: A version in between was cleaned up that may be one of them.

@@ -1,4 +1,4 @@
-"""Find the rows of an earlier try of a write in a later version.
+"""Find the rows of an earlier attempt of a write in a later version.
 
 A commit names the fragments that it brought. Their rows are followed to the latest version by what is exact:
 
@@ -8,8 +8,8 @@ A commit names the fragments that it brought. Their rows are followed to the lat
                      Overwrite   all rows are gone
                      Restore     as they were in the version that came back
                      Delete      rows are gone
-                     Update      the same if it merely takes out rows (a replacement, a later try); if it brings rows
-                                 as well, those that it took out may be among them, and the trace is lost
+                     Update      the same if it merely takes out rows (a replacement, a later attempt); if it brings
+                                 rows as well, those that it took out may be among them, and the trace is lost
                      others      rows stay where they are
 
 Rows that somebody deleted meanwhile are skipped. Where the version of the attempt was cleaned up, the table's own state
@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 from pyroaring import BitMap
 
-from lance_core.commit import REPLACES_KEY, WriteTry, attempts_of, load_manifest, load_transaction, refuse_superseded
+from lance_core.commit import REPLACES_KEY, WriteTry, attempts_of, load_manifest, load_transaction, reject_superseded
 from lance_core.errors import (
     CorruptFileError,
     EarlierTryError,
@@ -37,7 +37,7 @@ from lance_core.errors import (
 from lance_core.store import ObjectStore
 from lance_core.table.fragment import Fragment
 from lance_core.table.idempotency import LandedAttempt, Proofs
-from lance_core.table.manifest import Manifest
+from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import (
     Append,
     Delete,
@@ -53,9 +53,9 @@ from lance_core.table.operations import (
 )
 from lance_core.table.rowids import row_ids_of
 from lance_core.table.transaction import FIRST_ADDED_KEY, SLICES_KEY, Transaction
+from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.rows.removal import bitmap_of
 from lance_core.verbs.scan.read_fragment import physical_rows
-from lance_core.verbs.version.source import Source
 
 __all__ = ["TraceLostError", "gap", "landed_tries", "recorded", "rows_of_tries", "rows_of_version"]
 
@@ -67,18 +67,21 @@ class TraceLostError(Exception):
     """The rows of a version cannot be identified any more; the message says why."""
 
 
-def rows_of_tries(source: Source, write: WriteTry, versions: Collection[int]) -> tuple[Rows, int | None]:
-    """The rows of earlier tries that are alive in a version, and the commit that is kept instead, if one is.
+def rows_of_tries(source: Snapshot, write: WriteTry, versions: Collection[int]) -> tuple[Rows, int | None, set[int]]:
+    """The rows of earlier attempts that are alive in a version, and the commit that is kept instead, if one is.
+
+    Last the versions whose rows stay beside those of the write, as `on_earlier_try` says.
 
     Args:
         source: The version.
-        write: The try that takes their place.
-        versions: The versions that the earlier tries committed.
+        write: The attempt that takes their place.
+        versions: The versions that the earlier attempts committed.
 
     Raises:
         EarlierTryError: The rows of one cannot be told from others any more, and nobody said what to do then.
     """
     rows: Rows = {}
+    beside: set[int] = set()
     done = {int(part) for version in versions for part in _replaced_by(recorded(source.store, version))}
     for version in sorted(set(versions) - done):
         try:
@@ -87,19 +90,20 @@ def rows_of_tries(source: Source, write: WriteTry, versions: Collection[int]) ->
         except TraceLostError as error:
             if write.on_earlier_try == "replace":
                 raise EarlierTryError(
-                    f"{source.store.root}: an earlier try of this write added rows in version {version}, and they "
+                    f"{source.store.root}: an earlier attempt of this write added rows in version {version}, and they "
                     f"cannot be told from others any more: {error}. Nothing was written. Remove them, for example by "
                     f"a delete or, if it is still there, by restoring version {version - 1}, and write with "
                     "on_earlier_try 'append'; or keep them instead of what was to be written now, with on_earlier_try "
                     "'adopt'."
                 ) from error
             if write.on_earlier_try == "adopt":
-                return {}, max(versions)
-    return rows, None
+                return {}, max(versions), beside
+            beside.add(version)
+    return rows, None, beside
 
 
 def landed_tries(store: ObjectStore, write: WriteTry | None, since: int, latest: Manifest) -> set[int]:
-    """The tries of a write that were committed after a version.
+    """The attempts of a write that were committed after a version.
 
     Raises:
         SupersededError: One of them is a later one.
@@ -116,7 +120,7 @@ def landed_tries(store: ObjectStore, write: WriteTry | None, since: int, latest:
             found[version] = other
         elif other is None and (complete is None or version <= complete):
             raise gap(store.root, since, version)
-    refuse_superseded(write, store.root, found)
+    reject_superseded(write, store.root, found)
     return known | set(found)
 
 
@@ -142,8 +146,8 @@ def _replaced_by(transaction: Transaction | None) -> list[str]:
     return [part for part in named.split(",") if part.isdecimal()]
 
 
-def _rows_of_try(source: Source, write: WriteTry, version: int) -> Rows:
-    """The rows of a try that are alive in a version, from its own version if that is there, else from the state.
+def _rows_of_try(source: Snapshot, write: WriteTry, version: int) -> Rows:
+    """The rows of an attempt that are alive in a version, from its own version if that is there, else from the state.
 
     Raises:
         TraceLostError: They cannot be told from others.
@@ -158,8 +162,8 @@ def _rows_of_try(source: Source, write: WriteTry, version: int) -> Rows:
         return found
 
 
-def _by_proof(source: Source, attempt: LandedAttempt) -> Rows | None:
-    """The rows of a try, by what the state knows of it; None if they have no stable ids, and may have been moved.
+def _by_proof(source: Snapshot, attempt: LandedAttempt) -> Rows | None:
+    """The rows of an attempt, by what the state knows of it; None if they have no stable ids, and may have been moved.
 
     A row that is marked as deleted may have been deleted, or updated and thus moved.
     """
@@ -176,7 +180,7 @@ def _by_proof(source: Source, attempt: LandedAttempt) -> Rows | None:
     return found
 
 
-def rows_of_version(source: Source, version: int) -> Rows:
+def rows_of_version(source: Snapshot, version: int) -> Rows:
     """The rows that a version added and that are still alive in a later one.
 
     Args:
@@ -222,12 +226,12 @@ def _name(fragment: Fragment) -> str:
     return fragment.files[0].path if fragment.files else ""
 
 
-def _by_row_id(source: Source, mine: Iterable[Fragment]) -> Rows:
+def _by_row_id(source: Snapshot, mine: Iterable[Fragment]) -> Rows:
     parts = [ids for fragment in mine if (ids := row_ids_of(fragment)) is not None]
     return _rows_with_ids(source, np.unique(np.concatenate(parts)) if parts else np.empty(0, np.uint64))
 
 
-def _rows_with_ids(source: Source, wanted: npt.NDArray[np.uint64]) -> Rows:
+def _rows_with_ids(source: Snapshot, wanted: npt.NDArray[np.uint64]) -> Rows:
     found: Rows = {}
     for fragment in source.manifest.fragments:
         ids = row_ids_of(fragment)
@@ -239,7 +243,7 @@ def _rows_with_ids(source: Source, wanted: npt.NDArray[np.uint64]) -> Rows:
     return _alive(source, found)
 
 
-def _alive(source: Source, rows: Mapping[int, BitMap]) -> Rows:
+def _alive(source: Snapshot, rows: Mapping[int, BitMap]) -> Rows:
     """The rows without those that are deleted in a version."""
     result = {}
     for fragment_id, offsets in rows.items():
@@ -255,13 +259,13 @@ def _alive(source: Source, rows: Mapping[int, BitMap]) -> Rows:
 class _Trace:
     """The rows of some fragments, followed from one version to the next."""
 
-    def __init__(self, origin: Source, mine: Iterable[Fragment]) -> None:
+    def __init__(self, origin: Snapshot, mine: Iterable[Fragment]) -> None:
         self._before = origin
         self._rows: Rows = {fragment.id: _all_rows(origin, fragment) for fragment in mine}
         self._first = origin.manifest.version
         self._past = {self._first: self._rows}
 
-    def to(self, latest: Source) -> Rows:
+    def to(self, latest: Snapshot) -> Rows:
         """Follow them to a version."""
         for version in range(self._first + 1, latest.manifest.version + 1):
             after = latest if version == latest.manifest.version else _source(latest, version)
@@ -270,7 +274,7 @@ class _Trace:
             self._before = after
         return self._rows
 
-    def _next(self, transaction: Transaction, after: Source) -> Rows:
+    def _next(self, transaction: Transaction, after: Snapshot) -> Rows:
         operation = transaction.operation
         if isinstance(operation, UnknownOperation):
             raise TraceLostError(f"version {after.manifest.version} was made by an operation that is not known")
@@ -286,7 +290,7 @@ class _Trace:
             return self._rewritten(operation, after)
         return self._rows
 
-    def _updated(self, operation: Update, transaction: Transaction, after: Source) -> Rows:
+    def _updated(self, operation: Update, transaction: Transaction, after: Snapshot) -> Rows:
         removed = set(operation.removed_fragment_ids)
         left = {i: rows for i, rows in self._rows.items() if i not in removed}
         merely_removes = not operation.new_fragments or not {SLICES_KEY, REPLACES_KEY}.isdisjoint(
@@ -302,7 +306,7 @@ class _Trace:
                 raise TraceLostError(f"version {after.manifest.version} changed {len(was) - len(now)} of its rows")
         return left
 
-    def _rewritten(self, operation: Rewrite, after: Source) -> Rows:
+    def _rewritten(self, operation: Rewrite, after: Snapshot) -> Rows:
         result = dict(self._rows)
         for group in operation.groups:
             old = [fragment.id for fragment in group.old_fragments]
@@ -316,7 +320,7 @@ class _Trace:
             result |= moved
         return result
 
-    def _moved(self, group: RewriteGroup, after: Source) -> Rows:
+    def _moved(self, group: RewriteGroup, after: Snapshot) -> Rows:
         """The rows after a group of fragments was rewritten: live rows keep their order."""
         flags = []
         for old in group.old_fragments:
@@ -339,7 +343,7 @@ class _Trace:
             start = end
         return result
 
-    def _new(self, group: RewriteGroup, after: Source) -> list[Fragment]:
+    def _new(self, group: RewriteGroup, after: Snapshot) -> list[Fragment]:
         """The new fragments of a group with the ids that they have in the manifest."""
         by_name = {_name(fragment): fragment for fragment in after.manifest.fragments}
         found = [by_name.get(_name(fragment)) for fragment in group.new_fragments]
@@ -348,7 +352,7 @@ class _Trace:
         return [fragment for fragment in found if fragment is not None]
 
 
-def _all_rows(source: Source, fragment: Fragment) -> BitMap:
+def _all_rows(source: Snapshot, fragment: Fragment) -> BitMap:
     rows = BitMap()
     rows.add_range(0, physical_rows(source, fragment))
     return rows
@@ -358,7 +362,7 @@ def _offsets(rows: BitMap) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
     return np.frombuffer(rows.to_array(), np.uint32) if rows else np.empty(0, np.uint32)
 
 
-def _deleted(source: Source, fragment: Fragment | None) -> BitMap:
+def _deleted(source: Snapshot, fragment: Fragment | None) -> BitMap:
     if fragment is None:
         return BitMap()
     try:
@@ -368,14 +372,14 @@ def _deleted(source: Source, fragment: Fragment | None) -> BitMap:
     return BitMap() if found is None else found.bitmap
 
 
-def _source(latest: Source, version: int) -> Source:
+def _source(latest: Snapshot, version: int) -> Snapshot:
     try:
-        return Source(latest.store, load_manifest(latest.store, version), latest.options)
+        return Snapshot(latest.store, load_manifest(latest.store, version), latest.options)
     except NotFoundError as error:
         raise TraceLostError(f"version {version} was cleaned up") from error
 
 
-def _transaction(source: Source) -> Transaction:
+def _transaction(source: Snapshot) -> Transaction:
     found = load_transaction(source.store, source.manifest)
     if found is None:
         raise TraceLostError(f"version {source.manifest.version} does not say what it changed")

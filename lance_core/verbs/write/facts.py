@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lance_core.commit import Committed, is_gone
-from lance_core.table.manifest import Manifest
+from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Append, Merge, Overwrite, Update
 from lance_core.table.transaction import FIRST_ADDED_KEY
 from lance_core.verbs.rows.removal import Removal
@@ -27,8 +27,9 @@ class CommitFacts:
         fragments_removed: Number of fragments that were removed; None as for `rows_deleted`.
         attempts: How often a manifest was put; 0 if an earlier commit was adopted.
         deduplicated: Whether an earlier commit was adopted: it carries the `once` property, or is that of an earlier
-            try of the same write.
-        replaced_versions: Versions that earlier tries of the same write had committed, and that this commit replaced.
+            attempt of the same write.
+        replaced_versions: Versions that earlier attempts of the same write had committed, and that this commit
+            replaced.
         overruled_versions: Versions in which other writes had meanwhile filled the same rows, and that this commit
             replaced (`WriteTry.overrules`).
     """
@@ -60,7 +61,7 @@ def commit_facts(
         base: The version that it was based on; None if there was no dataset, or an earlier commit was adopted.
         done: The commit.
         removal: The rows that it removed; None if it removed none, or all of the base.
-        replaced: Versions of earlier tries.
+        replaced: Versions of earlier attempts.
         overruled: Versions of other writes that were replaced.
     """
     operation = done.transaction.operation

@@ -12,9 +12,13 @@ import pyarrow as pa
 from lance_core.commit import load_following, load_latest
 from lance_core.errors import ArgumentTypeError, InvalidInputError, ObjectNotFoundError, StoreError
 from lance_core.file import FileVersion
+from lance_core.file.collected import one_by_one
 from lance_core.schema import Schema
-from lance_core.store import Settling
-from lance_core.table.manifest import Manifest
+from lance_core.store import PendingWrites
+from lance_core.table.manifest.manifest import Manifest
+from lance_core.verbs.context.bases import DatasetBasePath, WriteTarget, numbered, write_targets
+from lance_core.verbs.context.table_target import TableTarget
+from lance_core.verbs.context.unsupported import reject
 from lance_core.verbs.files.fragment_writer import (
     MAX_BYTES_PER_FILE,
     MAX_ROWS_PER_FILE,
@@ -23,10 +27,7 @@ from lance_core.verbs.files.fragment_writer import (
     to_batches,
 )
 from lance_core.verbs.files.progress import FragmentWriteProgress
-from lance_core.verbs.records.fragments import FragmentMetadata
-from lance_core.verbs.version.bases import DatasetBasePath, WriteTarget, numbered, write_targets
-from lance_core.verbs.version.destination import Destination
-from lance_core.verbs.version.unsupported import refuse
+from lance_core.verbs.pylance_types.fragments import FragmentMetadata
 
 __all__ = ["PreparedWrite", "WriteOptions", "prepare", "write_mode"]
 
@@ -53,7 +54,7 @@ class WriteOptions:
     target_all_bases: bool | None = None
 
     def __post_init__(self) -> None:
-        """Check what protobuf would refuse once the files are written."""
+        """Check what protobuf would reject once the files are written."""
         for key, value in (self.transaction_properties or {}).items():
             if not isinstance(key, str) or not isinstance(value, str):
                 raise ArgumentTypeError(f"transaction_properties are texts, not {key!r:.80}: {value!r:.80}")
@@ -66,7 +67,7 @@ class WriteOptions:
             UnsupportedError: An argument is not offered.
         """
         known = {field.name for field in fields(cls)}
-        refuse("write_dataset", {name: value for name, value in arguments.items() if name not in known})
+        reject("write_dataset", {name: value for name, value in arguments.items() if name not in known})
         return cls(mode=mode, **{name: value for name, value in arguments.items() if name in known})
 
 
@@ -84,7 +85,7 @@ class PreparedWrite:
         targets: Where files go, in turns.
     """
 
-    place: Destination
+    place: TableTarget
     options: WriteOptions
     version: FileVersion
     targets: Sequence[WriteTarget]
@@ -109,7 +110,7 @@ class PreparedWrite:
         data: ReaderLike,
         schema: pa.Schema | None,
         dataset_schema: bytes | Schema | None = None,
-        settling: Settling | None = None,
+        settling: PendingWrites | None = None,
     ) -> tuple[pa.Schema, list[FragmentMetadata]]:
         """Write rows into new fragments; nothing is left if that fails.
 
@@ -138,7 +139,7 @@ class PreparedWrite:
             progress=self.options.progress,
             first_field_id=self.first_field_id,
         ) as writer:
-            for batch in batches:
+            for batch in one_by_one(batches):
                 writer.write(batch)
                 del batch  # else it would be there still while the next one is made
             return found, writer.finish() if settling is None else writer.finish_soon(settling)
@@ -155,7 +156,7 @@ class PreparedWrite:
                 _logger.warning("%s/%s%s was left behind: %s", target.store.root, target.prefix, file.path, error)
 
 
-def _check_there(place: Destination) -> None:
+def _check_there(place: TableTarget) -> None:
     """Check that the dataset still exists before files are written for it, if that costs no request.
 
     Raises:
@@ -176,7 +177,7 @@ def write_mode(given: str | None) -> str:
     return "create" if given is None else given.lower()
 
 
-def prepare(place: Destination, options: WriteOptions) -> PreparedWrite:
+def prepare(place: TableTarget, options: WriteOptions) -> PreparedWrite:
     """Look up what a write is based on, and check it.
 
     Raises:

@@ -14,6 +14,8 @@ from pyroaring import BitMap
 
 from lance_core.schema import schema_to_arrow
 from lance_core.table.fragment import Fragment
+from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.uncommitted_files import UncommittedFiles
 from lance_core.verbs.files.slices import Slices
 from lance_core.verbs.rows.removal import Removal, bitmap_of, each_fragment, remove_rows
 from lance_core.verbs.scan.decided import decide
@@ -21,14 +23,12 @@ from lance_core.verbs.scan.fragment_scan import FragmentScan
 from lance_core.verbs.scan.indexed_scan import Chosen, selected
 from lance_core.verbs.scan.options import ScanOptions
 from lance_core.verbs.scan.row_columns import ROW_ADDRESS
-from lance_core.verbs.version.source import Source
-from lance_core.verbs.version.staged import Staged
 
-__all__ = ["remove_slices"]
+__all__ = ["remove_slices", "rows_in_slices"]
 
 
 def remove_slices(
-    source: Source, slices: Slices | None, files: Staged, others: Mapping[int, BitMap] | None = None
+    source: Snapshot, slices: Slices | None, files: UncommittedFiles, others: Mapping[int, BitMap] | None = None
 ) -> Removal:
     """Find the rows of the slices and write the deletion files that hide those of cut fragments.
 
@@ -44,22 +44,28 @@ def remove_slices(
     return remove_rows(source, _with_others(source, slices, dict(others or {})), files)
 
 
-def _with_others(source: Source, slices: Slices | None, others: dict[int, BitMap]) -> Iterator[tuple[Fragment, BitMap]]:
-    for fragment, rows in _in_slices(source, slices):
+def _with_others(
+    source: Snapshot, slices: Slices | None, others: dict[int, BitMap]
+) -> Iterator[tuple[Fragment, BitMap]]:
+    for fragment, rows in () if slices is None else rows_in_slices(source, slices):
         yield fragment, rows | others.pop(fragment.id, BitMap())
     for fragment_id, rows in others.items():
         yield source.manifest.fragments[source.manifest.fragments.ids.index(fragment_id)], rows
 
 
-def _in_slices(source: Source, slices: Slices | None) -> Iterator[tuple[Fragment, BitMap]]:
-    if slices is not None:
-        columns = ScanOptions(schema=source.manifest.schema.project(slices.columns), with_row_address=True)
-        yield from each_fragment(
-            source, columns, lambda scan: _rows_of(scan, slices), lambda: _chosen(source, slices, columns)
-        )
+def rows_in_slices(source: Snapshot, slices: Slices) -> Iterator[tuple[Fragment, BitMap]]:
+    """The rows that lie in slices, as offsets of rows that are alive, by fragment.
+
+    Raises:
+        SchemaError, InvalidInputError: The slices cannot be told apart in this dataset.
+    """
+    columns = ScanOptions(schema=source.manifest.schema.project(slices.columns), with_row_address=True)
+    yield from each_fragment(
+        source, columns, lambda scan: _rows_of(scan, slices), lambda: _chosen(source, slices, columns)
+    )
 
 
-def _chosen(source: Source, slices: Slices, options: ScanOptions) -> Chosen:
+def _chosen(source: Snapshot, slices: Slices, options: ScanOptions) -> Chosen:
     """The fragments that can hold rows of the slices, and those that hold nothing else."""
     fragments = source.manifest.fragments
     known = decide(source, slices.expression(schema_to_arrow(options.schema)))

@@ -15,9 +15,9 @@ from lance_core.file import FileVersion
 from lance_core.table.fragment import Fragment
 from lance_core.table.paths import Naming
 from lance_core.table.transaction import COMMIT_MESSAGE_KEY, SLICE_NAMES_KEY, SLICES_KEY
+from lance_core.verbs.context.bases import DatasetBasePath
 from lance_core.verbs.files.slices import Slices
-from lance_core.verbs.records.fragments import FragmentMetadata
-from lance_core.verbs.version.bases import DatasetBasePath
+from lance_core.verbs.pylance_types.fragments import FragmentMetadata
 
 __all__ = ["CommitRequest"]
 
@@ -46,6 +46,7 @@ class CommitRequest:
     max_retries: int = 20
     initial_bases: Sequence[DatasetBasePath] = ()
     enable_v2_manifest_paths: bool = True
+    require_empty: bool = False
     first_field_id: int = 0
     """Id of the first field in fragments that bring their own columns."""
 
@@ -58,8 +59,10 @@ class CommitRequest:
         """
         if self.mode not in MODES:
             raise InvalidInputError(f"mode is one of {', '.join(MODES)}, not {self.mode!r}")
-        if (self.mode == "replace") != (self.slices is not None):
-            raise InvalidInputError('slices belong to mode "replace", and it needs them')
+        if self.require_empty and self.mode not in ("append", "replace"):
+            raise InvalidInputError(f'require_empty belongs to mode "append" or "replace", not {self.mode!r}')
+        if (self.mode == "replace" or self.require_empty) != (self.slices is not None):
+            raise InvalidInputError('slices belong to mode "replace" and to require_empty, and these need them')
         if self.slices is not None:
             self.slices.check(self.schema)
         if self.once is not None and self.write_try is not None:

@@ -8,11 +8,12 @@ from typing import TypedDict
 
 import pyarrow as pa
 
+from lance_core.commit import explain_missing
 from lance_core.errors import DatasetExistsError, InvalidInputError, LanceError, OutcomeUnknownError
-from lance_core.store import Settling, canonical_uri
+from lance_core.store import PendingWrites, canonical_uri
 from lance_core.store.memory import MemoryStore
+from lance_core.verbs.context.table_target import TableTarget
 from lance_core.verbs.files.fragment_writer import ReaderLike
-from lance_core.verbs.version.destination import Destination
 from lance_core.verbs.write.commit_fragments import commit_fragments
 from lance_core.verbs.write.prepare import WriteOptions, prepare
 from lance_core.verbs.write.request import CommitRequest
@@ -20,7 +21,7 @@ from lance_core.verbs.write.request import CommitRequest
 __all__ = ["AutoCleanupConfig", "auto_cleanup_keys", "write_dataset"]
 
 
-def write_dataset(data: ReaderLike, schema: pa.Schema | None, place: Destination, options: WriteOptions) -> Destination:
+def write_dataset(data: ReaderLike, schema: pa.Schema | None, place: TableTarget, options: WriteOptions) -> TableTarget:
     """Write rows to a dataset, in one version; see `lance_core.write_dataset`.
 
     Args:
@@ -43,8 +44,13 @@ def write_dataset(data: ReaderLike, schema: pa.Schema | None, place: Destination
     if not is_new and options.mode == "create":
         raise DatasetExistsError(f"Dataset already exists: {canonical_uri(place.uri)}")
     table_config = auto_cleanup_keys(options.auto_cleanup_options if is_new else None)
-    settling = Settling()
-    found, fragments = prepared.write_rows(data, schema, settling=settling)
+    settling = PendingWrites()
+    try:
+        found, fragments = prepared.write_rows(data, schema, settling=settling)
+    except LanceError as error:
+        if place.base is not None:
+            explain_missing(place.store, place.base, error)
+        raise
     request = CommitRequest(
         fragments=fragments,
         schema=found,

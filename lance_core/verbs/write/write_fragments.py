@@ -10,6 +10,10 @@ import pyarrow as pa
 
 from lance_core.arguments import checked
 from lance_core.schema.lance_schema import LanceSchema
+from lance_core.verbs.context.bases import DatasetBasePath
+from lance_core.verbs.context.handle import Handle
+from lance_core.verbs.context.table_target import destination
+from lance_core.verbs.context.unsupported import reject
 from lance_core.verbs.files.fragment_writer import (
     MAX_BYTES_PER_FILE,
     MAX_ROWS_PER_FILE,
@@ -17,13 +21,9 @@ from lance_core.verbs.files.fragment_writer import (
     lance_schema,
 )
 from lance_core.verbs.files.progress import FragmentWriteProgress
-from lance_core.verbs.records.fragments import FragmentMetadata
-from lance_core.verbs.records.operations import LanceOperation
-from lance_core.verbs.records.transactions import Transaction
-from lance_core.verbs.version.bases import DatasetBasePath
-from lance_core.verbs.version.destination import destination
-from lance_core.verbs.version.handle import Handle
-from lance_core.verbs.version.unsupported import refuse
+from lance_core.verbs.pylance_types.fragments import FragmentMetadata
+from lance_core.verbs.pylance_types.operations import LanceOperation
+from lance_core.verbs.pylance_types.transactions import Transaction
 from lance_core.verbs.write.prepare import WriteOptions, prepare, write_mode
 
 __all__ = ["write_fragments"]
@@ -77,7 +77,7 @@ def write_fragments(
         SchemaError: The data does not fit.
     """
     del max_rows_per_group, enable_stable_row_ids
-    refuse("write_fragments", others)
+    reject("write_fragments", others)
     prepared = prepare(
         destination(dataset_uri, storage_options),
         WriteOptions(

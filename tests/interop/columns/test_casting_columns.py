@@ -84,7 +84,7 @@ def test_casts_are_those_of_pylance(tmp_path, source):
     ],
     ids=str,
 )
-def test_casts_that_would_lose_a_part_of_a_value_are_refused(tmp_path, values, target):
+def test_casts_that_would_lose_a_part_of_a_value_are_rejected(tmp_path, values, target):
     dataset = lance_core.write_dataset(pa.table({"k": [1], "x": values}), tmp_path / "t")
     with pytest.raises(InvalidInputError, match="alter_columns"):
         dataset.alter_columns({"path": "x", "data_type": target})

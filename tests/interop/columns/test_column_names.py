@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import lance
@@ -59,3 +60,34 @@ def test_tables_that_have_such_names_are_read(tmp_path: Path, monkeypatch: pytes
     made.delete("`k.x` = 1")
     made.alter_columns({"path": "`k.x`", "name": "k_x"})
     assert made.schema.names == ["k_x", "a`b"]
+
+
+COMMITTED = {
+    "Overwrite": lambda schema, _: lance_core.LanceOperation.Overwrite(schema, []),
+    "Project": lambda schema, _: lance_core.LanceOperation.Project(schema),
+    "Merge": lambda schema, fragments: lance_core.LanceOperation.Merge(fragments, schema),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Passing a pyarrow.Schema to Merge")
+@pytest.mark.parametrize("kind", COMMITTED)
+@pytest.mark.parametrize("name", [*NAMES, "", "id"])
+def test_schemas_that_are_committed_are_checked(tmp_path: Path, kind: str, name: str) -> None:
+    made = lance_core.write_dataset(pa.table({"id": [1]}), tmp_path / "t")
+    schema = pa.schema([pa.field("id", pa.int64()), pa.field(name, pa.int64())])
+    fragments = [fragment.metadata for fragment in made.get_fragments()]
+    with pytest.raises(SchemaError, match=f"{REJECTED}|empty name|occurs twice"):
+        lance_core.LanceDataset.commit(made.uri, COMMITTED[kind](schema, fragments), read_version=1)
+    if kind == "Overwrite":
+        with pytest.raises(SchemaError):
+            lance_core.LanceDataset.commit(tmp_path / "new", COMMITTED[kind](schema, []))
+    assert made.latest_version == 1
+
+
+def test_columns_that_have_such_names_may_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as earlier:
+        earlier.setattr(fragment_writer, "check_column_name", lambda _: None)
+        made = lance_core.write_dataset(pa.table({"a`b": [1], "c": [2]}), tmp_path / "t")
+    kept = made.lance_schema.record
+    operation = lance_core.LanceOperation.Project(lance_core.schema.LanceSchema(replace(kept, fields=kept.fields[:1])))
+    assert lance_core.LanceDataset.commit(made.uri, operation, read_version=1).schema.names == ["a`b"]

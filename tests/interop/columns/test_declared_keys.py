@@ -6,7 +6,7 @@ import pytest
 
 import lance_core
 from lance_core.errors import LanceError
-from tests.interop.wire import edit_latest, latest_message, latest_transaction
+from tests.interop.format.wire import edit_latest, latest_message, latest_transaction
 
 PRIMARY = "lance-schema:unenforced-primary-key"
 PRIMARY_POSITION = f"{PRIMARY}:position"
@@ -119,7 +119,7 @@ def test_set_in_field_metadata_as_pylance_does(tmp_path, steps):
     ],
     ids=str,
 )
-def test_a_key_that_cannot_tell_rows_apart_is_refused(tmp_path, schema):
+def test_a_key_that_cannot_tell_rows_apart_is_rejected(tmp_path, schema):
     empty = schema.empty_table()
     for library in (lance, lance_core):
         with pytest.raises((OSError, LanceError), match="Primary key column"):
@@ -221,7 +221,7 @@ def test_branches_and_clones_keep_the_keys(tmp_path):
         assert marks(latest_message(tmp_path / name).fields) == before
 
 
-def test_a_nullable_column_of_the_key_is_refused_later_too(tmp_path):
+def test_a_nullable_column_of_the_key_is_rejected_later_too(tmp_path):
     for library in (lance, lance_core):
         uri = str(tmp_path / library.__name__)
         dataset = library.write_dataset(table({PRIMARY: "true"}), uri)

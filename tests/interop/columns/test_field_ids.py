@@ -9,10 +9,10 @@ import pytest
 
 import lance_core
 from lance_core.errors import InvalidInputError, LanceError
-from tests.interop.wire import edit_latest, edit_manifest, latest_message, latest_transaction, manifest_paths
+from tests.interop.format.wire import edit_latest, edit_manifest, latest_message, latest_transaction, manifest_paths
 
 NO_REUSE = 32768
-REFUSED = (OSError, ValueError, LanceError)
+REJECTED = (OSError, ValueError, LanceError)
 BOTH = pytest.mark.parametrize("library", [lance, lance_core])
 
 
@@ -40,16 +40,16 @@ def activate(uri, version, mark=7):
 @BOTH
 def test_the_flag_and_the_mark_stand_together(uri, library):
     edit_latest(uri, lambda message: setattr(message, "writer_feature_flags", NO_REUSE))
-    with pytest.raises(REFUSED):
+    with pytest.raises(REJECTED):
         library.dataset(uri)
-    with pytest.raises(REFUSED):
+    with pytest.raises(REJECTED):
         library.dataset(uri, version=2).restore()
-    with pytest.raises(REFUSED):
+    with pytest.raises(REJECTED):
         library.dataset(uri, version=2).cleanup_old_versions(timedelta(microseconds=1))
     edit_latest(uri, lambda message: setattr(message, "max_allocated_field_id", 7))
     assert library.dataset(uri).count_rows() == 3
     edit_latest(uri, lambda message: setattr(message, "writer_feature_flags", 0))
-    with pytest.raises(REFUSED):
+    with pytest.raises(REJECTED):
         library.dataset(uri)
 
 
@@ -181,7 +181,7 @@ def test_ids_are_numbered_from_the_mark_as_pylance_does(tmp_path, verb, storage_
 def test_no_version_from_before_the_mark_is_restored(uri, library):
     for version in (2, 3):
         activate(uri, version)
-    with pytest.raises(REFUSED, match="Cannot restore version 1"):
+    with pytest.raises(REJECTED, match="Cannot restore version 1"):
         library.dataset(uri, version=1).restore()
     assert latest_message(uri).version == 3
 
@@ -225,12 +225,12 @@ def test_files_of_other_ids_overwrite_nothing(tmp_path, library, ids, mark):
     for value in range(3):
         lance.write_dataset(pa.table({"a": [value]}), uri, mode="append" if value else "create")
     activate(uri, 3, mark)
-    with pytest.raises(REFUSED, match=r"field IDs|field ids?"):
+    with pytest.raises(REJECTED, match=r"field IDs|field ids?"):
         _own_overwrite(library, uri, change)
     assert latest_message(uri).version == 3
 
 
-def test_changes_that_would_use_an_id_again_are_refused(uri):
+def test_changes_that_would_use_an_id_again_are_rejected(uri):
     lance_core.dataset(uri).alter_columns({"path": "a", "name": "z"})
     for version in (2, 3, 4):
         activate(uri, version)

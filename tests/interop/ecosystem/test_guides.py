@@ -136,7 +136,7 @@ class TestReadAndWrite:
             "CAST(label AS string) = '30'": 1,
         }.items():
             assert dataset.count_rows(sql) == count, sql
-            if "IN [" not in sql:  # pylance's guide shows it, its parser refuses it
+            if "IN [" not in sql:  # pylance's guide shows it, its parser rejects it
                 assert other.count_rows(sql) == count, sql
 
     def test_compaction(self, uri):

@@ -9,7 +9,7 @@ A field of the wire that is not in here fails `test_survival`.
 
 KEPT, SET, NO = "kept", "set", "no"
 
-REFUSED = (NO, "what has it is refused by name when the fragment is read")
+REJECTED = (NO, "what has it is rejected by name when the fragment is read")
 
 MANIFEST = {
     "fields": (KEPT, ""),
@@ -20,7 +20,7 @@ MANIFEST = {
     "index_section": (SET, "a position in the file"),
     "timestamp": (SET, "the time of the commit"),
     "tag": (SET, "the transaction's, which is empty"),
-    "reader_feature_flags": (SET, "worked out from what the version holds; unknown ones are refused"),
+    "reader_feature_flags": (SET, "worked out from what the version holds; unknown ones are rejected"),
     "writer_feature_flags": (SET, "the same"),
     "max_fragment_id": (KEPT, "never lowered"),
     "transaction_file": (SET, "the file of the commit"),
@@ -32,7 +32,7 @@ MANIFEST = {
     "table_metadata": (KEPT, ""),
     "branch": (KEPT, ""),
     "transaction_section_deprecated": (SET, "a position in the file, written as transaction_section"),
-    "fragment_tree": (NO, "refused: fragments may stand in it alone"),
+    "fragment_tree": (NO, "rejected: fragments may stand in it alone"),
     "transaction_section": (SET, "a position in the file"),
     "max_allocated_field_id": (KEPT, "never lowered"),
     "clustering": (NO, "of a format to come; pylance 14.0.2 does not inherit it either"),
@@ -73,7 +73,7 @@ DATA_FRAGMENT = {
             "spilled_created_at_versions",
             "overlays",
         ),
-        REFUSED,
+        REJECTED,
     ),
 }
 DATA_FILE = dict.fromkeys(

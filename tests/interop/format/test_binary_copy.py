@@ -110,7 +110,7 @@ def test_output_is_cut_at_rows_within_pages(tmp_path):
     assert lance.dataset(path).to_table().sort_by("id").equals(expected)
 
 
-def test_what_cannot_be_copied_is_refused_when_forced_and_decoded_otherwise(tmp_path):
+def test_what_cannot_be_copied_is_rejected_when_forced_and_decoded_otherwise(tmp_path):
     path = str(tmp_path / "t")
     expected = write(path, [100, 100], version="2.1").to_table()
     dataset = lance_core.dataset(path)

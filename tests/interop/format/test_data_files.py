@@ -307,8 +307,8 @@ def test_structs_without_fields_beside_others(tmp_path, version):
     ],
     ids=str,
 )
-def test_types_that_the_reference_library_cannot_hold_are_refused(tmp_path, version, kind):
-    """It panics, writes what it cannot read, or refuses them."""
+def test_types_that_the_reference_library_cannot_hold_are_rejected(tmp_path, version, kind):
+    """It panics, writes what it cannot read, or rejects them."""
     table = pa.table({"c": pa.nulls(3, kind)})
     with pytest.raises(UnsupportedError, match=r"(column|field) 'c'"):
         write_ours(tmp_path, table, version)
@@ -344,7 +344,7 @@ def test_booleans_after_more_empty_lists_than_a_chunk_can_have(tmp_path, version
     array = pa.array(lists, kind) if rows == "many rows" else pa.array([lists], pa.list_(kind))
     table = pa.table({"c": array})
     if rows == "one row" and value == [True] * 3:
-        # pylance refuses them, too.
+        # pylance rejects them, too.
         with pytest.raises(UnsupportedError, match="one row has too many null or empty lists"):
             write_ours(tmp_path, table, version)
         return

@@ -9,7 +9,7 @@ import lance_core
 from lance_core.errors import InvalidInputError
 from lance_core.file import DataFileReader
 from lance_core.store import open_store
-from tests.interop.test_data_files import read_ours, write_ours
+from tests.interop.format.test_data_files import read_ours, write_ours
 
 ROWS = 20_000
 RNG = np.random.default_rng(0)
@@ -222,7 +222,7 @@ def test_the_layout_of_a_top_level_field_holds_for_the_leaves_below(tmp_path):
 
 @pytest.mark.parametrize(("key", "value"), IMPOSSIBLE, ids=str)
 @pytest.mark.parametrize("version", ["legacy", "2.0", "2.2"])
-def test_what_is_not_possible_is_refused_before_anything_is_written(tmp_path, key, value, version):
+def test_what_is_not_possible_is_rejected_before_anything_is_written(tmp_path, key, value, version):
     inner = pa.field("inner", pa.string(), metadata=keys_of({key: value}))
     table = pa.table({"c": pa.array([{"inner": "a"}], pa.struct([inner]))})
     with pytest.raises(InvalidInputError, match=f"field 'inner': lance-encoding:{key} is '{value}'; possible is "):

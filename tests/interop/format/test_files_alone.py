@@ -121,7 +121,7 @@ def test_a_session_opens_lists_and_moves_files(tmp_path):
     assert not (tmp_path / "no").exists()
 
 
-def test_what_is_not_possible_is_refused(tmp_path):
+def test_what_is_not_possible_is_rejected(tmp_path):
     session = ours.LanceFileSession(tmp_path)
     with pytest.raises(InvalidInputError, match="no path below"):
         session.open_reader("../other.lance")

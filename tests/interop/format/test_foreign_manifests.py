@@ -1,4 +1,4 @@
-"""Manifests with what other tools may write: refused or kept wherever pylance does so."""
+"""Manifests with what other tools may write: rejected or kept wherever pylance does so."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -12,7 +12,7 @@ from click.testing import CliRunner
 import lance_core
 from lance_core.cli.app import cli
 from lance_core.errors import IncompatibleConflictError, InvalidInputError, LanceError, UnsupportedError
-from tests.interop.wire import (
+from tests.interop.format.wire import (
     edit_latest,
     edit_manifest,
     latest_message,
@@ -22,7 +22,7 @@ from tests.interop.wire import (
 
 UNKNOWN = 1 << 20
 NO_REUSE = 32768
-REFUSED = (OSError, ValueError, LanceError)
+REJECTED = (OSError, ValueError, LanceError)
 BOTH = pytest.mark.parametrize("library", [lance, lance_core])
 
 
@@ -60,15 +60,15 @@ def _external(fragment):
 @BOTH
 @pytest.mark.parametrize("change", [_none, _external])
 @pytest.mark.parametrize("position", [0, 1])
-def test_stable_row_ids_that_are_not_in_the_manifest_are_refused(tmp_path, library, change, position):
+def test_stable_row_ids_that_are_not_in_the_manifest_are_rejected(tmp_path, library, change, position):
     uri = str(tmp_path / "t")
     lance.write_dataset(rows(1, 2), uri, enable_stable_row_ids=True)
     lance.write_dataset(rows(3), uri, mode="append")
     edit_latest(uri, lambda message: change(message.fragments[position]))
     before = files_below(uri)
-    with pytest.raises(REFUSED, match=r"row ids|row_ids"):
+    with pytest.raises(REJECTED, match=r"row ids|row_ids"):
         library.dataset(uri).to_table(with_row_id=True)
-    with pytest.raises(REFUSED, match=r"row ids|row_ids"):
+    with pytest.raises(REJECTED, match=r"row ids|row_ids"):
         library.write_dataset(rows(4), uri, mode="append")
     if library is lance_core:
         assert files_below(uri) == before
@@ -104,7 +104,7 @@ USES = {
 def test_a_version_with_an_unknown_writer_flag_is_no_source_of_a_write(uri, library, version, use):
     flag(uri, version)
     before = files_below(uri)
-    with pytest.raises(REFUSED, match=r"(?s)written by this version of .*Flags: 1048576"):
+    with pytest.raises(REJECTED, match=r"(?s)written by this version of .*Flags: 1048576"):
         USES[use](library, uri, version)
     if library is lance_core:
         assert files_below(uri) == before
@@ -112,7 +112,7 @@ def test_a_version_with_an_unknown_writer_flag_is_no_source_of_a_write(uri, libr
     assert library.dataset(uri, version=version).to_table().num_rows == version + 2
 
 
-def test_verbs_that_change_a_version_with_an_unknown_writer_flag_are_refused(uri):
+def test_verbs_that_change_a_version_with_an_unknown_writer_flag_are_rejected(uri):
     flag(uri, 3)
     dataset = lance_core.dataset(uri)
     for change in (
@@ -200,9 +200,9 @@ def test_a_version_with_unknown_reader_flags_is_listed_without_counters(uri):
     assert dataset.read_transaction(2).uuid == lance.dataset(uri).read_transaction(2).uuid
     assert dataset.find_transaction("who", "nobody") is None
     for library in (lance, lance_core):
-        with pytest.raises(REFUSED, match="1048576"):
+        with pytest.raises(REJECTED, match="1048576"):
             library.dataset(uri, version=2)
-        with pytest.raises(REFUSED, match="1048576"):
+        with pytest.raises(REJECTED, match="1048576"):
             library.write_dataset(rows(1), library.dataset(uri, version=1), mode="append")
 
 
@@ -228,7 +228,7 @@ def test_schema_metadata_that_is_no_text_is_shown_as_well_as_it_can_be_and_kept(
     assert ours.update_schema_metadata({"bin": None}) == {"k": "v"}
 
 
-# What is refused leaves nothing behind.
+# What is rejected leaves nothing behind.
 
 
 def _conflicting(message):
@@ -237,7 +237,7 @@ def _conflicting(message):
     message.transaction_file = ""
 
 
-def test_a_refused_append_leaves_no_data_file(uri):
+def test_a_rejected_append_leaves_no_data_file(uri):
     stale = lance_core.dataset(uri, version=2)
     edit_latest(uri, _conflicting)
     before = files_below(uri)
@@ -253,7 +253,7 @@ def test_a_refused_append_leaves_no_data_file(uri):
     assert files_below(uri) == before
 
 
-def test_a_refused_creation_leaves_nothing(tmp_path):
+def test_a_rejected_creation_leaves_nothing(tmp_path):
     target = tmp_path / "new"
     with pytest.raises(InvalidInputError, match="auto_cleanup_options"):
         lance_core.write_dataset(rows(1), target, auto_cleanup_options={"every": 2})

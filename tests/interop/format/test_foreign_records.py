@@ -12,7 +12,7 @@ import lance_core
 from lance_core._proto import transaction_pb2
 from lance_core.errors import CorruptFileError, IncompatibleConflictError
 from lance_core.maintenance.verify import verify
-from tests.interop.wire import edit_latest, latest_message
+from tests.interop.format.wire import edit_latest, latest_message
 
 ROWS = pa.table({"a": [1, 2], "b": [3, 4]})
 
@@ -38,7 +38,7 @@ def with_columns(uri, *, fields=None, columns=None):
         ([0], "1 columns for 2"),
     ],
 )
-def test_column_indices_that_cannot_be_meant_are_refused_by_name(tmp_path, columns, message, storage_version):
+def test_column_indices_that_cannot_be_meant_are_rejected_by_name(tmp_path, columns, message, storage_version):
     uri = str(tmp_path)
     lance.write_dataset(ROWS, uri, data_storage_version=storage_version)
     with_columns(uri, columns=columns)
@@ -79,7 +79,7 @@ def test_the_first_format_has_columns_by_place_whatever_the_indices_say(tmp_path
         assert verify(lance_core.dataset(uri)) == []
 
 
-def test_no_column_is_null_in_the_second_format_and_refused_later(tmp_path):
+def test_no_column_is_null_in_the_second_format_and_rejected_later(tmp_path):
     for version in ("2.0", "2.2"):
         uri = str(tmp_path / version)
         lance.write_dataset(ROWS, uri, data_storage_version=version)

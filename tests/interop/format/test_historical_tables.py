@@ -29,7 +29,7 @@ SOUND = [
 REPAIRABLE = ["migrated_from_v0.7.5", "corrupt_schema", "bad_index_fragment_bitmap"]
 CHANGEABLE = [*EMPTY, *SOUND, *REPAIRABLE]
 REPAIR_FIRST = ["wrong_data_version_can_fix", "corrupt_schema"]
-"""What pylance spoils, or refuses to change, unless it has repaired it by a commit that changes nothing."""
+"""What pylance spoils, or rejects to change, unless it has repaired it by a commit that changes nothing."""
 
 LIBRARIES = {"ours": lance_core, "pylance": lance}
 

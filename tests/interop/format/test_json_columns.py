@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 import lance_core
-from lance_core.encoding.jsonb import decoded, encoded, json_texts, jsonb_array
 from lance_core.errors import CorruptFileError, InvalidInputError, LanceError, SchemaError, UnsupportedError
+from lance_core.schema.jsonb import decoded, encoded, json_texts, jsonb_array
 
 VALUES = [
     json.dumps({
@@ -159,7 +159,7 @@ def test_what_is_no_json(tmp_path, text):
     assert not list((tmp_path / "t").rglob("*.lance"))
 
 
-def test_json_inside_of_other_types_is_refused(tmp_path):
+def test_json_inside_of_other_types_is_rejected(tmp_path):
     inside = pa.StructArray.from_arrays([pa.array(["{}"], pa.json_())], names=["j"])
     with pytest.raises(UnsupportedError, match=r"'s\.j'.*whole columns"):
         lance_core.write_dataset(pa.table({"s": inside}), tmp_path / "t")

@@ -55,7 +55,7 @@ def test_we_append_to_what_pylance_wrote(tmp_path):
         assert values(library.dataset(tmp_path).to_table()) == expected
 
 
-def test_new_values_in_an_append_are_refused_as_pylance_refuses_them(tmp_path):
+def test_new_values_in_an_append_are_rejected_as_pylance_rejects_them(tmp_path):
     lance_core.write_dataset(rows(0, 100), tmp_path, data_storage_version="legacy")
     with pytest.raises(OSError, match="dictionary"):
         lance.write_dataset(rows(90, 100), tmp_path, mode="append", data_storage_version="legacy")

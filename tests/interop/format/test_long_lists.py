@@ -51,7 +51,7 @@ def test_versions_are_those_of_pylance(table: Path) -> None:
     assert ours.get_version() == ours.versions()[-1]
 
 
-def test_a_manifest_that_holds_another_version_is_refused(table: Path) -> None:
+def test_a_manifest_that_holds_another_version_is_rejected(table: Path) -> None:
     names = sorted((table / "_versions").glob("*.manifest"))
     names[0].write_bytes(names[1].read_bytes())
     with pytest.raises(lance_core.errors.CorruptFileError, match="holds version"):

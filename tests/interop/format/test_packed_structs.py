@@ -6,8 +6,8 @@ import pytest
 from lance.file import LanceFileReader, LanceFileWriter
 
 import lance_core
-from lance_core.errors import SchemaError, UnsupportedError
-from tests.interop.test_data_files import read_ours, write_ours
+from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
+from tests.interop.format.test_data_files import read_ours, write_ours
 
 ROWS = 3000
 METADATA = {"lance-encoding:packed": "true"}
@@ -81,7 +81,7 @@ def test_packed_structs_that_are_null(tmp_path, name, version):
 
 
 @pytest.mark.parametrize(("name", "version"), IMPOSSIBLE)
-def test_what_cannot_be_packed_is_refused_before_anything_is_written(tmp_path, name, version):
+def test_what_cannot_be_packed_is_rejected_before_anything_is_written(tmp_path, name, version):
     table = packed({**LISTS, **STRINGS, **NEVER}[name])
     with pytest.raises(UnsupportedError, match=f"field 'c': its field 'value' .*cannot be packed in a {version} file"):
         lance_core.write_dataset(table, str(tmp_path / "t"), data_storage_version=version)
@@ -90,7 +90,7 @@ def test_what_cannot_be_packed_is_refused_before_anything_is_written(tmp_path, n
 
 @pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
 @pytest.mark.parametrize("has_null_structs", [False, True])
-def test_fields_that_are_null_are_refused(tmp_path, version, has_null_structs):
+def test_fields_that_are_null_are_rejected(tmp_path, version, has_null_structs):
     """Only the structs can be null, and what is below a null struct does not count."""
     values = pa.array([None if i in (0, 5) else i for i in range(ROWS)], pa.int32())
     mask = pa.array([i == 0 for i in range(ROWS)]) if has_null_structs else None
@@ -112,3 +112,26 @@ def test_packed_structs_in_lists(tmp_path, version):
     write_ours(tmp_path, expected, version)
     assert LanceFileReader(str(tmp_path / "ours.lance")).read_all().to_table().to_pylist() == expected.to_pylist()
     assert read_ours(tmp_path, "ours.lance").to_pylist() == expected.to_pylist()
+
+
+@pytest.mark.parametrize("mode", ["try_binary_copy", "force_binary_copy", "reencode"])
+@pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
+@pytest.mark.parametrize(("written", "declared"), [(True, None), (None, "true")])
+def test_compaction_loses_no_struct_that_is_packed_in_the_files_or_in_the_schema_alone(
+    tmp_path, written, declared, version, mode
+):
+    """As pylance 0.33 to 0.37 wrote them, which did not know the key, or after a change of the column's metadata."""
+    uri = str(tmp_path / "t")
+    kind = pa.struct({"a": pa.int32(), "b": pa.int32()})
+    rows = pa.array([{"a": i, "b": i + 1} for i in range(2 * ROWS)], kind)
+    schema = pa.schema([pa.field("id", pa.int64()), pa.field("c", kind, metadata=METADATA if written else None)])
+    table = pa.table([pa.array(range(2 * ROWS)), rows], schema=schema)
+    lance_core.write_dataset(table, uri, data_storage_version=version, max_rows_per_file=ROWS)
+    lance_core.dataset(uri).update_field_metadata({"c": {"lance-encoding:packed": declared}})
+    before = lance_core.dataset(uri).version
+    with pytest.raises((InvalidInputError, UnsupportedError), match=r"column 'c|column 'a'|of 'c', "):
+        lance_core.dataset(uri).optimize.compact_files(compaction_mode=mode)
+    assert lance_core.dataset(uri).version == before
+    lance_core.dataset(uri).update_field_metadata({"c": {"lance-encoding:packed": "true" if written else None}})
+    lance_core.dataset(uri).optimize.compact_files(compaction_mode=mode if version != "2.0" else None)
+    assert lance_core.dataset(uri).to_table() == table

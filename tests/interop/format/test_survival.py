@@ -12,11 +12,11 @@ from google.protobuf.descriptor import FieldDescriptor
 import lance_core
 from lance_core._proto import file_pb2, table_pb2, transaction_pb2
 from lance_core.errors import UnsupportedError
-from lance_core.table.manifest import message_range, section_at
+from lance_core.table.manifest.manifest import message_range, section_at
 from lance_core.table.transaction import Transaction
-from tests.interop import survival_rows as rows
-from tests.interop.survival_rows import KEPT, NO, SET
-from tests.interop.wire import edit_latest, latest_message, manifest_paths
+from tests.interop.format import survival_rows as rows
+from tests.interop.format.survival_rows import KEPT, NO, SET
+from tests.interop.format.wire import edit_latest, latest_message, manifest_paths
 
 MESSAGES = {
     table_pb2.Manifest: rows.MANIFEST,
@@ -302,7 +302,7 @@ def _lost_indices(before, after, verb):
                 yield "IndexMetadata", field
 
 
-def test_a_manifest_whose_fragments_stand_in_a_tree_is_refused(tmp_path):
+def test_a_manifest_whose_fragments_stand_in_a_tree_is_rejected(tmp_path):
     lance.write_dataset(pa.table({"a": [1]}), tmp_path)
     edit_latest(tmp_path, lambda message: setattr(message, "fragment_tree", b"\x0a\x00"))
     with pytest.raises(UnsupportedError, match="fragment tree"):

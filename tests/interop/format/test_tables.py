@@ -16,7 +16,7 @@ from lance_core.errors import (
     UnsupportedError,
     VersionNotFoundError,
 )
-from tests.interop.wire import latest_message
+from tests.interop.format.wire import latest_message
 
 COLUMNS = pa.table({
     "id": pa.array(range(300), pa.int64()),
@@ -125,7 +125,7 @@ def test_nested_projection_and_take(tmp_path):
         assert mine.count_rows() == other.count_rows()
 
 
-def test_refusals_change_nothing(tmp_path):
+def test_rejections_change_nothing(tmp_path):
     uri = tmp_path / "t"
     with pytest.raises(DatasetNotFoundError):
         lance_core.dataset(uri)

@@ -4,7 +4,7 @@ import struct
 from pathlib import Path
 
 from lance_core._proto import table_pb2, transaction_pb2
-from lance_core.table.manifest import message_range
+from lance_core.table.manifest.manifest import message_range
 
 
 def manifest_paths(root) -> list[Path]:

@@ -24,9 +24,9 @@ from lance_core.errors import (
     SchemaError,
     UnsupportedError,
 )
-from lance_core.index import bitmap, btree
-from lance_core.index.kinds import KINDS as CONTENTS
-from lance_core.index.kinds import Target
+from lance_core.index.kinds import bitmap, btree
+from lance_core.index.kinds.registry import KINDS as CONTENTS
+from lance_core.index.kinds.registry import Target
 from lance_core.maintenance.verify import verify
 from lance_core.table import Transaction
 from lance_core.table.index import IndexMetadata
@@ -246,7 +246,7 @@ def test_only_new_fragments_are_read_to_refresh(tmp_path):
 def test_every_type(tmp_path, name, index):
     kind, make = VALUES[name]
     if index == "BLOOMFILTER" and name in ("bool", "duration", "decimal128", "decimal256"):
-        pytest.skip("pylance refuses it too")
+        pytest.skip("pylance rejects it too")
     values = [None if i % 9 == 0 else make(i) for i in range(50)]
     table = pa.table({"id": range(50), "v": pa.array(values, kind)})
     uris = [str(tmp_path / who) for who in ("ours", "theirs")]

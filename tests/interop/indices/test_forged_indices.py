@@ -14,6 +14,7 @@ import pytest
 import lance_core
 from lance_core import LanceOperation
 from lance_core.file.lance_file import LanceFileReader, LanceFileWriter
+from lance_core.maintenance.verify import verify
 
 FILTERS = {
     "p": ("p = 'd3'", "p IS NULL", "p IN ('d1', 'd36')", "p != 'd3'", "p > 'd30'", "NOT (p = 'd3')"),
@@ -49,6 +50,35 @@ def check(uri: str, column: str, *, warned: bool) -> None:
         assert found == dataset.scanner(filter=text, use_scalar_index=False).to_table(), text
         assert count == found.num_rows
         assert warned or not given, [str(one.message) for one in given]
+
+
+def renamed_lengths(table: pa.Table) -> pa.Table:
+    return table.rename_columns([{"zone_length": "zone_size"}.get(name, name) for name in table.column_names])
+
+
+@pytest.mark.filterwarnings("ignore:index .* is left aside:UserWarning")
+@pytest.mark.parametrize("way_out", ["optimize_indices", "create_scalar_index"])
+def test_a_zone_map_of_pylance_0_34_is_left_aside_named_and_made_anew(tmp_path, way_out):
+    uri = str(tmp_path / "t")
+    lance.write_dataset(rows(0, 600), uri, max_rows_per_file=200)
+    lance.dataset(uri).create_scalar_index("p", "ZONEMAP", name="p_idx")
+    forge(uri, "zonemap.lance", renamed_lengths, {"zonemap_size": "8192"})
+    check(uri, "p", warned=True)
+    with pytest.warns(UserWarning, match="zone map of pylance 0.34 or 0.35"):
+        lance_core.dataset(uri).to_table(filter="p = 'd3'")
+    (problem,) = verify(lance_core.dataset(uri))
+    assert "cannot be used: a zone map of pylance 0.34 or 0.35" in problem.message
+    with pytest.raises(Exception, match="missing 'zone_length' column"):
+        lance.dataset(uri).to_table(filter="p = 'd3'")
+
+    if way_out == "optimize_indices":
+        lance_core.dataset(uri).optimize.optimize_indices()
+    else:
+        lance_core.dataset(uri).create_scalar_index("p", "ZONEMAP", name="p_idx", replace=True)
+    check(uri, "p", warned=False)
+    assert verify(lance_core.dataset(uri)) == []
+    expected = lance_core.dataset(uri).to_table(filter="p = 'd3'")
+    assert lance.dataset(uri).to_table(filter="p = 'd3'") == expected
 
 
 @pytest.mark.parametrize("stable", [False, True])

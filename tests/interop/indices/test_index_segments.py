@@ -193,7 +193,7 @@ def test_values_that_were_rewritten_in_place_are_not_covered(dataset):
         (lambda d, p: d.commit_existing_index_segments("i", "name", [p(0)]), InvalidInputError, "are on column 'id'"),
     ],
 )
-def test_what_cannot_be_is_refused_by_name(dataset, call, error, match):
+def test_what_cannot_be_is_rejected_by_name(dataset, call, error, match):
     def part(fragment: int, kind: str = "BTREE"):
         return dataset.create_index_uncommitted("id", kind, fragment_ids=[fragment])
 

@@ -362,7 +362,7 @@ def test_rate_and_concurrency(tmp_path, monkeypatch):
     [{"retain_versions": 0}, {"versions": []}, {"delete_rate_limit": 0}, {"delete_concurrency": 0}],
     ids=str,
 )
-def test_senseless_arguments_are_refused(tmp_path, arguments):
+def test_senseless_arguments_are_rejected(tmp_path, arguments):
     lance.write_dataset(numbers(0), tmp_path / "t")
     with pytest.raises((OSError, ValueError)):
         lance.dataset(tmp_path / "t").cleanup_old_versions(**arguments)

@@ -14,7 +14,7 @@ from lance.dataset import DatasetOptimizer as PylanceOptimizer
 
 import lance_core
 import lance_core.fragment
-from lance_core.dataset.upkeep import CleanupSelectors
+from lance_core.dataset.maintenance import CleanupSelectors
 from lance_core.errors import InvalidInputError, RetryableConflictError, UnsupportedError
 from lance_core.maintenance import compact
 from lance_core.maintenance.optimizer import DatasetOptimizer
@@ -422,7 +422,7 @@ def test_deferred_remapping_in_steps(tmp_path):
     assert dataset.to_table(filter="id IN (5, 305)", columns=["id"]).num_rows == 2
 
 
-def test_deferred_remapping_is_refused_with_stable_row_ids(tmp_path):
+def test_deferred_remapping_is_rejected_with_stable_row_ids(tmp_path):
     write(str(tmp_path / "t"), [5, 5], enable_stable_row_ids=True)
     with pytest.raises(UnsupportedError, match="defer_index_remap"):
         lance_core.dataset(tmp_path / "t").optimize.compact_files(defer_index_remap=True)

@@ -94,7 +94,7 @@ def test_the_table_configuration_holds_defaults(tmp_path):
         ({"max_source_fragments": 0}, "max_source_fragments must be greater than 0"),
     ],
 )
-def test_what_cannot_be_used_is_refused_as_by_pylance(tmp_path, options, message):
+def test_what_cannot_be_used_is_rejected_as_by_pylance(tmp_path, options, message):
     dataset = lance.write_dataset(pa.table({"a": [1]}), tmp_path / "t")
     with pytest.raises((ValueError, OSError), match=message):
         lance.optimize.Compaction.plan(dataset, options)

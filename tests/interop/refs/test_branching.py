@@ -11,7 +11,7 @@ import pytest
 import lance_core
 from lance_core.errors import DatasetExistsError, InvalidInputError, VersionNotFoundError
 from lance_core.store.local import LocalStore
-from tests.interop.wire import edit_manifest, manifest_paths
+from tests.interop.format.wire import edit_manifest, manifest_paths
 
 LIBRARIES = {"ours": lance_core, "theirs": lance}
 
@@ -73,7 +73,7 @@ class TestTags:
         tags.delete("t")
         assert other.dataset(uri).tags.list() == {}
 
-    def test_what_is_refused(self, uri):
+    def test_what_is_rejected(self, uri):
         tags = lance_core.dataset(uri).tags
         tags.create("t", 1)
         for call, error in (
@@ -203,7 +203,7 @@ class TestBranches:
         with pytest.raises(VersionNotFoundError):
             dataset.branches.delete("b")
 
-    def test_what_is_refused(self, uri):
+    def test_what_is_rejected(self, uri):
         dataset = lance_core.dataset(uri)
         dataset.create_branch("b")
         for name in ("main", "b", "ä", "a//b", "a..b", "x.lock", "/x", ""):
@@ -357,7 +357,7 @@ class TestBases:
         assert rows(seen) == [0, 1, 2, 3]
         assert not (tmp_path / "new" / "data").exists() or not list((tmp_path / "new" / "data").iterdir())
 
-    def test_what_is_refused(self, uri, tmp_path):
+    def test_what_is_rejected(self, uri, tmp_path):
         dataset = lance_core.dataset(uri)
         base = lance_core.DatasetBasePath(str(tmp_path / "b"), name="b")
         dataset.add_bases([base])

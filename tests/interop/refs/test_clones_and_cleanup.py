@@ -81,12 +81,12 @@ def test_a_clone_that_is_not_made_leaves_no_tag(source, tmp_path):
 def test_a_source_that_cannot_be_written_to_is_warned_of(source, tmp_path, monkeypatch):
     put = LocalStore.put_if_absent
 
-    def refused(self, key, data, **options):
+    def rejected(self, key, data, **options):
         if key.startswith("_refs/"):
             raise StoreError("read-only file system")
         return put(self, key, data, **options)
 
-    monkeypatch.setattr(LocalStore, "put_if_absent", refused)
+    monkeypatch.setattr(LocalStore, "put_if_absent", rejected)
     with pytest.warns(UserWarning, match="deep_clone"):
         source.shallow_clone(tmp_path / "clone", 2)
     assert ids(tmp_path / "clone") == [1, 2, 3]

@@ -376,7 +376,7 @@ class TestMovedMain:
         main.branches.promote("work")
         assert rows(lance_core.dataset(uri)) == expected
 
-    def test_another_schema_is_refused(self, uri, maker):
+    def test_another_schema_is_rejected(self, uri, maker):
         lance_core.dataset(uri).create_branch("work")
         open_branch(maker, uri).add_columns({"more": "n + 1"})
         version = lance_core.dataset(uri).version
@@ -572,7 +572,7 @@ class TestRandomBranches:
         assert rows(lance.dataset(uri)) == expected
 
     @pytest.mark.parametrize("seed", range(6))
-    def test_a_moved_main_is_merged_or_refused(self, tmp_path, seed):
+    def test_a_moved_main_is_merged_or_rejected(self, tmp_path, seed):
         rng = random.Random(100 + seed)
         uri = new_table(tmp_path, rng)
         lance_core.dataset(uri).create_branch("work")

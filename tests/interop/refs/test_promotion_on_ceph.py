@@ -6,8 +6,8 @@ from tests.faults.test_promotion_faults import (
     test_one_that_dies_anywhere_is_run_again_and_lands_once,  # noqa: F401 - run here once more
     test_processes_that_promote_at_the_same_time,  # noqa: F401 - the same
 )
-from tests.interop.test_promotion import TestOnS3  # noqa: F401 - the same
-from tests.interop.test_random_promotions import test_promotions_on_object_storage  # noqa: F401 - the same
+from tests.interop.refs.test_promotion import TestOnS3  # noqa: F401 - the same
+from tests.interop.refs.test_random_promotions import test_promotions_on_object_storage  # noqa: F401 - the same
 
 pytestmark = pytest.mark.ceph
 

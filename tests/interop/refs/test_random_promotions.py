@@ -1,4 +1,4 @@
-"""Any verbs of either library on a branch and on its parent: a promotion merges both row by row, or refuses.
+"""Any verbs of either library on a branch and on its parent: a promotion merges both row by row, or rejects.
 
 Each row has a name of its own, `u`, which no verb changes, so that what both sides did to it is known. Tables have row
 addresses or stable row ids, indices or none, and lie in one place or are clones.

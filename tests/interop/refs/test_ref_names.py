@@ -11,7 +11,7 @@ import pytest
 import lance_core
 from lance_core.errors import InvalidInputError, LanceError
 
-REFUSED = (OSError, ValueError, LanceError)
+REJECTED = (OSError, ValueError, LanceError)
 ROWS = pa.table({"a": [1, 2]})
 
 TAGS = ["a", "a.b", "-a", "a-", "_", "main", "HEAD", "a.", "a..", ".a", ".", "a.lock", "a..b", "a/b", "", "a b", "a%b"]
@@ -36,8 +36,8 @@ def test_tags_are_made_by_the_names_that_pylance_takes(tmp_path, name):
         dataset = library.write_dataset(ROWS, tmp_path / library.__name__)
         try:
             dataset.tags.create(name, 1)
-        except REFUSED:
-            outcomes.append("refused")
+        except REJECTED:
+            outcomes.append("rejected")
         else:
             outcomes.append([sorted(reader.dataset(dataset.uri).tags.list()) for reader in (lance, lance_core)])
     assert outcomes[0] == outcomes[1]
@@ -51,8 +51,8 @@ def test_branches_are_made_by_the_names_that_pylance_takes(tmp_path, name):
         library.write_dataset(ROWS, uri)
         try:
             library.dataset(uri).create_branch(name)
-        except REFUSED:
-            outcomes.append("refused")
+        except REJECTED:
+            outcomes.append("rejected")
             continue
         for writer in (lance, lance_core):
             writer.write_dataset(ROWS, f"{uri}/tree/{name}", mode="append")

@@ -50,7 +50,7 @@ def test_the_schema_is_that_of_pylance(tmp_path, version):
     assert ours.equals(theirs, check_metadata=True)
 
 
-def test_blobs_outside_of_the_file_are_refused(tmp_path):
+def test_blobs_outside_of_the_file_are_rejected(tmp_path):
     lance_core.write_dataset(rows(), tmp_path)
     dataset = lance_core.dataset(tmp_path)
     kind = pa.struct([pa.field("data", pa.large_binary()), pa.field("uri", pa.string())])
@@ -62,7 +62,7 @@ def test_blobs_outside_of_the_file_are_refused(tmp_path):
     assert dataset.latest_version == 1
 
 
-def test_blobs_inside_other_types_are_refused(tmp_path):
+def test_blobs_inside_other_types_are_rejected(tmp_path):
     kind = pa.struct([pa.field("data", pa.large_binary()), pa.field("uri", pa.string())])
     inner = pa.field("b", kind, metadata={"ARROW:extension:name": "lance.blob.v2"})
     schema = pa.schema([pa.field("s", pa.struct([inner]))])

@@ -57,7 +57,7 @@ def test_many_deletions_become_a_bitmap(tmp_path):
 
 @pytest.mark.parametrize("verb", ["delete", "update"])
 @pytest.mark.parametrize("text", ["nope = 1", "id", "id ==== 1"])
-def test_a_predicate_that_does_not_fit_is_refused_and_nothing_changes(pair, verb, text):
+def test_a_predicate_that_does_not_fit_is_rejected_and_nothing_changes(pair, verb, text):
     before = pair.ours.latest_version
     with pytest.raises((ValueError, NotImplementedError)):
         pair.ours.delete(text) if verb == "delete" else pair.ours.update({"delay": "1"}, where=text)
@@ -80,7 +80,7 @@ def test_update(pair, updates, where):
 
 
 @pytest.mark.parametrize("updates", [{"nope": "1"}, {"id": "'text'"}, {"id": "nope"}, {}])
-def test_an_update_that_does_not_fit_is_refused(pair, updates):
+def test_an_update_that_does_not_fit_is_rejected(pair, updates):
     pair.run(lambda d, _: d.update(updates), check=False)
     assert pair.ours.latest_version == 1
 

@@ -104,17 +104,17 @@ class TestWriters:
         library.LanceDataset.commit(dataset.uri, append, read_version=3, commit_lock=given).delete("a = 1")
         assert (of_handle.versions, given.versions) == ([5], [3, 4, 6, 7, 8])
 
-    def test_something_else_is_refused(self, tmp_path, library):
+    def test_something_else_is_rejected(self, tmp_path, library):
         with pytest.raises(TypeError, match="commit_lock must be a function"):
             library.write_dataset(rows(1), str(tmp_path / "t"), commit_lock=3)
         assert not (tmp_path / "t").exists()
 
 
 def test_what_a_lock_raises_comes_through_and_commits_nothing(tmp_path):
-    def refused(version):
+    def rejected(version):
         raise ConnectionError(f"no lock for {version}")
 
-    dataset = lance_core.dataset(made(lance_core, str(tmp_path / "t")), commit_lock=refused)
+    dataset = lance_core.dataset(made(lance_core, str(tmp_path / "t")), commit_lock=rejected)
     with pytest.raises(ConnectionError, match="no lock for 3"):
         dataset.delete("a = 1")
     assert (dataset.version, dataset.latest_version, dataset.count_rows()) == (2, 2, 3)
@@ -125,7 +125,7 @@ def test_what_a_lock_raises_comes_through_and_commits_nothing(tmp_path):
 def test_a_lock_that_cannot_be_had_leaves_nothing(tmp_path, name, error):
     """Whether a function raises that gives a lock, or entering what it gives."""
 
-    class Refused:
+    class Rejected:
         def __enter__(self):
             raise error("no lock")
 
@@ -135,7 +135,7 @@ def test_a_lock_that_cannot_be_had_leaves_nothing(tmp_path, name, error):
     uri = made(lance_core, str(tmp_path / "t"))
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(error, match="no lock"):
-        CHANGES[name](lance_core.dataset(uri, commit_lock=lambda _: Refused()))
+        CHANGES[name](lance_core.dataset(uri, commit_lock=lambda _: Rejected()))
     assert [path for path in sorted(tmp_path.rglob("*")) if path.is_file() and path not in before] == []
 
 

@@ -90,7 +90,7 @@ def test_transactions_read_as_pylance_reads_them(history):
 def test_every_operation_that_can_be_committed_survives_the_way_there_and_back(history):
     from lance_core.commit import load_manifest, load_transaction
     from lance_core.store import open_store
-    from lance_core.verbs.records.conversion import from_record, to_record
+    from lance_core.verbs.pylance_types.conversion import from_record, to_record
 
     store = open_store(history)
     for version in range(1, lance_core.dataset(history).version + 1):
@@ -199,7 +199,7 @@ def test_detached(dataset):
     assert dataset.latest_version == 1
 
 
-def test_what_is_refused(dataset):
+def test_what_is_rejected(dataset):
     fragments = lance_core.write_fragments(dataset.to_table(), dataset)
     append = Operation.Append(fragments)
     transaction = lance_core.Transaction(1, append, uuid=str(uuid.uuid4()))
@@ -281,10 +281,10 @@ def test_a_commit_lock_is_held_around_each_attempt(dataset):
 
 
 def test_a_commit_lock_that_fails_commits_nothing(dataset):
-    def refused(version):
+    def rejected(version):
         raise ConnectionError(f"no lock for {version}")
 
     append = Operation.Append(lance_core.write_fragments(dataset.to_table(), dataset))
     with pytest.raises(ConnectionError, match="no lock for 2"):
-        lance_core.LanceDataset.commit(dataset, append, read_version=1, commit_lock=refused)
+        lance_core.LanceDataset.commit(dataset, append, read_version=1, commit_lock=rejected)
     assert lance_core.dataset(dataset.uri).version == 1

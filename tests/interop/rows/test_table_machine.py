@@ -32,7 +32,7 @@ class Tables(RuleBasedStateMachine):
     """The model is a list of versions, each the rows that it has: key to day and value.
 
     A change goes through one of three handles, whatever version that shows. If it is acknowledged, it has been done to
-    the latest rows, or to what it saw where that cannot make a difference; if it is refused, nothing has changed.
+    the latest rows, or to what it saw where that cannot make a difference; if it is rejected, nothing has changed.
     """
 
     def __init__(self):
@@ -75,7 +75,7 @@ class Tables(RuleBasedStateMachine):
             call()
         except CommitConflictError:
             assert handle.version < before, "there was nothing to conflict with"
-            assert lance_core.dataset(self.uri).version == before, "refused, and done all the same"
+            assert lance_core.dataset(self.uri).version == before, "rejected, and done all the same"
             return
         latest = lance_core.dataset(self.uri)
         actual = as_rows(latest)

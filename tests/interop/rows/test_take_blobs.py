@@ -58,7 +58,7 @@ def test_a_blob_is_a_file_to_read(tmp_path):
     assert said[0] == said[1]
 
 
-def test_what_is_no_blob_is_refused(tmp_path):
+def test_what_is_no_blob_is_rejected(tmp_path):
     path = str(tmp_path / "t.lance")
     write(path, "2.2", False)
     dataset = lance_core.dataset(path)

@@ -10,7 +10,7 @@ import pytest
 import lance_core
 from lance_core.errors import InvalidInputError, UnsupportedError
 from tests.interop.pairs import Pair
-from tests.interop.sql_table import TABLE, rounded
+from tests.interop.sql.sql_table import TABLE, rounded
 
 INNER = pa.struct([("d", pa.string()), ("e", pa.int64())])
 ROWS = pa.table({
@@ -39,7 +39,7 @@ def pair(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["a.b", "a.c", "a.c.d", "`a`.`b`"])
-def test_a_field_of_a_struct_is_refused_as_by_pylance(pair, name):
+def test_a_field_of_a_struct_is_rejected_as_by_pylance(pair, name):
     with pytest.raises(ValueError, match="Nested column references are not yet supported"):
         pair.theirs.update({name: "NULL"})
     with pytest.raises(UnsupportedError, match=r"cannot be updated by itself; give 'a' a new value"):
@@ -48,7 +48,7 @@ def test_a_field_of_a_struct_is_refused_as_by_pylance(pair, name):
 
 
 @pytest.mark.parametrize("name", ["a.nope", "id.x", "A.b", "a.B", "ID", "l.z", "a['b']", "", "a.", "`a"])
-def test_what_names_nothing_is_refused_as_by_pylance(pair, name):
+def test_what_names_nothing_is_rejected_as_by_pylance(pair, name):
     with pytest.raises((ValueError, OSError)):
         pair.theirs.update({name: "NULL"})
     with pytest.raises(InvalidInputError, match="does not exist"):
@@ -92,7 +92,7 @@ def test_a_struct_as_a_whole(pair, value, where):
     ],
     ids=str,
 )
-def test_what_would_lose_the_values_is_refused(pair, updates):
+def test_what_would_lose_the_values_is_rejected(pair, updates):
     for library, dataset in ((lance, pair.theirs), (lance_core, pair.ours)):
         with pytest.raises((ValueError, OSError)):
             dataset.update(updates)
@@ -144,7 +144,7 @@ PAIRS = [(target, source) for target in PLAIN for source in PLAIN if target not 
 
 @pytest.mark.parametrize(("target", "source"), PAIRS[::11])
 def test_columns_from_each_other(tmp_path, target, source):
-    """Either refuses some; what both take is the same."""
+    """Either rejects some; what both take is the same."""
     found = []
     for library in (lance, lance_core):
         dataset = library.write_dataset(TABLE, tmp_path / library.__name__)
@@ -154,3 +154,17 @@ def test_columns_from_each_other(tmp_path, target, source):
             return
         found.append([rounded(value) for value in dataset.to_table().sort_by("id").column(target).to_pylist()])
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(("name", "value", "expected"), [
+    ("addr.n", "addr.n + 1", [{"n": 2, "c d": {"e": "x"}}, None, {"n": None, "c d": None}]),
+    ("addr.`c d`.e", "'new'", [{"n": 1, "c d": {"e": "new"}}, None, {"n": None, "c d": None}]),
+])  # fmt: skip
+def test_what_a_message_about_fields_of_structs_says_keeps_null_structs(tmp_path, name, value, expected):
+    kind = pa.struct([("n", pa.int32()), ("c d", pa.struct([("e", pa.string())]))])
+    rows = [{"n": 1, "c d": {"e": "x"}}, None, {"n": None, "c d": None}]
+    made = lance_core.write_dataset(pa.table({"addr": pa.array(rows, kind)}), tmp_path / "t")
+    with pytest.raises(UnsupportedError, match="cannot be updated by itself") as found:
+        made.update({name: value})
+    made.update({"addr": str(found.value).partition("keeps null structs null: ")[2]})
+    assert made.to_table()["addr"].to_pylist() == expected

@@ -77,7 +77,7 @@ class TestWriteDataset:
     @pytest.mark.parametrize(
         "argument", ["max_page_bytes", "session", "data_cache_bytes", "namespace_client", "base_store_params"]
     )
-    def test_what_is_not_offered_is_refused(self, table, tmp_path, argument):
+    def test_what_is_not_offered_is_rejected(self, table, tmp_path, argument):
         with pytest.raises(UnsupportedError, match=argument):
             lance_core.write_dataset(table, tmp_path / "t", **{argument: {"x": 1}})
         assert not (tmp_path / "t").exists()
@@ -100,7 +100,7 @@ class TestFiles:
         narrow = LIBRARIES[reader].file.LanceFileReader(path, columns=["a"])
         assert narrow.read_all().to_table() == table.select(["a"])
 
-    def test_what_is_refused(self, table, tmp_path):
+    def test_what_is_rejected(self, table, tmp_path):
         path = tmp_path / "file.lance"
         writer = lance_core.file.LanceFileWriter(path, table.schema)
         with pytest.raises(SchemaError, match="lacks"):

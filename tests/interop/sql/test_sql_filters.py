@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 import lance_core
-from tests.interop.sql_table import both_of
+from tests.interop.sql.sql_table import both_of
 
 FILTERS = [
     "u64 > 5",

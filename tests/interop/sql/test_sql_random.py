@@ -4,7 +4,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from tests.interop.sql_table import both_of, rounded
+from tests.interop.sql.sql_table import both_of, rounded
 
 # Not f64: inf - inf is a negative NaN, which pylance puts before all numbers; to us every NaN is one.
 # Not dec: where a decimal meets a float, some functions of pylance's make a decimal of 15 digits.
@@ -82,7 +82,7 @@ def test_any_condition(both, sql):
     try:
         expected = theirs.to_table(columns=["id"], filter=sql)
     except (ValueError, OSError, RuntimeError):
-        assume(False)  # pylance refuses it, or fails on a value
+        assume(False)  # pylance rejects it, or fails on a value
     assert ours.to_table(columns=["id"], filter=sql).equals(expected)
 
 

@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from tests.interop.sql_table import both_of, rounded
+from tests.interop.sql.sql_table import both_of, rounded
 
 VALUES = [
     "i8 + 1",
@@ -149,6 +149,14 @@ VALUES = [
     "tan(f64)",
     "asin(f64)",
     "atan2(f64, 2)",
+    "atan2(i8, i32)",
+    "atan2(u64, f32)",
+    "atan2(dec, f32)",
+    "power(f32, f32)",
+    "log(2, f32)",
+    "log(f32, f64)",
+    "log(f64, i8)",
+    "log(f32)",
     "sinh(f64)",
     "degrees(f64)",
     "radians(f64)",

@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner
 
 import lance_core
-import lance_core.cli.look
-import lance_core.cli.upkeep
+import lance_core.cli.inspect
+import lance_core.cli.maintenance
 from lance_core.cli.app import cli
 from lance_core.cli.output import _text
 from lance_core.errors import CorruptFileError

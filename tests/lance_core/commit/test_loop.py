@@ -161,7 +161,7 @@ def test_once_holds_between_racing_writers(path):
     assert lance.dataset(path).count_rows() == 50
 
 
-def test_a_gap_in_the_history_is_refused(path):
+def test_a_gap_in_the_history_is_rejected(path):
     store = open_store(path)
     lance.write_dataset(pa.table({"a": [1]}), path, mode="overwrite")
     ds = lance.dataset(path)
@@ -172,7 +172,7 @@ def test_a_gap_in_the_history_is_refused(path):
     assert list_versions(store) == [1, 3]
 
 
-def test_a_version_without_transaction_is_refused(path):
+def test_a_version_without_transaction_is_rejected(path):
     store = open_store(path)
     manifest = load_latest(store)
     operation = UpdateConfig(config=UpdateMap(entries={"k": "v"}))
@@ -407,9 +407,9 @@ def test_callers_say_how_long_a_commit_may_try(path, monkeypatch):
             with pytest.raises(RetryableConflictError):
                 verb(max_retries=3, **given)
             assert len(attempts) == tries
-        for refused in (timedelta(0), timedelta(seconds=-1)):
+        for rejected in (timedelta(0), timedelta(seconds=-1)):
             with pytest.raises(InvalidInputError, match="commit_timeout must be positive"):
-                verb(commit_timeout=refused)
+                verb(commit_timeout=rejected)
 
 
 def test_memory_serves_as_well():

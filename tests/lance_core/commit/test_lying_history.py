@@ -8,7 +8,7 @@ import pytest
 import lance_core as lance
 from lance_core.commit import versions
 from lance_core.errors import CorruptFileError
-from lance_core.table.manifest import ManifestLocation
+from lance_core.table.manifest.manifest import ManifestLocation
 from lance_core.table.paths import DETACHED_BIT, Naming
 
 ROWS = pa.table({"a": [1, 2]})

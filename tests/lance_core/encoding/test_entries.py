@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lance_core.encoding.repdef import Layer
+from lance_core.encoding.levels.repdef import Layer
 from lance_core.encoding.structural import entries
 from lance_core.encoding.structural.entries import EntryForm, find_entries
 from lance_core.errors import CorruptFileError
@@ -42,7 +42,7 @@ def test_rows_are_walked_alike(monkeypatch, form, rows, few):
 
 @pytest.mark.parametrize("few", [0, 1000])
 @pytest.mark.parametrize("form", [FIXED, VARIABLE], ids=["fixed", "variable"])
-def test_entries_that_lead_out_of_their_row_are_refused(monkeypatch, form, few):
+def test_entries_that_lead_out_of_their_row_are_rejected(monkeypatch, form, few):
     monkeypatch.setattr(entries, "_FEW_ROWS", few)
     value = bytes(form.width) + (2**62).to_bytes(8, "little")
     data = np.frombuffer(value + bytes(4), np.uint8)

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from lance_core.encoding.assemble import assemble, merge_columns
 from lance_core.encoding.datablock import array_to_block
-from lance_core.encoding.paths import leaf_paths
-from lance_core.encoding.repdef import Layer, Levels, unravel
-from lance_core.encoding.shred import null_mask, shred
+from lance_core.encoding.levels.paths import leaf_paths
+from lance_core.encoding.levels.repdef import Layer, Levels, unravel
+from lance_core.encoding.levels.shred import null_mask, shred
 from lance_core.encoding.structural.decoded import DecodedRows, RowRuns
 from lance_core.encoding.structural.entries import control_bytes
 from lance_core.errors import CorruptFileError
@@ -91,7 +91,7 @@ def test_lists_below_null_structs_are_left_out():
     assert rebuild(structs).to_pylist() == [None, {"x": [3]}]
 
 
-def test_levels_that_the_layers_do_not_hand_out_are_refused():
+def test_levels_that_the_layers_do_not_hand_out_are_rejected():
     _, (column,) = columns_of(pa.array([[1], None]))
     broken = column.levels.definition.copy()
     broken[0] = 9

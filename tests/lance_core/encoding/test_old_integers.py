@@ -1,4 +1,4 @@
-"""2.0 pages as writers of 2024 made them: bit-packed integers, strings of one length, constants."""
+"""2.0 pages as writers of 2024 made them: bit-packed integers, strings of one length or in a frame of zstd, constants."""
 
 import numpy as np
 import pyarrow as pa
@@ -100,6 +100,37 @@ def test_ends_of_strings_may_be_packed():
     assert array.to_pylist() == ["998", "999", "000", "001"]
 
 
+def compressed_strings(before=b""):
+    """A page of strings `000` to `2999` in one frame of zstd: releases before 0.31 wrote nothing before it."""
+    values = [f"{i:03d}" for i in range(3000)]
+    encoding = ArrayEncoding()
+    encoding.binary.indices.flat.bits_per_value = 64
+    encoding.binary.bytes.flat.bits_per_value = 8
+    encoding.binary.bytes.flat.buffer.buffer_index = 1
+    encoding.binary.bytes.flat.compression.scheme = "zstd"
+    data = "".join(values).encode()
+    encoding.binary.null_adjustment = len(data) + 1
+    ends = np.cumsum([len(value) for value in values]).astype("<u8")
+    frame = pa.Codec("zstd").compress(data, asbytes=True)
+    return encoding, [ends.tobytes(), before + frame], values
+
+
+@pytest.mark.parametrize("runs", WANTED)
+@pytest.mark.parametrize("is_size_told", [False, True])
+def test_strings_in_a_frame_of_zstd(is_size_told, runs):
+    size = sum(len(f"{i:03d}") for i in range(3000))
+    encoding, buffers, values = compressed_strings(size.to_bytes(8, "little") if is_size_told else b"")
+    assert decode(encoding, buffers, pa.string(), runs).to_pylist() == picked(values, runs)
+
+
+@pytest.mark.parametrize("damaged", [b"", b"\x28\xb5\x2f", b"no frame and no size", (2**40).to_bytes(8, "little")])
+def test_damaged_frames_of_zstd_are_rejected(damaged):
+    encoding, (ends, frame), _ = compressed_strings()
+    for data in (damaged, damaged + frame[:50], frame[:-50], frame[:4] + bytes(200)):
+        with pytest.raises(CorruptFileError):
+            decode(encoding, [ends, data], pa.string(), [range(3000)])
+
+
 def test_a_constant():
     encoding = ArrayEncoding()
     encoding.constant.value = (-5).to_bytes(4, "little", signed=True)
@@ -107,7 +138,7 @@ def test_a_constant():
 
 
 @pytest.mark.parametrize(("compressed", "uncompressed"), [(0, 32), (33, 32), (5, 24)])
-def test_widths_that_make_no_sense_are_refused(compressed, uncompressed):
+def test_widths_that_make_no_sense_are_rejected(compressed, uncompressed):
     for name in ("bitpacked", "bitpacked_for_non_neg"):
         encoding = ArrayEncoding()
         packed = getattr(encoding, name)
@@ -116,7 +147,7 @@ def test_widths_that_make_no_sense_are_refused(compressed, uncompressed):
             decode(encoding, [bytes(100_000)], pa.int32(), [range(10)])
 
 
-def test_too_few_bytes_are_refused():
+def test_too_few_bytes_are_rejected():
     for name in ("bitpacked", "bitpacked_for_non_neg"):
         encoding = ArrayEncoding()
         packed = getattr(encoding, name)

@@ -5,10 +5,10 @@ import pyarrow as pa
 import pytest
 
 from lance_core._proto.encodings_v2_1_pb2 import PageLayout
+from lance_core.encoding.choosing.strategy import Limits
 from lance_core.encoding.decoder import decode_pages, group_key
 from lance_core.encoding.encoder import encode_field
 from lance_core.encoding.page import PageInfo, lock_step, run_steps
-from lance_core.encoding.strategy import Limits
 from lance_core.encoding.structural.decoded import RowRuns
 from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.schema import schema_from_arrow
@@ -186,12 +186,12 @@ def test_lock_step_asks_for_everything_together():
     assert asked == [2, 1, 1]
 
 
-def test_unknown_wishes_are_refused():
+def test_unknown_wishes_are_rejected():
     with pytest.raises(InvalidInputError, match="brotli"):
         encode(pa.array([1]), {"lance-encoding:compression": "brotli"})
 
 
-def test_unknown_layouts_are_refused():
+def test_unknown_layouts_are_rejected():
     page = PageInfo(first_row=0, num_rows=1, length=1, encoding=PageLayout(), buffers=())
     with pytest.raises(UnsupportedError, match="layout"):
         run_steps(decode_pages([page], (field_of(pa.array([1])),), RowRuns.of_range(0, 1)), lambda _: [])

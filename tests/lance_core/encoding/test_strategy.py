@@ -4,8 +4,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from lance_core.encoding.choosing.strategy import Limits
 from lance_core.encoding.encoder import encode_field
-from lance_core.encoding.strategy import Limits
 from lance_core.schema import schema_from_arrow
 
 N = 50_000

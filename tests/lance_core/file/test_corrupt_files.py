@@ -47,7 +47,7 @@ def read(tmp_path, data, rows=None):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_file_cut_short_is_refused(tmp_path, version):
+def test_a_file_cut_short_is_rejected(tmp_path, version):
     data = file_bytes(tmp_path, version)
     for size in [0, 1, 7, 8, 39, 40, 100, len(data) // 2, len(data) - 1]:
         with pytest.raises(CorruptFileError, match=r"bad\.lance"):
@@ -81,7 +81,7 @@ def test_a_wrong_size_in_the_manifest_is_noticed(tmp_path, version):
         DataFileReader.open(open_store(str(tmp_path)), "good.lance", size=len(data) + 1)
 
 
-def test_a_version_from_the_future_is_refused_by_name(tmp_path):
+def test_a_version_from_the_future_is_rejected_by_name(tmp_path):
     data = bytearray(file_bytes(tmp_path, "2.2"))
     data[-6:-4] = (3).to_bytes(2, "little")
     with pytest.raises(UnsupportedError, match=r"bad\.lance.*2\.3"):
@@ -135,7 +135,7 @@ def test_a_column_that_is_not_read_may_be_described_by_garbage(tmp_path):
         list(reader.read(reader.schema.project([names[1]])))
 
 
-def test_a_column_that_is_described_outside_of_its_place_is_refused_at_once(tmp_path):
+def test_a_column_that_is_described_outside_of_its_place_is_rejected_at_once(tmp_path):
     data = bytearray(file_bytes(tmp_path, "2.2"))
     footer = Footer.from_bytes(bytes(data[-40:]))
     struct.pack_into("<Q", data, footer.column_table + 16, footer.column_table)

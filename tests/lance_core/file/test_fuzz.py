@@ -20,7 +20,7 @@ from lance_core.file import DataFileReader, DataFileWriter, FileVersion
 from lance_core.schema import schema_from_arrow
 from lance_core.store.memory import MemoryStore
 from lance_core.table.fragment import DataFile, Fragment, FragmentList
-from lance_core.table.manifest import Manifest
+from lance_core.table.manifest.manifest import Manifest
 from tests.lance_core.file.damage import damaged, misdescribed
 
 VERSIONS = ["0.1", "2.0", "2.1", "2.2"]

@@ -32,14 +32,14 @@ def write(field, values, loose=None):
 
 
 @pytest.mark.parametrize("name", list(CASES))
-def test_nulls_are_refused_at_every_level(name):
+def test_nulls_are_rejected_at_every_level(name):
     field, bad, good = CASES[name]
     with pytest.raises(SchemaError, match=r"column 'c'.*(is|are) not nullable, but the data has nulls in it"):
         write(field, bad)
     assert write(field, good) == good
 
 
-def test_nulls_of_data_whose_type_allows_them_are_refused():
+def test_nulls_of_data_whose_type_allows_them_are_rejected():
     with pytest.raises(SchemaError, match="not nullable"):
         write(CASES["list"][0], [[1], [None]], pa.list_(pa.field("element", pa.int8())))
 

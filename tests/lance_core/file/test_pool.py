@@ -63,7 +63,7 @@ def test_without_the_variable_at_most_four(monkeypatch):
 
 
 @pytest.mark.parametrize("wrong", ["0", "-1", "1.5", "many", "", " 2", "²"])
-def test_a_wrong_number_is_refused_by_name(cpu_threads, wrong):
+def test_a_wrong_number_is_rejected_by_name(cpu_threads, wrong):
     cpu_threads(wrong)
     with pytest.raises(InvalidInputError, match="LANCE_CPU_THREADS"):
         pool.num_threads()

@@ -88,14 +88,14 @@ def test_fields_of_structs_have_statistics():
     assert [bytes(page.data)[:8] for page in pages[7:]] == [n.to_bytes(8, "little") for n in (7, 8)]
 
 
-def test_fields_with_one_id_are_refused():
+def test_fields_with_one_id_are_rejected():
     fields = schema_from_arrow(pa.schema({"a": pa.int64(), "v": pa.list_(pa.float32(), 3)})).fields
     with pytest.raises(CorruptFileError, match=r"two columns have one id.*'a', 0.*'v', 0"):
         StatisticsCollector(Schema(fields=(fields[0], replace(fields[1], id=0))))
 
 
 @pytest.mark.parametrize("part", ["null_count", "min_value", "max_value"])
-def test_statistics_without_a_part_are_refused(tmp_path, monkeypatch, part):
+def test_statistics_without_a_part_are_rejected(tmp_path, monkeypatch, part):
     lance_core.write_dataset(pa.table({"a": range(100)}), tmp_path, data_storage_version="legacy")
     read = legacy.read_field
 

@@ -1,10 +1,15 @@
 """Conditions of any length and depth as trees of few levels."""
 
+import itertools
+import math
+
+import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from lance_core.index import conditions
-from lance_core.index.conditions import All, AnyOf, Compare, Not, Unknown, condition_of
+import lance_core
+from lance_core.index.query import conditions
+from lance_core.index.query.conditions import All, AnyOf, Choice, Compare, Constant, IsNull, Not, Unknown, condition_of
 
 TESTS = [pc.field("a") == number for number in range(3000)]
 
@@ -28,6 +33,42 @@ def test_chains_of_the_other_kind_stay_apart():
     a, b, c, d = TESTS[:4]
     found = condition_of((a & b) | (c & ~(d | a)))
     assert found == AnyOf((All(parts(a, b)), All((*parts(c), Not(AnyOf(parts(d, a)))))))
+
+
+def plain(name, *arguments):
+    """AND or OR as Arrow has them beside those of three truth values: null wherever an argument is null."""
+    return pc.Expression._call(name, list(arguments), None)
+
+
+@pytest.mark.parametrize(("name", "kind"), [("and", All), ("or", AnyOf)])
+def test_what_is_null_with_an_argument_is_never_more_than_that(name, kind):
+    a, b, nan = pc.field("a") > 1.0, pc.field("b") > 1.0, pc.field("a").is_nan()
+    assert condition_of(plain(name, a, nan)) == kind(parts(a, nan))  # null together
+    assert condition_of(plain(name, pc.field("a") > pc.scalar(None), nan)) == Constant(None)
+    either = condition_of(plain(name, a, b))
+    assert either == Choice(All((Not(IsNull(("a",))), Not(IsNull(("b",))))), kind(parts(a, b)), Constant(None))
+    assert condition_of(plain(name, a, pc.field("b").is_null())) == Choice(
+        All((Not(IsNull(("a",))),)), kind(parts(a, pc.field("b").is_null())), Constant(None)
+    )
+    unknown = plain(name, a, pc.field("b") + pc.field("a") > 1.0)
+    assert condition_of(unknown) == Choice(Unknown(), kind((*parts(a), Unknown())), Constant(None))
+
+
+@pytest.mark.parametrize("kind", ["BITMAP", "BTREE"])
+def test_a_row_for_which_a_filter_is_null_is_no_wrong_claim(tmp_path, kind):
+    numbers = [math.nan, None, 1.0, 7.0, math.nan, None, -1.0, 7.0]
+    rows = pa.table({"a": numbers, "b": [None, 1.0, None, 7.0, 2.0, None, 0.0, math.nan], "n": range(8)})
+    made = lance_core.write_dataset(rows, tmp_path / "t")
+    for name in "ab":
+        made.create_scalar_index(name, kind)
+    a, b, missing = pc.field("a"), pc.field("b"), pa.scalar(None, pa.float64())
+    tests = [a > 1.0, b > 1.0, a > missing, a.is_nan(), a.is_null(), b.isin([7.0]), ~(b == 2.0)]
+    for one, other in itertools.combinations(tests, 2):
+        for name in ("or", "and"):
+            found = plain(name, one, other)
+            for filter_ in (found, ~found):
+                expected = made.scanner(filter=filter_, use_scalar_index=False).to_table()
+                assert made.to_table(["n"], filter_)["n"] == expected["n"], filter_  # a warning would be an error
 
 
 def parts(*expressions):

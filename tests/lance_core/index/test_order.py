@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from lance_core.errors import CorruptFileError
-from lance_core.index.order import check_bounds, check_page_rows
+from lance_core.index.kinds.order import check_bounds, check_page_rows
 
 ORDERED = {
     "integers": pa.array([None, -5, 0, 0, 7, 9]),
@@ -28,13 +28,13 @@ def test_rows_in_order_are_taken(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ORDERED)
 @pytest.mark.parametrize("order", [[0, 1, 4, 3, 2, 5], [0, 1, 2, 5, 4, 3], [1, 0, 2, 3, 4, 5]])
-def test_rows_out_of_order_are_refused(kind: str, order: list[int]) -> None:
+def test_rows_out_of_order_are_rejected(kind: str, order: list[int]) -> None:
     values = ORDERED[kind].take(order)
     with pytest.raises(CorruptFileError, match="rows of a BTREE are not in order"):
         checked(values, values)
 
 
-def test_rows_of_another_page_are_refused() -> None:
+def test_rows_of_another_page_are_rejected() -> None:
     with pytest.raises(CorruptFileError, match="not those of their page"):
         checked(pa.array([1, 2, 3, 4]), pa.array([1, 2, 4, 5]))
 

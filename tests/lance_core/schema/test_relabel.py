@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lance_core.encoding.relabel import relabel
 from lance_core.errors import SchemaError
+from lance_core.schema.relabel import relabel
 from tests.arrow_data import random_table
 
 
@@ -77,6 +77,6 @@ def test_dictionaries_and_extension_types():
     ],
     ids=str,
 )
-def test_what_is_stored_in_another_way_is_refused(kind, target):
+def test_what_is_stored_in_another_way_is_rejected(kind, target):
     with pytest.raises(SchemaError):
         relabel(pa.nulls(2, kind), target)

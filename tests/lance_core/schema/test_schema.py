@@ -1,5 +1,7 @@
 """The schema layer alone: ids, paths, projection, and the round trips to Arrow and protobuf."""
 
+import dataclasses
+
 import pyarrow as pa
 import pytest
 
@@ -15,6 +17,7 @@ from lance_core.schema import (
     schema_to_protobuf,
     split_path,
 )
+from lance_core.schema.arrow import field_to_arrow
 
 STORABLE = [
     pa.null(), pa.bool_(), pa.int8(), pa.uint8(), pa.int16(), pa.uint16(), pa.int32(), pa.uint32(), pa.int64(),
@@ -61,7 +64,7 @@ def test_ids_are_depth_first_and_parents_are_named() -> None:
         pa.run_end_encoded(pa.int32(), pa.int8()),
     ],
 )
-def test_a_type_the_format_lacks_is_refused_by_column_name(kind: pa.DataType) -> None:
+def test_a_type_the_format_lacks_is_rejected_by_column_name(kind: pa.DataType) -> None:
     with pytest.raises(UnsupportedError, match=r"'s\.x'"):
         schema_from_arrow(pa.schema([("s", pa.struct([("x", kind)]))]))
 
@@ -72,7 +75,7 @@ def test_extension_types_keep_their_parameters() -> None:
     assert back.types == arrow.types
 
 
-def test_a_repeated_column_name_is_refused() -> None:
+def test_a_repeated_column_name_is_rejected() -> None:
     with pytest.raises(SchemaError, match="'a'"):
         schema_from_arrow(pa.schema([("a", pa.int8()), ("a", pa.int8())]))
 
@@ -118,7 +121,17 @@ def test_bytes_round_trip() -> None:
     assert schema_from_bytes(schema_to_bytes(schema)) == schema
 
 
-def test_keys_of_metadata_that_are_no_text_are_refused() -> None:
+def test_keys_of_metadata_that_are_no_text_are_rejected() -> None:
     for schema in (pa.schema([], {b"\xff": b""}), pa.schema([pa.field("a", pa.int8(), metadata={b"\xff": b""})])):
         with pytest.raises(SchemaError, match="no UTF-8"):
             schema_from_arrow(schema)
+
+
+@pytest.mark.parametrize("length", [-1, 2**31, 2**63])
+def test_a_list_of_an_impossible_length(length):
+    structs = pa.list_(pa.struct([("x", pa.int8())]), 2)
+    for kind in (structs, pa.list_(pa.int8(), 2)):
+        (field,) = schema_from_arrow(pa.schema([("v", kind)])).fields
+        damaged = dataclasses.replace(field, logical_type=field.logical_type.replace(":2", f":{length}"))
+        with pytest.raises(CorruptFileError, match=f"lists of {length} items"):
+            field_to_arrow(damaged)

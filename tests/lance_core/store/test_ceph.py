@@ -106,8 +106,8 @@ def test_writers_of_both_libraries_are_mixed_and_killed(s3, tmp_path):
     mix(f"s3://{s3.new_bucket()}/t", tmp_path, s3.storage_options, kill=True, seconds=30)
 
 
-def test_a_wrong_secret_is_refused_and_not_told(s3, root):
+def test_a_wrong_secret_is_rejected_and_not_told(s3, root):
     wrong = {**s3.storage_options, "aws_secret_access_key": "another-canary"}
-    with pytest.raises(StoreError, match="403") as refused:
+    with pytest.raises(StoreError, match="403") as rejected:
         open_store(root, wrong).get("k")
-    assert "canary" not in json.dumps([repr(refused.value), str(refused.value), repr(refused.value.__cause__)])
+    assert "canary" not in json.dumps([repr(rejected.value), str(rejected.value), repr(rejected.value.__cause__)])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lance_core.store import Settling
+from lance_core.store import PendingWrites
 
 
 class Interrupted:
@@ -22,7 +22,7 @@ class Interrupted:
 def test_a_file_that_is_waited_for_when_an_interruption_comes_has_ended_when_it_is_removed(monkeypatch):
     said = []
     monkeypatch.setattr("lance_core.store.durable._pool.submit", lambda _: Interrupted(said))
-    settling = Settling()
+    settling = PendingWrites()
     settling.add(print)
     settling.add(print)
     with pytest.raises(KeyboardInterrupt):

@@ -66,7 +66,7 @@ def test_one_spelling(uri, canonical):
 
 
 @pytest.mark.parametrize("uri", ["s3://key:canary@bucket/t", "s3://bucket/t?X-Amz-Signature=canary", "", "s3://"])
-def test_uris_with_credentials_are_refused(uri):
+def test_uris_with_credentials_are_rejected(uri):
     with pytest.raises(InvalidInputError) as caught:
         open_store(uri)
     assert "canary" not in str(caught.value)

@@ -126,13 +126,13 @@ def test_the_password_shows_nowhere(postgres, database, options, caplog, tmp_pat
     uri = str(tmp_path / "t")
     lance_core.write_dataset(pa.table({"a": [1]}), uri, storage_options=options)
     shown = [repr(open_store(uri, options)), repr(open_store(uri, options)._index), caplog.text]
-    refused = [
+    rejected = [
         postgres.uri(database) + "?application_name=x&unheard=of",
         postgres.uri(database).replace("tester", "nobody"),
         postgres.uri("missing"),
         f"postgresql://tester:{PASSWORD}@127.0.0.1:1/missing",
     ]
-    for bad in refused:
+    for bad in rejected:
         with pytest.raises((StoreError, InvalidInputError)) as caught:
             lance_core.dataset(uri, storage_options={"manifest_store": bad})
         shown += [repr(caught.value), "".join(traceback.format_exception(caught.value))]

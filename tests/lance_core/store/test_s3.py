@@ -64,7 +64,7 @@ def test_listing_goes_over_pages(s3, root, monkeypatch):
     assert [found.key for found in store.list("k", start_after="k1", limit=4)] == ["k2", "k3", "k4", "k5"]
 
 
-def test_a_server_that_ignores_the_condition_is_refused(s3, root, monkeypatch):
+def test_a_server_that_ignores_the_condition_is_rejected(s3, root, monkeypatch):
     store = open_store(root, s3.storage_options)
     client = s3_client(store.options)
     once = type(client)._once
@@ -110,9 +110,9 @@ def test_errors_tell_no_secret(s3, root):
     with pytest.raises(StoreError, match="no such bucket") as missing:
         store.get("k")
     unreachable = {**s3.storage_options, "aws_endpoint": "http://127.0.0.1:1", "client_max_retries": "1"}
-    with pytest.raises(StoreError) as refused:
+    with pytest.raises(StoreError) as rejected:
         open_store(root, unreachable).get("k")
-    for error in (missing.value, refused.value):
+    for error in (missing.value, rejected.value):
         seen = error
         while seen is not None:
             assert "canary" not in repr(seen)

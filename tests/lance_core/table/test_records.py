@@ -26,7 +26,7 @@ from lance_core.table import (
     Transaction,
     flags,
 )
-from lance_core.table.manifest import WRITER, WriterVersion
+from lance_core.table.manifest.manifest import WRITER, WriterVersion
 from lance_core.table.operations import (
     Append,
     ApplyContext,
@@ -140,7 +140,7 @@ def test_a_bitmap_counts_from_the_least_significant_bit():
         rowids_pb2.U64Segment(),
     ],
 )
-def test_broken_row_ids_are_refused(segment):
+def test_broken_row_ids_are_rejected(segment):
     with pytest.raises(CorruptFileError):
         decode_row_ids(rowids_pb2.RowIdSequence(segments=[segment]).SerializeToString())
     with pytest.raises(CorruptFileError):
@@ -198,7 +198,7 @@ def test_deletion_files_of_pylance(tmp_path):
 
 @pytest.mark.parametrize("kind", DeletionFileType)
 @pytest.mark.parametrize("data", [b"", b"nonsense", b"ARROW1\0\0" + b"\xff" * 40])
-def test_broken_deletion_files_are_refused(data, kind):
+def test_broken_deletion_files_are_rejected(data, kind):
     with pytest.raises(CorruptFileError):
         DeletionVector.from_bytes(data, kind)
 
@@ -252,7 +252,7 @@ def test_deletion_knowledge_follows_changes():
 # --- manifests
 
 
-def test_every_cut_of_a_manifest_is_refused():
+def test_every_cut_of_a_manifest_is_rejected():
     whole = manifest_of(fragment(0)).to_bytes(b"transaction")
     assert Manifest.from_bytes(whole).transaction_bytes == b"transaction"
     for end in range(len(whole)):
@@ -274,7 +274,7 @@ def test_a_broken_manifest_never_crashes(data):
 
 
 @pytest.mark.parametrize("bit", [64, 512, 1024, 2048, 4096, 16384, 65536, 1 << 40])
-def test_unknown_features_are_refused(bit):
+def test_unknown_features_are_rejected(bit):
     with pytest.raises(UnsupportedError, match=str(bit)):
         Manifest.from_bytes(manifest_of(fragment(0), reader_flags=bit).to_bytes())
     writer_only = Manifest.from_bytes(manifest_of(fragment(0), writer_flags=bit).to_bytes())
@@ -363,7 +363,7 @@ def test_stable_row_ids_start_with_the_table():
     assert decode_row_ids(merged.fragments[2].row_ids).tolist() == list(range(20, 30))
 
 
-def test_write_ahead_logs_are_refused():
+def test_write_ahead_logs_are_rejected():
     with pytest.raises(UnsupportedError, match="write-ahead"):
         applied(UpdateMemWalState(compacted_sstables=()), manifest_of())
 

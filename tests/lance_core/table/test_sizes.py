@@ -79,7 +79,7 @@ def test_any_bytes_give_what_the_messages_give(raw):
     "cut", [b"\x08", b"\x12\x05a", b"\x20\x80", b"\x12\xff\xff\xff\xff\xff\xff\xff\xff\x7f", b"\x00\x01"]
 )
 @pytest.mark.parametrize("after", [b"", b"\x08\x01\x08\x01\x08\x01"])
-def test_what_is_cut_off_is_refused(cut, after):
+def test_what_is_cut_off_is_rejected(cut, after):
     assert ours([cut, after]) is None
     with pytest.raises(CorruptFileError):
         sizes.fragment_sizes([cut, after])

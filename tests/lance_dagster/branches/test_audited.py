@@ -7,15 +7,9 @@ import pyarrow as pa
 import pytest
 
 from lance_core.errors import StoreError
-from lance_dagster import (
-    BranchPolicy,
-    build_audited_job,
-    build_branch_jobs,
-    build_maintenance_job,
-    lance_eager,
-    publishing,
-)
-from lance_dagster.table_io_manager import LanceTableIOManager
+from lance_dagster import BranchPolicy, build_audited_job, build_branch_jobs, build_maintenance_job, lance_eager
+from lance_dagster.branches import promotion
+from lance_dagster.io_manager.manager import LanceTableIOManager
 from tests.lance_dagster.lake import QUIET, errors
 
 DAYS = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-02-01")
@@ -140,15 +134,15 @@ def test_downstream_is_woken_by_the_publication_alone(lake):
 
 
 def test_a_publication_that_dies_is_finished_by_another_try(lake, monkeypatch):
-    real = publishing.materializations
+    real = promotion.materializations
 
     def dying(*args, **options):
         raise StoreError("the process dies")
 
-    monkeypatch.setattr(publishing, "materializations", dying)
+    monkeypatch.setattr(promotion, "materializations", dying)
     failed = run(lake, partition="2024-01-01", n="5", fails=True)
     assert (lake.rows("events"), told(lake)) == ([("2024-01-01", 5)], [])
-    monkeypatch.setattr(publishing, "materializations", real)
+    monkeypatch.setattr(promotion, "materializations", real)
     job = build_audited_job([events, positive], name="audited")
     again = (
         location(lake, job)
@@ -225,7 +219,7 @@ def test_without_a_blocking_check_it_is_rejected(lake, checks):
     assert lake.rows("events") == [("2024-01-01", -1)]
 
 
-def test_what_is_refused(lake):
+def test_what_is_rejected(lake):
     @dg.asset(partitions_def=dg.StaticPartitionsDefinition(["a"]))
     def other(): ...
 

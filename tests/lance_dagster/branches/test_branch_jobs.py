@@ -10,9 +10,11 @@ import pyarrow as pa
 import pytest
 
 import lance_core
-from lance_dagster import BranchPolicy, branch_page, branch_sensor, build_branch_jobs, build_branch_sensor, lance_eager
-from lance_dagster.lineage import lineage
-from lance_dagster.undo import CannotUndoError, plan_undo
+from lance_dagster import BranchPolicy, build_branch_jobs, build_branch_sensor, build_undo_job, lance_eager
+from lance_dagster.branches import page as branch_page
+from lance_dagster.branches import sensor as branch_sensor
+from lance_dagster.lineage.runs import lineage
+from lance_dagster.undo.plan import CannotUndoError, plan_undo
 from tests.lance_dagster.lake import QUIET, Lake, errors
 
 DAYS = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-02-01")
@@ -408,3 +410,46 @@ def test_on_object_storage(s3):
             run(lake, job, tags={"lance/branch": BRANCH})
         assert lake.rows("events") == [("2024-01-01", 7), ("2024-01-02", 7)]
         assert (lake.table("events").version, lake.table("events").branches.list()) == (2, {})
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["restored", "reversed"])
+def test_a_branch_whose_promotion_was_undone_begins_anew(lake, later):
+    promote, _ = build_branch_jobs([events])
+    lake.run(events, partition="2024-01-01")
+    undone = lake.run(events, partition="2024-01-03", tags=BACKFILL, **TAGGED).run_id
+    if later:
+        lake.run(events, partition="2024-01-04", tags=BACKFILL, **TAGGED)
+    promoted = run(lake, promote, tags={"lance/branch": BRANCH})
+    branch = lake.table("events").checkout_version((BRANCH, None))
+    if later:  # the promotion brought the writes of two runs, and is undone as one
+        plan_undo(branch, undone).commit()
+        undone = promoted.run_id
+    run(lake, build_undo_job([events]), tags={"lance/undo_run": undone})
+    branch = branch.checkout_version((BRANCH, None))
+    assert branch.read_transaction(branch.version).operation.name == ("Update" if later else "Restore")
+    assert lake.rows("events") == [("2024-01-01", 0)]
+    mended = lake.run(events, partition="2024-01-03", tags={**BACKFILL, "n": "9"}, **TAGGED)
+    (event,) = mended.asset_materializations_for_node("events")
+    assert event.metadata["dagster/partition_row_count"].value == 1
+    assert event.metadata["lance/branch"].value == BRANCH
+    said = told(run(lake, promote, tags={"lance/branch": BRANCH}))
+    assert {key: one["dagster/partition_row_count"] for key, one in said.items()} == {"2024-01-03": 1}
+    assert lake.rows("events") == [("2024-01-01", 0), ("2024-01-03", 9)]
+
+
+def test_a_promoted_branch_begins_anew_unless_rows_came_to_it(lake):
+    lake.run(events, partition="2024-01-01")
+    lake.run(events, partition="2024-01-03", tags=BACKFILL, **TAGGED)
+    for is_spent in (True, False):
+        lake.table("events").branches.promote(BRANCH)
+        main = lake.table("events")
+        branch = main.checkout_version((BRANCH, None))
+        if is_spent:
+            branch.create_scalar_index("n", "BTREE")
+        else:
+            branch.insert(branch.to_table())
+        fork = main.branches.list()[BRANCH]["parent_version"]
+        found = main.ensure_branch(BRANCH, renew_promoted=True)
+        assert main.branches.list()[BRANCH]["parent_version"] == (main.version if is_spent else fork)
+        assert (found.version == branch.version) is not is_spent
+        found.insert(found.to_table())

@@ -16,7 +16,7 @@ from lance_dagster import (
     build_lance_integrity_checks,
     build_lance_primary_key_check,
 )
-from tests.lance_dagster.test_maintenance import fill
+from tests.lance_dagster.maintenance.test_maintenance import fill
 
 DAYS = dg.StaticPartitionsDefinition(["a", "b"])
 

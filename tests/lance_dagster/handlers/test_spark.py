@@ -1,4 +1,4 @@
-"""Spark DataFrames through the IO manager: one job, one commit, partitions, vectors, typed refusals."""
+"""Spark DataFrames through the IO manager: one job, one commit, partitions, vectors, typed rejections."""
 
 import datetime as dt
 from pathlib import Path
@@ -11,7 +11,8 @@ from pyspark.sql import functions as F  # noqa: N812, TID253 -- the same
 
 import lance_core
 from lance_core.errors import InvalidInputError
-from lance_dagster.handlers.spark import _refuse_twice
+from lance_dagster import BranchPolicy
+from lance_dagster.handlers.spark import _reject_twice
 from tests.lance_dagster.lake import errors
 
 DAYS = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-02-01")
@@ -84,6 +85,14 @@ def test_a_row_of_another_day_changes_nothing(run, lake, spark):
     assert lake.rows("events") == [(date(n), n) for n in (1, 2, 3) for _ in range(2)]
 
 
+def test_a_rejected_first_write_to_a_branch_makes_no_table(run, lake, spark):
+    on_branch = {"tags": {"lance/branch": "b"}, "branching": BranchPolicy.from_tag("lance/branch")}
+    run(daily(spark, [(date(3), 30)]), partition="2024-01-02", fails=True, **on_branch)
+    assert not Path(lake.root).exists()
+    run(daily(spark, [(date(2), 20)]), partition="2024-01-02", **on_branch)
+    assert lake.table("events").checkout_version(("b", None)).count_rows() == 1
+
+
 def test_without_an_exact_predicate_no_task_runs(run, lake, spark):
     ran = spark.sparkContext.accumulator(0)
 
@@ -98,6 +107,25 @@ def test_without_an_exact_predicate_no_task_runs(run, lake, spark):
     assert "column 'n' of type double does not go with" in errors(run(events, partition="2024-01-02", fails=True))
     assert ran.value == 0
     assert not Path(lake.root).exists()
+
+
+def test_error_looks_again_for_rows_when_it_commits(run, lake, spark):
+    run(daily(spark, of_days), partition="2024-01-01", write_mode="error")
+    uri, schema = lake.uri("events"), lake.table("events").schema
+
+    def meanwhile(batches):
+        theirs = pa.table([[dt.date(2024, 1, 2)], [9]], schema=schema)
+        lance_core.write_dataset(theirs, uri, mode="append")
+        yield from batches
+
+    @dg.asset(partitions_def=DAYS, metadata={"partition_expr": "day"})
+    def events() -> DataFrame:
+        ours = spark.createDataFrame([(date(2), 2)], "day date, n long").coalesce(1)
+        return ours.mapInArrow(meanwhile, ours.schema)
+
+    result = run(events, partition="2024-01-02", write_mode="error", fails=True)
+    assert "DatasetExistsError" in errors(result)
+    assert lake.rows("events") == [(date(1), 1)] * 2 + [(date(2), 9)]
 
 
 @pytest.mark.parametrize("mode", ["append", "overwrite"])
@@ -136,8 +164,8 @@ def test_keys_are_equal_there_as_in_merges(spark, key):
     if key == "0.0d":
         rows = rows.withColumn("a.k", F.when(rows.v == 1, -0.0).otherwise(0.0))
     with pytest.raises(InvalidInputError, match=r"several rows with the key {'a.k': (nan|-?0.0)}"):
-        _refuse_twice(rows, ["a.k"])
-    _refuse_twice(rows.withColumn("a.k", F.lit(None).cast("double")), ["a.k"])
+        _reject_twice(rows, ["a.k"])
+    _reject_twice(rows.withColumn("a.k", F.lit(None).cast("double")), ["a.k"])
 
 
 def test_merges_in_one_commit(run, lake, spark):
@@ -154,6 +182,18 @@ def test_merges_in_one_commit(run, lake, spark):
     assert lake.rows("events") == [(date(1), 3)]
     wrong = run(daily(spark, [(date(2), 3)], metadata=metadata), partition="2024-01-01", fails=True)
     assert "outside of the run's 1 partitions" in errors(wrong)
+
+
+def test_a_merge_of_a_key_of_another_partition_is_rejected(run, lake, spark, tmp_path):
+    metadata = {"partition_expr": "day", "lance/write_mode": "merge", "lance/merge_on": ["n"]}
+    run(daily(spark, [(date(1), 1), (date(2), 2)], metadata=metadata), span=("2024-01-01", "2024-01-02"))
+    files = sorted(tmp_path.rglob("*.lance"))
+    moving = daily(spark, [(date(2), 2), (date(2), 1)], metadata=metadata)
+    found = errors(run(moving, partition="2024-01-02", fails=True))
+    assert "the key n = 1 is in the table in a row with day = 2024-01-01" in found
+    assert sorted(tmp_path.rglob("*.lance")) == files
+    run(moving, span=("2024-01-01", "2024-01-02"))
+    assert lake.rows("events") == [(date(2), 1), (date(2), 2)]
 
 
 def test_vectors_and_times_come_back(run, lake, spark):
@@ -224,7 +264,7 @@ def test_the_active_session_serves_when_none_is_configured(lake, spark):
     assert got == [2]
 
 
-def test_a_spark_resource_without_a_session_is_refused(lake, spark):
+def test_a_spark_resource_without_a_session_is_rejected(lake, spark):
     class NoSession(dg.ConfigurableResource):
         pass
 
@@ -239,7 +279,7 @@ def test_a_spark_resource_without_a_session_is_refused(lake, spark):
     assert "a NoSession, has no spark_session" in errors(result)
 
 
-def test_other_columns_are_refused_before_any_task(run, lake, spark):
+def test_other_columns_are_rejected_before_any_task(run, lake, spark):
     @dg.asset(name="events")
     def other() -> DataFrame:
         return spark.createDataFrame([(date(1), "x")], "day date, n string")

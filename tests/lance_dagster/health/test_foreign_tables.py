@@ -17,7 +17,7 @@ from lance_dagster import (
 )
 from lance_dagster.components import LanceLakehouseComponent
 from tests.lance_dagster.lake import QUIET
-from tests.lance_dagster.test_maintenance import fill
+from tests.lance_dagster.maintenance.test_maintenance import fill
 
 pytestmark = pytest.mark.filterwarnings("ignore::dagster.BetaWarning")
 
@@ -65,7 +65,10 @@ class TestMaintenance:
         fill(lake, "nyc/flights", fragments=6)
         before = state(lake)
         asset = {"spec": external(), "observable": observable(lake), "multi observable": defined_external()}[kind]
-        assert run_job(lake, asset, [asset, flights]).success
+        result = run_job(lake, asset, [asset, flights])
+        assert result.success
+        summary = result.output_for_node("summarize")
+        assert (summary["left_alone"], summary["absent"], summary["done"]) == ([PARTNER], [], ["nyc/flights"])
         assert state(lake) == before
         assert state(lake, "nyc/flights") == (1, 1)
 
@@ -93,7 +96,7 @@ class TestMaintenance:
         job = build_maintenance_job([seen, flights], POLICY)
         assert job.metadata["lance/tables"].value == ["nyc/flights"]
         build_maintenance_sensor(job, [seen, flights], POLICY)
-        assert build_maintenance_schedule(job).description == "Upkeep of 1 Lance tables."
+        assert build_maintenance_schedule(job).description == "Maintenance of 1 Lance tables."
 
 
 class TestPromotion:

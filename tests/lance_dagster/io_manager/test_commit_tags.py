@@ -6,7 +6,7 @@ import dagster as dg
 import pytest
 
 from lance_dagster._context import RunFacts
-from lance_dagster.commits import commit_tags
+from lance_dagster.io_manager.write_attempts import commit_tags
 
 ASSET = dg.AssetKey(["analytics", "events"])
 FACTS = RunFacts(

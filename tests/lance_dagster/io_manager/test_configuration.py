@@ -8,31 +8,82 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
+from docs import _settings as settings
 from lance_dagster import (
     BranchPolicy,
     LanceIOManager,
+    LanceMaintenancePolicy,
     LanceSparkResource,
     LanceTableResource,
+    build_audited_job,
+    build_branch_jobs,
+    build_change_type_job,
     build_lance_health_checks,
+    build_lance_integrity_checks,
+    build_maintenance_job,
+    build_undo_job,
     observable_lance_asset,
-    settings_page,
     stamp_lance_metadata,
 )
-from lance_dagster.branch_jobs import BranchConfig
+from lance_dagster.branches.jobs import BranchConfig
 from lance_dagster.components import LanceLakehouseComponent
-from lance_dagster.location import locate_table
-from lance_dagster.maintenance import MaintenanceConfig, PolicyOverrides
-from lance_dagster.settings import OutputSettings
+from lance_dagster.maintenance.job import MaintenanceConfig, PolicyOverrides
+from lance_dagster.tables.location import locate_table
+from lance_dagster.tables.settings import OutputSettings
 from tests import processes
 
 
 @pytest.mark.parametrize("make", [BranchPolicy, BranchConfig, MaintenanceConfig, PolicyOverrides, LanceIOManager])
-def test_a_misspelt_field_is_refused(make):
+def test_a_misspelt_field_is_rejected(make):
     with pytest.raises(ValidationError, match="dry_runn"):
         make(dry_runn=True)
 
 
-def test_a_branch_of_a_variable_without_a_name_is_refused():
+@pytest.mark.parametrize(
+    ("make", "given", "meant"),
+    [
+        (LanceIOManager, "mode", "use write_mode"),
+        (LanceIOManager, "write_mod", "is 'write_mode' meant"),
+        (LanceIOManager, "base_dir", "use root_uri"),
+        (LanceTableResource, "storage_option", "is 'storage_options' meant"),
+        (LanceTableResource, "mode", "it has branching, root_uri, schema, storage_options"),
+        (LanceSparkResource, "mastr", "is 'master' meant"),
+        (BranchPolicy, "kid", "is 'kind' meant"),
+        (LanceMaintenancePolicy, "cleanup_older", "is 'cleanup_older_than' meant"),
+    ],
+)
+def test_an_argument_that_there_is_not_is_named_with_the_nearest(make, given, meant):
+    with pytest.raises(
+        (ValidationError, TypeError), match=f"{make.__name__} has no argument '{given}'.*{meant}"
+    ) as caught:
+        make(**{given: "hunter2"})
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "place"),
+    [
+        (lambda: build_maintenance_job("a", name="bad name"), "build_maintenance_job: name"),
+        (lambda: build_undo_job("a", name="bad name"), "build_undo_job: name"),
+        (lambda: build_change_type_job("a", name="bad name"), "build_change_type_job: name"),
+        (lambda: build_branch_jobs("a", discard_name="bad name"), "build_branch_jobs: discard_name"),
+        (lambda: build_audited_job([], name="bad name"), "build_audited_job: name"),
+    ],
+)
+def test_a_name_that_no_job_can_have_is_told_with_its_argument(make, place):
+    with pytest.raises(dg.DagsterInvalidDefinitionError, match=f"^{place} must be made of .*, not 'bad name'$"):
+        make()
+
+
+def test_a_key_alone_names_one_table():
+    assert build_maintenance_job("events").metadata["lance/tables"].data == ["events"]
+    assert build_undo_job("events").metadata["lance/tables"].data == ["events"]
+    assert len(build_lance_integrity_checks("events")) == 1
+    with pytest.raises(dg.DagsterInvalidDefinitionError, match=r"not of \['events'\]"):
+        build_audited_job("events", name="a")
+
+
+def test_a_branch_of_a_variable_without_a_name_is_rejected():
     with pytest.raises(ValidationError, match="needs a name"):
         BranchPolicy(kind="env")
     assert BranchPolicy(kind="env", name="X") == BranchPolicy.env("X")
@@ -63,7 +114,7 @@ class TestLocation:
     @pytest.mark.parametrize(
         "segment", ["..", ".", "a/b", "a\\b", ".hidden", "a?b", "a#b", "a%2f", "a\0", "a\n", "", " ", "x" * 300]
     )
-    def test_names_that_leave_the_root_are_refused(self, segment):
+    def test_names_that_leave_the_root_are_rejected(self, segment):
         with pytest.raises(dg.DagsterInvalidDefinitionError, match="cannot be a folder name"):
             locate_table("/lake", dg.AssetKey(["analytics", segment]), {}, default_schema=None)
         if segment:
@@ -117,11 +168,11 @@ class TestConfiguration:
             {"empty_output": "x"},
         ],
     )
-    def test_other_values_are_refused(self, wrong):
+    def test_other_values_are_rejected(self, wrong):
         with pytest.raises((ValidationError, dg.DagsterInvalidConfigError)):
             LanceIOManager(root_uri="/lake", **wrong)
 
-    def test_other_names_are_refused(self):
+    def test_other_names_are_rejected(self):
         with pytest.raises((ValidationError, dg.DagsterInvalidInvocationError, dg.DagsterInvalidConfigError)):
             LanceIOManager(root_uri="/lake", branching="per_run")
 
@@ -146,7 +197,7 @@ class TestMetadata:
         )
 
     @pytest.mark.parametrize("entry", [{"lance/branch": "dev"}, {"lance/write_moed": "append"}])
-    def test_an_entry_that_nothing_reads_is_refused(self, entry):
+    def test_an_entry_that_nothing_reads_is_rejected(self, entry):
         with pytest.raises(dg.DagsterInvalidDefinitionError, match="is not offered; known here"):
             OutputSettings().overridden(entry, asset="a", strict=True)
         with pytest.raises(dg.DagsterInvalidDefinitionError, match="is not offered; known here"):
@@ -162,7 +213,7 @@ class TestMetadata:
             {"lance/commit_message": 3},
         ],
     )
-    def test_a_value_of_another_kind_is_refused(self, entry):
+    def test_a_value_of_another_kind_is_rejected(self, entry):
         with pytest.raises(dg.DagsterInvalidDefinitionError, match="must be"):
             OutputSettings().overridden(entry, asset="a", strict=True)
 
@@ -257,13 +308,13 @@ class TestStamp:
 
 class TestRoots:
     @pytest.mark.parametrize("root", ["", "  "])
-    def test_an_empty_root_is_refused(self, root):
+    def test_an_empty_root_is_rejected(self, root):
         for made in (LanceIOManager, LanceTableResource):
             with pytest.raises(dg.DagsterInvalidDefinitionError, match="root_uri is empty"):
                 made(root_uri=root)
 
     @pytest.mark.parametrize("root", ["dbfs:lake", "s3:bucket/lake", "file:lake"])
-    def test_a_scheme_without_its_slash_is_refused(self, root):
+    def test_a_scheme_without_its_slash_is_rejected(self, root):
         for made in (LanceIOManager, LanceTableResource):
             with pytest.raises(dg.DagsterInvalidDefinitionError, match="has a scheme and no slash behind it"):
                 made(root_uri=root)
@@ -275,13 +326,13 @@ class TestRoots:
             "abfss://user:hush@account.dfs.core.windows.net/lake",
         ],
     )
-    def test_credentials_are_refused_and_not_shown(self, root):
+    def test_credentials_are_rejected_and_not_shown(self, root):
         for made in (LanceIOManager, LanceTableResource, LanceLakehouseComponent):
             with pytest.raises(dg.DagsterInvalidDefinitionError, match="storage_options") as caught:
                 made(root_uri=root)
             assert "hush" not in str(caught.value)
 
-    def test_credentials_of_a_table_that_others_write_are_refused_and_not_shown(self):
+    def test_credentials_of_a_table_that_others_write_are_rejected_and_not_shown(self):
         uri = "s3://user:hush@bucket/lake/t.lance"
         asks = (
             lambda: observable_lance_asset("theirs", uri),
@@ -304,7 +355,7 @@ class TestRoots:
                 made(**{field: wrong}, **({} if made is LanceSparkResource else {"root_uri": "s3://lake"}))
             assert "hush" not in str(caught.value)
 
-    def test_a_query_is_refused_but_that_of_dynamodb(self):
+    def test_a_query_is_rejected_but_that_of_dynamodb(self):
         with pytest.raises(dg.DagsterInvalidDefinitionError, match="query"):
             LanceIOManager(root_uri="s3://bucket/lake?aws_secret_access_key=hush")
         found = locate_table("s3+ddb://bucket/lake?ddbTableName=T", dg.AssetKey("t"), {}, default_schema=None)
@@ -373,7 +424,7 @@ class TestWhenTheLocationLoads:
             (stored(write_mode="append", **{"lance/schema_mode": "overwrite"}), "overwrites the whole table"),
         ],
     )
-    def test_an_asset_that_cannot_be_stored_is_refused(self, asset, said):
+    def test_an_asset_that_cannot_be_stored_is_rejected(self, asset, said):
         with pytest.raises(dg.DagsterInvalidDefinitionError, match=said):
             stamped(asset)
 
@@ -391,7 +442,7 @@ class TestWhenTheLocationLoads:
             ({"lance/filter": 5}, "lance/filter must be SQL text"),
         ],
     )
-    def test_an_input_that_cannot_be_loaded_is_refused(self, entry, said):
+    def test_an_input_that_cannot_be_loaded_is_rejected(self, entry, said):
         reader = stored(name="reader", ins={"events": dg.AssetIn(metadata=entry)})
         with pytest.raises(dg.DagsterInvalidDefinitionError, match=said):
             stamped(stored(), reader)
@@ -420,16 +471,16 @@ class TestWhenTheLocationLoads:
 
 
 class TestPageOfSettings:
-    """`docs/settings.md` is what the code says: run `python -m lance_dagster.settings_page > docs/settings.md`."""
+    """`docs/settings.md` is what the code says: run `python docs/_settings.py > docs/settings.md`."""
 
     def test_it_is_up_to_date(self):
-        page = Path(__file__).parents[2] / "docs" / "settings.md"
-        assert page.read_text() == settings_page.settings_page()
+        page = Path(__file__).parents[3] / "docs" / "settings.md"
+        assert page.read_text() == settings.settings_page()
 
     def test_it_has_every_key_that_is_read(self):
-        assets, inputs = settings_page.documented_keys()
-        assert {key for key in settings_page.ASSET_KEYS if key.startswith("lance/")} == assets
-        assert {key for key in settings_page.INPUT_ENTRIES if key.startswith("lance/")} == inputs
+        assets, inputs = settings.documented_keys()
+        assert {key for key in settings.ASSET_KEYS if key.startswith("lance/")} == assets
+        assert {key for key in settings.INPUT_ENTRIES if key.startswith("lance/")} == inputs
 
     def test_every_setting_has_a_meaning(self):
-        assert not [line for line in settings_page.settings_page().splitlines() if line.endswith("|  |")]
+        assert not [line for line in settings.settings_page().splitlines() if line.endswith("|  |")]

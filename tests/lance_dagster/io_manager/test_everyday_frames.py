@@ -15,10 +15,11 @@ from click.testing import CliRunner
 
 import lance_core
 import lance_dagster.cli.change_type  # noqa: F401 - adds the command
+from lance_core.errors import InvalidInputError
 from lance_dagster import build_change_type_job
 from lance_dagster.cli.app import cli
-from lance_dagster.column_types import parse_type
 from lance_dagster.handlers.exact_cast import can_cast, cast_exactly
+from lance_dagster.io_manager.column_types import parse_type
 from tests.lance_dagster.lake import QUIET, errors
 
 duckdb, pd, pl = (pytest.importorskip(name, reason="an extra") for name in ("duckdb", "pandas", "polars"))
@@ -253,6 +254,17 @@ class TestCommand:
 )  # fmt: skip
 def test_types_are_parsed_as_they_are_printed(kind):
     assert parse_type(str(kind)) == kind
+
+
+@pytest.mark.parametrize(("name", "meant"), [
+    ("bigint", "int64"), ("INTEGER", "int32"), ("varchar", "string"), ("double  precision", "float64"),
+    ("timestamptz", "timestamp[us, tz=UTC]"), ("int46", "int64"),
+    ("dubble", "double"), ("flaot", "float"), ("biginnt", "int64"),
+])  # fmt: skip
+def test_types_as_sql_calls_them(name, meant):
+    with pytest.raises(InvalidInputError, match=re.escape(f"; is {meant!r} meant?")):
+        parse_type(name)
+    assert parse_type(meant) is not None
 
 
 class TestPandas:

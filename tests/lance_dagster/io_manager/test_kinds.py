@@ -86,7 +86,7 @@ def deep():
         lambda: duckdb.sql(f"select {'[' * 65}1{']' * 65} as a"),
     ],
 )
-def test_types_that_are_nested_too_deep_are_refused(lake, value):
+def test_types_that_are_nested_too_deep_are_rejected(lake, value):
     with pytest.raises(UnsupportedError, match=r"asset numbers, table .*numbers"):
         lake.run(giving(value))
 
@@ -119,7 +119,7 @@ def test_a_handle_is_on_the_pinned_version(lake):
 
 
 @pytest.mark.parametrize("entry", [{"columns": ["n"]}, {"lance/filter": "n > 1"}])
-def test_a_handle_on_a_selection_is_refused(lake, entry):
+def test_a_handle_on_a_selection_is_rejected(lake, entry):
     reader = taking(lance_core.LanceDataset, [], ins={"numbers": dg.AssetIn(metadata=entry)})
     assert "a handle on the whole table" in errors(lake.run(giving(ROWS), reader, fails=True))
 
@@ -155,13 +155,13 @@ class TestByPartition:
         lake.run(of_days, reader, select=[reader], partition="2024-01-01")
         assert {key: value.num_rows for key, value in seen[0].items()} == {"2024-01-01": 1}
 
-    def test_an_asset_without_partitions_is_refused(self, lake):
+    def test_an_asset_without_partitions_is_rejected(self, lake):
         result = lake.run(giving(ROWS), taking(dict[str, pa.Table], []), fails=True)
         assert "the asset has no partitions" in errors(result)
 
 
 @pytest.mark.parametrize("annotation", [list[pa.Table], dict[int, pa.Table], dict[str, dict[str, pa.Table]], set])
-def test_other_types_are_refused_by_name(lake, annotation):
+def test_other_types_are_rejected_by_name(lake, annotation):
     said = errors(lake.run(giving(ROWS), taking(annotation, []), fails=True))
     by_partition = annotation == list[pa.Table]  # which partitioned assets can be loaded as
     assert (
@@ -249,7 +249,7 @@ def test_handlers_of_a_users_own(lake):
     lake.run(giving(lambda: Rows([{"n": 3}])), taking(Rows, seen), resources=resources)
     assert seen == [Rows([{"n": 3}])]
     said = errors(lake.run(giving(3), resources=resources, fails=True))
-    assert "it can store tests.lance_dagster.test_kinds.Rows, pyspark" in said
+    assert "it can store tests.lance_dagster.io_manager.test_kinds.Rows, pyspark" in said
 
 
 def columns(**types):

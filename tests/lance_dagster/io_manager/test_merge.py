@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 import lance_core
+from tests.lance_dagster.io_manager.test_retries import side_by_side
 from tests.lance_dagster.lake import errors
-from tests.lance_dagster.test_retries import side_by_side
 
 SCHEMA = pa.schema({"day": pa.date32(), "k": pa.int64(), "v": pa.string()})
 DAYS = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-01-05")
@@ -107,13 +107,13 @@ def test_only_the_runs_partitions_lose_what_the_source_lacks(lake, table):
         (merging(frame(*NEW), when_matched="replace"), "lance/when_matched must be one of update, nothing, delete"),
     ],
 )
-def test_what_cannot_be_merged_is_refused(lake, table, asset, said):
+def test_what_cannot_be_merged_is_rejected(lake, table, asset, said):
     assert said in errors(lake.run(asset, fails=True))
     assert lake.table("t").version == table.version
 
 
 class TestRetries:
-    """The first try commits, and its check fails."""
+    """The first attempt commits, and its check fails."""
 
     def run(self, lake, first, second, **metadata):
         @dg.asset(
@@ -222,3 +222,35 @@ def test_events_of_several_partitions_do_not_repeat_the_rows_of_all(lake):
         )
     assert said == [[2, 1], []]
     assert {one.metadata["lance/commit"].value["rows_written"] for one in events} == {3}
+
+
+@pytest.mark.parametrize("kind", ["arrow", "pandas", "polars", "reader"])
+@pytest.mark.parametrize("matched", ["update", "delete"])
+def test_a_key_of_another_partition_is_rejected(lake, table, kind, matched):
+    asset = merging(lambda _: frame((TWO, 3, "C"), (TWO, 2, "B"), kind=kind), partitions=DAYS, when_matched=matched)
+    found = errors(lake.run(asset, partition="2024-01-02", fails=True))
+    assert "the key k = 2 is in the table in a row with day = 2024-01-01" in found
+    assert "Add 'day' to the key" in found
+    assert lake.table("t").version == table.version
+    lake.run(asset, partition="2024-01-02", out_of_partition="allow")
+    changed = [(TWO, 2, "B"), (TWO, 3, "C")] if matched == "update" else []
+    assert lake.rows("t") == [(ONE, 1, "a"), *changed]
+
+
+def test_a_key_of_the_own_partitions_may_move_between_them(lake, table):
+    asset = merging(frame((TWO, 2, "B")), partitions=DAYS)
+    lake.run(asset, span=("2024-01-01", "2024-01-02"))
+    assert lake.rows("t") == [(ONE, 1, "a"), (TWO, 2, "B"), (TWO, 3, "c")]
+
+
+def test_a_key_that_comes_into_another_partition_meanwhile_is_rejected(lake, table):
+    def rows(_):
+        def batches():
+            lance_core.dataset(table.uri).merge_insert("k").when_matched_update_all().execute(frame((ONE, 3, "moved")))
+            yield from frame((TWO, 3, "C")).to_batches()
+
+        return pa.RecordBatchReader.from_batches(SCHEMA, batches())
+
+    result = lake.run(merging(rows, partitions=DAYS), partition="2024-01-02", fails=True)
+    assert "the key k = 3 is in the table in a row with day = 2024-01-01" in errors(result)
+    assert (ONE, 3, "moved") in lake.rows("t")

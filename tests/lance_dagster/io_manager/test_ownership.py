@@ -6,7 +6,7 @@ import pytest
 
 import lance_core
 from lance_dagster import BranchPolicy, LanceIOManager, LanceTableResource, stamp_lance_metadata
-from lance_dagster.table_io_manager import LanceTableIOManager
+from lance_dagster.io_manager.manager import LanceTableIOManager
 from tests.lance_dagster.lake import errors
 
 SHARED = {"lance/shared_table": True}

@@ -1,4 +1,4 @@
-"""What a try was given is what the table holds, once: retries, crashes, re-executions, two tries at a time."""
+"""What an attempt was given is what the table holds, once: retries, crashes, re-executions, two attempts at a time."""
 
 import os
 import sys
@@ -17,7 +17,7 @@ from lance_dagster import LanceIOManager
 from tests import processes
 from tests.lance_dagster.lake import QUIET, Lake, errors
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 STATIC = dg.StaticPartitionsDefinition(["a", "b", "c"])
 SCHEMA = pa.schema([("p", pa.string()), ("n", pa.int64())])
 RETRY = dg.RetryPolicy(max_retries=1)
@@ -47,7 +47,7 @@ def frame(partition, n=1):
 
 
 def replaced(metadata):
-    """What the event says of the earlier try."""
+    """What the event says of the earlier attempt."""
     return metadata["lance/replaced_try"].value
 
 
@@ -129,7 +129,7 @@ class TestStepRetry:
         assert (lake.rows("x"), lake.rows("y")) == ([("x", 1)], [("y", 1)])
 
     def test_with_other_columns(self, lake):
-        """The first try made the table: its columns bind nobody."""
+        """The first attempt made the table: its columns bind nobody."""
 
         @dg.asset(retry_policy=RETRY)
         def events(context) -> pa.Table:
@@ -162,7 +162,7 @@ class TestStepRetry:
 
     @pytest.mark.parametrize(("policy", "rows"), [("replace", [1, 10]), ("adopt", [1, 10]), ("append", [1, 2, 10])])
     def test_of_rows_that_cannot_be_told_from_others(self, lake, policy, rows):
-        """Somebody has changed a row of the first try, so that it is in another fragment."""
+        """Somebody has changed a row of the first attempt, so that it is in another fragment."""
 
         @dg.asset(retry_policy=RETRY, metadata={"lance/on_earlier_try": policy})
         def events(context) -> pa.Table:
@@ -221,6 +221,26 @@ class TestStepRetry:
             assert replaced(metadata)["version"] == 2
             assert metadata["dagster/row_count"].value == 3
 
+    @pytest.mark.parametrize(
+        ("mode", "other"), [("append", True), ("append", False), ("merge", True), ("merge", False)]
+    )
+    def test_rows_that_are_added_beside_are_not_called_replaced(self, lake, mode, other):
+        key = {"lance/merge_on": "n"} if mode == "merge" else {}
+
+        @dg.asset(retry_policy=RETRY, metadata={"lance/on_earlier_try": "append", **key})
+        def events(context) -> pa.Table:
+            if context.retry_number and other and mode == "append":
+                lake.table("events").update({"n": "100"})
+            return frame("a", n=6 + (context.retry_number if other else 0))
+
+        lance_core.write_dataset(frame("a", n=1), lake.uri("events"))
+        manager = FailsAfterCommit(root_uri=lake.root, write_mode=mode)
+        (event,) = lake.run(events, resources={"io_manager": manager}).asset_materializations_for_node("events")
+        said, unsaid = ("lance/kept_try", "lance/replaced_try")[:: 1 if other else -1]
+        assert event.metadata[said].value["version"] == 2
+        assert unsaid not in event.metadata
+        assert lake.table("events").count_rows() == (3 if other else 2)
+
     @pytest.mark.parametrize("policy", ["replace", "append"])
     def test_of_a_merge_after_its_version_was_cleaned_up(self, lake, policy):
         @dg.asset(retry_policy=RETRY, metadata={"lance/on_earlier_try": policy, "lance/merge_on": "n"})
@@ -235,6 +255,9 @@ class TestStepRetry:
         result = lake.run(events, resources={"io_manager": manager}, fails=None)
         assert [n for _, n in lake.rows("events")] == ([1, 5, 6] if policy == "replace" else [1, 5, 6, 7])
         assert result.success is (policy == "append")
+        for event in result.asset_materializations_for_node("events"):
+            assert event.metadata["lance/kept_try"].value["version"] == 2
+            assert "lance/replaced_try" not in event.metadata
         if policy == "replace":
             assert "version 2, which was cleaned up" in errors(result)
 
@@ -334,7 +357,7 @@ def execute(instance, parent=None):
 CRASH = """
 import sys
 import dagster as dg
-from tests.lance_dagster.test_retries import execute
+from tests.lance_dagster.io_manager.test_retries import execute
 with dg.DagsterInstance.get() as instance:
     execute(instance, *sys.argv[1:])
 """
@@ -601,7 +624,7 @@ class TestTwoAtOnce:
             own.run(nothing)
 
 
-def test_a_retried_append_counts_no_rows_of_a_partition_that_it_did_not_write(lake):
+def test_a_retried_append_counts_the_rows_of_the_partition_and_not_its_own(lake):
     parts = dg.StaticPartitionsDefinition(["x"])
     metadata = {"partition_expr": "part", "lance/write_mode": "append"}
 
@@ -611,8 +634,22 @@ def test_a_retried_append_counts_no_rows_of_a_partition_that_it_did_not_write(la
         if "fail" in context.run.tags and not context.retry_number:
             raise RuntimeError("after the write")
 
-    for tags in ({}, {"fail": "once"}):
+    for tags, rows in (({}, 4), ({"fail": "once"}, 8)):
         event = lake.run(t, partition="x", tags=tags).asset_materializations_for_node("t")[-1]
         assert event.metadata["lance/rows_written"].value == 4
-        assert ("dagster/partition_row_count" in event.metadata) is not bool(tags)
+        assert event.metadata["dagster/partition_row_count"].value == rows
     assert lake.table("t").count_rows() == 8
+
+
+def test_the_policy_of_a_step_does_not_try_a_check_of_it_again(lake):
+    calls = []
+
+    @dg.asset(check_specs=[dg.AssetCheckSpec("ok", asset="events", blocking=True)], retry_policy=RETRY)
+    def events():
+        calls.append(1)
+        yield dg.Output(frame("a", n=len(calls)))
+        yield dg.AssetCheckResult(passed=len(calls) > 1, check_name="ok")
+
+    lake.run(events, fails=True)
+    assert lake.rows("events") == [("a", 1)]
+    assert calls == [1]

@@ -10,8 +10,8 @@ import lance_core
 from lance_core.errors import IncompatibleConflictError
 from lance_core.store.s3_client import S3Client
 from lance_dagster import build_maintenance_job
-from lance_dagster.commits import named
-from lance_dagster.settings import TableSettings
+from lance_dagster.io_manager.write_attempts import named
+from lance_dagster.tables.settings import TableSettings
 from tests.lance_dagster.lake import QUIET, Lake, errors
 
 DAYS = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-02-01")

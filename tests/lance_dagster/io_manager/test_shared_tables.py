@@ -69,6 +69,30 @@ def test_promotion_and_undo_report_the_asset_that_wrote(lake, launch, partition)
     assert launch(assets, "lance_undo", tags={"lance/undo_run": run.run_id})[1] == {}
 
 
+def test_the_other_assets_of_the_table_are_told_its_rows(lake, launch):
+    def observed(result):
+        found = [
+            event.asset_observation_data.asset_observation for event in result.all_events if event.is_asset_observation
+        ]
+        return [
+            (
+                one.asset_key.to_user_string(),
+                one.metadata["dagster/row_count"].value,
+                one.metadata["lance/version"].value,
+            )
+            for one in found
+            if "dagster/row_count" in one.metadata
+        ]
+
+    assets = sharing(partitioned=False)
+    launch(assets, "s1")
+    run, _ = launch(assets, "s2", tags={"lance/branch": "b"})
+    assert observed(launch(assets, "lance_promote", tags={"lance/branch": "b"})[0]) == [("s1", 4, 2)]
+    assert observed(launch(assets, "lance_promote", tags={"lance/branch": "b"})[0]) == []
+    assert observed(launch(assets, "lance_undo", tags={"lance/undo_run": run.run_id})[0]) == [("s1", 1, 3)]
+    assert observed(launch(assets, "lance_undo", tags={"lance/undo_run": run.run_id})[0]) == []
+
+
 def test_a_branch_that_both_have_written_to(lake, launch):
     assets = sharing(partitioned=True)
     launch(assets, "s1", partition_key="x")

@@ -39,6 +39,16 @@ def daily(value, **arguments):
     return source(value, partitions_def=DAYS, metadata=metadata, **arguments)
 
 
+def streamed(value):
+    """The asset of `daily` as a stream."""
+
+    @dg.asset(key_prefix="analytics", name="events", partitions_def=DAYS, metadata={"partition_expr": "day"})
+    def events(context) -> pa.RecordBatchReader:
+        return value(context)
+
+    return events
+
+
 def of_days(context):
     """One row per day of the run."""
     days = [dt.date.fromisoformat(key) for key in context.partition_keys]
@@ -144,7 +154,7 @@ class TestPartitions:
         assert lake.rows("analytics/events") == []
         assert lake.table("analytics/events").schema == SCHEMA
 
-    def test_empty_output_can_be_skipped_or_refused(self, lake):
+    def test_empty_output_can_be_skipped_or_rejected(self, lake):
         lake.run(daily(of_days), partition="2024-01-02")
         lake.run(daily(frame()), partition="2024-01-02", empty_output="skip")
         assert "no rows" in errors(lake.run(daily(frame()), partition="2024-01-02", empty_output="error", fails=True))
@@ -171,21 +181,77 @@ class TestPartitions:
         lake.run(daily(frame((date(2), 20), (date(9), 90))), partition="2024-01-02", out_of_partition="allow")
         assert lake.rows("analytics/events") == [(date(1), 1), (date(2), 20), (date(3), 3), (date(9), 90)]
 
-    def test_append_adds_to_the_day_and_still_refuses_other_days(self, lake):
+    def test_append_adds_to_the_day_and_still_rejects_other_days(self, lake):
         lake.run(daily(of_days), partition="2024-01-02", write_mode="append")
         lake.run(daily(of_days), partition="2024-01-02", write_mode="append")
         assert lake.rows("analytics/events") == [(date(2), 2)] * 2
         lake.run(daily(frame((date(3), 3))), partition="2024-01-02", write_mode="append", fails=True)
         assert lake.table("analytics/events").version == 2
 
-    def test_error_fills_new_days_and_refuses_filled_ones(self, lake):
+    def test_error_fills_new_days_and_rejects_filled_ones(self, lake):
         lake.run(daily(of_days), partition="2024-01-01", write_mode="error")
         lake.run(daily(of_days), partition="2024-01-02", write_mode="error")
         result = lake.run(daily(of_days), span=("2024-01-02", "2024-01-03"), write_mode="error", fails=True)
         assert "1 rows of the run's partitions" in errors(result)
         assert lake.rows("analytics/events") == [(date(1), 1), (date(2), 2)]
 
-    def test_create_only_refuses_a_second_day(self, lake):
+    @pytest.mark.parametrize("before", [(), (1,)], ids=["new", "old"])
+    @pytest.mark.parametrize("other", [2, 3])
+    @pytest.mark.parametrize("how", ["append", "replace"])
+    def test_error_looks_again_for_rows_when_it_commits(self, lake, tmp_path, before, other, how):
+        for day in before:
+            lake.run(daily(of_days), partition=f"2024-01-{day:02}", write_mode="error")
+        day = lance_core.Slice(name="day", conditions={"day": lance_core.Equals(date(other))})
+
+        def rows(context):
+            def batches():
+                uri, theirs = lake.uri("analytics/events"), frame((date(other), other))
+                lance_core.commit_fragments(  # by a run that was created before this one
+                    uri,
+                    lance_core.write_fragments(theirs, uri, schema=SCHEMA),
+                    SCHEMA,
+                    mode=how,
+                    slices=lance_core.Slices([day]) if how == "replace" else None,
+                    write_try=lance_core.WriteTry(token=("dagster.write_token", "another")),
+                )
+                yield from of_days(context).to_batches()
+
+            return pa.RecordBatchReader.from_batches(SCHEMA, batches())
+
+        result = lake.run(streamed(rows), partition="2024-01-02", write_mode="error", fails=None)
+        assert result.success is (other == 3)
+        assert ("DatasetExistsError" in errors(result)) is (other == 2)
+        kept = {*before, 2, other}
+        assert lake.rows("analytics/events") == [(date(day), day) for day in sorted(kept)]
+        assert len([path for path in tmp_path.rglob("*.lance") if path.is_file()]) == len(kept)
+
+    @pytest.mark.parametrize("own", [False, True], ids=["another", "retry"])
+    def test_error_takes_rows_of_an_earlier_attempt_alone_for_its_own(self, lake, own):
+        attempts = []
+
+        @dg.asset(
+            name="events",
+            key_prefix="analytics",
+            partitions_def=DAYS,
+            metadata={"partition_expr": "day"},
+            retry_policy=dg.RetryPolicy(max_retries=1),
+            check_specs=[dg.AssetCheckSpec("late", asset=dg.AssetKey(["analytics", "events"]))],
+        )
+        def events(context):
+            attempts.append(context.retry_number)
+            yield dg.Output(frame((date(2), context.retry_number)))
+            if not own and not context.retry_number:
+                lance_core.write_dataset(frame((date(2), 9)), lake.uri("analytics/events"), mode="append")
+            if not context.retry_number:
+                raise dg.RetryRequested(max_retries=1)
+            yield dg.AssetCheckResult(passed=True)
+
+        result = lake.run(events, partition="2024-01-02", write_mode="error", fails=not own)
+        assert attempts == [0, 1]
+        assert lake.rows("analytics/events") == ([(date(2), 1)] if own else [(date(2), 0), (date(2), 9)])
+        assert own or "DatasetExistsError" in errors(result)
+
+    def test_create_only_rejects_a_second_day(self, lake):
         lake.run(daily(of_days), partition="2024-01-01", write_mode="create_only")
         lake.run(daily(of_days), partition="2024-01-02", write_mode="create_only", fails=True)
         assert lake.rows("analytics/events") == [(date(1), 1)]
@@ -347,7 +413,7 @@ class TestSchema:
         ],
     )
     @pytest.mark.parametrize("mode", ["overwrite", "append"])
-    def test_other_columns_are_refused_by_name_and_change_nothing(self, lake, schema, row, message, mode):
+    def test_other_columns_are_rejected_by_name_and_change_nothing(self, lake, schema, row, message, mode):
         lake.run(source(frame((date(1), 1))))
         result = lake.run(source(frame(row, schema=schema)), write_mode=mode, fails=True)
         assert message in errors(result)
@@ -604,8 +670,8 @@ class TestWithoutARun:
         assert lake.rows("events") == [(date(2), 1)]
 
 
-class TestRefusals:
-    def test_values_that_are_no_frames_are_refused(self, lake):
+class TestRejections:
+    def test_values_that_are_no_frames_are_rejected(self, lake):
         @dg.asset
         def number():
             return 1
@@ -619,7 +685,7 @@ class TestRefusals:
         )
         assert "annotate it `-> None`" in errors(lake.run(nothing, fails=True))
 
-    def test_an_unknown_entry_is_refused(self, lake):
+    def test_an_unknown_entry_is_rejected(self, lake):
         result = lake.run(source(frame(), metadata={"lance/branch": "dev"}), fails=True)
         assert "metadata 'lance/branch' is not offered" in errors(result)
 

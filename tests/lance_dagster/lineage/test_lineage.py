@@ -12,16 +12,18 @@ from click.testing import CliRunner
 
 import lance_core
 from lance_dagster import BranchPolicy, LanceTableResource
-from lance_dagster.branch_page import branches_page
+from lance_dagster.branches.page import branches_page
 from lance_dagster.cli.app import cli
-from lance_dagster.history import read_history
-from lance_dagster.markdown import cell, run_link
-from lance_dagster.table_log import history_page, recent, table_log
+from lance_dagster.events.markdown import cell, run_link
+from lance_dagster.events.table_log import history_page, recent, table_log
+from lance_dagster.io_manager.column_types import change_column_type
+from lance_dagster.lineage.history import read_history
+from lance_dagster.undo.plan import plan_undo
 
 HOSTILE = "[x](javascript:1)![x](http://evil)<img src=x><b>|a|\nFORGED | `$\x1b[2J\x9b\u202e\u2066\r\x7f"
 COLUMN = HOSTILE.replace("`", "")  # which no column's name can have
 HIDDEN = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e\u2066]")
-KEYS = dg.StaticPartitionsDefinition(["a", "b", "c"])
+KEYS = dg.StaticPartitionsDefinition(["a", "b", "c", "d"])
 
 
 @dg.asset(key_prefix="nyc")
@@ -97,7 +99,7 @@ class TestEvents:
         assert lines[2].startswith(f"| [{result.run_id[:8]}](/runs/{result.run_id}) | 12 | ")
         assert "Overwrite" in lines[2]
         time = lines[2].split(" | ")[2]
-        assert " " not in time, "a time stays on one line"
+        assert not {" ", "-"} & set(time), "a time stays on one line"
         assert "### Branches" in log
         assert "### Tags" in log
 
@@ -290,6 +292,45 @@ class TestUndo:
         found = lance.dataset(lake.uri("events")).to_table().to_pylist()
         assert sorted(tuple(row.values()) for row in found) == [("a", 1), ("b", 20), ("c", 30)]
 
+    @pytest.mark.parametrize("order", ["cb", "bc"])
+    def test_of_several_runs_in_any_order(self, lake, order):
+        runs = {key: lake.run(parted((key, 1)), partition=key).run_id for key in "abc"}
+        for key in order:
+            answer("undo", lake.root, "--run", runs[key], "--yes")
+            assert json.loads(lake.properties("events")[-1]["dagster.partition_keys"]) == [key]
+        assert lake.rows("events") == [("a", 1)]
+        assert lance.dataset(lake.uri("events")).to_table().to_pylist() == [{"p": "a", "n": 1}]
+
+    def test_of_a_run_whose_partition_was_written_again_and_that_was_undone(self, lake):
+        lake.run(parted(("a", 1)), partition="a")
+        run, later = (lake.run(parted(("a", n)), partition="a").run_id for n in (2, 3))
+        assert "as well" in command("undo", lake.root, "--run", run, "--yes", fails=1)
+        for one in (later, run):
+            answer("undo", lake.root, "--run", one, "--yes")
+        assert lake.rows("events") == [("a", 1)]
+
+    def test_after_an_undo_that_does_not_name_its_partitions(self, lake, monkeypatch):
+        runs = {key: lake.run(parted((key, 1)), partition=key, index_partitions=False).run_id for key in "abc"}
+        monkeypatch.setattr("lance_dagster.undo.plan._partition_properties", lambda _: {})  # as releases before did
+        answer("undo", lake.root, "--run", runs["b"], "--yes")
+        answer("undo", lake.root, "--run", runs["c"], "--yes")
+        assert lake.rows("events") == [("a", 1)]
+
+    def test_after_the_promotion_of_a_branch_with_an_undo_of_its_own(self, lake):
+        branching = BranchPolicy.from_tag("lance/branch")
+        lake.run(parted(("a", 1)), partition="a")
+        lake.run(parted(("b", 1)), partition="b")
+        on_branch = {"tags": {"lance/branch": "trial"}, "branching": branching}
+        undone = lake.run(parted(("c", 1)), partition="c", **on_branch).run_id
+        trial = lake.table("events").checkout_version(("trial", None))
+        plan_undo(trial, undone).commit()
+        lake.run(parted(("d", 1)), partition="d", **on_branch)
+        run = lake.run(parted(("a", 2)), partition="a").run_id
+        lake.run(parted(("b", 2)), partition="b")
+        lake.table("events").branches.promote("trial")
+        command("undo", lake.root, "--run", run, "--yes")
+        assert lake.rows("events") == [("a", 1), ("b", 2), ("d", 1)]
+
     @pytest.mark.parametrize(
         ("later", "reason"),
         [
@@ -299,9 +340,10 @@ class TestUndo:
                 "does not say which partitions",
             ),
             (lambda lake: lake.table("events").add_columns({"x": "1"}), "does not say which partitions"),
+            (lambda lake: change_column_type(lake.table("events"), "n", pa.float64()), "the columns have changed"),
         ],
     )
-    def test_what_is_not_exact_is_refused_before_anything_is_written(self, lake, later, reason):
+    def test_what_is_not_exact_is_rejected_before_anything_is_written(self, lake, later, reason):
         lake.run(parted(("a", 1)), partition="a")
         run = lake.run(parted(("a", 10)), partition="a").run_id
         later(lake)
@@ -326,6 +368,14 @@ class TestUndo:
         run = lake.run(boats).run_id
         lake.table("boats").cleanup_old_versions(retain_versions=1)
         assert "was cleaned up" in command("undo", lake.root, "--run", run, "--yes", fails=1)
+
+    def test_of_a_run_whose_versions_were_cleaned_up(self, lake):
+        run = lake.run(boats).run_id
+        lake.run(boats)
+        lake.table("boats").cleanup_old_versions(retain_versions=1)
+        said = command("undo", lake.root, "--run", run, "--yes", fails=1)
+        assert "versions were cleaned up, with the names of their runs" in said
+        assert "boats.lance before 2" in said
 
     def test_twice_and_of_nothing(self, lake):
         lake.run(boats)
@@ -374,7 +424,6 @@ class TestUndo:
 
     def test_a_writer_that_comes_between_makes_it_a_conflict(self, lake):
         from lance_core.errors import RetryableConflictError
-        from lance_dagster.undo import plan_undo
 
         lake.run(boats)
         run = lake.run(boats).run_id

@@ -13,7 +13,7 @@ def frames(spark, connect):
     """Two frames that a step was given."""
     if connect:
         pytest.skip("the plan of a Connect session is on the server")
-    from lance_dagster.plan_lineage import remember_frame
+    from lance_dagster.lineage.spark_columns import remember_frame
 
     left = spark.createDataFrame([(1, 2.0, [3], "s")], "k long, x double, many array<int>, s string")
     right = spark.createDataFrame([(1, 4.0)], "k long, y double")
@@ -25,7 +25,7 @@ def frames(spark, connect):
 
 
 def lineage(frame):
-    from lance_dagster.plan_lineage import plan_lineage
+    from lance_dagster.lineage.spark_columns import plan_lineage
 
     found = plan_lineage(STEP, frame)
     deps = {} if found is None else found.deps_by_column

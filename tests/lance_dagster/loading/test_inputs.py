@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from lance_dagster.handlers import default_load_type
-from lance_dagster.settings import TableSettings
+from lance_dagster.tables.settings import TableSettings
 from tests.lance_dagster.lake import QUIET, errors
 
 DAYS = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-01-04")

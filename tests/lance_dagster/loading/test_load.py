@@ -83,7 +83,7 @@ class TestTypes:
     def test_without_one_the_default_decides(self, filled):
         assert isinstance(loaded(filled, None, default_load_type="polars"), pl.DataFrame)
 
-    def test_other_types_are_refused(self, filled):
+    def test_other_types_are_rejected(self, filled):
         assert "builtins.dict, which LanceIOManager cannot load" in loaded(filled, dict, fails=True)
 
     @pytest.mark.parametrize(

@@ -88,6 +88,6 @@ def test_a_zone_map_that_cannot_be_made_does_not_fail_the_write(lake, monkeypatc
     def fail(*_, **__):
         raise StoreError("the disk is full")
 
-    monkeypatch.setattr("lance_dagster.table_io_manager.index_partitions", fail)
+    monkeypatch.setattr("lance_dagster.io_manager.manager.index_partitions", fail)
     table = run(lake, days(1, 2), max_unindexed_fragments=0)
     assert (table.version, table.count_rows()) == (2, 2)

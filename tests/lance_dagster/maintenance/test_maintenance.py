@@ -1,4 +1,4 @@
-"""Upkeep as a job: tables become small and fast, rows stay, writers win, nothing downstream moves."""
+"""Maintenance as a job: tables become small and fast, rows stay, writers win, nothing downstream moves."""
 
 import contextlib
 import json
@@ -13,7 +13,7 @@ import pytest
 import lance_core
 from lance_core.errors import StoreError
 from lance_core.table.operations import CreateIndex
-from lance_core.verbs.version.staged import Staged
+from lance_core.verbs.context.uncommitted_files import UncommittedFiles
 from lance_dagster import (
     LanceIOManager,
     LanceMaintenancePolicy,
@@ -22,8 +22,8 @@ from lance_dagster import (
     build_maintenance_job,
     build_maintenance_schedule,
     build_maintenance_sensor,
-    upkeep,
 )
+from lance_dagster.maintenance import steps
 from tests.lance_dagster.lake import QUIET
 
 NOW = timedelta(microseconds=1)
@@ -185,6 +185,7 @@ class TestManyTables:
             "healthy": ["nyc/planes"],  # fragments of two rows are large enough
             "dry_run": [],
             "absent": ["nothing", "nyc/none"],
+            "left_alone": [],
             "failed": {},
         }
 
@@ -278,7 +279,7 @@ def test_a_healthy_table_costs_four_requests(requests):
         lance_core.write_dataset(table, "memory://counted/t.lance", mode="overwrite" if i else "create")
     requests.clear()
     dataset = lance_core.dataset("memory://counted/t.lance")
-    found, tasks = upkeep.survey(dataset, "t", LanceMaintenancePolicy())
+    found, tasks = steps.survey(dataset, "t", LanceMaintenancePolicy())
     assert not found.is_due
     assert tasks == []
     assert len(requests) <= 4, requests
@@ -291,42 +292,42 @@ def test_ten_thousand_fragments_are_planned_from_the_manifest_alone(requests):
     operation = lance_core.LanceOperation.Append([fragment] * 10_000)
     lance_core.LanceDataset.commit(uri, operation, read_version=1)
     requests.clear()
-    found, tasks = upkeep.survey(lance_core.dataset(uri), "wide", LanceMaintenancePolicy(target_rows_per_fragment=30))
+    found, tasks = steps.survey(lance_core.dataset(uri), "wide", LanceMaintenancePolicy(target_rows_per_fragment=30))
     assert found.before["fragments"] == 10_001
     assert len(tasks) == pytest.approx(1_000, abs=2)
     assert len(requests) <= 4, requests
 
 
 def test_what_somebody_else_cleans_up_meanwhile_is_not_due(tmp_path, monkeypatch):
-    uri, real = str(tmp_path / "t.lance"), upkeep.measure
+    uri, real = str(tmp_path / "t.lance"), steps.measure
     for i in range(3):
         lance_core.write_dataset(pa.table({"n": [i]}), uri, mode="overwrite" if i else "create")
     policy = LanceMaintenancePolicy(cleanup_older_than=timedelta(microseconds=1))
-    assert upkeep.survey(lance_core.dataset(uri), "t", policy)[0].cleanup_due
+    assert steps.survey(lance_core.dataset(uri), "t", policy)[0].cleanup_due
 
     def measure_and_wait(dataset, policy):
         found = real(dataset, policy)
         lance_core.dataset(uri).cleanup_old_versions(older_than=timedelta(0))
         return found
 
-    monkeypatch.setattr(upkeep, "measure", measure_and_wait)
-    assert not upkeep.survey(lance_core.dataset(uri), "t", policy)[0].cleanup_due
+    monkeypatch.setattr(steps, "measure", measure_and_wait)
+    assert not steps.survey(lance_core.dataset(uri), "t", policy)[0].cleanup_due
 
 
 class TestRaces:
     def test_a_writer_that_is_always_faster_wins_and_nothing_fails(self, lake, monkeypatch):
         fill(lake, "nyc/flights")
-        real, calls = upkeep.rewrite, []
+        real, calls = steps.rewrite, []
 
         def rewrite(dataset, task):
             done = real(dataset, task)
             calls.append(lake.table("nyc/flights").delete(f"n = {len(calls)}"))
             return done
 
-        monkeypatch.setattr(upkeep, "rewrite", rewrite)
+        monkeypatch.setattr(steps, "rewrite", rewrite)
         result = run(lake, build_maintenance_job([flights]))
         assert result.success
-        assert len(calls) >= upkeep.ATTEMPTS
+        assert len(calls) >= steps.ATTEMPTS
         found = observations(result)["nyc/flights"]
         assert found["lance/maintenance"] == "skipped"
         assert found["lance/tasks_lost"] >= 1
@@ -334,7 +335,7 @@ class TestRaces:
 
     def test_a_writer_that_is_faster_once_is_followed(self, lake, monkeypatch):
         fill(lake, "nyc/flights")
-        real, calls = upkeep.rewrite, []
+        real, calls = steps.rewrite, []
 
         def rewrite(dataset, task):
             done = real(dataset, task)
@@ -343,7 +344,7 @@ class TestRaces:
             calls.append(task)
             return done
 
-        monkeypatch.setattr(upkeep, "rewrite", rewrite)
+        monkeypatch.setattr(steps, "rewrite", rewrite)
         result = run(lake, build_maintenance_job([flights]))
         assert observations(result)["nyc/flights"]["lance/maintenance"] == "done"
         assert len(lake.table("nyc/flights").get_fragments()) == 1
@@ -351,19 +352,19 @@ class TestRaces:
 
     def test_appends_meanwhile_stay(self, lake, monkeypatch):
         fill(lake, "nyc/flights")
-        real = upkeep.rewrite
+        real = steps.rewrite
 
         def rewrite(dataset, task):
             lake.table("nyc/flights").insert(pa.table({"n": [12]}))
             return real(dataset, task)
 
-        monkeypatch.setattr(upkeep, "rewrite", rewrite)
+        monkeypatch.setattr(steps, "rewrite", rewrite)
         assert run(lake, build_maintenance_job([flights])).success
         assert lake.rows("nyc/flights") == [(n,) for n in range(13)]
 
     def test_a_rewrite_is_tried_again(self, lake, monkeypatch):
         fill(lake, "nyc/flights")
-        real, calls = upkeep.rewrite, []
+        real, calls = steps.rewrite, []
 
         def rewrite(dataset, task):
             calls.append(task)
@@ -371,7 +372,7 @@ class TestRaces:
                 raise StoreError("not now")
             return real(dataset, task)
 
-        monkeypatch.setattr(upkeep, "rewrite", rewrite)
+        monkeypatch.setattr(steps, "rewrite", rewrite)
         assert run(lake, build_maintenance_job([flights])).success
         assert len(calls) == 2
 
@@ -380,7 +381,7 @@ class TestRaces:
     def test_a_run_that_ends_at_any_step_is_finished_by_the_next(self, lake, monkeypatch, step, when):
         fill(lake, "nyc/flights")
         job = build_maintenance_job([flights], LanceMaintenancePolicy(cleanup_older_than=NOW))
-        real = getattr(upkeep, step)
+        real = getattr(steps, step)
 
         def dies(*arguments, **options):
             if when == "after":
@@ -388,7 +389,7 @@ class TestRaces:
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr(upkeep, step, dies)
+            patch.setattr(steps, step, dies)
             with contextlib.suppress(KeyboardInterrupt):
                 assert not run(lake, job).success
         assert lake.rows("nyc/flights") == [(n,) for n in range(12)]
@@ -407,15 +408,15 @@ class TestRaces:
         fill(lake, "nyc/flights").create_scalar_index("n", "BTREE")
         lake.table("nyc/flights").insert(pa.table({"n": [12, 13]}))
         job = build_maintenance_job([flights], LanceMaintenancePolicy(cleanup_older_than=NOW))
-        place = (Staged, "commit") if when == "between files and commit" else (upkeep, "refresh_indices")
+        place = (UncommittedFiles, "commit") if when == "between files and commit" else (steps, "refresh_indices")
         real = getattr(*place)
 
         def dies(*arguments, **options):
-            if place[0] is Staged and not isinstance(arguments[1], CreateIndex):
+            if place[0] is UncommittedFiles and not isinstance(arguments[1], CreateIndex):
                 return real(*arguments, **options)
             if when == "after":
                 list(real(*arguments, **options))
-            monkeypatch.setattr(Staged, "discard", lambda _files: None)  # a killed process does not tidy up
+            monkeypatch.setattr(UncommittedFiles, "discard", lambda _files: None)  # a killed process does not tidy up
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
@@ -483,7 +484,7 @@ class TestSchedule:
         with pytest.raises(ValueError, match="another day"):
             build_maintenance_schedule(self.job(), "55 23 * * 1", jitter=timedelta(minutes=9))
 
-    def test_another_job_is_refused(self):
+    def test_another_job_is_rejected(self):
         @dg.op
         def nothing(): ...
 
@@ -576,7 +577,7 @@ class TestSensor:
         fill(lake, "nyc/boats")
         (request,) = tick()
         with monkeypatch.context() as patch:
-            patch.setattr(upkeep, "clean_up", lambda *_arguments: 1 / 0)
+            patch.setattr(steps, "clean_up", lambda *_arguments: 1 / 0)
             assert not run(lake, tick.job, dict(request.run_config), tags=request.tags).success
         assert len(lake.table("nyc/boats").get_fragments()) == 1
         (again,) = tick()
@@ -649,7 +650,7 @@ class TestSensor:
         (request,) = tick()
         assert request.run_config["ops"]["plan"]["config"]["tables"] == ["nyc/flights"]
 
-    def test_a_table_of_another_job_is_refused(self):
+    def test_a_table_of_another_job_is_rejected(self):
         with pytest.raises(dg.DagsterInvalidDefinitionError, match="no table of the job"):
             build_maintenance_sensor(build_maintenance_job(["a/b"]), ["a/c"])
 

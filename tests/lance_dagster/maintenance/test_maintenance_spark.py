@@ -1,7 +1,7 @@
-"""Upkeep by the executors of a Spark session."""
+"""Maintenance by the executors of a Spark session."""
 
 from lance_dagster import LanceMaintenancePolicy, LanceSparkResource, LanceTableResource, build_maintenance_job
-from tests.lance_dagster.test_maintenance import failures, fill, observations, run
+from tests.lance_dagster.maintenance.test_maintenance import failures, fill, observations, run
 
 
 def test_spark_rewrites_in_waves(lake, spark):

@@ -62,13 +62,13 @@ def check(uri):
 
 
 def without_pylance(monkeypatch):
-    def refused(name, *args, **kwargs):
+    def rejected(name, *args, **kwargs):
         if name == "lance":
             raise ImportError(name)
         return real(name, *args, **kwargs)
 
     real = builtins.__import__
-    monkeypatch.setattr(builtins, "__import__", refused)
+    monkeypatch.setattr(builtins, "__import__", rejected)
 
 
 @pytest.mark.parametrize("installed", [True, False])

@@ -1,4 +1,4 @@
-"""What steps of upkeep hand to each other: plain records under keys that are the same each time."""
+"""What steps of maintenance hand to each other: plain records under keys that are the same each time."""
 
 import io
 import pickle
@@ -8,14 +8,14 @@ import dagster as dg
 
 from lance_dagster import LanceMaintenancePolicy, build_maintenance_job
 from tests.lance_dagster.lake import QUIET
-from tests.lance_dagster.test_maintenance import fill
+from tests.lance_dagster.maintenance.test_maintenance import fill
 
 
 class Plain(pickle.Unpickler):
-    """Refuses everything but values of Python's own and the record of a table."""
+    """Rejects everything but values of Python's own and the record of a table."""
 
     def find_class(self, module, name):
-        if (module, name) != ("lance_dagster.upkeep", "Upkeep"):
+        if (module, name) != ("lance_dagster.maintenance.steps", "Upkeep"):
             raise pickle.UnpicklingError(f"a payload holds {module}.{name}")
         return super().find_class(module, name)
 

@@ -1,7 +1,10 @@
 """Runs that write to a branch of their tables, and what they read."""
 
+from pathlib import Path
+
 import dagster as dg
 import pyarrow as pa
+import pyarrow.dataset as pads
 import pytest
 
 import lance_core
@@ -14,6 +17,8 @@ from lance_dagster import (
     build_lance_integrity_checks,
     build_lance_primary_key_check,
 )
+from lance_dagster._context import RunFacts
+from lance_dagster.tables.branch_policy import branch_of_run
 from tests.lance_dagster.lake import QUIET, errors
 
 DAYS = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-02-01")
@@ -85,6 +90,13 @@ class TestWhichBranch:
     def test_names_that_cannot_be(self, lake, name):
         result = lake.run(events, partition="2024-01-01", tags={"lance/branch": name}, fails=True, **TAGGED)
         assert f"run tag lance/branch: no branch can be called {name!r}" in errors(result)
+
+    @pytest.mark.parametrize("value", ["MAIN", "Main", " main ", "main ", "AUTO", " auto"])
+    def test_what_is_easily_taken_for_another_word_is_rejected(self, monkeypatch, value):
+        monkeypatch.setenv("MY_BRANCH", value)
+        for policy, tags in ((BranchPolicy.env("MY_BRANCH"), {}), (BranchPolicy.from_tag(), {"lance/branch": value})):
+            with pytest.raises(dg.DagsterInvalidDefinitionError, match=r"MY_BRANCH: .* write|lance/branch: .* write"):
+                branch_of_run(policy, RunFacts(run_id="r", root_run_id="r", tags=tags))
 
     @pytest.mark.parametrize("value", [None, "", " "])
     def test_production_is_asked_for_by_name(self, lake, monkeypatch, value):
@@ -225,7 +237,7 @@ class TestReading:
         assert passed("fresh") == (fork, [True, True, True])
         assert passed(None) == (lake.table("events").version, [False, False, True])
 
-    def test_an_audited_job_publishes_nothing_that_such_a_check_refuses(self, lake):
+    def test_an_audited_job_publishes_nothing_that_such_a_check_rejects(self, lake):
         @dg.asset(partitions_def=DAYS, metadata={"partition_expr": "day"})
         def twice(context) -> pa.Table:
             keys = sorted(context.partition_keys)
@@ -296,3 +308,79 @@ class TestReading:
             lake.run(one, tags={"lance/branch": "x", "n": n}, **TAGGED)
         lake.run(one, reader, select=[reader], read="materialized", **TAGGED)
         assert got == [[0]]
+
+
+ON_BRANCH = {"tags": {"lance/branch": "b"}, "branching": BranchPolicy.from_tag("lance/branch")}
+
+
+class TestTablesThatABranchBegins:
+    """A rejected first write to a branch leaves no table, or one that takes the columns of the next write."""
+
+    @staticmethod
+    def asset(value, kind=pa.Table, **metadata):
+        @dg.asset(
+            name="t", metadata={"partition_expr": "p", **metadata}, partitions_def=dg.StaticPartitionsDefinition(["a"])
+        )
+        def t() -> kind:
+            return value() if callable(value) else value
+
+        return t
+
+    @pytest.mark.parametrize("kind", ["arrow", "pandas", "polars", "dataset"])
+    @pytest.mark.parametrize(
+        ("rows", "metadata", "message"),
+        [
+            ({"p": [], "n": []}, {}, "of type null"),
+            ({"p": ["z"], "n": [1]}, {}, "are outside"),
+            (
+                {"p": pa.array([], pa.string()), "n": pa.array([], pa.int64())},
+                {"lance/empty_output": "error"},
+                "no rows",
+            ),
+            ({"p": ["a", "a"], "n": [1, 1]}, {"lance/write_mode": "merge", "lance/merge_on": "n"}, "several rows"),
+        ],
+    )
+    def test_a_rejected_write_leaves_nothing(self, lake, tmp_path, kind, rows, metadata, message):
+        table = pa.table(rows)
+        if message == "of type null" and kind != "arrow":
+            table = table.cast(pa.schema({"p": pa.float64(), "n": pa.float64()}))
+            message = "does not go with"
+        value = {
+            "arrow": lambda: table,
+            "pandas": table.to_pandas,
+            "polars": lambda: pytest.importorskip("polars").from_arrow(table),
+            "dataset": lambda: pads.dataset(table),
+        }[kind]
+        kinds = {"arrow": pa.Table, "dataset": pads.Dataset}
+        asset = self.asset(value, kinds.get(kind, object), **metadata)
+        assert message in errors(lake.run(asset, partition="a", fails=True, **ON_BRANCH))
+        assert not Path(lake.root).exists()
+
+    def test_nothing_is_made_for_an_output_that_is_skipped(self, lake):
+        empty = pa.table({"p": pa.array([], pa.string())})
+        lake.run(self.asset(empty), partition="a", empty_output="skip", **ON_BRANCH)
+        assert not Path(lake.root).exists()
+
+    @pytest.mark.parametrize("on_branch", [False, True])
+    @pytest.mark.parametrize("mode", ["overwrite", "append", "error"])
+    def test_what_a_rejected_stream_leaves_takes_other_columns(self, lake, on_branch, mode):
+        wrong = pa.table({"p": ["z"], "n": ["typo"]})
+        stream = self.asset(wrong.to_reader, pa.RecordBatchReader, **{"lance/write_mode": mode})
+        assert "are outside" in errors(lake.run(stream, partition="a", fails=True, **ON_BRANCH))
+        right = self.asset(pa.table({"p": ["a"], "n": [1]}), **{"lance/write_mode": mode})
+        lake.run(right, partition="a", **(ON_BRANCH if on_branch else {}))
+        if on_branch:
+            assert lake.rows("t") == []
+            lake.table("t").branches.promote("b")
+        assert lake.rows("t") == [("a", 1)]
+
+    def test_what_another_run_is_about_to_write_to_stays(self, lake):
+        first, second = pa.table({"p": ["a"], "n": [1]}), pa.table({"p": ["a"], "n": ["x"]})
+
+        def rows():
+            assert "CastRejectedError" in errors(lake.run(self.asset(second), partition="a", fails=True, **ON_BRANCH))
+            yield from first.to_batches()
+
+        stream = self.asset(lambda: pa.RecordBatchReader.from_batches(first.schema, rows()), pa.RecordBatchReader)
+        lake.run(stream, partition="a", **ON_BRANCH)
+        assert lake.table("t").checkout_version(("b", None)).to_table() == first

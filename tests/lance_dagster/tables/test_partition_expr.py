@@ -4,7 +4,7 @@ import dagster as dg
 import pyarrow as pa
 import pytest
 
-from lance_dagster.partition_expr import partition_column
+from lance_dagster.tables.partition_expr import partition_column
 from tests.lance_dagster.lake import errors
 
 DAYS = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-01-04")

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from lance_core.errors import InvalidInputError, SchemaError
-from lance_dagster.partitions import plan_partitions
+from lance_dagster.tables.partitions import plan_partitions
 
 ASSET = dg.AssetKey(["analytics", "events"])
 NEW_YORK = "America/New_York"
@@ -64,16 +64,16 @@ class TestKeysAsValues:
             ("2024-1-31", pa.date32()),
         ],
     )
-    def test_a_key_that_is_not_exactly_one_value_is_refused(self, key, kind):
+    def test_a_key_that_is_not_exactly_one_value_is_rejected(self, key, kind):
         with pytest.raises(InvalidInputError, match=r"analytics/events.*not exactly one value of column 'p'"):
             slices_of(dg.StaticPartitionsDefinition([key]), [key], kind)
 
-    def test_a_number_that_the_column_cannot_hold_is_refused(self):
+    def test_a_number_that_the_column_cannot_hold_is_rejected(self):
         with pytest.raises(SchemaError, match="300"):
             slices_of(dg.StaticPartitionsDefinition(["300"]), ["300"], pa.int8())
 
     @pytest.mark.parametrize("kind", [pa.float64(), pa.bool_(), pa.timestamp("us"), pa.decimal128(5, 2), pa.null()])
-    def test_a_column_type_that_cannot_hold_keys_is_refused(self, kind):
+    def test_a_column_type_that_cannot_hold_keys_is_rejected(self, kind):
         with pytest.raises(SchemaError, match="does not go with StaticPartitionsDefinition"):
             slices_of(self.static, ["7"], kind)
 
@@ -123,7 +123,7 @@ class TestWindows:
         assert assigned(slices, [m.astimezone(dt.UTC) for m in moments], kind) == [*keys, None]
 
     @pytest.mark.parametrize("key", ["2024-11-03-01:00", "2024-11-03-01:00-0500"])
-    def test_they_are_refused_on_a_column_without_a_zone(self, key):
+    def test_they_are_rejected_on_a_column_without_a_zone(self, key):
         hourly = dg.HourlyPartitionsDefinition("2024-11-03-00:00", timezone=NEW_YORK)
         with pytest.raises(InvalidInputError, match="clocks show twice"):
             slices_of(hourly, [key], pa.timestamp("us"))
@@ -188,12 +188,12 @@ class TestWindows:
             (dg.DailyPartitionsDefinition("2024-01-01", hour_offset=6), "2024-01-02"),
         ],
     )
-    def test_parts_of_days_are_refused_on_a_date_column(self, definition, key):
+    def test_parts_of_days_are_rejected_on_a_date_column(self, definition, key):
         with pytest.raises(InvalidInputError, match="holds whole days"):
             slices_of(definition, [key], pa.date32())
 
     @pytest.mark.parametrize("key", ["yesterday", "2024-13-01", "2024-01-10"])
-    def test_a_key_that_is_no_partition_is_refused(self, key):
+    def test_a_key_that_is_no_partition_is_rejected(self, key):
         with pytest.raises(InvalidInputError, match=key):
             slices_of(dg.WeeklyPartitionsDefinition("2024-01-07"), [key], pa.date32())
 
@@ -242,7 +242,7 @@ class TestDimensions:
             ({"day": "at", "region": "at"}, "one column for two dimensions"),
         ],
     )
-    def test_partition_expr_of_another_form_is_refused(self, partition_expr, message):
+    def test_partition_expr_of_another_form_is_rejected(self, partition_expr, message):
         with pytest.raises(InvalidInputError, match=message):
             self.plan(["2024-01-02|us"], partition_expr)
 
@@ -257,6 +257,6 @@ class TestDimensions:
         ("DATE(q)", SchemaError, "partition column 'q' is not among the columns"),
     ],
 )
-def test_partition_expr_that_names_no_column_is_refused(partition_expr, error, message):
+def test_partition_expr_that_names_no_column_is_rejected(partition_expr, error, message):
     with pytest.raises(error, match=message):
         slices_of(dg.DailyPartitionsDefinition("2024-01-01"), ["2024-01-01"], pa.date32(), partition_expr)

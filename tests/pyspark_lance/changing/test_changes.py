@@ -14,7 +14,9 @@ from lance_core.errors import (
     SchemaError,
     SupersededError,
 )
-from pyspark_lance import change_job, changes, key_narrowing, merge_frames, reader
+from pyspark_lance.changing import job, merge_frames, verbs
+from pyspark_lance.keys import narrowing
+from pyspark_lance.reading import read
 
 
 def files(uri):
@@ -140,7 +142,7 @@ def test_a_merge_makes_the_table_if_there_is_none(spark, uri, lance):
     assert lance.dataset(uri).count_rows() == 10
 
 
-def test_what_does_not_fit_is_refused_before_anything_runs(spark, table):
+def test_what_does_not_fit_is_rejected_before_anything_runs(spark, table):
     boom = spark.sql("select id, assert_true(id < 0) as x from range(3)")
     with pytest.raises(SchemaError, match="'id2'"):
         pyspark_lance.merge(boom, table, on="id2")
@@ -185,7 +187,7 @@ def test_update(spark, table, lance):
 
 def test_merges_of_other_rows_at_the_same_time_both_land(spark, table, lance, monkeypatch):
     first_is_ready, second_has_landed = threading.Event(), threading.Event()
-    commit = change_job.Change._commit
+    commit = job.Change._commit
 
     def late(self, *what):
         if threading.current_thread() is not threading.main_thread():
@@ -193,7 +195,7 @@ def test_merges_of_other_rows_at_the_same_time_both_land(spark, table, lance, mo
             assert second_has_landed.wait(100)
         return commit(self, *what)
 
-    monkeypatch.setattr(change_job.Change, "_commit", late)
+    monkeypatch.setattr(job.Change, "_commit", late)
     results = []
     slow = threading.Thread(target=lambda: results.append(pyspark_lance.merge(source(spark), table, on="id")))
     slow.start()
@@ -207,7 +209,7 @@ def test_merges_of_other_rows_at_the_same_time_both_land(spark, table, lance, mo
 
 
 def test_a_merge_that_meets_a_change_of_its_rows_is_worked_out_anew(spark, table, lance, monkeypatch):
-    commit = change_job.Change._commit
+    commit = job.Change._commit
     met = []
 
     def late(self, *what):
@@ -216,7 +218,7 @@ def test_a_merge_that_meets_a_change_of_its_rows_is_worked_out_anew(spark, table
             lance.dataset(table).delete("id = 96")
         return commit(self, *what)
 
-    monkeypatch.setattr(change_job.Change, "_commit", late)
+    monkeypatch.setattr(job.Change, "_commit", late)
     result = pyspark_lance.merge(source(spark), table, on="id")
     assert (result.attempts, result.version, result.rows_inserted, result.rows_updated) == (2, 3, 6, 4)
     assert lance.dataset(table).count_rows() == 105
@@ -224,7 +226,7 @@ def test_a_merge_that_meets_a_change_of_its_rows_is_worked_out_anew(spark, table
     first = {file.path for fragment in lance_core.dataset(table, 1).get_fragments() for file in fragment.metadata.files}
     assert set(files(table)) == used | first
     met.clear()
-    monkeypatch.setattr(change_job.Change, "_commit", lambda *_: (_ for _ in ()).throw(RetryableConflictError("busy")))
+    monkeypatch.setattr(job.Change, "_commit", lambda *_: (_ for _ in ()).throw(RetryableConflictError("busy")))
     with pytest.raises(RetryableConflictError, match="1 attempts; the last: busy"):
         pyspark_lance.merge(source(spark), table, on="id", conflict_retries=0)
 
@@ -239,7 +241,7 @@ def test_the_commit_of_a_change_carries_message_and_properties(spark, table, lan
 
 @pytest.mark.parametrize("first", ["merge", "append"])
 def test_a_key_that_another_inserts_meanwhile_is_updated(spark, table, lance, monkeypatch, first):
-    commit = change_job.Change._commit
+    commit = job.Change._commit
     met = []
 
     def late(self, *what):
@@ -252,7 +254,7 @@ def test_a_key_that_another_inserts_meanwhile_is_updated(spark, table, lance, mo
                 pyspark_lance.write(other, table)
         return commit(self, *what)
 
-    monkeypatch.setattr(change_job.Change, "_commit", late)
+    monkeypatch.setattr(job.Change, "_commit", late)
     result = pyspark_lance.merge(source(spark), table, on="id")
     assert (result.attempts, result.rows_inserted, result.rows_updated) == (2, 4, 6)
     found = contents(lance, table)
@@ -261,7 +263,7 @@ def test_a_key_that_another_inserts_meanwhile_is_updated(spark, table, lance, mo
 
 
 def test_merges_that_insert_other_keys_at_the_same_time_both_land(spark, table, lance, monkeypatch):
-    commit = change_job.Change._commit
+    commit = job.Change._commit
     met = []
 
     def late(self, *what):
@@ -271,19 +273,19 @@ def test_merges_that_insert_other_keys_at_the_same_time_both_land(spark, table, 
             pyspark_lance.delete(table, spark.sql("select 3L as id"), on="id")
         return commit(self, *what)
 
-    monkeypatch.setattr(change_job.Change, "_commit", late)
+    monkeypatch.setattr(job.Change, "_commit", late)
     assert pyspark_lance.merge(source(spark), table, on="id").attempts == 1
     assert [row["id"] for row in contents(lance, table)] == [*range(3), *range(4, 105), 500]
 
 
 def test_a_table_that_another_makes_meanwhile_is_merged_into(spark, uri, lance, monkeypatch):
-    create = changes.write
+    create = verbs.write
 
     def late(*what, **more):
         lance.write_dataset(pa.table({"id": [100], "x": [0], "s": ["old"]}), uri)
         return create(*what, **more)
 
-    monkeypatch.setattr(changes, "write", late)
+    monkeypatch.setattr(verbs, "write", late)
     result = pyspark_lance.merge(source(spark), uri, on="id")
     assert (result.rows_inserted, result.rows_updated) == (9, 1)
     assert lance.dataset(uri).count_rows() == 10
@@ -295,12 +297,12 @@ def test_a_table_that_another_makes_meanwhile_is_merged_into(spark, uri, lance, 
 def test_an_index_narrows_the_side_of_the_table(spark, table, lance, monkeypatch, kind):
     lance.dataset(table).create_scalar_index("id", kind)
     pieces = []
-    plan = reader.plan_tasks
-    monkeypatch.setattr(reader, "plan_tasks", lambda *a, **k: pieces.append(plan(*a, **k)) or pieces[-1])
+    plan = read.plan_tasks
+    monkeypatch.setattr(read, "plan_tasks", lambda *a, **k: pieces.append(plan(*a, **k)) or pieces[-1])
     merged = pyspark_lance.merge(source(spark), table, on="id")
     assert (merged.rows_inserted, merged.rows_updated) == (5, 5)
     assert {piece.fragment_id for task in pieces[0] for piece in task} == {3}
-    monkeypatch.setattr(key_narrowing, "_FEW", 2)  # by the least and the greatest key
+    monkeypatch.setattr(narrowing, "_FEW", 2)  # by the least and the greatest key
     pieces.clear()
     assert pyspark_lance.delete(table, spark.sql("select explode(array(1L, 3L, 29L)) as id"), on="id").rows_deleted == 3
     assert {piece.fragment_id for task in pieces[0] for piece in task} & {0, 1, 2, 3} == {0}  # new ones are not indexed
@@ -323,7 +325,7 @@ def test_a_small_source_writes_one_file_and_only_its_rows_are_handed_over(spark,
     assert len(files(table)) - len(before) == kinds
     base = lance_core.dataset(table)
     narrowed = [
-        key_narrowing.few_keys(base, ["s"], spark.sql(f"select {text} as s")) is not None
+        narrowing.few_keys(base, ["s"], spark.sql(f"select {text} as s")) is not None
         for text in ("'a'", "'a' collate UTF8_LCASE")
     ]
     assert narrowed == [True, False]

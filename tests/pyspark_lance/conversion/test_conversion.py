@@ -1,4 +1,4 @@
-"""Conversion from and to other formats: every row and value, groups that are passed over, and what is refused."""
+"""Conversion from and to other formats: every row and value, groups that are passed over, and what is rejected."""
 
 import os
 import pathlib
@@ -12,7 +12,7 @@ import pytest
 import pyspark_lance
 from lance_core.errors import DatasetExistsError, InvalidInputError, LanceError, UndecidedWriteError, UnsupportedError
 from pyspark_lance import convert as convert_function
-from pyspark_lance.conversion import _compare
+from pyspark_lance.conversion.convert import _compare
 
 ROWS = """
     select id, cast(id % 3 as int) as day, if(id % 4 = 0, null, concat('s', id)) as s, rand(1) as x,
@@ -52,7 +52,7 @@ def test_a_conversion_that_was_cut_short_goes_on(spark, folder, uri, lance, monk
         done.append(options["once"])
         return pyspark_lance.write(*arguments, **options)
 
-    monkeypatch.setattr("pyspark_lance.conversion.write", cut_short)
+    monkeypatch.setattr("pyspark_lance.conversion.convert.write", cut_short)
     with pytest.raises(LanceError, match="the power went"):
         pyspark_lance.convert(folder, uri, max_bytes_per_commit=1)
     monkeypatch.undo()
@@ -121,7 +121,7 @@ def test_a_source_that_changes_between_two_runs(spark, uri, lance, tmp_path):
         pyspark_lance.convert(source, uri)
 
 
-def test_files_that_do_not_go_together_are_refused_in_one_line(spark, uri, tmp_path):
+def test_files_that_do_not_go_together_are_rejected_in_one_line(spark, uri, tmp_path):
     put(tmp_path / "types", "a.parquet", id=[1])
     put(tmp_path / "types", "b.parquet", id=["x"])
     put(tmp_path / "notes", "a.parquet", id=[1])

@@ -20,9 +20,9 @@ from typing import Any
 import pyarrow as pa
 
 from pyspark_lance import local_session
-from pyspark_lance.datasource import LanceDataSource
-from pyspark_lance.source_streams import StreamWriter
-from pyspark_lance.spark_types import handed_over
+from pyspark_lance.datasource.source import LanceDataSource
+from pyspark_lance.datasource.streams import StreamWriter
+from pyspark_lance.types.spark_types import handed_over
 
 
 def die() -> None:

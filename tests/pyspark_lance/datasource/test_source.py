@@ -11,10 +11,10 @@ import pytest
 import lance_core
 import pyspark_lance
 from lance_core.errors import InvalidInputError, RetryableConflictError, VersionNotFoundError
-from pyspark_lance import source_streams
-from pyspark_lance.key_merge import KeyMergeJob
-from pyspark_lance.source_options import SourceOptions
-from pyspark_lance.write_job import prepare_write
+from pyspark_lance.changing.key_merge import KeyMergeJob
+from pyspark_lance.datasource import streams
+from pyspark_lance.datasource.options import SourceOptions
+from pyspark_lance.writing.job import prepare_write
 
 DAYS = "select id, cast(id % {} as int) as day, 'x' as s from range({})"
 
@@ -253,7 +253,7 @@ def test_a_stream_begins_at_a_version_that_is_there(uri):
 
     def begin(version):
         options = SourceOptions({"path": uri, "startingVersion": version})
-        return source_streams.StreamReader(options, None).initialOffset()["version"]
+        return streams.StreamReader(options, None).initialOffset()["version"]
 
     assert [begin(version) for version in ("0", "1", "3", "latest")] == [0, 0, 2, 3]
     with pytest.raises(VersionNotFoundError, match=r"startingVersion: .* has no version 4 yet, its latest one is 3"):
@@ -282,8 +282,8 @@ def test_a_stream_writes_each_batch_once(spark, uri, tmp_path, lance):
     assert (table.version, table.count_rows()) == (2, 15)
     for number in (1, 2):
         properties = table.read_transaction(number).transaction_properties
-        assert properties[source_streams.QUERY] == str(query.id)
-        assert properties[source_streams.BATCH] == str(number - 1)
+        assert properties[streams.QUERY] == str(query.id)
+        assert properties[streams.BATCH] == str(number - 1)
 
 
 def test_a_batch_that_spark_repeats_after_its_commit_is_not_written_twice(spark, uri, tmp_path, lance):
@@ -347,3 +347,41 @@ def test_where_a_stream_begins_and_how_much_it_takes(spark, uri, tmp_path, lance
     save(spark.range(40, 42), uri)
     run(latest, f"{uri}-new", tmp_path / "check2")
     assert lance.dataset(f"{uri}-new").count_rows() == 2
+
+
+LOCAL_TIMES = ("at < '2026-01-01 05:00:00'", "at < timestamp'2026-01-01 05:00:00'", "at < date'2026-01-02'")
+
+
+def test_conditions_with_times_mean_what_they_mean_in_spark(spark, uri):
+    assert spark.conf.get("spark.sql.session.timeZone") != "UTC"
+    hours = "select id, timestamp'2026-01-01 00:00:00' + make_dt_interval(0, cast(id as int)) as at from range(12)"
+    pyspark_lance.write(spark.sql(hours).coalesce(1), uri)
+    new = spark.sql(hours).limit(0)
+    by_format = spark.read.format("lance")
+    verbs = (
+        lambda where: pyspark_lance.read(spark, uri, filter=where),
+        lambda where: by_format.option("filter", where).load(uri).collect(),
+        lambda where: by_format.options(filter=where, timeZone="America/New_York").load(uri).collect(),
+        lambda where: pyspark_lance.delete(uri, where, spark=spark),
+        lambda where: pyspark_lance.update(uri, {"id": "id"}, where, spark=spark),
+        lambda where: pyspark_lance.write(new, uri, mode="overwrite", replace_where=where),
+        lambda where: new.write.format("lance").mode("overwrite").option("replaceWhere", where).save(uri),
+    )
+    for where in LOCAL_TIMES:
+        for verb in verbs:
+            with pytest.raises(Exception, match="has a time zone, and Lance's SQL takes the other for UTC"):
+                verb(where)
+    in_utc = spark.read.format("lance").options(filter="at < '2026-01-01 05:00:00'", timeZone="UTC")
+    assert in_utc.load(uri).count() == 0
+    written = "at < '2026-01-01T05:00:00-05:00'"
+    assert pyspark_lance.read(spark, uri, filter=written).count() == 5
+    assert spark.read.format("lance").option("filter", written).load(uri).count() == 5
+    assert pyspark_lance.delete(uri, written, spark=spark).rows_deleted == 5
+
+
+def test_a_stream_that_cannot_begin_names_the_reason(spark, uri, tmp_path):
+    pyspark_lance.write(spark.range(3).coalesce(1), uri)
+    frame = spark.readStream.format("lance").schema("id long, nope string").load(uri)
+    query = frame.writeStream.format("memory").queryName("begins").trigger(availableNow=True).start()
+    with pytest.raises(Exception, match=r"no columns \['nope'\]"):
+        query.awaitTermination(60)

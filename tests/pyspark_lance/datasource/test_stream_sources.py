@@ -10,7 +10,7 @@ import pytest
 
 import lance_core
 from lance_core.errors import IncompatibleConflictError, LanceError, SchemaError
-from pyspark_lance.datasource import LanceDataSource
+from pyspark_lance.datasource.source import LanceDataSource
 
 
 class Query:

@@ -25,7 +25,7 @@ def table(uri):
 @pytest.fixture
 def and_then_delete(uri, monkeypatch):
     """Delete rows, given by a filter, when the tasks have run and are not committed yet."""
-    import pyspark_lance.compaction as module
+    import pyspark_lance.distributed.compaction as module
 
     run = module.run_tasks
 
@@ -115,7 +115,7 @@ def test_files_of_one_job_share_the_start_of_their_names(spark, table, uri):
 
 
 def test_an_interrupted_compaction_leaves_no_file(spark, table, uri, monkeypatch):
-    import pyspark_lance.numbered_tasks as module
+    import pyspark_lance.engine.executor_tasks as module
 
     run, before = module.run_job, data_files(uri)
 
@@ -153,7 +153,7 @@ def test_options_are_checked_before_anything_runs(spark, table, uri):
 @pytest.mark.parametrize("interrupted", [False, True])
 @pytest.mark.parametrize("options", [{"aws_region": "x"}, None])
 def test_what_tasks_leave_behind_is_deleted_with_the_same_options(monkeypatch, uri, options, interrupted):
-    import pyspark_lance.compaction as module
+    import pyspark_lance.distributed.compaction as module
 
     for _ in range(2):
         lance_core.write_dataset(pa.table({"id": [1]}), uri, mode="append")
@@ -173,7 +173,7 @@ def test_what_tasks_leave_behind_is_deleted_with_the_same_options(monkeypatch, u
 
 
 def test_storage_options_are_not_shown():
-    from pyspark_lance.compaction import _Tasks
+    from pyspark_lance.distributed.compaction import _Tasks
 
     tasks = _Tasks(
         uri="x", job="j", read_version=1, fragment_ids=(), options=None, storage_options={"secret": "hidden"}
@@ -182,7 +182,7 @@ def test_storage_options_are_not_shown():
 
 
 def test_progress_is_told_while_tasks_run(spark):
-    from pyspark_lance.numbered_tasks import _watched
+    from pyspark_lance.engine.executor_tasks import _watched
 
     def sleeps(batches):
         import time

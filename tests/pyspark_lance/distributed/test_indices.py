@@ -44,7 +44,7 @@ def test_executors_build_an_index_that_both_libraries_use(spark, table, uri, lan
         ]
 
 
-def test_an_index_of_that_name_is_replaced_or_refused(spark, table, uri):
+def test_an_index_of_that_name_is_replaced_or_rejected(spark, table, uri):
     pyspark_lance.create_scalar_index(spark, uri, "id", "ZONEMAP", "mine", rows_per_zone=64)
     with pytest.raises(InvalidInputError, match="'mine' already"):
         pyspark_lance.create_scalar_index(spark, uri, "id", "ZONEMAP", "mine", replace=False)
@@ -55,7 +55,7 @@ def test_an_index_of_that_name_is_replaced_or_refused(spark, table, uri):
 
 
 def test_what_is_wrong_is_said_before_a_job_runs(spark, table, uri, monkeypatch):
-    import pyspark_lance.indices as module
+    import pyspark_lance.distributed.indices as module
 
     monkeypatch.setattr(module, "run_all_tasks", None)
     with pytest.raises(SchemaError, match="nope"):

@@ -8,14 +8,14 @@ import pytest
 
 import lance_core
 from lance_core.errors import InvalidInputError
-from pyspark_lance.failures import SparkGoneError, spark_gone
+from pyspark_lance.engine.errors import SparkGoneError, spark_gone
 from tests import processes
 
 PROGRAM = """
 import os, signal, sys, threading, time
 from pathlib import Path
 import pyspark_lance
-from pyspark_lance.failures import SparkGoneError
+from pyspark_lance.engine.errors import SparkGoneError
 
 uri = sys.argv[1]
 spark = pyspark_lance.local_session("local[2]", config={"spark.ui.enabled": "false"})

@@ -9,7 +9,7 @@ import lance_core
 import pyspark_lance
 from lance_core import Equals, Slice, Slices
 from lance_core.errors import CorruptFileError, InvalidInputError
-from pyspark_lance.failures import own_error, plain_errors
+from pyspark_lance.engine.errors import own_error, plain_errors
 
 ACCOUNT = """An error occurred while calling o53.withNewExecutionId.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 3.0 failed 4 times

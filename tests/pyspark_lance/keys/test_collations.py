@@ -10,8 +10,8 @@ import lance_core
 import pyspark_lance
 from lance_core import Equals, Slice, Slices
 from lance_core.errors import UnsupportedError
-from pyspark_lance.arrow_types import SPARK_TYPE
-from pyspark_lance.collations import check_condition
+from pyspark_lance.keys.collations import check_condition
+from pyspark_lance.types.arrow_types import SPARK_TYPE
 
 LOWER = {SPARK_TYPE: b"string collate UTF8_LCASE"}
 SCHEMA = pa.schema(

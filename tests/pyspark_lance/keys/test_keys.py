@@ -9,8 +9,8 @@ import pytest
 import lance_core
 import pyspark_lance
 from lance_core.errors import InvalidInputError, SchemaError
-from pyspark_lance.arrow_types import SPARK_TYPE
-from pyspark_lance.keys import same_bytes
+from pyspark_lance.keys.equality import same_bytes
+from pyspark_lance.types.arrow_types import SPARK_TYPE
 
 # Type, keys of the table, keys of the source.
 KEYS = {

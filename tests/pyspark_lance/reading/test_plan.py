@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lance_core
-from pyspark_lance import read_plan
-from pyspark_lance.read_plan import FragmentSize, Piece, cut, first_rows, plan_read, plan_tasks, table_schema
+from pyspark_lance.reading import plan as read_plan
+from pyspark_lance.reading.plan import FragmentSize, Piece, cut, first_rows, plan_read, plan_tasks, table_schema
 
 MILLION = 1_000_000
 

@@ -7,8 +7,8 @@ from pyspark.sql import DataFrame, functions  # noqa: TID253 - what the tests ar
 
 import lance_core
 import pyspark_lance
-from pyspark_lance import same_columns
-from pyspark_lance.pushed_filters import push
+from pyspark_lance.engine import spark_internals
+from pyspark_lance.reading.filter_pushdown import push
 
 
 @pytest.fixture
@@ -162,8 +162,8 @@ def test_a_frame_that_is_kept_is_used(frame):
 
 
 def test_a_spark_that_hides_its_plans_reads_all_columns(frame, plain, monkeypatch):
-    monkeypatch.setattr(same_columns, "_plan", lambda frame: frame.nowhere)
-    monkeypatch.setattr(same_columns, "_in_place_over_connect", lambda *_: None)
+    monkeypatch.setattr(spark_internals, "_plan", lambda frame: frame.nowhere)
+    monkeypatch.setattr(spark_internals, "_in_place_over_connect", lambda *_: None)
     found = frame.select("id", "name").where("id > 95")
     assert sorted(found.collect()) == sorted(plain.select("id", "name").where("id > 95").collect())
     assert min(frame.where(frame.id > 95).select("id").limit(2).collect()).id > 95

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from lance_core.errors import InvalidInputError, LanceError, SchemaError
-from pyspark_lance.batch_convert import BatchConverter, converter
+from pyspark_lance.types.batch_convert import BatchConverter, converter
 
 ELEMENTS = pa.list_(pa.field("element", pa.float32()))
 VECTORS = pa.list_(pa.field("item", pa.float32()), 2)
@@ -124,7 +124,7 @@ def test_nanoseconds_are_cut_off_only_where_that_is_allowed():
     [(pa.string(), VECTORS), (VECTORS, pa.string()), (pa.list_(pa.int8()), pa.int8()), (pa.struct([]), pa.struct([("a", pa.int8())]))],
     ids=str,
 )  # fmt: skip
-def test_what_cannot_be_converted_is_refused_when_the_converter_is_made(source, target):
+def test_what_cannot_be_converted_is_rejected_when_the_converter_is_made(source, target):
     with pytest.raises(SchemaError, match="column 'c'"):
         converter(source, target, "c")
 

@@ -14,12 +14,13 @@ from pyspark.sql import functions  # noqa: TID253 - what the tests are about
 import pyspark_lance
 from lance_core import Equals, Slice, Slices
 from lance_core.errors import LanceError, OutcomeUnknownError, RetryableConflictError
-from pyspark_lance import arrow_rdd, transports, write_job
-from pyspark_lance.spark_types import VECTOR_WIDTH, handed_over
-from pyspark_lance.transports import run_on_partitions
-from pyspark_lance.write_job import prepare_write
-from pyspark_lance.write_options import WriteOptions
-from pyspark_lance.writer import write_with
+from pyspark_lance.engine import arrow_rdd, partitions
+from pyspark_lance.engine.partitions import run_on_partitions
+from pyspark_lance.types.spark_types import VECTOR_WIDTH, handed_over
+from pyspark_lance.writing import job as write_job
+from pyspark_lance.writing.job import prepare_write
+from pyspark_lance.writing.options import WriteOptions
+from pyspark_lance.writing.write import write_with
 
 
 @pytest.fixture(autouse=True)
@@ -215,7 +216,7 @@ def test_variants_and_large_types_over_the_fast_way(spark, tmp_path):
 
 def test_rows_of_any_size_take_the_way_that_counts_bytes(spark, uri, monkeypatch):
     taken = []
-    monkeypatch.setattr(transports.ArrowRdd, "of", lambda *_: taken.append(True))
+    monkeypatch.setattr(partitions.ArrowRdd, "of", lambda *_: taken.append(True))
     pyspark_lance.write(spark.sql("select id, cast('x' as binary) as image from range(3)"), uri)
     assert taken == []
     pyspark_lance.write(spark.sql("select id, 'x' as name from range(3)"), f"{uri}-2")
@@ -330,6 +331,6 @@ def test_clustering_gives_a_slice_to_few_tasks(spark, uri):
     assert pyspark_lance.write(frame, f"{uri}-mixed", slices=slices, cluster=False).files == 80
 
 
-def test_what_is_no_frame_is_refused(spark, uri):
+def test_what_is_no_frame_is_rejected(spark, uri):
     with pytest.raises(LanceError, match="not a Table"):
         pyspark_lance.write(pa.table({"a": [1]}), uri)

@@ -9,9 +9,9 @@ import pytest
 
 import lance_core
 from lance_core.errors import InvalidInputError, UndecidedWriteError
-from pyspark_lance.source_options import SourceOptions
-from pyspark_lance.source_streams import BATCH, QUERY, StreamWriter, _Message
-from pyspark_lance.write_job import WriteOptions, already_done, prepare_write
+from pyspark_lance.datasource.options import SourceOptions
+from pyspark_lance.datasource.streams import BATCH, QUERY, StreamWriter, _Message
+from pyspark_lance.writing.job import WriteOptions, already_done, prepare_write
 
 SCHEMA = pa.schema([("id", pa.int64())])
 
@@ -178,7 +178,7 @@ def test_a_key_is_known_when_its_version_is_gone(uri, rules):
     lance.write_dataset(pa.table({"id": [0, 1]}), uri)
 
     def write():
-        from pyspark_lance.key_merge import KeyMergeJob
+        from pyspark_lance.changing.key_merge import KeyMergeJob
 
         done, options = already_done(uri, WriteOptions(once=("day", "1"), **rules))
         if done is not None:
@@ -198,7 +198,7 @@ def test_a_key_is_known_when_its_version_is_gone(uri, rules):
 
 @pytest.mark.parametrize("rules", [{}, {"mode": "overwrite", "replace_where": "id = 1"}, {"merge_on": ("id",)}])
 def test_a_key_that_lands_meanwhile_and_whose_version_goes(uri, rules):
-    from pyspark_lance.key_merge import KeyMergeJob
+    from pyspark_lance.changing.key_merge import KeyMergeJob
 
     lance.write_dataset(pa.table({"id": [0, 1]}), uri)
     _, options = already_done(uri, WriteOptions(once=("day", "1"), **rules))

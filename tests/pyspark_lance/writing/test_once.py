@@ -8,9 +8,9 @@ import pytest
 import lance_core
 from lance_core.commit import versions
 from lance_core.errors import InvalidInputError, RetryableConflictError
-from pyspark_lance.key_merge import KeyMergeJob
-from pyspark_lance.source_options import SourceOptions
-from pyspark_lance.write_job import WriteOptions, already_done, prepare_write
+from pyspark_lance.changing.key_merge import KeyMergeJob
+from pyspark_lance.datasource.options import SourceOptions
+from pyspark_lance.writing.job import WriteOptions, already_done, prepare_write
 
 ROWS = pa.table({"id": [1]})
 TOKEN = ("token", "a")

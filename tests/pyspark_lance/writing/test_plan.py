@@ -1,4 +1,4 @@
-"""What is decided from schemas alone: stored types, and refusals that name the column."""
+"""What is decided from schemas alone: stored types, and rejections that name the column."""
 
 import pyarrow as pa
 import pytest
@@ -6,8 +6,8 @@ from pyspark.sql import types as t  # noqa: TID253 - the parameters of the tests
 
 from lance_core import Equals, Slice, Slices
 from lance_core.errors import InvalidInputError, LanceError, SchemaError, UnsupportedError
-from pyspark_lance.plan import plan_write
-from pyspark_lance.spark_types import VECTOR_WIDTH, handed_over, spark_schema
+from pyspark_lance.types.spark_types import VECTOR_WIDTH, handed_over, spark_schema
+from pyspark_lance.writing.schema_plan import plan_write
 
 FLOATS = t.ArrayType(t.FloatType())
 
@@ -77,7 +77,7 @@ def test_collations_and_precisions_are_kept():
         frame(l=t.ArrayType(t.StringType("UTF8_LCASE")))
 
 
-def test_an_array_of_nothing_is_refused_by_name_unless_the_table_knows_its_items():
+def test_an_array_of_nothing_is_rejected_by_name_unless_the_table_knows_its_items():
     nothing = frame(l=t.ArrayType(t.NullType()))
     with pytest.raises(SchemaError, match="column 'l': an array of nothing"):
         plan_write(nothing, None)
@@ -135,7 +135,7 @@ def test_metadata_of_columns_is_kept_as_texts():
         (t.StructType().add("m", t.MapType(t.StringType(), t.YearMonthIntervalType())), r"column 'm\.value'"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_a_table_is_refused_by_name(schema, message):
+def test_what_cannot_be_a_table_is_rejected_by_name(schema, message):
     with pytest.raises((SchemaError, UnsupportedError), match=message):
         handed_over(schema)
 
@@ -155,7 +155,7 @@ def test_what_cannot_be_a_table_is_refused_by_name(schema, message):
         (FLOATS, {"w": 2}, "no column 'w'"),
     ],
 )
-def test_vectors_that_cannot_be_are_refused(kind, widths, message):
+def test_vectors_that_cannot_be_are_rejected(kind, widths, message):
     with pytest.raises(InvalidInputError, match=message):
         plan_write(frame(v=kind), None, vector_columns=widths)
 
@@ -170,7 +170,7 @@ def test_a_table_knows_the_width_of_its_vectors(kind, widths):
 
 
 @pytest.mark.parametrize(("kind", "widths"), [((FLOATS, {VECTOR_WIDTH: 3}), None), (FLOATS, {"v": 3})])
-def test_another_width_than_the_table_has_is_refused(kind, widths):
+def test_another_width_than_the_table_has_is_rejected(kind, widths):
     with pytest.raises(SchemaError, match="column 'v': vectors of 3 items, the table has 2"):
         plan_write(frame(v=kind), vector_table(2), vector_columns=widths)
 
@@ -203,7 +203,7 @@ def test_order_and_nullability_do_not_matter():
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("mode", ["append", "overwrite", "replace"])
-def test_a_schema_that_does_not_fit_is_refused_by_name(mode, source, message):
+def test_a_schema_that_does_not_fit_is_rejected_by_name(mode, source, message):
     with pytest.raises(SchemaError, match=message):
         plan_write(frame(**source), TABLE, mode=mode, case_sensitive=True)
 
@@ -257,7 +257,7 @@ def test_a_void_column_fits_every_column():
 
 
 @pytest.mark.parametrize("kind", [pa.decimal256(50, 2), pa.decimal128(5, -2)], ids=str)
-def test_what_spark_cannot_read_is_refused_by_name(kind):
+def test_what_spark_cannot_read_is_rejected_by_name(kind):
     with pytest.raises(UnsupportedError, match="column 'c'"):
         spark_schema(pa.schema([("c", kind)]))
 
@@ -271,7 +271,7 @@ def test_slices_must_be_exact_in_the_stored_columns():
 
 
 @pytest.mark.parametrize("options", [{"mode": "upsert"}, {"schema_mode": "merge"}])
-def test_unknown_modes_are_refused(options):
+def test_unknown_modes_are_rejected(options):
     with pytest.raises(InvalidInputError, match="is none of"):
         plan_write(frame(id=t.LongType()), None, **options)
 
@@ -328,13 +328,13 @@ def test_structs_get_the_fields_that_are_new():
         (t.MapType(t.NullType(), t.NullType(), False), r"column 'c': map\(\) of nothing .* cast it to map"),
     ],
 )
-def test_arrays_and_maps_of_nothing_are_refused_by_name(kind, told):
+def test_arrays_and_maps_of_nothing_are_rejected_by_name(kind, told):
     with pytest.raises(SchemaError, match=told):
         frame(c=kind)
 
 
 @pytest.mark.parametrize("nest", [t.ArrayType, lambda kind: t.StructType([t.StructField("x", kind)])])
-def test_columns_that_spark_cannot_pass_on_are_refused(nest):
+def test_columns_that_spark_cannot_pass_on_are_rejected(nest):
     kind = t.IntegerType()
     for _ in range(62):
         kind = nest(kind)

@@ -17,12 +17,13 @@ import lance_core
 from lance_core import Between, Equals, Slice, Slices
 from lance_core.errors import IncompatibleConflictError, InvalidInputError, LanceError, SchemaError, StoreError
 from lance_core.file import LanceFileReader
-from pyspark_lance import transports, write_task
-from pyspark_lance.key_merge import KeyMergeJob
-from pyspark_lance.row_rules import PartitionValues
-from pyspark_lance.transports import rows_per_batch, run_on_partitions
-from pyspark_lance.write_job import WriteOptions, prepare_write
-from pyspark_lance.write_task import TaskReport, WriteTask
+from pyspark_lance.changing.key_merge import KeyMergeJob
+from pyspark_lance.engine import partitions as transports
+from pyspark_lance.engine.partitions import rows_per_batch, run_on_partitions
+from pyspark_lance.writing import task as write_task
+from pyspark_lance.writing.job import WriteOptions, prepare_write
+from pyspark_lance.writing.row_checks import PartitionValues
+from pyspark_lance.writing.task import TaskReport, WriteTask
 from tests import processes
 
 SCHEMA = pa.schema([("k", pa.string()), ("x", pa.int64())])
@@ -188,8 +189,9 @@ def test_ranges_are_split_by_typed_values(tmp_path):
 
 
 PEAK = """
-import resource, sys, numpy as np, pyarrow as pa
-from pyspark_lance.write_task import WriteTask
+import sys, numpy as np, pyarrow as pa
+from pyspark_lance.writing.task import WriteTask
+from tests.memory import peak_mb
 rows = 10_000
 text = pa.array([f"user-{i}" for i in range(rows)])
 def batches(count):
@@ -198,7 +200,7 @@ def batches(count):
 task = WriteTask(uri=sys.argv[1], job="0123456789abcdef", stored=next(batches(1)).schema)
 report = task.run(0, 0, batches(int(sys.argv[2])))
 assert report.rows == int(sys.argv[2]) * rows
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+print(peak_mb())
 """
 
 

@@ -3,7 +3,7 @@
     text --parse--> tree --compile--> typed expression
 
 Semantics are DataFusion's as pylance uses it; pylance's documentation lists the functions. Unknown constructs are
-refused with their name and position in the text. sqlglot is imported with this package, so import it on use.
+rejected with their name and position in the text. sqlglot is imported with this package, so import it on use.
 
 A text is compiled once for the same columns, unless it may ask for the time: parsing costs what reading 100,000 values
 does.
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -25,6 +25,7 @@ from lance_core.schema import Schema, schema_to_arrow, storage_type
 from lance_core.verbs.expressions.sql.casts import cast
 from lance_core.verbs.expressions.sql.compile import TextCompiler
 from lance_core.verbs.expressions.sql.typed import Typed
+from lance_core.verbs.expressions.sql.zones import are_written, with_written_zones
 
 __all__ = ["Column", "parse_column", "parse_conjuncts", "parse_expression", "parse_filter", "parse_value"]
 
@@ -83,21 +84,27 @@ def parse_value(text: str, schema: pa.Schema, kind: pa.DataType) -> pc.Expressio
     return cast(value, kind, strict=True).expression
 
 
-def parse_filter(text: str, schema: pa.Schema | Schema) -> pc.Expression:
+def parse_filter(text: str, schema: pa.Schema | Schema, *, assume_utc: bool = True) -> pc.Expression:
     """Compile a condition; arguments and errors as `parse_expression`.
 
+    Args:
+        text: The SQL.
+        schema: The columns that it can refer to.
+        assume_utc: Whether times without a zone are UTC where they meet timestamps that have one.
+
     Raises:
-        InvalidInputError: It is no condition.
+        InvalidInputError: It is no condition, or needs a zone that may not be assumed.
     """
-    with _user_input():
-        return _once(text, schema, _filter)
+    with _user_input(), nullcontext() if assume_utc else with_written_zones():
+        return _once(text, schema, _filter)[0]
 
 
-def _filter(text: str, columns: pa.Schema) -> pc.Expression:
-    compiled = TextCompiler(text, columns).compile(as_filter=True)
+def _filter(text: str, columns: pa.Schema) -> tuple[pc.Expression, tuple[pc.Expression, ...]]:
+    """The condition, and the parts of it that AND joins, of which the text is parsed once."""
+    compiled, parts = TextCompiler(text, columns).condition()
     if not pa.types.is_boolean(compiled.type):
         raise InvalidInputError(f"the filter {text!r} does not return a boolean but {compiled.type}")
-    return compiled.expression
+    return compiled.expression, tuple(part.expression for part in parts)
 
 
 def parse_conjuncts(text: str, schema: pa.Schema | Schema) -> tuple[pc.Expression, ...]:
@@ -106,16 +113,12 @@ def parse_conjuncts(text: str, schema: pa.Schema | Schema) -> tuple[pc.Expressio
     Arguments and errors as `parse_filter`.
     """
     with _user_input():
-        return _once(text, schema, _conjuncts)
-
-
-def _conjuncts(text: str, columns: pa.Schema) -> tuple[pc.Expression, ...]:
-    return tuple(part.expression for part in TextCompiler(text, columns).conjuncts())
+        return _once(text, schema, _filter)[1]
 
 
 @contextmanager
 def _bounded(text: str) -> Iterator[None]:
-    """Refuse what is nested deeper than Python's stack: lists and chains of AND and OR may be of any length."""
+    """Reject what is nested deeper than Python's stack: lists and chains of AND and OR may be of any length."""
     try:
         yield
     except RecursionError:
@@ -140,13 +143,13 @@ def _value(text: str, columns: pa.Schema) -> Typed:
     if text in columns.names:
         # A name that is no SQL, such as `odd name`, still names its column.
         return Typed(pc.field(text), columns.field(text).type)
-    return TextCompiler(text, columns).compile(as_filter=False)
+    return TextCompiler(text, columns).compile()
 
 
 def _once(text: str, schema: pa.Schema | Schema, make: Callable[[str, pa.Schema], _Made]) -> _Made:
     """What is made of a text over columns in storage types."""
     columns = schema_to_arrow(schema) if isinstance(schema, Schema) else schema
-    known = _known.get((text, make))
+    known = None if are_written() else _known.get((text, make))
     if known is not None and known[0] == columns:
         made: _Made = known[1]
         return made

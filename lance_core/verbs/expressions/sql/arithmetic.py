@@ -8,14 +8,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.errors import InvalidInputError
-from lance_core.verbs.expressions.sql.compare import compare, either, is_null, meet, negated
+from lance_core.verbs.expressions.sql.compare import common_of, compare, either, is_null, meet, negated
 from lance_core.verbs.expressions.sql.compiler import Guard, rows_of
 from lance_core.verbs.expressions.sql.intervals import is_interval, shift
+from lance_core.verbs.expressions.sql.moments import as_time
 from lance_core.verbs.expressions.sql.python_functions import python_call
+from lance_core.verbs.expressions.sql.texts import words
 from lance_core.verbs.expressions.sql.typed import (
     Typed,
     Written,
     call,
+    decimal_of,
     fits,
     integer,
     is_number,
@@ -33,9 +36,8 @@ _BITS: Final = {
     "&": "bit_wise_and",
     "|": "bit_wise_or",
     "^": "bit_wise_xor",
-    "<<": "shift_left",
-    ">>": "shift_right",
 }
+_SHIFTS: Final = {"<<": "shift_left", ">>": "shift_right"}
 
 
 def arithmetic(operator: str, left: Typed, right: Typed, *, guard: Guard | None = None, root: bool = False) -> Typed:
@@ -76,15 +78,19 @@ def arithmetic(operator: str, left: Typed, right: Typed, *, guard: Guard | None 
     return call(_KERNELS[operator], [left, right], left.type)
 
 
-def bitwise(operator: str, left: Typed, right: Typed) -> Typed:
-    """`left operator right` for & | ^ << >>.
+def bitwise(operator: str, left: Typed, right: Typed, *, root: bool = False) -> Typed:
+    """`left operator right` for & | ^ << >>; `root` as for `arithmetic`.
 
     Raises:
         InvalidInputError: These are no integers.
     """
-    left, right = meet(left, right) if operator in ("<<", ">>") else meet(_plain(left), _plain(right))
+    if operator in _SHIFTS and pa.types.is_uint64(left.type) and pa.types.is_integer(right.type):
+        right = Typed(right.expression.cast(pa.uint64()), pa.uint64())  # no decimals, as which the two would meet
+    left, right = meet(left, right) if root else meet(_plain(left), _plain(right))
     if not pa.types.is_integer(left.type):
         raise InvalidInputError(f"{left.type} {operator} {right.type}: these are not integers")
+    if operator in _SHIFTS:  # Arrow's own leave a number as it is where a bit would be lost
+        return python_call(_SHIFTS[operator], [left, right], left.type)
     return call(_BITS[operator], [left, right], left.type)
 
 
@@ -122,11 +128,11 @@ def concatenated(left: Typed, right: Typed) -> Typed:
         if not (pa.types.is_binary(left.type) or pa.types.is_large_binary(left.type)):
             raise InvalidInputError(f"{left.type} || {right.type}: one of them must be text")
         kind = left.type
-        separator = literal(b"", kind)
+        parts = [left, right, literal(b"", kind)]
     else:
         kind = pa.large_string() if pa.large_string() in (left.type, right.type) else pa.string()
-        separator = literal("", kind)
-    parts = [left.to(kind), right.to(kind), separator]
+        parts = [side.to(kind) if is_text(side.type) else words(side, kind) for side in (left, right)]
+        parts.append(literal("", kind))
     return call("binary_join_element_wise", parts, kind, pc.JoinOptions(null_handling="emit_null"))
 
 
@@ -159,7 +165,10 @@ def _plain(value: Typed) -> Typed:
 
 
 def _decimals(operator: str, left: Typed, right: Typed, guard: Guard | None) -> Typed:
+    if left.type.bit_width != right.type.bit_width:
+        left, right = (side.to(_wide(side.type)) for side in (left, right))
     one, other = left.type, right.type
+    digits = _DECIMAL_DIGITS * one.bit_width // 128
     scale = max(one.scale, other.scale)
     whole = max(one.precision - one.scale, other.precision - other.scale)
     if operator in ("+", "-", "*"):
@@ -168,18 +177,22 @@ def _decimals(operator: str, left: Typed, right: Typed, guard: Guard | None) -> 
             whole = one.precision + other.precision + 1 - scale
         else:
             whole += 1
-        if whole + scale <= _DECIMAL_DIGITS:
-            return call(_KERNELS[operator], [left, right], pa.decimal128(whole + scale, scale))
-        # The kernels refuse a result that could be too long; DataFusion one that is.
-        kind = pa.decimal128(_DECIMAL_DIGITS, min(scale, _DECIMAL_DIGITS))
+        if whole + scale <= digits:
+            return call(_KERNELS[operator], [left, right], decimal_of(one, whole + scale, scale))
+        # The kernels reject a result that could be too long; DataFusion one that is.
+        kind = decimal_of(one, digits, min(scale, digits))
         return python_call(f"decimal_{_KERNELS[operator]}", [left, right], kind)
     right = guarded(right, guard)
     if operator == "%":
         whole = min(one.precision - one.scale, other.precision - other.scale)
-        return python_call("decimal_remainder", [left, right], pa.decimal128(min(whole + scale, 38), scale))
+        return python_call("decimal_remainder", [left, right], decimal_of(one, whole + scale, scale))
     scale = one.scale + 4
-    kind = pa.decimal128(min(one.precision - one.scale + other.scale + scale, 38), scale)
+    kind = decimal_of(one, one.precision - one.scale + other.scale + scale, scale)
     return python_call("decimal_quotient", [left, right], kind)
+
+
+def _wide(kind: pa.DataType) -> pa.DataType:
+    return pa.decimal256(kind.precision, kind.scale)
 
 
 def _remainder(left: Typed, right: Typed, guard: Guard | None) -> Typed:
@@ -222,7 +235,7 @@ def _difference(left: Typed, right: Typed) -> Typed:
     if pa.types.is_date(left.type) or pa.types.is_date(right.type):
         zone = getattr(left.type, "tz", None) or getattr(right.type, "tz", None)
         left, right = left.to(pa.timestamp("ns", zone)), right.to(pa.timestamp("ns", zone))
-    left, right = meet(left, right)
+    left, right = common_of([left, right])
     return call("subtract", [left, right], pa.duration(left.type.unit))
 
 
@@ -232,8 +245,13 @@ def _days(value: Typed) -> Typed:
 
 def null_if(value: Typed, other: Typed) -> Typed:
     """Null where the two are equal, else the first."""
-    one, _ = meet(_plain(value), _plain(other), exact=False)
+    if other.is_literal and is_text(other.type) and not is_text(value.type):
+        if pa.types.is_timestamp(value.type):  # beside a string pylance takes every time for one of nanoseconds
+            value = as_time(value, pa.timestamp("ns", value.type.tz))
+        other = other.to(value.type)
+    one = common_of([_plain(value), _plain(other)])[0]
     # pylance asks its kernel, to which a zero is not the other one, literal or not.
-    equal = compare("=", *(map(_plain, meet(value, other))))
+    pair = common_of([value, other]) if _is_time(one.type) else meet(value, other)
+    equal = compare("=", *map(_plain, pair))
     keep = either(is_null(equal), negated(equal))
     return call("if_else", [keep, one, literal(None, one.type)], one.type)

@@ -7,7 +7,7 @@ and gives null in a TRY_CAST.
 from __future__ import annotations
 
 import re
-from decimal import ROUND_HALF_UP, Context, Decimal
+from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
 from typing import Any, Final
 
 import pyarrow as pa
@@ -19,9 +19,11 @@ from lance_core.verbs.expressions.sql.arithmetic import guarded
 from lance_core.verbs.expressions.sql.compiler import Guard
 from lance_core.verbs.expressions.sql.dialect import unsupported
 from lance_core.verbs.expressions.sql.python_functions import python_call
-from lance_core.verbs.expressions.sql.typed import Typed, Written, call, fits, is_text, literal
+from lance_core.verbs.expressions.sql.texts import words
+from lance_core.verbs.expressions.sql.typed import Typed, Written, call, decimal_of, fits, is_text, literal
+from lance_core.verbs.expressions.sql.zones import check_zone
 
-__all__ = ["cast", "named_type", "type_of", "words"]
+__all__ = ["cast", "named_type", "type_of"]
 
 _NAMES: Final = {
     "BOOLEAN": pa.bool_(),
@@ -135,62 +137,58 @@ def _written_number(value: Typed, kind: pa.DataType) -> Typed | None:
     return Typed(value.expression, value.type, int(digits)) if pa.types.is_integer(kind) else None
 
 
-def words(value: Typed, kind: pa.DataType) -> Typed:
-    """The value as a text, as DataFusion writes it: 1.0, NaN, 2020-01-01T00:00:00."""
-    own = value.type
-    if pa.types.is_null(own):
-        return literal(None, kind)
-    if pa.types.is_floating(own):
-        plain = Typed(value.expression.cast(pa.string()), pa.string())
-        for pattern, replacement in ((r"^(-?\d+)$", r"\1.0"), (r"e\+?0*", "e"), (r"e-0+", "e-"), ("nan", "NaN")):
-            plain = _replaced(plain, pattern, replacement)
-        return plain.to(kind)
-    if pa.types.is_timestamp(own):
-        if own.tz not in (None, "UTC"):
-            raise InvalidInputError(f"times in the zone {own.tz} cannot be cast to a text")
-        plain = _shortened(call("strftime", [value], pa.string(), pc.StrftimeOptions("%Y-%m-%dT%H:%M:%S")))
-        if own.tz:
-            plain = _replaced(plain, "$", "Z")
-        return plain.to(kind)
-    if pa.types.is_nested(own) or pa.types.is_binary(own) or pa.types.is_large_binary(own):
-        return Typed(value.expression.cast(kind), kind)
-    plain = Typed(value.expression.cast(pa.string()), pa.string())
-    return (_shortened(plain) if pa.types.is_time(own) else plain).to(kind)
-
-
-def _shortened(time: Typed) -> Typed:
-    """The text of a time with no, three, six or nine digits of a second, as many as it takes."""
-    for pattern, replacement in ((r"\.0+$", ""), (r"(\.\d{6})000$", r"\1"), (r"(\.\d{3})000$", r"\1")):
-        time = _replaced(time, pattern, replacement)
-    return time
-
-
-def _replaced(value: Typed, pattern: str, replacement: str) -> Typed:
-    options = pc.ReplaceSubstringOptions(pattern=pattern, replacement=replacement, max_replacements=1)
-    return call("replace_substring_regex", [value], value.type, options)
-
-
 def _cast_literal(value: Typed, kind: pa.DataType, *, strict: bool) -> Typed:
     if kind == pa.timestamp("us") and isinstance(value.value, str) and _NANOSECONDS.search(value.value):
         kind = pa.timestamp("ns")
     try:
-        return literal(value.value, kind)
+        return literal(_rounded(value.value, kind), kind)
     except InvalidInputError:
+        if isinstance(value.value, str) and pa.types.is_date(kind):
+            moment = _cast_literal(value, pa.timestamp("us"), strict=strict)
+            return literal(moment.value.cast(pa.date32()), kind) if moment.value is not None else literal(None, kind)
         if strict:
             raise
         return literal(None, kind)
 
 
+def _rounded(value: Any, kind: pa.DataType) -> Any:
+    """A text of a number, for a decimal, as the number with as many digits after the point; all else as it is."""
+    if not (isinstance(value, str) and pa.types.is_decimal(kind)):
+        return value
+    try:
+        return _WIDE.quantize(Decimal(value), Decimal(1).scaleb(-kind.scale))
+    except InvalidOperation:
+        return value  # the error is that of the literal
+
+
 def _cast_column(value: Typed, kind: pa.DataType, *, strict: bool) -> Typed:
     own = value.type
-    if is_text(own) and not strict:
-        return python_call("try_cast", [value], kind)
-    if pa.types.is_boolean(kind) and (pa.types.is_floating(own) or pa.types.is_decimal(own)):
+    if is_text(own):
+        return _cast_text(value, kind, strict=strict)
+    if pa.types.is_float16(own):  # Arrow has few kernels for these
+        value, own = value.to(pa.float32()), pa.float32()
+    exact = pa.types.is_decimal(own)
+    if pa.types.is_boolean(kind) and (pa.types.is_floating(own) or exact):
         return call("not_equal", [value, literal(0.0, pa.float64()).to(own)], kind)
-    if pa.types.is_integer(kind) and (pa.types.is_floating(own) or pa.types.is_decimal(own)):
+    if pa.types.is_integer(kind) and (pa.types.is_floating(own) or exact):
         value = call("trunc", [value], own)
     if pa.types.is_integer(kind) and not strict and (pa.types.is_integer(own) or pa.types.is_floating(own)):
         value = _within(value, kind)
+    if not strict and pa.types.is_integer(own) and pa.types.is_date(kind):
+        value = _within(value, pa.int32())
+    if not strict and (exact or pa.types.is_decimal(kind) or pa.types.is_temporal(own)):
+        return _tried(value, kind)
+    return _cast_number_or_time(value, kind)
+
+
+def _cast_text(value: Typed, kind: pa.DataType, *, strict: bool) -> Typed:
+    if pa.types.is_date(kind):
+        return python_call("text_to_date" if strict else "try_text_to_date", [value], kind)
+    return value.to(kind) if strict else python_call("try_cast", [value], kind)
+
+
+def _cast_number_or_time(value: Typed, kind: pa.DataType) -> Typed:
+    own = value.type
     if pa.types.is_decimal(kind):
         return _to_decimal(value, kind)
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
@@ -199,8 +197,32 @@ def _cast_column(value: Typed, kind: pa.DataType, *, strict: bool) -> Typed:
         number = pa.int32() if own.bit_width == 32 else pa.int64()
         return Typed(value.expression.cast(number).cast(kind, safe=pa.types.is_integer(kind)), kind)
     if pa.types.is_floating(kind):
-        return Typed(value.expression.cast(kind, safe=False), kind)
+        return value.to(kind)
     return Typed(value.expression.cast(kind), kind)
+
+
+def _tried(value: Typed, kind: pa.DataType) -> Typed:
+    """The cast of each value that has one; null for others."""
+    own = value.type
+    if pa.types.is_decimal(own) and pa.types.is_floating(kind):
+        return value.to(kind)
+    if pa.types.is_integer(own):  # Arrow wants room for every value of the type
+        value = value.to(decimal_of(kind, 20, 0))
+    if pa.types.is_decimal(own) and pa.types.is_decimal(kind) and kind.scale < own.scale:
+        value = _of_scale(value, kind.scale)
+    elif pa.types.is_temporal(own) and (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+        number = pa.int32() if own.bit_width == 32 else pa.int64()
+        value = Typed(value.expression.cast(number), number)
+    elif pa.types.is_temporal(own):
+        return _cast_column(value, kind, strict=True)
+    return python_call("try_cast", [value], kind)
+
+
+def _of_scale(value: Typed, scale: int) -> Typed:
+    """A decimal, rounded to fewer digits after the point."""
+    options = pc.RoundOptions(ndigits=scale, round_mode="half_towards_infinity")
+    wide = value.to(decimal_of(value.type, value.type.precision + 1, value.type.scale))
+    return call("round", [wide], wide.type, options)
 
 
 def _within(value: Typed, kind: pa.DataType) -> Typed:
@@ -226,24 +248,18 @@ def _bound(kind: pa.DataType, *, lowest: bool) -> int:
 
 def _to_decimal(value: Typed, kind: pa.DataType) -> Typed:
     if pa.types.is_decimal(value.type) and kind.scale < value.type.scale:
-        options = pc.RoundOptions(ndigits=kind.scale, round_mode="half_towards_infinity")
-        wide = value.to(pa.decimal128(min(value.type.precision + 1, 38), value.type.scale))
-        rounded = call("round", [wide], wide.type, options)
-        return Typed(rounded.expression.cast(kind), kind)
+        return Typed(_of_scale(value, kind.scale).expression.cast(kind), kind)
     return value.to(kind)
 
 
 def _to_time(value: Typed, kind: pa.DataType) -> Typed:
     own = value.type
+    check_zone(own, kind, value.value if value.is_literal else None)
     if pa.types.is_integer(own):
         number = pa.int32() if kind == pa.date32() else pa.int64()
         return Typed(value.expression.cast(number).cast(kind), kind)
-    if pa.types.is_timestamp(own) and pa.types.is_timestamp(kind):
-        if own.tz is None and kind.tz is None:
-            return Typed(value.expression.cast(kind, safe=False), kind)
-        if own.tz and kind.tz is None:
-            local: Any = call("local_timestamp", [value], pa.timestamp(own.unit))
-            return Typed(local.expression.cast(kind, safe=False), kind)
+    if pa.types.is_timestamp(own) and pa.types.is_timestamp(kind) and kind.tz is None:
+        return Typed(value.expression.cast(kind, safe=False), kind)  # the time in UTC, as in pylance
     if pa.types.is_timestamp(own) and pa.types.is_date(kind):
         if own.unit in ("s", "ms"):  # microseconds bound the years to those that a date can have
             value = value.to(pa.timestamp("us", own.tz))

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.errors import InvalidInputError
+from lance_core.verbs.expressions.sql.moments import alike, as_time, is_beyond, of_one_unit, time_of
 from lance_core.verbs.expressions.sql.python_functions import python_call
 from lance_core.verbs.expressions.sql.typed import (
     EXACT_FLOATS,
@@ -26,7 +27,6 @@ from lance_core.verbs.expressions.sql.typed import (
     is_number,
     is_text,
     literal,
-    unit_type,
 )
 
 __all__ = [
@@ -119,6 +119,9 @@ def common_of(values: Sequence[Typed]) -> list[Typed]:
         if found is None:
             raise InvalidInputError(f"{kind.type} and {value.type} have no common type")
         kind = Typed(kind.expression, found)
+    if pa.types.is_timestamp(kind.type):
+        together = time_of([value.type for value in typed], kind.type.tz)
+        return [as_time(value, together) for value in values]
     return [value.to(kind.type) for value in values]
 
 
@@ -128,8 +131,8 @@ def compare(operator: str, left: Typed, right: Typed, *, narrow_floats: bool = F
     Raises:
         InvalidInputError: The types cannot be compared.
     """
-    one, other = meet(*_of_one_unit(left, right), narrow_floats=narrow_floats)
-    if pa.types.is_null(one.type):
+    one, other = meet(*of_one_unit(left, right), narrow_floats=narrow_floats)
+    if one.is_null or other.is_null or pa.types.is_null(one.type):
         return literal(None, _BOOL)
     if pa.types.is_nested(one.type):
         raise InvalidInputError(f"values of type {one.type} cannot be compared")
@@ -138,40 +141,14 @@ def compare(operator: str, left: Typed, right: Typed, *, narrow_floats: bool = F
     return call(_KERNELS[operator], [one, other], _BOOL)
 
 
-def _of_one_unit(left: Typed, right: Typed) -> tuple[Typed, Typed]:
-    """Two times in the coarser of their units, as pylance compares them; all else as it is.
-
-    A literal takes the unit of the column where that is the coarser one, and never makes a column's unit coarser.
-    """
-    sides = (left, right)
-    if not all(pa.types.is_timestamp(side.type) for side in sides) or left.type == right.type:
-        return sides
-    if left.is_literal or right.is_literal:
-        return _literal_in_unit(left, right), _literal_in_unit(right, left)
-    unit = left.type.unit if unit_type(left.type, right.type) == right.type.unit else right.type.unit
-    one, other = (
-        Typed(side.expression.cast(pa.timestamp(unit, side.type.tz), safe=False), pa.timestamp(unit, side.type.tz))
-        for side in sides
-    )
-    return one, other
-
-
-def _literal_in_unit(side: Typed, other: Typed) -> Typed:
-    """A literal in the unit of the column beside it where that is coarser: what is finer is cut off."""
-    if not side.is_literal or side.is_null or other.is_literal or unit_type(side.type, other.type) == other.type.unit:
-        return side
-    value, kind = side.value, pa.timestamp(other.type.unit, side.type.tz)
-    if side.type.unit == "ns":  # the digits after those of microseconds are cut off, before 1970 too
-        value = pa.scalar(value.value // 1000, pa.timestamp("us", side.type.tz))
-    return literal(value.cast(kind, safe=False), kind)
-
-
-def same(left: Typed, right: Typed) -> Typed:
+def same(left: Typed, right: Typed, *, narrow_floats: bool = False) -> Typed:
     """`left IS NOT DISTINCT FROM right`: never null."""
     missing, other_missing = is_null(left), is_null(right)
     either_missing = call("or", [missing, other_missing], _BOOL)
     both_missing = call("and", [missing, other_missing], _BOOL)
-    return call("if_else", [either_missing, both_missing, compare("=", left, right)], _BOOL)
+    return call(
+        "if_else", [either_missing, both_missing, compare("=", left, right, narrow_floats=narrow_floats)], _BOOL
+    )
 
 
 def is_null(value: Typed) -> Typed:
@@ -216,11 +193,15 @@ def is_in(value: Typed, candidates: Sequence[Typed], *, narrow_floats: bool = Fa
     Raises:
         InvalidInputError: A candidate cannot be compared with the value.
     """
+    sides = alike(value, candidates, each=False)
+    value, candidates = sides[0][0], [candidate for _, candidate in sides]
+    if not narrow_floats and any(pa.types.is_float64(candidate.type) for candidate in candidates):
+        value = value.to(pa.float64()) if pa.types.is_floating(value.type) else value
     with_null = any(candidate.is_null for candidate in candidates)
     known = [candidate for candidate in candidates if not candidate.is_null]
-    pairs = [meet(value, candidate, narrow_floats=narrow_floats) for candidate in known]
-    simple = all(c.is_literal for c in known) and all(one.type == value.type for one, _ in pairs)
-    if not simple or pa.types.is_nested(value.type):
+    simple = all(c.is_literal and not is_beyond(c, value.type) for c in known) and not pa.types.is_nested(value.type)
+    pairs = [meet(value, candidate, narrow_floats=narrow_floats) for candidate in known] if simple else []
+    if not simple or any(one.type != value.type for one, _ in pairs):
         found = [compare("=", value, candidate, narrow_floats=narrow_floats) for candidate in candidates]
         return joined(found, either)
     values = pa.array(_with_both_zeros([candidate.value for _, candidate in pairs]), value.type)
@@ -242,7 +223,7 @@ def _widened(value: Typed) -> Typed:
 
 def _narrows(value: Typed, other: Typed, narrow_floats: bool) -> bool:
     if pa.types.is_float32(other.type) or pa.types.is_float16(other.type):
-        return narrow_floats and fits(value.value, other.type)
+        return narrow_floats and other.is_column and fits(value.value, other.type)
     return fits(value.value, other.type)
 
 

@@ -1,6 +1,6 @@
 """From the tree of an SQL expression to a typed Arrow expression.
 
-`nodes.py` names what compiles each kind of node; what is not in it is refused by name. SQL evaluates the branches of
+`nodes.py` names what compiles each kind of node; what is not in it is rejected by name. SQL evaluates the branches of
 CASE and COALESCE, and the right side of AND and OR, only where it needs them, Arrow everywhere: while such a part is
 compiled, `guard` says for which rows it is needed, and what could fail (a division, a cast) is given nulls elsewhere.
 """
@@ -46,26 +46,26 @@ class TextCompiler:
         self.guard: Guard | None = None
         self._schema = schema
 
-    def compile(self, *, as_filter: bool) -> Typed:
+    def compile(self) -> Typed:
         """The expression.
-
-        Args:
-            as_filter: Whether rows are chosen by it: then `regexp_match` stands for "matches".
 
         Raises:
             InvalidInputError: It is no expression, or makes no sense.
             SchemaError: A column does not exist.
             UnsupportedError: A construct is not known.
         """
-        tree = parse(self.text)
-        if as_filter:
-            tree = _with_matches_as_truth(tree)
-        return self._root(tree)
+        return self._root(parse(self.text))
 
-    def conjuncts(self) -> list[Typed]:
-        """The conditions that AND joins at the top; errors as `compile`, for a filter."""
-        parts = _parts_of_and(_with_matches_as_truth(parse(self.text)))
-        return [self.as_truth(part, self._root(part)) for part in parts]
+    def condition(self) -> tuple[Typed, list[Typed]]:
+        """The expression by which rows are chosen, and the conditions that AND joins at its top; errors as `compile`.
+
+        In them `regexp_match` stands for "matches".
+        """
+        tree = _with_matches_as_truth(parse(self.text))
+        whole, parts = self._root(tree), _parts_of_and(tree)
+        if len(parts) == 1:
+            return whole, [whole]
+        return whole, [self.as_truth(part, self._root(part)) for part in parts]
 
     def value(self, node: exp.Expr) -> Typed:
         """One node and what is below it; a dictionary is decoded."""
@@ -184,7 +184,10 @@ def _with_matches_as_truth(tree: exp.Expr) -> exp.Expr:
         node = left.pop()
         if isinstance(node, exp.Anonymous) and str(node.this).lower() == "regexp_match":
             node.set("this", "_matches")
-        elif isinstance(node, exp.Binary):
+        elif isinstance(node, exp.Is) and isinstance(node.expression, exp.Null):
+            # The list itself may be null, what is computed with it is another matter.
+            left += [] if isinstance(node.this.unnest(), exp.Anonymous) else [node.this]
+        elif isinstance(node, exp.Connector | exp.Is):
             left += [node.this, node.expression]
         elif isinstance(node, exp.Not | exp.Paren):
             left.append(node.this)

@@ -7,6 +7,7 @@ and arguments as written: which ones exist is told by `functions.py`, not by the
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from typing import Any, ClassVar, NoReturn
 
 from sqlglot import exp, tokens
@@ -77,9 +78,10 @@ def parse(text: str) -> exp.Expr:
         raise InvalidInputError(_syntax_message(text, error)) from error
     if len(found) != 1 or isinstance(found[0], exp.Block):
         raise InvalidInputError(f"expected one SQL expression in {text!r}")
-    for call in found[0].find_all(exp.Anonymous):
-        if isinstance(call.this, str):
-            call.set("this", call.this.removeprefix(_MARK))
+    if any(word.text.startswith(_MARK) for word in words):  # else there is no call to look for in a long tree
+        for call in found[0].find_all(exp.Anonymous):
+            if isinstance(call.this, str):
+                call.set("this", call.this.removeprefix(_MARK))
     return found[0]
 
 
@@ -88,14 +90,15 @@ def _as_written(words: Sequence[Token]) -> Iterator[Token]:
 
     A subclass could say so, but sqlglot's parser may be compiled (`sqlglot[c]`), and then it has no subclasses.
     """
-    for index, token in enumerate(words):
+    for token, following in zip_longest(words, words[1:]):
         kind, text = token.token_type, token.text
-        if index + 1 < len(words) and words[index + 1].token_type is TokenType.L_PAREN:
+        if following is not None and following.token_type is TokenType.L_PAREN:
             if text.upper() in _KNOWN and kind is not TokenType.IDENTIFIER:
                 text = _MARK + text
         elif kind in _PARSER.NO_PAREN_FUNCTIONS:
             kind = TokenType.VAR
-        yield Token(kind, text, token.line, token.col, token.start, token.end, token.comments)
+        is_kept = kind == token.token_type and text == token.text
+        yield token if is_kept else Token(kind, text, token.line, token.col, token.start, token.end, token.comments)
 
 
 def position_of(node: exp.Expr) -> int | None:
@@ -117,7 +120,7 @@ def follows_not(node: exp.Expr, text: str) -> bool:
 
 
 def unsupported(node: exp.Expr, text: str, what: str) -> NoReturn:
-    """Refuse a construct.
+    """Reject a construct.
 
     Raises:
         UnsupportedError: Always; names the construct and where it stands.
@@ -137,7 +140,7 @@ def locate(node: exp.Expr, text: str, error: InvalidInputError | UnsupportedErro
 
 
 def invalid(node: exp.Expr, text: str, why: str) -> NoReturn:
-    """Refuse an expression that makes no sense.
+    """Reject an expression that makes no sense.
 
     Raises:
         InvalidInputError: Always; tells why and where.

@@ -116,7 +116,14 @@ def _extreme(kernel: str) -> Callable[..., Typed]:
         known = common_of(values)
         if pa.types.is_floating(known[0].type):
             return reduce(lambda one, other: _further(">" if kernel.startswith("max") else "<", one, other), known)
-        return call(kernel, known, known[0].type, pc.ElementWiseAggregateOptions(skip_nulls=True))
+        kind = known[0].type
+        options = pc.ElementWiseAggregateOptions(skip_nulls=True)
+        if not getattr(kind, "tz", None):
+            return call(kernel, known, kind, options)
+        # Arrow has no kernel for times with a zone.
+        plain = pa.timestamp(kind.unit)
+        found = call(kernel, [Typed(one.expression.cast(plain), plain) for one in known], plain, options)
+        return Typed(found.expression.cast(kind), kind)
 
     return chosen
 

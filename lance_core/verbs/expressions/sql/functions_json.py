@@ -1,4 +1,4 @@
-"""Functions of JSON: columns of it, which hold `lance_core.encoding.jsonb`, or texts.
+"""Functions of JSON: columns of it, which hold `lance_core.schema.jsonb`, or texts.
 
 Paths are those that name one place, or all items: `$.a.b`, `$."a b"`, `$["a"]`, `$[0]`, `$[last]`, `$[*]`, `$.*`.
 """
@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from lance_core.encoding.jsonb import decoded, encoded, parsed, text_of
 from lance_core.errors import InvalidInputError, UnsupportedError
+from lance_core.schema.jsonb import decoded, encoded, parsed, text_of
 from lance_core.verbs.expressions.sql.typed import Typed
 
 __all__ = ["JSON_IMPLEMENTATIONS", "JSON_TYPES", "check_json_arguments"]
@@ -42,7 +42,7 @@ _EVERY: Final = object()
 
 
 def check_json_arguments(name: str, arguments: tuple[Typed, ...]) -> None:
-    """Refuse values that are no JSON, and paths that are not known, before rows are read.
+    """Reject values that are no JSON, and paths that are not known, before rows are read.
 
     Raises:
         InvalidInputError: An argument is of another type, or no path.

@@ -1,4 +1,7 @@
-"""Functions of numbers. Where a result is no integer, all types become float64, except for float32, which stays."""
+"""Functions of numbers. Where a result is no integer it is a float64; of a float32 it is a float32.
+
+Functions of two arguments have rules of their own, which are DataFusion's.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,8 @@ import pyarrow.compute as pc
 
 from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.verbs.expressions.sql.arithmetic import arithmetic
-from lance_core.verbs.expressions.sql.compare import meet
 from lance_core.verbs.expressions.sql.python_functions import python_call
-from lance_core.verbs.expressions.sql.typed import Typed, call, is_number, literal
+from lance_core.verbs.expressions.sql.typed import Typed, call, decimal_of, is_number, literal
 
 __all__ = ["MATH_FUNCTIONS"]
 
@@ -32,6 +34,8 @@ def _float(value: Typed) -> Typed:
     value = _number(value)
     if pa.types.is_floating(value.type) and not pa.types.is_float16(value.type):
         return value
+    if pa.types.is_decimal(value.type):
+        return value.to(pa.float64())
     return Typed(value.expression.cast(pa.float64(), safe=False), pa.float64())
 
 
@@ -66,7 +70,7 @@ def _whole(name: str) -> Callable[..., Typed]:
             raise UnsupportedError(f"{name} with a number of digits")
         if pa.types.is_decimal(value.type):
             # The next whole number may need one digit more, and the kernel does not check.
-            kind = pa.decimal128(min(value.type.precision + 1, 38), value.type.scale)
+            kind = decimal_of(value.type, value.type.precision + 1, value.type.scale)
             return call(name, [value.to(kind)], kind)
         return call(name, [_float(value)], _float(value).type)
 
@@ -77,16 +81,24 @@ def _round(value: Typed, digits: Typed | None = None) -> Typed:
     places = 0 if digits is None else _constant(digits)
     options = pc.RoundOptions(ndigits=places, round_mode="half_towards_infinity")
     if pa.types.is_decimal(value.type):
-        kind = pa.decimal128(value.type.precision, min(max(places, 0), value.type.scale))
-        wide = value.to(pa.decimal128(min(value.type.precision + 1, 38), value.type.scale))
+        kind = decimal_of(value.type, value.type.precision, min(max(places, 0), value.type.scale))
+        wide = value.to(decimal_of(value.type, value.type.precision + 1, value.type.scale))
         rounded = call("round", [wide], wide.type, options)
         return Typed(rounded.expression.cast(kind), kind)
     return call("round", [_float(value)], _float(value).type, options)
 
 
 def _trunc(value: Typed, digits: Typed | None = None) -> Typed:
+    if digits is not None and (pa.types.is_integer(value.type) or pa.types.is_float16(value.type)):
+        value = Typed(value.expression.cast(pa.float32(), safe=False), pa.float32())  # as in pylance
     value = _float(value)
-    if digits is None or _constant(digits) == 0:
+    if digits is None:
+        # The zero that both zeros become is 0.0, as in pylance; with a number of digits -0.0 stays.
+        zero = literal(0.0, value.type)
+        return call(
+            "if_else", [call("equal", [value, zero], _BOOL), zero, call("trunc", [value], value.type)], value.type
+        )
+    if _constant(digits) == 0:
         return call("trunc", [value], value.type)
     factor = literal(10.0 ** _constant(digits), value.type)
     scaled = call("trunc", [call("multiply", [value, factor], value.type)], value.type)
@@ -100,15 +112,19 @@ def _constant(value: Typed) -> int:
 
 
 def _power(base: Typed, exponent: Typed) -> Typed:
-    one, other = meet(_float(base), _float(exponent))
-    return call("power", [one, other], one.type)
+    return call("power", [_float(base).to(pa.float64()), _float(exponent).to(pa.float64())], pa.float64())
 
 
 def _log(value: Typed, argument: Typed | None = None) -> Typed:
-    if argument is None:
-        return call("log10", [_float(value)], _float(value).type)
-    one, other = meet(_float(value), _float(argument))
-    return call("divide", [call("ln", [other], one.type), call("ln", [one], one.type)], one.type)
+    """A logarithm to a base, 10 without one, of the type of the number."""
+    base, number = (literal(10.0, pa.float64()), value) if argument is None else (value, argument)
+    is_half = pa.types.is_float16(_number(number).type)
+    known = _float(number).to(pa.float32()) if is_half else _float(number)
+    if argument is None and known.type == pa.float64():
+        return call("log10", [known], known.type)
+    quotient = [call("ln", [each.to(known.type)], known.type) for each in (known, _float(base))]
+    found = call("divide", quotient, known.type)
+    return Typed(found.expression.cast(pa.float16(), safe=False), pa.float16()) if is_half else found
 
 
 def _signum(value: Typed) -> Typed:
@@ -116,8 +132,10 @@ def _signum(value: Typed) -> Typed:
 
 
 def _arc_tangent(one: Typed, other: Typed) -> Typed:
-    one, other = meet(_float(one), _float(other))
-    return call("atan2", [one, other], one.type)
+    """The angle of a point; of float32 unless one coordinate is a float64 or a decimal, as in DataFusion."""
+    wide = any(pa.types.is_float64(each.type) or pa.types.is_decimal(each.type) for each in (one, other))
+    of = pa.float64() if wide else pa.float32()
+    return call("atan2", [Typed(_float(each).expression.cast(of, safe=False), of) for each in (one, other)], of)
 
 
 def _scaled(factor: float) -> Callable[[Typed], Typed]:

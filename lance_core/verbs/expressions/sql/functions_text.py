@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.errors import InvalidInputError, UnsupportedError
-from lance_core.verbs.expressions.sql.casts import words
 from lance_core.verbs.expressions.sql.python_functions import python_call
+from lance_core.verbs.expressions.sql.texts import words
 from lance_core.verbs.expressions.sql.typed import Typed, call, is_number, is_text, literal
 
 __all__ = ["TEXT_FUNCTIONS", "text"]
@@ -36,18 +36,20 @@ def _simple(kernel: str, kind: pa.DataType | None = None) -> Callable[[Typed], T
     return lambda value: call(kernel, [text(value)], kind or text(value).type)
 
 
-def _in_python(function: str, kind: pa.DataType | None = None) -> Callable[..., Typed]:
-    """One of our own functions of texts and integers."""
+def _in_python(function: str, kind: pa.DataType | None = None, *, integer: int | None = None) -> Callable[..., Typed]:
+    """One of our own functions of texts, of which one argument may be an integer: that of the number `integer`."""
 
     def compiled(*arguments: Typed) -> Typed:
-        values = [_plain(argument) for argument in arguments]
+        values = [_whole(one) if place == integer else text(one) for place, one in enumerate(arguments)]
         return python_call(function, values, kind or values[0].type)
 
     return compiled
 
 
-def _plain(value: Typed) -> Typed:
-    return value.to(pa.int64()) if pa.types.is_integer(value.type) else text(value)
+def _whole(value: Typed) -> Typed:
+    if not (pa.types.is_integer(value.type) or pa.types.is_null(value.type)):
+        raise InvalidInputError(f"expected an integer, found {value.type}")
+    return value.to(pa.int64())
 
 
 def _cased(function: str) -> Callable[[Typed], Typed]:
@@ -134,19 +136,23 @@ def _replace(value: Typed, part: Typed, other: Typed) -> Typed:
     return python_call("replace", [value, part, other], value.type)
 
 
-def _joined(values: list[Typed], separator: Typed, nulls: str) -> Typed:
+def _alike(values: Sequence[Typed]) -> list[Typed]:
+    """All as texts of one type."""
     texts = [words(value, pa.string()) if not is_text(value.type) else value for value in values]
     kind = pa.large_string() if any(pa.types.is_large_string(value.type) for value in texts) else pa.string()
-    options = pc.JoinOptions(null_handling=nulls, null_replacement="")
-    return call("binary_join_element_wise", [*(v.to(kind) for v in texts), separator.to(kind)], kind, options)
+    return [value.to(kind) for value in texts]
 
 
 def _concat(*values: Typed) -> Typed:
-    return _joined(list(values), literal("", pa.string()), "replace")
+    texts = _alike(values)
+    options = pc.JoinOptions(null_handling="replace", null_replacement="")
+    return call("binary_join_element_wise", [*texts, literal("", texts[0].type)], texts[0].type, options)
 
 
 def _concat_ws(separator: Typed, *values: Typed) -> Typed:
-    return _joined(list(values), text(separator), "skip")
+    # Not Arrow's kernel, which leaves out the rows where all the texts are null.
+    texts = _alike([text(separator), *values])
+    return python_call("concat_ws", texts, texts[0].type)
 
 
 def _padded(function: str) -> Callable[..., Typed]:
@@ -188,7 +194,7 @@ TEXT_FUNCTIONS: Final[dict[str, tuple[Callable[..., Typed], int, int | None]]] =
     "btrim": (_trimmed("utf8_trim"), 1, 2),
     "char_length": (_length, 1, None),
     "character_length": (_length, 1, None),
-    "chr": (_in_python("chr", pa.string()), 1, None),
+    "chr": (_in_python("chr", pa.string(), integer=0), 1, None),
     "concat": (_concat, 1, -1),
     "concat_ws": (_concat_ws, 2, -1),
     "contains": (_found("match_substring", "contains"), 2, None),
@@ -205,7 +211,7 @@ TEXT_FUNCTIONS: Final[dict[str, tuple[Callable[..., Typed], int, int | None]]] =
     "ltrim": (_trimmed("utf8_ltrim"), 1, 2),
     "md5": (_digest("md5", hexadecimal=True), 1, None),
     "octet_length": (_octets, 1, None),
-    "repeat": (_in_python("repeat"), 2, None),
+    "repeat": (_in_python("repeat", integer=1), 2, None),
     "replace": (_replace, 3, None),
     "reverse": (_simple("utf8_reverse"), 1, None),
     "right": (_right, 2, None),
@@ -215,12 +221,12 @@ TEXT_FUNCTIONS: Final[dict[str, tuple[Callable[..., Typed], int, int | None]]] =
     "sha256": (_digest("sha256"), 1, None),
     "sha384": (_digest("sha384"), 1, None),
     "sha512": (_digest("sha512"), 1, None),
-    "split_part": (_in_python("split_part"), 3, None),
+    "split_part": (_in_python("split_part", integer=2), 3, None),
     "starts_with": (_found("starts_with", "starts_with"), 2, None),
     "strpos": (_in_python("strpos", pa.int32()), 2, None),
     "substr": (_substr, 2, 3),
     "substring": (_substr, 2, 3),
-    "to_hex": (_in_python("to_hex", pa.string()), 1, None),
+    "to_hex": (_in_python("to_hex", pa.string(), integer=0), 1, None),
     "translate": (_in_python("translate"), 3, None),
     "trim": (_trimmed("utf8_trim"), 1, 2),
     "upper": (_cased("upper"), 1, None),

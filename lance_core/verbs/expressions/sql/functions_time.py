@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.verbs.expressions.sql.casts import cast
 from lance_core.verbs.expressions.sql.typed import Typed, call, is_text, literal
+from lance_core.verbs.expressions.sql.zones import check_parts
 
 __all__ = ["TIME_FUNCTIONS"]
 
@@ -39,6 +40,8 @@ _TRUNCATIONS: Final = (
     "microsecond",
 )
 _PER_SECOND: Final = {"second": 1, "millisecond": 1_000, "microsecond": 1_000_000, "nanosecond": 1_000_000_000}
+_OF_EVERY_ZONE: Final = ("epoch", *_PER_SECOND)
+"""What is the same in each zone: zones differ by minutes, at least since 1972."""
 _TICKS: Final = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
@@ -58,8 +61,12 @@ def _constant(value: Typed) -> str:
 
 def _date_part(unit: Typed, value: Typed) -> Typed:
     name, value = _constant(unit).lower().removesuffix("s"), _moment(value)
+    if name not in _OF_EVERY_ZONE:
+        check_parts(value.type, f"the {name}")
     if name in _KERNELS:
         kernel = _KERNELS[name]
+        if kernel in ("hour", "minute") and pa.types.is_date(value.type):
+            value = value.to(pa.timestamp("s"))
         return Typed(call(kernel, [value], pa.int64()).expression.cast(pa.int32()), pa.int32())
     if name in ("dow", "isodow"):
         sunday_first = name == "dow"
@@ -99,6 +106,8 @@ def _date_trunc(unit: Typed, value: Typed) -> Typed:
     name, value = _constant(unit).lower(), _moment(value)
     if name not in _TRUNCATIONS:
         raise UnsupportedError(f"truncation to {name!r}")
+    if name not in _OF_EVERY_ZONE:
+        check_parts(value.type, f"the {name}")
     if pa.types.is_date(value.type):
         value = value.to(pa.timestamp("ns"))
     return call("floor_temporal", [value], value.type, pc.RoundTemporalOptions(unit=name, week_starts_monday=True))
@@ -114,7 +123,7 @@ def _to_timestamp(unit: str, number_unit: str) -> Callable[[Typed], Typed]:
             return counted.to(pa.timestamp(unit))
         if pa.types.is_floating(value.type):
             raise UnsupportedError("a timestamp from a float")
-        return cast(value, pa.timestamp(unit, getattr(value.type, "tz", None)), strict=True)
+        return cast(value, pa.timestamp(unit), strict=True)
 
     return compiled
 
@@ -123,9 +132,9 @@ def _to_unixtime(value: Typed) -> Typed:
     moment = _moment(value)
     if pa.types.is_date(moment.type):
         moment = moment.to(pa.timestamp("s"))
-    start = call("floor_temporal", [moment], moment.type, pc.RoundTemporalOptions(unit="second"))
+    # The fraction is cut off, before 1970 too.
     kind = pa.timestamp("s", moment.type.tz)
-    return Typed(start.expression.cast(kind).cast(pa.int64()), pa.int64())
+    return Typed(moment.expression.cast(kind, safe=False).cast(pa.int64()), pa.int64())
 
 
 def _to_date(value: Typed) -> Typed:
@@ -134,6 +143,7 @@ def _to_date(value: Typed) -> Typed:
 
 def _formatted(value: Typed, form: Typed) -> Typed:
     moment = _moment(value)
+    check_parts(moment.type, "the string")
     if "%f" in _constant(form):
         raise UnsupportedError("%f in a format of dates")
     if "%S" in _constant(form) and pa.types.is_timestamp(moment.type):

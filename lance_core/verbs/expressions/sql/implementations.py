@@ -5,6 +5,7 @@ Each gets the type of its result and arrays of one length; null gives null.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import re
 from collections.abc import Callable
@@ -48,6 +49,15 @@ def _floats(function: Callable[..., Any]) -> Callable[..., pa.Array]:
         for array in arrays:
             valid &= array.is_valid().to_numpy(zero_copy_only=False)
         return pa.array(values, kind, mask=~valid)
+
+    return over_arrays
+
+
+def _shifted(function: Callable[..., Any]) -> Callable[..., pa.Array]:
+    """A shift of integers: bits are lost at the ends, and the number of places counts modulo the width."""
+
+    def over_arrays(kind: pa.DataType, values: pa.Array, places: pa.Array) -> pa.Array:
+        return _floats(lambda one, other: function(one, other & (kind.bit_width - 1)))(kind, values, places)
 
     return over_arrays
 
@@ -187,14 +197,42 @@ def _try_cast(kind: pa.DataType, values: pa.Array) -> pa.Array:
     try:
         return values.cast(kind)
     except pa.ArrowInvalid:
-        pass  # some value does not parse: find it
-    results = []
-    for value in values:
-        try:
-            results.append(value.cast(kind).as_py())
-        except pa.ArrowInvalid:
-            results.append(None)
-    return pa.array(results, kind)
+        pass  # some value does not fit: find it
+    return pa.concat_arrays([_cast_or_null(values[place : place + 1], kind) for place in range(len(values))])
+
+
+def _cast_or_null(value: pa.Array, kind: pa.DataType) -> pa.Array:
+    try:
+        return value.cast(kind)
+    except pa.ArrowInvalid:
+        return pa.nulls(1, kind)
+
+
+def _text_to_date(kind: pa.DataType, texts: pa.Array) -> pa.Array:
+    """The dates of texts that may have a time, which is cut off, and a zone."""
+    try:
+        return texts.cast(kind)
+    except pa.ArrowInvalid:
+        moments = pa.concat_arrays([_moment(texts[place : place + 1]) for place in range(len(texts))])
+        return moments.cast(pa.date32()).cast(kind)
+
+
+def _moment(text: pa.Array) -> pa.Array:
+    try:
+        return text.cast(pa.timestamp("us"))
+    except pa.ArrowInvalid:
+        return text.cast(pa.timestamp("us", "UTC")).cast(pa.timestamp("us"))
+
+
+def _try_text_to_date(kind: pa.DataType, texts: pa.Array) -> pa.Array:
+    return pa.concat_arrays([_date_or_null(texts[place : place + 1], kind) for place in range(len(texts))])
+
+
+def _date_or_null(text: pa.Array, kind: pa.DataType) -> pa.Array:
+    try:
+        return _text_to_date(kind, text)
+    except pa.ArrowInvalid:
+        return pa.nulls(1, kind)
 
 
 def _array_has(_kind: pa.DataType, lists: pa.Array, values: pa.Array) -> list[bool | None]:
@@ -245,6 +283,11 @@ def _array_append(_kind: pa.DataType, lists: pa.Array, values: pa.Array) -> list
     return [[*(items or []), value] for items, value in zip(lists.to_pylist(), values.to_pylist(), strict=True)]
 
 
+def _concat_ws(_kind: pa.DataType, separators: pa.Array, *columns: pa.Array) -> list[str | None]:
+    rows = _zip([separators.to_pylist(), *(column.to_pylist() for column in columns)])
+    return [None if mark is None else mark.join(text for text in texts if text is not None) for mark, *texts in rows]
+
+
 def _digest(name: str) -> Callable[[bytes], bytes]:
     return lambda data: hashlib.new(name, data, usedforsecurity=False).digest()
 
@@ -270,6 +313,7 @@ IMPLEMENTATIONS: Final[dict[str, Callable[..., Any]]] = {
     "atanh": _floats(np.arctanh),
     "cbrt": _floats(np.cbrt),
     "chr": _rows(chr),
+    "concat_ws": _concat_ws,
     "contains": _rows(lambda text, part: part in text),
     "cosh": _floats(np.cosh),
     "decimal_add": _decimals(_WIDE.add),
@@ -277,15 +321,17 @@ IMPLEMENTATIONS: Final[dict[str, Callable[..., Any]]] = {
     "decimal_quotient": _decimals(_checked(_WIDE.divide)),
     "decimal_remainder": _decimals(_checked(_WIDE.remainder)),
     "decimal_subtract": _decimals(_WIDE.subtract),
-    "decode_base64": _rows(lambda text: __import__("base64").b64decode(text)),
+    "decode_base64": _rows(lambda text: base64.b64decode(text + "=" * (-len(text) % 4))),
     "decode_hex": _rows(bytes.fromhex),
     "digest_hex": _rows(lambda data, name: _digest(name)(data).hex()),
     "digest": _rows(lambda data, name: _digest(name)(data)),
+    "encode_base64": _rows(lambda data: base64.b64encode(data).decode().rstrip("=")),
     "encode_hex": _rows(bytes.hex),
     "ends_with": _rows(lambda text, part: text.endswith(part)),
     "float_order": _float_order,
     "float_remainder": _floats(np.fmod),
     "gcd": _floats(np.gcd),
+    "ilike": _rows(lambda text, pattern: _like(text.lower(), pattern.lower())),
     "initcap": _rows(_initcap),
     "lcm": _floats(np.lcm),
     **{name: _rows(function) for name, function in JSON_IMPLEMENTATIONS.items()},
@@ -298,14 +344,18 @@ IMPLEMENTATIONS: Final[dict[str, Callable[..., Any]]] = {
     "repeat": _rows(lambda text, times: text * max(times, 0)),
     "replace": _rows(lambda text, part, other: text.replace(part, other)),
     "rpad": _rows(_rpad),
+    "shift_left": _shifted(np.left_shift),
+    "shift_right": _shifted(np.right_shift),
     "sinh": _floats(np.sinh),
     "split": _rows(lambda text, separator: text.split(separator) if text else []),
     "split_part": _rows(_split_part),
     "starts_with": _rows(lambda text, part: text.startswith(part)),
     "strpos": _rows(lambda text, part: text.find(part) + 1),
     "tanh": _floats(np.tanh),
+    "text_to_date": _text_to_date,
     "to_hex": _rows(lambda number: format(number & 0xFFFF_FFFF_FFFF_FFFF, "x")),
     "translate": _rows(_translate),
     "try_cast": _try_cast,
+    "try_text_to_date": _try_text_to_date,
     "upper": _cased("utf8_upper", str.upper),
 }

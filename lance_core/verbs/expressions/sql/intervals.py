@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.verbs.expressions.sql.python_functions import python_call
 from lance_core.verbs.expressions.sql.typed import Typed, call, literal
+from lance_core.verbs.expressions.sql.zones import check_parts
 
 __all__ = ["INTERVAL", "interval", "is_interval", "shift"]
 
@@ -93,6 +94,8 @@ def shift(moment: Typed, by: Typed, operator: str) -> Typed:
         return _shift_days(_shift_months(moment, months), days)
     if not pa.types.is_timestamp(moment.type):
         raise InvalidInputError(f"an interval cannot be added to {moment.type}")
+    if months or days:
+        check_parts(moment.type, "a day or a month")
     if (months or days) and moment.type.tz not in (None, "UTC"):
         raise UnsupportedError(f"days and months added to times in the zone {moment.type.tz}")
     if months:

@@ -31,6 +31,7 @@ from lance_core.verbs.expressions.sql.compiler import Compiler
 from lance_core.verbs.expressions.sql.dialect import follows_not, invalid, is_in_parentheses, unsupported
 from lance_core.verbs.expressions.sql.functions import FUNCTIONS, SYNTAX
 from lance_core.verbs.expressions.sql.intervals import interval
+from lance_core.verbs.expressions.sql.moments import alike
 from lance_core.verbs.expressions.sql.patterns import like
 from lance_core.verbs.expressions.sql.python_functions import python_call
 from lance_core.verbs.expressions.sql.typed import Typed, Written, call, integer, literal, written
@@ -107,9 +108,17 @@ def _comparison(c: Compiler, node: exp.Expr, *, root: bool = False) -> Typed:
     return compare(_COMPARISONS[type(node)], left, right, narrow_floats=root)
 
 
+def _same(c: Compiler, node: exp.Expr, *, root: bool = False) -> Typed:
+    return same(c.value(node.this), c.value(node.expression), narrow_floats=root)
+
+
 def _calculation(c: Compiler, node: exp.Expr, *, root: bool = False) -> Typed:
     left, right = c.value(node.this), c.value(node.expression)
     return arithmetic(_ARITHMETIC[type(node)], left, right, guard=c.guard, root=root)
+
+
+def _bits(c: Compiler, node: exp.Expr, *, root: bool = False) -> Typed:
+    return bitwise(_BITWISE[type(node)], c.value(node.this), c.value(node.expression), root=root)
 
 
 def _in(c: Compiler, node: exp.Expr, *, root: bool = False) -> Typed:
@@ -124,7 +133,11 @@ def _in(c: Compiler, node: exp.Expr, *, root: bool = False) -> Typed:
 def _between(c: Compiler, node: exp.Expr, *, root: bool = False) -> Typed:
     value, low, high = c.value(node.this), c.value(node.args["low"]), c.value(node.args["high"])
     narrows = root and value.is_column
-    return both(compare(">=", value, low, narrow_floats=narrows), compare("<=", value, high, narrow_floats=narrows))
+    short = [side.type for side in (low, high) if side.type in (pa.float16(), pa.float32()) and not side.is_literal]
+    if short and pa.types.is_integer(value.type):
+        value = value.to(short[0])  # one type for all three, as in pylance
+    above, below = alike(value, [low, high], each=True)
+    return both(compare(">=", *above, narrow_floats=narrows), compare("<=", *below, narrow_floats=narrows))
 
 
 def _not_at_root(c: Compiler, node: exp.Expr, *, root: bool) -> Typed:
@@ -300,11 +313,11 @@ NODES: Final[dict[type[exp.Expr], Callable[[Compiler, Any], Typed]]] = {
     exp.Paren: lambda c, node: c.value(node.this),
     **dict.fromkeys(_COMPARISONS, _comparison),
     **dict.fromkeys(_ARITHMETIC, _calculation),
-    **dict.fromkeys(_BITWISE, lambda c, n: bitwise(_BITWISE[type(n)], c.value(n.this), c.value(n.expression))),
+    **dict.fromkeys(_BITWISE, _bits),
     **dict.fromkeys(SYNTAX, _syntax),
     exp.Neg: lambda c, node: minus(c.value(node.this)),
-    exp.NullSafeEQ: lambda c, node: same(c.value(node.this), c.value(node.expression)),
-    exp.NullSafeNEQ: lambda c, node: negated(same(c.value(node.this), c.value(node.expression))),
+    exp.NullSafeEQ: _same,
+    exp.NullSafeNEQ: lambda c, node: negated(_same(c, node)),
     exp.Is: _is,
     exp.In: _in,
     exp.Between: _between,
@@ -330,8 +343,12 @@ NODES: Final[dict[type[exp.Expr], Callable[[Compiler, Any], Typed]]] = {
 ROOT_NODES: Final[dict[type[exp.Expr], Callable[..., Typed]]] = {
     **dict.fromkeys(_COMPARISONS, _comparison),
     **dict.fromkeys(_ARITHMETIC, _calculation),
+    exp.BitwiseLeftShift: _bits,
+    exp.BitwiseRightShift: _bits,
     exp.In: _in,
     exp.Between: _between,
     exp.Not: _not_at_root,
+    exp.NullSafeEQ: _same,
+    exp.NullSafeNEQ: lambda c, node, *, root: negated(_same(c, node, root=root)),
 }
 """Handlers that give a literal beside a column the type of the column if they are called with `root`."""

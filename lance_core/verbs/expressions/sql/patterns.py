@@ -29,9 +29,9 @@ def like(value: Typed, pattern: Typed, *, escape: str, ignore_case: bool) -> Typ
     if value.is_null or pattern.is_null:
         return literal(None, _BOOL)
     if not pattern.is_literal:
-        if escape != "\\" or ignore_case:
-            raise UnsupportedError("ILIKE or ESCAPE with a pattern that is no literal")
-        return python_call("like", [value, pattern], _BOOL)
+        if escape != "\\":
+            raise UnsupportedError("ESCAPE with a pattern that is no literal")
+        return python_call("ilike" if ignore_case else "like", [value, pattern], _BOOL)
     options = pc.MatchSubstringOptions(_with_backslash(pattern.value, escape), ignore_case=ignore_case)
     return call("match_like", [value], _BOOL, options)
 

@@ -29,7 +29,7 @@ _NEVER: Final = _CONSTANTS | {
     TokenType.CURRENT_TIME,
     TokenType.CURRENT_TIMESTAMP,
 }
-"""Words that are no names where a value must stand; pylance refuses most of them there, or takes them for a clock."""
+"""Words that are no names where a value must stand; pylance rejects most of them there, or takes them for a clock."""
 _OPERATORS: Final = frozenset({
     TokenType.EQ,
     TokenType.NEQ,
@@ -118,7 +118,7 @@ def _is_value(found: Sequence[Token], index: int) -> bool:
     kind, after, second = (_kind(found, i) for i in (index, index + 1, index + 2))
     if kind in _NEVER or (after is not None and after not in _AFTER_VALUE):
         return False
-    if kind is TokenType.SELECT:  # of a query, which is refused in any case
+    if kind is TokenType.SELECT:  # of a query, which is rejected in any case
         return after is not TokenType.STAR
     if kind not in _CARRY_ON:
         return True

@@ -33,7 +33,7 @@ from lance_core.encoding.datablock import (
 )
 from lance_core.errors import CorruptFileError, UnsupportedError
 
-REFUSED = (CorruptFileError, UnsupportedError)
+REJECTED = (CorruptFileError, UnsupportedError)
 
 
 @pytest.fixture(autouse=True)
@@ -73,7 +73,7 @@ EXAMPLES = examples()
 
 
 def attempt(decode: Any, *arguments: Any, kind: pa.DataType) -> None:
-    with contextlib.suppress(*REFUSED):
+    with contextlib.suppress(*REJECTED):
         block_to_array(decode(*arguments), kind).validate(full=True)
 
 
@@ -231,7 +231,7 @@ def test_values_without_bytes_are_limited() -> None:
         decode_block(encoding, nothing, 1 << 40)
 
 
-def test_a_bomb_of_chunks_is_refused() -> None:
+def test_a_bomb_of_chunks_is_rejected() -> None:
     array = pa.array(np.zeros(4, np.int64))
     page = encode_miniblock(array_to_block(array), "inline_bitpacking")
     (chunk,) = page.buffers

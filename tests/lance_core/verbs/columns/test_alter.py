@@ -24,7 +24,7 @@ def test_null_columns_are_added_for_both_libraries(tmp_path):
     assert theirs.read_transaction(2).operation.preserves_nullability
 
 
-def test_what_cannot_be_added_is_refused(tmp_path):
+def test_what_cannot_be_added_is_rejected(tmp_path):
     dataset = lance_core.write_dataset(pa.table({"a": [1]}), tmp_path / "t")
     for fields, error in (
         (pa.field("a", pa.int8()), SchemaError),

@@ -1,4 +1,4 @@
-"""Data is fitted to a dataset's schema, or refused by column before anything is written."""
+"""Data is fitted to a dataset's schema, or rejected by column before anything is written."""
 
 import pyarrow as pa
 import pytest
@@ -39,7 +39,7 @@ def test_columns_are_matched_by_name_and_missing_nullable_ones_left_out():
         ),
     ],
 )
-def test_data_that_does_not_fit_is_refused_by_column(data, message):
+def test_data_that_does_not_fit_is_rejected_by_column(data, message):
     with pytest.raises(SchemaError, match=message):
         fit(DATASET, pa.table(data).schema)
 

@@ -120,7 +120,7 @@ def test_local_days_follow_daylight_saving() -> None:
         (days("k", dt.date(2013, 1, 1), 2), pa.string(), "ranges"),
     ],
 )
-def test_what_cannot_be_exact_is_refused_by_column(slices: Slices, kind: pa.DataType, message: str) -> None:
+def test_what_cannot_be_exact_is_rejected_by_column(slices: Slices, kind: pa.DataType, message: str) -> None:
     with pytest.raises(SchemaError, match=message):
         slices.check(pa.schema([("k", kind)]))
 

@@ -35,6 +35,6 @@ def test_nothing_to_delete_is_fine(tmp_path):
 
 
 @pytest.mark.parametrize("prefix", ["", "abc"])
-def test_a_prefix_that_others_could_share_is_refused(tmp_path, prefix):
+def test_a_prefix_that_others_could_share_is_rejected(tmp_path, prefix):
     with pytest.raises(InvalidInputError, match="too short"):
         lance_core.delete_uncommitted_files(tmp_path, file_prefix=prefix)

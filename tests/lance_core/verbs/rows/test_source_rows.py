@@ -111,6 +111,39 @@ def test_rows_of_a_merge_do_not_fill_memory(tmp_path, monkeypatch):
     assert max(seen) - seen[0] < 72 * MB
 
 
+def test_of_rows_in_a_file_no_arrays_are_kept(small_limits):
+    """A thousand columns in many parts would be more arrays than rows are in memory."""
+    columns = {f"c{i}": pa.array(np.arange(600)) for i in range(100)}
+    table = pa.table(columns)
+    found = SourceRows.of(table.schema, table.to_batches(max_chunksize=10), is_stream=True)
+    assert small_limits == [1]
+    assert isinstance(found._batches, source_rows._Parts)
+    assert len(found._batches) > 20
+    before = pa.total_allocated_bytes()
+    assert found.select(["c7", "c2"]).to_pylist() == table.select(["c7", "c2"]).to_pylist()
+    wanted = np.random.default_rng(5).permutation(600)
+    assert found.take(wanted).equals(table.take(pa.array(wanted)))
+    assert found.take(np.arange(100, 300)).equals(table.slice(100, 200))
+    assert pa.total_allocated_bytes() - before < 1 << 20
+
+
+@pytest.mark.parametrize("change", ["order and metadata", "a view"])
+def test_rows_in_a_file_are_converted(small_limits, change):
+    table = rows(range(400))
+    found = SourceRows.of(table.schema, table.to_batches(max_chunksize=50), is_stream=True)
+    if change == "a view":
+        wanted = table.schema.set(3, pa.field("s", pa.string_view()))
+    else:
+        wanted = pa.schema([table.schema.field(name).with_metadata({"a": "b"}) for name in ("v", "s", "id", "d")])
+    expected = table.select(wanted.names).cast(wanted)
+    made = found.converted(wanted, lambda part: part.select(wanted.names).cast(wanted))
+    assert made.schema.equals(wanted, check_metadata=True)
+    assert made.take(np.arange(400)).equals(expected)
+    assert made.select(["s", "id"]).equals(expected.select(["s", "id"]))
+    assert found.take(np.arange(400)).equals(table), "the rows themselves are as they were"
+    assert small_limits == ([1, 1] if change == "a view" else [1])
+
+
 def test_many_small_batches_are_put_together():
     table = pa.concat_tables([pa.table({"a": [i]}) for i in range(1000)])
     wanted = np.array([999, 0, 500, 0])

@@ -1,4 +1,4 @@
-"""Scans: steps, sizes of batches, orders, refusals."""
+"""Scans: steps, sizes of batches, orders, rejections."""
 
 from threading import Barrier
 
@@ -267,7 +267,7 @@ def test_a_sample_has_no_row_twice(dataset):
     ],
     ids=str,
 )
-def test_refusals_name_what_is_wrong(dataset, arguments, error, message):
+def test_rejections_name_what_is_wrong(dataset, arguments, error, message):
     with pytest.raises(error, match=message):
         dataset.scanner(**arguments).to_table()
 

@@ -13,8 +13,8 @@ from lance_core import Equals, Slice, Slices
 from lance_core.errors import CorruptFileError, InvalidInputError
 from lance_core.verbs.scan import fragment_scan
 from lance_core.verbs.scan import small_fragments as joined_scan
+from tests.interop.format.wire import edit_latest
 from tests.interop.shapes import rows
-from tests.interop.wire import edit_latest
 
 FRAGMENTS = 30
 ROWS = 60

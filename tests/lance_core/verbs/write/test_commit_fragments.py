@@ -158,7 +158,7 @@ def test_configuration_is_added_and_never_removed(table):
     assert lance_core.dataset(table.uri).version == version + 1
 
 
-def test_what_cannot_be_exact_is_refused_before_the_commit(table):
+def test_what_cannot_be_exact_is_rejected_before_the_commit(table):
     with pytest.raises(SchemaError, match="'p'"):
         commit_fragments(
             table.uri, [], table.schema, mode="replace", slices=Slices([Slice(name="1", conditions={"p": Equals(1)})])

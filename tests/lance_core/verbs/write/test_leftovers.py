@@ -41,7 +41,7 @@ def failing_put(monkeypatch, error):
 
 
 WAYS = {
-    "the put is refused": lambda m: failing_put(m, StoreError("injected")),
+    "the put is rejected": lambda m: failing_put(m, StoreError("injected")),
     "the put never answers": lambda m: failing_put(m, lance.errors.RetryableConflictError("busy")),
     "the history is broken": lambda m: m.setattr(
         loop, "load_transaction", lambda *_: (_ for _ in ()).throw(lance.errors.CorruptFileError("x"))

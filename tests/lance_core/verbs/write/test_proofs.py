@@ -268,7 +268,7 @@ class TestAttempts:
         write(uri, rows(1), write_try=self.attempt(1))
         add(uri, 50)
         clean(uri)
-        with pytest.raises(SupersededError, match="later try"):
+        with pytest.raises(SupersededError, match="later attempt"):
             write(uri, rows(2), write_try=self.attempt(0))
         assert values(uri) == [1, 50, 100]
 

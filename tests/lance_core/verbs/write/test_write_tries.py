@@ -1,4 +1,4 @@
-"""Several tries of one write: what the last one was given is what the table holds, once, whatever happened between."""
+"""Several attempts of one write: what the last one was given is what the table holds, once, whatever happened between."""
 
 from datetime import timedelta
 
@@ -17,7 +17,7 @@ from lance_core.errors import (
     SupersededError,
 )
 from lance_core.maintenance import Compaction, commit_what_fits
-from lance_core.verbs.version import retry
+from lance_core.verbs.context import retry
 
 TOKEN = ("app.token", "x")
 
@@ -32,7 +32,7 @@ def attempt(number, *earlier, token=TOKEN, **options):
 
 
 def write(uri, data, write_try, *, mode="append", base=None, **options):
-    """Write a frame as one try; `base` is the version that the writer has seen."""
+    """Write a frame as one attempt; `base` is the version that the writer has seen."""
     existing = None if base is None else base
     schema = existing.lance_schema_bytes if existing is not None and mode != "overwrite" else None
     fragments = write_fragments(data, uri, dataset_schema=schema) if data.num_rows else []
@@ -114,7 +114,7 @@ class TestAppend:
     def test_the_older_try_does_not_create_it_again(self, tmp_path, mode):
         uri = str(tmp_path / "t")
         write(uri, rows(1, 2), attempt(1), mode=mode)
-        with pytest.raises(SupersededError, match="later try"):
+        with pytest.raises(SupersededError, match="later attempt"):
             write(uri, rows(3), attempt(0), mode=mode)
         assert values(uri) == [1, 2]
 
@@ -138,7 +138,7 @@ class TestTwoAtOnce:
     def test_the_earlier_one_stops(self, table, number):
         write(table.uri, rows(3), attempt((4, 1)), base=table)
         with pytest.raises(
-            SupersededError, match=r"version 2 was committed by a later try of the same write \(try 4\.1"
+            SupersededError, match=r"version 2 was committed by a later attempt of the same write \(attempt 4\.1"
         ):
             write(table.uri, rows(1, 2), attempt(number), base=table)
         assert values(table.uri) == [3, 100, 101]
@@ -165,6 +165,25 @@ class TestTwoAtOnce:
                 slices=slices,
             )
         assert values(table.uri) == ([2] if part == "a" else [2, 100, 101])
+
+    @pytest.mark.parametrize("mode", ["append", "replace"])
+    @pytest.mark.parametrize("made", [False, True], ids=["new", "table"])
+    def test_slices_that_must_be_empty(self, table, tmp_path, mode, made):
+        slices = {part: Slices([Slice(name=part, conditions={"p": Equals(part)})]) for part in "xyz"}
+        seen = {"base": table if made else None, "mode": mode, "require_empty": True}
+        uri, before = table.uri if made else str(tmp_path / "new"), [100, 101] if made else []
+        write(uri, rows(1, part="x"), attempt(0), slices=slices["x"], **seen)
+        write(uri, rows(2, part="x"), attempt(1), slices=slices["x"], **seen)  # another attempt's rows are its own
+        files = set(tmp_path.rglob("*.arrow"))
+        other = attempt(5, token=("t", "other"), overrules=True)
+        with pytest.raises(DatasetExistsError, match=r"rows in 'x' \(1 in all\)"):
+            write(uri, rows(3, part="x"), other, slices=slices["x"], **seen)
+        assert set(tmp_path.rglob("*.arrow")) == files
+        write(uri, rows(4, part="y"), other, slices=slices["y"], **seen)
+        write(uri, rows(5, part="z"), None, base=latest(lance_core.dataset(uri)))
+        with pytest.raises(DatasetExistsError, match="'z'"):
+            write(uri, rows(6, part="z"), attempt(6, token=("t", "z")), slices=slices["z"], **seen)
+        assert values(uri) == [2, 4, 5, *before]
 
     def test_overwrites(self, table):
         write(table.uri, rows(1), attempt(0), base=table, mode="overwrite")
@@ -223,7 +242,7 @@ BETWEEN = {
 
 
 class TestBetween:
-    """What others do between two tries of an append is kept, and the earlier try's rows go."""
+    """What others do between two attempts of an append is kept, and the earlier attempt's rows go."""
 
     @pytest.mark.parametrize("stable", [False, True])
     @pytest.mark.parametrize("who", [ours, theirs])
@@ -275,7 +294,7 @@ class TestBetween:
 
 
 def lose(uri):
-    """Update a row of the earlier try: without row ids nobody can tell where it is."""
+    """Update a row of the earlier attempt: without row ids nobody can tell where it is."""
     lance.dataset(uri).update({"v": "v * 10"}, where="v = 2")
 
 
@@ -416,7 +435,7 @@ class TestOverruling:
 
 
 class TestMerge:
-    """Merging on top of an earlier try is the caller's to decide; a later try stops it."""
+    """Merging on top of an earlier attempt is the caller's to decide; a later attempt stops it."""
 
     def merge(self, dataset, write_try, *values):
         builder = dataset.merge_insert("v").when_matched_update_all().when_not_matched_insert_all()
@@ -425,7 +444,7 @@ class TestMerge:
     def test_a_later_try_that_landed_meanwhile_stops_it(self, table):
         base = latest(table)
         self.merge(latest(table), attempt(1), 100, 7)
-        with pytest.raises(SupersededError, match="later try of the same write"):
+        with pytest.raises(SupersededError, match="later attempt of the same write"):
             self.merge(base, attempt(0), 100, 8)
         assert values(table.uri) == [7, 100, 101]
 
@@ -440,7 +459,7 @@ class TestMerge:
         assert lance.dataset(table.uri).read_transaction(3).transaction_properties["app.token"] == "x"
 
     def test_a_try_before_the_version_that_it_is_worked_out_from_anew_is_found(self, table, monkeypatch):
-        """The first attempt meets a conflict; a later try is older than the version that the second begins with."""
+        """The first attempt meets a conflict; a later attempt is older than the version that the second begins with."""
         base, load = latest(table), retry.load_following
 
         def busy(*args):
@@ -473,6 +492,6 @@ def test_a_commit_of_fragments_that_carries_once_lands_once(table):
     again = base.commit_once(lance_core.Transaction(base.version, operation), once=token)
     assert (first.version, again.version) == (2, 2)
     newer = lance_core.write_dataset(rows(2), table.uri, mode="append")
-    late = newer.commit_once(lance_core.Transaction(newer.version, operation), once=token, looked_until=1)
+    late = newer.commit_once(lance_core.Transaction(newer.version, operation), once=token, checked_through=1)
     assert late.version == 2
     assert values(table.uri) == [1, 2, 100, 101]

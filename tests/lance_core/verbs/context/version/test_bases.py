@@ -4,7 +4,7 @@ import pytest
 
 from lance_core import DatasetBasePath
 from lance_core.errors import InvalidInputError
-from lance_core.verbs.version.bases import numbered
+from lance_core.verbs.context.bases import numbered
 
 
 def base(name, number=None):

@@ -5,7 +5,7 @@ import json
 import lance
 import pyarrow as pa
 
-from lance_core.verbs.records.fragments import FragmentMetadata
+from lance_core.verbs.pylance_types.fragments import FragmentMetadata
 
 
 def test_json_is_pylances_both_ways(tmp_path):

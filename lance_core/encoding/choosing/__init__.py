@@ -1,0 +1,1 @@
+"""Which layout and which compression a page gets."""

@@ -1,0 +1,1 @@
+"""Single rows of a page, without decoding the rows around them."""

@@ -1,0 +1,1 @@
+"""Conditions that an index can answer, and the sets of rows that are the answers."""

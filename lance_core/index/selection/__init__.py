@@ -1,0 +1,1 @@
+"""Which fragments and rows can match a filter, by the segments that are trusted."""

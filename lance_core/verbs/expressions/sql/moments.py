@@ -1,0 +1,186 @@
+"""Times that meet: in which unit and zone they are compared, as in pylance.
+
+two times           the coarser unit; in the zone of the one that has one
+a date and a time   nanoseconds, without a zone, as which a time with one is that of UTC
+a literal           takes the unit of the column beside it where that is coarser, and never makes a column's coarser
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+
+import pyarrow as pa
+
+from lance_core.errors import InvalidInputError
+from lance_core.verbs.expressions.sql.typed import UNITS, Typed, is_text, literal, unit_type
+from lance_core.verbs.expressions.sql.zones import check_zone
+
+__all__ = ["alike", "as_time", "is_beyond", "of_one_unit", "time_of"]
+
+
+def time_of(kinds: Sequence[pa.DataType], zone: str | None) -> pa.DataType:
+    """The type in which the arguments of a function meet."""
+    if any(pa.types.is_date(kind) for kind in kinds):
+        return pa.timestamp("ns")
+    return pa.timestamp(_coarsest([kind for kind in kinds if pa.types.is_timestamp(kind)]), zone)
+
+
+def _coarsest(kinds: Sequence[pa.DataType]) -> str:
+    return str(min((kind.unit for kind in kinds), key=UNITS.index))
+
+
+def as_time(value: Typed, kind: pa.DataType) -> Typed:
+    """A time as a timestamp; what its unit is too coarse for is cut off."""
+    own = value.type
+    if kind.tz and not value.is_null and (pa.types.is_date(own) or (pa.types.is_timestamp(own) and not own.tz)):
+        return as_time(value, pa.timestamp(kind.unit)).to(kind)
+    if not pa.types.is_timestamp(own) or value.is_null:
+        return value.to(kind)
+    check_zone(own, kind, value.value if value.is_literal else None)
+    safe = UNITS.index(kind.unit) >= UNITS.index(own.unit)
+    if value.is_literal:
+        try:
+            return literal(value.value.cast(kind, safe=safe), kind)
+        except pa.ArrowInvalid as error:
+            raise InvalidInputError(f"{value.value} is no {kind}: {error}") from error
+    return Typed(value.expression.cast(kind, safe=safe), kind)
+
+
+def alike(value: Typed, others: Sequence[Typed], *, each: bool) -> list[tuple[Typed, Typed]]:
+    """The value of IN or BETWEEN with each of its other sides, times as pylance compares them.
+
+    All sides decide together in which unit and zone that is; a literal keeps its unit.
+
+    Args:
+        value: The value.
+        others: The other sides.
+        each: Whether literals stand for themselves where other sides are columns, as in BETWEEN.
+    """
+    kinds = [value.type, *(other.type for other in others)]
+    if not any(pa.types.is_timestamp(kind) for kind in kinds):
+        return [(value, other) for other in others]
+    if each:
+        pairs = [_of_two(value.type, other.type) for other in others]
+        kind = reduce(_of_two, pairs)
+    else:
+        known = all(other.is_literal for other in others)
+        kind = reduce(_of_two if known else _of_two_or_string, kinds)
+    if not pa.types.is_timestamp(kind):
+        return [(value, other) for other in others]
+    if each:
+        return [_bound(value, other, kind) for other in others]
+    sides = [_in_zone(side, kind.tz) if known else as_time(side, kind) for side in (value, *others)]
+    return [(sides[0], side) for side in sides[1:]]
+
+
+def _bound(value: Typed, other: Typed, kind: pa.DataType) -> tuple[Typed, Typed]:
+    """The value of BETWEEN beside one of its bounds; as in pylance, times beside a literal keep the type they have.
+
+    Args:
+        value: The value.
+        other: The bound.
+        kind: The type in which all three meet, which the literal has had before it takes that of the other side.
+    """
+    if is_beyond(other, value.type) or is_beyond(value, other.type):
+        return _in_zone(value, kind.tz), _in_zone(other, kind.tz)
+    if value.is_literal != other.is_literal:
+        return _beside(value, other, kind), _beside(other, value, kind)
+    return as_time(value, kind), as_time(other, kind)
+
+
+def _beside(side: Typed, other: Typed, kind: pa.DataType) -> Typed:
+    """One side of a pair of which one is a literal."""
+    if not side.is_literal:
+        return side if pa.types.is_timestamp(side.type) else as_time(side, kind)
+    met = as_time(_read(side, other.type, kind.tz), kind)
+    own = other.type if pa.types.is_timestamp(other.type) else kind
+    if own.tz and not kind.tz:  # a date is among the three: without a zone they are times in UTC
+        met = as_time(met, pa.timestamp(kind.unit, "UTC"))
+    return as_time(met, own)
+
+
+def _read(side: Typed, kind: pa.DataType, zone: str | None) -> Typed:
+    """A string as a date beside one, else as a time with all its digits; all else as it is."""
+    if not isinstance(side.value, str):
+        return side
+    if pa.types.is_date(kind):
+        return literal(side.value, kind)
+    try:
+        return literal(side.value, pa.timestamp("us", zone))
+    except InvalidInputError:
+        return literal(side.value, pa.timestamp("ns", zone))
+
+
+def _of_two(one: pa.DataType, other: pa.DataType) -> pa.DataType:
+    """The type in which two times are compared; the first where one is no time."""
+    stamps = [pa.types.is_timestamp(kind) for kind in (one, other)]
+    if all(stamps):
+        return pa.timestamp(_coarsest([one, other]), one.tz or other.tz)
+    if any(stamps) and (pa.types.is_date(one) or pa.types.is_date(other)):
+        return pa.timestamp("ns")
+    return other if stamps[1] else one
+
+
+def _of_two_or_string(one: pa.DataType, other: pa.DataType) -> pa.DataType:
+    """The same in a list: a time and a string are compared as nanoseconds."""
+    for time, string in ((one, other), (other, one)):
+        if pa.types.is_timestamp(time) and is_text(string):
+            return pa.timestamp("ns", time.tz)
+    return _of_two(one, other)
+
+
+def _in_zone(side: Typed, zone: str | None) -> Typed:
+    """A time with a zone, or without one, in which it is that of UTC."""
+    if not pa.types.is_timestamp(side.type) or side.is_null:
+        return side
+    return as_time(side, pa.timestamp(side.type.unit, zone))
+
+
+def of_one_unit(left: Typed, right: Typed) -> tuple[Typed, Typed]:
+    """Two times in the coarser of their units, as pylance compares them; all else as it is.
+
+    A literal takes the unit of the column where that is the coarser one, and never makes a column's unit coarser.
+    """
+    sides = (left, right)
+    if is_beyond(right, left.type):
+        return as_time(left, pa.timestamp("us", left.type.tz)), right
+    if is_beyond(left, right.type):
+        return left, as_time(right, pa.timestamp("us", right.type.tz))
+    if not all(pa.types.is_timestamp(side.type) for side in sides) or left.type == right.type:
+        return sides
+    if left.is_literal or right.is_literal:
+        return _literal_in_unit(left, right), _literal_in_unit(right, left)
+    unit = left.type.unit if unit_type(left.type, right.type) == right.type.unit else right.type.unit
+    one, other = (
+        Typed(side.expression.cast(pa.timestamp(unit, side.type.tz), safe=False), pa.timestamp(unit, side.type.tz))
+        for side in sides
+    )
+    return one, other
+
+
+def is_beyond(side: Typed, kind: pa.DataType) -> bool:
+    """Whether a time that is written is before or after all that a column of nanoseconds can hold."""
+    if getattr(kind, "unit", "") != "ns" or not side.is_literal or side.is_null:
+        return False
+    if getattr(side.type, "unit", "") == "ns" or not _is_moment(side.type) or not pa.types.is_timestamp(kind):
+        return False
+    try:
+        side.value.cast(pa.timestamp("us", getattr(side.type, "tz", None))).cast(kind)
+    except pa.ArrowInvalid:
+        return True
+    return False
+
+
+def _is_moment(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_timestamp(kind) or pa.types.is_date(kind))
+
+
+def _literal_in_unit(side: Typed, other: Typed) -> Typed:
+    """A literal in the unit of the column beside it where that is coarser: what is finer is cut off."""
+    if not side.is_literal or side.is_null or other.is_literal or unit_type(side.type, other.type) == other.type.unit:
+        return side
+    value, kind = side.value, pa.timestamp(other.type.unit, side.type.tz)
+    if side.type.unit == "ns":  # the digits after those of microseconds are cut off, before 1970 too
+        value = pa.scalar(value.value // 1000, pa.timestamp("us", side.type.tz))
+    return literal(value.cast(kind, safe=False), kind)

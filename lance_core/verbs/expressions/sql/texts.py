@@ -1,0 +1,51 @@
+"""Values as texts, as DataFusion writes them."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_core.verbs.expressions.sql.typed import Typed, call, literal
+from lance_core.verbs.expressions.sql.zones import check_parts
+
+__all__ = ["words"]
+
+
+def words(value: Typed, kind: pa.DataType) -> Typed:
+    """The value as a text, as DataFusion writes it: 1.0, NaN, 2020-01-01T00:00:00."""
+    own = value.type
+    if pa.types.is_null(own):
+        return literal(None, kind)
+    if pa.types.is_floating(own):
+        short = pa.types.is_float16(own)
+        plain = Typed((value.to(pa.float32()) if short else value).expression.cast(pa.string()), pa.string())
+        whole = r"\1" if short else r"\1.0"
+        for pattern, replacement in ((r"^(-?\d+)$", whole), (r"e\+?0*", "e"), (r"e-0+", "e-"), ("nan", "NaN")):
+            plain = _replaced(plain, pattern, replacement)
+        return plain.to(kind)
+    if pa.types.is_timestamp(own):
+        check_parts(own, "the string")
+        plain = _shortened(call("strftime", [value], pa.string(), pc.StrftimeOptions("%Y-%m-%dT%H:%M:%S")))
+        if own.tz == "UTC":
+            plain = _replaced(plain, "$", "Z")
+        elif own.tz:
+            zone = call("strftime", [value], pa.string(), pc.StrftimeOptions("%z"))
+            parts = [plain, _replaced(zone, r"(\d\d)$", r":\1"), literal("", pa.string())]
+            plain = call("binary_join_element_wise", parts, pa.string())
+        return plain.to(kind)
+    if pa.types.is_nested(own) or pa.types.is_binary(own) or pa.types.is_large_binary(own):
+        return Typed(value.expression.cast(kind), kind)
+    plain = Typed(value.expression.cast(pa.string()), pa.string())
+    return (_shortened(plain) if pa.types.is_time(own) else plain).to(kind)
+
+
+def _shortened(time: Typed) -> Typed:
+    """The text of a time with no, three, six or nine digits of a second, as many as it takes."""
+    for pattern, replacement in ((r"\.0+$", ""), (r"(\.\d{6})000$", r"\1"), (r"(\.\d{3})000$", r"\1")):
+        time = _replaced(time, pattern, replacement)
+    return time
+
+
+def _replaced(value: Typed, pattern: str, replacement: str) -> Typed:
+    options = pc.ReplaceSubstringOptions(pattern=pattern, replacement=replacement, max_replacements=1)
+    return call("replace_substring_regex", [value], value.type, options)

@@ -1,0 +1,102 @@
+"""Keys of a source whose types differ from those of the dataset's columns, compared by their values.
+
+A merge that only deletes writes no value of its source, so that keys of any type can say which rows are meant: 7 is 7
+as int64, as double and as decimal. A value that the column cannot hold exactly is the key of no row, and left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+__all__ = ["keys_by_value"]
+
+_KINDS: Final[tuple[tuple[Callable[[pa.DataType], bool], ...], ...]] = (
+    (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal),
+    (pa.types.is_string, pa.types.is_large_string),
+    (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary),
+    (pa.types.is_timestamp,),
+    (pa.types.is_date,),
+    (pa.types.is_time,),
+    (pa.types.is_duration,),
+)
+
+
+def _are_comparable(one: pa.DataType, other: pa.DataType) -> bool:
+    """Whether values of the types can be the same value."""
+    alike = any(any(is_one(one) for is_one in kinds) and any(is_one(other) for is_one in kinds) for kinds in _KINDS)
+    return alike and (getattr(one, "tz", None) is None) == (getattr(other, "tz", None) is None)
+
+
+def keys_by_value(keys: pa.Table, wanted: pa.Schema) -> pa.Table:
+    """The rows whose keys the types can hold, in these types; columns that cannot be compared are left as they are.
+
+    Args:
+        keys: The key columns.
+        wanted: The same columns in the dataset's types.
+    """
+    fitting = np.ones(keys.num_rows, np.bool_)
+    columns = []
+    for name, column in zip(keys.column_names, keys.columns, strict=True):
+        kind = wanted.field(name).type
+        if column.type == kind or not _are_comparable(column.type, kind):
+            columns.append(column)
+            continue
+        values, exact = _exactly(column, kind)
+        columns.append(values)
+        fitting &= exact
+    found = pa.table(columns, names=keys.column_names)
+    return found if fitting.all() else found.filter(pa.array(fitting))
+
+
+def _exactly(column: pa.ChunkedArray, kind: pa.DataType) -> tuple[pa.ChunkedArray, npt.NDArray[np.bool_]]:
+    """The values in another type, and which of them it holds exactly; null for others."""
+    if all(any(is_one(one) for is_one in _KINDS[0][1:]) for one in (column.type, kind)) or _mixed(column.type, kind):
+        found = [None if value is None else _number(value, kind) for value in column.to_pylist()]
+    else:
+        try:
+            return column.cast(kind), np.ones(len(column), np.bool_)
+        except pa.ArrowInvalid:
+            found = [_cast(value, kind) for value in column]
+    missing = column.is_null().to_numpy()
+    exact = np.array([value is not None for value in found], np.bool_) | missing
+    return pa.chunked_array([pa.array([_plain(value) for value in found], kind)]), exact
+
+
+def _mixed(one: pa.DataType, other: pa.DataType) -> bool:
+    """Whether one is an integer and the other another number."""
+    return pa.types.is_integer(one) != pa.types.is_integer(other) and any(is_one(one) for is_one in _KINDS[0])
+
+
+def _plain(value: Any) -> Any:
+    return value.as_py() if isinstance(value, pa.Scalar) else value
+
+
+def _cast(value: pa.Scalar, kind: pa.DataType) -> pa.Scalar | None:
+    """The value in another type; None if that does not hold it."""
+    try:
+        return value.cast(kind) if value.is_valid else None
+    except pa.ArrowInvalid:
+        return None
+
+
+def _number(value: float | Decimal, kind: pa.DataType) -> Any:
+    """The same number in another type; None if that does not hold it."""
+    if pa.types.is_floating(kind):
+        with np.errstate(over="ignore"):
+            near = np.dtype(kind.to_pandas_dtype()).type(value)
+        return near if float(near) == value or math.isnan(value) else None
+    if not math.isfinite(value):
+        return None
+    exact = Decimal(value)
+    try:
+        made = pa.scalar(int(exact) if pa.types.is_integer(kind) else exact, kind).as_py()
+    except (pa.ArrowInvalid, OverflowError):
+        return None
+    return made if made == exact else None

@@ -1,0 +1,1 @@
+"""A branch per run or backfill: written, audited, promoted, discarded."""

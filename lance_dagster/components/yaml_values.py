@@ -1,0 +1,82 @@
+"""The values of the components' YAML: one of another form than its key has is named with the form that is wanted.
+
+key of        value                               a templated string is left to Dagster
+------        -----
+a list        a list, each item of it as below
+a mapping     a mapping; its keys are checked by `yaml_keys`
+anything else what pydantic takes for it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from types import NoneType, UnionType
+from typing import Any, Final, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+__all__ = ["misfit_of"]
+
+_WORDS: Final[Mapping[Any, str]] = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
+
+
+def misfit_of(value: Any, annotation: Any, place: str) -> str | None:
+    """What is wrong with a value; None if nothing is. Values of mappings are not shown: they may be secrets.
+
+    Args:
+        value: As YAML gives it.
+        annotation: The type of the field.
+        place: The key, with those around it.
+    """
+    kinds = list(_kinds(annotation))
+    if any(_fits(value, kind) for kind in kinds):
+        items = next((get_args(kind)[0] for kind in kinds if get_origin(kind) is Sequence), None)
+        if items is not None and isinstance(value, list):
+            found = (misfit_of(one, items, f"{place}[{position}]") for position, one in enumerate(value))
+            return next((one for one in found if one is not None), None)
+        texts = any(get_origin(kind) is dict for kind in kinds) and isinstance(value, Mapping)
+        wrong = [key for key, one in value.items() if not isinstance(one, str)] if texts else []
+        return f"{place}.{wrong[0]} must be a string; put it into quotes" if wrong else None
+    if value is None:
+        return f"{place} has no value; give it one, or leave it out"
+    wanted = " or ".join(dict.fromkeys(_word(kind, value) for kind in kinds if kind is not NoneType))
+    secret = any(get_origin(kind) is dict for kind in kinds) or not isinstance(value, str | int | float)
+    return f"{place} must be {wanted}" + ("" if secret else f", not {value!r}")
+
+
+def _kinds(annotation: Any) -> Iterator[Any]:
+    """The members of a union; of a type with a resolver, such as a key, what YAML has in its place: a string."""
+    if get_origin(annotation) in (Union, UnionType):
+        for one in get_args(annotation):
+            yield from _kinds(one)
+    elif get_origin(annotation) in (Sequence, dict, Literal) or annotation in (*_WORDS, NoneType):
+        yield annotation
+    else:
+        is_model = isinstance(annotation, type) and issubclass(annotation, BaseModel)
+        yield annotation if is_model else str
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    if isinstance(value, str) and "{{" in value:
+        return True
+    if get_origin(kind) is Sequence:
+        return isinstance(value, list)
+    if get_origin(kind) is dict or (isinstance(kind, type) and issubclass(kind, BaseModel)):
+        return isinstance(value, Mapping)
+    if get_origin(kind) is Literal and isinstance(value, str):
+        return True  # `yaml_keys` names the choices, and the nearest
+    try:
+        TypeAdapter(kind).validate_python(value)
+    except ValidationError:
+        return False
+    return True
+
+
+def _word(kind: Any, value: Any) -> str:
+    if get_origin(kind) is Sequence:
+        return f"a list, such as [{value}]" if isinstance(value, str | int) else "a list"
+    if get_origin(kind) is dict or (isinstance(kind, type) and issubclass(kind, BaseModel)):
+        return "a mapping of keys to values"
+    if get_origin(kind) is Literal:
+        return "one of " + ", ".join(map(str, get_args(kind)))
+    return _WORDS[kind]

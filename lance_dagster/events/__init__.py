@@ -1,0 +1,1 @@
+"""What materializations and observations show in the Dagster UI."""

@@ -1,0 +1,1 @@
+"""The state of a table against a maintenance policy."""

@@ -1,0 +1,1 @@
+"""The IO manager: outputs of steps become commits, tables become inputs."""

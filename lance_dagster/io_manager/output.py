@@ -1,0 +1,195 @@
+"""One output on its way into its table: where it goes, how it is committed, and what is said of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Sized
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import dagster as dg
+import pyarrow as pa
+
+import lance_core
+from lance_core.errors import DatasetExistsError, InvalidInputError
+from lance_dagster._context import (
+    RunFacts,
+    run_ended,
+    type_metadata,
+)
+from lance_dagster.branches.writing import NEUTRAL, begun_without_rows
+from lance_dagster.handlers.arrow_schema import known_schema, with_known_types
+from lance_dagster.handlers.base import CommitMode
+from lance_dagster.io_manager.write_attempts import (
+    CommitTags,
+    EarlierTries,
+)
+from lance_dagster.tables.location import TableLocation
+from lance_dagster.tables.partitions import PartitionPlan
+from lance_dagster.tables.settings import OutputSettings
+
+__all__ = [
+    "Output",
+    "casts_of",
+    "code_version",
+    "commit_mode",
+    "have_other_columns",
+    "is_alone",
+    "is_over",
+    "kept_tries",
+    "new_columns",
+    "reject_to_keep",
+    "wants_no_table",
+    "warn_of_tries",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """One output on its way into its table."""
+
+    context: dg.OutputContext
+    where: str
+    metadata: Mapping[str, Any]
+    location: TableLocation
+    settings: OutputSettings
+    facts: RunFacts | None
+    keys: Sequence[str] | None
+    tags: CommitTags
+    existing: lance_core.LanceDataset | None
+    tries: EarlierTries
+    branch: str | None = None
+    begun: bool = False  # the table was made just now, empty, for the branch to begin with
+
+    @property
+    def uri(self) -> str:
+        """Where the commit goes: the table, or its branch."""
+        return self.location.uri if self.branch is None or self.existing is None else self.existing.uri
+
+
+def commit_mode(output: Output, plan: PartitionPlan | None) -> CommitMode:
+    """The mode of the commit.
+
+    Raises:
+        DatasetExistsError: the write mode forbids it, because rows or a table are there.
+    """
+    existing, mode = output.existing, output.settings.write_mode
+    is_new = existing is None or (output.begun and not existing.count_rows())
+    if mode == "overwrite":
+        return "overwrite" if plan is None else "replace"
+    if mode == "merge":
+        return "create" if existing is None else "merge"
+    if mode == "append" or output.tries.versions:  # what the earlier attempts put in goes
+        return "append"
+    if wants_no_table(output.settings, plan) and not is_new:
+        raise DatasetExistsError(f"{output.where}: the table {output.location.uri} exists, and write_mode is {mode}")
+    if plan is None or mode == "create_only":
+        return "create" if existing is None else "append"
+    if existing is None:
+        return "replace"  # another run may make the table meanwhile, for other partitions
+    rows = existing.count_rows(filter=plan.slices.expression(existing.schema))
+    if rows:
+        raise DatasetExistsError(
+            f"{output.where}: {rows} rows of the run's partitions are in {output.location.uri}, and write_mode is error"
+        )
+    return "replace"
+
+
+def wants_no_table(settings: OutputSettings, plan: PartitionPlan | None) -> bool:
+    """Whether the write is only right as long as there is no table, or a branch without any commit."""
+    return settings.write_mode == "create_only" or (settings.write_mode == "error" and plan is None)
+
+
+def is_alone(output: Output, frame: pa.Schema) -> bool:
+    """Whether a table was made by earlier attempts of this write and nobody else, and need not be kept to change it.
+
+    Nor need one that was made for a branch to begin with, if nobody has written a row to it.
+
+    It need not if the write is to create the table, or brings other columns than the earlier attempts did.
+    """
+    existing, tries = output.existing, output.tries
+    if existing is not None and output.branch is None and output.tags.token is not None and not tries.versions:
+        return have_other_columns(frame, existing.schema) and begun_without_rows(existing, partial(is_over, output))
+    if existing is None or tries.gone or not tries.found or tries.found[tries.versions[0]].read_version != 0:
+        return False
+    if output.settings.write_mode in ("overwrite", "append") and not have_other_columns(frame, existing.schema):
+        return False
+    others = set(range(tries.versions[0] + 1, existing.version + 1)) - set(tries.found)
+    made = (existing.read_transaction(version) for version in others)
+    return all(one is not None and one.operation.name in NEUTRAL for one in made)
+
+
+def is_over(output: Output, run_id: str) -> bool:
+    """Whether a run, other than the one that writes, has ended; or is not known any more."""
+    return (output.facts is not None and output.facts.run_id == run_id) or run_ended(output.context, run_id)
+
+
+def new_columns(output: Output, frame: pa.Schema, obj: Any) -> pa.Schema:
+    """The columns of a new table, as far as the frame or the metadata `lance/schema` gives their types."""
+    known = known_schema(output.metadata, type_metadata(output.context), output.where)
+    return with_known_types(frame, known, None, without_rows=isinstance(obj, Sized) and not len(obj))
+
+
+def have_other_columns(frame: pa.Schema, table: pa.Schema) -> bool:
+    """Whether the columns of a frame are not those of a table, as far as the frame's types are known."""
+    if set(frame.names) != set(table.names) or len(frame) != len(table):
+        return True
+    return any(field.type not in (pa.null(), table.field(field.name).type) for field in frame)
+
+
+def warn_of_tries(output: Output, outcome: lance_core.WriteResult) -> None:
+    """Log what has become of the rows of earlier attempts of the write."""
+    kept = kept_tries(output, outcome)
+    for versions, fate in ((outcome.replaced_versions, "are replaced in"), (kept, "stay, beside those of")):
+        if versions:
+            output.context.log.warning(
+                "%s: version %s was committed by an earlier attempt of this write; its rows %s version %s",
+                output.where,
+                ", ".join(map(str, versions)),
+                fate,
+                outcome.dataset.version,
+            )
+
+
+def kept_tries(output: Output, outcome: lance_core.WriteResult) -> list[int]:
+    """The versions of earlier attempts whose rows the write has left, and added its own beside them."""
+    if outcome.deduplicated or output.settings.on_earlier_try != "append":
+        return []
+    return [version for version in output.tries.versions if version not in outcome.replaced_versions]
+
+
+def casts_of(frame: pa.Schema, output: Output, outcome: lance_core.WriteResult) -> dict[str, str]:
+    """The columns whose values were cast to the types that the table had already, with both types."""
+    if output.existing is None or outcome.deduplicated:
+        return {}
+    before, now = output.existing.schema, outcome.dataset.schema
+    kept = [field for field in frame if field.name in before.names and now.get_field_index(field.name) >= 0]
+    return {
+        field.name: f"{field.type} -> {now.field(field.name).type}"
+        for field in kept
+        if field.type not in (pa.null(), now.field(field.name).type)
+        and before.field(field.name).type == now.field(field.name).type
+    }
+
+
+def reject_to_keep(output: Output) -> None:
+    """Reject to skip an attempt without rows while the rows of an earlier one are in the table.
+
+    Raises:
+        InvalidInputError: They are.
+    """
+    if output.tries.versions:
+        version = output.tries.versions[-1]
+        raise InvalidInputError(
+            f"{output.where} has no rows, and empty_output is skip, but version {version} of {output.location.uri} "
+            f"holds what an earlier attempt of this write was given. Restore version {output.tries.versions[0] - 1}, "
+            "or let empty_output write clear what the earlier attempt wrote"
+        )
+
+
+def code_version(context: dg.OutputContext) -> str | None:
+    """The code version of the asset; None if it has none, or the output is no asset's."""
+    try:
+        return context.asset_spec.code_version
+    except dg.DagsterInvariantViolationError:
+        return None

@@ -1,0 +1,1 @@
+"""Which runs, inputs and columns made the rows of a table, as its commits record them."""

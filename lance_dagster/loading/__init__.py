@@ -1,0 +1,1 @@
+"""Loading tables as inputs of steps."""

@@ -1,0 +1,1 @@
+"""Maintenance of tables as Dagster jobs, schedules and sensors."""

@@ -1,0 +1,1 @@
+"""Outputs of ops that are not assets, and their removal."""

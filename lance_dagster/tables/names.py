@@ -1,0 +1,41 @@
+"""Names of jobs, of ops and of dynamic outputs, made of asset keys; and of the folder of their outputs."""
+
+from __future__ import annotations
+
+import re
+from hashlib import sha256
+from typing import Final
+
+import dagster as dg
+
+__all__ = ["RESERVED_FOLDER", "checked_job_name", "mapping_key"]
+
+RESERVED_FOLDER: Final = "_ops"
+"""Below the root, for outputs of ops."""
+
+_NOT_IN_KEYS: Final = re.compile(r"[^A-Za-z0-9_]")
+
+
+def mapping_key(asset: str, suffix: str = "") -> str:
+    """A key of a dynamic output: the same for the same table, another for another one."""
+    plain = _NOT_IN_KEYS.sub("_", asset.replace("/", "__"))
+    if plain != asset:
+        plain += "_" + sha256(asset.encode()).hexdigest()[:6]
+    return plain + suffix
+
+
+def checked_job_name(name: str, where: str) -> str:
+    """A name that a job can have, whose ops are named by it.
+
+    Args:
+        name: The name.
+        where: The argument or key that gives it, for messages.
+
+    Raises:
+        DagsterInvalidDefinitionError: it is none.
+    """
+    if not name or _NOT_IN_KEYS.search(name):
+        raise dg.DagsterInvalidDefinitionError(
+            f"{where} must be made of ASCII letters, digits and underscores, not {name!r}"
+        )
+    return name

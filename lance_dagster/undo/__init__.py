@@ -1,0 +1,1 @@
+"""Undoing what a run committed, and reporting it to Dagster."""

@@ -1,0 +1,1 @@
+"""Merge, update and delete through Spark."""

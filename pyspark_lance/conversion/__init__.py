@@ -1,0 +1,1 @@
+"""Tables of other formats into Lance, and back to Parquet."""

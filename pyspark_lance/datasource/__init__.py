@@ -1,0 +1,1 @@
+"""The data source `lance`: batch and streaming, source and sink."""

@@ -1,0 +1,1 @@
+"""Compaction, index builds and deep clones whose tasks run on executors."""

@@ -1,0 +1,1 @@
+"""Spark itself: sessions' properties, jobs, tasks on executors and their errors."""

@@ -1,0 +1,1 @@
+"""Reading tables: plan, partitions, pushed filters."""

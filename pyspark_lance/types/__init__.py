@@ -1,0 +1,1 @@
+"""Types and names between Spark, Arrow and Lance."""

@@ -1,0 +1,1 @@
+"""Writing frames: options, schema, tasks on executors, one commit."""

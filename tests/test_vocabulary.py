@@ -1,0 +1,43 @@
+"""One term for one thing: words that are not used any more, in names, docstrings, comments, messages and pages."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = ("lance_core", "pyspark_lance", "lance_dagster", "example_project", "tests", "docs")
+SUFFIXES = {".py", ".md", ".toml"}
+OTHERS = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "pyproject.toml")
+
+# The old word, and the term for it.
+BANNED = {
+    r"[Rr]efus(e|ed|es|ing|al|als)(?![a-z])|REFUS(E|ED|ES|ING|AL)(?![A-Z])": "reject",
+    r"\b(an?|the|earlier|later|last|first|each|another|of|other|these|this) tr(y|ies)\b(?! (to|again|it|them)\b)": "attempt",
+    r"\bways? out\b": "remedy",
+    r"\b[Ff]ront doors?\b": "public API",
+    r"\bthe house\b": "architecture",
+    r"\blooked_until\b": "checked_through",
+    r"\b(Settling|Staged|ManifestOutline|VersionRecord)\b": "PendingWrites, UncommittedFiles, FileReferences, VersionHeader",
+}
+EXCEPTIONS = {
+    "pyspark_lance/engine/errors.py": "Connection refused",  # the words of Java, by which an error is recognized
+    "tests/pyspark_lance/engine/test_dead_spark.py": "Connection refused",  # the same
+    "tests/test_vocabulary.py": "",  # this list
+}
+
+
+def lines():
+    files = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*")) if path.suffix in SUFFIXES]
+    for path in (*files, *(ROOT / name for name in OTHERS)):
+        name = str(path.relative_to(ROOT))
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            if name not in EXCEPTIONS or (EXCEPTIONS[name] and not re.search("[Cc]onnection ?[Rr]efused", line)):
+                yield f"{name}:{number}", line
+
+
+@pytest.mark.parametrize(("old", "term"), BANNED.items())
+def test_old_words_are_gone(old, term):
+    pattern = re.compile(old)
+    found = [f"{where}: {line.strip()}" for where, line in lines() if pattern.search(line)]
+    assert found == [], f"say {term}"
