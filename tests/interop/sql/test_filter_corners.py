@@ -43,6 +43,9 @@ CORNERS = [
     "zero = other",
     "zero = 0.0",
     "zero < other",
+    # A truth value that is never null is not computed, a division by zero in it is no error.
+    "((1 / (id * 0) = 1) IS FALSE) IS NULL",
+    "((1 / (id * 0) = 1) IS FALSE AND t IS NULL) IS NOT NULL",
 ]
 
 

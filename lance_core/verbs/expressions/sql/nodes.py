@@ -151,12 +151,27 @@ def _not_at_root(c: Compiler, node: exp.Expr, *, root: bool) -> Typed:
 def _is(c: Compiler, node: exp.Expr) -> Typed:
     other = node.expression
     if isinstance(other, exp.Null):
-        return is_null(c.value(node.this))
+        value = c.value(node.this)
+        return literal(False, _BOOL) if _is_never_null(node.this) else is_null(value)
     if isinstance(other, exp.Boolean):
         value = c.truth(node.this)
         wanted = value if other.this else negated(value)
         return call("coalesce", [wanted, literal(False, _BOOL)], _BOOL)
     return unsupported(node, c.text, f"IS {other.sql()}")
+
+
+def _is_never_null(node: exp.Expr) -> bool:
+    """Whether a truth value is known wherever it can be computed: then it need not be computed to learn that."""
+    left = [node]
+    while left:
+        node = left.pop()
+        if isinstance(node, exp.Not | exp.Paren):
+            left.append(node.this)
+        elif isinstance(node, exp.Connector):
+            left += [node.this, node.expression]
+        elif not isinstance(node, exp.Is):
+            return False
+    return True
 
 
 def _literal(_: Compiler, node: exp.Expr) -> Typed:
