@@ -23,7 +23,7 @@ ASSET_KEYS: Final[Mapping[str, str]] = {
     "lance/empty_output": "as the setting",
     "lance/out_of_partition": "as the setting",
     "lance/cluster": "as the setting",
-    "lance/on_earlier_try": "as the setting",
+    "lance/on_earlier_attempt": "as the setting",
     "lance/merge_on": "the key of a merge: a column, or a list of columns",
     "lance/when_matched": "a merge's rows that are in the output and in the table",
     "lance/when_not_matched": "those that are in the output only",

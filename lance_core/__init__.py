@@ -14,7 +14,7 @@ from lance_core import progress as progress
 from lance_core import sampler as sampler
 from lance_core import udf as udf
 from lance_core.blob import BlobColumn
-from lance_core.commit import WriteTry
+from lance_core.commit import WriteAttempt
 from lance_core.dataset.fragment import LanceFragment
 from lance_core.dataset.lance_dataset import LanceDataset, dataset
 from lance_core.dataset.writing import CommitResult, WriteResult, commit_fragments, write_dataset
@@ -71,8 +71,8 @@ __all__ = [
     "SliceWriter",
     "Slices",
     "Transaction",
+    "WriteAttempt",
     "WriteResult",
-    "WriteTry",
     "batch_udf",
     "bytes_read_counter",
     "canonical_uri",

@@ -18,12 +18,13 @@
     |   `-- OutcomeUnknownError                 ... and it is not known whether a write took effect
     `-- CommitConflictError (OSError)           another writer came first; `.retryable` tells what to do
         |-- RetryableConflictError              do the operation again on the latest version
-        |   `-- EarlierTryLandedError           ... an earlier attempt of the same write came meanwhile: replace it, too
+        |   `-- EarlierAttemptLandedError           ... an earlier attempt of the same write came meanwhile: replace it,
+        too
         |-- BranchConflictError                 a branch and its parent changed the same rows: fork and write again
         `-- IncompatibleConflictError           the operation makes no sense any more
             |-- HistoryGapError                 what was committed since the version that was read is not known
             |-- SupersededError                 a later attempt of the same write has committed
-            |-- EarlierTryError                 rows of an earlier attempt cannot be told from others any more
+            |-- EarlierAttemptError                 rows of an earlier attempt cannot be told from others any more
             `-- UndecidedWriteError             whether the write has landed before is not known any more
 
 Several classes also derive from the builtin that pylance raises in the same place, so that
@@ -42,8 +43,8 @@ __all__ = [
     "CorruptFileError",
     "DatasetExistsError",
     "DatasetNotFoundError",
-    "EarlierTryError",
-    "EarlierTryLandedError",
+    "EarlierAttemptError",
+    "EarlierAttemptLandedError",
     "HistoryGapError",
     "IncompatibleConflictError",
     "IndexNotFoundError",
@@ -177,21 +178,21 @@ class RetryableConflictError(CommitConflictError):
     retryable = True
 
 
-class EarlierTryLandedError(RetryableConflictError):
+class EarlierAttemptLandedError(RetryableConflictError):
     """An earlier attempt of the same write committed while this one was at work: what it did has to go.
 
     Attributes:
         version: What it committed.
     """
 
-    code = "earlier-try-landed"
+    code = "earlier-attempt-landed"
 
     def __init__(self, message: str, version: int) -> None:
         super().__init__(message)
         self.version = version
 
-    def __reduce__(self) -> tuple[type[EarlierTryLandedError], tuple[str, int]]:
-        return EarlierTryLandedError, (str(self), self.version)
+    def __reduce__(self) -> tuple[type[EarlierAttemptLandedError], tuple[str, int]]:
+        return EarlierAttemptLandedError, (str(self), self.version)
 
 
 class IncompatibleConflictError(CommitConflictError):
@@ -215,10 +216,10 @@ class SupersededError(IncompatibleConflictError):
     code = "superseded"
 
 
-class EarlierTryError(IncompatibleConflictError):
+class EarlierAttemptError(IncompatibleConflictError):
     """An earlier attempt of the same write has committed rows that cannot be told from others any more."""
 
-    code = "earlier-try"
+    code = "earlier-attempt"
 
 
 class UndecidedWriteError(IncompatibleConflictError):

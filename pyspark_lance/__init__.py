@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pyspark_lance.distributed.indices import create_scalar_index
     from pyspark_lance.reading.read import read
     from pyspark_lance.session import ensure_java, ensure_python, local_session
-    from pyspark_lance.writing.modes import Empty, Outside, SchemaMode
+    from pyspark_lance.writing.modes import EmptyOutput, OutOfPartition, SchemaMode
     from pyspark_lance.writing.write import write
 
 __all__ = [
@@ -44,8 +44,8 @@ __all__ = [
     "CompactionReport",
     "ConvertResult",
     "DefaultSource",
-    "Empty",
-    "Outside",
+    "EmptyOutput",
+    "OutOfPartition",
     "SchemaMode",
     "WriteResult",
     "compact",
@@ -80,8 +80,8 @@ _HOMES: Final = {
     "CompactionReport": ("pyspark_lance.distributed.compaction", "CompactionReport"),
     "compact": ("pyspark_lance.distributed.compaction", "compact"),
     "DefaultSource": ("pyspark_lance.datasource.source", "LanceDataSource"),
-    "Empty": ("pyspark_lance.writing.modes", "Empty"),
-    "Outside": ("pyspark_lance.writing.modes", "Outside"),
+    "EmptyOutput": ("pyspark_lance.writing.modes", "EmptyOutput"),
+    "OutOfPartition": ("pyspark_lance.writing.modes", "OutOfPartition"),
     "SchemaMode": ("pyspark_lance.writing.modes", "SchemaMode"),
     "WriteResult": ("lance_core", "WriteResult"),
     "ensure_java": ("pyspark_lance.session", "ensure_java"),

@@ -20,7 +20,7 @@ from tests.processes import run
 
 KEPT = Path(__file__).with_suffix(".txt")
 
-# Outside: indices, indices of vectors, the namespace service, torch and tensorflow, object stores, tracing of the Rust engine.
+# OutOfPartition: indices, indices of vectors, the namespace service, torch and tensorflow, object stores, tracing of the Rust engine.
 FILES = (
     "blob",
     "dataset",

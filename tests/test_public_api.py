@@ -17,7 +17,7 @@ NAMES = {
     lance_core: [
         "BatchUDF", "Between", "BlobColumn", "BlobFile", "CommitResult", "DataFile", "DataStatistics", "DatasetBasePath", "DeletionFile", "Equals",
         "FieldStatistics", "FileCopy", "FragmentMetadata", "FragmentWriter", "Index", "IndexFile", "LanceDataset", "LanceFragment",
-        "LanceOperation", "LanceScanner", "MAX_EXACT_KEYS", "MergeInsertBuilder", "Session", "Slice", "SliceWriter", "Slices", "Transaction", "WriteResult", "WriteTry", "batch_udf",
+        "LanceOperation", "LanceScanner", "MAX_EXACT_KEYS", "MergeInsertBuilder", "Session", "Slice", "SliceWriter", "Slices", "Transaction", "WriteResult", "WriteAttempt", "batch_udf",
         "bytes_read_counter", "canonical_uri", "commit_fragments", "dataset", "delete_uncommitted_files", "iops_counter", "json_to_schema", "key_filter", "key_hashes", "list_tables", "schema_to_json", "write_dataset",
         "write_fragments",
     ],
@@ -31,7 +31,7 @@ NAMES = {
         "Compaction", "CompactionMetrics", "CompactionOptions", "CompactionPlan", "CompactionTask", "RewriteResult",
     ],
     pyspark_lance: [
-        "ChangeResult", "CompactionFailure", "CompactionReport", "ConvertResult", "DefaultSource", "Empty", "Outside",
+        "ChangeResult", "CompactionFailure", "CompactionReport", "ConvertResult", "DefaultSource", "EmptyOutput", "OutOfPartition",
         "SchemaMode", "WriteResult",
         "compact", "convert", "create_scalar_index", "deep_clone", "delete", "ensure_java", "ensure_python", "execute_tasks", "local_session", "merge",
         "read", "register", "to_parquet", "update", "write",

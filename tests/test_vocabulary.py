@@ -18,6 +18,9 @@ BANNED = {
     r"\b[Ff]ront doors?\b": "public API",
     r"\bthe house\b": "architecture",
     r"\blooked_until\b": "checked_through",
+    r"\b(WriteTry|OnEarlierTry|EarlierTr(y|ies)\w*|\w*earlier_tr(y|ies)|write_try\w*|tries)\b(?<! tries)": "attempt",
+    r"\bonce(_since)?=|\b(find|landed)_once\b|`once`": "idempotency_key, idempotency_since",
+    r"[Zz]ombie": "orphaned branch",
     r"\b(Settling|Staged|ManifestOutline|VersionRecord)\b": "PendingWrites, UncommittedFiles, FileReferences, VersionHeader",
 }
 EXCEPTIONS = {

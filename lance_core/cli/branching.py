@@ -21,17 +21,17 @@ __all__ = ["branches", "clones", "discard", "promote"]
 @command("branches", versioned=False)
 @click.argument("branch", required=False)
 @click.option("--partition-by", multiple=True, metavar="COLUMN", help="With BRANCH: count changed rows by COLUMN.")
-@click.option("--zombies", is_flag=True, help="List what is left of branches that were not finished or not removed.")
+@click.option("--orphans", is_flag=True, help="List what is left of branches that were not finished or not removed.")
 def branches(
-    dataset: LanceDataset, output: Output, branch: str | None, partition_by: tuple[str, ...], zombies: bool
+    dataset: LanceDataset, output: Output, branch: str | None, partition_by: tuple[str, ...], orphans: bool
 ) -> None:
     """List the branches of a table and what they changed; with BRANCH, say all that it changed."""
     if branch is not None:
         diff = dataset.branches.diff(branch, partition_by=list(partition_by) or None)
         output.record({**dataclasses.asdict(diff), "drift": diff.drift})
         return
-    if zombies:
-        output.rows([{"name": name} for name in dataset.branches.zombies(timedelta(0))], ["name"])
+    if orphans:
+        output.rows([{"name": name} for name in dataset.branches.orphans(timedelta(0))], ["name"])
         return
     rows = [_row(dataset, name, described) for name, described in dataset.branches.list().items()]
     columns = ["branch", "parent", "parent_version", "version", "commits", "rows", "added", "removed", "drift"]

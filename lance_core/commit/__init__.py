@@ -2,8 +2,8 @@
 
 from lance_core.commit.attempts import (
     REPLACES_KEY,
-    OnEarlierTry,
-    WriteTry,
+    OnEarlierAttempt,
+    WriteAttempt,
     reject_overruled,
     reject_superseded,
 )
@@ -12,7 +12,7 @@ from lance_core.commit.landing import LOOK_AGAIN_AFTER
 from lance_core.commit.listeners import Listener, on_commit
 from lance_core.commit.loop import CommitOptions, Committed, Prepare, commit
 from lance_core.commit.naming import migrate_to_v2_names
-from lance_core.commit.proofs import attempts_of, find_once, is_gone, landed_version
+from lance_core.commit.proofs import attempts_of, find_idempotent_commit, is_gone, landed_version
 from lance_core.commit.rebase import Rebased, deletion_vector, load_deletion_vector
 from lance_core.commit.relation import carries_on, is_later_than
 from lance_core.commit.versions import (
@@ -45,11 +45,11 @@ __all__ = [
     "CommitOptions",
     "Committed",
     "Listener",
-    "OnEarlierTry",
+    "OnEarlierAttempt",
     "Prepare",
     "Rebased",
     "Verdict",
-    "WriteTry",
+    "WriteAttempt",
     "affected_fragments",
     "attempts_of",
     "carries_on",
@@ -60,7 +60,7 @@ __all__ = [
     "explain_missing",
     "find_all_by_property",
     "find_by_property",
-    "find_once",
+    "find_idempotent_commit",
     "identity_of",
     "is_gone",
     "is_later_than",

@@ -4,7 +4,7 @@ Every commit of an attempt carries two transaction properties, the token, which 
 write and for no other, and the number of the attempt:
 
     <key of the token>   <token>
-    lance.write_try      "17.2": numbers from the left, as in version numbers; the higher one is the later attempt
+    lance.write_attempt      "17.2": numbers from the left, as in version numbers; the higher one is the later attempt
 
 A commit that removed the rows of earlier attempts names the versions of these attempts in `lance.replaces`, as "5,6".
 """
@@ -15,30 +15,30 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
-from lance_core.errors import EarlierTryLandedError, InvalidInputError, RetryableConflictError, SupersededError
+from lance_core.errors import EarlierAttemptLandedError, InvalidInputError, RetryableConflictError, SupersededError
 from lance_core.table.transaction import Transaction
 
 __all__ = [
+    "ATTEMPT_KEY",
     "REPLACES_KEY",
-    "TRY_KEY",
-    "OnEarlierTry",
-    "WriteTry",
+    "OnEarlierAttempt",
+    "WriteAttempt",
     "meet",
     "reject_overruled",
     "reject_superseded",
 ]
 
-TRY_KEY: Final = "lance.write_try"
+ATTEMPT_KEY: Final = "lance.write_attempt"
 """Property with the number of the attempt that made a commit."""
 
 REPLACES_KEY: Final = "lance.replaces"
 """Property with the versions of the earlier attempts that a commit replaces."""
 
-OnEarlierTry = Literal["replace", "adopt", "append"]
+OnEarlierAttempt = Literal["replace", "adopt", "append"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WriteTry:
+class WriteAttempt:
     """One attempt of a write that may be tried several times: the last attempt's rows are to be in the table.
 
     Attributes:
@@ -47,7 +47,7 @@ class WriteTry:
             later.
         earlier: Versions that earlier attempts have committed, as far as they are known. Those that land while this one
             is at work are found by the commit.
-        on_earlier_try: What an append does about an earlier attempt whose rows cannot be told from others any more:
+        on_earlier_attempt: What an append does about an earlier attempt whose rows cannot be told from others any more:
             "replace" raises, "adopt" keeps the earlier commit and adds nothing, "append" adds the rows beside them.
         whole: Whether rows of earlier attempts can lie outside of the slices that a replacement takes out.
         overrules: Whether an overwrite or a replacement takes the place of what other writes with a lower number have
@@ -63,16 +63,16 @@ class WriteTry:
     token: tuple[str, str]
     number: tuple[int, ...] = (0,)
     earlier: tuple[int, ...] = ()
-    on_earlier_try: OnEarlierTry = "replace"
+    on_earlier_attempt: OnEarlierAttempt = "replace"
     whole: bool = False
     overrules: bool = False
     alone: bool = False
     note: str = ""
 
     def __post_init__(self) -> None:
-        if self.on_earlier_try not in get_args(OnEarlierTry):
+        if self.on_earlier_attempt not in get_args(OnEarlierAttempt):
             raise InvalidInputError(
-                f"on_earlier_try is one of {', '.join(get_args(OnEarlierTry))}, not {self.on_earlier_try!r}"
+                f"on_earlier_attempt is one of {', '.join(get_args(OnEarlierAttempt))}, not {self.on_earlier_attempt!r}"
             )
         if not self.number or any(type(part) is not int or part < 0 for part in self.number):
             raise InvalidInputError(f"the number of an attempt is some integers of at least 0, not {self.number!r}")
@@ -80,7 +80,7 @@ class WriteTry:
     @property
     def properties(self) -> dict[str, str]:
         """The transaction properties that identify the write and the attempt."""
-        return {self.token[0]: self.token[1], TRY_KEY: ".".join(map(str, self.number))}
+        return {self.token[0]: self.token[1], ATTEMPT_KEY: ".".join(map(str, self.number))}
 
     def made(self, properties: Mapping[str, str] | None) -> bool:
         """Whether a commit with these properties is one of this write, of any attempt."""
@@ -93,11 +93,11 @@ class WriteTry:
 
 def number_of(properties: Mapping[str, str]) -> tuple[int, ...]:
     """The number of the attempt that made a commit; an empty tuple, which sorts first, if none is recorded."""
-    parts = properties.get(TRY_KEY, "").split(".")
+    parts = properties.get(ATTEMPT_KEY, "").split(".")
     return tuple(map(int, parts)) if all(part.isdecimal() and part.isascii() for part in parts) else ()
 
 
-def meet(write: WriteTry, root: str, committed: Mapping[int, Transaction]) -> None:
+def meet(write: WriteAttempt, root: str, committed: Mapping[int, Transaction]) -> None:
     """Look for other attempts of a write among the commits that landed while it was at work.
 
     Args:
@@ -107,25 +107,25 @@ def meet(write: WriteTry, root: str, committed: Mapping[int, Transaction]) -> No
 
     Raises:
         SupersededError: A later attempt has committed.
-        EarlierTryLandedError: An earlier one has.
+        EarlierAttemptLandedError: An earlier one has.
         RetryableConflictError: Somebody else has, and must not.
     """
-    tries = {version: other for version, other in committed.items() if write.made(other.properties)}
-    reject_superseded(write, root, tries)
-    earlier = [version for version in tries if version not in write.earlier]
-    others = committed.keys() - tries.keys()
+    attempts = {version: other for version, other in committed.items() if write.made(other.properties)}
+    reject_superseded(write, root, attempts)
+    earlier = [version for version in attempts if version not in write.earlier]
+    others = committed.keys() - attempts.keys()
     if write.alone and others:
         raise RetryableConflictError(
             f"{root}: version {max(others)} was committed meanwhile by another writer, and this write would take its "
             "rows out; do it again"
         )
     if earlier:
-        raise EarlierTryLandedError(
+        raise EarlierAttemptLandedError(
             f"{root}: version {min(earlier)} is an earlier attempt of the same write", min(earlier)
         )
 
 
-def reject_overruled(write: WriteTry, root: str, others: Mapping[int, Transaction]) -> None:
+def reject_overruled(write: WriteAttempt, root: str, others: Mapping[int, Transaction]) -> None:
     """Stop a write whose rows a later write has filled meanwhile.
 
     Raises:
@@ -135,12 +135,12 @@ def reject_overruled(write: WriteTry, root: str, others: Mapping[int, Transactio
         if number_of(other.properties) > write.number:
             raise SupersededError(
                 f"{root}: version {version} was committed by a later write of the same rows (its number is "
-                f"{other.properties[TRY_KEY]}, this one's {write.properties[TRY_KEY]}); nothing of this one was "
-                "committed"
+                f"{other.properties[ATTEMPT_KEY]}, this one's {write.properties[ATTEMPT_KEY]}); nothing of this one "
+                "was committed"
             )
 
 
-def reject_superseded(write: WriteTry, root: str, committed: Mapping[int, Transaction]) -> None:
+def reject_superseded(write: WriteAttempt, root: str, committed: Mapping[int, Transaction]) -> None:
     """Stop an attempt that comes too late.
 
     Raises:
@@ -150,6 +150,6 @@ def reject_superseded(write: WriteTry, root: str, committed: Mapping[int, Transa
         if write.is_superseded_by(other.properties):
             raise SupersededError(
                 f"{root}: version {version} was committed by a later attempt of the same write (attempt "
-                f"{other.properties[TRY_KEY]}, this one is {write.properties[TRY_KEY]}); nothing of this one was "
-                "committed, and its files are removed"
+                f"{other.properties[ATTEMPT_KEY]}, this one is {write.properties[ATTEMPT_KEY]}); nothing of this one "
+                "was committed, and its files are removed"
             )

@@ -68,7 +68,7 @@ class VersionWriter:
     began_ns: int = 0
     _transaction_file: str = ""
     _record: bytes = b""
-    _unsettled: tuple[Manifest, str] | None = None
+    _unresolved: tuple[Manifest, str] | None = None
 
     def put(self, manifest: Manifest, transaction: Transaction) -> Manifest | None:
         """Try to commit a version.
@@ -92,7 +92,7 @@ class VersionWriter:
             manifest = replace(manifest, transaction_file="", writer_flags=flags)
         key = manifest_key(manifest.version, self.naming)
         data = manifest.to_bytes(record)
-        self.met, self._unsettled = None, None
+        self.met, self._unresolved = None, None
         lock = self.store.options.commit_lock
         with ExitStack() as held:
             if lock is not None:
@@ -104,11 +104,11 @@ class VersionWriter:
             location = self._put_manifest(key, data, transaction.uuid)
         manifest = replace(manifest, transaction_bytes=record)
         if location is None:
-            self._unsettled = manifest, transaction.uuid
+            self._unresolved = manifest, transaction.uuid
             return None
         return self._landed(manifest, location)
 
-    def settle(self) -> Manifest | None:
+    def resolve_outcome(self) -> Manifest | None:
         """Tell whose the version is that the last `put` met.
 
         Returns:
@@ -118,9 +118,9 @@ class VersionWriter:
         Raises:
             OutcomeUnknownError: The store does not tell.
         """
-        if self._unsettled is None:
+        if self._unresolved is None:
             return None
-        manifest, uuid = self._unsettled
+        manifest, uuid = self._unresolved
         key = manifest_key(manifest.version, self.naming)
         try:
             found = self._read(key)

@@ -20,12 +20,12 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from lance_core.commit.attempts import WriteTry, meet
+from lance_core.commit.attempts import WriteAttempt, meet
 from lance_core.commit.conflict import AffectedRows, Verdict, judge
 from lance_core.commit.handler import VersionWriter
 from lance_core.commit.landing import Clock, Put, has_landed
 from lance_core.commit.listeners import tell
-from lance_core.commit.proofs import landed_batch, landed_once, proof_of, reject_later_attempt
+from lance_core.commit.proofs import landed_batch, landed_idempotent_commit, proof_of, reject_later_attempt
 from lance_core.commit.rebase import Rebased, rebase
 from lance_core.commit.relation import carries_on
 from lance_core.commit.repair import repaired
@@ -91,14 +91,14 @@ class CommitOptions:
         naming: Scheme of manifest names of a dataset that is created; an existing one keeps its own.
         detached: Commit a version that is not part of the history: it follows its read version whatever else
             happened, and is not found unless its number is known.
-        once: A transaction property. If a version since the read version carries it, or the table knows that an older
-            one did, that one is returned and nothing is written.
+        idempotency_key: A transaction property. If a version since the read version carries it, or the table knows that
+            an older one did, that one is returned and nothing is written.
         batch: A stream and the number of its batch. If the table knows that this one has landed, or a later one,
             nothing is written.
         write: Which attempt of which write this is, if it may be tried several times; its properties are on the
             transaction.
-        checked_through: Version up to which the caller has looked for `once` or other attempts, if that is before the
-            read
+        checked_through: Version up to which the caller has looked for `idempotency_key` or other attempts, if that is
+            before the read
             version: those between are looked at as well.
         data_storage_version: Version of data files, for Overwrite; None to infer it.
         stable_row_ids: Whether a dataset that is created has stable row ids.
@@ -111,9 +111,9 @@ class CommitOptions:
     durable: bool = True
     naming: Naming = Naming.V2
     detached: bool = False
-    once: tuple[str, str] | None = None
+    idempotency_key: tuple[str, str] | None = None
     batch: tuple[str, int] | None = None
-    write: WriteTry | None = None
+    write: WriteAttempt | None = None
     checked_through: int | None = None
     data_storage_version: str | None = None
     stable_row_ids: bool = False
@@ -128,8 +128,8 @@ class Committed:
         manifest: The committed version.
         transaction: The transaction as it was recorded, after rebases.
         attempts: How many versions were tried; 0 if the commit was there already.
-        deduplicated: Whether an earlier commit with the same `once` property, or of the same batch, was found instead.
-            If its version was cleaned up, the manifest is that of the latest one.
+        deduplicated: Whether an earlier commit with the same `idempotency_key` property, or of the same batch, was
+            found instead. If its version was cleaned up, the manifest is that of the latest one.
     """
 
     manifest: Manifest
@@ -163,7 +163,7 @@ def commit(
 
     Raises:
         RetryableConflictError: Another writer's commit needs the whole operation to be done again; if that was an
-            earlier attempt of the same write, `EarlierTryLandedError`.
+            earlier attempt of the same write, `EarlierAttemptLandedError`.
         SupersededError: A later attempt of the same write has committed.
         CorruptFileError: A listing of `_versions` contradicts the files in it.
         IncompatibleConflictError: Another writer's commit rules this one out, the history has a gap, or the dataset
@@ -266,11 +266,11 @@ class _Commit:
         """
         landed = writer.put(manifest, transaction)
         if landed is not None or not self.store.put_is_a_request:
-            return landed or writer.settle()
+            return landed or writer.resolve_outcome()
         self.looked = Clock.now()
         with ThreadPool(1) as pool:
             self.listing = pool.submit(Listed.of, self.store)
-            return writer.settle()
+            return writer.resolve_outcome()
 
     def detached(self) -> Committed:
         """Commit beside the history, on top of the read version."""
@@ -285,7 +285,7 @@ class _Commit:
         while True:
             version = random.getrandbits(63) | DETACHED_BIT
             manifest = self._next(self.original, base, version)
-            landed = writer.put(manifest, self.original) or writer.settle()
+            landed = writer.put(manifest, self.original) or writer.resolve_outcome()
             if landed is not None:
                 return Committed(manifest=landed, transaction=self.original, attempts=1)
 
@@ -300,7 +300,7 @@ class _Commit:
         proven = self._proven(latest)
         if proven is not None:
             return proven
-        if latest is not None and self._creates and self.options.once is None:
+        if latest is not None and self._creates and self.options.idempotency_key is None:
             raise DatasetExistsError(f"Dataset already exists: {self.store.root}")
         earlier = self._load_since(latest)
         duplicate = self._duplicate(latest)
@@ -318,7 +318,7 @@ class _Commit:
             if landed is not None and not has_landed(
                 self.store, Put(manifest=landed, base=latest, looked=looked, began_ns=writer.began_ns)
             ):
-                if latest is not None or self.options.once is not None:
+                if latest is not None or self.options.idempotency_key is not None:
                     raise self._taken_away(landed.version)
                 landed = None  # the next attempt finds the dataset that others have created
             self.slot_s = self.slot_s or 1.1 * (time.monotonic() - began)
@@ -350,7 +350,11 @@ class _Commit:
             return None
         if options.write is not None:
             reject_later_attempt(latest, options.write, self.store.root)
-        found = None if options.once is None else landed_once(self.store, latest, options.once)
+        found = (
+            None
+            if options.idempotency_key is None
+            else landed_idempotent_commit(self.store, latest, options.idempotency_key)
+        )
         if found is None and options.batch is not None:
             found = landed_batch(latest, options.batch)
         if found is None:
@@ -427,10 +431,10 @@ class _Commit:
         return self.original.read_version == 0 or isinstance(self.original.operation, Clone)
 
     def _duplicate(self, latest: Manifest | None) -> Committed | None:
-        """Find a version since the read version that carries the `once` property, or was made by this same attempt."""
+        """The version since the read version with the same `idempotency_key`, or of this same attempt."""
         if latest is None:
             return None
-        key, value = self.options.once or ("", None)
+        key, value = self.options.idempotency_key or ("", None)
         for version in sorted(self.seen):
             transaction = self.seen[version]
             if self.options.write is not None and transaction.uuid == self.original.uuid:  # an answer was lost
@@ -512,7 +516,9 @@ class _Commit:
 
     def _proof(self, transaction: Transaction, latest: Manifest | None) -> Proof:
         options = self.options
-        proof = proof_of(transaction, latest, once=options.once, batch=options.batch, write=options.write)
+        proof = proof_of(
+            transaction, latest, idempotency_key=options.idempotency_key, batch=options.batch, write=options.write
+        )
         return replace(proof, brings=options.brings)
 
     def _drop(self, rebased: Rebased) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from lance_core.commit.attempts import REPLACES_KEY, WriteTry
+from lance_core.commit.attempts import REPLACES_KEY, WriteAttempt
 from lance_core.commit.versions import find_by_property, list_versions, load_manifest, load_transaction
 from lance_core.errors import SupersededError, UndecidedWriteError, VersionNotFoundError
 from lance_core.store import ObjectStore
@@ -19,10 +19,10 @@ from lance_core.table.transaction import SLICES_KEY, Transaction
 
 __all__ = [
     "attempts_of",
-    "find_once",
+    "find_idempotent_commit",
     "is_gone",
     "landed_batch",
-    "landed_once",
+    "landed_idempotent_commit",
     "landed_version",
     "proof_of",
     "reject_later_attempt",
@@ -33,18 +33,18 @@ _GONE: Final = UnknownOperation(described="of a version that was cleaned up")
 Landed = tuple[Manifest, Transaction]
 
 
-def landed_once(store: ObjectStore, latest: Manifest, once: tuple[str, str]) -> Landed | None:
+def landed_idempotent_commit(store: ObjectStore, latest: Manifest, idempotency_key: tuple[str, str]) -> Landed | None:
     """The version of a write that landed, as the state of the latest version says; None if it does not.
 
     Returns:
         Its version and its transaction. If that version was cleaned up, the latest one, and a transaction of which
         nothing but the key is known (`is_gone`).
     """
-    version = Proofs.of(latest.config).key(once)
+    version = Proofs.of(latest.config).key(idempotency_key)
     if version is None:
         return None
     found = landed_version(store, latest, version)
-    return found if found[1].properties.get(once[0]) == once[1] else (latest, _gone())
+    return found if found[1].properties.get(idempotency_key[0]) == idempotency_key[1] else (latest, _gone())
 
 
 def landed_version(store: ObjectStore, latest: Manifest, version: int) -> Landed:
@@ -75,39 +75,42 @@ def is_gone(transaction: Transaction) -> bool:
     return transaction.operation is _GONE
 
 
-def find_once(store: ObjectStore, newest: Manifest, once: tuple[str, str], *, newer_than: int = 0) -> Landed | None:
+def find_idempotent_commit(
+    store: ObjectStore, newest: Manifest, idempotency_key: tuple[str, str], *, newer_than: int = 0
+) -> Landed | None:
     """The version of a write that landed, by the state or by the history; None if there is none.
 
     Args:
         store: The dataset's store.
         newest: The latest version.
-        once: Key and value of the transaction property that the write carries.
+        idempotency_key: Key and value of the transaction property that the write carries.
         newer_than: A version that is known to be no newer than the write; older ones are not read.
 
     Raises:
         UndecidedWriteError: A version after `newer_than` was cleaned up that may have been the write's.
     """
-    found = landed_once(store, newest, once)
+    found = landed_idempotent_commit(store, newest, idempotency_key)
     if found is None:
-        found = find_by_property(store, *once, newest=newest, newer_than=newer_than)
+        found = find_by_property(store, *idempotency_key, newest=newest, newer_than=newer_than)
     forgotten = Proofs.of(newest.config).complete_after("keys") or 0
     if found is None and 0 < newer_than < forgotten:
         missing = set(range(newer_than + 1, forgotten + 1)).difference(list_versions(store))
         if missing:
             raise UndecidedWriteError(
-                f"{store.root}: whether a write with {once[0]}={once[1]!r} has landed since version {newer_than} is "
-                f"not known: version {max(missing)} was cleaned up, and what it was is forgotten. Nothing was written. "
-                "Look, and say by a later version to look back to, or by another key, that the rows are to be written"
+                f"{store.root}: whether a write with {idempotency_key[0]}={idempotency_key[1]!r} has landed since "
+                f"version {newer_than} is not known: version {max(missing)} was cleaned up, and what it was is "
+                "forgotten. Nothing was written. Look, and say by a later version to look back to, or by another key, "
+                "that the rows are to be written"
             )
     return found
 
 
-def attempts_of(latest: Manifest, write: WriteTry) -> tuple[LandedAttempt, ...]:
+def attempts_of(latest: Manifest, write: WriteAttempt) -> tuple[LandedAttempt, ...]:
     """The attempts of a write that the state of a version knows, oldest first."""
     return Proofs.of(latest.config).attempts_of(write.token)
 
 
-def reject_later_attempt(latest: Manifest, write: WriteTry, root: str) -> None:
+def reject_later_attempt(latest: Manifest, write: WriteAttempt, root: str) -> None:
     """Stop an attempt after which another one has landed, whose version may be gone.
 
     Raises:
@@ -126,9 +129,9 @@ def proof_of(
     transaction: Transaction,
     latest: Manifest | None,
     *,
-    once: tuple[str, str] | None,
+    idempotency_key: tuple[str, str] | None,
     batch: tuple[str, int] | None,
-    write: WriteTry | None,
+    write: WriteAttempt | None,
 ) -> Proof:
     """What a commit leaves behind, to be recognized when its version is gone.
 
@@ -138,10 +141,10 @@ def proof_of(
     operation = transaction.operation
     fills = (isinstance(operation, Overwrite) and latest is not None) or SLICES_KEY in transaction.properties
     if write is None or (fills and not write.whole):
-        return Proof(once=once, batch=batch)
+        return Proof(idempotency_key=idempotency_key, batch=batch)
     replaces = tuple(int(part) for part in transaction.properties.get(REPLACES_KEY, "").split(",") if part.isdecimal())
     return Proof(
-        once=once,
+        idempotency_key=idempotency_key,
         batch=batch,
         attempt=write.token,
         number=write.number,

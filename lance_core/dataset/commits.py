@@ -10,7 +10,7 @@ from typing import Any, Final, Self, TypedDict
 
 import pyarrow as pa
 
-from lance_core.commit import CommitOptions, Committed, WriteTry, commit, load_latest
+from lance_core.commit import CommitOptions, Committed, WriteAttempt, commit, load_latest
 from lance_core.errors import InvalidInputError, LanceError, SchemaError
 from lance_core.store import CommitLock, ObjectStore, open_store
 from lance_core.table.manifest.manifest import Manifest
@@ -110,23 +110,23 @@ class CommittingVerbs(Handle):
         self,
         transaction: Transaction,
         *,
-        once: tuple[str, str] | None = None,
+        idempotency_key: tuple[str, str] | None = None,
         stream_batch: tuple[str, int] | None = None,
-        write_try: WriteTry | None = None,
+        write_attempt: WriteAttempt | None = None,
         checked_through: int | None = None,
     ) -> Self:
         """Commit what was worked out from this version, unless that was done already. Not in pylance.
 
         Args:
             transaction: The change.
-            once: A transaction property (key, value) that at most one commit may carry: if one that is newer than this
-                version has it, or the table knows that an older one had it, that one is returned and nothing is
-                committed; the latest version, if that one was cleaned up.
+            idempotency_key: A transaction property (key, value) that at most one commit may carry: if one that is newer
+                than this version has it, or the table knows that an older one had it, that one is returned and nothing
+                is committed; the latest version, if that one was cleaned up.
             stream_batch: A stream, and the number of its batch: if the table knows that this batch or a later one has
                 landed, nothing is committed.
-            write_try: Which attempt of which write this is: of two attempts that meet the later one wins.
-            checked_through: Version up to which the caller has looked for `once` and other attempts of `write_try`;
-                None for this one.
+            write_attempt: Which attempt of which write this is: of two attempts that meet the later one wins.
+            checked_through: Version up to which the caller has looked for `idempotency_key` and other attempts of
+                `write_attempt`; None for this one.
 
         Returns:
             The dataset at the new version; this one does not move.
@@ -134,10 +134,13 @@ class CommittingVerbs(Handle):
         Raises:
             CommitConflictError: Another writer's commit rules this one out.
             SupersededError: A later attempt of the same write has committed.
-            EarlierTryLandedError: An earlier attempt has, which `write_try` does not name among its earlier ones.
+            EarlierAttemptLandedError: An earlier attempt has, which `write_attempt` does not name among its earlier
+                ones.
         """
         texts = dict(transaction.transaction_properties or {})
-        texts |= dict([once] if once is not None else []) | (write_try.properties if write_try is not None else {})
+        texts |= dict([idempotency_key] if idempotency_key is not None else []) | (
+            write_attempt.properties if write_attempt is not None else {}
+        )
         place = destination(self, None, None)
         done = commit_transaction(
             place.store,
@@ -145,7 +148,12 @@ class CommittingVerbs(Handle):
             base=place.base,
             read_version=None,
             properties={},
-            options=CommitOptions(once=once, batch=stream_batch, write=write_try, checked_through=checked_through),
+            options=CommitOptions(
+                idempotency_key=idempotency_key,
+                batch=stream_batch,
+                write=write_attempt,
+                checked_through=checked_through,
+            ),
         )
         return type(self)(place.uri, storage_options=place.options, manifest=done.manifest)
 

@@ -12,7 +12,7 @@ from lance_core.commit import (
     existing_versions,
     find_all_by_property,
     find_by_property,
-    find_once,
+    find_idempotent_commit,
     load_following,
     load_manifest,
     load_transaction,
@@ -177,8 +177,8 @@ class HistoryVerbs(Handle):
         found, missing = find_all_by_property(self._store, key, value, newest=self._manifest, not_before=not_before)
         return {version: Transaction.from_record(record) for version, record in found.items()}, missing
 
-    def find_once(self, key: str, value: str, *, newer_than: int = 0) -> tuple[int, Transaction] | None:
-        """The write that carries a transaction property which at most one may carry (`once`), up to this version.
+    def find_idempotent_commit(self, key: str, value: str, *, newer_than: int = 0) -> tuple[int, Transaction] | None:
+        """The commit up to this version that carries a given `idempotency_key`, a property that one commit may carry.
 
         The table's own state is looked at first, which knows of it when its version was cleaned up.
 
@@ -194,7 +194,7 @@ class HistoryVerbs(Handle):
         Raises:
             UndecidedWriteError: A version after `newer_than` was cleaned up that may have been the write's.
         """
-        found = find_once(self._store, self._manifest, (key, value), newer_than=newer_than)
+        found = find_idempotent_commit(self._store, self._manifest, (key, value), newer_than=newer_than)
         return None if found is None else (found[0].version, Transaction.from_record(found[1]))
 
     def landed_batch(self, stream: str) -> LandedBatch | None:
@@ -202,7 +202,7 @@ class HistoryVerbs(Handle):
         return Proofs.of(self._manifest.config).streams.get(stream)
 
     def landed_attempts(self, token: tuple[str, str]) -> tuple[LandedAttempt, ...]:
-        """The attempts of a write (`WriteTry.token`) that the table knows to have added rows, oldest first.
+        """The attempts of a write (`WriteAttempt.token`) that the table knows to have added rows, oldest first.
 
         Attempts of overwrites and of replacements are not among them, as these need no proof.
         """

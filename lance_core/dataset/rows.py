@@ -43,7 +43,7 @@ class ChangingVerbs(Handle):
 
     def insert(self, data: ReaderLike, *, mode: str = "append", **options: Any) -> None:
         """Write rows; arguments as `write_dataset`. The handle moves to the version that was made."""
-        if hasattr(options.get("transaction_properties"), "write_try_for"):
+        if hasattr(options.get("transaction_properties"), "write_attempt_for"):
             raise InvalidInputError(
                 "these transaction properties belong to a write that may be attempted several times: give them to "
                 "lance_core.write_dataset(data, dataset, mode=...), which replaces what an earlier attempt has written"

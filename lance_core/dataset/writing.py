@@ -10,7 +10,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from lance_core.arguments import checked
-from lance_core.commit import WriteTry
+from lance_core.commit import WriteAttempt
 from lance_core.dataset.lance_dataset import LanceDataset
 from lance_core.errors import DatasetExistsError, DatasetNotFoundError, InvalidInputError
 from lance_core.store import CommitLock
@@ -110,7 +110,7 @@ def write_dataset(
         target_all_bases=target_all_bases,
     )
     place = destination(uri, storage_options, commit_lock)
-    if hasattr(transaction_properties, "write_try_for"):
+    if hasattr(transaction_properties, "write_attempt_for"):
         return _write_attempt(data_obj, schema, place, options, transaction_properties)
     made = write_version(data_obj, schema, place, options)
     return LanceDataset(made.uri, storage_options=made.options, manifest=made.base)
@@ -136,7 +136,7 @@ def _write_attempt(
         existing = LanceDataset(place.uri, storage_options=place.options)
     except DatasetNotFoundError:
         existing = None
-    attempt: WriteTry = properties.write_try_for(existing, options.mode)
+    attempt: WriteAttempt = properties.write_attempt_for(existing, options.mode)
     if existing is not None and options.mode == "create":
         if not attempt.earlier or existing.version != max(attempt.earlier):
             raise DatasetExistsError(f"Dataset already exists: {place.uri}")
@@ -149,7 +149,7 @@ def _write_attempt(
         mode=options.mode,
         transaction_properties=dict(properties),
         commit_message=options.commit_message,
-        write_try=attempt,
+        write_attempt=attempt,
         storage_options=place.options,
         data_storage_version=options.data_storage_version,
         enable_stable_row_ids=options.enable_stable_row_ids,
@@ -259,9 +259,9 @@ def commit_fragments(
     identity: str | None = None,
     transaction_properties: Mapping[str, str] | None = None,
     commit_message: str | None = None,
-    once: tuple[str, str] | None = None,
+    idempotency_key: tuple[str, str] | None = None,
     stream_batch: tuple[str, int] | None = None,
-    write_try: WriteTry | None = None,
+    write_attempt: WriteAttempt | None = None,
     storage_options: Mapping[str, str] | None = None,
     data_storage_version: str | None = None,
     enable_stable_row_ids: bool = False,
@@ -286,13 +286,13 @@ def commit_fragments(
             that was dropped and made again since, which has versions of the same numbers.
         transaction_properties: Texts for the history, by key.
         commit_message: A text for the history.
-        once: A transaction property (key, value) that at most one commit may carry: if one that is newer than
-            `read_version` does, or the table knows that an older one did, it is adopted and nothing is committed. It is
-            set on the commit. The table keeps it in its own state, so that the version may be cleaned up.
+        idempotency_key: A transaction property (key, value) that at most one commit may carry: if one that is newer
+            than `read_version` does, or the table knows that an older one did, it is adopted and nothing is committed.
+            It is set on the commit. The table keeps it in its own state, so that the version may be cleaned up.
         stream_batch: A stream, and the number of its batch: if the table knows that this batch or a later one has
             landed, nothing is committed.
-        write_try: The write and the number of the attempt, if the write may be tried several times: rows that earlier
-            attempts committed are replaced, and the commit fails if a later attempt has committed.
+        write_attempt: The write and the number of the attempt, if the write may be tried several times: rows that
+            earlier attempts committed are replaced, and the commit fails if a later attempt has committed.
         storage_options: Credentials and options of the storage, under object_store's names; None for those of the
             dataset given.
         data_storage_version: Version of the files; for a dataset that is created.
@@ -314,7 +314,7 @@ def commit_fragments(
         IncompatibleConflictError: A concurrent commit rules this one out, or the dataset was dropped and made again
             since it was read.
         SupersededError: A later attempt of the same write has committed.
-        EarlierTryError: The rows that an earlier attempt appended cannot be identified any more.
+        EarlierAttemptError: The rows that an earlier attempt appended cannot be identified any more.
         SchemaError: The fragments do not fit the dataset.
         ObjectNotFoundError: A file of the fragments is gone, such as after a cleanup; nothing was committed. On object
             storage files that this process wrote within the last hour are not looked for.
@@ -328,9 +328,9 @@ def commit_fragments(
         identity=identity,
         transaction_properties=transaction_properties,
         commit_message=commit_message,
-        once=once,
+        idempotency_key=idempotency_key,
         stream_batch=stream_batch,
-        write_try=write_try,
+        write_attempt=write_attempt,
         data_storage_version=data_storage_version,
         enable_stable_row_ids=enable_stable_row_ids,
         table_config=table_config,

@@ -63,7 +63,7 @@ class Collected:
         self.num_bytes = self._num_settled = self.unsettled_bytes = 0
         return arrays
 
-    def settle(self, passed: int) -> None:
+    def resolve_outcome(self, passed: int) -> None:
         """Copy what was added since the last call if it is small beside the bytes of all rows that passed since."""
         if self.unsettled_bytes * _TIMES < passed and self.unsettled_bytes < _LARGEST_COPY:
             added = self.arrays[self._num_settled :]
@@ -96,7 +96,7 @@ class Releaser:
             self._next_look = self._passed + _PASSED_BYTES
             return
         for column in self._columns:
-            column.settle(self._passed)
+            column.resolve_outcome(self._passed)
         self._passed, self._next_look = 0, _PASSED_BYTES
 
 

@@ -74,7 +74,7 @@ def file_plan(schema: Schema, version: FileVersion) -> FilePlan:
     name = f"plan {version.value}"
     found: FilePlan | None = schema.memo.get(name)
     if found is None:
-        found = schema.memo[name] = _worked_out(schema, version)
+        found = schema.memo[name] = _computed(schema, version)
     return found
 
 
@@ -85,7 +85,7 @@ def columns_of(schema: Schema, version: FileVersion) -> list[Field]:
     return [field for top in schema.fields for field in plain_columns(top)]
 
 
-def _worked_out(schema: Schema, version: FileVersion) -> FilePlan:
+def _computed(schema: Schema, version: FileVersion) -> FilePlan:
     _check_blobs(schema, version)
     for field, _ in schema.walk():
         encoding_options(field)

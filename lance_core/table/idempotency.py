@@ -129,9 +129,9 @@ class Proofs:
             found[_SINCE] = _json(self.since)
         return found
 
-    def key(self, once: tuple[str, str]) -> int | None:
+    def key(self, idempotency_key: tuple[str, str]) -> int | None:
         """The version of the write with a key; None if none is known."""
-        found = self.keys.get(_digest(once))
+        found = self.keys.get(_digest(idempotency_key))
         return None if found is None else found[0]
 
     def attempts_of(self, token: tuple[str, str]) -> tuple[LandedAttempt, ...]:
@@ -149,7 +149,7 @@ class Proof:
     """What one commit leaves behind.
 
     Attributes:
-        once: Key and value that at most one commit may have.
+        idempotency_key: Key and value that at most one commit may have.
         batch: A stream, and the number of its batch.
         attempt: Key and value of the write's token, if its attempts are to be found again.
         number: Number of the attempt.
@@ -158,7 +158,7 @@ class Proof:
         brings: The configuration of a branch whose rows the commit brings.
     """
 
-    once: tuple[str, str] | None = None
+    idempotency_key: tuple[str, str] | None = None
     batch: tuple[str, int] | None = None
     attempt: tuple[str, str] | None = None
     number: tuple[int, ...] = (0,)
@@ -174,7 +174,7 @@ class Proof:
             before: The one that it follows; None for the first.
         """
         brought = Proofs.of(self.brings)
-        if self.once is None and self.batch is None and self.attempt is None and not brought.entries():
+        if self.idempotency_key is None and self.batch is None and self.attempt is None and not brought.entries():
             return after
         known = Proofs.of(after.config)
         hour = after.timestamp_ns // _HOUR_NS
@@ -184,8 +184,8 @@ class Proof:
         if self.batch is not None:
             number = LandedBatch(number=self.batch[1], version=after.version, hour=hour)
             known = replace(known, streams={**known.streams, self.batch[0]: number})
-        if self.once is not None:
-            digest = _digest(self.once)
+        if self.idempotency_key is not None:
+            digest = _digest(self.idempotency_key)
             keys = {key: found for key, found in known.keys.items() if key != digest}
             known = replace(known, keys={**keys, digest: (after.version, hour)})
         if self.attempt is not None:

@@ -101,7 +101,7 @@ def begin_empty(handler: LanceTypeHandler, value: Any, request: WriteRequest) ->
         require_empty=False,
         output=replace(output, schema_mode="overwrite") if again else output,
         properties={**dict([_BEGUN]), **owner},
-        write_try=lance_core.WriteTry(token=_BEGUN, alone=True) if again else None,
+        write_attempt=lance_core.WriteAttempt(token=_BEGUN, alone=True) if again else None,
     )
     try:
         limit = getattr(value, "limit", None) if type(value).__module__.startswith("pyspark.") else None
@@ -127,7 +127,7 @@ def _emptied(frame: pa.Schema, request: WriteRequest) -> lance_core.LanceDataset
         with_vectors(schema, request.output.vector_columns),
         mode="overwrite",
         transaction_properties=dict(request.properties),
-        write_try=request.write_try,
+        write_attempt=request.write_attempt,
         data_storage_version=request.data_storage_version,
     ).dataset
 

@@ -2,7 +2,7 @@
 
     batches --fit--> columns of the table --assign--> slice of each row --> one FragmentWriter per slice
                                                                              |
-    commit_fragments(mode, slices, write_try)  <---- fragments -------'
+    commit_fragments(mode, slices, write_attempt)  <---- fragments -------'
 
 Used by every handler whose values are Arrow, or can become Arrow, in this process.
 """
@@ -147,7 +147,7 @@ def _commit(
             read_version=request.read_version,
             transaction_properties=dict(request.properties),
             commit_message=request.output.commit_message,
-            write_try=request.write_try,
+            write_attempt=request.write_attempt,
             storage_options=request.storage_options,
             data_storage_version=request.data_storage_version,
             table_config=dict(request.table.table_config) or None,

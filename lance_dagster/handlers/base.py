@@ -41,7 +41,7 @@ class WriteRequest:
         output: How to treat schema, empty frames and rows outside of the slices.
         table: Storage options and file options.
         properties: Transaction properties of the commit.
-        write_try: The write and the number of the attempt; None outside of a run.
+        write_attempt: The write and the number of the attempt; None outside of a run.
         require_empty: Whether the slices must have no row but those of earlier attempts when the commit is made.
         known: The columns that the asset's metadata `lance/schema` or its annotation tells.
     """
@@ -53,7 +53,7 @@ class WriteRequest:
     output: OutputSettings
     table: TableSettings
     properties: Mapping[str, str]
-    write_try: lance_core.WriteTry | None
+    write_attempt: lance_core.WriteAttempt | None
     require_empty: bool = False
     known: pa.Schema = field(default_factory=no_columns)
 

@@ -9,8 +9,8 @@
 A run of partitions takes no row of another one away: a key that another partition has is rejected, before the commit.
 
 A merge that is tried again merges again. That gives what the last attempt alone would have given as long as it has
-every key of the earlier attempt and matched rows are updated; where it does not, `on_earlier_try` decides. An earlier
-attempt that commits while a merge runs is treated in the same way; a later one stops the merge.
+every key of the earlier attempt and matched rows are updated; where it does not, `on_earlier_attempt` decides. An
+earlier attempt that commits while a merge runs is treated in the same way; a later one stops the merge.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ import lance_core
 from lance_core import LanceDataset, WriteResult
 from lance_core.errors import (
     DatasetNotFoundError,
-    EarlierTryError,
-    EarlierTryLandedError,
+    EarlierAttemptError,
+    EarlierAttemptLandedError,
     InvalidInputError,
     SchemaError,
     SupersededError,
@@ -58,8 +58,8 @@ def merge_arrow(table: pa.Table, request: WriteRequest) -> WriteResult:
     dataset, output = request.existing, request.output
     assert dataset is not None
     merge = dataset.merge_insert(output.key).commit_properties(commit_properties(request))
-    if request.write_try is not None:
-        merge = merge.write_try(request.write_try)
+    if request.write_attempt is not None:
+        merge = merge.write_attempt(request.write_attempt)
     if output.when_matched == "update":
         merge = merge.when_matched_update_all()
     elif output.when_matched == "delete":
@@ -123,7 +123,7 @@ def merge_result(dataset: LanceDataset, request: WriteRequest, **facts: Any) -> 
     """
     transaction = dataset.read_transaction(dataset.version)
     assert transaction is not None  # lance_core records one with each commit
-    earlier = () if request.write_try is None else request.write_try.earlier
+    earlier = () if request.write_attempt is None else request.write_attempt.earlier
     return WriteResult.of_transaction(dataset, transaction, replaced_versions=earlier, **facts)
 
 
@@ -169,7 +169,7 @@ def merged(
         merge: Merges as a request says.
 
     Raises:
-        EarlierTryError: Merging on top of an earlier attempt gives another result than this attempt alone.
+        EarlierAttemptError: Merging on top of an earlier attempt gives another result than this attempt alone.
         SupersededError: A later attempt has committed.
     """
     while True:
@@ -177,13 +177,13 @@ def merged(
             return adopted(request)
         try:
             return merge(request) if _replaces(request, keys) else replace(merge(request), replaced_versions=())
-        except EarlierTryLandedError as error:
-            write = request.write_try
+        except EarlierAttemptLandedError as error:
+            write = request.write_attempt
             assert write is not None  # else there are no attempts
             # The commits before it were looked at; those after it will be when the merge that begins there commits.
             landed = lance_core.dataset(request.uri, error.version, storage_options=request.storage_options)
             write = replace(write, earlier=(*write.earlier, error.version))
-            request = replace(request, existing=landed, mode="merge", write_try=write)
+            request = replace(request, existing=landed, mode="merge", write_attempt=write)
 
 
 def after_creation(request: WriteRequest) -> WriteRequest:
@@ -193,7 +193,7 @@ def after_creation(request: WriteRequest) -> WriteRequest:
         SupersededError: A later attempt has committed.
     """
     existing = lance_core.dataset(request.uri, storage_options=request.storage_options)
-    write = request.write_try
+    write = request.write_attempt
     if write is not None:
         found, _ = existing.find_transactions(*write.token)
         for version, one in found.items():
@@ -209,7 +209,7 @@ def after_creation(request: WriteRequest) -> WriteRequest:
                 "nothing of this one was committed"
             )
         write = replace(write, earlier=tuple(sorted({*found, *(one.version for one in landed)})))
-    return replace(request, existing=existing, mode="merge", write_try=write)
+    return replace(request, existing=existing, mode="merge", write_attempt=write)
 
 
 def undo_is_exact(request: WriteRequest, keys: Callable[[], pa.Table]) -> bool:
@@ -223,47 +223,47 @@ def undo_is_exact(request: WriteRequest, keys: Callable[[], pa.Table]) -> bool:
         False if it does not, and the earlier commit is to be kept.
 
     Raises:
-        EarlierTryError: It does not, and nobody said what to do then.
+        EarlierAttemptError: It does not, and nobody said what to do then.
     """
-    write, dataset = request.write_try, request.existing
-    if write is None or not write.earlier or dataset is None or write.on_earlier_try == "append":
+    write, dataset = request.write_attempt, request.existing
+    if write is None or not write.earlier or dataset is None or write.on_earlier_attempt == "append":
         return True
     left = _only_of_earlier(dataset, write.earlier, request.output.key, keys)
     if left == 0 and request.output.when_matched == "update":
         return True
-    if write.on_earlier_try == "adopt":
+    if write.on_earlier_attempt == "adopt":
         return False
     why = (
         f"{left} keys that this one has not"
         if left
         else f"keys, and lance/when_matched is {request.output.when_matched}"
     )
-    raise EarlierTryError(
+    raise EarlierAttemptError(
         f"an earlier attempt of this write merged {why} into {request.uri} in version {write.earlier[-1]}. Nothing was "
         f"written. Restore version {write.earlier[0] - 1} if nobody else has written since, or say by "
-        "lance/on_earlier_try what to do: append merges on top of it, adopt keeps it"
+        "lance/on_earlier_attempt what to do: append merges on top of it, adopt keeps it"
     )
 
 
 def _replaces(request: WriteRequest, keys: Callable[[], pa.Table]) -> bool:
     """Whether nothing of the earlier attempts stays that the last attempt alone would not have written."""
-    write, dataset = request.write_try, request.existing
-    if write is None or not write.earlier or dataset is None or write.on_earlier_try != "append":
+    write, dataset = request.write_attempt, request.existing
+    if write is None or not write.earlier or dataset is None or write.on_earlier_attempt != "append":
         return True
     try:
         return request.output.when_matched == "update" and not _only_of_earlier(
             dataset, write.earlier, request.output.key, keys
         )
-    except EarlierTryError:  # cleaned up
+    except EarlierAttemptError:  # cleaned up
         return False
 
 
 def adopted(request: WriteRequest) -> WriteResult:
     """The result of the earlier commit, which is kept."""
     assert request.existing is not None
-    assert request.write_try is not None
+    assert request.write_attempt is not None
     try:
-        kept = request.existing.checkout_version(request.write_try.earlier[-1])
+        kept = request.existing.checkout_version(request.write_attempt.earlier[-1])
     except VersionNotFoundError:  # cleaned up: the table's state knows of it
         return WriteResult(
             dataset=request.existing,
@@ -292,10 +292,10 @@ def _only_of_earlier(
         try:
             made = dataset.checkout_version(version)
         except VersionNotFoundError as error:
-            raise EarlierTryError(
+            raise EarlierAttemptError(
                 f"an earlier attempt of this write merged rows into {dataset.uri} in version {version}, which was "
-                "cleaned up, so that its keys are not known any more. Nothing was written. Say by lance/on_earlier_try "
-                "what to do: append merges on top of it"
+                "cleaned up, so that its keys are not known any more. Nothing was written. Say by "
+                "lance/on_earlier_attempt what to do: append merges on top of it"
             ) from error
         transaction = made.read_transaction(version)
         operation: Any = None if transaction is None else transaction.operation

@@ -100,16 +100,16 @@ class SparkHandler(LanceTypeHandler):
             slices=request.slices,
             require_empty=request.require_empty,
             cluster=request.output.cluster,
-            outside=request.output.out_of_partition,
+            out_of_partition=request.output.out_of_partition,
             vector_columns={**_vectors(value, request), **request.output.vector_columns} or None,
             transaction_properties=dict(request.properties),
             commit_message=request.output.commit_message,
-            write_try=request.write_try,
+            write_attempt=request.write_attempt,
             read_version=request.read_version,
             identity=request.identity,
             storage_options=request.storage_options,
             schema_mode=request.output.schema_mode,
-            empty=request.output.empty_output,
+            empty_output=request.output.empty_output,
             data_storage_version=request.data_storage_version,
             table_config=dict(request.table.table_config) or None,
             **request.file_options,
@@ -211,12 +211,12 @@ def _merge(value: DataFrame, request: WriteRequest) -> WriteResult | None:
             transaction_properties=commit_properties(asked),
             storage_options=asked.storage_options,
             within=confined_to(asked),
-            write_try=asked.write_try,
+            write_attempt=asked.write_attempt,
             read_version=asked.read_version,
             identity=asked.identity,
             **asked.file_options,
         )
-        return replace(done, replaced_versions=() if asked.write_try is None else asked.write_try.earlier)
+        return replace(done, replaced_versions=() if asked.write_attempt is None else asked.write_attempt.earlier)
 
     return merged(request, lambda: value.select(*output.key).toArrow(), merge)
 

@@ -14,13 +14,13 @@ from lance_dagster.tables.branch_policy import BranchPolicy
 from lance_dagster.tables.location import checked_root
 from lance_dagster.tables.settings import (
     LoadType,
-    OnEarlierTry,
+    OnEarlierAttempt,
     OutputSettings,
     ReadMode,
     TableSettings,
     WriteMode,
 )
-from pyspark_lance import Empty, Outside, SchemaMode
+from pyspark_lance import EmptyOutput, OutOfPartition, SchemaMode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,13 +77,13 @@ class LanceIOManager(dg.ConfigurableIOManagerFactory["LanceTableIOManager"]):
             "overwritten."
         ),
     )
-    empty_output: Empty = Field(
+    empty_output: EmptyOutput = Field(
         default="write", description="write: an output without rows clears what it replaces. skip: writes nothing."
     )
-    out_of_partition: Outside = Field(
+    out_of_partition: OutOfPartition = Field(
         default="error", description="What to do about a row outside of the run's partitions; allow: keep it."
     )
-    on_earlier_try: OnEarlierTry = Field(
+    on_earlier_attempt: OnEarlierAttempt = Field(
         default="replace",
         description=(
             "What a retry of an append does if rows that an earlier attempt added cannot be told from others any more. "
@@ -175,7 +175,7 @@ class LanceIOManager(dg.ConfigurableIOManagerFactory["LanceTableIOManager"]):
             empty_output=self.empty_output,
             out_of_partition=self.out_of_partition,
             cluster=self.cluster,
-            on_earlier_try=self.on_earlier_try,
+            on_earlier_attempt=self.on_earlier_attempt,
         )
         return TableSettings(
             root_uri=self.root_uri,

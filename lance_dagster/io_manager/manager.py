@@ -73,9 +73,9 @@ from lance_dagster.io_manager.ownership import (
     reject_memory_of_another_process,
 )
 from lance_dagster.io_manager.write_attempts import (
-    EarlierTries,
+    EarlierAttempts,
     commit_tags,
-    find_earlier_tries,
+    find_earlier_attempts,
     made_by,
     named,
     reject_missing,
@@ -152,8 +152,8 @@ class LanceTableIOManager(dg.IOManager):
             )
         if outcome.deduplicated:
             context.log.warning(
-                "%s: version %s was committed by an earlier attempt of this write and is kept, as on_earlier_try says; "
-                "nothing of this attempt was written",
+                "%s: version %s was committed by an earlier attempt of this write and is kept, as on_earlier_attempt "
+                "says; nothing of this attempt was written",
                 output.where,
                 outcome.dataset.version,
             )
@@ -312,7 +312,7 @@ class LanceTableIOManager(dg.IOManager):
             keys=keys,
             tags=tags,
             existing=existing,
-            tries=EarlierTries() if existing is None else find_earlier_tries(context, existing, tags, facts),
+            attempts=EarlierAttempts() if existing is None else find_earlier_attempts(context, existing, tags, facts),
             branch=branch,
         )
 
@@ -344,7 +344,7 @@ class LanceTableIOManager(dg.IOManager):
         existing, frame = output.existing, handler.arrow_schema(obj)
         if (
             output.branch is None
-            or output.tries.versions
+            or output.attempts.versions
             or (existing is not None and not have_other_columns(frame, existing.schema))
         ):
             return output
@@ -406,9 +406,9 @@ class LanceTableIOManager(dg.IOManager):
         plan = self._partitions(output, new_columns(output, frame, obj) if kept is None else kept.schema)
         mode = "overwrite" if alone else commit_mode(output, plan)
         settings = output.settings
-        if mode in ("append", "merge") and settings.on_earlier_try == "replace":
-            reject_missing(output.tries, output.uri)
-        if mode == "append" and output.tries.versions and settings.empty_output == "skip":
+        if mode in ("append", "merge") and settings.on_earlier_attempt == "replace":
+            reject_missing(output.attempts, output.uri)
+        if mode == "append" and output.attempts.versions and settings.empty_output == "skip":
             settings = replace(settings, empty_output="write")  # the earlier rows have to go all the same
         if alone:
             settings = replace(settings, schema_mode="overwrite")
@@ -416,15 +416,15 @@ class LanceTableIOManager(dg.IOManager):
         if settings.write_mode == "merge" and output.existing is None:
             may_insert(request)
         whole = settings.out_of_partition == "allow"
-        attempt = output.tags.write_try(
-            earlier=output.tries.versions,
-            on_earlier_try=settings.on_earlier_try,
+        attempt = output.tags.write_attempt(
+            earlier=output.attempts.versions,
+            on_earlier_attempt=settings.on_earlier_attempt,
             whole=whole,
             alone=alone or (output.begun and wants_no_table(settings, plan)),
             overrules=True,
         )
         try:
-            return handler.write(obj, replace(request, write_try=attempt))
+            return handler.write(obj, replace(request, write_attempt=attempt))
         except DatasetExistsError as error:
             raise DatasetExistsError(f"{error}. The write_mode is {settings.write_mode}") from error
 
@@ -440,7 +440,7 @@ class LanceTableIOManager(dg.IOManager):
             # The table's configuration belongs to main: a promotion does not bring it there.
             table=self._settings if output.existing is None or output.branch is None else self._without_config,
             properties={**output.tags.properties, **input_properties(step_of(output.context))},
-            write_try=None,
+            write_attempt=None,
             require_empty=plan is not None and settings.write_mode == "error" and mode in ("append", "replace"),
             known=known_schema(output.metadata, type_metadata(output.context), output.where),
         )

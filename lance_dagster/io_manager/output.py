@@ -22,7 +22,7 @@ from lance_dagster.handlers.arrow_schema import known_schema, with_known_types
 from lance_dagster.handlers.base import CommitMode
 from lance_dagster.io_manager.write_attempts import (
     CommitTags,
-    EarlierTries,
+    EarlierAttempts,
 )
 from lance_dagster.tables.location import TableLocation
 from lance_dagster.tables.partitions import PartitionPlan
@@ -57,7 +57,7 @@ class Output:
     keys: Sequence[str] | None
     tags: CommitTags
     existing: lance_core.LanceDataset | None
-    tries: EarlierTries
+    attempts: EarlierAttempts
     branch: str | None = None
     begun: bool = False  # the table was made just now, empty, for the branch to begin with
 
@@ -79,7 +79,7 @@ def commit_mode(output: Output, plan: PartitionPlan | None) -> CommitMode:
         return "overwrite" if plan is None else "replace"
     if mode == "merge":
         return "create" if existing is None else "merge"
-    if mode == "append" or output.tries.versions:  # what the earlier attempts put in goes
+    if mode == "append" or output.attempts.versions:  # what the earlier attempts put in goes
         return "append"
     if wants_no_table(output.settings, plan) and not is_new:
         raise DatasetExistsError(f"{output.where}: the table {output.location.uri} exists, and write_mode is {mode}")
@@ -107,14 +107,19 @@ def is_alone(output: Output, frame: pa.Schema) -> bool:
 
     It need not if the write is to create the table, or brings other columns than the earlier attempts did.
     """
-    existing, tries = output.existing, output.tries
-    if existing is not None and output.branch is None and output.tags.token is not None and not tries.versions:
+    existing, attempts = output.existing, output.attempts
+    if existing is not None and output.branch is None and output.tags.token is not None and not attempts.versions:
         return have_other_columns(frame, existing.schema) and begun_without_rows(existing, partial(is_over, output))
-    if existing is None or tries.gone or not tries.found or tries.found[tries.versions[0]].read_version != 0:
+    if (
+        existing is None
+        or attempts.gone
+        or not attempts.found
+        or attempts.found[attempts.versions[0]].read_version != 0
+    ):
         return False
     if output.settings.write_mode in ("overwrite", "append") and not have_other_columns(frame, existing.schema):
         return False
-    others = set(range(tries.versions[0] + 1, existing.version + 1)) - set(tries.found)
+    others = set(range(attempts.versions[0] + 1, existing.version + 1)) - set(attempts.found)
     made = (existing.read_transaction(version) for version in others)
     return all(one is not None and one.operation.name in NEUTRAL for one in made)
 
@@ -153,9 +158,9 @@ def warn_of_tries(output: Output, outcome: lance_core.WriteResult) -> None:
 
 def kept_tries(output: Output, outcome: lance_core.WriteResult) -> list[int]:
     """The versions of earlier attempts whose rows the write has left, and added its own beside them."""
-    if outcome.deduplicated or output.settings.on_earlier_try != "append":
+    if outcome.deduplicated or output.settings.on_earlier_attempt != "append":
         return []
-    return [version for version in output.tries.versions if version not in outcome.replaced_versions]
+    return [version for version in output.attempts.versions if version not in outcome.replaced_versions]
 
 
 def casts_of(frame: pa.Schema, output: Output, outcome: lance_core.WriteResult) -> dict[str, str]:
@@ -178,12 +183,12 @@ def reject_to_keep(output: Output) -> None:
     Raises:
         InvalidInputError: They are.
     """
-    if output.tries.versions:
-        version = output.tries.versions[-1]
+    if output.attempts.versions:
+        version = output.attempts.versions[-1]
         raise InvalidInputError(
             f"{output.where} has no rows, and empty_output is skip, but version {version} of {output.location.uri} "
-            f"holds what an earlier attempt of this write was given. Restore version {output.tries.versions[0] - 1}, "
-            "or let empty_output write clear what the earlier attempt wrote"
+            f"holds what an earlier attempt of this write was given. Restore version "
+            f"{output.attempts.versions[0] - 1}, or let empty_output write clear what the earlier attempt wrote"
         )
 
 

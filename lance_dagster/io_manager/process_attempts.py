@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any, Final
 
 import lance_core
-from lance_core.errors import EarlierTryError, InvalidInputError, SupersededError
+from lance_core.errors import EarlierAttemptError, InvalidInputError, SupersededError
 
 __all__ = ["EXTRAS_KEY", "AttemptProperties", "attempt_properties"]
 
@@ -48,7 +48,7 @@ class AttemptProperties(dict[str, str]):
         self.succeeded = frozenset(succeeded)
         self.branch = branch
 
-    def write_try_for(self, dataset: lance_core.LanceDataset | None, mode: str) -> lance_core.WriteTry:
+    def write_attempt_for(self, dataset: lance_core.LanceDataset | None, mode: str) -> lance_core.WriteAttempt:
         """The attempt as a commit takes it.
 
         Args:
@@ -57,7 +57,7 @@ class AttemptProperties(dict[str, str]):
 
         Raises:
             SupersededError: a later attempt has committed already.
-            EarlierTryError: versions in which an earlier attempt of an append may have added rows were cleaned up.
+            EarlierAttemptError: versions in which an earlier attempt of an append may have added rows were cleaned up.
             InvalidInputError: the run is on a branch, and this is not it.
         """
         if self.branch is not None and (dataset is None or dataset.branch != self.branch):
@@ -66,7 +66,7 @@ class AttemptProperties(dict[str, str]):
                 f"the run is on branch {self.branch!r}, and {where} is not that branch: write to what "
                 "LanceTableResource.uri gives the asset on Dagster's side"
             )
-        own = lance_core.WriteTry(token=(_TOKEN_KEY, self.token), number=self.number)
+        own = lance_core.WriteAttempt(token=(_TOKEN_KEY, self.token), number=self.number)
         if dataset is None or not self.is_retry:
             return own
         found, missing = dataset.find_transactions(_TOKEN_KEY, self.token, not_before=self.since)
@@ -82,11 +82,11 @@ class AttemptProperties(dict[str, str]):
             if run_id == self.get("dagster.run_id") or run_id not in self.succeeded:
                 earlier.append(version)
         if missing and mode == "append":
-            raise EarlierTryError(
+            raise EarlierAttemptError(
                 f"version {max(missing)} of {dataset.uri} was cleaned up: whether an earlier attempt of this write "
                 "added rows in it is not known. Look, and start a new run"
             )
-        return lance_core.WriteTry(
+        return lance_core.WriteAttempt(
             token=(_TOKEN_KEY, self.token), number=self.number, earlier=tuple(sorted(earlier)), overrules=True
         )
 

@@ -8,7 +8,7 @@ Each commit carries, in the transaction properties of the table itself:
     dagster.partition_hash   sha256 of the JSON list, whatever its length
     dagster.code_version     of the asset, if it has one
     dagster.write_token      sha256 of (root run, asset, output, partition keys)
-    lance.write_try          number of the run in the Dagster instance, and of the attempt in the run: "17.2"
+    lance.write_attempt          number of the run in the Dagster instance, and of the attempt in the run: "17.2"
 
 The token is the same in every retry and every re-execution of one write, and in no other. The rule: the table holds the
 rows of the last attempt, once.
@@ -41,8 +41,8 @@ import dagster as dg
 import lance_core
 from lance_core.errors import (
     CommitConflictError,
-    EarlierTryError,
-    EarlierTryLandedError,
+    EarlierAttemptError,
+    EarlierAttemptLandedError,
     LanceError,
     NotFoundError,
     SupersededError,
@@ -52,9 +52,9 @@ from lance_dagster.tables.settings import TableSettings
 
 __all__ = [
     "CommitTags",
-    "EarlierTries",
+    "EarlierAttempts",
     "commit_tags",
-    "find_earlier_tries",
+    "find_earlier_attempts",
     "listed_keys",
     "made_by",
     "named",
@@ -90,16 +90,16 @@ class CommitTags:
         """The properties of a commit that the run makes beside its write, such as an index: no attempt of the write."""
         return {key: self.properties[key] for key in _OF_RUN if key in self.properties}
 
-    def write_try(self, **choices: Any) -> lance_core.WriteTry | None:
+    def write_attempt(self, **choices: Any) -> lance_core.WriteAttempt | None:
         """The attempt as the commit takes it; `choices` are further fields of it."""
         if self.token is None:
             return None
         note = self.properties.get("dagster.run_id", "")
-        return lance_core.WriteTry(token=(TOKEN_KEY, self.token), number=self.number, note=note, **choices)
+        return lance_core.WriteAttempt(token=(TOKEN_KEY, self.token), number=self.number, note=note, **choices)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EarlierTries:
+class EarlierAttempts:
     """The commits of earlier attempts of a write, which this one replaces.
 
     Attributes:
@@ -156,9 +156,9 @@ def commit_tags(
     return CommitTags(properties=_prefixed(properties), token=token, number=(facts.number, facts.attempt))
 
 
-def find_earlier_tries(
+def find_earlier_attempts(
     context: dg.OutputContext, dataset: lance_core.LanceDataset, tags: CommitTags, facts: RunFacts | None
-) -> EarlierTries:
+) -> EarlierAttempts:
     """Find the commits of earlier attempts of a write.
 
     Args:
@@ -170,9 +170,9 @@ def find_earlier_tries(
     Raises:
         SupersededError: A later attempt has committed already.
     """
-    write = tags.write_try()
+    write = tags.write_attempt()
     if facts is None or write is None or not facts.is_retry:
-        return EarlierTries()
+        return EarlierAttempts()
     created = run_created_at(context, facts.root_run_id)
     not_before = None if created is None else created - _CLOCK_SKEW
     found, missing = dataset.find_transactions(*write.token, not_before=not_before)
@@ -196,11 +196,11 @@ def find_earlier_tries(
             )
         if one.version not in found and (one.note == facts.run_id or not run_succeeded(context, one.note)):
             gone.append(one.version)
-    return EarlierTries(found=earlier, gone=gone, missing=_undecided(dataset, write, facts, missing))
+    return EarlierAttempts(found=earlier, gone=gone, missing=_undecided(dataset, write, facts, missing))
 
 
 def _undecided(
-    dataset: lance_core.LanceDataset, write: lance_core.WriteTry, facts: RunFacts, missing: Sequence[int]
+    dataset: lance_core.LanceDataset, write: lance_core.WriteAttempt, facts: RunFacts, missing: Sequence[int]
 ) -> list[int]:
     """The versions that may have been an earlier attempt's: not noted by the table, and no first attempt came after."""
     known_after = dataset.known_after("attempts")
@@ -213,17 +213,17 @@ def _undecided(
     return [version for version in missing if version > begins and (known_after is None or version <= known_after)]
 
 
-def reject_missing(tries: EarlierTries, uri: str) -> None:
+def reject_missing(attempts: EarlierAttempts, uri: str) -> None:
     """Reject to append or merge when it cannot be known what earlier attempts have added.
 
     Raises:
-        EarlierTryError: Versions were cleaned up that may be theirs.
+        EarlierAttemptError: Versions were cleaned up that may be theirs.
     """
-    if tries.missing:
-        raise EarlierTryError(
-            f"version {max(tries.missing)} of {uri} was cleaned up: whether an earlier attempt of this write added "
-            'rows in it is not known. Look, and then say by on_earlier_try ("append", "adopt"), or the metadata '
-            "lance/on_earlier_try of the asset, that the rows of this attempt are to be added"
+    if attempts.missing:
+        raise EarlierAttemptError(
+            f"version {max(attempts.missing)} of {uri} was cleaned up: whether an earlier attempt of this write added "
+            'rows in it is not known. Look, and then say by on_earlier_attempt ("append", "adopt"), or the metadata '
+            "lance/on_earlier_attempt of the asset, that the rows of this attempt are to be added"
         )
 
 
@@ -253,7 +253,7 @@ def named(error: LanceError, where: str, keys: Sequence[str] | None, uri: str, s
         dataset = lance_core.dataset(uri, storage_options=dict(settings.storage_options) or None)
         text = f"{text.rstrip('.')}. Version {found[1]} was committed by {made_by(dataset, int(found[1]))}."
     kinds = (cls for cls in type(error).__mro__ if cls.__module__ == LanceError.__module__)
-    kind = next(cls for cls in kinds if cls is not EarlierTryLandedError)
+    kind = next(cls for cls in kinds if cls is not EarlierAttemptLandedError)
     made: LanceError = kind(f"{where}{partitions}, table {uri}: {text}")
     return made
 

@@ -3,7 +3,7 @@
 The cursor holds for each table the version that the last maintenance which went well was asked for, and the request
 that is not known to have gone well:
 
-    {"nyc/flights": {"done": 17}, "nyc/planes": {"done": 3, "asked": 9, "request": "4be1...", "tries": 2}}
+    {"nyc/flights": {"done": 17}, "nyc/planes": {"done": 3, "asked": 9, "request": "4be1...", "failures": 2}}
 
 A run that failed is asked for again for the tables that it did not report, at once and then after one, three, seven ...
 intervals, at most a day, even if by then they pass no threshold: its last steps may be left. One that was canceled is
@@ -54,12 +54,12 @@ class _Asked:
     done: int | None = None
     asked: int | None = None
     request: str | None = None
-    tries: int = 0
+    failures: int = 0
     failed_at: float = 0.0
 
     def waits(self, interval: timedelta) -> bool:
         """Whether it is too early to ask again after runs that failed."""
-        pause = min(interval * (2 ** min(self.tries - 1, 32) - 1), _LONGEST_WAIT) if self.tries else timedelta(0)
+        pause = min(interval * (2 ** min(self.failures - 1, 32) - 1), _LONGEST_WAIT) if self.failures else timedelta(0)
         return datetime.now(UTC) < datetime.fromtimestamp(self.failed_at, UTC) + pause
 
 
@@ -165,7 +165,7 @@ def _written(states: dict[str, _Asked]) -> str:
 def _request(due: dict[str, tuple[int, list[str]]], states: dict[str, _Asked]) -> dg.RunRequest:
     """The one request for all tables that are due; remembered as such."""
     names = sorted(due)
-    seen = [[name, due[name][0], states.get(name, _Asked()).tries] for name in names]
+    seen = [[name, due[name][0], states.get(name, _Asked()).failures] for name in names]
     key = sha256(json.dumps(seen).encode()).hexdigest()
     for name in names:
         state = states.setdefault(name, _Asked())
@@ -189,9 +189,9 @@ def _settle(
             continue
         state.request = None
         if status is dg.DagsterRunStatus.FAILURE and name not in reported:
-            state.tries, state.failed_at = state.tries + 1, when
+            state.failures, state.failed_at = state.failures + 1, when
             continue
-        state.tries, state.failed_at = 0, 0.0
+        state.failures, state.failed_at = 0, 0.0
         if status is not dg.DagsterRunStatus.CANCELED or name in reported:
             state.done = state.asked
 
@@ -230,12 +230,12 @@ def _needs(
     except (LanceError, OSError) as error:  # the others are looked at; the next run of the schedule reports it
         context.log.warning("%s cannot be read: %s", ref.name, error)
         return None
-    if dataset is None or (dataset.version == state.asked and (state.request is not None or not state.tries)):
+    if dataset is None or (dataset.version == state.asked and (state.request is not None or not state.failures)):
         return None
     found = measure(dataset, own, count_versions=False)
     since = found.version - (state.done if state.done is not None and state.done < found.version else 0)
     problems = found.problems(own, versions=since, indices=False)
-    if state.tries:
+    if state.failures:
         problems.append("the last run for it failed")
     return (found.version, problems) if problems else None
 

@@ -57,7 +57,7 @@ def store_op_output(context: dg.OutputContext, obj: Any, settings: TableSettings
         output=_settings(context, where),
         table=settings,
         properties={"dagster.run_id": context.run_id, "dagster.step_key": context.step_key},
-        write_try=None,
+        write_attempt=None,
     )
     outcome = handler.write(obj, request)
     assert outcome is not None  # an output without rows is written

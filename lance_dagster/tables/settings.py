@@ -7,7 +7,7 @@
     empty_output                lance/empty_output
     out_of_partition            lance/out_of_partition
     cluster                     lance/cluster
-    on_earlier_try              lance/on_earlier_try
+    on_earlier_attempt              lance/on_earlier_attempt
                                 lance/merge_on             with write_mode merge: a column, or a list of columns
                                 lance/when_matched         rows in both: update, nothing, delete
                                 lance/when_not_matched     rows only in the output: insert, nothing
@@ -49,14 +49,14 @@ from lance_dagster.tables.settings_keys import (
     reject_foreign,
     reject_unknown,
 )
-from pyspark_lance import Empty, Outside, SchemaMode
+from pyspark_lance import EmptyOutput, OutOfPartition, SchemaMode
 
 __all__ = [
     "INPUT_KEYS",
     "INPUT_PINS",
     "OUTPUT_KEYS",
     "LoadType",
-    "OnEarlierTry",
+    "OnEarlierAttempt",
     "OutputSettings",
     "ReadMode",
     "TableSettings",
@@ -67,7 +67,7 @@ __all__ = [
 ]
 
 WriteMode = Literal["overwrite", "append", "merge", "error", "create_only"]
-OnEarlierTry = Literal["replace", "adopt", "append"]
+OnEarlierAttempt = Literal["replace", "adopt", "append"]
 WhenMatched = Literal["update", "nothing", "delete"]
 WhenNotMatched = Literal["insert", "nothing"]
 WhenNotMatchedBySource = Literal["nothing", "delete"]
@@ -81,10 +81,10 @@ class OutputSettings:
 
     write_mode: WriteMode = "overwrite"
     schema_mode: SchemaMode = "strict"
-    empty_output: Empty = "write"
-    out_of_partition: Outside = "error"
+    empty_output: EmptyOutput = "write"
+    out_of_partition: OutOfPartition = "error"
     cluster: bool = True
-    on_earlier_try: OnEarlierTry = "replace"
+    on_earlier_attempt: OnEarlierAttempt = "replace"
     merge_on: str | Sequence[str] | None = None
     when_matched: WhenMatched = "update"
     when_not_matched: WhenNotMatched = "insert"
@@ -302,9 +302,9 @@ def partition_columns(metadata: Mapping[str, Any]) -> list[str]:
 _CHOICES: Mapping[str, tuple[str, ...]] = {
     "lance/write_mode": get_args(WriteMode),
     "lance/schema_mode": get_args(SchemaMode),
-    "lance/empty_output": get_args(Empty),
-    "lance/out_of_partition": get_args(Outside),
-    "lance/on_earlier_try": get_args(OnEarlierTry),
+    "lance/empty_output": get_args(EmptyOutput),
+    "lance/out_of_partition": get_args(OutOfPartition),
+    "lance/on_earlier_attempt": get_args(OnEarlierAttempt),
     "lance/when_matched": get_args(WhenMatched),
     "lance/when_not_matched": get_args(WhenNotMatched),
     "lance/when_not_matched_by_source": get_args(WhenNotMatchedBySource),

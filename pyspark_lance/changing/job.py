@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_core import MAX_EXACT_KEYS, FragmentMetadata, LanceDataset, Slices, WriteResult, WriteTry, key_filter
+from lance_core import MAX_EXACT_KEYS, FragmentMetadata, LanceDataset, Slices, WriteAttempt, WriteResult, key_filter
 from lance_core.errors import InvalidInputError, StoreError
 from pyspark_lance.changing.task import ChangeReport, ChangeTask
 from pyspark_lance.engine.partitions import run_on_partitions
@@ -43,7 +43,7 @@ class ChangeOptions:
     max_rows_per_file: int | None = None
     max_bytes_per_file: int | None = None
     conflict_retries: int = 10
-    write_try: WriteTry | None = None
+    write_attempt: WriteAttempt | None = None
     within: Slices | None = None
 
     def __post_init__(self) -> None:
@@ -176,7 +176,7 @@ class Change:
             inserted=inserted,
             properties=options.transaction_properties,
             message=options.commit_message,
-            write_try=options.write_try,
+            write_attempt=options.write_attempt,
             checked_through=self.checked_through,
         )
 

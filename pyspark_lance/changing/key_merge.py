@@ -183,9 +183,9 @@ class KeyMergeJob:
         except InvalidInputError:
             hashes_of_keys(self._written_keys(made))  # raises as well, and names the key
             raise
-        tries = 0
+        attempts = 0
         while True:
-            tries += 1
+            attempts += 1
             try:
                 return commit_update(
                     base,
@@ -194,13 +194,14 @@ class KeyMergeJob:
                     inserted=inserted,
                     properties=options.transaction_properties,
                     message=options.commit_message,
-                    once=options.once,
-                    checked_through=self.write.base_version if options.once is not None else None,
+                    idempotency_key=options.idempotency_key,
+                    checked_through=self.write.base_version if options.idempotency_key is not None else None,
                 )
             except (RetryableConflictError, HistoryGapError) as error:
-                if tries >= _ATTEMPTS or self.stable:
+                if attempts >= _ATTEMPTS or self.stable:
                     raise RetryableConflictError(
-                        f"{self.write.uri}: others changed the same rows in each of {tries} attempts; the last: {error}"
+                        f"{self.write.uri}: others changed the same rows in each of {attempts} attempts; the last: "
+                        f"{error}"
                     ) from error
             base = lance_core.dataset(self.write.uri, storage_options=options.storage_options)
             gone = rows_with_keys(base, self._written_keys(made))

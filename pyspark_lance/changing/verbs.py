@@ -17,11 +17,11 @@ from os import PathLike
 from typing import TYPE_CHECKING, Final, Literal, get_args
 
 import lance_core
-from lance_core import LanceDataset, Slices, WriteTry
+from lance_core import LanceDataset, Slices, WriteAttempt
 from lance_core.errors import (
     DatasetExistsError,
     DatasetNotFoundError,
-    EarlierTryLandedError,
+    EarlierAttemptLandedError,
     HistoryGapError,
     InvalidInputError,
     LanceError,
@@ -76,7 +76,7 @@ def merge(  # noqa: PLR0913 - each is a choice of its own, all but three have a 
     max_rows_per_file: int | None = None,
     max_bytes_per_file: int | None = None,
     conflict_retries: int = 10,
-    write_try: WriteTry | None = None,
+    write_attempt: WriteAttempt | None = None,
     read_version: int | None = None,
     identity: str | None = None,
     within: Slices | None = None,
@@ -103,7 +103,7 @@ def merge(  # noqa: PLR0913 - each is a choice of its own, all but three have a 
         max_rows_per_file: Rows after which a task begins another file.
         max_bytes_per_file: Bytes after which a task begins another file.
         conflict_retries: How often the merge is done again when others changed the same rows.
-        write_try: The write and the number of the attempt, if it may be tried several times. Merging on top of an
+        write_attempt: The write and the number of the attempt, if it may be tried several times. Merging on top of an
             earlier attempt does not always give the same as merging alone, so the caller decides about its `earlier`
             tries.
         read_version: The version to begin with; None for the latest, 0 if there was no table.
@@ -119,7 +119,7 @@ def merge(  # noqa: PLR0913 - each is a choice of its own, all but three have a 
         InvalidInputError: An argument is wrong, the source has a key twice, or a row lies outside of `within`.
         RetryableConflictError: Others changed the same rows each time.
         SupersededError: A later attempt of the same write has committed.
-        EarlierTryLandedError: An earlier one has, which `write_try` does not name.
+        EarlierAttemptLandedError: An earlier one has, which `write_attempt` does not name.
     """
     keys = list(_spelled([on] if isinstance(on, str) else on, df.columns, df.sparkSession))
     _check_clauses(keys, when_matched, when_not_matched, when_not_matched_by_source)
@@ -130,7 +130,7 @@ def merge(  # noqa: PLR0913 - each is a choice of its own, all but three have a 
         max_rows_per_file=max_rows_per_file,
         max_bytes_per_file=max_bytes_per_file,
         conflict_retries=conflict_retries,
-        write_try=write_try,
+        write_attempt=write_attempt,
         within=within,
     )
     _check_source(df, keys, "merge")
@@ -340,7 +340,7 @@ def _created(
             mode="create",
             transaction_properties=options.transaction_properties,
             commit_message=options.commit_message,
-            write_try=options.write_try,
+            write_attempt=options.write_attempt,
             storage_options=options.storage_options,
             max_rows_per_file=options.max_rows_per_file,
             max_bytes_per_file=options.max_bytes_per_file,
@@ -361,18 +361,18 @@ def _retrying(
     checked_through: int | None = None,
 ) -> ChangeResult:
     """Compute and commit a change on a version, and on the latest one after each conflict."""
-    looked, tries = dataset.version if checked_through is None else checked_through, 0
+    looked, attempts = dataset.version if checked_through is None else checked_through, 0
     while True:
-        tries += 1
+        attempts += 1
         try:
-            worked_out = replace(change(dataset), checked_through=None if options.write_try is None else looked)
-            return replace(worked_out.run(), attempts=tries)
-        except EarlierTryLandedError:
+            computed = replace(change(dataset), checked_through=None if options.write_attempt is None else looked)
+            return replace(computed.run(), attempts=attempts)
+        except EarlierAttemptLandedError:
             raise
         except (RetryableConflictError, HistoryGapError) as error:
-            if tries > options.conflict_retries:
+            if attempts > options.conflict_retries:
                 raise RetryableConflictError(
-                    f"{dataset.uri}: others changed the same rows in each of {tries} attempts; the last: {error}"
+                    f"{dataset.uri}: others changed the same rows in each of {attempts} attempts; the last: {error}"
                 ) from error
         dataset = lance_core.dataset(dataset.uri, storage_options=options.storage_options)
 

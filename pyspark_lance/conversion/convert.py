@@ -25,7 +25,7 @@ import lance_core
 from lance_core import LanceDataset, WriteResult
 from lance_core.errors import InvalidInputError, LanceError, RetryableConflictError, SchemaError
 from pyspark_lance.changing.verbs import session_of
-from pyspark_lance.conversion.history import ONCE, ConversionHistory
+from pyspark_lance.conversion.history import IDEMPOTENCY_KEY, ConversionHistory
 from pyspark_lance.conversion.sources import BY_ID, SourceFiles, filesystem_of, foreign_files
 from pyspark_lance.engine.errors import short_errors
 from pyspark_lance.reading.read import read
@@ -113,7 +113,7 @@ def convert(
         made: list[WriteResult] = []
         for number, names in enumerate(_batched(left, found.files.sizes, max_bytes_per_commit)):
             first = begins and number == 0
-            once = (ONCE, history.token(found.files, names, run=run))
+            idempotency_key = (IDEMPOTENCY_KEY, history.token(found.files, names, run=run))
             done = write(
                 found.frame(names),
                 uri,
@@ -121,12 +121,12 @@ def convert(
                 schema_mode="strict" if first and mode != "overwrite" else "overwrite" if first else "add_columns",
                 partition_by=[partition_expr] if isinstance(partition_expr, str) else partition_expr,
                 vector_columns=vector_columns,
-                once=once,
+                idempotency_key=idempotency_key,
                 transaction_properties=history.properties(found.files, names, begins=first, number=number),
                 commit_message=f"convert {source}",
                 storage_options=storage_options,
             )
-            made.append(_checked(done, once, str(source)))
+            made.append(_checked(done, idempotency_key, str(source)))
         dataset = lance_core.dataset(uri, storage_options=storage_options)
         rows = sum(one.rows_written for one in made)
         if verify and mode != "append":
@@ -141,14 +141,14 @@ def convert(
     )
 
 
-def _checked(done: WriteResult | None, once: tuple[str, str], source: str) -> WriteResult:
+def _checked(done: WriteResult | None, idempotency_key: tuple[str, str], source: str) -> WriteResult:
     """The result of the write of some files.
 
     Raises:
         RetryableConflictError: Another conversion of the same source came between.
     """
     assert done is not None, "without a row a version is made as well"
-    if done.deduplicated and done.dataset.find_once(*once) is None:
+    if done.deduplicated and done.dataset.find_idempotent_commit(*idempotency_key) is None:
         raise RetryableConflictError(
             f"{source} is being converted to {done.dataset.uri} by somebody else; convert it again"
         )

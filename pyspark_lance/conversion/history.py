@@ -29,12 +29,12 @@ from lance_core.errors import DatasetExistsError, DatasetNotFoundError, InvalidI
 from pyspark_lance.conversion.sources import SourceFiles
 from pyspark_lance.writing.landed_batches import STREAM_BATCH
 
-__all__ = ["ONCE", "ConversionHistory"]
+__all__ = ["IDEMPOTENCY_KEY", "ConversionHistory"]
 
-ONCE: Final = "pyspark_lance.convert"
-_SOURCE: Final = f"{ONCE}.source"
-_FILES: Final = f"{ONCE}.files"
-_BEGINS: Final = f"{ONCE}.begins"
+IDEMPOTENCY_KEY: Final = "pyspark_lance.convert"
+_SOURCE: Final = f"{IDEMPOTENCY_KEY}.source"
+_FILES: Final = f"{IDEMPOTENCY_KEY}.files"
+_BEGINS: Final = f"{IDEMPOTENCY_KEY}.begins"
 _NAME_BYTES: Final = 9
 _STATE_BYTES: Final = 6
 _CHARACTERS: Final = (_NAME_BYTES + _STATE_BYTES) * 4 // 3
@@ -148,7 +148,7 @@ class ConversionHistory:
 
 
 def _stream(source: str) -> str:
-    return f"{ONCE}.{source}"
+    return f"{IDEMPOTENCY_KEY}.{source}"
 
 
 def _known(text: str) -> Iterable[tuple[str, str]]:

@@ -21,8 +21,9 @@
     replaceWhere                            x         with mode overwrite: SQL that says which rows are replaced
     partition_by                            x         "day,kind": no file holds rows of two values of these columns
     partitionOverwriteMode                  x         "dynamic", with mode overwrite: partitions that have rows go
-    commit_message, once                    x      w  a text; "key=value"
-    once_since                              x         look back for `once` to this version, which is left out
+    commit_message                          x      w  a string
+    idempotency_key                         x      w  "key=value": nothing is written if a commit carries it already
+    idempotency_since                       x         look back for that key to this version, which is left out
     max_rows_per_file, max_bytes_per_file, data_storage_version: as in `write`
     transaction_properties                  x      w  a JSON object of texts
     transaction.<key>                       x      w  one of them; Spark makes the key lower case
@@ -73,8 +74,8 @@ _WRITE: Final = (
     "partition_by",
     "partitionOverwriteMode",
     "commit_message",
-    "once",
-    "once_since",
+    "idempotency_key",
+    "idempotency_since",
     "max_rows_per_file",
     "max_bytes_per_file",
     "data_storage_version",
@@ -181,8 +182,8 @@ class SourceOptions:
             merge_on=self.names("merge_on"),
             transaction_properties=self._properties(),
             commit_message=self.text("commit_message"),
-            once=self._pair("once"),
-            once_since=self.integer("once_since") or 0,
+            idempotency_key=self._pair("idempotency_key"),
+            idempotency_since=self.integer("idempotency_since") or 0,
             storage_options=self.storage,
             max_rows_per_file=self.integer("max_rows_per_file"),
             max_bytes_per_file=self.integer("max_bytes_per_file"),

@@ -73,15 +73,15 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._options = options
         write_options = options.write_options(overwrite=overwrite)
         options.undecided_batch  # noqa: B018 - a mistake shows before any task runs
-        if write_options.once is not None:
-            raise InvalidInputError("option once: a stream says once by itself which batch was written")
+        if write_options.idempotency_key is not None:
+            raise InvalidInputError("option idempotency_key: a stream sets it by itself, for each batch")
         if write_options.merge_on is not None or write_options.replace_where is not None:
             raise InvalidInputError(
                 "options merge_on and replaceWhere are not for streams, whose batches are appended or overwrite all: "
                 "pyspark_lance.merge, or a write with replace_where, in foreachBatch does it"
             )
         if not overwrite:
-            write_options = replace(write_options, empty="skip")
+            write_options = replace(write_options, empty_output="skip")
         self._job = prepare_write(source, options.uri, write_options)
         self._source = source
 

@@ -88,7 +88,7 @@ class WriteJob:
             job=self.job,
             stored=self.plan.stored,
             slices=options.slices,
-            allow_outside=options.outside == "allow",
+            allow_out_of_partition=options.out_of_partition == "allow",
             rules=self.rules,
             max_open=_SORTED_OPEN if options.cluster else None,
             options={name: value for name, value in given.items() if value is not None},
@@ -101,7 +101,7 @@ class WriteJob:
             messages: The report of each partition that gave one.
 
         Returns:
-            The result; None if there was no row, and nothing is to be written then (`empty="skip"`).
+            The result; None if there was no row, and nothing is to be written then (`empty_output="skip"`).
 
         Raises:
             InvalidInputError: A task found data that cannot be written, or there was no row and that is an error.
@@ -111,9 +111,11 @@ class WriteJob:
         try:
             reports = [TaskReport.from_bytes(message) for message in messages]
             fragments = [fragment for report in reports for fragment in report.metadata()]
-            if not fragments and self.options.empty == "error":
-                raise InvalidInputError("there is no row to write, and empty is 'error'")
-            committed = None if not fragments and self.options.empty == "skip" else self._commit(fragments, reports)
+            if not fragments and self.options.empty_output == "error":
+                raise InvalidInputError("there is no row to write, and empty_output is 'error'")
+            committed = (
+                None if not fragments and self.options.empty_output == "skip" else self._commit(fragments, reports)
+            )
         except StoreError:
             raise  # the commit may have taken effect, or may still do so
         except LanceError:
@@ -172,9 +174,9 @@ class WriteJob:
             identity=self.base_identity,
             transaction_properties=options.transaction_properties,
             commit_message=options.commit_message,
-            once=options.once,
+            idempotency_key=options.idempotency_key,
             stream_batch=options.stream_batch or batch_of(options.transaction_properties),
-            write_try=options.write_try,
+            write_attempt=options.write_attempt,
             storage_options=options.storage_options,
             data_storage_version=options.data_storage_version,
             table_config=options.table_config,
@@ -219,22 +221,22 @@ def _result(committed: CommitResult, reports: Sequence[TaskReport], options: Wri
 
 
 def already_done(uri: str | PathLike[str], options: WriteOptions) -> tuple[WriteResult | None, WriteOptions]:
-    """Look for an earlier write with the same `once`.
+    """Look for an earlier write with the same `idempotency_key`.
 
     The table's own state is looked at first, which knows of it even if its version was cleaned up. Then the history is
-    searched, newest version first, down to `once_since` or to its beginning. With `read_version` the caller asserts
-    that it has searched up to that version.
+    searched, newest version first, down to `idempotency_since` or to its beginning. With `read_version` the caller
+    asserts that it has searched up to that version.
 
     Returns:
         The result of that write, None if there was none; and the options for the write, based on the version up to
         which the history was searched, so that the commit searches the versions after it.
     """
-    if options.once is None or options.read_version is not None:
+    if options.idempotency_key is None or options.read_version is not None:
         return None, options
     latest = opened(uri, None, options.storage_options)
     if latest is None:
         return None, replace(options, read_version=0)
-    found = latest.find_once(*options.once, newer_than=options.once_since)
+    found = latest.find_idempotent_commit(*options.idempotency_key, newer_than=options.idempotency_since)
     if found is None:
         return None, replace(options, read_version=latest.version)
     version, transaction = found

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Literal
 
-__all__ = ["Empty", "Mode", "Outside", "PartitionOverwrite", "SaveMode", "SchemaMode"]
+__all__ = ["EmptyOutput", "Mode", "OutOfPartition", "PartitionOverwrite", "SaveMode", "SchemaMode"]
 
 Mode = Literal["append", "overwrite", "create", "error", "replace"]
 SaveMode = Literal["append", "overwrite", "create", "error", "errorifexists", "ignore", "replace"]
 """The modes of a write, with Spark's other name of "error", and "ignore": nothing is written if there is a table."""
 SchemaMode = Literal["strict", "add_columns", "overwrite"]
 """Which differences between the columns of the data and those of the table are allowed."""
-Outside = Literal["error", "allow"]
+OutOfPartition = Literal["error", "allow"]
 """What happens to rows that lie in none of the slices."""
-Empty = Literal["write", "skip", "error"]
+EmptyOutput = Literal["write", "skip", "error"]
 """What happens to a write without rows."""
 PartitionOverwrite = Literal["static", "dynamic"]

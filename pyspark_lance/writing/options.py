@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import get_args
 
-from lance_core import Slices, WriteTry
+from lance_core import Slices, WriteAttempt
 from lance_core.errors import InvalidInputError
-from pyspark_lance.writing.modes import Empty, Mode, Outside, PartitionOverwrite, SchemaMode
+from pyspark_lance.writing.modes import EmptyOutput, Mode, OutOfPartition, PartitionOverwrite, SchemaMode
 
 __all__ = ["WriteOptions"]
 
@@ -25,16 +25,16 @@ class WriteOptions:
     mode: Mode = "append"
     slices: Slices | None = None
     cluster: bool = True
-    outside: Outside = "error"
+    out_of_partition: OutOfPartition = "error"
     vector_columns: Mapping[str, int] | None = None
     schema_mode: SchemaMode = "strict"
-    empty: Empty = "write"
+    empty_output: EmptyOutput = "write"
     transaction_properties: Mapping[str, str] | None = None
     commit_message: str | None = None
-    once: tuple[str, str] | None = None
+    idempotency_key: tuple[str, str] | None = None
     stream_batch: tuple[str, int] | None = None
-    once_since: int = 0
-    write_try: WriteTry | None = None
+    idempotency_since: int = 0
+    write_attempt: WriteAttempt | None = None
     read_version: int | None = None
     identity: str | None = None
     table_config: Mapping[str, str] | None = None
@@ -52,8 +52,8 @@ class WriteOptions:
 
     def __post_init__(self) -> None:
         for name, given, known in (
-            ("outside", self.outside, Outside),
-            ("empty", self.empty, Empty),
+            ("out_of_partition", self.out_of_partition, OutOfPartition),
+            ("empty_output", self.empty_output, EmptyOutput),
             ("partition_overwrite", self.partition_overwrite, PartitionOverwrite),
         ):
             if given not in get_args(known):
@@ -84,8 +84,8 @@ def check_together(options: WriteOptions) -> None:
     Raises:
         InvalidInputError: It does not.
     """
-    if options.once_since and options.once is None:
-        raise InvalidInputError("once_since says how far to look back for once, which is not given")
+    if options.idempotency_since and options.idempotency_key is None:
+        raise InvalidInputError("idempotency_since says how far to look back for idempotency_key, which is not given")
     if options.replace_where is not None and options.mode != "overwrite":
         raise InvalidInputError(f"replaceWhere needs mode 'overwrite', not {options.mode!r}")
     if options.partition_overwrite == "dynamic" and options.partition_by is None:

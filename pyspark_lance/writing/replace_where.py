@@ -4,7 +4,7 @@ tasks    new files
 driver   which rows of the table go: a scan of the condition's columns
          Update(removed rows, new fragments); done again on the latest version after a conflict
 
-Each attempt looks for `once` and for other attempts from the version on that the write began with.
+Each attempt looks for `idempotency_key` and for other attempts from the version on that the write began with.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pyarrow as pa
 import lance_core
 from lance_core import FragmentMetadata, LanceDataset, WriteResult
 from lance_core.errors import (
-    EarlierTryLandedError,
+    EarlierAttemptLandedError,
     HistoryGapError,
     InvalidInputError,
     RetryableConflictError,
@@ -82,7 +82,7 @@ def replace_rows(
     """Commit fragments in the place of the rows that meet the condition.
 
     Args:
-        dataset: The version to begin with; others have been looked at for `once` and other attempts.
+        dataset: The version to begin with; others have been looked at for `idempotency_key` and other attempts.
         fragments: The new rows.
         options: The caller's.
 
@@ -90,9 +90,9 @@ def replace_rows(
         RetryableConflictError: Others changed the same rows each time.
     """
     uri = dataset.uri
-    write, tries, began = options.write_try, 0, dataset.version
+    write, attempts, began = options.write_attempt, 0, dataset.version
     while True:
-        tries += 1
+        attempts += 1
         gone = rows_where(dataset, options.replace_where or "")
         try:
             done = commit_update(
@@ -101,16 +101,16 @@ def replace_rows(
                 gone,
                 properties=options.transaction_properties,
                 message=options.commit_message,
-                once=options.once,
-                write_try=write,
-                checked_through=began if write is not None or options.once is not None else None,
+                idempotency_key=options.idempotency_key,
+                write_attempt=write,
+                checked_through=began if write is not None or options.idempotency_key is not None else None,
             )
         except (RetryableConflictError, HistoryGapError) as error:
-            if isinstance(error, EarlierTryLandedError) and write is not None:
+            if isinstance(error, EarlierAttemptLandedError) and write is not None:
                 write = replace(write, earlier=(*write.earlier, error.version))
-            if tries >= _ATTEMPTS:
+            if attempts >= _ATTEMPTS:
                 raise RetryableConflictError(
-                    f"{uri}: others changed the same rows in each of {tries} attempts; the last: {error}"
+                    f"{uri}: others changed the same rows in each of {attempts} attempts; the last: {error}"
                 ) from error
             dataset = lance_core.dataset(uri, storage_options=options.storage_options)
             continue
@@ -119,7 +119,7 @@ def replace_rows(
             done.dataset,
             done.transaction,
             rows_deleted=None if done.adopted else deleted,
-            attempts=0 if done.adopted else tries,
+            attempts=0 if done.adopted else attempts,
             deduplicated=done.adopted,
             replaced_versions=() if write is None else write.earlier,
         )

@@ -101,7 +101,7 @@ class WriteTask:
         job: Start of the names of all files of this write.
         stored: Schema of the fragments.
         slices: The slices that fragments must not mix.
-        allow_outside: Whether rows outside of all slices are written, too.
+        allow_out_of_partition: Whether rows outside of all slices are written, too.
         rules: Further rules for the rows.
         max_open: Most slices that are written to at once; the least recently used one is finished first. None: no
             limit.
@@ -112,7 +112,7 @@ class WriteTask:
     job: str
     stored: pa.Schema
     slices: Slices | None = None
-    allow_outside: bool = False
+    allow_out_of_partition: bool = False
     rules: RowRules | None = None
     max_open: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -125,7 +125,7 @@ class WriteTask:
         """
         assert self.slices is not None
         positions = self.slices.assign(batch)
-        if not self.allow_outside:
+        if not self.allow_out_of_partition:
             self.slices.reject_outside(batch, positions, self.uri)
         return positions
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap
 
-from lance_core import FragmentMetadata, LanceDataset, LanceOperation, Transaction, WriteTry
+from lance_core import FragmentMetadata, LanceDataset, LanceOperation, Transaction, WriteAttempt
 from lance_core.errors import LanceError
 from lance_core.threads import ThreadPool
 from pyspark_lance.keys.equality import joined_by_key
@@ -29,9 +29,9 @@ class Updated:
     """The result of the commit of an `Update`.
 
     Attributes:
-        dataset: The new version, or the one that carries `once` already.
+        dataset: The new version, or the one that carries `idempotency_key` already.
         transaction: Its transaction.
-        adopted: Whether an earlier commit carries `once`, and nothing was committed.
+        adopted: Whether an earlier commit carries `idempotency_key`, and nothing was committed.
     """
 
     dataset: LanceDataset
@@ -47,8 +47,8 @@ def commit_update(
     inserted: Any = None,
     properties: Mapping[str, str] | None,
     message: str | None,
-    once: tuple[str, str] | None = None,
-    write_try: WriteTry | None = None,
+    idempotency_key: tuple[str, str] | None = None,
+    write_attempt: WriteAttempt | None = None,
     checked_through: int | None = None,
 ) -> Updated:
     """Commit new fragments, and a version without some rows.
@@ -60,15 +60,15 @@ def commit_update(
         inserted: Inserted keys, as `lance_core.key_filter` gives them: concurrent inserts of one of them conflict.
         properties: Texts for the history.
         message: A text for the history.
-        once: A transaction property that at most one commit may carry.
-        write_try: The write and the number of the attempt.
-        checked_through: Version up to which the history was searched for `once` and other attempts; None for that of
-            `dataset`.
+        idempotency_key: A transaction property that at most one commit may carry.
+        write_attempt: The write and the number of the attempt.
+        checked_through: Version up to which the history was searched for `idempotency_key` and other attempts; None for
+            that of `dataset`.
 
     Raises:
         RetryableConflictError: Others changed the same rows meanwhile.
         SupersededError: A later attempt has committed.
-        EarlierTryLandedError: An earlier attempt has, which `write_try` does not name.
+        EarlierAttemptLandedError: An earlier attempt has, which `write_attempt` does not name.
     """
     removed, updated = _without(dataset, gone)
     operation = LanceOperation.Update(
@@ -85,11 +85,13 @@ def commit_update(
         transaction_properties=texts,
         affected_rows=dict(gone),
     )
-    done = dataset.commit_once(transaction, once=once, write_try=write_try, checked_through=checked_through)
-    landed = None if once is None else done.read_transaction(done.version)
+    done = dataset.commit_once(
+        transaction, idempotency_key=idempotency_key, write_attempt=write_attempt, checked_through=checked_through
+    )
+    landed = None if idempotency_key is None else done.read_transaction(done.version)
     adopted = landed is not None and landed.uuid != transaction.uuid
-    if adopted and once is not None:  # the version that carries it may be gone: then this is a later one
-        found = done.find_once(*once)
+    if adopted and idempotency_key is not None:  # the version that carries it may be gone: then this is a later one
+        found = done.find_idempotent_commit(*idempotency_key)
         landed = landed if found is None else found[1]
     made_by = landed if landed is not None else transaction
     return Updated(dataset=done, transaction=made_by, adopted=adopted)

@@ -8,7 +8,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, get_args
 
 import lance_core
-from lance_core import Slices, WriteResult, WriteTry
+from lance_core import Slices, WriteAttempt, WriteResult
 from lance_core.errors import DatasetExistsError, DatasetNotFoundError, InvalidInputError
 from pyspark_lance.engine.jobs import is_connect
 from pyspark_lance.engine.partitions import Transport, run_on_partitions
@@ -18,7 +18,7 @@ from pyspark_lance.types.zones import is_utc, session_zone
 from pyspark_lance.writing.base_version import opened
 from pyspark_lance.writing.clustering import cluster_by_columns, cluster_by_slice
 from pyspark_lance.writing.job import already_done, prepare_write
-from pyspark_lance.writing.modes import Empty, Outside, PartitionOverwrite, SaveMode, SchemaMode
+from pyspark_lance.writing.modes import EmptyOutput, OutOfPartition, PartitionOverwrite, SaveMode, SchemaMode
 from pyspark_lance.writing.options import WriteOptions
 
 if TYPE_CHECKING:
@@ -34,15 +34,15 @@ def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a de
     mode: SaveMode = "append",
     slices: Slices | None = None,
     cluster: bool = True,
-    outside: Outside = "error",
+    out_of_partition: OutOfPartition = "error",
     vector_columns: Mapping[str, int] | None = None,
     schema_mode: SchemaMode = "strict",
-    empty: Empty = "write",
+    empty_output: EmptyOutput = "write",
     transaction_properties: Mapping[str, str] | None = None,
     commit_message: str | None = None,
-    once: tuple[str, str] | None = None,
-    once_since: int = 0,
-    write_try: WriteTry | None = None,
+    idempotency_key: tuple[str, str] | None = None,
+    idempotency_since: int = 0,
+    write_attempt: WriteAttempt | None = None,
     read_version: int | None = None,
     identity: str | None = None,
     table_config: Mapping[str, str] | None = None,
@@ -71,23 +71,24 @@ def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a de
         slices: The slices that the rows lie in. No data file then holds rows of two of them.
         cluster: Whether to bring the rows of a slice together first, by a shuffle. Without it each task keeps a file
             open for each slice that it meets, and writes one for each.
-        outside: Whether rows that lie in none of the slices are an "error", before anything is changed, or written
-            ("allow").
+        out_of_partition: Whether rows that lie in none of the slices are an "error", before anything is changed, or
+            written ("allow").
         vector_columns: Array columns to store as vectors (fixed-size lists) of so many items. Columns with the metadata
             `arrow.fixed-size-list.size` (`df.withMetadata`), and those that are vectors in the table, need no mention.
         schema_mode: "strict": the columns must be the table's, in any order; "add_columns": those that can be null may
             be missing, and with mode "overwrite" some may be new; "overwrite": with mode "overwrite", the columns
             replace the table's.
-        empty: What to do without any row: "write" a version nevertheless, "skip" it, or take it for an "error".
+        empty_output: What to do without any row: "write" a version nevertheless, "skip" it, or take it for an "error".
         transaction_properties: Texts to keep with the commit.
         commit_message: A text to keep with the commit.
-        once: Key and value of a transaction property. If a version has it already, nothing is written; if not, this
-            version will have it. The table keeps the key in its own state, so that the version may be cleaned up. Where
-            the state does not know it, all versions are opened, newest first, unless `once_since` is given.
-        once_since: A version that is known to be no newer than any write with the same `once`, such as the one that the
-            job found when it began: neither it nor older ones are opened.
-        write_try: The write and the number of the attempt, if it may be tried several times: rows that earlier attempts
-            committed are replaced, and the write fails if a later attempt has committed.
+        idempotency_key: Key and value of a transaction property. If a version has it already, nothing is written; if
+            not, this version will have it. The table keeps the key in its own state, so that the version may be cleaned
+            up. Where the state does not know it, all versions are opened, newest first, unless `idempotency_since` is
+            given.
+        idempotency_since: A version that is known to be no newer than any write with the same `idempotency_key`, such
+            as the one that the job found when it began: neither it nor older ones are opened.
+        write_attempt: The write and the number of the attempt, if it may be tried several times: rows that earlier
+            attempts committed are replaced, and the write fails if a later attempt has committed.
         read_version: The version that the write is based on; None for the latest, 0 if there was no table.
         identity: `LanceDataset.identity` of that version: a table that was made again since it was read is no base.
         table_config: Configuration of the table to set, unless it has these values already: in the same commit if
@@ -107,7 +108,8 @@ def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a de
             versions that other writers commit meanwhile.
 
     Returns:
-        The result; None only with `empty="skip"` if there was no row, and with mode "ignore" if there was a table.
+        The result; None only with `empty_output="skip"` if there was no row, and with mode "ignore" if there was a
+        table.
 
     Raises:
         SchemaError: The schema cannot be stored, or does not fit the table's; the message names the column. No task
@@ -122,14 +124,14 @@ def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a de
         mode="error" if mode == "errorifexists" or mode == "ignore" else mode,  # noqa: PLR1714 - mypy follows this
         slices=slices,
         cluster=cluster,
-        outside=outside,
+        out_of_partition=out_of_partition,
         vector_columns=vector_columns,
         schema_mode=schema_mode,
-        empty=empty,
+        empty_output=empty_output,
         transaction_properties=transaction_properties,
         commit_message=commit_message,
-        once=once,
-        write_try=write_try if write_try is not None else _attempt(uri, mode, transaction_properties, storage_options),
+        idempotency_key=idempotency_key,
+        write_attempt=write_attempt or _attempt(uri, mode, transaction_properties, storage_options),
         storage_options=storage_options,
         max_rows_per_file=max_rows_per_file,
         max_bytes_per_file=max_bytes_per_file,
@@ -138,8 +140,8 @@ def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a de
         partition_by=None if partition_by is None else tuple(partition_by),
         partition_overwrite=partition_overwrite,
     )
-    options = replace(options, require_empty=require_empty, once_since=once_since, table_config=table_config)
-    return _write_as(mode, df, uri, replace(options, read_version=read_version, identity=identity))
+    options = replace(options, idempotency_since=idempotency_since, read_version=read_version, identity=identity)
+    return _write_as(mode, df, uri, replace(options, require_empty=require_empty, table_config=table_config))
 
 
 def _write_as(mode: SaveMode, df: DataFrame, uri: str | PathLike[str], options: WriteOptions) -> WriteResult | None:
@@ -187,14 +189,14 @@ def write_with(
 
 def _attempt(
     uri: str | PathLike[str], mode: str, properties: Mapping[str, str] | None, storage_options: Mapping[str, str] | None
-) -> WriteTry | None:
+) -> WriteAttempt | None:
     """The attempt that properties belong to which know it, as those of `lance_dagster.pipes.commit_properties` do."""
-    find = getattr(properties, "write_try_for", None)
+    find = getattr(properties, "write_attempt_for", None)
     if find is None:
         return None
     try:
         existing = lance_core.dataset(uri, storage_options=dict(storage_options or {}) or None)
     except DatasetNotFoundError:
         existing = None
-    attempt: WriteTry = find(existing, mode)
+    attempt: WriteAttempt = find(existing, mode)
     return attempt

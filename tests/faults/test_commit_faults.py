@@ -68,7 +68,9 @@ def start(scene):
 def number_of_calls(scene):
     store, base, transaction, affected = start(scene)
     counting = FaultyStore(store)
-    commit(counting, transaction, base=base, affected_rows=affected, options=CommitOptions(once=("run", "7")))
+    commit(
+        counting, transaction, base=base, affected_rows=affected, options=CommitOptions(idempotency_key=("run", "7"))
+    )
     return len(counting.calls)
 
 
@@ -89,7 +91,7 @@ def test_a_fault_at_every_call(scene, fault):
     outcomes = set()
     for at in range(number_of_calls(scene)):
         store, base, transaction, affected = start(scene)
-        options = CommitOptions(once=("run", "7"))
+        options = CommitOptions(idempotency_key=("run", "7"))
         faulty = FaultyStore(store, at, fault)
         try:
             commit(faulty, transaction, base=base, affected_rows=affected, options=options)

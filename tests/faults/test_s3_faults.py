@@ -42,7 +42,7 @@ def inject(monkeypatch):
     real = S3Client._once
     plan = []
 
-    async def once(self, method, parameters):
+    async def request_once(self, method, parameters):
         if plan and "IfNoneMatch" in parameters:
             error, effect = plan.pop(0)
             if effect:
@@ -50,7 +50,7 @@ def inject(monkeypatch):
             raise error
         return await real(self, method, parameters)
 
-    monkeypatch.setattr(S3Client, "_once", once)
+    monkeypatch.setattr(S3Client, "_once", request_once)
 
     def add(error, *, times=1, effect=False):
         plan.extend([(error, effect)] * times)
@@ -119,7 +119,7 @@ def test_the_secret_shows_nowhere(s3, store, inject, caplog):
     root.addHandler(handler)
     root.setLevel(logging.DEBUG)
     try:
-        done = commit(store, appending(1, FRAGMENT, run="1"), options=CommitOptions(once=("run", "1")))
+        done = commit(store, appending(1, FRAGMENT, run="1"), options=CommitOptions(idempotency_key=("run", "1")))
         texts = []
         for error in (http_error(403, "AccessDenied"), aiohttp.ServerDisconnectedError(), ValueError("odd")):
             inject(error, times=20)
@@ -150,14 +150,14 @@ class TestUploadsInParts:
         """The names of the requests that are made; those in `failing` are answered by its error, after their effect."""
         real, made, failing = S3Client._once, [], {}
 
-        async def once(self, method, parameters):
+        async def request_once(self, method, parameters):
             made.append(method)
             answer = await real(self, method, parameters)
             if method in failing:
                 raise failing.pop(method)
             return answer
 
-        monkeypatch.setattr(S3Client, "_once", once)
+        monkeypatch.setattr(S3Client, "_once", request_once)
         monkeypatch.setattr(s3_module, "PART_BYTES", 5 << 20)
         return made, failing
 

@@ -130,9 +130,9 @@ def test_the_commit_carries_message_and_properties(spark, uri, lance):
 
 
 def test_once(spark, uri, lance):
-    first = pyspark_lance.write(spark.range(3), uri, once=("token", "a"))
-    pyspark_lance.write(spark.range(4), uri, once=("token", "b"))
-    again = pyspark_lance.write(spark.range(3), uri, mode="create", once=("token", "a"))
+    first = pyspark_lance.write(spark.range(3), uri, idempotency_key=("token", "a"))
+    pyspark_lance.write(spark.range(4), uri, idempotency_key=("token", "b"))
+    again = pyspark_lance.write(spark.range(3), uri, mode="create", idempotency_key=("token", "a"))
     assert (first.deduplicated, again.deduplicated) == (False, True)
     assert (again.version, again.rows_written, again.slice_rows) == (1, 0, {})
     assert lance.dataset(uri).version == 2
@@ -141,9 +141,9 @@ def test_once(spark, uri, lance):
 
 def test_without_rows(spark, uri, lance):
     nothing = spark.range(5).where("id < 0")
-    assert pyspark_lance.write(nothing, uri, empty="skip") is None
+    assert pyspark_lance.write(nothing, uri, empty_output="skip") is None
     with pytest.raises(InvalidInputError, match="no row"):
-        pyspark_lance.write(nothing, uri, empty="error")
+        pyspark_lance.write(nothing, uri, empty_output="error")
     result = pyspark_lance.write(nothing, uri)
     assert (result.version, result.rows_written, result.files) == (1, 0, 0)
     assert lance.dataset(uri).schema.names == ["id"]
@@ -242,7 +242,7 @@ def test_a_row_outside_of_the_slices_changes_nothing(spark, uri, lance):
     with pytest.raises(InvalidInputError, match=r"none of the 2 slices.*day = 2013-01-03"):
         pyspark_lance.write(new, uri, mode="replace", slices=by_day(0, 1))
     assert (files(uri), lance.dataset(uri).version) == (before, 1)
-    result = pyspark_lance.write(new, uri, mode="replace", slices=by_day(0, 1), outside="allow")
+    result = pyspark_lance.write(new, uri, mode="replace", slices=by_day(0, 1), out_of_partition="allow")
     assert (result.rows_deleted, result.rows_added) == (200, 30)
     assert result.slice_rows == {"2013-01-01": 10, "2013-01-02": 10}
 
@@ -458,7 +458,7 @@ def test_the_data_source_overwrites_what_is_not_there(spark, uri, lance):
 
 def test_options_of_the_data_source(spark, uri, lance):
     writer = spark.sql("select id, array(1f, 2f) as v from range(10)").write.format("lance").mode("append")
-    options = {"vector_columns": "v=2", "transaction.run": "7", "commit_message": "hello", "once": "token=a"}
+    options = {"vector_columns": "v=2", "transaction.run": "7", "commit_message": "hello", "idempotency_key": "token=a"}
     for _ in range(2):
         writer.options(**options).save(uri)
     dataset = lance.dataset(uri)

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Final, TypeVar
 
 from lance_core.commit import load_following
-from lance_core.errors import EarlierTryLandedError, HistoryGapError, InvalidInputError, RetryableConflictError
+from lance_core.errors import EarlierAttemptLandedError, HistoryGapError, InvalidInputError, RetryableConflictError
 from lance_core.verbs.context.snapshot import Snapshot
 
 __all__ = ["CONFLICT_RETRIES", "RETRY_TIMEOUT", "retrying"]
@@ -40,25 +40,25 @@ def retrying(
 
     Raises:
         RetryableConflictError: There was a conflict each time.
-        EarlierTryLandedError: An earlier attempt of the same write came meanwhile; what it did is the caller's to
+        EarlierAttemptLandedError: An earlier attempt of the same write came meanwhile; what it did is the caller's to
             judge.
         InvalidInputError: A limit is negative.
     """
     if conflict_retries < 0 or retry_timeout < timedelta(0):
         raise InvalidInputError("conflict_retries and retry_timeout must not be negative")
     began = time.monotonic()
-    tries = 0
+    attempts = 0
     while True:
         started = time.monotonic()
         try:
             return attempt(source)
-        except EarlierTryLandedError:
+        except EarlierAttemptLandedError:
             raise
         except (RetryableConflictError, HistoryGapError) as error:
-            tries += 1
-            if tries > conflict_retries or time.monotonic() - began > retry_timeout.total_seconds():
+            attempts += 1
+            if attempts > conflict_retries or time.monotonic() - began > retry_timeout.total_seconds():
                 raise RetryableConflictError(
-                    f"Too many concurrent writers. Attempted {tries - 1} retries. Last conflict: {error}"
+                    f"Too many concurrent writers. Attempted {attempts - 1} retries. Last conflict: {error}"
                 ) from error
         # Spread out the writers that collided: they have all just read the same version.
         time.sleep(min(1.0, random.random() * (time.monotonic() - started)))  # noqa: S311 - no secret

@@ -52,7 +52,7 @@ from lance_core.verbs.context.references import (
 )
 from lance_core.verbs.refs.branch_diff import BranchDiff, branch_diff
 from lance_core.verbs.refs.promotion import Promotion, promote
-from lance_core.verbs.refs.sweep import ZOMBIE_AGE, Sweep, find_stale, find_zombies
+from lance_core.verbs.refs.sweep import ORPHAN_AGE, Sweep, find_orphans, find_stale
 from lance_core.verbs.refs.tags import checked_order, manifest_size, write_tag
 
 __all__ = ["FORK_TAG_PREFIX", "Branches", "create_branch"]
@@ -184,7 +184,7 @@ class Branches:
             return False
         return True
 
-    def zombies(self, older_than: timedelta = ZOMBIE_AGE) -> Names:
+    def orphans(self, older_than: timedelta = ORPHAN_AGE) -> Names:
         """Names below `tree/` that no reference makes known: of branches whose creation or removal was cut short.
 
         Args:
@@ -192,10 +192,10 @@ class Branches:
                 is left out.
         """
         refs, torn = read_branches(self._place.root)
-        return find_zombies(self._place, {*refs, *torn}, older_than)
+        return find_orphans(self._place, {*refs, *torn}, older_than)
 
     def sweep(self, older_than: timedelta, *, dry_run: bool = False) -> Sweep:
-        """Discard the branches without a commit for a while, and zombies of that age.
+        """Discard the branches without a commit for a while, and orphans of that age.
 
         A branch that another one was forked from, or that a tag names a version of, stays.
 
@@ -209,10 +209,10 @@ class Branches:
         refs, torn = read_branches(self._place.root)
         reject_torn(torn.values())
         stale, kept = find_stale(self._place, refs, older_than)
-        zombies = find_zombies(self._place, refs.keys(), older_than)
-        for name in () if dry_run else (*stale, *zombies):
+        orphans = find_orphans(self._place, refs.keys(), older_than)
+        for name in () if dry_run else (*stale, *orphans):
             self.discard(name)
-        return Sweep(stale=tuple(stale), zombies=tuple(zombies), kept=kept)
+        return Sweep(stale=tuple(stale), orphans=tuple(orphans), kept=kept)
 
     def delete(self, branch: str) -> None:
         """Remove a branch with its versions and the files that it wrote; of a symbolic link the link alone.

@@ -301,7 +301,7 @@ class _Promotion:
             self.branch.parent.store,
             transaction,
             base=base,
-            options=CommitOptions(once=(PROMOTION_KEY, self.token), brings=self.branch.head.manifest.config),
+            options=CommitOptions(idempotency_key=(PROMOTION_KEY, self.token), brings=self.branch.head.manifest.config),
             affected_rows=affected,
             prepare=self._prepared,
         )

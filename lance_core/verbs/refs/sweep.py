@@ -1,7 +1,7 @@
 """Stale branches, and remains of branches whose creation or removal was interrupted.
 
 stale     a branch whose latest commit is old, that no branch was forked from and no tag names a version of
-zombie    files below tree/<name>/ without _refs/branches/<name>.json, none of them young
+orphan    files below tree/<name>/ without _refs/branches/<name>.json, none of them young
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from lance_core.table.refs import BranchRef, is_branch_name
 from lance_core.verbs.context.references import Place
 from lance_core.verbs.refs.tags import load_tags
 
-__all__ = ["ZOMBIE_AGE", "Sweep", "find_stale", "find_zombies"]
+__all__ = ["ORPHAN_AGE", "Sweep", "find_orphans", "find_stale"]
 
-ZOMBIE_AGE: Final = timedelta(hours=1)
+ORPHAN_AGE: Final = timedelta(hours=1)
 """Age from which files without a reference count as remains: creating a branch takes only seconds."""
 
 _FOLDERS: Final = (VERSIONS_PREFIX, TRANSACTIONS_PREFIX, DELETIONS_PREFIX, INDICES_PREFIX, "data/")
@@ -39,12 +39,12 @@ class Sweep:
 
     Attributes:
         stale: Branches.
-        zombies: Names below `tree/` without a branch.
+        orphans: Names below `tree/` without a branch.
         kept: Stale branches that stay, each with the reason.
     """
 
     stale: tuple[str, ...]
-    zombies: tuple[str, ...]
+    orphans: tuple[str, ...]
     kept: Mapping[str, str]
 
 
@@ -71,7 +71,7 @@ def find_stale(place: Place, refs: Mapping[str, BranchRef], older_than: timedelt
     return stale, kept
 
 
-def find_zombies(place: Place, refs: Collection[str], older_than: timedelta) -> list[str]:
+def find_orphans(place: Place, refs: Collection[str], older_than: timedelta) -> list[str]:
     """Names below `tree/` that are no branches, and where nothing was written for a while."""
     newest: dict[str, float] = {}
     known = {branch_root(name) + "/" for name in refs}

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.arguments import checked_methods
-from lance_core.commit import CommitOptions, WriteTry
+from lance_core.commit import CommitOptions, WriteAttempt
 from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.index.kinds.registry import KINDS
 from lance_core.schema import typed_schema
@@ -62,19 +62,19 @@ class MergeInsertBuilder:
         self._target_bases: Sequence[str] | None = None
         self._target_all_bases: bool | None = None
         self._properties: Mapping[str, str] = {}
-        self._write: WriteTry | None = None
+        self._write: WriteAttempt | None = None
 
     def commit_properties(self, properties: Mapping[str, str]) -> Self:
         """Texts for the history, by key: the transaction properties of the commit. Not offered by pylance."""
         self._properties = dict(properties)
         return self
 
-    def write_try(self, write: WriteTry) -> Self:
+    def write_attempt(self, write: WriteAttempt) -> Self:
         """The write and the attempt that the merge is; the commit gets its properties. Not offered by pylance.
 
         `execute` raises SupersededError if a later attempt has committed. If an earlier one has that `write` does not
-        name, it raises EarlierTryLandedError: whether merging on top of it does the same as merging alone depends on
-        its rows. Name its version among `earlier`, and execute again, to do so.
+        name, it raises EarlierAttemptLandedError: whether merging on top of it does the same as merging alone depends
+        on its rows. Name its version among `earlier`, and execute again, to do so.
         """
         self._write = write
         return self
@@ -186,7 +186,7 @@ class MergeInsertBuilder:
             SchemaError: The source does not fit the dataset.
             InvalidInputError: A match is forbidden, or several source rows match one row.
             RetryableConflictError: Others changed the same rows each time.
-            SupersededError, EarlierTryLandedError: See `write_try`.
+            SupersededError, EarlierAttemptLandedError: See `write_attempt`.
         """
         table = self._table(data_obj, schema)
         began = self._dataset.source.manifest.version

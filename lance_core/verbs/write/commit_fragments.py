@@ -10,8 +10,8 @@ A replacement that loses a race against a commit that merely moved rows (a compa
 version. One that loses against a replacement of the same slice fails: the table cannot decide which of the two should
 win. With `require_empty` the write of slices that have rows fails, whoever has put them there (`vacancy`).
 
-Of several attempts of one write (`WriteTry`) the last one's rows are in the table, once: overwrite and replace do that
-by themselves; append commits an Update that removes the rows of earlier attempts and adds its own.
+Of several attempts of one write (`WriteAttempt`) the last one's rows are in the table, once: overwrite and replace do
+that by themselves; append commits an Update that removes the rows of earlier attempts and adds its own.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from lance_core.commit import (
     CommitOptions,
     Committed,
     Rebased,
-    WriteTry,
+    WriteAttempt,
     commit,
-    find_once,
+    find_idempotent_commit,
     landed_version,
     load_following,
     load_latest,
@@ -39,7 +39,7 @@ from lance_core.commit import (
 from lance_core.errors import (
     CommitConflictError,
     DatasetExistsError,
-    EarlierTryLandedError,
+    EarlierAttemptLandedError,
     ObjectNotFoundError,
     RetryableConflictError,
     SupersededError,
@@ -60,7 +60,7 @@ from lance_core.verbs.files.dictionaries import check_dictionaries, with_diction
 from lance_core.verbs.files.fragment_writer import lance_schema
 from lance_core.verbs.files.presence import check_present
 from lance_core.verbs.rows.removal import Removal, with_deletions
-from lance_core.verbs.write.earlier_attempts import Rows, gap, landed_tries, recorded, rows_of_tries
+from lance_core.verbs.write.earlier_attempts import Rows, gap, landed_attempts, recorded, rows_of_attempts
 from lance_core.verbs.write.facts import CommitFacts, commit_facts
 from lance_core.verbs.write.replace import remove_slices
 from lance_core.verbs.write.request import CommitRequest
@@ -122,9 +122,9 @@ class _Commit:
         return self.request.mode
 
     @property
-    def write(self) -> WriteTry | None:
+    def write(self) -> WriteAttempt | None:
         """The write and the number of the attempt."""
-        return self.request.write_try
+        return self.request.write_attempt
 
     @property
     def table_config(self) -> Mapping[str, str]:
@@ -144,7 +144,7 @@ class _Commit:
     def run(self) -> _Outcome:
         """Commit, on the dataset that is there or as a new one."""
         base = self._base()
-        tries = set(self.write.earlier if self.write is not None else ())
+        attempts = set(self.write.earlier if self.write is not None else ())
         if base is None:
             try:
                 return self._create()
@@ -156,16 +156,16 @@ class _Commit:
                 adopted = self._adopt(base)
                 if adopted is not None:
                     return adopted
-                tries |= landed_tries(self.store, self.write, 0, base)
-                self._follow_creation(base, tries)
-        if self.mode == "create" and len(tries) < base.version:  # somebody else has written to it, too
+                attempts |= landed_attempts(self.store, self.write, 0, base)
+                self._follow_creation(base, attempts)
+        if self.mode == "create" and len(attempts) < base.version:  # somebody else has written to it, too
             raise DatasetExistsError(f"Dataset already exists: {self.uri}")
         base = self._configured(base)
         if self.mode in ("append", "replace"):
             schema = self._grown(base)
             lance_schema(self.request.schema, schema)
             check_dictionaries(schema, self.fragments, self.store)
-        return self._follow(base, tries)
+        return self._follow(base, attempts)
 
     def _base(self) -> Manifest | None:
         known, read_version = self.place.base, self.request.read_version
@@ -179,7 +179,7 @@ class _Commit:
             reject_another(self.store, base, self.request.identity)
         return base
 
-    def _follow_creation(self, latest: Manifest, tries: set[int]) -> None:
+    def _follow_creation(self, latest: Manifest, attempts: set[int]) -> None:
         """Make sure that fragments written for a new dataset can go into one that was created meanwhile.
 
         Raises:
@@ -190,7 +190,7 @@ class _Commit:
         own = _field_ids(self._new_schema())
         if own != _field_ids(lance_schema(self.request.schema, schema_to_bytes(latest.schema))):
             raise RetryableConflictError(f"{self.uri} was created meanwhile, with columns in another order")
-        if self.mode == "replace" and not self._may_follow(0, latest, tries):
+        if self.mode == "replace" and not self._may_follow(0, latest, attempts):
             raise RetryableConflictError(f"{self.uri} was created meanwhile, with rows in the same slices")
 
     def _create(self) -> _Outcome:
@@ -209,13 +209,13 @@ class _Commit:
         """The schema of a new dataset of these fragments."""
         return lance_schema(self.request.schema, None, self.request.file_version(), first_field_id)
 
-    def _follow(self, base: Manifest, tries: set[int]) -> _Outcome:
+    def _follow(self, base: Manifest, attempts: set[int]) -> _Outcome:
         """Commit on top of a version; compute the change again if rows merely moved, or an earlier attempt landed."""
         for attempt in range(REPLACE_ATTEMPTS):
             source = Snapshot(self.store, base, self.place.options)
             files = UncommittedFiles(source)
             try:
-                adopted, operation, removal = self._worked_out(source, files, tries)
+                adopted, operation, removal = self._computed(source, files, attempts)
             except ObjectNotFoundError:
                 files.discard()
                 load_following(self.store, base)  # says so if the table is gone, or another one
@@ -226,7 +226,7 @@ class _Commit:
             if adopted is not None:
                 return adopted
             try:
-                return self._commit(base, operation, removal, tries)
+                return self._commit(base, operation, removal, attempts)
             except (ObjectNotFoundError, DatasetExistsError):
                 files.discard()
                 raise
@@ -236,19 +236,21 @@ class _Commit:
                 final = isinstance(error, SupersededError) or not (error.retryable or self._overrules)
                 if attempt + 1 == REPLACE_ATTEMPTS or final:
                     raise
-                landed = landed_tries(self.store, self.write, base.version, latest)
+                landed = landed_attempts(self.store, self.write, base.version, latest)
                 alone = self.write is not None and self.write.alone and latest.version > base.version + len(landed)
-                moved = removal is not None or isinstance(operation, Merge) or isinstance(error, EarlierTryLandedError)
+                moved = (
+                    removal is not None or isinstance(operation, Merge) or isinstance(error, EarlierAttemptLandedError)
+                )
                 if alone or not (moved or self._overrules or self.request.require_empty):
                     raise
-                if not self._may_follow(base.version, latest, tries | landed):
+                if not self._may_follow(base.version, latest, attempts | landed):
                     raise
                 self._check_columns(base, latest)
-                base, tries = latest, tries | landed
+                base, attempts = latest, attempts | landed
         raise AssertionError("the last attempt returns or raises")
 
-    def _worked_out(
-        self, source: Snapshot, files: UncommittedFiles, tries: set[int]
+    def _computed(
+        self, source: Snapshot, files: UncommittedFiles, attempts: set[int]
     ) -> tuple[_Outcome | None, Operation, Removal | None]:
         """The operation for a version, or the outcome of an earlier attempt that is kept instead."""
         if self.mode in ("create", "overwrite"):
@@ -259,12 +261,12 @@ class _Commit:
             append = self._growing(source, files, Removal.none())
         rows: Rows = {}
         if self.write is not None and (self.mode == "append" or self.write.whole):
-            rows, kept, beside = rows_of_tries(source, self.write, tries)
+            rows, kept, beside = rows_of_attempts(source, self.write, attempts)
             self.beside.update(beside)
             if kept is not None:
                 return self._kept(kept, source.manifest), append, None
-        self._check_empty(source, tries)
-        if self.mode == "append" and not tries:
+        self._check_empty(source, attempts)
+        if self.mode == "append" and not attempts:
             return None, append, None
         removal = remove_slices(source, self.request.slices, files, rows)
         if grows:
@@ -297,8 +299,8 @@ class _Commit:
         manifest, transaction = landed_version(self.store, latest, version)
         return self._outcome(None, Committed(manifest=manifest, transaction=transaction, attempts=0, deduplicated=True))
 
-    def _commit(self, base: Manifest, operation: Operation, removal: Removal | None, tries: set[int]) -> _Outcome:
-        replaced = tuple(sorted(tries))
+    def _commit(self, base: Manifest, operation: Operation, removal: Removal | None, attempts: set[int]) -> _Outcome:
+        replaced = tuple(sorted(attempts))
         properties = dict(self.properties)
         if replaced:
             properties[REPLACES_KEY] = ",".join(map(str, replaced))
@@ -313,7 +315,7 @@ class _Commit:
 
         def still_empty(rebased: Transaction, latest: Manifest) -> Rebased:
             if latest.version != base.version:
-                self._check_empty(Snapshot(self.store, latest, self.place.options), tries)
+                self._check_empty(Snapshot(self.store, latest, self.place.options), attempts)
             return Rebased(transaction=rebased)
 
         done = commit(
@@ -327,7 +329,7 @@ class _Commit:
         )
         return self._outcome(base, done, removal, tuple(one for one in replaced if one not in self.beside))
 
-    def _check_empty(self, source: Snapshot, tries: set[int]) -> None:
+    def _check_empty(self, source: Snapshot, attempts: set[int]) -> None:
         """Make sure that slices which have to be empty are, but for rows of earlier attempts.
 
         Raises:
@@ -337,10 +339,10 @@ class _Commit:
             return
         assert self.request.slices is not None
         rows: Rows = {}
-        if self.write is not None and tries:
-            if self.write.on_earlier_try == "append":
+        if self.write is not None and attempts:
+            if self.write.on_earlier_attempt == "append":
                 return  # rows that cannot be told from others may stay
-            rows, _, _ = rows_of_tries(source, self.write, tries)
+            rows, _, _ = rows_of_attempts(source, self.write, attempts)
         check_empty(source, self.request.slices, rows)
 
     @property
@@ -350,7 +352,7 @@ class _Commit:
             return False
         return self.write is not None and self.write.overrules and self.mode in ("overwrite", "replace")
 
-    def _may_follow(self, since: int, latest: Manifest, tries: set[int]) -> bool:
+    def _may_follow(self, since: int, latest: Manifest, attempts: set[int]) -> bool:
         """Whether no other write has filled the same slices after a version, or only ones that may be replaced.
 
         Raises:
@@ -358,14 +360,14 @@ class _Commit:
         """
         if self.request.require_empty:
             return True  # the rows themselves are looked at
-        clashes = self._clashes(since, latest, tries)
+        clashes = self._clashes(since, latest, attempts)
         if clashes and self._overrules:
             assert self.write is not None
             reject_overruled(self.write, self.uri, clashes)
             self.overruled.update(clashes)
         return not clashes or self._overrules
 
-    def _clashes(self, since: int, latest: Manifest, tries: set[int]) -> dict[int, Transaction]:
+    def _clashes(self, since: int, latest: Manifest, attempts: set[int]) -> dict[int, Transaction]:
         """The commits after a version, other than those of earlier attempts, that filled the same rows.
 
         Raises:
@@ -374,7 +376,7 @@ class _Commit:
         own = set(json.loads(self.properties.get(SLICES_KEY, "[]")))
         found = {}
         for version in range(since + 1, latest.version + 1) if own or self._overrules else ():
-            if version in tries:
+            if version in attempts:
                 continue
             other = recorded(self.store, version)
             if other is None:
@@ -422,10 +424,10 @@ class _Commit:
             self.ready()
 
     def _adopt(self, latest: Manifest) -> _Outcome | None:
-        """The commit that carries our `once` property, if one does."""
-        if self.request.once is None:
+        """The commit that carries our `idempotency_key` property, if one does."""
+        if self.request.idempotency_key is None:
             return None
-        found = find_once(self.store, latest, self.request.once)
+        found = find_idempotent_commit(self.store, latest, self.request.idempotency_key)
         if found is None:
             return None
         return self._outcome(None, Committed(manifest=found[0], transaction=found[1], attempts=0, deduplicated=True))

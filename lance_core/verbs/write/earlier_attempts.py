@@ -26,10 +26,17 @@ import numpy as np
 import numpy.typing as npt
 from pyroaring import BitMap
 
-from lance_core.commit import REPLACES_KEY, WriteTry, attempts_of, load_manifest, load_transaction, reject_superseded
+from lance_core.commit import (
+    REPLACES_KEY,
+    WriteAttempt,
+    attempts_of,
+    load_manifest,
+    load_transaction,
+    reject_superseded,
+)
 from lance_core.errors import (
     CorruptFileError,
-    EarlierTryError,
+    EarlierAttemptError,
     HistoryGapError,
     NotFoundError,
     VersionNotFoundError,
@@ -57,7 +64,7 @@ from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.rows.removal import bitmap_of
 from lance_core.verbs.scan.read_fragment import physical_rows
 
-__all__ = ["TraceLostError", "gap", "landed_tries", "recorded", "rows_of_tries", "rows_of_version"]
+__all__ = ["TraceLostError", "gap", "landed_attempts", "recorded", "rows_of_attempts", "rows_of_version"]
 
 Rows = dict[int, BitMap]
 """Offsets of rows by fragment id."""
@@ -67,10 +74,12 @@ class TraceLostError(Exception):
     """The rows of a version cannot be identified any more; the message says why."""
 
 
-def rows_of_tries(source: Snapshot, write: WriteTry, versions: Collection[int]) -> tuple[Rows, int | None, set[int]]:
+def rows_of_attempts(
+    source: Snapshot, write: WriteAttempt, versions: Collection[int]
+) -> tuple[Rows, int | None, set[int]]:
     """The rows of earlier attempts that are alive in a version, and the commit that is kept instead, if one is.
 
-    Last the versions whose rows stay beside those of the write, as `on_earlier_try` says.
+    Last the versions whose rows stay beside those of the write, as `on_earlier_attempt` says.
 
     Args:
         source: The version.
@@ -78,31 +87,31 @@ def rows_of_tries(source: Snapshot, write: WriteTry, versions: Collection[int]) 
         versions: The versions that the earlier attempts committed.
 
     Raises:
-        EarlierTryError: The rows of one cannot be told from others any more, and nobody said what to do then.
+        EarlierAttemptError: The rows of one cannot be told from others any more, and nobody said what to do then.
     """
     rows: Rows = {}
     beside: set[int] = set()
     done = {int(part) for version in versions for part in _replaced_by(recorded(source.store, version))}
     for version in sorted(set(versions) - done):
         try:
-            for fragment_id, found in _rows_of_try(source, write, version).items():
+            for fragment_id, found in _rows_of_attempt(source, write, version).items():
                 rows[fragment_id] = found | rows.get(fragment_id, BitMap())
         except TraceLostError as error:
-            if write.on_earlier_try == "replace":
-                raise EarlierTryError(
+            if write.on_earlier_attempt == "replace":
+                raise EarlierAttemptError(
                     f"{source.store.root}: an earlier attempt of this write added rows in version {version}, and they "
                     f"cannot be told from others any more: {error}. Nothing was written. Remove them, for example by "
                     f"a delete or, if it is still there, by restoring version {version - 1}, and write with "
-                    "on_earlier_try 'append'; or keep them instead of what was to be written now, with on_earlier_try "
-                    "'adopt'."
+                    "on_earlier_attempt 'append'; or keep them instead of what was to be written now, with "
+                    "on_earlier_attempt 'adopt'."
                 ) from error
-            if write.on_earlier_try == "adopt":
+            if write.on_earlier_attempt == "adopt":
                 return {}, max(versions), beside
             beside.add(version)
     return rows, None, beside
 
 
-def landed_tries(store: ObjectStore, write: WriteTry | None, since: int, latest: Manifest) -> set[int]:
+def landed_attempts(store: ObjectStore, write: WriteAttempt | None, since: int, latest: Manifest) -> set[int]:
     """The attempts of a write that were committed after a version.
 
     Raises:
@@ -146,7 +155,7 @@ def _replaced_by(transaction: Transaction | None) -> list[str]:
     return [part for part in named.split(",") if part.isdecimal()]
 
 
-def _rows_of_try(source: Snapshot, write: WriteTry, version: int) -> Rows:
+def _rows_of_attempt(source: Snapshot, write: WriteAttempt, version: int) -> Rows:
     """The rows of an attempt that are alive in a version, from its own version if that is there, else from the state.
 
     Raises:

@@ -26,12 +26,12 @@ class CommitFacts:
         fragments_added: Number of new fragments; None as for `rows_added`.
         fragments_removed: Number of fragments that were removed; None as for `rows_deleted`.
         attempts: How often a manifest was put; 0 if an earlier commit was adopted.
-        deduplicated: Whether an earlier commit was adopted: it carries the `once` property, or is that of an earlier
-            attempt of the same write.
+        deduplicated: Whether an earlier commit was adopted: it carries the `idempotency_key` property, or is that of an
+            earlier attempt of the same write.
         replaced_versions: Versions that earlier attempts of the same write had committed, and that this commit
             replaced.
         overruled_versions: Versions in which other writes had meanwhile filled the same rows, and that this commit
-            replaced (`WriteTry.overrules`).
+            replaced (`WriteAttempt.overrules`).
     """
 
     operation: str

@@ -9,7 +9,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from lance_core.commit import CommitOptions, WriteTry
+from lance_core.commit import CommitOptions, WriteAttempt
 from lance_core.errors import InvalidInputError
 from lance_core.file import FileVersion
 from lance_core.table.fragment import Fragment
@@ -36,9 +36,9 @@ class CommitRequest:
     identity: str | None = None
     transaction_properties: Mapping[str, str] | None = None
     commit_message: str | None = None
-    once: tuple[str, str] | None = None
+    idempotency_key: tuple[str, str] | None = None
     stream_batch: tuple[str, int] | None = None
-    write_try: WriteTry | None = None
+    write_attempt: WriteAttempt | None = None
     data_storage_version: str | None = None
     enable_stable_row_ids: bool = False
     table_config: Mapping[str, str] | None = None
@@ -65,8 +65,10 @@ class CommitRequest:
             raise InvalidInputError('slices belong to mode "replace" and to require_empty, and these need them')
         if self.slices is not None:
             self.slices.check(self.schema)
-        if self.once is not None and self.write_try is not None:
-            raise InvalidInputError("once keeps the first of several commits, write_try the last one: give one of them")
+        if self.idempotency_key is not None and self.write_attempt is not None:
+            raise InvalidInputError(
+                "idempotency_key keeps the first of several commits, write_attempt the last one: give one of them"
+            )
         if self.identity is not None and not self.read_version:
             raise InvalidInputError("identity says which version read_version is: give that, too")
 
@@ -77,12 +79,12 @@ class CommitRequest:
     def properties(self) -> dict[str, str]:
         """The transaction properties of the commit."""
         found = dict(self.transaction_properties or {})
-        if self.write_try is not None:
-            found |= self.write_try.properties
+        if self.write_attempt is not None:
+            found |= self.write_attempt.properties
         if self.commit_message is not None:
             found[COMMIT_MESSAGE_KEY] = self.commit_message
-        if self.once is not None:
-            found[self.once[0]] = self.once[1]
+        if self.idempotency_key is not None:
+            found[self.idempotency_key[0]] = self.idempotency_key[1]
         if self.slices is not None:
             found[SLICES_KEY] = json.dumps(self.slices.identities())
             found[SLICE_NAMES_KEY] = json.dumps(self.slices.names)
@@ -90,8 +92,8 @@ class CommitRequest:
 
     def side_properties(self) -> dict[str, str]:
         """The properties of a version that is made on the way, without those that identify the write itself."""
-        own = {SLICES_KEY, SLICE_NAMES_KEY, *(self.once[:1] if self.once is not None else ())}
-        own |= set(self.write_try.properties if self.write_try is not None else ())
+        own = {SLICES_KEY, SLICE_NAMES_KEY, *(self.idempotency_key[:1] if self.idempotency_key is not None else ())}
+        own |= set(self.write_attempt.properties if self.write_attempt is not None else ())
         return {key: value for key, value in self.properties().items() if key not in own}
 
     def file_version(self) -> FileVersion:
@@ -111,9 +113,9 @@ class CommitRequest:
         return CommitOptions(
             naming=Naming.V2 if self.enable_v2_manifest_paths else Naming.V1,
             max_retries=self.max_retries,
-            once=self.once,
+            idempotency_key=self.idempotency_key,
             batch=self.stream_batch,
-            write=self.write_try,
+            write=self.write_attempt,
             data_storage_version=FileVersion.from_string(version).value if version else None,
             stable_row_ids=self.enable_stable_row_ids,
         )

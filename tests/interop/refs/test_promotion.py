@@ -524,7 +524,7 @@ class TestDiff:
 
 
 class TestSweep:
-    def test_zombies(self, uri, monkeypatch):
+    def test_orphans(self, uri, monkeypatch):
         main = lance_core.dataset(uri)
         main.create_branch("n/m").delete("n = 1")
         for name in ("n", "z/y", "data/x"):
@@ -532,13 +532,13 @@ class TestSweep:
             Path(uri, f"_refs/branches/{name.replace('/', '%2F')}.json").unlink()
         Path(uri, "tree/left/data").mkdir(parents=True)
         shutil.copy(f"{uri}/_refs/branches/n%2Fm.json", f"{uri}/tree/left/data/x.lance")
-        zombies = ["data/x", "left", "n", "z/y"]
-        assert main.branches.zombies() == []  # they may be on their way
-        assert main.branches.zombies(dt.timedelta(0)) == zombies
-        assert main.branches.sweep(dt.timedelta(days=1)).zombies == ()
-        assert main.branches.sweep(dt.timedelta(0), dry_run=True).zombies == tuple(zombies)
+        orphans = ["data/x", "left", "n", "z/y"]
+        assert main.branches.orphans() == []  # they may be on their way
+        assert main.branches.orphans(dt.timedelta(0)) == orphans
+        assert main.branches.sweep(dt.timedelta(days=1)).orphans == ()
+        assert main.branches.sweep(dt.timedelta(0), dry_run=True).orphans == tuple(orphans)
         main.branches.sweep(dt.timedelta(seconds=-5))
-        assert main.branches.zombies(dt.timedelta(0)) == []
+        assert main.branches.orphans(dt.timedelta(0)) == []
         assert list(main.branches.list()) == []
 
     def test_stale_branches(self, uri):

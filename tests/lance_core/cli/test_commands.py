@@ -79,7 +79,7 @@ def test_proofs_of_landed_writes_are_counted_and_no_configuration(tmp_path):
     for number in range(2):
         rows = pa.table({"n": [number]})
         fragments = lance_core.write_fragments(rows, path)
-        lance_core.commit_fragments(path, fragments, rows.schema, mode="append", once=("key", str(number)))
+        lance_core.commit_fragments(path, fragments, rows.schema, mode="append", idempotency_key=("key", str(number)))
     lance_core.dataset(path).update_config({"owner": "me"})
     shown = ask("info", path)
     assert (shown["config"], shown["landed_writes"]) == ({"owner": "me"}, {"keys": 2})
@@ -400,7 +400,7 @@ class TestBranches:
         assert shown["rows"]["removed"] == lance_core.dataset(table).count_rows()
         assert shown["branch"] == "other"
         Path(table, "_refs/branches/other.json").unlink()
-        assert ask("branches", table, "--zombies") == [{"name": "other"}]
+        assert ask("branches", table, "--orphans") == [{"name": "other"}]
 
     def test_promote_and_discard(self, table, branch):
         before = lance_core.dataset(table).version

@@ -142,12 +142,12 @@ def test_partitions_are_replaced_at_the_same_time(path):
 def test_once_finds_the_earlier_commit(path):
     store = open_store(path)
     file = fragment_of(40, 50, path)
-    options = CommitOptions(once=("run", "7"))
+    options = CommitOptions(idempotency_key=("run", "7"))
     first = commit(store, appending(1, file, run="7"), options=options)
     lance.dataset(path).delete("a = 1")
     again = commit(store, appending(1, file, run="7"), options=options)
     assert (again.deduplicated, again.manifest.version, again.transaction.uuid) == (True, 2, first.transaction.uuid)
-    other = commit(store, appending(1, file, run="8"), options=CommitOptions(once=("run", "8")))
+    other = commit(store, appending(1, file, run="8"), options=CommitOptions(idempotency_key=("run", "8")))
     assert not other.deduplicated
     assert list_versions(store) == [1, 2, 3, 4]
 
@@ -155,7 +155,7 @@ def test_once_finds_the_earlier_commit(path):
 def test_once_holds_between_racing_writers(path):
     store = open_store(path)
     file = fragment_of(40, 50, path)
-    options = CommitOptions(once=("run", "7"))
+    options = CommitOptions(idempotency_key=("run", "7"))
     results = race(6, lambda _: commit(store, appending(1, file, run="7"), options=options))
     assert sorted(result.deduplicated for result in results) == [False] + [True] * 5
     assert lance.dataset(path).count_rows() == 50
@@ -398,7 +398,7 @@ def test_callers_say_how_long_a_commit_may_try(path, monkeypatch):
         lambda **given: lance_core.LanceDataset.commit_batch(path, [lance_core.Transaction(1, operation)], **given),
     )
     for verb in verbs:
-        for given, tries in (
+        for given, made in (
             ({"commit_timeout": timedelta(microseconds=1)}, 1),
             ({"commit_timeout": None}, 3),
             ({}, 3),
@@ -406,7 +406,7 @@ def test_callers_say_how_long_a_commit_may_try(path, monkeypatch):
             attempts.clear()
             with pytest.raises(RetryableConflictError):
                 verb(max_retries=3, **given)
-            assert len(attempts) == tries
+            assert len(attempts) == made
         for rejected in (timedelta(0), timedelta(seconds=-1)):
             with pytest.raises(InvalidInputError, match="commit_timeout must be positive"):
                 verb(commit_timeout=rejected)

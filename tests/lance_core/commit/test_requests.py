@@ -32,11 +32,11 @@ def requests(monkeypatch):
     real = S3Client._once
     made = []
 
-    async def once(self, method, parameters):
+    async def request_once(self, method, parameters):
         made.append(f"{method} {parameters.get('Key', parameters.get('Prefix')).split('/')[1]}")
         return await real(self, method, parameters)
 
-    monkeypatch.setattr(S3Client, "_once", once)
+    monkeypatch.setattr(S3Client, "_once", request_once)
 
     def taken():
         taken, made[:] = list(made), []
@@ -189,7 +189,7 @@ def test_a_lost_answer_is_told_by_the_manifest(place, monkeypatch):
     real = S3Client._once
     lost = []
 
-    async def once(self, method, parameters):
+    async def request_once(self, method, parameters):
         answer = await real(self, method, parameters)
         if "IfNoneMatch" in parameters and not lost:
             lost.append(1)
@@ -197,7 +197,7 @@ def test_a_lost_answer_is_told_by_the_manifest(place, monkeypatch):
         return answer
 
     dataset = lance_core.dataset(uri, storage_options=options)
-    monkeypatch.setattr(S3Client, "_once", once)
+    monkeypatch.setattr(S3Client, "_once", request_once)
     dataset.insert(rows(10))
     assert (dataset.version, dataset.count_rows(), lost) == (2, 11, [1])
 

@@ -27,8 +27,10 @@ def test_one_verb_is_one_request(s3, root, monkeypatch):
     store.put_if_absent("probe", b"")  # proves the server
     made = []
     client = s3_client(store.options)
-    once = type(client)._once
-    monkeypatch.setattr(type(client), "_once", lambda self, method, p: (made.append(method), once(self, method, p))[1])
+    request_once = type(client)._once
+    monkeypatch.setattr(
+        type(client), "_once", lambda self, method, p: (made.append(method), request_once(self, method, p))[1]
+    )
     store.put_if_absent("a", b"0123456789")
     store.get("a")
     store.get_tail("a", 4)
@@ -67,10 +69,10 @@ def test_listing_goes_over_pages(s3, root, monkeypatch):
 def test_a_server_that_ignores_the_condition_is_rejected(s3, root, monkeypatch):
     store = open_store(root, s3.storage_options)
     client = s3_client(store.options)
-    once = type(client)._once
+    request_once = type(client)._once
 
     def forgetful(self, method, parameters):
-        return once(self, method, {k: v for k, v in parameters.items() if k != "IfNoneMatch"})
+        return request_once(self, method, {k: v for k, v in parameters.items() if k != "IfNoneMatch"})
 
     monkeypatch.setattr(type(client), "_once", forgetful)
     monkeypatch.setattr(s3_module, "_proven", set())

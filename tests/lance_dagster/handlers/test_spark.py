@@ -153,8 +153,8 @@ def test_a_retried_merge_into_a_table_of_its_own_looks_at_its_keys(run, lake, sp
             raise RuntimeError("after the output")
 
     result = run(merged)
-    tries = [event for event in result.all_events if event.is_step_up_for_retry]
-    assert "several rows with the key {'k': 2}" in str(tries[1].event_specific_data.error)
+    attempts = [event for event in result.all_events if event.is_step_up_for_retry]
+    assert "several rows with the key {'k': 2}" in str(attempts[1].event_specific_data.error)
     assert lake.rows("merged") == [(3, "f")]
 
 

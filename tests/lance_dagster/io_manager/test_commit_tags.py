@@ -46,7 +46,7 @@ def test_the_run_is_on_the_commit():
         "dagster.backfill_id": "bf",
         "dagster.write_token": tags.token,
     }
-    assert tags.write_try().properties == {"dagster.write_token": tags.token, "lance.write_try": "7.1"}
+    assert tags.write_attempt().properties == {"dagster.write_token": tags.token, "lance.write_attempt": "7.1"}
 
 
 def test_what_does_not_apply_is_left_out():
@@ -56,7 +56,7 @@ def test_what_does_not_apply_is_left_out():
 
 def test_outside_of_a_run_each_write_is_one_of_its_own():
     tags = tags_of(None)
-    assert tags.write_try() is None
+    assert tags.write_attempt() is None
     assert tags.properties["dagster.asset_key"] == "analytics/events"
 
 

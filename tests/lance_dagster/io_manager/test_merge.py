@@ -145,7 +145,7 @@ class TestRetries:
 
     @pytest.mark.parametrize(("policy", "values"), [("append", "abcBx"), ("adopt", "abcx")])
     def test_policies(self, lake, table, policy, values):
-        self.run(lake, [(ONE, 9, "x")], [(ONE, 2, "B")], **{"lance/on_earlier_try": policy})
+        self.run(lake, [(ONE, 9, "x")], [(ONE, 2, "B")], **{"lance/on_earlier_attempt": policy})
         found = "".join(sorted(v for _, _, v in lake.rows("t")))
         assert found == "".join(sorted(values.replace("b", "") if policy == "append" else values))
 

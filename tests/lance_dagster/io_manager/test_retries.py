@@ -164,7 +164,7 @@ class TestStepRetry:
     def test_of_rows_that_cannot_be_told_from_others(self, lake, policy, rows):
         """Somebody has changed a row of the first attempt, so that it is in another fragment."""
 
-        @dg.asset(retry_policy=RETRY, metadata={"lance/on_earlier_try": policy})
+        @dg.asset(retry_policy=RETRY, metadata={"lance/on_earlier_attempt": policy})
         def events(context) -> pa.Table:
             if context.retry_number:
                 lake.table("events").update({"n": "10"}, where="n = 0")
@@ -176,7 +176,7 @@ class TestStepRetry:
         assert [n for _, n in lake.rows("events")] == rows
         assert result.success is (policy != "replace")
         if policy == "replace":
-            assert "EarlierTryError" in errors(result)
+            assert "EarlierAttemptError" in errors(result)
             assert "version 1" in errors(result)
         if policy == "adopt":
             metadata = result.asset_materializations_for_node("events")[0].metadata
@@ -199,7 +199,7 @@ class TestStepRetry:
     def test_after_its_version_was_cleaned_up(self, lake, policy, rows, compacts):
         """The table itself knows which rows they are, unless they were moved."""
 
-        @dg.asset(retry_policy=RETRY, metadata={"lance/on_earlier_try": policy})
+        @dg.asset(retry_policy=RETRY, metadata={"lance/on_earlier_attempt": policy})
         def events(context) -> pa.Table:
             if context.retry_number:
                 lance_core.write_dataset(frame("a", n=5), lake.uri("events"), mode="append")
@@ -214,7 +214,7 @@ class TestStepRetry:
         assert [n for _, n in lake.rows("events")] == (rows if compacts else [1, 5, 7])
         assert result.success is not (compacts and policy == "replace")
         if not result.success:
-            assert "EarlierTryError" in errors(result)
+            assert "EarlierAttemptError" in errors(result)
             assert "version 2 was cleaned up, and they are not where it put them" in errors(result)
         elif not compacts:
             metadata = result.asset_materializations_for_node("events")[0].metadata
@@ -227,7 +227,7 @@ class TestStepRetry:
     def test_rows_that_are_added_beside_are_not_called_replaced(self, lake, mode, other):
         key = {"lance/merge_on": "n"} if mode == "merge" else {}
 
-        @dg.asset(retry_policy=RETRY, metadata={"lance/on_earlier_try": "append", **key})
+        @dg.asset(retry_policy=RETRY, metadata={"lance/on_earlier_attempt": "append", **key})
         def events(context) -> pa.Table:
             if context.retry_number and other and mode == "append":
                 lake.table("events").update({"n": "100"})
@@ -243,7 +243,7 @@ class TestStepRetry:
 
     @pytest.mark.parametrize("policy", ["replace", "append"])
     def test_of_a_merge_after_its_version_was_cleaned_up(self, lake, policy):
-        @dg.asset(retry_policy=RETRY, metadata={"lance/on_earlier_try": policy, "lance/merge_on": "n"})
+        @dg.asset(retry_policy=RETRY, metadata={"lance/on_earlier_attempt": policy, "lance/merge_on": "n"})
         def events(context) -> pa.Table:
             if context.retry_number:
                 lance_core.write_dataset(frame("a", n=5), lake.uri("events"), mode="append")
@@ -279,12 +279,12 @@ class TestStepRetry:
         assert [n for _, n in lake.rows("events")] == [1, 2, 3]
 
     def test_of_a_body_that_fails_before_its_output_writes(self, lake):
-        tries = []
+        attempts = []
 
         @dg.asset(retry_policy=RETRY)
         def events() -> pa.Table:
-            tries.append(1)
-            if len(tries) == 1:
+            attempts.append(1)
+            if len(attempts) == 1:
                 raise RuntimeError("before the output")
             return frame("a")
 
@@ -634,7 +634,7 @@ def test_a_retried_append_counts_the_rows_of_the_partition_and_not_its_own(lake)
         if "fail" in context.run.tags and not context.retry_number:
             raise RuntimeError("after the write")
 
-    for tags, rows in (({}, 4), ({"fail": "once"}, 8)):
+    for tags, rows in (({}, 4), ({"fail": "idempotency_key"}, 8)):
         event = lake.run(t, partition="x", tags=tags).asset_materializations_for_node("t")[-1]
         assert event.metadata["lance/rows_written"].value == 4
         assert event.metadata["dagster/partition_row_count"].value == rows

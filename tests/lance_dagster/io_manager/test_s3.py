@@ -75,7 +75,7 @@ def test_who_was_in_the_way_is_asked_of_the_same_storage(bucket):
 def test_upkeep_of_healthy_tables_costs_four_requests_each(bucket, monkeypatch):
     names, real, made = ["one", "two", "three"], S3Client._once, []
 
-    async def once(self, method, parameters):
+    async def request_once(self, method, parameters):
         made.append(f"{method} {parameters.get('Key', parameters.get('Prefix'))}")
         return await real(self, method, parameters)
 
@@ -86,7 +86,7 @@ def test_upkeep_of_healthy_tables_costs_four_requests_each(bucket, monkeypatch):
             )
     job = build_maintenance_job([f"s/{name}" for name in names])
     defs = dg.Definitions(jobs=[job], resources={"io_manager": bucket.manager()})
-    monkeypatch.setattr(S3Client, "_once", once)
+    monkeypatch.setattr(S3Client, "_once", request_once)
     assert defs.resolve_job_def(job.name).execute_in_process(instance=bucket.instance, run_config=QUIET).success
     for name in names:
         asked = [one for one in made if f"/{name}.lance/" in one]

@@ -212,7 +212,7 @@ class TestPartitions:
                     SCHEMA,
                     mode=how,
                     slices=lance_core.Slices([day]) if how == "replace" else None,
-                    write_try=lance_core.WriteTry(token=("dagster.write_token", "another")),
+                    write_attempt=lance_core.WriteAttempt(token=("dagster.write_token", "another")),
                 )
                 yield from of_days(context).to_batches()
 

@@ -147,13 +147,13 @@ class TestTables:
         assert branch(lake, "x").config() == {}
 
     def test_a_retry_writes_once(self, lake):
-        tries = []
+        attempts = []
 
         @dg.asset(retry_policy=dg.RetryPolicy(max_retries=1))
         def flaky(context):
-            tries.append(context.retry_number)
+            attempts.append(context.retry_number)
             yield dg.Output(pa.table({"a": [1]}))
-            if len(tries) == 1:
+            if len(attempts) == 1:
                 raise dg.RetryRequested(max_retries=1)
 
         lake.run(flaky, tags={"lance/branch": "x"}, write_mode="append", **TAGGED)

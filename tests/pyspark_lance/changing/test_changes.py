@@ -61,13 +61,13 @@ def test_upsert(spark, table, lance):
 
 def test_of_two_tries_at_once_the_later_one_wins(spark, uri, lance):
     one, two = (spark.sql(f"select id, {x} as x from range(3)") for x in (1, 2))
-    tries = [lance_core.WriteTry(token=("token", "a"), number=(number,)) for number in range(3)]
-    pyspark_lance.merge(one, uri, on="id", write_try=tries[1])
-    later = lance_core.WriteTry(token=("token", "a"), number=(2,), earlier=(1,))
-    assert pyspark_lance.merge(two, uri, on="id", write_try=later).version == 2
+    attempts = [lance_core.WriteAttempt(token=("token", "a"), number=(number,)) for number in range(3)]
+    pyspark_lance.merge(one, uri, on="id", write_attempt=attempts[1])
+    later = lance_core.WriteAttempt(token=("token", "a"), number=(2,), earlier=(1,))
+    assert pyspark_lance.merge(two, uri, on="id", write_attempt=later).version == 2
     before = files(uri)
     with pytest.raises(SupersededError):
-        pyspark_lance.merge(one, uri, on="id", write_try=tries[0], read_version=1)
+        pyspark_lance.merge(one, uri, on="id", write_attempt=attempts[0], read_version=1)
     assert files(uri) == before
     assert {row["x"] for row in contents(lance, uri)} == {2}
 

@@ -49,7 +49,7 @@ def test_a_conversion_that_was_cut_short_goes_on(spark, folder, uri, lance, monk
     def cut_short(*arguments, **options):
         if len(done) == 2:
             raise LanceError("the power went")
-        done.append(options["once"])
+        done.append(options["idempotency_key"])
         return pyspark_lance.write(*arguments, **options)
 
     monkeypatch.setattr("pyspark_lance.conversion.convert.write", cut_short)

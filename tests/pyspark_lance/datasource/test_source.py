@@ -180,7 +180,7 @@ def test_tables_of_sql(spark, uri, lance):
         ({"transaction_properties": "{"}, "no JSON"),
         ({"partitionOverwriteMode": "maybe"}, "static or dynamic"),
         ({"merge_on": "id", "partition_by": "day"}, "partition_by and merge_on do not go together"),
-        ({"once": "x"}, "key=value"),
+        ({"idempotency_key": "x"}, "key=value"),
         ({"vector_columns": "v"}, "name=width"),
     ],
 )

@@ -87,5 +87,5 @@ def test_rows_outside_of_slices_are_told_with_the_way_out(spark, uri):
     assert str(caught.value) == (
         f"table {uri}: at least 7 rows lie in none of the 2 slices that are written ('n1', 'n2'): they have"
         " id = 0; id = 3; id = 4; id = 5; id = 6; ... Nothing was written."
-        " Filter them out, or write them as well with outside='allow'."
+        " Filter them out, or write them as well with out_of_partition='allow'."
     )

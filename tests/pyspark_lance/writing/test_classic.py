@@ -306,7 +306,7 @@ def test_the_same_write_twice_at_once_gives_one_version(spark, uri, lance):
     frame = spark.range(0, 100, 1, 2)
     source = handed_over(frame.schema)
     pyspark_lance.write(frame, uri)
-    jobs = [prepare_write(source, uri, WriteOptions(once=("token", "a"))) for _ in range(2)]
+    jobs = [prepare_write(source, uri, WriteOptions(idempotency_key=("token", "a"))) for _ in range(2)]
     answers = [run_on_partitions(frame, job.task(), job.plan.stored) for job in jobs]
     results = [job.finish([one.message for one in answer]) for job, answer in zip(jobs, answers, strict=True)]
     assert [result.deduplicated for result in results] == [False, True]

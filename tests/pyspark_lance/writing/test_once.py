@@ -1,4 +1,4 @@
-"""How far a write looks back for one that has the same `once` property."""
+"""How far a write looks back for one that has the same `idempotency_key` property."""
 
 from pathlib import Path
 
@@ -39,20 +39,20 @@ def opened(monkeypatch):
 
 
 def test_the_look_back_ends_at_the_hint(table, opened):
-    done, _ = already_done(table, WriteOptions(once=TOKEN))
+    done, _ = already_done(table, WriteOptions(idempotency_key=TOKEN))
     assert (done.version, done.deduplicated, opened) == (3, True, [9, 8, 7, 6, 5, 4, 3])
     opened.clear()
-    done, options = already_done(table, WriteOptions(once=TOKEN, once_since=8))
+    done, options = already_done(table, WriteOptions(idempotency_key=TOKEN, idempotency_since=8))
     assert (done, options.read_version, opened) == (None, 10, [9])
     opened.clear()
     for since in (10, 11):
-        assert already_done(table, WriteOptions(once=TOKEN, once_since=since))[0] is None
-    assert already_done(table, WriteOptions(once=TOKEN, read_version=10))[0] is None
+        assert already_done(table, WriteOptions(idempotency_key=TOKEN, idempotency_since=since))[0] is None
+    assert already_done(table, WriteOptions(idempotency_key=TOKEN, read_version=10))[0] is None
     assert opened == []
 
 
 def test_a_commit_after_the_look_is_found_by_the_commit(table):
-    _, options = already_done(table, WriteOptions(once=("token", "b"), once_since=8))
+    _, options = already_done(table, WriteOptions(idempotency_key=("token", "b"), idempotency_since=8))
     lance_core.write_dataset(ROWS, table, mode="append", transaction_properties={"token": "b"})
     job = prepare_write(ROWS.schema, table, options)
     assert job.base_version == 10
@@ -65,7 +65,7 @@ def test_a_commit_after_the_look_is_found_by_the_commit(table):
 @pytest.mark.parametrize("changes_rows", [False, True])
 def test_a_commit_after_the_look_is_found_by_one_that_replaces_rows(uri, rules, changes_rows):
     lance_core.write_dataset(ROWS, uri)
-    _, options = already_done(uri, WriteOptions(once=TOKEN, **rules))
+    _, options = already_done(uri, WriteOptions(idempotency_key=TOKEN, **rules))
     job = prepare_write(ROWS.schema, uri, options)
     job = KeyMergeJob.of(job) if options.merge_on else job
     messages = [job.task()(0, 0, iter(ROWS.to_batches()))]
@@ -95,7 +95,7 @@ def test_a_table_that_somebody_makes_meanwhile_is_not_replaced_or_added_to(uri, 
 
 
 def test_a_table_that_is_made_after_the_look_is_found_by_the_commit(uri):
-    _, options = already_done(uri, WriteOptions(once=TOKEN))
+    _, options = already_done(uri, WriteOptions(idempotency_key=TOKEN))
     lance_core.write_dataset(ROWS, uri, transaction_properties=dict([TOKEN]))
     job = prepare_write(ROWS.schema, uri, options)
     result = job.finish([job.task().run(0, 0, iter(ROWS.to_batches())).to_bytes()])
@@ -104,7 +104,9 @@ def test_a_table_that_is_made_after_the_look_is_found_by_the_commit(uri):
 
 
 def test_the_hint_is_an_option(uri):
-    options = SourceOptions({"path": uri, "once": "token=a", "once_since": "8"}).write_options(overwrite=False)
-    assert (options.once, options.once_since) == (TOKEN, 8)
-    with pytest.raises(InvalidInputError, match=r"once_since .* once, which is not given"):
-        WriteOptions(once_since=8)
+    options = SourceOptions({"path": uri, "idempotency_key": "token=a", "idempotency_since": "8"}).write_options(
+        overwrite=False
+    )
+    assert (options.idempotency_key, options.idempotency_since) == (TOKEN, 8)
+    with pytest.raises(InvalidInputError, match=r"idempotency_since .* idempotency_key, which is not given"):
+        WriteOptions(idempotency_since=8)

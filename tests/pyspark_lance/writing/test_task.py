@@ -90,7 +90,7 @@ def test_rows_outside_of_the_slices_are_reported_and_leave_no_file(tmp_path, key
     with pytest.raises(InvalidInputError, match=f"none of the 3 slices.*k = {key!r}"):
         run(tmp_path, iter([*batches("abc" * 1000), bad]), slices=SLICES)
     assert files(tmp_path) == []
-    report = run(tmp_path, iter([bad]), slices=SLICES, allow_outside=True)
+    report = run(tmp_path, iter([bad]), slices=SLICES, allow_out_of_partition=True)
     assert report.slice_rows == {0: 1, -1: 1}
     assert len(report.fragments) == 2
 

@@ -129,7 +129,7 @@ def test_what_does_not_need_a_torn_reference_goes_on(torn, caplog):
     torn.tags.delete("old")
     torn.tags.create("more")
     torn.branches.promote("work")
-    assert torn.branches.zombies(timedelta(0)) == []
+    assert torn.branches.orphans(timedelta(0)) == []
 
 
 def test_what_needs_a_torn_reference_names_it(torn):

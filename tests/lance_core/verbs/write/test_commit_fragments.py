@@ -7,7 +7,16 @@ import pyarrow as pa
 import pytest
 
 import lance_core
-from lance_core import Equals, FragmentWriter, Slice, Slices, WriteResult, WriteTry, commit_fragments, write_fragments
+from lance_core import (
+    Equals,
+    FragmentWriter,
+    Slice,
+    Slices,
+    WriteAttempt,
+    WriteResult,
+    commit_fragments,
+    write_fragments,
+)
 from lance_core.errors import DatasetExistsError, InvalidInputError, RetryableConflictError, SchemaError
 
 
@@ -98,14 +107,14 @@ def test_a_replacement_tolerates_an_append(table):
 
 
 def test_once_adopts_the_commit_that_landed(table):
-    first = replace(table.uri, "b", 50, dataset=table, once=("token", "x"))
-    again = replace(table.uri, "b", 51, dataset=table, once=("token", "x"))
+    first = replace(table.uri, "b", 50, dataset=table, idempotency_key=("token", "x"))
+    again = replace(table.uri, "b", 51, dataset=table, idempotency_key=("token", "x"))
     assert not first.deduplicated
     assert again.deduplicated
     assert again.version == first.version
     assert again.transaction_uuid == first.transaction_uuid
     assert content(table.uri)["b"] == [50]
-    other = replace(table.uri, "c", 51, dataset=table, once=("token", "y"))
+    other = replace(table.uri, "c", 51, dataset=table, idempotency_key=("token", "y"))
     assert not other.deduplicated
 
 
@@ -114,13 +123,15 @@ def test_once_holds_for_the_first_version_too(tmp_path):
     data = rows("a", 1)
     fragments = write_fragments(data, uri)
     stale = lance_core.verbs.write.commit_fragments.load_latest  # a writer that looked before the table was there
-    commit_fragments(uri, fragments, data.schema, mode="create", once=("token", "x"))
+    commit_fragments(uri, fragments, data.schema, mode="create", idempotency_key=("token", "x"))
     calls = iter([None])
     lance_core.verbs.write.commit_fragments.load_latest = lambda store, *rest: (
         next(calls) if calls.__length_hint__() else stale(store, *rest)
     )
     try:
-        again = commit_fragments(uri, write_fragments(data, uri), data.schema, mode="overwrite", once=("token", "x"))
+        again = commit_fragments(
+            uri, write_fragments(data, uri), data.schema, mode="overwrite", idempotency_key=("token", "x")
+        )
     finally:
         lance_core.verbs.write.commit_fragments.load_latest = stale
     assert again.deduplicated
@@ -216,7 +227,7 @@ def test_columns_and_the_rows_that_have_them_come_in_one_version(table, mode):
         mode=mode,
         slices=slices("b") if mode == "replace" else None,
         read_version=table.version,
-        once=("token", "x"),
+        idempotency_key=("token", "x"),
         transaction_properties={"run": "r"},
         add_columns=True,
         table_config={"k": "v"},
@@ -247,7 +258,7 @@ def test_columns_and_rows_beside_an_append_and_a_later_try(tmp_path, stable):
             wider.schema,
             read_version=1 if number == 1 else 3,
             add_columns=True,
-            write_try=WriteTry(token=("t", "x"), number=(number,), earlier=() if number == 1 else (3,)),
+            write_attempt=WriteAttempt(token=("t", "x"), number=(number,), earlier=() if number == 1 else (3,)),
         )
         found = lance.dataset(uri)
         assert result.version == found.version == number + 2
@@ -289,11 +300,11 @@ def test_columns_are_not_added_to_a_dataset_that_changed(table):
 def test_what_was_written_counts_for_nothing_where_an_earlier_commit_was_adopted(tmp_path):
     rows = pa.table({"a": [1, 2]})
     fragments = write_fragments(rows, tmp_path / "t")
-    done = commit_fragments(tmp_path / "t", fragments, rows.schema, once=("key", "1"))
+    done = commit_fragments(tmp_path / "t", fragments, rows.schema, idempotency_key=("key", "1"))
     result = WriteResult.of(done, fragments, 2, {"one": 2})
     assert (result.dataset, result.version, result.rows_added) == (done.dataset, 1, 2)
     assert (result.rows_written, result.files, result.slice_rows) == (2, 1, {"one": 2})
     assert result.bytes_written == fragments[0].num_bytes
-    again = commit_fragments(tmp_path / "t", fragments, rows.schema, once=("key", "1"), read_version=0)
+    again = commit_fragments(tmp_path / "t", fragments, rows.schema, idempotency_key=("key", "1"), read_version=0)
     adopted = WriteResult.of(again, fragments, 2, {"one": 2})
     assert (adopted.deduplicated, adopted.rows_written, adopted.files, adopted.slice_rows) == (True, 0, 0, {})

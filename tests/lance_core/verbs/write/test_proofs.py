@@ -7,10 +7,10 @@ import pyarrow as pa
 import pytest
 
 import lance_core
-from lance_core import WriteTry, commit_fragments, write_fragments
+from lance_core import WriteAttempt, commit_fragments, write_fragments
 from lance_core.errors import (
     CorruptFileError,
-    EarlierTryError,
+    EarlierAttemptError,
     IncompatibleConflictError,
     InvalidInputError,
     SupersededError,
@@ -19,7 +19,7 @@ from lance_core.errors import (
 from lance_core.table import idempotency
 from lance_core.table.idempotency import DAYS_KEY, PREFIX
 
-ONCE = ("job", "2024-01-02")
+IDEMPOTENCY_KEY = ("job", "2024-01-02")
 TOKEN = ("app.token", "x")
 NOTHING = timedelta(0)
 
@@ -93,15 +93,15 @@ CHANGES = [compacts, updates, sets_configuration, restores, restores_by_pylance,
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_key_lands_once_whatever_becomes_of_its_version(uri, change):
-    first = write(uri, rows(1, 2), once=ONCE)
+    first = write(uri, rows(1, 2), idempotency_key=IDEMPOTENCY_KEY)
     change(uri)
     add(uri, 50)
     clean(uri)
-    again = write(uri, rows(1, 2), once=ONCE)
+    again = write(uri, rows(1, 2), idempotency_key=IDEMPOTENCY_KEY)
     assert values(uri) == [1, 2, 50, 100]
     assert (first.deduplicated, again.deduplicated) == (False, True)
     assert (again.operation, again.rows_added, again.version) == ("Unknown", None, lance.dataset(uri).version)
-    other = write(uri, rows(3), once=("job", "2024-01-03"))
+    other = write(uri, rows(3), idempotency_key=("job", "2024-01-03"))
     assert not other.deduplicated
 
 
@@ -120,20 +120,20 @@ def test_a_batch_of_a_stream_lands_once_whatever_becomes_of_its_version(uri, cha
 
 
 def test_a_restored_table_does_not_get_the_rows_back_that_the_restore_took_out(uri):
-    write(uri, rows(1), stream_batch=("query", 0), once=ONCE)
+    write(uri, rows(1), stream_batch=("query", 0), idempotency_key=IDEMPOTENCY_KEY)
     lance_core.dataset(uri, 1).restore()
     clean(uri)
-    assert write(uri, rows(1), once=ONCE).deduplicated
+    assert write(uri, rows(1), idempotency_key=IDEMPOTENCY_KEY).deduplicated
     assert write(uri, rows(1), stream_batch=("query", 0)).deduplicated
     assert values(uri) == [100]
 
 
 def test_overwriting_keeps_what_is_known(uri):
-    write(uri, rows(1), once=ONCE, stream_batch=("query", 0), mode="overwrite")
+    write(uri, rows(1), idempotency_key=IDEMPOTENCY_KEY, stream_batch=("query", 0), mode="overwrite")
     lance.write_dataset(rows(5), uri, mode="overwrite")
     lance_core.write_dataset(rows(6), uri, mode="overwrite")
     clean(uri)
-    assert write(uri, rows(1), once=ONCE).deduplicated
+    assert write(uri, rows(1), idempotency_key=IDEMPOTENCY_KEY).deduplicated
     assert write(uri, rows(1), stream_batch=("query", 0), mode="overwrite").deduplicated
     assert values(uri) == [6]
 
@@ -141,7 +141,7 @@ def test_overwriting_keeps_what_is_known(uri):
 @pytest.mark.parametrize("library", [lance, lance_core])
 @pytest.mark.parametrize("what", ["branch", "shallow", "deep"])
 def test_branches_and_clones_know_what_their_rows_are(uri, tmp_path, library, what):
-    write(uri, rows(1), once=ONCE, stream_batch=("query", 0))
+    write(uri, rows(1), idempotency_key=IDEMPOTENCY_KEY, stream_batch=("query", 0))
     table, copy = library.dataset(uri), str(tmp_path / "copy")
     if what == "branch":
         copy = table.create_branch("b").uri
@@ -149,18 +149,18 @@ def test_branches_and_clones_know_what_their_rows_are(uri, tmp_path, library, wh
         table.shallow_clone(copy, table.version)
     else:
         lance_core.dataset(uri).deep_clone(copy, 2)
-    assert write(copy, rows(1), once=ONCE).deduplicated
+    assert write(copy, rows(1), idempotency_key=IDEMPOTENCY_KEY).deduplicated
     assert write(copy, rows(1), stream_batch=("query", 0)).deduplicated
     assert values(copy) == [1, 100]
 
 
 def test_a_promotion_brings_what_the_branch_knows(uri):
     branch = lance_core.dataset(uri).create_branch("b")
-    write(branch.uri, rows(1), once=ONCE, stream_batch=("query", 3))
+    write(branch.uri, rows(1), idempotency_key=IDEMPOTENCY_KEY, stream_batch=("query", 3))
     add(uri, 50)
     done = lance_core.dataset(uri).branches.promote("b")
     assert done.left_behind == ()
-    assert write(uri, rows(1), once=ONCE).deduplicated
+    assert write(uri, rows(1), idempotency_key=IDEMPOTENCY_KEY).deduplicated
     assert write(uri, rows(1), stream_batch=("query", 3)).deduplicated
     assert not write(uri, rows(2), stream_batch=("query", 4)).deduplicated
     assert values(uri) == [1, 2, 50, 100]
@@ -169,50 +169,52 @@ def test_a_promotion_brings_what_the_branch_knows(uri):
 
 def test_the_write_that_creates_a_table(tmp_path):
     uri = str(tmp_path / "t")
-    write(uri, rows(1), once=ONCE)
+    write(uri, rows(1), idempotency_key=IDEMPOTENCY_KEY)
     add(uri, 2)
     clean(uri)
-    again = commit_fragments(uri, write_fragments(rows(1), uri), rows(1).schema, read_version=0, once=ONCE)
+    again = commit_fragments(
+        uri, write_fragments(rows(1), uri), rows(1).schema, read_version=0, idempotency_key=IDEMPOTENCY_KEY
+    )
     assert (again.deduplicated, values(uri)) == (True, [1, 2])
 
 
 def test_what_was_looked_back_to_and_is_forgotten_is_undecided(uri, monkeypatch):
     monkeypatch.setitem(idempotency._MOST, "keys", 1)
-    write(uri, rows(1), once=ONCE)
-    write(uri, rows(2), once=("job", "2024-01-03"))
+    write(uri, rows(1), idempotency_key=IDEMPOTENCY_KEY)
+    write(uri, rows(2), idempotency_key=("job", "2024-01-03"))
     clean(uri)
     table = lance_core.dataset(uri)
     assert table.known_after("keys") == 2
     with pytest.raises(
         UndecidedWriteError, match=r"job='2024-01-02' has landed since version 1 .* version 2 was clean"
     ):
-        table.find_once(*ONCE, newer_than=1)
-    assert table.find_once(*ONCE, newer_than=2) is None
-    assert table.find_once("job", "2024-01-03", newer_than=1)[0] == 3
+        table.find_idempotent_commit(*IDEMPOTENCY_KEY, newer_than=1)
+    assert table.find_idempotent_commit(*IDEMPOTENCY_KEY, newer_than=2) is None
+    assert table.find_idempotent_commit("job", "2024-01-03", newer_than=1)[0] == 3
 
 
 def test_proofs_are_forgotten_with_age(uri, monkeypatch):
     lance_core.dataset(uri).update_config({DAYS_KEY: "2"})
     hour = idempotency._HOUR_NS
-    write(uri, rows(1), once=ONCE, stream_batch=("query", 0))
+    write(uri, rows(1), idempotency_key=IDEMPOTENCY_KEY, stream_batch=("query", 0))
     monkeypatch.setattr(idempotency, "_HOUR_NS", hour // 49)  # 49 times as many hours since the epoch
-    assert lance_core.dataset(uri).find_once(*ONCE)[0] == 3
-    write(uri, rows(2), once=("job", "2024-01-03"))
+    assert lance_core.dataset(uri).find_idempotent_commit(*IDEMPOTENCY_KEY)[0] == 3
+    write(uri, rows(2), idempotency_key=("job", "2024-01-03"))
     table = lance_core.dataset(uri)
     assert table.landed_batch("query") is None
     assert table.known_after("streams") == table.known_after("keys") == 3
-    assert table.find_once(*ONCE)[0] == 3, "its version is there"
+    assert table.find_idempotent_commit(*IDEMPOTENCY_KEY)[0] == 3, "its version is there"
     for value in ("", "0", "-1", "soon"):
         table.update_config({DAYS_KEY: value})
         with pytest.raises(InvalidInputError, match=r"idempotency.days must be a number of days, at least 1"):
-            write(uri, rows(3), once=("job", "x"))
+            write(uri, rows(3), idempotency_key=("job", "x"))
 
 
 def test_entries_that_cannot_be_read_decide_nothing(uri):
     for key in ("keys", "attempts", "since", "stream.query"):
         lance.dataset(uri).update_config({PREFIX + key: "what?"})
         with pytest.raises(CorruptFileError, match=rf"configuration '{PREFIX}{key}' cannot be read"):
-            write(uri, rows(1), once=ONCE, stream_batch=("query", 0))
+            write(uri, rows(1), idempotency_key=IDEMPOTENCY_KEY, stream_batch=("query", 0))
         lance.dataset(uri).update_config({PREFIX + key: None})
     assert values(uri) == [100]
 
@@ -222,28 +224,28 @@ def test_writers_beside_each_other_that_leave_proofs(uri):
     table = lance_core.dataset(uri)
     for number in range(3):
         key = ("job", str(number))
-        write(uri, rows(number), once=key, read_version=table.version, stream_batch=("query", number))
+        write(uri, rows(number), idempotency_key=key, read_version=table.version, stream_batch=("query", number))
     assert values(uri) == [0, 1, 2, 100]
 
 
 def test_a_plain_write_takes_no_note(uri):
     write(uri, rows(1))
     assert lance_core.dataset(uri).config() == {}
-    write(uri, rows(1), mode="overwrite", write_try=WriteTry(token=TOKEN))
+    write(uri, rows(1), mode="overwrite", write_attempt=WriteAttempt(token=TOKEN))
     assert lance_core.dataset(uri).config() == {}
 
 
 class TestAttempts:
     def attempt(self, number, *earlier, **options):
-        return WriteTry(token=TOKEN, number=(number,), earlier=earlier, **options)
+        return WriteAttempt(token=TOKEN, number=(number,), earlier=earlier, **options)
 
     def test_the_rows_of_an_attempt_whose_version_is_gone_are_taken_out(self, uri):
-        first = write(uri, rows(1, 2), write_try=self.attempt(0, note="run"))
+        first = write(uri, rows(1, 2), write_attempt=self.attempt(0, note="run"))
         add(uri, 50)
         clean(uri)
         (known,) = lance_core.dataset(uri).landed_attempts(TOKEN)
         assert (known.version, known.number, known.note, known.fragments) == (first.version, (0,), "run", (1, 2))
-        again = write(uri, rows(7), write_try=self.attempt(1, first.version))
+        again = write(uri, rows(7), write_attempt=self.attempt(1, first.version))
         assert (values(uri), again.replaced_versions) == ([7, 50, 100], (2,))
         assert [one.number for one in lance_core.dataset(uri).landed_attempts(TOKEN)] == [(1,)]
 
@@ -252,32 +254,34 @@ class TestAttempts:
     def test_rows_that_were_moved_are_found_by_their_ids_or_not_at_all(self, tmp_path, stable, move):
         uri = str(tmp_path / "t")
         lance.write_dataset(rows(100), uri, enable_stable_row_ids=stable)
-        first = write(uri, rows(1, 2), write_try=self.attempt(0))
+        first = write(uri, rows(1, 2), write_attempt=self.attempt(0))
         add(uri, 50)
         move(uri)
         clean(uri)
         if stable:
-            write(uri, rows(7), write_try=self.attempt(1, first.version))
+            write(uri, rows(7), write_attempt=self.attempt(1, first.version))
             assert values(uri) == [7, 50, 100]
             return
-        with pytest.raises(EarlierTryError, match="version 2 was cleaned up, and they are not where it put them"):
-            write(uri, rows(7), write_try=self.attempt(1, first.version))
+        with pytest.raises(EarlierAttemptError, match="version 2 was cleaned up, and they are not where it put them"):
+            write(uri, rows(7), write_attempt=self.attempt(1, first.version))
         assert values(uri) == [1, 2, 50, 100]
 
     def test_a_later_attempt_is_known_when_its_version_is_gone(self, uri):
-        write(uri, rows(1), write_try=self.attempt(1))
+        write(uri, rows(1), write_attempt=self.attempt(1))
         add(uri, 50)
         clean(uri)
         with pytest.raises(SupersededError, match="later attempt"):
-            write(uri, rows(2), write_try=self.attempt(0))
+            write(uri, rows(2), write_attempt=self.attempt(0))
         assert values(uri) == [1, 50, 100]
 
     def test_an_attempt_that_made_the_table_meanwhile_and_whose_version_is_gone(self, tmp_path):
         uri = str(tmp_path / "t")
-        write(uri, rows(1), write_try=self.attempt(0))
+        write(uri, rows(1), write_attempt=self.attempt(0))
         add(uri, 50)
         clean(uri)
-        commit_fragments(uri, write_fragments(rows(2), uri), rows(2).schema, read_version=0, write_try=self.attempt(1))
+        commit_fragments(
+            uri, write_fragments(rows(2), uri), rows(2).schema, read_version=0, write_attempt=self.attempt(1)
+        )
         assert values(uri) == [2, 50]
 
     def test_attempts_before_the_table_took_note_are_not_guessed(self, tmp_path):
@@ -287,5 +291,5 @@ class TestAttempts:
         add(uri, 50)
         clean(uri)
         with pytest.raises(IncompatibleConflictError, match="version 1 was cleaned up"):
-            commit_fragments(uri, add_to, rows(2).schema, read_version=0, write_try=self.attempt(1))
+            commit_fragments(uri, add_to, rows(2).schema, read_version=0, write_attempt=self.attempt(1))
         assert values(uri) == [1, 50]

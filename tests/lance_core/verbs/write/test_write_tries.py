@@ -7,11 +7,11 @@ import pyarrow as pa
 import pytest
 
 import lance_core
-from lance_core import Equals, Slice, Slices, WriteTry, commit_fragments, write_fragments
+from lance_core import Equals, Slice, Slices, WriteAttempt, commit_fragments, write_fragments
 from lance_core.errors import (
     DatasetExistsError,
-    EarlierTryError,
-    EarlierTryLandedError,
+    EarlierAttemptError,
+    EarlierAttemptLandedError,
     InvalidInputError,
     RetryableConflictError,
     SupersededError,
@@ -28,10 +28,10 @@ def rows(*values, part="a"):
 
 def attempt(number, *earlier, token=TOKEN, **options):
     number = number if isinstance(number, tuple) else (number,)
-    return WriteTry(token=token, number=number, earlier=earlier, **options)
+    return WriteAttempt(token=token, number=number, earlier=earlier, **options)
 
 
-def write(uri, data, write_try, *, mode="append", base=None, **options):
+def write(uri, data, write_attempt, *, mode="append", base=None, **options):
     """Write a frame as one attempt; `base` is the version that the writer has seen."""
     existing = None if base is None else base
     schema = existing.lance_schema_bytes if existing is not None and mode != "overwrite" else None
@@ -42,7 +42,7 @@ def write(uri, data, write_try, *, mode="append", base=None, **options):
         data.schema,
         mode=mode,
         read_version=0 if base is None else base.version,
-        write_try=write_try,
+        write_attempt=write_attempt,
         **options,
     )
 
@@ -269,7 +269,7 @@ class TestBetween:
             table.insert(rows(200 + value))
         data = pa.concat_tables([rows(*range(20)), rows(*range(20, 40))])
         fragments = write_fragments(data, table.uri, dataset_schema=table.lance_schema_bytes, max_rows_per_file=7)
-        first = commit_fragments(table.uri, fragments, data.schema, write_try=attempt(0))
+        first = commit_fragments(table.uri, fragments, data.schema, write_attempt=attempt(0))
         table.checkout_latest()
         table.delete("v % 3 = 0 and v < 50")
         lance.dataset(table.uri).optimize.compact_files(target_rows_per_fragment=10)
@@ -303,7 +303,7 @@ class TestLost:
         first = write(table.uri, rows(1, 2, 3), attempt(0), base=table)
         lose(table.uri)
         with pytest.raises(
-            EarlierTryError, match=r"rows in version 2, .* version 3 changed 1 of its rows.*'append'.*'adopt'"
+            EarlierAttemptError, match=r"rows in version 2, .* version 3 changed 1 of its rows.*'append'.*'adopt'"
         ):
             write(table.uri, rows(7), attempt(1, first.version), base=latest(table))
         assert values(table.uri) == [1, 3, 20, 100, 101]
@@ -312,14 +312,14 @@ class TestLost:
     def test_adopt_keeps_the_earlier_commit(self, table):
         first = write(table.uri, rows(1, 2, 3), attempt(0), base=table)
         lose(table.uri)
-        kept = write(table.uri, rows(7), attempt(1, first.version, on_earlier_try="adopt"), base=latest(table))
+        kept = write(table.uri, rows(7), attempt(1, first.version, on_earlier_attempt="adopt"), base=latest(table))
         assert (kept.deduplicated, kept.version, kept.replaced_versions) == (True, first.version, ())
         assert latest(table).version == 3
 
     def test_append_adds(self, table):
         first = write(table.uri, rows(1, 2, 3), attempt(0), base=table)
         lose(table.uri)
-        write(table.uri, rows(7), attempt(1, first.version, on_earlier_try="append"), base=latest(table))
+        write(table.uri, rows(7), attempt(1, first.version, on_earlier_attempt="append"), base=latest(table))
         assert values(table.uri) == [1, 3, 7, 20, 100, 101]
 
     def test_row_ids_find_changed_rows(self, tmp_path):
@@ -333,7 +333,7 @@ class TestLost:
     @pytest.mark.parametrize("policy", ["adopt", "append"])
     def test_what_can_be_told_is_replaced_whatever_the_policy(self, table, policy):
         first = write(table.uri, rows(1, 2, 3), attempt(0), base=table)
-        write(table.uri, rows(7), attempt(1, first.version, on_earlier_try=policy), base=latest(table))
+        write(table.uri, rows(7), attempt(1, first.version, on_earlier_attempt=policy), base=latest(table))
         assert values(table.uri) == [7, 100, 101]
 
     def test_versions_between_that_were_cleaned_up(self, table):
@@ -342,7 +342,7 @@ class TestLost:
         latest(table).tags.create("keep", first.version)
         compact(latest(table))
         latest(table).cleanup_old_versions(older_than=timedelta(0), error_if_tagged_old_versions=False)
-        with pytest.raises(EarlierTryError, match="version 3 was cleaned up"):
+        with pytest.raises(EarlierAttemptError, match="version 3 was cleaned up"):
             write(table.uri, rows(7), attempt(1, first.version), base=latest(table))
 
     def test_a_try_that_was_cleaned_up_after_a_later_one_took_its_place(self, table):
@@ -364,7 +364,7 @@ class TestLost:
         first = write(table.uri, rows(1, 2, 3), attempt(0), base=table)
         latest(table).optimize.compact_files()
         latest(table).cleanup_old_versions(older_than=timedelta(0))
-        with pytest.raises(EarlierTryError, match=f"version {first.version} was cleaned up"):
+        with pytest.raises(EarlierAttemptError, match=f"version {first.version} was cleaned up"):
             write(table.uri, rows(7), attempt(1, first.version), base=latest(table))
         assert values(table.uri) == [1, 2, 3, 100, 101]
 
@@ -381,15 +381,15 @@ def test_transactions_are_found_by_a_property(table):
     assert latest(table).find_transactions(*TOKEN)[1] == [3, 2, 1]
 
 
-@pytest.mark.parametrize("wrong", [{"on_earlier_try": "x"}, {"number": ()}, {"number": (-1,)}, {"number": ("1",)}])
+@pytest.mark.parametrize("wrong", [{"on_earlier_attempt": "x"}, {"number": ()}, {"number": (-1,)}, {"number": ("1",)}])
 def test_a_try_says_what_can_be_used(wrong):
     with pytest.raises(InvalidInputError):
-        WriteTry(token=TOKEN, **wrong)
+        WriteAttempt(token=TOKEN, **wrong)
 
 
 def test_once_and_tries_are_two_things(table):
-    with pytest.raises(InvalidInputError, match="once"):
-        commit_fragments(table.uri, [], table.schema, once=TOKEN, write_try=attempt(0))
+    with pytest.raises(InvalidInputError, match="idempotency_key"):
+        commit_fragments(table.uri, [], table.schema, idempotency_key=TOKEN, write_attempt=attempt(0))
 
 
 class TestOverruling:
@@ -437,9 +437,9 @@ class TestOverruling:
 class TestMerge:
     """Merging on top of an earlier attempt is the caller's to decide; a later attempt stops it."""
 
-    def merge(self, dataset, write_try, *values):
+    def merge(self, dataset, write_attempt, *values):
         builder = dataset.merge_insert("v").when_matched_update_all().when_not_matched_insert_all()
-        return builder.write_try(write_try).execute(rows(*values, part="new"))
+        return builder.write_attempt(write_attempt).execute(rows(*values, part="new"))
 
     def test_a_later_try_that_landed_meanwhile_stops_it(self, table):
         base = latest(table)
@@ -451,7 +451,7 @@ class TestMerge:
     def test_an_earlier_try_that_landed_meanwhile_is_named(self, table):
         base = latest(table)
         self.merge(latest(table), attempt(0), 100, 7)
-        with pytest.raises(EarlierTryLandedError) as raised:
+        with pytest.raises(EarlierAttemptLandedError) as raised:
             self.merge(base, attempt(1), 100, 8)
         assert raised.value.version == 2
         self.merge(base, attempt(1, 2), 100, 8)
@@ -488,10 +488,10 @@ def test_a_commit_of_fragments_that_carries_once_lands_once(table):
     base, token = latest(table), ("app.batch", "7")
     fragments = write_fragments(rows(1), table.uri, dataset_schema=base.lance_schema_bytes)
     operation = lance_core.LanceOperation.Append(fragments)
-    first = base.commit_once(lance_core.Transaction(base.version, operation), once=token)
-    again = base.commit_once(lance_core.Transaction(base.version, operation), once=token)
+    first = base.commit_once(lance_core.Transaction(base.version, operation), idempotency_key=token)
+    again = base.commit_once(lance_core.Transaction(base.version, operation), idempotency_key=token)
     assert (first.version, again.version) == (2, 2)
     newer = lance_core.write_dataset(rows(2), table.uri, mode="append")
-    late = newer.commit_once(lance_core.Transaction(newer.version, operation), once=token, checked_through=1)
+    late = newer.commit_once(lance_core.Transaction(newer.version, operation), idempotency_key=token, checked_through=1)
     assert late.version == 2
     assert values(table.uri) == [1, 2, 100, 101]
