@@ -5,7 +5,6 @@ The files are ours, with every encoding that can be asked for, and pylance's. Th
 
 import functools
 import random
-import resource
 import tempfile
 import time
 from pathlib import Path
@@ -22,6 +21,7 @@ from lance_core.store.memory import MemoryStore
 from lance_core.table.fragment import DataFile, Fragment, FragmentList
 from lance_core.table.manifest.manifest import Manifest
 from tests.lance_core.file.damage import damaged, misdescribed
+from tests.memory import forget_peak, peak_mb
 
 VERSIONS = ["0.1", "2.0", "2.1", "2.2"]
 INPUTS = 40_000
@@ -147,12 +147,9 @@ def check(name, data, work):
         assert seconds < SECONDS, f"{name} took {seconds} s"
 
 
-def peak_mb():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-
-
 def run(version, numbers):
     files = good_files(version)
+    forget_peak()
     before = peak_mb()
     for number in numbers:
         rng = random.Random(f"{version}, {number}")
