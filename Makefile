@@ -166,12 +166,17 @@ mutants: setup ## Change the code here and there, and see which changes no test 
 test-all: test test-slow test-ui test-heavy test-ceph test-lowest ## Run all of these, one after the other
 
 .PHONY: check
-check: setup ## Lint, type-check, check the layers and the generated code
+check: setup ## Lint, type-check, check the layers, the generated code and the lengths of ways
 	$(RUN)/ruff check
 	$(RUN)/ruff format --check
 	$(RUN)/mypy
 	$(RUN)/lint-imports
 	$(RUN)/python protos/generate.py --check
+	$(RUN)/python -m tests.ways --check --no-spark
+
+.PHONY: ways
+ways: java setup ## Trace real calls, and print the files that they cross (WAYS)
+	$(RUN)/python -m tests.ways $(WAYS)
 
 .PHONY: docs
 docs: setup ## Build the documentation into .site, without the network
