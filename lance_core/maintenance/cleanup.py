@@ -184,14 +184,14 @@ class _Pace:
     _next: float = 0.0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def wait(self) -> None:
-        """Wait until the next deletion is allowed."""
+    def wait(self, deletions: int) -> None:
+        """Wait until so many deletions are allowed."""
         if self.per_second is None:
             return
         with self._lock:
             now = time.monotonic()
             turn = max(now, self._next)
-            self._next = turn + 1 / self.per_second
+            self._next = turn + deletions / self.per_second
         time.sleep(max(0.0, turn - now))
 
 
@@ -207,33 +207,32 @@ class _Remover:
     done: int = 0
 
     def remove(self, files: Sequence[Candidate], workers: int) -> list[Candidate]:
-        """Delete files; returns those that are gone."""
-        if workers <= 1:
-            outcomes: Iterable[bool] = map(self._remove, files)
-            return self._counted(files, outcomes)
+        """Delete files; returns those that are deleted."""
+        size = min(self.store.keys_per_delete, self.pace.per_second or self.store.keys_per_delete)
+        groups = [files[first : first + size] for first in range(0, len(files), size)]
+        if workers <= 1 or len(groups) <= 1:
+            return self._counted(groups, map(self._remove, groups))
         with ThreadPool(workers) as pool:
-            return self._counted(files, pool.map(self._remove, files))
+            return self._counted(groups, pool.map(self._remove, groups))
 
-    def _counted(self, files: Sequence[Candidate], outcomes: Iterable[bool]) -> list[Candidate]:
+    def _counted(
+        self, groups: Sequence[Sequence[Candidate]], outcomes: Iterable[Mapping[str, StoreError]]
+    ) -> list[Candidate]:
         removed = []
-        for file, is_gone in zip(files, outcomes, strict=True):
-            self.done += 1
-            if is_gone:
-                removed.append(file)
-            else:
-                self.failed += 1
+        for group, errors in zip(groups, outcomes, strict=True):
+            self.done += len(group)
+            self.failed += len(errors)
+            removed += [file for file in group if file.path not in errors]
             if self.progress is not None:
                 self.progress(self.done, self.total)
         return removed
 
-    def _remove(self, file: Candidate) -> bool:
-        self.pace.wait()
-        try:
-            self.store.delete(file.path)
-        except StoreError as error:
-            _logger.warning("%s/%s could not be removed: %s", self.store.root, file.path, error)
-            return False
-        return True
+    def _remove(self, group: Sequence[Candidate]) -> Mapping[str, StoreError]:
+        self.pace.wait(len(group))
+        errors = self.store.delete_many([file.path for file in group])
+        for path, error in errors.items():
+            _logger.warning("%s/%s could not be removed: %s", self.store.root, path, error)
+        return errors
 
 
 def _stats(files: Iterable[Candidate], failed: int) -> CleanupStats:

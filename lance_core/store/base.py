@@ -8,7 +8,7 @@ A store is rooted at a dataset root or at a base path. Keys are relative to it, 
     put                atomic replacement: a reader sees the old object or the new one
     put_if_absent      atomic creation: of many racing callers, one wins
     open_writer        a stream; nothing is visible under the key before `close`
-    delete, copy, remove_link
+    delete, delete_many, copy, remove_link
 
 Errors are those of `lance_core.errors`: ObjectNotFoundError for a missing key, AlreadyExistsError for a lost creation,
 OutcomeUnknownError where a write may or may not have happened, StoreError for everything else that a storage does.
@@ -24,7 +24,7 @@ from typing import Any, Protocol, Self, TypeAlias, runtime_checkable
 import numpy as np
 import pyarrow as pa
 
-from lance_core.errors import InvalidInputError
+from lance_core.errors import InvalidInputError, StoreError
 from lance_core.store.options import StorageOptions
 
 __all__ = [
@@ -35,9 +35,11 @@ __all__ = [
     "ObjectStore",
     "ObjectWriter",
     "ReadableBuffer",
+    "SingleDeletes",
     "bytes_view",
     "check_key",
     "check_prefix",
+    "delete_each",
 ]
 
 ByteRange: TypeAlias = tuple[int, int]
@@ -237,9 +239,36 @@ class ObjectStore(Protocol):
         """Remove an object; a missing one is fine."""
         ...
 
+    @property
+    def keys_per_delete(self) -> int:
+        """The most keys that `delete_many` removes by one request; 1 where each key is a request of its own."""
+        ...
+
+    def delete_many(self, keys: Sequence[str]) -> dict[str, StoreError]:
+        """Remove objects, of which some may be missing.
+
+        Returns:
+            The errors of the objects that could not be removed, by key; the others are removed.
+        """
+        ...
+
     def copy(self, source_key: str, target_key: str) -> None:
         """Copy an object within the store, replacing the target."""
         ...
+
+
+class SingleDeletes:
+    """`delete_many` for stores that remove one object at a time."""
+
+    keys_per_delete: int = 1
+
+    def delete(self, key: str) -> None:
+        """Remove an object."""
+        raise NotImplementedError
+
+    def delete_many(self, keys: Sequence[str]) -> dict[str, StoreError]:
+        """Remove objects one after the other; returns the errors by key."""
+        return delete_each(self.delete, keys)
 
 
 class LinklessStore:
@@ -263,6 +292,17 @@ class LinklessStore:
         """Return False: there are no links."""
         del folder
         return False
+
+
+def delete_each(delete: Callable[[str], None], keys: Sequence[str]) -> dict[str, StoreError]:
+    """Remove objects one after the other, by the function for one; returns the errors by key."""
+    errors = {}
+    for key in keys:
+        try:
+            delete(key)
+        except StoreError as error:
+            errors[key] = error
+    return errors
 
 
 def bytes_view(data: ReadableBuffer) -> memoryview:

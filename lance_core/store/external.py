@@ -42,6 +42,7 @@ from lance_core.store.base import (
     ObjectWriter,
     ReadableBuffer,
     bytes_view,
+    delete_each,
 )
 from lance_core.store.local import LocalStore
 from lance_core.store.options import StorageOptions
@@ -244,6 +245,17 @@ class ExternallyCommittedStore:
         if version is not None and self._has_reached(version + 1):
             self._index.remove(version)
         self._store.delete(key)
+
+    @property
+    def keys_per_delete(self) -> int:
+        """The most keys that one request removes."""
+        return self._store.keys_per_delete
+
+    def delete_many(self, keys: Sequence[str]) -> dict[str, StoreError]:
+        """Remove objects, manifests with their rows one after the other; returns the errors by key."""
+        others = [key for key in keys if _version_of(key) is None]
+        manifests = [key for key in keys if _version_of(key) is not None]
+        return self._store.delete_many(others) | delete_each(self.delete, manifests)
 
     def copy(self, source_key: str, target_key: str) -> None:
         """Copy an object."""

@@ -21,6 +21,7 @@ from lance_core.store.base import (
     ObjectMeta,
     ObjectWriter,
     ReadableBuffer,
+    SingleDeletes,
     bytes_view,
     check_key,
     check_prefix,
@@ -36,7 +37,7 @@ _MAX_GAP_BYTES = 512 << 10
 _MAX_MERGED_BYTES = 16 << 20
 
 
-class FsspecStore(LinklessStore):
+class FsspecStore(SingleDeletes, LinklessStore):
     """Objects below a prefix of an fsspec filesystem.
 
     Args:

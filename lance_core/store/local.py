@@ -30,6 +30,7 @@ from lance_core.store.base import (
     BytesLike,
     ObjectMeta,
     ReadableBuffer,
+    SingleDeletes,
     check_key,
     check_prefix,
 )
@@ -50,7 +51,7 @@ _AT_FDCWD = -100
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV})
 
 
-class LocalStore:
+class LocalStore(SingleDeletes):
     """Files below a directory, which is created by the first write.
 
     Args:

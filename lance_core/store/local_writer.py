@@ -47,6 +47,10 @@ class LocalWriter(ObjectWriter):
                 self._fd = os.open(self.staging, flags, 0o666)
         except OSError as error:
             raise store_error(path, error) from error
+        except BaseException:  # an interruption comes when the system has opened it, and before its number is kept
+            with contextlib.suppress(OSError):
+                os.unlink(self.staging)
+            raise
 
     def write(self, data: ReadableBuffer) -> None:
         """Append bytes, straight from the caller's memory."""

@@ -22,6 +22,7 @@ from lance_core.store.base import (
     ObjectMeta,
     ObjectWriter,
     ReadableBuffer,
+    SingleDeletes,
     bytes_view,
     check_key,
     check_prefix,
@@ -37,7 +38,7 @@ _stores: weakref.WeakSet[MemoryStore] = weakref.WeakSet()
 _lock = threading.Lock()
 
 
-class MemoryStore(LinklessStore):
+class MemoryStore(SingleDeletes, LinklessStore):
     """Objects whose full name starts with a root.
 
     Args:

@@ -36,6 +36,7 @@ from lance_core.store.base import (
     bytes_view,
     check_key,
     check_prefix,
+    delete_each,
 )
 from lance_core.store.coalesce import MergedRange, merge_ranges, split_merged
 from lance_core.store.counters import count_read
@@ -68,6 +69,7 @@ class S3Store(LinklessStore):
 
     is_local: Final = False
     put_is_a_request: Final = True
+    keys_per_delete: Final = 1_000  # what DeleteObjects takes
 
     def __init__(self, root: str, options: StorageOptions | None = None) -> None:
         self._root = root
@@ -180,6 +182,23 @@ class S3Store(LinklessStore):
     def delete(self, key: str) -> None:
         """Remove an object; a missing one is fine."""
         self._call("delete_object", Key=self._name(key))
+
+    def delete_many(self, keys: Sequence[str]) -> dict[str, StoreError]:
+        """Remove objects, 1,000 by one request; one by one where the server does not offer that.
+
+        Keys that the server could not remove for a reason that may pass are sent again.
+        """
+        errors: dict[str, StoreError] = {}
+        for first in range(0, len(keys), self.keys_per_delete):
+            by_name = {self._name(key): key for key in keys[first : first + self.keys_per_delete]}
+            try:
+                failed = self._client.run(self._client.delete_objects, self._bucket, list(by_name))
+            except UnsupportedError:
+                return errors | delete_each(self.delete, keys[first:])
+            except StoreError as error:
+                failed = dict.fromkeys(by_name, error)
+            errors |= {by_name[name]: error for name, error in failed.items()}
+        return errors
 
     def copy(self, source_key: str, target_key: str) -> None:
         """Copy an object on the server; one of more than 5 GiB in parts, as one request does not reach further."""

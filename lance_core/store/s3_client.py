@@ -22,7 +22,7 @@ import asyncio
 import os
 import random
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
@@ -50,6 +50,9 @@ _LOOKUPS_AT_A_TIME = 4
 
 _NOTHING_WRITTEN = frozenset({409, 429, 503})
 _MAYBE_WRITTEN = frozenset({408, 500, 502, 504})
+_PASSING_CODES = frozenset({"InternalError", "ServiceUnavailable", "SlowDown", "RequestTimeout", "OperationAborted"})
+_NOT_OFFERED = frozenset({405, 501})
+_NOT_OFFERED_CODES = frozenset({"MissingContentMD5", "NotImplemented", "MethodNotAllowed"})
 
 _clients: dict[tuple[int, StorageOptions], S3Client] = {}
 _lock = threading.Lock()
@@ -157,6 +160,8 @@ class S3Client:
                         f"s3://{parameters['Bucket']}: there is no such bucket at the endpoint {self._shown_endpoint}; "
                         "create it, or correct its name or the storage option aws_endpoint"
                     ) from None
+                if method == "delete_objects" and (status in _NOT_OFFERED or code in _NOT_OFFERED_CODES):
+                    raise UnsupportedError(f"{place}: the storage does not offer DeleteObjects ({code})") from None
                 if status == 404:
                     raise ObjectNotFoundError(f"{place}: no such object ({code})") from None
                 if status == 412:
@@ -167,8 +172,36 @@ class S3Client:
                     answered = status and code not in _UNREACHABLE
                     failed = place if answered else f"{place} at the endpoint {self._shown_endpoint}"
                     raise _final(failed, method, status, code, unknown=writes and unanswered) from None
-            longest = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**attempt)
-            await asyncio.sleep(random.uniform(longest / 2, longest))  # noqa: S311 - no secret
+            await _pause(attempt)
+        raise AssertionError("the last attempt returns or raises")
+
+    async def delete_objects(self, bucket: str, names: Sequence[str]) -> dict[str, StoreError]:
+        """Remove objects by one request; those that failed in a way that may pass are sent again.
+
+        Args:
+            bucket: The bucket.
+            names: Full names of at most 1,000 objects.
+
+        Returns:
+            The errors of the objects that could not be removed, by name.
+
+        Raises:
+            UnsupportedError: The server does not offer DeleteObjects.
+            StoreError: The storage rejected the whole request.
+        """
+        errors: dict[str, StoreError] = {}
+        left = list(names)
+        for attempt in range(self._attempts):
+            keys = {"Objects": [{"Key": name} for name in left], "Quiet": True}
+            answer = await self.request("delete_objects", Bucket=bucket, Delete=keys)
+            failed = {found["Key"]: str(found.get("Code", "")) for found in answer.get("Errors", [])}
+            passing = attempt + 1 < self._attempts
+            left = [name for name, code in failed.items() if passing and code in _PASSING_CODES]
+            for name in failed.keys() - set(left):
+                errors[name] = _not_removed(f"s3://{bucket}/{name}", failed[name])
+            if not left:
+                return errors
+            await _pause(attempt)
         raise AssertionError("the last attempt returns or raises")
 
     async def _once(self, method: str, parameters: dict[str, Any]) -> Any:
@@ -179,6 +212,11 @@ class S3Client:
             # Read here, so that a body that breaks off is asked for again.
             response["Body"] = await response["Body"].read()
         return response
+
+
+async def _pause(attempt: int) -> None:
+    longest = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**attempt)
+    await asyncio.sleep(random.uniform(longest / 2, longest))  # noqa: S311 - no secret
 
 
 def _attempts(s3_options: dict[str, str]) -> int:
@@ -253,6 +291,11 @@ def _final(place: str, method: str, status: int, code: str, *, unknown: bool) ->
     remedy = _REMEDIES.get(code) or (_DENIED if status in (401, 403) else None)
     text = f"{place}: {told}" + ("" if remedy is None else f": {remedy}")
     return OutcomeUnknownError(f"{text}; it may have taken effect") if unknown else StoreError(text)
+
+
+def _not_removed(place: str, code: str) -> StoreError:
+    remedy = f": {_DENIED}" if code == "AccessDenied" else ""
+    return StoreError(f"{place}: the storage did not remove it ({code}){remedy}")
 
 
 def _environment() -> dict[str, str]:

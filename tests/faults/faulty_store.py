@@ -3,6 +3,7 @@
 from enum import Enum
 
 from lance_core.errors import OutcomeUnknownError, StoreError
+from lance_core.store.base import delete_each
 
 _CALLS = (
     *("get", "get_range", "get_tail", "get_ranges", "read", "head", "list", "list_owned"),
@@ -45,6 +46,13 @@ class FaultyStore:
     @property
     def put_is_a_request(self):
         return self._store.put_is_a_request
+
+    @property
+    def keys_per_delete(self):
+        return 1
+
+    def delete_many(self, keys):
+        return delete_each(self.delete, keys)
 
     def prepare_commits(self):
         self._store.prepare_commits()

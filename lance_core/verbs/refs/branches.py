@@ -258,8 +258,8 @@ class Branches:
             _check_deletable(self._place.store_of(branch))
         delete_durably(root, branch_ref_key(branch))
         if not root.remove_link(branch_root(branch)):
-            for key in _own_files(root, branch, others):
-                root.delete(key)
+            for error in root.delete_many(list(_own_files(root, branch, others))).values():
+                raise error
             root.remove_empty_folders(branch_root(branch))
         if index is not None:
             index.clear()

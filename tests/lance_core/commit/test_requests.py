@@ -1,5 +1,8 @@
 """What commits ask of S3, and that pylance does without the transaction files that are not written there."""
 
+import time
+from datetime import timedelta
+
 import lance
 import lance.commit
 import pyarrow as pa
@@ -33,7 +36,9 @@ def requests(monkeypatch):
     made = []
 
     async def request_once(self, method, parameters):
-        made.append(f"{method} {parameters.get('Key', parameters.get('Prefix')).split('/')[1]}")
+        deleted = parameters.get("Delete", {}).get("Objects", [])
+        keys = [found["Key"] for found in deleted] or [parameters.get("Key", parameters.get("Prefix"))]
+        made.append(" ".join([method, *dict.fromkeys(key.split("/")[1] for key in keys)]))
         return await real(self, method, parameters)
 
     monkeypatch.setattr(S3Client, "_once", request_once)
@@ -246,3 +251,30 @@ def test_a_partition_of_many_is_replaced_and_read_with_few_requests(place, reque
     dataset = lance_core.dataset(uri, storage_options=options)
     assert dataset.to_table(filter="a = 110").num_rows == 1
     assert len(requests()) <= 2 + 1 + 1 + 3  # the table, its zone map, a file, and those that it does not cover
+
+
+def test_a_cleanup_removes_the_files_of_all_versions_by_one_request(place, requests):
+    uri, options = place
+    for number in range(30):
+        lance_core.write_dataset(rows(number), uri, mode="overwrite", storage_options=options)
+    dataset = lance_core.dataset(uri, storage_options=options)
+    requests()
+    stats = dataset.cleanup_old_versions(timedelta(0), delete_unverified=True)
+    assert (stats.old_versions, stats.data_files_removed, stats.failed_deletes) == (30, 31, 0)
+    removed = [found for found in requests() if found.startswith("delete")]
+    assert removed == ["delete_objects data", "delete_objects _versions"]
+    assert dataset.to_table() == rows(29)
+
+
+def test_a_cleanup_with_a_rate_removes_no_more_at_a_time(place, requests):
+    uri, options = place
+    for number in range(6):
+        lance_core.write_dataset(rows(number), uri, mode="overwrite", storage_options=options)
+    dataset = lance_core.dataset(uri, storage_options=options)
+    requests()
+    began = time.monotonic()
+    dataset.cleanup_old_versions(timedelta(0), delete_unverified=True, delete_rate_limit=4)
+    assert time.monotonic() - began >= 2  # 7 data files and 6 versions, the first four at once
+    assert [found for found in requests() if found.startswith("delete")] == [
+        *["delete_objects data"] * 2, *["delete_objects _versions"] * 2
+    ]  # fmt: skip

@@ -118,3 +118,16 @@ def test_a_sync_that_fails_on_the_way_fails_the_file(tmp_path, monkeypatch):
         writer.close()
     writer.abort()
     assert list(store.list("")) == []
+
+
+def test_an_interruption_while_the_system_opens_a_file_leaves_none(tmp_path, monkeypatch):
+    real = os.open
+
+    def interrupted(*args):
+        real(*args)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "open", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        LocalStore(str(tmp_path)).open_writer("a")
+    assert list(tmp_path.iterdir()) == []

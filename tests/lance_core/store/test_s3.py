@@ -1,13 +1,16 @@
 import multiprocessing
 import os
 import pickle
+from types import SimpleNamespace
 
 import pytest
+from botocore.exceptions import ClientError
 
 from lance_core.errors import InvalidInputError, StoreError
 from lance_core.store import open_store
 from lance_core.store import s3 as s3_module
-from lance_core.store.s3_client import s3_client
+from lance_core.store import s3_client as s3_client_module
+from lance_core.store.s3_client import S3Client, s3_client
 from tests.lance_core.store.conformance import StoreConformance
 
 
@@ -37,6 +40,97 @@ def test_one_verb_is_one_request(s3, root, monkeypatch):
     store.get_ranges("a", [(0, 2), (4, 6), (8, 10)])
     list(store.list("", limit=5))
     assert made == ["put_object", "get_object", "get_object", "get_object", "list_objects_v2"]
+
+
+@pytest.fixture
+def requests(monkeypatch):
+    """The requests that are made, as method and parameters; `requests.answer(method, function)` puts in an answer."""
+    made, answers = [], {}
+    request_once = S3Client._once
+
+    async def recorded(self, method, parameters):
+        made.append((method, parameters))
+        answer = answers.get(method)
+        return await request_once(self, method, parameters) if answer is None else answer(parameters)
+
+    monkeypatch.setattr(S3Client, "_once", recorded)
+    made_requests = SimpleNamespace(made=made, answer=answers.__setitem__)
+    monkeypatch.setattr(s3_client_module, "_FIRST_PAUSE_S", 0.0)
+    return made_requests
+
+
+def keys_of(parameters):
+    return [found["Key"].rpartition("/")[2] for found in parameters["Delete"]["Objects"]]
+
+
+def test_a_thousand_objects_are_removed_by_one_request(s3, root, requests):
+    store = open_store(root, s3.storage_options)
+    for key in ("a", "b", "c/d"):
+        store.put(key, b"x")
+    requests.made.clear()
+    keys = ["a", *(f"missing{number}" for number in range(2_000)), "c/d"]
+    assert store.delete_many(keys) == {}
+    assert [(method, len(found["Delete"]["Objects"])) for method, found in requests.made] == [
+        ("delete_objects", 1_000), ("delete_objects", 1_000), ("delete_objects", 2)
+    ]  # fmt: skip
+    assert [found.key for found in store.list("")] == ["b"]
+    assert store.delete_many([]) == {}
+
+
+def test_keys_that_could_not_be_removed_are_sent_again_or_reported(s3, root, requests):
+    store = open_store(root, s3.storage_options)
+
+    def answer(parameters):
+        failing = {"slow": "SlowDown", "denied": "AccessDenied", "broken": "InternalError"}
+        if len(requests.made) > 2:
+            del failing["slow"]
+        objects = parameters["Delete"]["Objects"]
+        return {
+            "Errors": [
+                {"Key": found["Key"], "Code": failing[name], "Message": "no"}
+                for found, name in zip(objects, keys_of(parameters), strict=True)
+                if name in failing
+            ]
+        }
+
+    requests.answer("delete_objects", answer)
+    errors = store.delete_many(["a", "slow", "denied", "broken"])
+    assert sorted(errors) == ["broken", "denied"]
+    assert "AccessDenied" in str(errors["denied"])
+    assert "grant these credentials the permission" in str(errors["denied"])
+    assert "InternalError" in str(errors["broken"])
+    sent = [sorted(keys_of(parameters)) for _, parameters in requests.made]
+    assert sent[:3] == [["a", "broken", "denied", "slow"], ["broken", "slow"], ["broken", "slow"]]
+    assert sent[3:] == [["broken"]] * (len(sent) - 3)
+    assert len(sent) == 6
+
+
+@pytest.mark.parametrize(("status", "code"), [(501, "NotImplemented"), (405, ""), (400, "MissingContentMD5")])
+def test_a_server_without_that_request_is_asked_to_remove_each(s3, root, requests, status, code):
+    store = open_store(root, s3.storage_options)
+    store.put("a", b"x")
+
+    def rejected(_):
+        answer = {"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}
+        raise ClientError(answer, "DeleteObjects")
+
+    requests.answer("delete_objects", rejected)
+    requests.made.clear()
+    assert store.delete_many(["a", "b"]) == {}
+    assert [method for method, _ in requests.made] == ["delete_objects", "delete_object", "delete_object"]
+    assert list(store.list("")) == []
+
+
+def test_a_rejected_request_is_the_error_of_each_of_its_keys(s3, root, requests):
+    store = open_store(root, s3.storage_options)
+
+    def denied(_):
+        raise ClientError({"Error": {"Code": "AccessDenied"}, "ResponseMetadata": {"HTTPStatusCode": 403}}, "x")
+
+    requests.answer("delete_objects", denied)
+    errors = store.delete_many(["a", "b"])
+    assert sorted(errors) == ["a", "b"]
+    assert "access is denied" in str(errors["a"])
 
 
 def test_a_long_range_is_read_in_pieces(s3, root, monkeypatch):
