@@ -26,7 +26,7 @@ from pyroaring import BitMap
 
 from lance_core import MAX_EXACT_KEYS, FragmentMetadata, FragmentWriter
 from lance_core.errors import InvalidInputError
-from pyspark_lance.engine.cores import use_cores_of_task
+from pyspark_lance.engine.sessions import use_cores_of_task
 from pyspark_lance.types.batch_convert import BatchConverter
 from pyspark_lance.types.names import columns_named
 from pyspark_lance.writing.row_checks import AMBIGUOUS, hashes_of_keys

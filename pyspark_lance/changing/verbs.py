@@ -24,7 +24,6 @@ from lance_core.errors import (
     EarlierAttemptLandedError,
     HistoryGapError,
     InvalidInputError,
-    LanceError,
     RetryableConflictError,
     SchemaError,
 )
@@ -33,19 +32,19 @@ from pyspark_lance.changing.merge_frames import MergeFrames, kind_of, reject_twi
 from pyspark_lance.changing.task import ADDRESS, DELETE, UPDATE
 from pyspark_lance.changing.update_values import assigned
 from pyspark_lance.engine.errors import short_errors
+from pyspark_lance.engine.sessions import is_utc, session_of, session_zone
 from pyspark_lance.keys.collations import check_condition
 from pyspark_lance.keys.equality import check_keys_of
 from pyspark_lance.types.names import case_sensitive, check_spellings, matched_names, quoted
 from pyspark_lance.types.spark_types import handed_over, spark_schema
-from pyspark_lance.types.zones import is_utc, session_zone
-from pyspark_lance.writing.base_version import opened
+from pyspark_lance.writing.job import opened
 from pyspark_lance.writing.schema_plan import plan_write
 from pyspark_lance.writing.write import write
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Matched", "NotMatched", "NotMatchedBySource", "delete", "merge", "session_of", "update"]
+__all__ = ["Matched", "NotMatched", "NotMatchedBySource", "delete", "merge", "update"]
 
 Matched = Literal["update", "delete"]
 NotMatched = Literal["insert"]
@@ -375,25 +374,6 @@ def _retrying(
                     f"{dataset.uri}: others changed the same rows in each of {attempts} attempts; the last: {error}"
                 ) from error
         dataset = lance_core.dataset(dataset.uri, storage_options=options.storage_options)
-
-
-def session_of(given: SparkSession | None) -> SparkSession:
-    """The session that was given, or the active one of the thread, or the default one of the process.
-
-    Raises:
-        LanceError: There is none.
-    """
-    from pyspark.errors import PySparkRuntimeError
-    from pyspark.sql import SparkSession
-
-    if given is not None:
-        return given
-    try:
-        return SparkSession.active()  # of this thread, else that of the process
-    except PySparkRuntimeError as error:
-        if error.getCondition() != "NO_ACTIVE_OR_DEFAULT_SESSION":
-            raise
-        raise LanceError("there is no Spark session in this process: make one, or pass spark=") from None
 
 
 def _writing(base: LanceDataset, frame: DataFrame, on: Sequence[str], options: ChangeOptions) -> Change:

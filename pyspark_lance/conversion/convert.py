@@ -24,10 +24,10 @@ from pyarrow import fs
 import lance_core
 from lance_core import LanceDataset, WriteResult
 from lance_core.errors import InvalidInputError, LanceError, RetryableConflictError, SchemaError
-from pyspark_lance.changing.verbs import session_of
 from pyspark_lance.conversion.history import IDEMPOTENCY_KEY, ConversionHistory
 from pyspark_lance.conversion.sources import BY_ID, SourceFiles, filesystem_of, foreign_files
 from pyspark_lance.engine.errors import short_errors
+from pyspark_lance.engine.sessions import session_of
 from pyspark_lance.reading.read import read
 from pyspark_lance.types.names import quoted
 from pyspark_lance.writing.write import write

@@ -43,8 +43,8 @@ import lance_core
 from lance_core import LanceDataset
 from lance_core.errors import DatasetNotFoundError, InvalidInputError
 from lance_core.times import moment, zone_named
+from pyspark_lance.engine.sessions import is_utc
 from pyspark_lance.reading.plan import checked_blob_handling
-from pyspark_lance.types.zones import is_utc
 from pyspark_lance.writing.landed_batches import DECISIONS
 from pyspark_lance.writing.options import WriteOptions
 

@@ -35,7 +35,7 @@ from pyspark_lance.datasource.columns import WatchedColumns
 from pyspark_lance.datasource.options import SourceOptions
 from pyspark_lance.datasource.streams import RejectedStreamReader, StreamReader, StreamWriter
 from pyspark_lance.engine.errors import plain_errors
-from pyspark_lance.engine.parallelism import parallelism_of
+from pyspark_lance.engine.sessions import parallelism_of
 from pyspark_lance.keys.collations import ON_FRAME, check_condition
 from pyspark_lance.reading.plan import Piece, ReadPlan, plan_read, plan_tasks, table_schema
 from pyspark_lance.types.spark_types import handed_over

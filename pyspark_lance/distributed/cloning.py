@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import lance_core
 from lance_core import FileCopy, LanceDataset
 from pyspark_lance.engine.executor_tasks import TASKS_PER_CORE, Progress, run_all_tasks
-from pyspark_lance.engine.parallelism import parallelism_of
+from pyspark_lance.engine.sessions import parallelism_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

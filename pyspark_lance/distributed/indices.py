@@ -17,7 +17,7 @@ import lance_core
 from lance_core import Index, LanceDataset
 from lance_core.errors import LanceError, StoreError
 from pyspark_lance.engine.executor_tasks import TASKS_PER_CORE, Progress, run_all_tasks
-from pyspark_lance.engine.parallelism import parallelism_of
+from pyspark_lance.engine.sessions import parallelism_of
 from pyspark_lance.writing.orphan_files import delete_leftovers
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from lance_core.errors import LanceError
-from pyspark_lance.engine.parallelism import parallelism_of
+from pyspark_lance.engine.sessions import parallelism_of
 from pyspark_lance.engine.spark_internals import is_classic
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 import pyarrow as pa
 
 from lance_core.errors import LanceError
-from pyspark_lance.engine.cores import use_cores_of_task
 from pyspark_lance.engine.jobs import run_job
+from pyspark_lance.engine.sessions import is_connect, use_cores_of_task
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -136,7 +136,7 @@ def _watched(spark: SparkSession, count: int, progress: Progress) -> Iterator[No
             told = done
             progress(done, count)
 
-    watch = _watched_connect if type(spark).__module__.startswith("pyspark.sql.connect.") else _watched_classic
+    watch = _watched_connect if is_connect(spark) else _watched_classic
     with watch(spark, count, tell):
         yield
 

@@ -19,11 +19,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from pyspark_lance.engine.errors import own_error, spark_gone
+from pyspark_lance.engine.sessions import is_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["is_connect", "run_job"]
+__all__ = ["run_job"]
 
 _Result = TypeVar("_Result")
 
@@ -34,11 +35,6 @@ _STILL_POLLS: Final = 3
 """The status store lags behind by one poll: so many polls in a row must see no task."""
 _LONGEST_WAIT: Final = 60.0
 """Seconds after which tasks that do not end are left alone."""
-
-
-def is_connect(session: SparkSession) -> bool:
-    """Whether a session is a Spark Connect client."""
-    return type(session).__module__.startswith("pyspark.sql.connect.")
 
 
 def run_job(session: SparkSession, call: Callable[[], _Result]) -> _Result:

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 import lance_core
 from lance_core import LanceDataset
 from lance_core.errors import InvalidInputError, SchemaError
-from pyspark_lance.engine.cores import use_cores_of_task
+from pyspark_lance.engine.sessions import use_cores_of_task
 from pyspark_lance.types.arrow_types import to_arrow
 from pyspark_lance.types.batch_convert import BatchConverter
 from pyspark_lance.types.names import spelled_path

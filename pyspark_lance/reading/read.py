@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import lance_core
 from lance_core.times import moment, zone_named
 from pyspark_lance.engine.errors import plain_errors
-from pyspark_lance.engine.parallelism import parallelism_of
+from pyspark_lance.engine.sessions import is_utc, parallelism_of, session_zone
 from pyspark_lance.keys.collations import ON_FRAME, check_condition
 from pyspark_lance.reading.plan import (
     Piece,
@@ -27,7 +27,6 @@ from pyspark_lance.reading.plan import (
 )
 from pyspark_lance.reading.pruned_frame import Scan, thin
 from pyspark_lance.types.names import case_sensitive
-from pyspark_lance.types.zones import is_utc, session_zone
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Final
@@ -24,16 +24,17 @@ import lance_core
 from lance_core import CommitResult, FragmentMetadata, LanceDataset, Slices, WriteResult
 from lance_core.errors import (
     DatasetExistsError,
+    DatasetNotFoundError,
     IncompatibleConflictError,
     InvalidInputError,
     LanceError,
     RetryableConflictError,
     StoreError,
     UnsupportedError,
+    VersionNotFoundError,
 )
 from pyspark_lance.keys.collations import check_columns
 from pyspark_lance.types.names import matched_names
-from pyspark_lance.writing.base_version import opened
 from pyspark_lance.writing.landed_batches import batch_of
 from pyspark_lance.writing.options import WriteOptions
 from pyspark_lance.writing.orphan_files import delete_leftovers
@@ -42,7 +43,7 @@ from pyspark_lance.writing.row_checks import RowRules, slices_of
 from pyspark_lance.writing.schema_plan import ADD_FIRST, WritePlan, plan_write
 from pyspark_lance.writing.task import TaskReport, WriteTask
 
-__all__ = ["WriteJob", "WriteOptions", "already_done", "prepare_write"]
+__all__ = ["WriteJob", "already_done", "opened", "prepare_write"]
 
 _SORTED_OPEN: Final = 8
 """Writers that a task keeps open where the rows of a slice follow each other."""
@@ -189,11 +190,8 @@ class WriteJob:
         Raises:
             IncompatibleConflictError: The table was dropped and made again.
         """
-        base = lance_core.dataset(self.uri, self.base_version, storage_options=self.options.storage_options)
-        if base.identity != self.base_identity:
-            raise IncompatibleConflictError(
-                f"{self.uri} was dropped and made again since version {self.base_version} was read; do the write again"
-            )
+        base = opened(self.uri, self.base_version, self.options.storage_options, self.base_identity)
+        assert base is not None, "the version has an identity"
         return base
 
 
@@ -218,6 +216,46 @@ def _result(committed: CommitResult, reports: Sequence[TaskReport], options: Wri
         sum(report.rows for report in reports),
         partition_rows(reports) if options.slices is None else options.slices.counted(rows),
     )
+
+
+def opened(
+    uri: str | PathLike[str],
+    version: int | None,
+    storage_options: Mapping[str, str] | None,
+    identity: str | None = None,
+) -> LanceDataset | None:
+    """A version of a table; None if there is no table.
+
+    Args:
+        uri: The table.
+        version: The version; None for the latest, 0 if there was no table.
+        storage_options: Options of the storage.
+        identity: `LanceDataset.identity` of that version, if the caller has read it.
+
+    Raises:
+        IncompatibleConflictError: The version that the caller has read is gone, or belongs to a table made again.
+        VersionNotFoundError: The table has no such version, and the caller has not read it.
+    """
+    if identity is not None and not version:
+        raise InvalidInputError("identity says which version read_version is: give that, too")
+    if version == 0:
+        return None
+    try:
+        base = lance_core.dataset(uri, version, storage_options=storage_options)
+    except (DatasetNotFoundError, VersionNotFoundError) as error:
+        if identity is not None:
+            raise IncompatibleConflictError(
+                f"{uri} has no version {version} any more, which was read: the table was dropped, or the version was"
+                " cleaned up; do the write again"
+            ) from error
+        if isinstance(error, VersionNotFoundError):
+            raise
+        return None
+    if identity not in (None, base.identity):
+        raise IncompatibleConflictError(
+            f"{uri} was dropped and made again since version {version} was read; do the write again"
+        )
+    return base
 
 
 def already_done(uri: str | PathLike[str], options: WriteOptions) -> tuple[WriteResult | None, WriteOptions]:

@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from lance_core import FragmentMetadata, FragmentWriter, Slices, SliceWriter
 from lance_core.errors import InvalidInputError, LanceError, SchemaError, UnsupportedError
-from pyspark_lance.engine.cores import use_cores_of_task
+from pyspark_lance.engine.sessions import use_cores_of_task
 from pyspark_lance.types.batch_convert import BatchConverter
 from pyspark_lance.writing.row_checks import PartitionValues, RowRules, decode_table, encode_table, hashes_of_keys
 

@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, get_args
 import lance_core
 from lance_core import Slices, WriteAttempt, WriteResult
 from lance_core.errors import DatasetExistsError, DatasetNotFoundError, InvalidInputError
-from pyspark_lance.engine.jobs import is_connect
 from pyspark_lance.engine.partitions import Transport, run_on_partitions
+from pyspark_lance.engine.sessions import is_connect, is_utc, session_zone
 from pyspark_lance.types.names import case_sensitive, check_spellings
 from pyspark_lance.types.spark_types import handed_over
-from pyspark_lance.types.zones import is_utc, session_zone
-from pyspark_lance.writing.base_version import opened
 from pyspark_lance.writing.clustering import cluster_by_columns, cluster_by_slice
-from pyspark_lance.writing.job import already_done, prepare_write
+from pyspark_lance.writing.job import already_done, opened, prepare_write
 from pyspark_lance.writing.modes import EmptyOutput, OutOfPartition, PartitionOverwrite, SaveMode, SchemaMode
 from pyspark_lance.writing.options import WriteOptions
 

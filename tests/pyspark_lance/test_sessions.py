@@ -23,7 +23,7 @@ from lance_core.errors import (
     VersionNotFoundError,
 )
 from lance_core.file.pool import num_threads
-from pyspark_lance.engine.cores import use_cores_of_task
+from pyspark_lance.engine.sessions import use_cores_of_task
 from pyspark_lance.types.spark_types import VECTOR_WIDTH
 
 EVERY_TYPE = """

@@ -5,8 +5,7 @@ import pytest
 
 import lance_core
 from lance_core.errors import IncompatibleConflictError, InvalidInputError
-from pyspark_lance.writing.base_version import opened
-from pyspark_lance.writing.job import prepare_write
+from pyspark_lance.writing.job import opened, prepare_write
 from pyspark_lance.writing.options import WriteOptions
 
 ROWS = pa.table({"a": [1, 2]})

@@ -11,7 +11,8 @@ import lance_core
 from lance_core.errors import InvalidInputError, UndecidedWriteError
 from pyspark_lance.datasource.options import SourceOptions
 from pyspark_lance.datasource.streams import BATCH, QUERY, StreamWriter, _Message
-from pyspark_lance.writing.job import WriteOptions, already_done, prepare_write
+from pyspark_lance.writing.job import already_done, prepare_write
+from pyspark_lance.writing.options import WriteOptions
 
 SCHEMA = pa.schema([("id", pa.int64())])
 

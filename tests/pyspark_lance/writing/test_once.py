@@ -10,7 +10,8 @@ from lance_core.commit import versions
 from lance_core.errors import InvalidInputError, RetryableConflictError
 from pyspark_lance.changing.key_merge import KeyMergeJob
 from pyspark_lance.datasource.options import SourceOptions
-from pyspark_lance.writing.job import WriteOptions, already_done, prepare_write
+from pyspark_lance.writing.job import already_done, prepare_write
+from pyspark_lance.writing.options import WriteOptions
 
 ROWS = pa.table({"id": [1]})
 TOKEN = ("token", "a")

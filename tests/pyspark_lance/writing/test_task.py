@@ -21,7 +21,8 @@ from pyspark_lance.changing.key_merge import KeyMergeJob
 from pyspark_lance.engine import partitions as transports
 from pyspark_lance.engine.partitions import rows_per_batch, run_on_partitions
 from pyspark_lance.writing import task as write_task
-from pyspark_lance.writing.job import WriteOptions, prepare_write
+from pyspark_lance.writing.job import prepare_write
+from pyspark_lance.writing.options import WriteOptions
 from pyspark_lance.writing.row_checks import PartitionValues
 from pyspark_lance.writing.task import TaskReport, WriteTask
 from tests import processes
