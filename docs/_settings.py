@@ -11,6 +11,7 @@ from pydantic_core import PydanticUndefined
 from lance_dagster.io_manager.config import LanceIOManager
 from lance_dagster.tables.settings import INPUT_KEYS, INPUT_PINS, OUTPUT_KEYS, OutputSettings
 from lance_dagster.tables.settings_keys import PREFIX, READ_ELSEWHERE
+from pyspark_lance.datasource.options import OPTIONS
 
 __all__ = ["settings_page"]
 
@@ -90,6 +91,12 @@ def settings_page() -> str:
             *_table(["key", "meaning"], ([f"`{key}`", text] for key, text in INPUT_ENTRIES.items())),
             "",
             _BLOBS,
+            "## Options of Spark's data source",
+            "",
+            '`spark.read.format("lance").option(name, value)`. Case and underscores in a name do not matter.',
+            "",
+            *_table(["option", "of", "meaning"], ([f"`{one.name}`", one.used_by, one.meaning] for one in OPTIONS)),
+            "",
         ]
     )
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +24,7 @@ from pyspark_lance.changing.task import ChangeReport, ChangeTask
 from pyspark_lance.engine.partitions import run_on_partitions
 from pyspark_lance.keys.equality import has_bytes
 from pyspark_lance.writing.orphan_files import delete_leftovers
+from pyspark_lance.writing.row_checks import all_hashes
 from pyspark_lance.writing.update_commit import Updated, commit_update
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 __all__ = ["Change", "ChangeOptions", "ChangeResult", "gone_rows", "inserted_keys"]
+
+_NO_COLUMNS: Final = pa.schema([])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +77,7 @@ class Change:
     Attributes:
         dataset: The version.
         frame: Rows as `change_task` draws them.
-        stored: Schema of the table; None if no rows are written.
+        stored: Schema of the table; without columns if no rows are written.
         on: The key.
         options: How to write and commit.
         checked_through: Version up to which the history was searched for other attempts.
@@ -82,7 +85,7 @@ class Change:
 
     dataset: LanceDataset
     frame: DataFrame
-    stored: pa.Schema | None
+    stored: pa.Schema = _NO_COLUMNS
     on: Sequence[str]
     options: ChangeOptions
     checked_through: int | None = None
@@ -97,13 +100,13 @@ class Change:
         """
         task = self._task()
         try:
-            answers = run_on_partitions(self.frame, task, self.stored or pa.schema([]))
+            answers = run_on_partitions(self.frame, task, self.stored)
         except BaseException:
             delete_leftovers(self.dataset.uri, task.job, (), self.options.storage_options, failed=True)
             raise
         try:
             reports = [ChangeReport.from_bytes(answer.message) for answer in answers]
-            made = [fragment for report in reports for fragment in report.metadata()]
+            made = [fragment for report in reports for fragment in report.fragments]
             gone = gone_rows(reports, self.on)
             self._check_within(gone)
             done = self._commit(made, gone, inserted_keys(self.dataset, reports, self.on))
@@ -207,13 +210,8 @@ def inserted_keys(dataset: LanceDataset, reports: Sequence[ChangeReport], on: Se
     """
     if not on:
         return None
-    parts = [report.keys for report in reports if report.keys is not None]
-    keys = np.concatenate([np.zeros(0, np.uint64), *parts])
-    if len(np.unique(keys)) < len(keys):
-        raise InvalidInputError(
-            f"Ambiguous merge inserts are prohibited: several rows of the source have one key; the key is {list(on)}"
-        )
-    listed = len(parts) == len(reports) and len(keys) <= MAX_EXACT_KEYS
+    keys = all_hashes((report.keys for report in reports), on)
+    listed = len(keys) <= MAX_EXACT_KEYS and all(report.keys is not None for report in reports)
     schema = dataset.source.manifest.schema
     return key_filter(
         keys.tolist() if listed else None, [one.id for name in on for one in schema.fields if one.name == name]

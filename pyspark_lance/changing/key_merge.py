@@ -64,7 +64,6 @@ class KeyMergeTask:
     def _keep(self, batches: Iterable[pa.RecordBatch], aside: IO[bytes]) -> pa.Table:
         """Keep the rows aside; gives their keys, in the table's types."""
         stored, on = self.change.stored, list(self.change.on)
-        assert stored is not None, "rows are written"
         schema = pa.schema([stored.field(name) for name in on])
         keys, writer = [], None
         for batch in batches:
@@ -157,7 +156,7 @@ class KeyMergeJob:
         """
         try:
             reports = [ChangeReport.from_bytes(message) for message in messages]
-            made = [fragment for report in reports for fragment in report.metadata()]
+            made = [fragment for report in reports for fragment in report.fragments]
             done = self._commit(made, reports)
         except StoreError:
             raise  # the commit may have taken effect, or may still do so

@@ -171,7 +171,7 @@ def _merged(clauses: MergeFrames, options: ChangeOptions, base: LanceDataset) ->
     frame = clauses.frame(base, options.storage_options)
     if clauses.writes:
         return _writing(base, frame, clauses.keys, options)
-    return Change(dataset=base, frame=frame, stored=None, on=clauses.keys, options=options)
+    return Change(dataset=base, frame=frame, on=clauses.keys, options=options)
 
 
 def delete(
@@ -228,7 +228,7 @@ def delete(
     def change(base: LanceDataset) -> Change:
         rows = rows_of(session, base, ["_rowaddr"], where, storage_options)
         frame = rows.select(renamed("_rowaddr", ADDRESS), kind_of(DELETE))
-        return Change(dataset=base, frame=frame, stored=None, on=(), options=options)
+        return Change(dataset=base, frame=frame, on=(), options=options)
 
     return _retrying(dataset, change, options)
 

@@ -1,35 +1,7 @@
-"""The options of the data source `lance`, read and checked.
+"""The options of the data source `lance`: the table of them, and their values, read and checked.
 
-    option                            read  write  stream
-    --------------------------------- ----- ------ ------
-    version, versionAsOf, tag         x               the version: a number or a tag
-    asof, timestampAsOf               x               the latest version at an ISO time; asof without a zone is in UTC
-    timeZone                          x     x      x  the zone of times that name none, such as Asia/Tokyo
-    branch                            x     x      x  the branch that is read or written
-    columns                           x            x  names with commas between: `_rowid`, `_rowaddr`, `point.x` as well
-    filter                            x            x  SQL over columns of the table: only such rows are read
-    blobHandling                      x            x  blobs_descriptions, all_binary: how columns of blobs come
-    parallelism                       x               tasks that run at once
-    startingVersion                                r  first version whose rows are read; "latest" for none that is there
-    maxVersionsPerTrigger                          r  versions of one micro-batch, at most
-    undecidedBatch                                 w  error, write, skip: a batch of which nobody knows if it landed
-    ignoreChanges                                  r  "true": rows of updates come as new ones, deletes are passed over
-    vector_columns                          x      w  "v=128,w=64": arrays to store as vectors of so many items
-    schema_mode                             x      w  strict, add_columns, overwrite
-    mergeSchema, overwriteSchema            x      w  "true": schema_mode add_columns, overwrite
-    merge_on                                x         "id,day": rows with a key of the table take the place of its rows
-    replaceWhere                            x         with mode overwrite: SQL that says which rows are replaced
-    partition_by                            x         "day,kind": no file holds rows of two values of these columns
-    partitionOverwriteMode                  x         "dynamic", with mode overwrite: partitions that have rows go
-    commit_message                          x      w  a string
-    idempotency_key                         x      w  "key=value": nothing is written if a commit carries it already
-    idempotency_since                       x         look back for that key to this version, which is left out
-    max_rows_per_file, max_bytes_per_file, data_storage_version: as in `write`
-    transaction_properties                  x      w  a JSON object of texts
-    transaction.<key>                       x      w  one of them; Spark makes the key lower case
-    storage.<key>                     x     x      x  options of the storage, by object_store's names
-
-Names are looked up without regard to case, as Spark does.
+Case and underscores in a name do not matter: `replaceWhere` and `replace_where` are one option, so that the names of
+Spark and those of `pyspark_lance.write` both serve.
 """
 
 from __future__ import annotations
@@ -37,7 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import lance_core
 from lance_core import LanceDataset
@@ -48,45 +20,69 @@ from pyspark_lance.reading.plan import checked_blob_handling
 from pyspark_lance.writing.landed_batches import DECISIONS
 from pyspark_lance.writing.options import WriteOptions
 
-__all__ = ["SourceOptions"]
+__all__ = ["OPTIONS", "Option", "SourceOptions"]
 
-_READ: Final = (
-    "version",
-    "versionAsOf",
-    "tag",
-    "asof",
-    "timestampAsOf",
-    "timeZone",
-    "columns",
-    "filter",
-    "blobHandling",
-    "blob_handling",
-    "parallelism",
+
+class Option(NamedTuple):
+    """An option of the data source.
+
+    Attributes:
+        name: The name; one that ends with `<key>` stands for all names that begin in this way.
+        used_by: The verbs that use it.
+        meaning: The values and what they do.
+    """
+
+    name: str
+    used_by: str
+    meaning: str
+
+
+_READS: Final = "read, readStream"
+_WRITES: Final = "write, writeStream"
+
+OPTIONS: Final = (
+    Option("version", "read", "number of the version"),
+    Option("versionAsOf", "read", "the same"),
+    Option("tag", "read", "name of the version"),
+    Option("asof", "read", "ISO time: the version that was the latest then; a time without a zone is in UTC"),
+    Option("timestampAsOf", "read", "the same; a time without a zone needs `timeZone`"),
+    Option("timeZone", f"{_READS}, {_WRITES}", "zone of times that name none, such as `Asia/Tokyo`"),
+    Option("branch", f"{_READS}, {_WRITES}", "the branch that is read or written"),
+    Option("columns", _READS, "names with commas between them, also `_rowid`, `_rowaddr` and fields such as `point.x`"),
+    Option("filter", _READS, "SQL over columns of the table: only rows that meet it are read"),
+    Option("blobHandling", _READS, "`blobs_descriptions` or `all_binary`: how columns of blobs are read"),
+    Option("parallelism", "read", "number of tasks that run at once"),
+    Option("startingVersion", "readStream", "first version whose rows are read; `latest`: only rows that come later"),
+    Option("maxVersionsPerTrigger", "readStream", "largest number of versions in one micro-batch"),
+    Option("ignoreChanges", "readStream", "`true`: updated rows come as new ones, and deletes are passed over"),
+    Option("undecidedBatch", "writeStream", "`error`, `write` or `skip`: a batch that may have landed, or may not"),
+    Option("checkpointLocation", "readStream, writeStream", "where Spark keeps the progress of the query"),
+    Option("vector_columns", _WRITES, "`v=128,w=64`: arrays that are stored as vectors of 128 and 64 items"),
+    Option("schema_mode", _WRITES, "`strict`, `add_columns` or `overwrite`"),
+    Option("mergeSchema", _WRITES, "`true`: the same as `schema_mode` `add_columns`"),
+    Option("overwriteSchema", _WRITES, "`true`: the same as `schema_mode` `overwrite`"),
+    Option("merge_on", "write", "`id,day`: rows replace those of the table that have the same values in these columns"),
+    Option("replaceWhere", "write", "with mode overwrite: SQL that says which rows are replaced"),
+    Option("partition_by", "write", "`day,kind`: no data file holds rows of two values of these columns"),
+    Option("partitionOverwriteMode", "write", "`dynamic`, with mode overwrite: only partitions with rows are replaced"),
+    Option("commit_message", _WRITES, "a string that the commit keeps"),
+    Option("idempotency_key", "write", "`key=value`: nothing is written if a commit has this property already"),
+    Option("idempotency_since", "write", "version at which the search for that commit ends; it is not searched itself"),
+    Option("max_rows_per_file", _WRITES, "rows after which a task begins another data file"),
+    Option("max_bytes_per_file", _WRITES, "bytes after which a task begins another data file"),
+    Option("data_storage_version", _WRITES, "version of the file format of a new table, such as `2.2`"),
+    Option("transaction_properties", _WRITES, "JSON object of strings that the commit keeps"),
+    Option("transaction.<key>", _WRITES, "one of these strings; Spark turns the key into lower case"),
+    Option("storage.<key>", f"{_READS}, {_WRITES}", "options of the storage, by object_store's names"),
 )
-_STREAM: Final = ("startingVersion", "maxVersionsPerTrigger", "ignoreChanges", "undecidedBatch", "checkpointLocation")
-_WRITE: Final = (
-    "vector_columns",
-    "schema_mode",
-    "mergeSchema",
-    "overwriteSchema",
-    "merge_on",
-    "replaceWhere",
-    "partition_by",
-    "partitionOverwriteMode",
-    "commit_message",
-    "idempotency_key",
-    "idempotency_since",
-    "max_rows_per_file",
-    "max_bytes_per_file",
-    "data_storage_version",
-    "transaction_properties",
-)
-_KNOWN: Final = {name.lower(): name for name in (*_READ, *_STREAM, *_WRITE, "branch")}
-_SPARKS_OWN: Final = frozenset(
-    {"path", "location", "provider", "owner", "is_managed_location", "serialization.format", "queryname", "outputmode"}
-)
-_PREFIXES: Final = ("storage.", "transaction.", "option.")
+
+_NAMES: Final = [option.name for option in OPTIONS]
+_KNOWN: Final = frozenset(name.replace("_", "").lower() for name in _NAMES)
+_PREFIXES: Final = (*(name.removesuffix("<key>") for name in _NAMES if name.endswith("<key>")), "option.")
 """`option.`: Spark repeats the options of CREATE TABLE under it."""
+_SPARKS_OWN: Final = frozenset(
+    {"path", "location", "provider", "owner", "ismanagedlocation", "serialization.format", "queryname", "outputmode"}
+)
 _PUSHDOWN: Final = (
     "option pushdown is not offered: Spark keeps one read plan per frame, so that a filter of one use of the frame"
     " would remove rows from the others. option('filter', 'id = 5') fixes a filter when the frame is made"
@@ -97,24 +93,34 @@ _NO_PATH: Final = (
 )
 
 
+def _key(name: str) -> str:
+    """The form of a name in which case and underscores do not matter; what follows a prefix stays as it is."""
+    name = name.lower()
+    return name if name.startswith(_PREFIXES) else name.replace("_", "")
+
+
 class SourceOptions:
     """The options that the user gave.
 
     Raises:
-        InvalidInputError: An option is not known.
+        InvalidInputError: An option is not known, or is given twice.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        self._given = {key.lower(): value for key, value in options.items()}
+        self._given = {_key(name): value for name, value in options.items()}
         if "pushdown" in self._given:
             raise InvalidInputError(_PUSHDOWN)
         unknown = [
-            key for key in self._given if key not in _SPARKS_OWN | _KNOWN.keys() and not key.startswith(_PREFIXES)
+            name
+            for name in options
+            if _key(name) not in _SPARKS_OWN | _KNOWN and not name.lower().startswith(_PREFIXES)
         ]
         if unknown:
-            raise InvalidInputError(
-                f"options {unknown} are not known; there are {sorted(_KNOWN.values())}, {_PREFIXES}"
-            )
+            raise InvalidInputError(f"options {unknown} are not known; there are {_NAMES}")
+        if len(self._given) < len(options):
+            keys = [_key(name) for name in options]
+            twice = [name for name in options if keys.count(_key(name)) > 1]
+            raise InvalidInputError(f"only one of the options {twice} can be given")
 
     @property
     def storage(self) -> dict[str, str] | None:
@@ -126,12 +132,12 @@ class SourceOptions:
         """The table, or the branch of it.
 
         Raises:
-            InvalidInputError: There is no path.
+            InvalidInputError: The user gave no path.
         """
         path = self._given.get("path")
         if not path:
             raise InvalidInputError(_NO_PATH)
-        branch = self.text("branch")
+        branch = self.value("branch")
         if branch is None or branch == "main":
             return path
         return lance_core.dataset(path, (branch, None), storage_options=self.storage).uri
@@ -140,17 +146,17 @@ class SourceOptions:
         """The table at the version that was asked for, or at another one.
 
         Raises:
-            InvalidInputError: Several options say which version.
+            InvalidInputError: Several options name a version.
         """
         if version is not None:
             return self._dataset(version)
         names = ("version", "versionAsOf", "tag", "asof", "timestampAsOf")
-        chosen = [name for name in names if self.text(name) is not None]
+        chosen = [name for name in names if self.value(name) is not None]
         if len(chosen) > 1:
             raise InvalidInputError(f"only one of the options {chosen} can be given")
-        number = next((self.integer(name) for name in names[:2] if self.text(name) is not None), None)
-        asof = self.text("asof") if self.text("timestampAsOf") is None else self._moment("timestampAsOf")
-        wanted = self.text("tag") if number is None else number
+        number = next((self.integer(name) for name in names[:2] if self.value(name) is not None), None)
+        asof = self.value("asof") if self.value("timestampAsOf") is None else self._moment("timestampAsOf")
+        wanted = self.value("tag") if number is None else number
         return self._dataset(wanted, asof=asof)
 
     def open_or_none(self) -> LanceDataset | None:
@@ -164,10 +170,10 @@ class SourceOptions:
         """The arguments of `pyspark_lance.write`.
 
         Raises:
-            InvalidInputError: An option cannot be used, or not with another one.
+            InvalidInputError: An option has no valid value, or excludes another one that is given.
         """
         mode = "overwrite" if overwrite else "append"
-        dynamic = (self.text("partitionOverwriteMode") or "static").lower()
+        dynamic = (self.value("partitionOverwriteMode") or "static").lower()
         if dynamic not in ("static", "dynamic"):
             raise InvalidInputError(f"option partitionOverwriteMode must be static or dynamic, not {dynamic!r}")
         return WriteOptions(
@@ -175,57 +181,53 @@ class SourceOptions:
             cluster=False,  # a data source cannot bring rows together
             vector_columns=self._widths(),
             schema_mode=self._schema_mode(),  # type: ignore[arg-type]  # checked by plan_write
-            replace_where=self.text("replaceWhere"),
+            replace_where=self.value("replaceWhere"),
             assume_utc=self.assume_utc,
             partition_by=self.names("partition_by"),
             partition_overwrite=dynamic,  # type: ignore[arg-type]  # one of the two
             merge_on=self.names("merge_on"),
             transaction_properties=self._properties(),
-            commit_message=self.text("commit_message"),
+            commit_message=self.value("commit_message"),
             idempotency_key=self._pair("idempotency_key"),
             idempotency_since=self.integer("idempotency_since") or 0,
             storage_options=self.storage,
             max_rows_per_file=self.integer("max_rows_per_file"),
             max_bytes_per_file=self.integer("max_bytes_per_file"),
-            data_storage_version=self.text("data_storage_version"),
+            data_storage_version=self.value("data_storage_version"),
         )
 
     @property
     def assume_utc(self) -> bool:
-        """Whether times without a zone are in UTC: Spark tells a data source nothing of the session's zone.
+        """Whether times without a zone are in UTC: a data source cannot see the session's zone.
 
         Raises:
-            InvalidInputError: There is no such zone.
+            InvalidInputError: Option timeZone names no zone.
         """
-        zone = self.text("timeZone")
+        zone = self.value("timeZone")
         return zone is not None and (is_utc(zone) or zone_named(zone) == dt.UTC)
 
     def _moment(self, name: str) -> dt.datetime:
-        """A time; Spark tells a data source nothing of the session's zone.
+        """A time; a data source cannot see the session's zone.
 
         Raises:
-            InvalidInputError: It is none, or has no zone.
+            InvalidInputError: The value is no time, or names no zone and option timeZone is not given.
         """
-        text, zone = self.text(name) or "", self.text("timeZone")
+        value, zone = self.value(name) or "", self.value("timeZone")
         if zone is not None:
-            return moment(text, zone=zone_named(zone))
-        found = moment(text)
-        if found != moment(text, zone=dt.timezone(dt.timedelta(hours=1))):
+            return moment(value, zone=zone_named(zone))
+        found = moment(value)
+        if found != moment(value, zone=dt.timezone(dt.timedelta(hours=1))):
             raise InvalidInputError(
-                f"option {name}: {text!r} has no time zone, and Spark does not tell a data source which one the "
-                "session has. Say it in the time, as in 2026-11-22T04:00:00+09:00, or by option('timeZone', "
-                "spark.conf.get('spark.sql.session.timeZone')); pyspark_lance.read(..., asof=...) takes the session's"
+                f"option {name}: {value!r} has no time zone, and a data source cannot see which one the session has."
+                " Say it in the time, as in 2026-11-22T04:00:00+09:00, or by option('timeZone',"
+                " spark.conf.get('spark.sql.session.timeZone')); pyspark_lance.read(..., asof=...) takes the session's"
             )
         return found
 
     @property
     def blob_handling(self) -> str:
-        """How columns of blobs come, by either name of the option."""
-        names = ("blobHandling", "blob_handling")
-        given = [text for name in names if (text := self.text(name)) is not None]
-        if len(given) > 1:
-            raise InvalidInputError(f"only one of the options {list(names)} can be given")
-        return checked_blob_handling(given[0] if given else None)
+        """How columns of blobs are read."""
+        return checked_blob_handling(self.value("blobHandling"))
 
     def _dataset(self, version: int | str | None, *, asof: dt.datetime | str | None = None) -> LanceDataset:
         scans = {"blob_handling": self.blob_handling}
@@ -235,37 +237,37 @@ class SourceOptions:
 
     @property
     def undecided_batch(self) -> str:
-        """What is done with a batch that may have landed."""
-        value = (self.text("undecidedBatch") or "error").lower()
+        """What is done with a batch that may have landed: error, write or skip."""
+        value = (self.value("undecidedBatch") or "error").lower()
         if value not in DECISIONS:
             raise InvalidInputError(f"option undecidedBatch must be one of {', '.join(DECISIONS)}, not {value!r}")
         return value
 
-    def text(self, name: str) -> str | None:
+    def value(self, name: str) -> str | None:
         """An option as it was given; None if it was not."""
-        return self._given.get(name.lower())
+        return self._given.get(_key(name))
 
     def names(self, name: str) -> tuple[str, ...] | None:
-        """An option of names with commas between."""
-        value = self.text(name)
+        """An option that lists names, with commas between them."""
+        value = self.value(name)
         return None if value is None else tuple(part.strip() for part in value.split(","))
 
     def integer(self, name: str) -> int | None:
-        """A number."""
-        value = self.text(name)
+        """An option that is a number; None if it was not given."""
+        value = self.value(name)
         if value is not None and not value.strip().isdecimal():
             raise InvalidInputError(f"option {name} must be a number, not {value!r}")
         return None if value is None else int(value)
 
     def boolean(self, name: str) -> bool:
-        """True or false; false if it was not given."""
-        value = (self.text(name) or "false").lower()
+        """An option that is true or false; false if it was not given."""
+        value = (self.value(name) or "false").lower()
         if value not in ("true", "false"):
             raise InvalidInputError(f"option {name} must be true or false, not {value!r}")
         return value == "true"
 
     def _schema_mode(self) -> str:
-        given = self.text("schema_mode")
+        given = self.value("schema_mode")
         for name, mode in (("mergeSchema", "add_columns"), ("overwriteSchema", "overwrite")):
             if self.boolean(name):
                 if given not in (None, mode):
@@ -274,32 +276,32 @@ class SourceOptions:
         return given or "strict"
 
     def _properties(self) -> dict[str, str] | None:
-        text = self.text("transaction_properties")
+        value = self.value("transaction_properties")
         try:
-            given: Any = {} if text is None else json.loads(text)
+            given: Any = {} if value is None else json.loads(value)
         except ValueError as error:
             raise InvalidInputError(f"option transaction_properties is no JSON: {error}") from error
-        if not isinstance(given, dict) or not all(isinstance(value, str) for value in given.values()):
-            raise InvalidInputError("option transaction_properties must be a JSON object whose values are texts")
+        if not isinstance(given, dict) or not all(isinstance(one, str) for one in given.values()):
+            raise InvalidInputError("option transaction_properties must be a JSON object whose values are strings")
         return {**given, **(self._with_prefix("transaction.") or {})} or None
 
     def _pair(self, name: str) -> tuple[str, str] | None:
-        value = self.text(name)
+        value = self.value(name)
         if value is None:
             return None
-        key, separator, text = value.partition("=")
+        key, separator, rest = value.partition("=")
         if not separator or not key:
             raise InvalidInputError(f"option {name} must be of the form key=value, not {value!r}")
-        return key, text
+        return key, rest
 
     def _widths(self) -> dict[str, int] | None:
-        """Widths of vectors from `name=width` with commas between."""
-        text = self.text("vector_columns")
+        """Widths of vectors from `name=width` with commas between them."""
+        value = self.value("vector_columns")
         widths: dict[str, int] = {}
-        for part in text.split(",") if text else ():
+        for part in value.split(",") if value else ():
             name, _, width = part.rpartition("=")
             if not name.strip() or not width.strip().isdecimal():
-                raise InvalidInputError(f"option vector_columns must be of the form name=width,..., not {text!r}")
+                raise InvalidInputError(f"option vector_columns must be of the form name=width,..., not {value!r}")
             widths[name.strip()] = int(width)
         return widths or None
 

@@ -141,7 +141,7 @@ class LanceDataSource(DataSource):
 
     def _condition(self, dataset: LanceDataset) -> pc.Expression | None:
         """The condition of option filter."""
-        text = self._options.text("filter")
+        text = self._options.value("filter")
         if text is None:
             return None
         condition = dataset.parse_filter(text, assume_utc=self._options.assume_utc)

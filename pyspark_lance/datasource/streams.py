@@ -158,7 +158,7 @@ class StreamReader(DataSourceStreamReader):
         if self._most == 0:
             raise InvalidInputError("option maxVersionsPerTrigger must be at least 1")
         self._ignores = options.boolean("ignoreChanges")
-        self._starting = options.text("startingVersion")
+        self._starting = options.value("startingVersion")
         if self._starting not in (None, "latest"):
             options.integer("startingVersion")
         self._last: dict[str, Any] | None = None

@@ -25,7 +25,7 @@ from lance_core import LanceDataset
 from lance_core.errors import InvalidInputError, SchemaError
 from pyspark_lance.engine.sessions import use_cores_of_task
 from pyspark_lance.types.arrow_types import to_arrow
-from pyspark_lance.types.batch_convert import BatchConverter
+from pyspark_lance.types.batch_convert import BatchConverter, ConverterTo
 from pyspark_lance.types.names import spelled_path
 from pyspark_lance.types.spark_types import spark_schema
 
@@ -116,14 +116,12 @@ class ReadPlan:
         """Yield the rows of some pieces as batches of `expected`, so many at most. Runs in a task."""
         use_cores_of_task()
         dataset = self.open()
-        convert: BatchConverter | None = None
+        convert = ConverterTo(self.expected, exact=False)
         left = limit
         for piece in self._steps(dataset, pieces):
             if left is not None and left <= 0:
                 return
             for batch in self._scan(dataset, piece, left):
-                if convert is None or convert.source != batch.schema:
-                    convert = BatchConverter(batch.schema, self.expected, exact=False)
                 for part in _parts(batch):
                     yield convert(part)
                 if left is not None:

@@ -17,7 +17,7 @@ from pyspark_lance.types.names import source_indices
 from pyspark_lance.types.number_casts import are_numbers, by_value
 from pyspark_lance.types.vectors import fixed_to_list, list_to_fixed
 
-__all__ = ["BatchConverter", "Converter", "converter"]
+__all__ = ["BatchConverter", "Converter", "ConverterTo", "converter"]
 
 Converter = Callable[[pa.Array], pa.Array]
 """Turns an array of the source type into one of the target type."""
@@ -58,6 +58,26 @@ class BatchConverter:
             array = batch.column(index)
             arrays.append(array if change is None else change(array))
         return pa.RecordBatch.from_arrays(arrays, schema=self.target) if arrays else _no_columns(batch)
+
+
+class ConverterTo:
+    """Turns batches of any schema into batches of one; a `BatchConverter` serves all batches of the same schema.
+
+    Args:
+        target: Schema of the batches that go out.
+        exact: See `BatchConverter`.
+    """
+
+    def __init__(self, target: pa.Schema, *, exact: bool = True) -> None:
+        self._target = target
+        self._exact = exact
+        self._convert: BatchConverter | None = None
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The batch in the target schema; raises what `BatchConverter` raises."""
+        if self._convert is None or self._convert.source != batch.schema:
+            self._convert = BatchConverter(batch.schema, self._target, exact=self._exact)
+        return self._convert(batch)
 
 
 def converter(source: pa.DataType, target: pa.DataType, column: str, *, exact: bool = True) -> Converter | None:

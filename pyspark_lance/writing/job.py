@@ -38,10 +38,10 @@ from pyspark_lance.types.names import matched_names
 from pyspark_lance.writing.landed_batches import batch_of
 from pyspark_lance.writing.options import WriteOptions
 from pyspark_lance.writing.orphan_files import delete_leftovers
-from pyspark_lance.writing.replace_where import check_keys, partition_rows, replace_rows, row_rules
-from pyspark_lance.writing.row_checks import RowRules, slices_of
+from pyspark_lance.writing.replace_where import replace_rows, row_rules
+from pyspark_lance.writing.row_checks import RowRules, all_hashes, slices_of
 from pyspark_lance.writing.schema_plan import ADD_FIRST, WritePlan, plan_write
-from pyspark_lance.writing.task import TaskReport, WriteTask
+from pyspark_lance.writing.task import WriteReport, WriteTask
 
 __all__ = ["WriteJob", "already_done", "opened", "prepare_write"]
 
@@ -110,8 +110,8 @@ class WriteJob:
             OutcomeUnknownError: The storage left open whether the commit took effect.
         """
         try:
-            reports = [TaskReport.from_bytes(message) for message in messages]
-            fragments = [fragment for report in reports for fragment in report.metadata()]
+            reports = [WriteReport.from_bytes(message) for message in messages]
+            fragments = [fragment for report in reports for fragment in report.fragments]
             if not fragments and self.options.empty_output == "error":
                 raise InvalidInputError("there is no row to write, and empty_output is 'error'")
             committed = (
@@ -132,7 +132,7 @@ class WriteJob:
         """Delete the files of this write that belong to none of these fragments; as `delete_leftovers`."""
         delete_leftovers(self.uri, self.job, keep, self.options.storage_options, failed=failed)
 
-    def _commit(self, fragments: list[FragmentMetadata], reports: Sequence[TaskReport]) -> CommitResult:
+    def _commit(self, fragments: list[FragmentMetadata], reports: Sequence[WriteReport]) -> CommitResult:
         options = self.options
         mode, slices = options.mode, options.slices
         if options.replace_where is not None or options.merge_on is not None:
@@ -146,7 +146,7 @@ class WriteJob:
             mode = "append" if slices is None else "replace"
         return self._commit_fragments(fragments, "create" if mode == "error" else mode, slices)
 
-    def _create(self, fragments: list[FragmentMetadata], reports: Sequence[TaskReport]) -> CommitResult:
+    def _create(self, fragments: list[FragmentMetadata], reports: Sequence[WriteReport]) -> CommitResult:
         """Create the table for a write that replaces some rows.
 
         Raises:
@@ -154,7 +154,7 @@ class WriteJob:
                 again.
         """
         if self.options.merge_on is not None:
-            check_keys(reports, self.options.merge_on)
+            all_hashes((report.keys for report in reports), self.options.merge_on)
         try:
             return self._commit_fragments(fragments, "create", None)
         except DatasetExistsError as error:
@@ -206,16 +206,25 @@ def _own_fragments(dataset: LanceDataset) -> list[FragmentMetadata]:
     return [fragment.metadata for fragment in dataset.get_fragments()]
 
 
-def _result(committed: CommitResult, reports: Sequence[TaskReport], options: WriteOptions) -> WriteResult:
+def _result(committed: CommitResult, reports: Sequence[WriteReport], options: WriteOptions) -> WriteResult:
     rows: Counter[int] = Counter()
     for report in reports:
         rows.update(report.slice_rows)
     return WriteResult.of(
         committed,
-        [fragment for report in reports for fragment in report.metadata()],
+        [fragment for report in reports for fragment in report.fragments],
         sum(report.rows for report in reports),
-        partition_rows(reports) if options.slices is None else options.slices.counted(rows),
+        _partition_rows(reports) if options.slices is None else options.slices.counted(rows),
     )
+
+
+def _partition_rows(reports: Iterable[WriteReport]) -> dict[str, int]:
+    """Rows written by name of the partition, such as `day=2013-01-01`."""
+    found: Counter[str] = Counter()
+    for report in reports:
+        for position, row in enumerate([] if report.values is None else report.values.to_pylist()):
+            found[",".join(f"{key}={value}" for key, value in row.items())] += report.slice_rows.get(position, 0)
+    return dict(found)
 
 
 def opened(

@@ -10,11 +10,10 @@ Each attempt looks for `idempotency_key` and for other attempts from the version
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
 
 import lance_core
@@ -22,7 +21,6 @@ from lance_core import FragmentMetadata, LanceDataset, WriteResult
 from lance_core.errors import (
     EarlierAttemptLandedError,
     HistoryGapError,
-    InvalidInputError,
     RetryableConflictError,
     SchemaError,
 )
@@ -30,10 +28,9 @@ from pyspark_lance.keys.collations import check_columns, check_condition
 from pyspark_lance.keys.equality import check_keys_of
 from pyspark_lance.writing.options import WriteOptions
 from pyspark_lance.writing.row_checks import RowRules
-from pyspark_lance.writing.task import TaskReport
 from pyspark_lance.writing.update_commit import commit_update, rows_where
 
-__all__ = ["check_keys", "partition_rows", "replace_rows", "row_rules"]
+__all__ = ["replace_rows", "row_rules"]
 
 _ATTEMPTS: Final = 10
 _DYNAMIC: Final = "partitionOverwriteMode dynamic"
@@ -123,27 +120,3 @@ def replace_rows(
             deduplicated=done.adopted,
             replaced_versions=() if write is None else write.earlier,
         )
-
-
-def check_keys(reports: Iterable[TaskReport], on: tuple[str, ...]) -> None:
-    """Make sure that no two tasks have rows of one key.
-
-    Raises:
-        InvalidInputError: Two have.
-    """
-    keys = np.concatenate([np.zeros(0, np.uint64), *[one.keys for one in reports if one.keys is not None]])
-    if len(np.unique(keys)) < len(keys):
-        raise InvalidInputError(
-            f"Ambiguous merge inserts are prohibited: several rows of the source have one key; the key is {list(on)}"
-        )
-
-
-def partition_rows(reports: Iterable[TaskReport]) -> dict[str, int]:
-    """Rows written by name of the partition, such as `day=2013-01-01`."""
-    found: dict[str, int] = {}
-    for report in reports:
-        rows = [] if report.values is None else report.values.to_pylist()
-        for position, row in enumerate(rows):
-            name = ",".join(f"{key}={value}" for key, value in row.items())
-            found[name] = found.get(name, 0) + report.slice_rows.get(position, 0)
-    return found

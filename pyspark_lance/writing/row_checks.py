@@ -7,7 +7,6 @@ keys           each key must be there once                     merge_on, where t
 
 from __future__ import annotations
 
-import base64
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from lance_core import Equals, Slice, Slices, key_hashes
 from lance_core.errors import InvalidInputError
 from pyspark_lance.keys.equality import same_bytes, spark_values
 
-__all__ = ["AMBIGUOUS", "PartitionValues", "RowRules", "decode_table", "encode_table", "hashes_of_keys", "slices_of"]
+__all__ = ["AMBIGUOUS", "PartitionValues", "RowRules", "all_hashes", "hashes_of_keys", "slices_of"]
 
 AMBIGUOUS: Final = "Ambiguous merge inserts are prohibited: several rows of the source have the key"
 
@@ -112,19 +111,6 @@ def slices_of(tables: Iterable[pa.Table], columns: tuple[str, ...]) -> Slices | 
     )
 
 
-def encode_table(table: pa.Table) -> str:
-    """A table as text."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
-        writer.write_table(table)
-    return base64.b85encode(sink.getvalue().to_pybytes()).decode()
-
-
-def decode_table(text: str) -> pa.Table:
-    """The table that `encode_table` wrote."""
-    return pa.ipc.open_stream(base64.b85decode(text)).read_all()
-
-
 def hashes_of_keys(keys: pa.Table) -> npt.NDArray[np.uint64]:
     """Hashes of keys, without those that have a null, which equal no other.
 
@@ -138,3 +124,21 @@ def hashes_of_keys(keys: pa.Table) -> npt.NDArray[np.uint64]:
         key = ", ".join(f"{name} = {twice.column(name)[0].as_py()!r}" for name in keys.column_names)
         raise InvalidInputError(f"{AMBIGUOUS} {key}")
     return key_hashes(keys, keys.column_names)
+
+
+def all_hashes(parts: Iterable[npt.NDArray[np.uint64] | None], on: Iterable[str]) -> npt.NDArray[np.uint64]:
+    """The hashes of keys that all tasks report.
+
+    Args:
+        parts: The hashes of each task; None from a task that reports none.
+        on: The key, for the message.
+
+    Raises:
+        InvalidInputError: Two tasks have rows of one key.
+    """
+    hashes = np.concatenate([np.zeros(0, np.uint64), *(part for part in parts if part is not None)])
+    if len(np.unique(hashes)) < len(hashes):
+        raise InvalidInputError(
+            f"Ambiguous merge inserts are prohibited: several rows of the source have one key; the key is {list(on)}"
+        )
+    return hashes

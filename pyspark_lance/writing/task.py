@@ -12,11 +12,11 @@ in place of Spark's report of a failed stage. Files of such an attempt are delet
 
 from __future__ import annotations
 
-import base64
-import json
+import pickle
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -25,17 +25,27 @@ import pyarrow as pa
 from lance_core import FragmentMetadata, FragmentWriter, Slices, SliceWriter
 from lance_core.errors import InvalidInputError, LanceError, SchemaError, UnsupportedError
 from pyspark_lance.engine.sessions import use_cores_of_task
-from pyspark_lance.types.batch_convert import BatchConverter
-from pyspark_lance.writing.row_checks import PartitionValues, RowRules, decode_table, encode_table, hashes_of_keys
+from pyspark_lance.types.batch_convert import ConverterTo
+from pyspark_lance.writing.row_checks import PartitionValues, RowRules, hashes_of_keys
 
-__all__ = ["BUFFERED_BYTES", "PART_BYTES", "REPORTED", "TaskReport", "WriteTask", "copied", "parts"]
+__all__ = [
+    "BUFFERED_BYTES",
+    "PART_BYTES",
+    "Output",
+    "PartitionTask",
+    "TaskReport",
+    "WriteReport",
+    "WriteTask",
+    "copied",
+    "parts",
+]
 
 BUFFERED_BYTES: Final = 64 << 20
-"""Rows that wait for their page, at most; an executor has several tasks at work."""
+"""Rows that wait for their page, at most; an executor runs several tasks at once."""
 PART_BYTES: Final = 4 << 20
 """A batch that is more than twice as large is written in parts of about this size."""
 
-REPORTED: Final[dict[str, type[LanceError]]] = {
+_REPORTED: Final[dict[str, type[LanceError]]] = {
     kind.code: kind for kind in (InvalidInputError, SchemaError, UnsupportedError)
 }
 """Errors of the data, which a second attempt would meet again."""
@@ -43,79 +53,131 @@ REPORTED: Final[dict[str, type[LanceError]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskReport:
-    """The report of one task.
+    """The report of a task that writes files.
 
     Attributes:
-        fragments: The fragments, as `FragmentMetadata.to_json` gives them.
-        slice_rows: Rows written by position of their slice, -1 for rows outside of all; empty without slices.
-        rows: Rows written.
-        values: Values of the columns that the table is partitioned by, by position; None without such.
-        keys: Hashes of the keys of the rows, if keys are checked.
-        error: Code and message of an error of the data, if there is one; then nothing was written.
+        fragments: The new fragments.
+        keys: Hashes of keys (`lance_core.key_hashes`): in a write those of all rows, in a change those of new rows;
+            None if keys are not checked, or are too many.
+        error: Code and message of an error of the data; then the task has written nothing.
     """
 
-    fragments: tuple[dict[str, Any], ...] = ()
-    slice_rows: Mapping[int, int] = field(default_factory=dict)
-    rows: int = 0
-    values: pa.Table | None = None
+    fragments: tuple[FragmentMetadata, ...] = ()
     keys: npt.NDArray[np.uint64] | None = None
     error: tuple[str, str] | None = None
 
     def to_bytes(self) -> bytes:
-        """The report as JSON."""
-        found = {one.name: getattr(self, one.name) for one in fields(self)}
-        found["values"] = None if self.values is None else encode_table(self.values)
-        found["keys"] = None if self.keys is None else base64.b85encode(self.keys.tobytes()).decode()
-        return json.dumps(found).encode()
+        """The report, pickled."""
+        return pickle.dumps(self)
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> TaskReport:
+    def from_bytes(cls, data: bytes) -> Self:
         """The report that `to_bytes` wrote.
 
         Raises:
-            LanceError: It has an error of the data, which is raised with its class.
+            LanceError: The report has an error of the data, which is raised with its class.
         """
-        found: dict[str, Any] = json.loads(data)
-        if found["error"] is not None:
-            code, message = found["error"]
-            raise REPORTED.get(code, LanceError)(message)
-        return cls(
-            fragments=tuple(found["fragments"]),
-            slice_rows={int(position): rows for position, rows in found["slice_rows"].items()},
-            rows=found["rows"],
-            values=None if found["values"] is None else decode_table(found["values"]),
-            keys=None if found["keys"] is None else np.frombuffer(base64.b85decode(found["keys"]), np.uint64),
-        )
+        report: Self = pickle.loads(data)  # noqa: S301 - from our own workers
+        if report.error is not None:
+            code, message = report.error
+            raise _REPORTED.get(code, LanceError)(message)
+        return report
 
-    def metadata(self) -> list[FragmentMetadata]:
-        """The fragments."""
-        return [FragmentMetadata.from_json(one) for one in self.fragments]
+
+class Output(Protocol):
+    """The files of one attempt of a task."""
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Write the rows of a batch."""
+
+    def finish(self) -> TaskReport:
+        """Close all files."""
+
+    def discard(self) -> None:
+        """Delete all files that this attempt wrote."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WriteTask:
-    """The function that runs on each partition; it is pickled.
+class PartitionTask(ABC):
+    """A function that writes the rows of a partition; it is pickled.
 
     Attributes:
         uri: The table.
-        job: Start of the names of all files of this write.
-        stored: Schema of the fragments.
-        slices: The slices that fragments must not mix.
-        allow_out_of_partition: Whether rows outside of all slices are written, too.
-        rules: Further rules for the rows.
-        max_open: Most slices that are written to at once; the least recently used one is finished first. None: no
-            limit.
+        job: Start of the names of all files of the job.
+        stored: Schema of the fragments; without columns if no rows are written.
         options: Further arguments of `FragmentWriter`.
     """
 
     uri: str
     job: str
     stored: pa.Schema
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @abstractmethod
+    def output(self, prefix: str) -> Output:
+        """The output of one attempt, the names of whose files begin with a prefix."""
+
+    def writer(self, prefix: str) -> FragmentWriter:
+        """A writer of new fragments."""
+        return FragmentWriter(
+            self.uri, self.stored, file_prefix=prefix, max_buffered_bytes=BUFFERED_BYTES, **self.options
+        )
+
+    def __call__(self, partition: int, attempt: int, batches: Iterator[pa.RecordBatch]) -> bytes:
+        """Write the batches of a partition; returns the report as bytes."""
+        return self.run(partition, attempt, batches).to_bytes()
+
+    def run(self, partition: int, attempt: int, batches: Iterator[pa.RecordBatch]) -> TaskReport:
+        """Write the batches of a partition.
+
+        Raises:
+            LanceError: The storage failed. What was written so far is deleted.
+        """
+        use_cores_of_task()
+        output = self.output(f"{self.job}-{partition}-{attempt}-")
+        try:
+            for part in parts(batches):
+                output.write(part)
+            return output.finish()
+        except tuple(_REPORTED.values()) as error:
+            output.discard()
+            return TaskReport(error=(error.code, str(error)))
+        except BaseException:
+            output.discard()
+            raise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteReport(TaskReport):
+    """The report of a task of a write.
+
+    Attributes:
+        slice_rows: Rows written by position of their slice, -1 for rows outside of all; empty without slices.
+        rows: Rows written.
+        values: Values of the columns that the table is partitioned by, by position; None without such columns.
+    """
+
+    slice_rows: Mapping[int, int] = field(default_factory=dict)
+    rows: int = 0
+    values: pa.Table | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteTask(PartitionTask):
+    """The task of a write.
+
+    Attributes:
+        slices: The slices that fragments must not mix.
+        allow_out_of_partition: Whether rows outside of all slices are written, too.
+        rules: Further rules for the rows.
+        max_open: Most slices that are written to at once; the least recently used one is finished first. None: no
+            limit.
+    """
+
     slices: Slices | None = None
     allow_out_of_partition: bool = False
     rules: RowRules | None = None
     max_open: int | None = None
-    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def assign(self, batch: pa.RecordBatch) -> npt.NDArray[np.int32]:
         """The position of the slice of each row.
@@ -129,63 +191,38 @@ class WriteTask:
             self.slices.reject_outside(batch, positions, self.uri)
         return positions
 
-    def __call__(self, partition: int, attempt: int, batches: Iterator[pa.RecordBatch]) -> bytes:
-        """Write the batches of a partition; gives the report as bytes."""
-        return self.run(partition, attempt, batches).to_bytes()
-
-    def run(self, partition: int, attempt: int, batches: Iterator[pa.RecordBatch]) -> TaskReport:
-        """Write the batches of a partition.
-
-        Raises:
-            LanceError: The storage failed. What was written so far is deleted.
-        """
-        use_cores_of_task()
-        output = _Output(self, f"{self.job}-{partition}-{attempt}-")
-        try:
-            convert: BatchConverter | None = None
-            for part in parts(batches):
-                if convert is None or convert.source != part.schema:
-                    convert = BatchConverter(part.schema, self.stored)
-                output.write(convert(part))
-            return output.finish()
-        except tuple(REPORTED.values()) as error:
-            output.discard()
-            return TaskReport(error=(error.code, str(error)))
-        except BaseException:
-            output.discard()
-            raise
+    def output(self, prefix: str) -> Output:
+        """The output of one attempt."""
+        return _WriteOutput(self, prefix)
 
 
-class _Output:
-    """The output of a task."""
+class _WriteOutput:
+    """The output of a task of a write."""
 
     def __init__(self, task: WriteTask, prefix: str) -> None:
+        self._convert = ConverterTo(task.stored)
         self._rules = task.rules or RowRules()
         self._values = None if self._rules.partition_by is None else PartitionValues(self._rules.partition_by)
         self._keys: list[pa.RecordBatch] = []
         assign = task.assign if self._values is None else self._values.assign
         self._has_slices = task.slices is not None or self._values is not None
         self._writer = SliceWriter(
-            lambda: FragmentWriter(
-                task.uri, task.stored, file_prefix=prefix, max_buffered_bytes=BUFFERED_BYTES, **task.options
-            ),
-            assign if self._has_slices else None,
-            max_open=task.max_open,
+            lambda: task.writer(prefix), assign if self._has_slices else None, max_open=task.max_open
         )
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Write each row to the writer of its slice."""
+        batch = self._convert(batch)
         self._rules.check(batch)
         if self._rules.keys is not None:
             self._keys.append(copied(batch.select(list(self._rules.keys))))
         self._writer.write(batch)
 
-    def finish(self) -> TaskReport:
+    def finish(self) -> WriteReport:
         """Close all files."""
         keys = hashes_of_keys(pa.Table.from_batches(self._keys)) if self._keys else None
-        fragments = tuple(fragment.to_json() for fragment in self._writer.finish())
-        return TaskReport(
-            fragments=fragments,
+        return WriteReport(
+            fragments=tuple(self._writer.finish()),
             slice_rows=self._writer.rows if self._has_slices else {},
             rows=self._writer.num_rows,
             values=None if self._values is None else self._values.table(),

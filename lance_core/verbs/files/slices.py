@@ -104,7 +104,7 @@ class Slices:
         *,
         owner: str | None = None,
         outside: str = "lie in none of the {count} slices that are written",
-        way_out: str = "write them as well with outside='allow'",
+        way_out: str = "write them as well with out_of_partition='allow'",
     ) -> None:
         object.__setattr__(self, "slices", tuple(slices))
         object.__setattr__(self, "owner", owner)

@@ -1,9 +1,11 @@
 """The data source's options and streams, with pylance looking at what became of the table."""
 
+import ast
 import datetime as dt
 import pathlib
 import pickle
 import zoneinfo
+from collections import Counter
 
 import pyarrow as pa
 import pytest
@@ -12,8 +14,9 @@ import lance_core
 import pyspark_lance
 from lance_core.errors import InvalidInputError, RetryableConflictError, VersionNotFoundError
 from pyspark_lance.changing.key_merge import KeyMergeJob
+from pyspark_lance.datasource import options as options_module
 from pyspark_lance.datasource import streams
-from pyspark_lance.datasource.options import SourceOptions
+from pyspark_lance.datasource.options import OPTIONS, SourceOptions
 from pyspark_lance.writing.job import prepare_write
 
 DAYS = "select id, cast(id % {} as int) as day, 'x' as s from range({})"
@@ -187,6 +190,38 @@ def test_tables_of_sql(spark, uri, lance):
 def test_options_that_cannot_be(options, message):
     with pytest.raises(InvalidInputError, match=message):
         SourceOptions(options).write_options(overwrite=False)
+
+
+def test_the_table_of_options_is_what_the_code_reads():
+    """Each name of the table occurs in the code besides, and names that the code looks up stand in the table."""
+    strings, looked_up = Counter(), set()
+    for path in pathlib.Path(options_module.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                strings[node.value.removesuffix("<key>")] += 1
+            if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in (
+                "value",
+                "names",
+                "integer",
+                "boolean",
+            ):
+                looked_up |= {one.value for one in node.args if isinstance(one, ast.Constant)}
+    names = [option.name for option in OPTIONS]
+    assert len(set(names)) == len(names)
+    assert looked_up <= {*names, "path"}
+    assert [name for name in names if strings[name.removesuffix("<key>")] < 2] == ["checkpointLocation"]  # Spark's
+
+
+def test_case_and_underscores_of_options_do_not_matter():
+    for name in ("replaceWhere", "replace_where", "REPLACEWHERE"):
+        assert SourceOptions({name: "a = 1"}).value("replaceWhere") == "a = 1"
+    for name in ("max_rows_per_file", "maxRowsPerFile"):
+        assert SourceOptions({name: "5"}).write_options(overwrite=False).max_rows_per_file == 5
+    assert SourceOptions({"storage.aws_region": "x", "transaction.a_b": "y"}).storage == {"aws_region": "x"}
+    with pytest.raises(InvalidInputError, match=r"only one of the options \['blobHandling', 'blob_handling'\]"):
+        SourceOptions({"blobHandling": "all_binary", "blob_handling": "all_binary"})
+    with pytest.raises(InvalidInputError, match=r"options \['replace'\] are not known"):
+        SourceOptions({"replace": "a = 1"})
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from pyspark_lance.writing import task as write_task
 from pyspark_lance.writing.job import prepare_write
 from pyspark_lance.writing.options import WriteOptions
 from pyspark_lance.writing.row_checks import PartitionValues
-from pyspark_lance.writing.task import TaskReport, WriteTask
+from pyspark_lance.writing.task import WriteReport, WriteTask
 from tests import processes
 
 SCHEMA = pa.schema([("k", pa.string()), ("x", pa.int64())])
@@ -43,11 +43,11 @@ def batches(*keys):
 
 def run(uri, source, **options):
     task = WriteTask(uri=str(uri), job=JOB, stored=SCHEMA, **options)
-    return TaskReport.from_bytes(task(3, 1, source))
+    return WriteReport.from_bytes(task(3, 1, source))
 
 
 def rows_by_fragment(uri, report):
-    lance_core.commit_fragments(uri, report.metadata(), SCHEMA)
+    lance_core.commit_fragments(uri, report.fragments, SCHEMA)
     dataset = lance_core.dataset(uri)
     return ["".join(f.to_table(["k"]).column("k").to_pylist()) for f in dataset.get_fragments()]
 
@@ -107,7 +107,7 @@ def test_nulls_in_a_column_that_must_not_have_them_are_reported(tmp_path):
     strict = pa.schema([pa.field("k", pa.string(), nullable=False)])
     task = WriteTask(uri=str(tmp_path), job=JOB, stored=strict)
     with pytest.raises(SchemaError, match="'k'"):
-        TaskReport.from_bytes(task(0, 0, iter([pa.record_batch({"k": pa.array(["a", None])})])))
+        WriteReport.from_bytes(task(0, 0, iter([pa.record_batch({"k": pa.array(["a", None])})])))
     assert files(tmp_path) == []
 
 
@@ -160,10 +160,10 @@ def test_a_partition_can_fill_several_files(tmp_path):
 
 
 def test_reports_survive_their_bytes_and_unknown_errors_stay_errors():
-    report = TaskReport(fragments=({"id": 0},), slice_rows={-1: 2, 0: 1}, rows=3)
-    assert TaskReport.from_bytes(report.to_bytes()) == report
+    report = WriteReport(slice_rows={-1: 2, 0: 1}, rows=3)
+    assert WriteReport.from_bytes(report.to_bytes()) == report
     with pytest.raises(LanceError, match="text"):
-        TaskReport.from_bytes(TaskReport(error=("never-heard", "text")).to_bytes())
+        WriteReport.from_bytes(WriteReport(error=("never-heard", "text")).to_bytes())
 
 
 def test_values_of_partitions():
@@ -265,7 +265,7 @@ def test_pages_of_many_columns_are_small(tmp_path, monkeypatch):
     monkeypatch.setattr(write_task, "BUFFERED_BYTES", 4 << 20)
     table = pa.table({f"c{i}": pa.array(range(25_000)) for i in range(40)})
     task = WriteTask(uri=str(tmp_path / "t"), job="0123456789abcdef", stored=table.schema)
-    (fragment,) = task.run(0, 0, iter(table.to_batches())).metadata()
+    (fragment,) = task.run(0, 0, iter(table.to_batches())).fragments
     file = LanceFileReader(str(tmp_path / "t" / "data" / fragment.files[0].path))
     assert len(file.metadata().columns[0].pages) == 2
 
