@@ -23,7 +23,7 @@ from lance_core.errors import InvalidInputError, StoreError
 from pyspark_lance.changing.task import ChangeReport, ChangeTask
 from pyspark_lance.engine.partitions import run_on_partitions
 from pyspark_lance.keys.equality import has_bytes
-from pyspark_lance.writing.orphan_files import delete_leftovers
+from pyspark_lance.writing.orphan_files import delete_orphan_files
 from pyspark_lance.writing.row_checks import all_hashes
 from pyspark_lance.writing.update_commit import Updated, commit_update
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyroaring import BitMap
     from pyspark.sql import DataFrame
 
-__all__ = ["Change", "ChangeOptions", "ChangeResult", "gone_rows", "inserted_keys"]
+__all__ = ["Change", "ChangeOptions", "ChangeResult", "deleted_rows", "inserted_keys"]
 
 _NO_COLUMNS: Final = pa.schema([])
 
@@ -102,20 +102,20 @@ class Change:
         try:
             answers = run_on_partitions(self.frame, task, self.stored)
         except BaseException:
-            delete_leftovers(self.dataset.uri, task.job, (), self.options.storage_options, failed=True)
+            delete_orphan_files(self.dataset.uri, task.job, (), self.options.storage_options, failed=True)
             raise
         try:
             reports = [ChangeReport.from_bytes(answer.message) for answer in answers]
             made = [fragment for report in reports for fragment in report.fragments]
-            gone = gone_rows(reports, self.on)
+            gone = deleted_rows(reports, self.on)
             self._check_within(gone)
             done = self._commit(made, gone, inserted_keys(self.dataset, reports, self.on))
         except StoreError:
             raise  # the commit may have taken effect, or may still do so
         except BaseException:
-            delete_leftovers(self.dataset.uri, task.job, (), self.options.storage_options)
+            delete_orphan_files(self.dataset.uri, task.job, (), self.options.storage_options)
             raise
-        delete_leftovers(self.dataset.uri, task.job, made, self.options.storage_options)
+        delete_orphan_files(self.dataset.uri, task.job, made, self.options.storage_options)
         inserted, updated, deleted = (sum(report.counts[i] for report in reports) for i in range(3))
         return ChangeResult.of_transaction(
             done.dataset,
@@ -146,8 +146,8 @@ class Change:
                 outside = offsets[taken & (within.assign(batch) < 0)]
                 if len(outside):
                     address = pc.field("_rowaddr") == pa.scalar((number << 32) + int(outside[0]), pa.uint64())
-                    whole = self.dataset.scanner(columns=columns, fragments=[fragment], filter=address).to_table()
-                    row = whole.to_pylist()[0]
+                    found = self.dataset.scanner(columns=columns, fragments=[fragment], filter=address).to_table()
+                    row = found.to_pylist()[0]
                     key = ", ".join(f"{name} = {row[name]!r}" for name in self.on)
                     within.reject_match(key, row, self.dataset.uri)
 
@@ -184,7 +184,7 @@ class Change:
         )
 
 
-def gone_rows(reports: Iterable[ChangeReport], on: Sequence[str]) -> dict[int, BitMap]:
+def deleted_rows(reports: Iterable[ChangeReport], on: Sequence[str]) -> dict[int, BitMap]:
     """The rows that go, of all tasks; each of them may go once.
 
     Raises:

@@ -23,7 +23,7 @@ import pyarrow as pa
 import lance_core
 from lance_core import FragmentMetadata, LanceDataset
 from lance_core.errors import HistoryGapError, InvalidInputError, LanceError, RetryableConflictError, StoreError
-from pyspark_lance.changing.job import gone_rows, inserted_keys
+from pyspark_lance.changing.job import deleted_rows, inserted_keys
 from pyspark_lance.changing.task import ADDRESS, INSERT, KIND, ROW_ID, UPDATE, ChangeReport, ChangeTask
 from pyspark_lance.keys.equality import joined_by_key
 from pyspark_lance.types.batch_convert import BatchConverter
@@ -59,7 +59,7 @@ class KeyMergeTask:
         """Write the batches of a partition; gives a `ChangeReport` as bytes."""
         with tempfile.SpooledTemporaryFile(_IN_MEMORY) as aside:
             keys = self._keep(batches, aside)
-            return self.change(partition, attempt, _with_places(aside, self._look_up(keys)))
+            return self.change(partition, attempt, _with_addresses(aside, self._look_up(keys)))
 
     def _keep(self, batches: Iterable[pa.RecordBatch], aside: IO[bytes]) -> pa.Table:
         """Keep the rows aside; gives their keys, in the table's types."""
@@ -76,7 +76,7 @@ class KeyMergeTask:
         aside.seek(0)
         return pa.Table.from_batches(keys, schema=schema)
 
-    def _look_up(self, keys: pa.Table) -> _Places:
+    def _look_up(self, keys: pa.Table) -> _Matches:
         """Where the rows of the table with the key of each row are."""
         dataset = lance_core.dataset(self.change.uri, self.version, storage_options=self.storage_options)
         about = ["_rowaddr", *(["_rowid"] if self.change.stable else [])]
@@ -92,7 +92,7 @@ class KeyMergeTask:
         new = np.setdiff1d(np.arange(keys.num_rows), rows)
         all_rows = np.concatenate([rows, new])
         order = np.argsort(all_rows, kind="stable")
-        return _Places(
+        return _Matches(
             rows=all_rows[order],
             addresses=np.concatenate([addresses, np.full(len(new), -1)])[order],
             ids=np.concatenate([ids[0], np.zeros(len(new), np.int64)])[order] if ids else None,
@@ -100,7 +100,7 @@ class KeyMergeTask:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Places:
+class _Matches:
     """Rows that are written, each for a row of the table or as a new one.
 
     Attributes:
@@ -167,7 +167,7 @@ class KeyMergeJob:
         return done.dataset
 
     def clean(self, keep: Iterable[FragmentMetadata], *, failed: bool = False) -> None:
-        """Delete the files of this write that belong to none of these fragments; as `delete_leftovers`."""
+        """Delete the files of this write that belong to none of these fragments; as `delete_orphan_files`."""
         self.write.clean(keep, failed=failed)
 
     @property
@@ -178,7 +178,7 @@ class KeyMergeJob:
         options = self.write.options
         base = self.write.base()
         try:
-            gone, inserted = gone_rows(reports, self._on), inserted_keys(base, reports, self._on)
+            gone, inserted = deleted_rows(reports, self._on), inserted_keys(base, reports, self._on)
         except InvalidInputError:
             hashes_of_keys(self._written_keys(made))  # raises as well, and names the key
             raise
@@ -221,17 +221,17 @@ class KeyMergeJob:
         return pa.Table.from_arrays(columns, schema=schema)
 
 
-def _with_places(aside: IO[bytes], places: _Places) -> Iterator[pa.RecordBatch]:
+def _with_addresses(aside: IO[bytes], matches: _Matches) -> Iterator[pa.RecordBatch]:
     """The rows that were kept aside, with the columns of `change_task`."""
-    if not len(places.rows):
+    if not len(matches.rows):
         return
     start = 0
     for batch in pa.ipc.open_stream(aside):
-        first, last = np.searchsorted(places.rows, [start, start + batch.num_rows])
-        rows, addresses = places.rows[first:last] - start, places.addresses[first:last]
+        first, last = np.searchsorted(matches.rows, [start, start + batch.num_rows])
+        rows, addresses = matches.rows[first:last] - start, matches.addresses[first:last]
         more: dict[str, Any] = {ADDRESS: addresses, KIND: np.where(addresses < 0, INSERT, UPDATE).astype(np.int8)}
-        if places.ids is not None:
-            more[ROW_ID] = places.ids[first:last]
+        if matches.ids is not None:
+            more[ROW_ID] = matches.ids[first:last]
         part = batch if len(rows) == batch.num_rows else batch.take(pa.array(rows))
         columns = [*part.columns, *map(pa.array, more.values())]
         yield pa.RecordBatch.from_arrays(columns, names=[*batch.schema.names, *more])

@@ -25,7 +25,7 @@ from pyspark_lance.keys.narrowing import Narrowed, few_keys, narrowed_by_frame
 from pyspark_lance.reading.plan import plan_read, table_schema
 from pyspark_lance.reading.read import read_frame
 from pyspark_lance.types.names import case_sensitive, check_spellings, in_case_of_table, matched_names, quoted
-from pyspark_lance.types.spark_types import handed_over, spark_schema
+from pyspark_lance.types.spark_types import batch_schema, spark_schema
 from pyspark_lance.writing.row_checks import AMBIGUOUS
 from pyspark_lance.writing.schema_plan import ADD_FIRST, plan_write
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from lance_core import LanceDataset
 
-__all__ = ["MergeFrames", "kind_of", "reject_twice", "renamed", "row_columns", "rows_of"]
+__all__ = ["MergeFrames", "kind_column", "reject_duplicate_keys", "renamed", "row_id_columns", "rows_of"]
 
 _TASK_ROWS: Final = 1 << 18
 """Rows of a merge's source for each task and its file."""
@@ -89,7 +89,7 @@ class MergeFrames:
         kept = self.source.persist()
         try:
             if self.inserts and not all(has_bytes(base.schema.field(name)) for name in self.keys):
-                reject_twice(kept, self.keys)  # tasks cannot tell
+                reject_duplicate_keys(kept, self.keys)  # tasks cannot tell
             few = None if self.deletes_others else few_keys(base, self.keys, kept)
             rows = kept.count() if few is None else few.num_rows
             tasks = -(-rows // _TASK_ROWS) or 1
@@ -109,7 +109,7 @@ class MergeFrames:
             SchemaError: A column does not fit that of the table; the message names it.
             InvalidInputError: The condition does not fit.
         """
-        source = in_case_of_table(self.source, handed_over(self.source.schema), base.schema)
+        source = in_case_of_table(self.source, batch_schema(self.source.schema), base.schema)
         exact = case_sensitive(source.sparkSession)
         names = matched_names(self.keys, base.schema.names, exact=exact)
         missing = [name for name in self.keys if name not in names]
@@ -120,7 +120,7 @@ class MergeFrames:
         source = _collated(source, keys)
         found = replace(self, source=source, keys=tuple(field.name for field in keys))
         fields = found._fields_of_source(base) if self.writes else keys  # noqa: SLF001 - its own
-        schema = handed_over(source.select(*[quoted(field.name) for field in fields]).schema)
+        schema = batch_schema(source.select(*[quoted(field.name) for field in fields]).schema)
         plan_write(schema, pa.schema(fields), case_sensitive=True, has_schema_mode=False)
         if self.condition is not None:
             target = source.sparkSession.createDataFrame([], spark_schema(base.schema))
@@ -142,7 +142,7 @@ class MergeFrames:
         names: list[str] = base.schema.names if self.writes else []
         old = self._lacking(base) if self.writes else []
         check_spellings(self.source, base.schema.names)
-        about = row_columns(base)
+        about = row_id_columns(base)
         columns = [*self.keys, *about, *(base.schema.names if self.condition is not None else old)]
         within = Narrowed()
         if not self.deletes_others:
@@ -158,7 +158,7 @@ class MergeFrames:
         frames = []
         if self.inserts or self.matched is not None:
             pairs = self._pairs(target, old, about, has_all=within.is_exact)
-            found = self._found(pairs, base, old, about) if self.writes else _going(pairs, about)
+            found = self._found(pairs, base, old, about) if self.writes else _deleted_rows(pairs, about)
             # A join that shuffles leaves as many partitions as the session has it, and each would become a file.
             frames.append(found if self.tasks is None else found.coalesce(self.tasks))
         if self.deletes_others:
@@ -244,7 +244,7 @@ class MergeFrames:
         keys = self.source.select(*[renamed(name, f"{_KEY}{i}") for i, name in enumerate(self.keys)])
         ends = [(f"{_KEY}{i}", f"target.{quoted(name)}") for i, name in enumerate(self.keys)]
         others = target.alias("target").join(keys, self._equal(ends, target.schema), "left_anti")
-        return others.select(*nulls, *[renamed(*pair) for pair in about.items()], kind_of(DELETE))
+        return others.select(*nulls, *[renamed(*pair) for pair in about.items()], kind_column(DELETE))
 
     def _equal(self, ends: Sequence[tuple[str, str]], target: StructType) -> Column:
         """That the columns of the key, each of the source and of the table, are equal."""
@@ -252,10 +252,10 @@ class MergeFrames:
         return reduce(and_, [_is_same(*pair, *of) for pair, of in zip(ends, kinds, strict=True)])
 
 
-def _going(pairs: DataFrame, about: Mapping[str, str]) -> DataFrame:
+def _deleted_rows(pairs: DataFrame, about: Mapping[str, str]) -> DataFrame:
     from pyspark.sql import functions
 
-    return pairs.where(functions.col(KIND)).select(*about.values(), kind_of(DELETE))
+    return pairs.where(functions.col(KIND)).select(*about.values(), kind_column(DELETE))
 
 
 def _collated(source: DataFrame, keys: Sequence[pa.Field]) -> DataFrame:
@@ -275,7 +275,7 @@ def _is_text(field: StructField) -> bool:
     return field.dataType.typeName().startswith("string")
 
 
-def reject_twice(source: DataFrame, keys: Sequence[str]) -> None:
+def reject_duplicate_keys(source: DataFrame, keys: Sequence[str]) -> None:
     """Make sure that a source has each key once; a key with a null in it equals no other.
 
     Raises:
@@ -315,14 +315,14 @@ def renamed(name: str, to: str) -> Column:
     return functions.col(quoted(name)).alias(to)
 
 
-def kind_of(kind: int) -> Column:
+def kind_column(kind: int) -> Column:
     """The column with the kind of change of the rows."""
     from pyspark.sql import functions
 
     return functions.lit(kind).cast("tinyint").alias(KIND)
 
 
-def row_columns(base: LanceDataset) -> dict[str, str]:
+def row_id_columns(base: LanceDataset) -> dict[str, str]:
     """The row columns that identify a row, with their names in a change."""
     ids = {"_rowid": ROW_ID} if base.source.manifest.uses_stable_row_ids else {}
     return {"_rowaddr": ADDRESS, **ids}

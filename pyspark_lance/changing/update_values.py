@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from lance_core.errors import LanceError, SchemaError
-from pyspark_lance.types.spark_types import handed_over
+from pyspark_lance.types.spark_types import batch_schema
 from pyspark_lance.writing.schema_plan import plan_write
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def _fits(given: Any, stored: pa.Schema) -> bool:
     from pyspark.sql import types
 
     try:
-        plan_write(handed_over(types.StructType([types.StructField(stored.names[0], given)])), stored)
+        plan_write(batch_schema(types.StructType([types.StructField(stored.names[0], given)])), stored)
     except LanceError:
         return False
     return True

@@ -28,7 +28,14 @@ from lance_core.errors import (
     SchemaError,
 )
 from pyspark_lance.changing.job import Change, ChangeOptions, ChangeResult
-from pyspark_lance.changing.merge_frames import MergeFrames, kind_of, reject_twice, renamed, row_columns, rows_of
+from pyspark_lance.changing.merge_frames import (
+    MergeFrames,
+    kind_column,
+    reject_duplicate_keys,
+    renamed,
+    row_id_columns,
+    rows_of,
+)
 from pyspark_lance.changing.task import ADDRESS, DELETE, UPDATE
 from pyspark_lance.changing.update_values import assigned
 from pyspark_lance.engine.errors import short_errors
@@ -36,8 +43,8 @@ from pyspark_lance.engine.sessions import is_utc, session_of, session_zone
 from pyspark_lance.keys.collations import check_condition
 from pyspark_lance.keys.equality import check_keys_of
 from pyspark_lance.types.names import case_sensitive, check_spellings, matched_names, quoted
-from pyspark_lance.types.spark_types import handed_over, spark_schema
-from pyspark_lance.writing.job import opened
+from pyspark_lance.types.spark_types import batch_schema, spark_schema
+from pyspark_lance.writing.job import open_version
 from pyspark_lance.writing.schema_plan import plan_write
 from pyspark_lance.writing.write import write
 
@@ -133,7 +140,7 @@ def merge(  # noqa: PLR0913 - each is a choice of its own, all but three have a 
         within=within,
     )
     _check_source(df, keys, "merge")
-    known = opened(uri, read_version, storage_options, identity)
+    known = open_version(uri, read_version, storage_options, identity)
     made = _created(df, uri, keys, options, inserts=when_not_matched is not None) if known is None else None
     if made is not None:
         return made
@@ -163,7 +170,7 @@ def _check_source(df: DataFrame, keys: list[str], verb: str) -> None:
     missing = [name for name in keys if name not in df.columns]
     if missing:
         raise SchemaError(f"{verb}: the source lacks the key columns {missing}; it has {df.columns}")
-    handed_over(df.schema)
+    batch_schema(df.schema)
     check_spellings(df, df.columns)
 
 
@@ -227,7 +234,7 @@ def delete(
 
     def change(base: LanceDataset) -> Change:
         rows = rows_of(session, base, ["_rowaddr"], where, storage_options)
-        frame = rows.select(renamed("_rowaddr", ADDRESS), kind_of(DELETE))
+        frame = rows.select(renamed("_rowaddr", ADDRESS), kind_column(DELETE))
         return Change(dataset=base, frame=frame, on=(), options=options)
 
     return _retrying(dataset, change, options)
@@ -284,13 +291,15 @@ def update(
         from pyspark.sql import functions
 
         names = base.schema.names
-        rows = rows_of(session, base, [*names, *row_columns(base)], where, storage_options)
+        rows = rows_of(session, base, [*names, *row_id_columns(base)], where, storage_options)
         check_spellings(rows, names)
         kinds = {field.name: field.dataType for field in spark_schema(base.schema)}
         with short_errors(f"update: set {dict(set)}"):
             made = assigned(rows, texts, base.schema, kinds)
             values = [made[name] if name in made else functions.col(quoted(name)) for name in names]
-            frame = rows.select(*values, *[renamed(*pair) for pair in row_columns(base).items()], kind_of(UPDATE))
+            frame = rows.select(
+                *values, *[renamed(*pair) for pair in row_id_columns(base).items()], kind_column(UPDATE)
+            )
             return _writing(base, frame, (), options)
 
     return _retrying(dataset, change, options)
@@ -330,8 +339,8 @@ def _created(
     """
     if not inserts:
         raise DatasetNotFoundError(f"there is no table at {uri} to merge into, and nothing is to be inserted")
-    check_keys_of("on", map(plan_write(handed_over(df.schema), None).stored.field, keys))
-    reject_twice(df, keys)
+    check_keys_of("on", map(plan_write(batch_schema(df.schema), None).stored.field, keys))
+    reject_duplicate_keys(df, keys)
     try:
         made = write(
             df,
@@ -345,7 +354,7 @@ def _created(
             max_bytes_per_file=options.max_bytes_per_file,
         )
     except DatasetExistsError:
-        if opened(uri, None, options.storage_options) is None:
+        if open_version(uri, None, options.storage_options) is None:
             raise  # only an external manifest store knows of one
         return None  # another writer came first
     assert made is not None, "without a row a version is made as well"
@@ -379,5 +388,5 @@ def _retrying(
 def _writing(base: LanceDataset, frame: DataFrame, on: Sequence[str], options: ChangeOptions) -> Change:
     """A change that writes rows, whose types are checked against the table's."""
     columns = frame.select(*map(quoted, base.schema.names))
-    plan = plan_write(handed_over(columns.schema), base.schema, has_schema_mode=False)
+    plan = plan_write(batch_schema(columns.schema), base.schema, has_schema_mode=False)
     return Change(dataset=base, frame=frame, stored=plan.stored, on=on, options=options)

@@ -285,20 +285,20 @@ def _format_of(source: str) -> SourceFormat:
 
 
 def _exists(path: str) -> bool:
-    filesystem, place, _ = filesystem_of(path)
-    return bool(filesystem.get_file_info(place).type.name == "Directory")
+    filesystem, inner, _ = filesystem_of(path)
+    return bool(filesystem.get_file_info(inner).type.name == "Directory")
 
 
 def _listed(source: str) -> SourceFiles:
-    filesystem, place, uri = filesystem_of(source)
-    info = filesystem.get_file_info(place)
+    filesystem, inner, uri = filesystem_of(source)
+    info = filesystem.get_file_info(inner)
     if info.type == fs.FileType.NotFound:
         raise InvalidInputError(f"there is nothing at {source}")
     if info.type == fs.FileType.File:
         return SourceFiles(base=uri.rpartition("/")[0], sizes={uri: info.size}, times={uri: info.mtime_ns})
     found = {}
-    for one in filesystem.get_file_info(fs.FileSelector(place, recursive=True)):
-        below = one.path.removeprefix(place)
+    for one in filesystem.get_file_info(fs.FileSelector(inner, recursive=True)):
+        below = one.path.removeprefix(inner)
         if one.type == fs.FileType.File and not any(map(_is_hidden, below.split("/"))):
             found[uri + below] = one
     return SourceFiles(

@@ -3,7 +3,7 @@
 Each commit of a conversion carries three or four texts:
 
     pyspark_lance.convert          a digest of the commit's files, which lands once
-    pyspark_lance.convert.source   a digest of the place of the source, by which the commits are found
+    pyspark_lance.convert.source   a digest of the URI of the source, by which the commits are found
     pyspark_lance.convert.files    20 characters for each file: a digest of its name, and one of its size and time
     pyspark_lance.convert.begins   on the first commit: older ones are not of this conversion
 
@@ -45,7 +45,7 @@ class ConversionHistory:
     """The commits of conversions of a source into a table.
 
     Attributes:
-        source: Digest of the place of the source.
+        source: Digest of the URI of the source.
         dataset: The table; None if there is none.
         files: What was converted: states by names, as digests.
         runs: How many conversions were begun.
@@ -67,13 +67,13 @@ class ConversionHistory:
     @classmethod
     def of(cls, uri: str | PathLike[str], source: str, storage_options: Mapping[str, str] | None) -> ConversionHistory:
         """The history of a table."""
-        place = _digest(lance_core.canonical_uri(source), 16)
+        digest = _digest(lance_core.canonical_uri(source), 16)
         try:
             dataset = lance_core.dataset(uri, storage_options=storage_options)
         except DatasetNotFoundError:
-            return cls(source=place, dataset=None)
-        found, _ = dataset.find_transactions(_SOURCE, place)
-        known = dataset.landed_batch(_stream(place))
+            return cls(source=digest, dataset=None)
+        found, _ = dataset.find_transactions(_SOURCE, digest)
+        known = dataset.landed_batch(_stream(digest))
         texts = [one.transaction_properties or {} for _, one in sorted(found.items())]
         begun = [number for number, properties in enumerate(texts) if _BEGINS in properties]
         last = texts[begun[-1] if begun else 0 :]
@@ -81,7 +81,7 @@ class ConversionHistory:
         for properties in last:
             files.update(_known(properties.get(_FILES, "")))
         return cls(
-            source=place,
+            source=digest,
             dataset=dataset,
             files=files,
             runs=len(begun),

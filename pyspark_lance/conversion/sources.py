@@ -68,10 +68,10 @@ def foreign_files(source: str, form: Literal["delta", "iceberg"]) -> SourceFiles
 
 
 def filesystem_of(path: str) -> tuple[Any, str, str]:
-    """The file system of a place, the place in it, and the place's URI."""
+    """The file system of a path, the path in it, and the URI."""
     uri = lance_core.canonical_uri(path)
-    filesystem, place = fs.FileSystem.from_uri(uri)
-    return filesystem, place, uri
+    filesystem, inner = fs.FileSystem.from_uri(uri)
+    return filesystem, inner, uri
 
 
 def _delta(source: str) -> SourceFiles:
@@ -112,12 +112,12 @@ def _newest_metadata(source: str) -> str:
     """The metadata file of an Iceberg table, that of the highest number in its folder."""
     if source.endswith(".metadata.json"):
         return source
-    filesystem, place, uri = filesystem_of(source)
+    filesystem, inner, uri = filesystem_of(source)
     found: dict[int, list[str]] = {}
-    for one in filesystem.get_file_info(fs.FileSelector(f"{place}/metadata")):
+    for one in filesystem.get_file_info(fs.FileSelector(f"{inner}/metadata")):
         match = _VERSION.match(one.base_name)
         if match:
-            found.setdefault(int(match.group(1)), []).append(uri + one.path.removeprefix(place))
+            found.setdefault(int(match.group(1)), []).append(uri + one.path.removeprefix(inner))
     newest = found[max(found)] if found else []
     if len(newest) != 1:
         raise InvalidInputError(f"{source}: which of the metadata files {newest} is the newest? Name it as the source")

@@ -14,15 +14,15 @@ import pyarrow as pa
 
 from lance_core import LanceDataset, LanceFragment
 from lance_core.errors import LanceError, SchemaError
-from pyspark_lance.datasource.offsets import ANEW, version_at
+from pyspark_lance.datasource.offsets import RESTART, version_at
 from pyspark_lance.datasource.options import SourceOptions
 
-__all__ = ["Place", "WatchedColumns"]
+__all__ = ["FragmentRead", "WatchedColumns"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where some fragments are read: a version, with the columns that it has."""
+class FragmentRead:
+    """Fragments to read, the version in which they are read, and columns that it has."""
 
     dataset: LanceDataset
     columns: tuple[str, ...]
@@ -89,9 +89,9 @@ class WatchedColumns:
         now = _columns(dataset)
         return all(now.get(name) == column for name, column in self.columns.items())
 
-    def places(
+    def reads(
         self, options: SourceOptions, dataset: LanceDataset, fragments: list[LanceFragment], end: LanceDataset
-    ) -> list[Place]:
+    ) -> list[FragmentRead]:
         """Where to read fragments that a version added.
 
         Args:
@@ -104,7 +104,7 @@ class WatchedColumns:
             LanceError: A column got values after these rows were added, and they were moved before that.
         """
         if self.fits(dataset):
-            return [Place(dataset=dataset, columns=self.read, fragments=tuple(fragments))]
+            return [FragmentRead(dataset=dataset, columns=self.read, fragments=tuple(fragments))]
         later = [one for one in (end, self._planned(options)) if one is not None and self.fits(one)]
         found: dict[int, list[LanceFragment]] = {}
         left: list[LanceFragment] = []
@@ -114,10 +114,11 @@ class WatchedColumns:
                 left.append(fragment)
             else:
                 found.setdefault(later.index(at), []).append(fragment)
-        places = [
-            Place(dataset=later[index], columns=self.read, fragments=tuple(some)) for index, some in found.items()
+        reads = [
+            FragmentRead(dataset=later[index], columns=self.read, fragments=tuple(some))
+            for index, some in found.items()
         ]
-        return [*places, *self._without(options, dataset, left, later)]
+        return [*reads, *self._without(options, dataset, left, later)]
 
     def _planned(self, options: SourceOptions) -> LanceDataset | None:
         """The version that the query was planned for, if it is still there."""
@@ -128,7 +129,7 @@ class WatchedColumns:
 
     def _without(
         self, options: SourceOptions, dataset: LanceDataset, fragments: list[LanceFragment], later: list[LanceDataset]
-    ) -> list[Place]:
+    ) -> list[FragmentRead]:
         """Where to read fragments that no later version has as they were."""
         if not fragments:
             return []
@@ -142,10 +143,10 @@ class WatchedColumns:
             if renamed or not _began_as_null(options, name, dataset.version, until):
                 raise LanceError(
                     f"rows of version {dataset.version} of {options.uri} were moved before column {name!r} was added "
-                    f"or changed, so that their values in it cannot be told any more. {ANEW}"
+                    f"or changed, so that their values in it cannot be told any more. {RESTART}"
                 )
         kept = tuple(name for name in self.read if (name if name in lacking else name.partition(".")[0]) not in lacking)
-        return [Place(dataset=dataset, columns=kept, fragments=tuple(fragments))]
+        return [FragmentRead(dataset=dataset, columns=kept, fragments=tuple(fragments))]
 
 
 def _columns(dataset: LanceDataset) -> dict[str, tuple[pa.DataType, int]]:

@@ -15,11 +15,11 @@ from lance_core import LanceDataset
 from lance_core.errors import IncompatibleConflictError, LanceError, VersionNotFoundError
 from pyspark_lance.datasource.options import SourceOptions
 
-__all__ = ["ANEW", "START", "check_offset", "number_of", "offset_at", "version_at"]
+__all__ = ["RESTART", "START", "check_offset", "number_of", "offset_at", "version_at"]
 
 START: Final[dict[str, Any]] = {"version": 0}
 
-ANEW: Final = (
+RESTART: Final = (
     "Begin anew with another option checkpointLocation; option startingVersion says with which version, and without it "
     "the first batch is the table as it is"
 )
@@ -46,7 +46,7 @@ def version_at(options: SourceOptions, version: int) -> LanceDataset:
     except VersionNotFoundError as error:
         raise LanceError(
             f"version {version} of {options.uri}, which the stream needs to go on, is not there any more: the stream "
-            f"fell behind the clean-up of the table. {ANEW}"
+            f"fell behind the clean-up of the table. {RESTART}"
         ) from error
 
 
@@ -69,13 +69,13 @@ def check_offset(options: SourceOptions, offset: dict[str, Any], latest: LanceDa
         there = "there is no table any more" if latest is None else f"its latest version is {latest.version}"
         raise IncompatibleConflictError(
             f"the stream has read {options.uri} up to version {version}, and now {there}: it was dropped, and perhaps "
-            f"made again. {ANEW}"
+            f"made again. {RESTART}"
         )
     branch = latest.branch or "main"
     if offset.get("branch", branch) != branch:
         raise IncompatibleConflictError(
             f"the stream has read branch {offset['branch']!r} up to version {version}, and is now to read branch "
-            f"{branch!r} of {options.uri}. {ANEW}"
+            f"{branch!r} of {options.uri}. {RESTART}"
         )
     if "table" not in offset:
         return
@@ -83,5 +83,5 @@ def check_offset(options: SourceOptions, offset: dict[str, Any], latest: LanceDa
     if now.identity != offset["table"]:
         raise IncompatibleConflictError(
             f"version {version} of {options.uri} is another one than the stream has read: the table was dropped and "
-            f"made again, or the stream is now to read another table. {ANEW}"
+            f"made again, or the stream is now to read another table. {RESTART}"
         )

@@ -38,8 +38,8 @@ from pyspark_lance.engine.errors import plain_errors
 from pyspark_lance.engine.sessions import parallelism_of
 from pyspark_lance.keys.collations import ON_FRAME, check_condition
 from pyspark_lance.reading.plan import Piece, ReadPlan, plan_read, plan_tasks, table_schema
-from pyspark_lance.types.spark_types import handed_over
-from pyspark_lance.writing.job import WriteJob, already_done, prepare_write
+from pyspark_lance.types.spark_types import batch_schema
+from pyspark_lance.writing.job import WriteJob, find_earlier_write, prepare_write
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc
@@ -104,10 +104,10 @@ class LanceDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """The writer; the schema is checked here, before any task runs."""
         options = self._options.write_options(overwrite=overwrite)
-        done, options = already_done(self._options.uri, options)
+        done, options = find_earlier_write(self._options.uri, options)
         if done is not None:
             return _Writer(None)
-        job = prepare_write(handed_over(schema), self._options.uri, options)
+        job = prepare_write(batch_schema(schema), self._options.uri, options)
         return _Writer(KeyMergeJob.of(job) if options.merge_on is not None and job.base_version else job)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
@@ -126,7 +126,7 @@ class LanceDataSource(DataSource):
     @plain_errors()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 - the same
         """The stream writer."""
-        return StreamWriter(self._options, handed_over(schema), overwrite=overwrite)
+        return StreamWriter(self._options, batch_schema(schema), overwrite=overwrite)
 
     def _plan(self, schema: StructType) -> ReadPlan:
         dataset = self._options.open(self._version)

@@ -33,11 +33,11 @@ from pyspark.sql.datasource import (  # noqa: TID253 - a stream is a subclass of
 
 from lance_core import LanceDataset, LanceFragment
 from lance_core.errors import InvalidInputError, LanceError, VersionNotFoundError
-from pyspark_lance.datasource.columns import Place, WatchedColumns
+from pyspark_lance.datasource.columns import FragmentRead, WatchedColumns
 from pyspark_lance.datasource.offsets import START, check_offset, number_of, offset_at, version_at
 from pyspark_lance.datasource.options import SourceOptions
 from pyspark_lance.engine.errors import plain_errors
-from pyspark_lance.reading.plan import FragmentSize, Piece, ReadPlan, cut
+from pyspark_lance.reading.plan import FragmentSize, Piece, ReadPlan, split_into_tasks
 from pyspark_lance.writing.job import WriteJob, prepare_write
 from pyspark_lance.writing.landed_batches import BATCH, QUERY, Landed
 
@@ -196,8 +196,8 @@ class StreamReader(DataSourceStreamReader):
             self._last = start
             return start
         end = latest.version if self._end is None else min(self._end, latest.version)
-        whole = self._starting is None and from_version == 0
-        if self._most is not None and not whole and type(limit).__name__ != "ReadAllAvailable":
+        first_batch = self._starting is None and from_version == 0
+        if self._most is not None and not first_batch and type(limit).__name__ != "ReadAllAvailable":
             end = min(end, from_version + self._most)
         if end < from_version:
             self._last = start
@@ -270,20 +270,20 @@ class StreamReader(DataSourceStreamReader):
     def _tasks(self, dataset: LanceDataset, known: set[int] | None, end: LanceDataset) -> list[InputPartition]:
         """Tasks for the fragments of a version, but for those that are known."""
         new: list[LanceFragment] = [one for one in dataset.get_fragments() if one.fragment_id not in (known or ())]
-        places = [Place(dataset=dataset, columns=self._plan.columns, fragments=tuple(new))]
+        reads = [FragmentRead(dataset=dataset, columns=self._plan.columns, fragments=tuple(new))]
         if self._watched is not None:
-            places = self._watched.places(self._options, dataset, new, end)
-        return [part for place in places for part in self._parts(place)]
+            reads = self._watched.reads(self._options, dataset, new, end)
+        return [part for read in reads for part in self._parts(read)]
 
-    def _parts(self, place: Place) -> Iterator[InputPartition]:
+    def _parts(self, read: FragmentRead) -> Iterator[InputPartition]:
         """Tasks for fragments of a version."""
-        version, written_at = place.dataset.version, place.dataset.timestamp.isoformat()
-        plan = replace(self._plan, version=version, written_at=written_at, columns=place.columns)
+        version, written_at = read.dataset.version, read.dataset.timestamp.isoformat()
+        plan = replace(self._plan, version=version, written_at=written_at, columns=read.columns)
         sizes = [
             FragmentSize(fragment_id=one.fragment_id, num_rows=one.metadata.num_rows, num_bytes=one.metadata.num_bytes)
-            for one in place.fragments
+            for one in read.fragments
         ]
-        for pieces in cut(sizes, parallelism=_PARALLELISM, whole=plan.filter is not None):
+        for pieces in split_into_tasks(sizes, parallelism=_PARALLELISM, whole_fragments=plan.filter is not None):
             yield _Partition(plan, pieces)
 
 

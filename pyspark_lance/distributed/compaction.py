@@ -28,7 +28,7 @@ from lance_core.maintenance import (
     commit_what_fits,
 )
 from pyspark_lance.engine.executor_tasks import Progress, run_tasks
-from pyspark_lance.writing.orphan_files import delete_leftovers
+from pyspark_lance.writing.orphan_files import delete_orphan_files
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -145,10 +145,10 @@ def execute_tasks(
     try:
         results, failed = run_tasks(spark, job, len(tasks), progress)
     except BaseException:
-        delete_leftovers(job.uri, job.job, (), job.storage_options or None, failed=True)
+        delete_orphan_files(job.uri, job.job, (), job.storage_options or None, failed=True)
         raise
     kept = [fragment for result in results for fragment in result.new_fragments]
-    delete_leftovers(job.uri, job.job, kept, job.storage_options or None)
+    delete_orphan_files(job.uri, job.job, kept, job.storage_options or None)
     failures = [
         CompactionFailure(fragment_ids=job.fragment_ids[failure.number], error=failure.error) for failure in failed
     ]

@@ -18,7 +18,7 @@ from lance_core import Index, LanceDataset
 from lance_core.errors import LanceError, StoreError
 from pyspark_lance.engine.executor_tasks import TASKS_PER_CORE, Progress, run_all_tasks
 from pyspark_lance.engine.sessions import parallelism_of
-from pyspark_lance.writing.orphan_files import delete_leftovers
+from pyspark_lance.writing.orphan_files import delete_orphan_files
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -84,15 +84,15 @@ def create_scalar_index(
         if build.groups:
             parts += run_all_tasks(spark, build, len(build.groups), progress)
         failed = False
-        whole = dataset.merge_existing_index_segments(parts)
+        merged = dataset.merge_existing_index_segments(parts)
     finally:
-        delete_leftovers(dataset.uri, job, (), storage_options, failed=failed, index_segments=True)
+        delete_orphan_files(dataset.uri, job, (), storage_options, failed=failed, index_segments=True)
     try:
-        return dataset.commit_existing_index_segments(whole.name, column, [whole])
+        return dataset.commit_existing_index_segments(merged.name, column, [merged])
     except StoreError:
         raise  # the commit may have taken effect, or may still do so
     except LanceError:
-        delete_leftovers(dataset.uri, whole.uuid, (), storage_options, index_segments=True)
+        delete_orphan_files(dataset.uri, merged.uuid, (), storage_options, index_segments=True)
         raise
 
 

@@ -28,7 +28,15 @@ from pyspark_lance.types.spark_types import spark_view
 if TYPE_CHECKING:
     from lance_core import LanceDataset
 
-__all__ = ["check_keys_of", "collation", "has_bytes", "joined_by_key", "plain_keys", "same_bytes", "spark_values"]
+__all__ = [
+    "check_keys_of",
+    "collation",
+    "exact_keys",
+    "has_bytes",
+    "joined_by_key",
+    "normalized_keys",
+    "normalized_spark_keys",
+]
 
 _BINARY: Final = "UTF8_BINARY"
 _LOWER: Final = "UTF8_LCASE"
@@ -71,21 +79,21 @@ def has_bytes(field: pa.Field) -> bool:
     return collation(field).removesuffix(_TRIMS) in (_BINARY, _LOWER)
 
 
-def plain_keys(fields: Iterable[pa.Field]) -> list[str]:
+def exact_keys(fields: Iterable[pa.Field]) -> list[str]:
     """The columns whose equal values are the same: no floats and no collations."""
     return [f.name for f in fields if not pa.types.is_floating(f.type) and collation(f) == _BINARY]
 
 
-def same_bytes(keys: pa.Table) -> pa.Table:
+def normalized_keys(keys: pa.Table) -> pa.Table:
     """Keys in the form in which equal ones are the same bytes; types and names stay."""
-    columns = [_same_bytes(column, field) for column, field in zip(keys.columns, keys.schema, strict=True)]
+    columns = [_normalized(column, field) for column, field in zip(keys.columns, keys.schema, strict=True)]
     return pa.Table.from_arrays(columns, schema=keys.schema)
 
 
-def _same_bytes(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
+def _normalized(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
     kind = field.type
     if pa.types.is_floating(kind):
-        return pa.chunked_array([_same_floats(chunk) for chunk in column.chunks], type=kind)
+        return pa.chunked_array([_normalized_floats(chunk) for chunk in column.chunks], type=kind)
     name = collation(field)
     if name == _BINARY or not has_bytes(field):
         return column
@@ -99,18 +107,18 @@ def _same_bytes(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
     return texts.cast(kind)
 
 
-def _same_floats(array: pa.Array) -> pa.Array:
+def _normalized_floats(array: pa.Array) -> pa.Array:
     values = array.to_numpy(zero_copy_only=False) + array.type.to_pandas_dtype()(0)  # -0.0 + 0.0 is 0.0
     values[np.isnan(values)] = np.nan
     mask = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
     return pa.array(values, array.type, mask=mask)
 
 
-def spark_values(keys: pa.Table) -> pa.Table:
+def normalized_spark_keys(keys: pa.Table) -> pa.Table:
     """Keys in the types in which Spark compares them, and in the form in which equal ones are the same bytes."""
     view = pa.schema([field.with_type(spark_view(field.type, field.name)) for field in keys.schema])
     convert = BatchConverter(keys.schema, view, exact=False)
-    return same_bytes(pa.Table.from_batches(map(convert, keys.to_batches()), view))
+    return normalized_keys(pa.Table.from_batches(map(convert, keys.to_batches()), view))
 
 
 def joined_by_key(dataset: LanceDataset, keys: pa.Table, about: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -129,17 +137,18 @@ def joined_by_key(dataset: LanceDataset, keys: pa.Table, about: Sequence[str]) -
     on = [field.name for field in fields]
     beside = [name for name in keys.column_names if name not in on]
     known = _of_fields(keys, fields)
-    table = _beside(spark_values(known), keys.select(beside))
-    condition = narrowed_by_keys(dataset, known.select(plain_keys(fields)))
+    table = _beside(normalized_spark_keys(known), keys.select(beside))
+    condition = narrowed_by_keys(dataset, known.select(exact_keys(fields)))
     rows = dataset.scanner(columns=[*on, *about], filter=condition).to_reader()
 
     def batches() -> Iterator[pa.RecordBatch]:
         for batch in rows:
             part = pa.Table.from_batches([batch])
-            yield from _beside(spark_values(_of_fields(part, fields)), part.select(about)).to_batches()
+            yield from _beside(normalized_spark_keys(_of_fields(part, fields)), part.select(about)).to_batches()
 
     empty = _beside(
-        spark_values(_of_fields(rows.schema.empty_table(), fields)), rows.schema.empty_table().select(about)
+        normalized_spark_keys(_of_fields(rows.schema.empty_table(), fields)),
+        rows.schema.empty_table().select(about),
     )
     reader = pa.RecordBatchReader.from_batches(empty.schema, batches())
     build = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))

@@ -1,11 +1,11 @@
-"""The plan of a read: one version, some columns, some rows, cut into tasks.
+"""The plan of a read: one version, some columns, some rows, split into tasks.
 
     fragments   0: 40k   1: 3,000k rows                      2: 700k           3: 60k
     tasks       |----------- 950k --|-- 950k --|-- 950k --|----------- 950k -------|
 
-Small fragments share a task and large ones are cut, so that all tasks take about as long: as many as run at once, or a
-multiple of that. Fewer are better than many, since Spark spends some 50 ms of processor time on each. The plan names
-the version: however often Spark computes the DataFrame again, it sees the same rows.
+Small fragments share a task and large ones are split, so that all tasks take about the same time. There are as many
+tasks as run at once, or a multiple of that, and no more than needed: Spark spends some 50 ms of processor time on each.
+The plan names the version: however often Spark computes the DataFrame again, it sees the same rows.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ __all__ = [
     "Piece",
     "ReadPlan",
     "checked_blob_handling",
-    "cut",
     "estimated_bytes",
     "first_rows",
     "plan_read",
     "plan_tasks",
+    "split_into_tasks",
     "table_schema",
 ]
 
@@ -220,7 +220,7 @@ def plan_tasks(dataset: LanceDataset, plan: ReadPlan, *, parallelism: int) -> tu
         for fragment in dataset.get_fragments()
         if possible is None or fragment.fragment_id in possible
     ]
-    return tuple(cut(sizes, parallelism=parallelism, whole=plan.filter is not None))
+    return tuple(split_into_tasks(sizes, parallelism=parallelism, whole_fragments=plan.filter is not None))
 
 
 def first_rows(dataset: LanceDataset, tasks: Iterable[tuple[Piece, ...]], limit: int) -> tuple[tuple[Piece, ...], ...]:
@@ -306,13 +306,15 @@ _ABOUT_ROWS: Final = {name: pa.field(name, pa.int64()) for name in ("_rowid", "_
 """Row columns, which no schema lists. They are unsigned in Lance, but always fit into Spark's bigint."""
 
 
-def cut(sizes: Sequence[FragmentSize], *, parallelism: int = 1, whole: bool = False) -> Iterator[tuple[Piece, ...]]:
+def split_into_tasks(
+    sizes: Sequence[FragmentSize], *, parallelism: int = 1, whole_fragments: bool = False
+) -> Iterator[tuple[Piece, ...]]:
     """Share the fragments out to tasks, in order.
 
     Args:
         sizes: The fragments.
         parallelism: Tasks that run at once.
-        whole: Whether fragments must not be cut, because rows are counted after a filter.
+        whole_fragments: Whether fragments must not be split, because rows are counted after a filter.
 
     Yields:
         The rows of each task, at least one.
@@ -329,7 +331,7 @@ def cut(sizes: Sequence[FragmentSize], *, parallelism: int = 1, whole: bool = Fa
     pending: list[Piece] = []
     task, start = 0, 0.0
     for size, end in zip(sizes, ends.tolist(), strict=True):
-        for number, first, last in _shares(start, end, share, tasks, whole=whole):
+        for number, first, last in _shares(start, end, share, tasks, whole_fragments=whole_fragments):
             if number != task and pending:
                 yield tuple(pending)
                 pending = []
@@ -344,9 +346,11 @@ def cut(sizes: Sequence[FragmentSize], *, parallelism: int = 1, whole: bool = Fa
         yield tuple(pending)
 
 
-def _shares(start: float, end: float, share: float, tasks: int, *, whole: bool) -> Iterator[tuple[int, float, float]]:
+def _shares(
+    start: float, end: float, share: float, tasks: int, *, whole_fragments: bool
+) -> Iterator[tuple[int, float, float]]:
     """The tasks that a fragment from `start` to `end` belongs to, each with the part of it, from 0 to 1."""
-    if whole or end <= start:
+    if whole_fragments or end <= start:
         yield min(int((start + end) / 2 / share), tasks - 1), 0.0, 1.0
         return
     first = 0.0

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from lance_core import LanceDataset
 
-__all__ = ["Scan", "thin"]
+__all__ = ["Scan", "pruned"]
 
 _ADDRESS: Final = "_rowaddr"
 
@@ -56,14 +56,14 @@ class Scan:
         return replace(self, filter=condition if self.filter is None else self.filter & condition)
 
 
-def thin(scan: Scan) -> DataFrame:
-    """The frame of a scan that reads less by itself."""
+def pruned(scan: Scan) -> DataFrame:
+    """The frame of a scan, whose verbs read less."""
     plain = scan.frame(scan)
     return _made(plain, scan, plain, lambda: plain)
 
 
 def _made(frame: Any, scan: Scan, root: DataFrame, plain: Callable[[], DataFrame]) -> DataFrame:
-    """A thin frame.
+    """A pruned frame.
 
     Args:
         frame: Spark's frame.
@@ -87,12 +87,12 @@ class _State:
 
 @lru_cache(maxsize=4)
 def _kind(base: Any) -> type:
-    """The class of thin frames of a session's class of frames."""
+    """The class of pruned frames for a session's class of frames."""
     # What asks for the module of the class learns which kind of session it is.
-    return type("DataFrame", (_Thin, base), {"__module__": base.__module__, "__doc__": base.__doc__})
+    return type("DataFrame", (_Pruned, base), {"__module__": base.__module__, "__doc__": base.__doc__})
 
 
-class _Thin:
+class _Pruned:
     """The verbs that read less. Mixed into Spark's own class."""
 
     _lance: _State

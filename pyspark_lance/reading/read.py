@@ -25,7 +25,7 @@ from pyspark_lance.reading.plan import (
     plan_tasks,
     table_schema,
 )
-from pyspark_lance.reading.pruned_frame import Scan, thin
+from pyspark_lance.reading.pruned_frame import Scan, pruned
 from pyspark_lance.types.names import case_sensitive
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def read(
         plan = plan_read(dataset, wanted, filter=scan.filter, storage_options=storage_options, blob_handling=blobs)
         return read_frame(spark, dataset, plan, wanted, limit=scan.limit)
 
-    return thin(Scan(dataset=dataset, columns=tuple(schema.names), filter=filter, frame=frame))
+    return pruned(Scan(dataset=dataset, columns=tuple(schema.names), filter=filter, frame=frame))
 
 
 def read_frame(

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "VECTOR_WIDTH",
+    "batch_schema",
     "check_names",
-    "handed_over",
     "spark_schema",
     "spark_view",
     "stored_field",
@@ -56,7 +56,7 @@ _RESERVED: Final = frozenset(
 )
 
 
-def handed_over(schema: StructType) -> pa.Schema:
+def batch_schema(schema: StructType) -> pa.Schema:
     """The Arrow schema of the batches that Spark makes of a DataFrame, with UTC as the session's zone.
 
     Raises:
@@ -159,7 +159,7 @@ def stored_field(field: pa.Field, width: int | None = None, path: str = "") -> p
     """The field of a new table for a column that Spark hands over.
 
     Args:
-        field: Field of `handed_over`.
+        field: Field of `batch_schema`.
         width: Items of each vector if the column is known to hold vectors; None: as its metadata says.
         path: Path of the struct around it, for errors.
 

@@ -37,13 +37,13 @@ from pyspark_lance.keys.collations import check_columns
 from pyspark_lance.types.names import matched_names
 from pyspark_lance.writing.landed_batches import batch_of
 from pyspark_lance.writing.options import WriteOptions
-from pyspark_lance.writing.orphan_files import delete_leftovers
+from pyspark_lance.writing.orphan_files import delete_orphan_files
 from pyspark_lance.writing.replace_where import replace_rows, row_rules
 from pyspark_lance.writing.row_checks import RowRules, all_hashes, slices_of
 from pyspark_lance.writing.schema_plan import ADD_FIRST, WritePlan, plan_write
 from pyspark_lance.writing.task import WriteReport, WriteTask
 
-__all__ = ["WriteJob", "already_done", "opened", "prepare_write"]
+__all__ = ["WriteJob", "find_earlier_write", "open_version", "prepare_write"]
 
 _SORTED_OPEN: Final = 8
 """Writers that a task keeps open where the rows of a slice follow each other."""
@@ -129,8 +129,8 @@ class WriteJob:
         return _result(committed, reports, self.options)
 
     def clean(self, keep: Iterable[FragmentMetadata], *, failed: bool = False) -> None:
-        """Delete the files of this write that belong to none of these fragments; as `delete_leftovers`."""
-        delete_leftovers(self.uri, self.job, keep, self.options.storage_options, failed=failed)
+        """Delete the files of this write that belong to none of these fragments; as `delete_orphan_files`."""
+        delete_orphan_files(self.uri, self.job, keep, self.options.storage_options, failed=failed)
 
     def _commit(self, fragments: list[FragmentMetadata], reports: Sequence[WriteReport]) -> CommitResult:
         options = self.options
@@ -190,7 +190,7 @@ class WriteJob:
         Raises:
             IncompatibleConflictError: The table was dropped and made again.
         """
-        base = opened(self.uri, self.base_version, self.options.storage_options, self.base_identity)
+        base = open_version(self.uri, self.base_version, self.options.storage_options, self.base_identity)
         assert base is not None, "the version has an identity"
         return base
 
@@ -227,7 +227,7 @@ def _partition_rows(reports: Iterable[WriteReport]) -> dict[str, int]:
     return dict(found)
 
 
-def opened(
+def open_version(
     uri: str | PathLike[str],
     version: int | None,
     storage_options: Mapping[str, str] | None,
@@ -267,7 +267,7 @@ def opened(
     return base
 
 
-def already_done(uri: str | PathLike[str], options: WriteOptions) -> tuple[WriteResult | None, WriteOptions]:
+def find_earlier_write(uri: str | PathLike[str], options: WriteOptions) -> tuple[WriteResult | None, WriteOptions]:
     """Look for an earlier write with the same `idempotency_key`.
 
     The table's own state is looked at first, which knows of it even if its version was cleaned up. Then the history is
@@ -280,7 +280,7 @@ def already_done(uri: str | PathLike[str], options: WriteOptions) -> tuple[Write
     """
     if options.idempotency_key is None or options.read_version is not None:
         return None, options
-    latest = opened(uri, None, options.storage_options)
+    latest = open_version(uri, None, options.storage_options)
     if latest is None:
         return None, replace(options, read_version=0)
     found = latest.find_idempotent_commit(*options.idempotency_key, newer_than=options.idempotency_since)
@@ -306,7 +306,7 @@ def prepare_write(source: pa.Schema, uri: str | PathLike[str], options: WriteOpt
         UnsupportedError: The rows to replace depend on a column that has a collation.
     """
     uri = lance_core.canonical_uri(uri)  # tasks may run in another folder
-    base = opened(uri, options.read_version, options.storage_options, options.identity)
+    base = open_version(uri, options.read_version, options.storage_options, options.identity)
     if base is not None and options.mode in ("create", "error"):
         raise DatasetExistsError(f"there is a table at {uri} already")
     plan = plan_write(

@@ -17,7 +17,7 @@ import lance_core
 from lance_core import FragmentMetadata
 from lance_core.errors import LanceError
 
-__all__ = ["delete_leftovers"]
+__all__ = ["delete_orphan_files"]
 
 _LOGGER = logging.getLogger("pyspark_lance")
 
@@ -28,7 +28,7 @@ _STILL_POLLS: Final = 15
 _MOST_POLLS: Final = 150
 
 
-def delete_leftovers(
+def delete_orphan_files(
     uri: str,
     job: str,
     keep: Iterable[FragmentMetadata],

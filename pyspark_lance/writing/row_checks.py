@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from lance_core import Equals, Slice, Slices, key_hashes
 from lance_core.errors import InvalidInputError
-from pyspark_lance.keys.equality import same_bytes, spark_values
+from pyspark_lance.keys.equality import normalized_keys, normalized_spark_keys
 
 __all__ = ["AMBIGUOUS", "PartitionValues", "RowRules", "all_hashes", "hashes_of_keys", "slices_of"]
 
@@ -117,8 +117,8 @@ def hashes_of_keys(keys: pa.Table) -> npt.NDArray[np.uint64]:
     Raises:
         InvalidInputError: A key is there twice.
     """
-    keys = same_bytes(keys.drop_null())
-    counts = spark_values(keys).group_by(keys.column_names).aggregate([([], "count_all")])
+    keys = normalized_keys(keys.drop_null())
+    counts = normalized_spark_keys(keys).group_by(keys.column_names).aggregate([([], "count_all")])
     twice = counts.filter(pc.field("count_all") > 1)
     if twice.num_rows:
         key = ", ".join(f"{name} = {twice.column(name)[0].as_py()!r}" for name in keys.column_names)

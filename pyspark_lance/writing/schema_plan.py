@@ -67,7 +67,7 @@ def plan_write(
     """Check a write against the table and decide how each column is stored.
 
     Args:
-        source: The schema that Spark hands over (`spark_types.handed_over`).
+        source: The schema that Spark hands over (`spark_types.batch_schema`).
         table: Schema of the table, None if there is none yet.
         mode: What the write does to existing rows.
         schema_mode: How the schemas may differ, see above.

@@ -13,9 +13,9 @@ from lance_core.errors import DatasetExistsError, DatasetNotFoundError, InvalidI
 from pyspark_lance.engine.partitions import Transport, run_on_partitions
 from pyspark_lance.engine.sessions import is_connect, is_utc, session_zone
 from pyspark_lance.types.names import case_sensitive, check_spellings
-from pyspark_lance.types.spark_types import handed_over
+from pyspark_lance.types.spark_types import batch_schema
 from pyspark_lance.writing.clustering import cluster_by_columns, cluster_by_slice
-from pyspark_lance.writing.job import already_done, opened, prepare_write
+from pyspark_lance.writing.job import find_earlier_write, open_version, prepare_write
 from pyspark_lance.writing.modes import EmptyOutput, OutOfPartition, PartitionOverwrite, SaveMode, SchemaMode
 from pyspark_lance.writing.options import WriteOptions
 
@@ -149,7 +149,7 @@ def _write_as(mode: SaveMode, df: DataFrame, uri: str | PathLike[str], options: 
         return write_with(df, uri, options)
     except DatasetExistsError:
         # An external manifest store may still know a table of which nothing else is left: that is none to be ignored.
-        if mode == "ignore" and opened(uri, None, options.storage_options) is not None:
+        if mode == "ignore" and open_version(uri, None, options.storage_options) is not None:
             return None
         raise
 
@@ -162,10 +162,10 @@ def write_with(
 
     if not isinstance(df, AnyDataFrame):
         raise InvalidInputError(f"a pyspark DataFrame is needed, not a {type(df).__name__}")
-    done, options = already_done(uri, options)
+    done, options = find_earlier_write(uri, options)
     if done is not None:
         return done
-    source = handed_over(df.schema)
+    source = batch_schema(df.schema)
     if is_connect(df.sparkSession):
         check_spellings(df, df.columns)  # its client names the columns that a function gets
     session = df.sparkSession

@@ -22,7 +22,7 @@ import pyarrow as pa
 from pyspark_lance import local_session
 from pyspark_lance.datasource.source import LanceDataSource
 from pyspark_lance.datasource.streams import StreamWriter
-from pyspark_lance.types.spark_types import handed_over
+from pyspark_lance.types.spark_types import batch_schema
 
 
 def die() -> None:
@@ -65,7 +65,7 @@ class Source(LanceDataSource):
 
     def streamWriter(self, schema: Any, overwrite: bool) -> Any:
         batch, step = self.end
-        return Dying(self._options, handed_over(schema), overwrite=overwrite, batch=batch, step=step)
+        return Dying(self._options, batch_schema(schema), overwrite=overwrite, batch=batch, step=step)
 
 
 def main(folder: Path, mode: str, *end: str) -> None:

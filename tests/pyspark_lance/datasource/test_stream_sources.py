@@ -60,7 +60,7 @@ def ids(rows):
     return sorted(row["id"] for row in rows)
 
 
-ANEW = "option checkpointLocation; option startingVersion"
+RESTART = "option checkpointLocation; option startingVersion"
 
 
 class TestIdentity:
@@ -85,7 +85,7 @@ class TestIdentity:
         if restarted:
             query.load()
         what = "latest version is" if versions < 3 else "version 3 of .* is another one"
-        with pytest.raises(IncompatibleConflictError, match=f"{what}.*made again.*{ANEW}"):
+        with pytest.raises(IncompatibleConflictError, match=f"{what}.*made again.*{RESTART}"):
             query.batch()
         assert ids(query.rows) == [0, 1, 2]
         assert ids(Query(uri).all()) == list(range(10, 10 + versions))
@@ -151,7 +151,9 @@ class TestIdentity:
         append(uri, 5)
         clean_but_tagged = {"delete_unverified": True, "error_if_tagged_old_versions": False}
         lance.dataset(uri).cleanup_old_versions(timedelta(0), **clean_but_tagged)
-        with pytest.raises(LanceError, match=f"version {query.start['version'] + 1} of .* behind the clean-up.*{ANEW}"):
+        with pytest.raises(
+            LanceError, match=f"version {query.start['version'] + 1} of .* behind the clean-up.*{RESTART}"
+        ):
             query.load().batch()
 
 
@@ -210,7 +212,7 @@ class TestColumns:
         append(uri, 3)
         lance.dataset(uri).optimize.compact_files()
         lance.dataset(uri).add_columns({"b": "id * 10"})
-        with pytest.raises(LanceError, match=f"version 2 .* moved before column 'b' was added.*{ANEW}"):
+        with pytest.raises(LanceError, match=f"version 2 .* moved before column 'b' was added.*{RESTART}"):
             query.load().batch()
         assert query.rows == [{"id": 1}]
 

@@ -5,7 +5,7 @@ import pytest
 
 import lance_core
 from lance_core.errors import IncompatibleConflictError, InvalidInputError
-from pyspark_lance.writing.job import opened, prepare_write
+from pyspark_lance.writing.job import open_version, prepare_write
 from pyspark_lance.writing.options import WriteOptions
 
 ROWS = pa.table({"a": [1, 2]})
@@ -31,9 +31,9 @@ def test_the_version_that_was_read_must_be_that_table_s(tmp_path, again):
 
 def test_without_an_identity_the_number_decides(tmp_path):
     uri = str(tmp_path / "t")
-    assert opened(uri, None, None) is None
+    assert open_version(uri, None, None) is None
     make(uri, 1)
-    assert opened(uri, 0, None) is None
-    assert opened(uri, 1, None).version == opened(uri, None, None).version == 1
+    assert open_version(uri, 0, None) is None
+    assert open_version(uri, 1, None).version == open_version(uri, None, None).version == 1
     with pytest.raises(InvalidInputError, match="read_version"):
-        opened(uri, None, None, "some")
+        open_version(uri, None, None, "some")

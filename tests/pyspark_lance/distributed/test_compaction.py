@@ -166,7 +166,7 @@ def test_what_tasks_leave_behind_is_deleted_with_the_same_options(monkeypatch, u
         return [], []
 
     monkeypatch.setattr(module, "run_tasks", run)
-    monkeypatch.setattr(module, "delete_leftovers", lambda *given, **_: asked.append(given[3]))
+    monkeypatch.setattr(module, "delete_orphan_files", lambda *given, **_: asked.append(given[3]))
     with pytest.raises(KeyboardInterrupt) if interrupted else contextlib.nullcontext():
         module.execute_tasks(None, uri, tasks, storage_options=options)
     assert asked == [options]

@@ -7,7 +7,15 @@ from hypothesis import strategies as st
 
 import lance_core
 from pyspark_lance.reading import plan as read_plan
-from pyspark_lance.reading.plan import FragmentSize, Piece, cut, first_rows, plan_read, plan_tasks, table_schema
+from pyspark_lance.reading.plan import (
+    FragmentSize,
+    Piece,
+    first_rows,
+    plan_read,
+    plan_tasks,
+    split_into_tasks,
+    table_schema,
+)
 
 MILLION = 1_000_000
 
@@ -18,7 +26,7 @@ def fragments(*rows, width=8):
 
 def shares(sizes, **options):
     rows = {size.fragment_id: size.num_rows for size in sizes}
-    tasks = list(cut(sizes, **options))
+    tasks = list(split_into_tasks(sizes, **options))
     return [sum(rows[p.fragment_id] if p.num_rows is None else p.num_rows for p in task) for task in tasks]
 
 
@@ -30,7 +38,9 @@ def shares(sizes, **options):
 )
 def test_each_row_is_read_once_and_in_order(rows, parallelism, width, whole):
     sizes = fragments(*rows, width=width)
-    found = [piece for task in cut(sizes, parallelism=parallelism, whole=whole) for piece in task]
+    found = [
+        piece for task in split_into_tasks(sizes, parallelism=parallelism, whole_fragments=whole) for piece in task
+    ]
     expected, position = [], 0
     for piece in found:
         if position == 0:
@@ -77,7 +87,7 @@ def test_few_large_rows_are_shared_out(rows, width, expected):
 
 
 def test_a_sliver_of_a_fragment_does_not_make_a_task_read_it_again():
-    assert list(cut(fragments(1_000_000, 1_010_000), parallelism=2)) == [
+    assert list(split_into_tasks(fragments(1_000_000, 1_010_000), parallelism=2)) == [
         (Piece(fragment_id=0),),
         (Piece(fragment_id=1),),
     ]

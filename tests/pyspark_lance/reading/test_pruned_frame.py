@@ -121,10 +121,10 @@ def test_what_is_read(spark, frame, connect):
         assert reads(frame.select(frame.id + 1, functions.upper("name"))) == "id, name"
         assert reads(frame.agg(functions.sum("x"))) == "x"
         assert reads(frame.where(frame.id > 90).select("x")) == "x where "
-    frame.select("id").createOrReplaceTempView("thin")
-    assert spark.sql("select sum(id) from thin").collect()[0][0] == sum(range(100)) - 3
-    frame.createOrReplaceTempView("thin")
-    assert spark.sql("select count(*) from thin where day = 2").collect()[0][0] == frame.where("day = 2").count()
+    frame.select("id").createOrReplaceTempView("pruned")
+    assert spark.sql("select sum(id) from pruned").collect()[0][0] == sum(range(100)) - 3
+    frame.createOrReplaceTempView("pruned")
+    assert spark.sql("select count(*) from pruned where day = 2").collect()[0][0] == frame.where("day = 2").count()
 
 
 def test_counts_and_limits_start_no_job_or_read_few_rows(frame, monkeypatch):

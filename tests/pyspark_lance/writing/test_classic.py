@@ -16,7 +16,7 @@ from lance_core import Equals, Slice, Slices
 from lance_core.errors import LanceError, OutcomeUnknownError, RetryableConflictError
 from pyspark_lance.engine import arrow_rdd, partitions
 from pyspark_lance.engine.partitions import run_on_partitions
-from pyspark_lance.types.spark_types import VECTOR_WIDTH, handed_over
+from pyspark_lance.types.spark_types import VECTOR_WIDTH, batch_schema
 from pyspark_lance.writing import job as write_job
 from pyspark_lance.writing.job import prepare_write
 from pyspark_lance.writing.options import WriteOptions
@@ -258,7 +258,7 @@ def test_the_data_source_cleans_up_after_a_task_that_fails(spark, uri, lance):
 
 def test_a_writer_that_dies_leaves_files_that_the_winner_removes(spark, uri):
     frame = spark.range(0, 60_000, 1, 2)
-    source = handed_over(frame.schema)
+    source = batch_schema(frame.schema)
     job = prepare_write(source, uri, WriteOptions())
     task = job.task()
 
@@ -292,7 +292,7 @@ def test_files_stay_where_the_commit_may_have_landed(spark, uri, monkeypatch, er
 
 def test_a_lost_race_of_two_creations_leaves_the_files_of_one(spark, uri, lance):
     frame = spark.range(0, 100, 1, 2)
-    source = handed_over(frame.schema)
+    source = batch_schema(frame.schema)
     jobs = [prepare_write(source, uri, WriteOptions(mode="create")) for _ in range(2)]
     answers = [run_on_partitions(frame, job.task(), job.plan.stored) for job in jobs]
     jobs[0].finish([answer.message for answer in answers[0]])
@@ -304,7 +304,7 @@ def test_a_lost_race_of_two_creations_leaves_the_files_of_one(spark, uri, lance)
 
 def test_the_same_write_twice_at_once_gives_one_version(spark, uri, lance):
     frame = spark.range(0, 100, 1, 2)
-    source = handed_over(frame.schema)
+    source = batch_schema(frame.schema)
     pyspark_lance.write(frame, uri)
     jobs = [prepare_write(source, uri, WriteOptions(idempotency_key=("token", "a"))) for _ in range(2)]
     answers = [run_on_partitions(frame, job.task(), job.plan.stored) for job in jobs]

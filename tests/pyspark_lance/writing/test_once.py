@@ -10,7 +10,7 @@ from lance_core.commit import versions
 from lance_core.errors import InvalidInputError, RetryableConflictError
 from pyspark_lance.changing.key_merge import KeyMergeJob
 from pyspark_lance.datasource.options import SourceOptions
-from pyspark_lance.writing.job import already_done, prepare_write
+from pyspark_lance.writing.job import find_earlier_write, prepare_write
 from pyspark_lance.writing.options import WriteOptions
 
 ROWS = pa.table({"id": [1]})
@@ -40,20 +40,20 @@ def opened(monkeypatch):
 
 
 def test_the_look_back_ends_at_the_hint(table, opened):
-    done, _ = already_done(table, WriteOptions(idempotency_key=TOKEN))
+    done, _ = find_earlier_write(table, WriteOptions(idempotency_key=TOKEN))
     assert (done.version, done.deduplicated, opened) == (3, True, [9, 8, 7, 6, 5, 4, 3])
     opened.clear()
-    done, options = already_done(table, WriteOptions(idempotency_key=TOKEN, idempotency_since=8))
+    done, options = find_earlier_write(table, WriteOptions(idempotency_key=TOKEN, idempotency_since=8))
     assert (done, options.read_version, opened) == (None, 10, [9])
     opened.clear()
     for since in (10, 11):
-        assert already_done(table, WriteOptions(idempotency_key=TOKEN, idempotency_since=since))[0] is None
-    assert already_done(table, WriteOptions(idempotency_key=TOKEN, read_version=10))[0] is None
+        assert find_earlier_write(table, WriteOptions(idempotency_key=TOKEN, idempotency_since=since))[0] is None
+    assert find_earlier_write(table, WriteOptions(idempotency_key=TOKEN, read_version=10))[0] is None
     assert opened == []
 
 
 def test_a_commit_after_the_look_is_found_by_the_commit(table):
-    _, options = already_done(table, WriteOptions(idempotency_key=("token", "b"), idempotency_since=8))
+    _, options = find_earlier_write(table, WriteOptions(idempotency_key=("token", "b"), idempotency_since=8))
     lance_core.write_dataset(ROWS, table, mode="append", transaction_properties={"token": "b"})
     job = prepare_write(ROWS.schema, table, options)
     assert job.base_version == 10
@@ -66,7 +66,7 @@ def test_a_commit_after_the_look_is_found_by_the_commit(table):
 @pytest.mark.parametrize("changes_rows", [False, True])
 def test_a_commit_after_the_look_is_found_by_one_that_replaces_rows(uri, rules, changes_rows):
     lance_core.write_dataset(ROWS, uri)
-    _, options = already_done(uri, WriteOptions(idempotency_key=TOKEN, **rules))
+    _, options = find_earlier_write(uri, WriteOptions(idempotency_key=TOKEN, **rules))
     job = prepare_write(ROWS.schema, uri, options)
     job = KeyMergeJob.of(job) if options.merge_on else job
     messages = [job.task()(0, 0, iter(ROWS.to_batches()))]
@@ -96,7 +96,7 @@ def test_a_table_that_somebody_makes_meanwhile_is_not_replaced_or_added_to(uri, 
 
 
 def test_a_table_that_is_made_after_the_look_is_found_by_the_commit(uri):
-    _, options = already_done(uri, WriteOptions(idempotency_key=TOKEN))
+    _, options = find_earlier_write(uri, WriteOptions(idempotency_key=TOKEN))
     lance_core.write_dataset(ROWS, uri, transaction_properties=dict([TOKEN]))
     job = prepare_write(ROWS.schema, uri, options)
     result = job.finish([job.task().run(0, 0, iter(ROWS.to_batches())).to_bytes()])

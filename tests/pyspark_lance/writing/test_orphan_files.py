@@ -39,7 +39,7 @@ def others(table: Path, job: str) -> list[str]:
 def test_files_that_come_late_are_deleted_if_tasks_failed(table, monkeypatch):
     job = uuid.uuid4().hex
     pauses = late(monkeypatch, table, job, comes=range(2, 5))
-    orphan_files.delete_leftovers(str(table), job, (), None, failed=True)
+    orphan_files.delete_orphan_files(str(table), job, (), None, failed=True)
     assert others(table, job) == []
     assert len(pauses) > 5
     assert lance_core.dataset(table).to_table().num_rows == 1
@@ -49,7 +49,7 @@ def test_nothing_is_waited_for_if_all_tasks_reported(table, monkeypatch):
     job = uuid.uuid4().hex
     pauses = late(monkeypatch, table, job, comes=range(9))
     (table / "data" / f"{job}-0-0-a.lance").write_bytes(b"left")
-    orphan_files.delete_leftovers(str(table), job, (), None)
+    orphan_files.delete_orphan_files(str(table), job, (), None)
     assert (others(table, job), pauses) == ([], [])
 
 
@@ -61,7 +61,7 @@ def test_an_attempt_that_another_one_came_after_may_still_write(table, monkeypat
     (table / "data" / kept.files[0].path).rename(table / "data" / name)
     kept.files[0].path = name
     pauses = late(monkeypatch, table, job, comes=range(2, 3))
-    orphan_files.delete_leftovers(str(table), job, [kept], None)
+    orphan_files.delete_orphan_files(str(table), job, [kept], None)
     assert others(table, job) == [name]
     assert bool(pauses) == waits
 
@@ -69,5 +69,5 @@ def test_an_attempt_that_another_one_came_after_may_still_write(table, monkeypat
 def test_the_wait_for_late_files_ends(table, monkeypatch):
     job = uuid.uuid4().hex
     pauses = late(monkeypatch, table, job, comes=range(10**6))
-    orphan_files.delete_leftovers(str(table), job, (), None, failed=True)
+    orphan_files.delete_orphan_files(str(table), job, (), None, failed=True)
     assert len(pauses) == orphan_files._MOST_POLLS

@@ -6,7 +6,7 @@ from pyspark.sql import types as t  # noqa: TID253 - the parameters of the tests
 
 from lance_core import Equals, Slice, Slices
 from lance_core.errors import InvalidInputError, LanceError, SchemaError, UnsupportedError
-from pyspark_lance.types.spark_types import VECTOR_WIDTH, handed_over, spark_schema
+from pyspark_lance.types.spark_types import VECTOR_WIDTH, batch_schema, spark_schema
 from pyspark_lance.writing.schema_plan import plan_write
 
 FLOATS = t.ArrayType(t.FloatType())
@@ -18,7 +18,7 @@ def frame(**columns):
     for name, given in columns.items():
         kind, metadata = given if isinstance(given, tuple) else (given, None)
         schema = schema.add(name, kind, nullable=True, metadata=metadata)
-    return handed_over(schema)
+    return batch_schema(schema)
 
 
 @pytest.mark.parametrize(
@@ -59,10 +59,10 @@ def test_every_stored_type_goes_back_to_the_spark_type_that_made_it():
     for number, kind in enumerate(kinds):
         schema = schema.add(f"c{number}", kind)
     schema = schema.add("v", FLOATS, True, {VECTOR_WIDTH: 8, "comment": "x"})
-    stored = plan_write(handed_over(schema), None).stored
+    stored = plan_write(batch_schema(schema), None).stored
     assert spark_schema(stored) == schema
     # ... and such a table can be appended to with the very same schema.
-    assert plan_write(handed_over(schema), stored).stored == stored
+    assert plan_write(batch_schema(schema), stored).stored == stored
 
 
 def test_collations_and_precisions_are_kept():
@@ -70,7 +70,7 @@ def test_collations_and_precisions_are_kept():
     schema = t.StructType()
     for number, kind in enumerate(kinds):
         schema = schema.add(f"c{number}", kind)
-    back = spark_schema(plan_write(handed_over(schema), None).stored)
+    back = spark_schema(plan_write(batch_schema(schema), None).stored)
     assert [field.dataType for field in back] == kinds
     assert all(not field.metadata for field in back)
     with pytest.raises(UnsupportedError, match=r"column 'l\[\]': string collate UTF8_LCASE"):
@@ -137,7 +137,7 @@ def test_metadata_of_columns_is_kept_as_texts():
 )  # fmt: skip
 def test_what_cannot_be_a_table_is_rejected_by_name(schema, message):
     with pytest.raises((SchemaError, UnsupportedError), match=message):
-        handed_over(schema)
+        batch_schema(schema)
 
 
 @pytest.mark.parametrize(
@@ -338,11 +338,11 @@ def test_columns_that_spark_cannot_pass_on_are_rejected(nest):
     kind = t.IntegerType()
     for _ in range(62):
         kind = nest(kind)
-    known = handed_over(t.StructType([t.StructField("a", kind)]))
+    known = batch_schema(t.StructType([t.StructField("a", kind)]))
     assert spark_schema(known).names == ["a"]
     for _ in range(100):
         kind = nest(kind)
         with pytest.raises(UnsupportedError, match="column 'a' is nested more than 62 deep"):
-            handed_over(t.StructType([t.StructField("a", kind)]))
+            batch_schema(t.StructType([t.StructField("a", kind)]))
     with pytest.raises(UnsupportedError, match="column 'a' is nested more than 62 deep"):
         spark_schema(pa.schema([pa.field("a", pa.list_(known.field("a").type))]))
