@@ -1,6 +1,6 @@
 """The errors of lance_core, by what a caller can do about them.
 
-    LanceError                          base; `.code` is a stable, append-only identifier
+    LanceError                          base; `.code` is a stable, append-only identifier, `.url` its page
     |-- InvalidInputError (ValueError, OSError) an argument or the data is wrong: change the call
     |   |-- SchemaError                         ... the schema: names the column
     |   `-- ArgumentTypeError (TypeError)       ... an argument's type: names the function and the argument
@@ -16,24 +16,26 @@
     |   `-- TornFileError                       ... the file of a tag or branch is empty or cut short
     |-- StoreError (OSError)                    the storage failed
     |   `-- OutcomeUnknownError                 ... and it is not known whether a write took effect
-    `-- CommitConflictError (OSError)           another writer came first; `.retryable` tells what to do
+    `-- CommitConflictError (OSError)           another writer came first; `.retryable` says what to do
         |-- RetryableConflictError              do the operation again on the latest version
-        |   `-- EarlierAttemptLandedError           ... an earlier attempt of the same write came meanwhile: replace it,
-        too
+        |   `-- EarlierAttemptLandedError       ... an earlier attempt of the same write committed meanwhile: replace it
         |-- BranchConflictError                 a branch and its parent changed the same rows: fork and write again
         `-- IncompatibleConflictError           the operation makes no sense any more
             |-- HistoryGapError                 what was committed since the version that was read is not known
             |-- SupersededError                 a later attempt of the same write has committed
-            |-- EarlierAttemptError                 rows of an earlier attempt cannot be told from others any more
+            |-- EarlierAttemptError             rows of an earlier attempt cannot be told from others any more
             `-- UndecidedWriteError             whether the write has landed before is not known any more
 
 Several classes also derive from the builtin that pylance raises in the same place, so that
 `except ValueError` and `except OSError` written for it keep working.
+
+Each error carries the link of its page as a note (PEP 678). Python, Dagster's UI and Spark print notes below the
+message of a traceback; `str(error)` is the message alone.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 __all__ = [
     "AlreadyExistsError",
@@ -63,11 +65,30 @@ __all__ = [
     "VersionNotFoundError",
 ]
 
+PAGE: Final = "https://github.com/lance-dagster/lance-dagster/blob/main/docs/errors.md"
+"""The page with the cause and the remedy of each code."""
+
+NOTE: Final = "Cause and remedy: "
+"""What the note of an error begins with."""
+
 
 class LanceError(Exception):
-    """Base of every error that lance_core raises on purpose."""
+    """Base of every error that lance_core raises on purpose.
+
+    Attributes:
+        code: Identifier of the kind of error, which stays the same between releases.
+    """
 
     code: ClassVar[str] = "lance"
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+        self.add_note(f"{NOTE}{self.url}")
+
+    @property
+    def url(self) -> str:
+        """The address of the paragraph that gives the cause and the remedy."""
+        return f"{PAGE}#{self.code}"
 
     def __str__(self) -> str:
         """What is wrong; an error that says nothing gives its name at least."""

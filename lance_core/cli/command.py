@@ -91,6 +91,8 @@ def _fail(error: Exception, output: Output) -> None:
         output.record({"error": {"code": getattr(error, "code", "os"), "message": str(error)}})
     else:
         click.echo(printable(f"lance: {error}"), err=True)
+        for note in getattr(error, "__notes__", ()):
+            click.echo(printable(note), err=True)
     sys.exit(TRY_AGAIN if retryable else FAILED)
 
 

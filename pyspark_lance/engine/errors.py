@@ -27,8 +27,10 @@ _LOGGER = logging.getLogger("pyspark_lance")
 _WORKER: Final = "PYTHON_WORKER_FACTORY_"
 """Prefix of an environment variable of each Python process that Spark starts for tasks or data sources."""
 
-_OWN: Final = re.compile(r"lance_core\.errors\.(\w+): (.*?)(?=\n\n|\n\s+at |\n\s*JVM stacktrace|\Z)", re.DOTALL)
-"""An error of ours in Spark's report of a failed task; it ends where Java's stack begins."""
+_OWN: Final = re.compile(
+    rf"lance_core\.errors\.(\w+): (.*?)(?=\n{errors.NOTE}|\n\n|\n\s+at |\n\s*JVM stacktrace|\Z)", re.DOTALL
+)
+"""An error of ours in Spark's report of a failed task; it ends where its note or Java's stack begins."""
 
 
 @contextlib.contextmanager

@@ -35,7 +35,7 @@ def test_a_missing_package_is_named(scheme, package, monkeypatch):
         return real(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(UnsupportedError, match=f"{scheme}:// needs .*: pip install {package}$"):
+    with pytest.raises(UnsupportedError, match=f"(?m){scheme}:// needs .*: pip install {package}$"):
         lance_core.dataset(f"{scheme}://bucket/t.lance")
 
 

@@ -101,7 +101,7 @@ def test_remedies_work(spark, uri):
     pyspark_lance.merge(lacking, uri, on="id")
     assert lance_core.dataset(uri).to_table().to_pylist() == [{"id": 1, "s": "b", "new": 2}]
     other = spark.sql("select 'one' as id, 'b' as s, 3 as new")
-    with pytest.raises(SchemaError, match=r"column 'id': the DataFrame has string, the table int32; cast it$"):
+    with pytest.raises(SchemaError, match=r"(?m)column 'id': the DataFrame has string, the table int32; cast it$"):
         pyspark_lance.merge(other, uri, on="s")
     with pytest.raises(SchemaError, match="replace the whole table with mode='overwrite' and schema_mode='overwrite'"):
         pyspark_lance.write(other, uri)

@@ -12,5 +12,5 @@ def test_a_file_or_another_folder_is_named(tmp_path):
     for place, reason in ((file, "a file is there"), (tmp_path, "the folder is there, but has no Lance table")):
         with pytest.raises(DatasetNotFoundError, match=rf"Dataset at path .* was not found: {reason}"):
             lance_core.dataset(place)
-    with pytest.raises(DatasetNotFoundError, match=r"was not found$"):
+    with pytest.raises(DatasetNotFoundError, match=r"(?m)was not found$"):
         lance_core.dataset(tmp_path / "none")
