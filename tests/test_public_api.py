@@ -10,6 +10,7 @@ import lance_core
 import lance_core.errors
 import lance_core.maintenance
 import lance_core.optimize
+import lance_core.testing
 import lance_dagster
 import pyspark_lance
 
@@ -30,6 +31,7 @@ NAMES = {
     lance_core.optimize: [
         "Compaction", "CompactionMetrics", "CompactionOptions", "CompactionPlan", "CompactionTask", "RewriteResult",
     ],
+    lance_core.testing: ["CreationConformance", "ObjectConformance", "StoreConformance", "StreamConformance", "race"],
     pyspark_lance: [
         "ChangeResult", "CompactionFailure", "CompactionReport", "ConvertResult", "DefaultSource", "EmptyOutput", "OutOfPartition",
         "SchemaMode", "WriteResult",

@@ -36,8 +36,8 @@ from lance_core.store.local import LocalStore
 from lance_core.table import DeletionFile, DeletionVector, Transaction, new_deletion_file_id
 from lance_core.table.operations import Delete, Overwrite, Restore, Update, UpdateConfig, UpdateMap
 from lance_core.table.paths import Naming, transaction_key
+from lance_core.testing.racing import race
 from tests.lance_core.commit.tables import appending, creation, fragment_of
-from tests.racing import race
 
 
 @pytest.fixture

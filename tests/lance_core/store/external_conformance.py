@@ -19,8 +19,8 @@ from lance_core.errors import (
 )
 from lance_core.store import open_store
 from lance_core.table.paths import branch_ref_key
+from lance_core.testing.racing import race
 from tests.lance_core.commit.tables import appending, creation
-from tests.racing import race
 
 
 @dataclass(frozen=True)

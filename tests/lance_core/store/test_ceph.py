@@ -12,11 +12,11 @@ from lance_core.commit import list_versions
 from lance_core.errors import AlreadyExistsError, StoreError
 from lance_core.store import open_store
 from lance_core.store import s3 as s3_module
+from lance_core.testing import StoreConformance
+from lance_core.testing.racing import race
 from tests.faults import test_concurrent_writers as writers
 from tests.faults.test_mixed_writers import mix
 from tests.lance_core.commit.test_requests import place, requests, test_requests  # noqa: F401 - run here once more
-from tests.lance_core.store.conformance import StoreConformance
-from tests.racing import race
 
 pytestmark = pytest.mark.ceph
 

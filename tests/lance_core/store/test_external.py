@@ -16,8 +16,8 @@ from lance_core.store import join_uri, open_store
 from lance_core.store.external import ExternallyCommittedStore, SqliteIndex
 from lance_core.store.local import LocalStore
 from lance_core.table.paths import manifest_key
+from lance_core.testing import StoreConformance
 from tests.lance_core.commit.tables import appending, creation
-from tests.lance_core.store.conformance import StoreConformance
 from tests.lance_core.store.external_conformance import ExternalCommitConformance, Place
 
 

@@ -8,7 +8,7 @@ from lance_core.errors import ObjectNotFoundError, StoreError
 from lance_core.store import local as local_module
 from lance_core.store import open_store
 from lance_core.store.local import LocalStore
-from tests.lance_core.store.conformance import StoreConformance
+from lance_core.testing import StoreConformance
 
 
 class TestLocalStore(StoreConformance):

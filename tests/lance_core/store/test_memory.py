@@ -3,7 +3,7 @@ import uuid
 import pytest
 
 from lance_core.store import open_store
-from tests.lance_core.store.conformance import StoreConformance
+from lance_core.testing import StoreConformance
 
 
 class TestMemoryStore(StoreConformance):

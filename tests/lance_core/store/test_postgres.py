@@ -15,11 +15,11 @@ from lance_core.errors import InvalidInputError, OutcomeUnknownError, StoreError
 from lance_core.store import open_store
 from lance_core.store.external import ExternallyCommittedStore
 from lance_core.store.postgres import PostgresIndex
+from lance_core.testing import StoreConformance
+from lance_core.testing.racing import race
 from tests import processes
-from tests.lance_core.store.conformance import StoreConformance
 from tests.lance_core.store.external_conformance import ExternalCommitConformance, Place
 from tests.postgres_server import PASSWORD, postgres_programs, postgres_server
-from tests.racing import race
 
 ROOT = Path(__file__).parents[3]
 

@@ -11,7 +11,7 @@ from lance_core.store import open_store
 from lance_core.store import s3 as s3_module
 from lance_core.store import s3_client as s3_client_module
 from lance_core.store.s3_client import S3Client, s3_client
-from tests.lance_core.store.conformance import StoreConformance
+from lance_core.testing import StoreConformance
 
 
 @pytest.fixture
