@@ -8,6 +8,7 @@ Dagster version, a context built by hand in a unit test) the result is a safe de
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -20,13 +21,13 @@ except ImportError:
     CheckError = dg.DagsterError  # type: ignore[misc, assignment]
 
 __all__ = [
+    "AnyContext",
     "RunFacts",
     "add_metadata",
+    "asset_definition",
     "assets_of_step",
     "attempt_facts",
     "defined_metadata",
-    "definition_metadata",
-    "definition_partitions",
     "downstream_keys",
     "downstream_keys_of",
     "facts_of",
@@ -362,19 +363,25 @@ def add_metadata(
         step.add_asset_metadata(new, asset_key=context.asset_key, partition_key=partition_key)
 
 
-def definition_metadata(
-    context: dg.OpExecutionContext
-    | dg.AssetExecutionContext
-    | dg.AssetCheckExecutionContext
-    | dg.SensorEvaluationContext,
-    asset_key: dg.AssetKey,
-) -> Mapping[str, Any] | None:
-    """The definition metadata of an asset of the code location; None where the location does not tell."""
-    definition = _definition_of(context, asset_key)
+AnyContext = (
+    dg.OpExecutionContext | dg.AssetExecutionContext | dg.AssetCheckExecutionContext | dg.SensorEvaluationContext
+)
+"""The contexts that know the definitions of their code location."""
+
+
+def asset_definition(
+    context: AnyContext, asset_key: dg.AssetKey
+) -> tuple[Mapping[str, Any] | None, dg.PartitionsDefinition[Any] | None]:
+    """The definition metadata and the partitions of an asset; None for what the code location does not have."""
+    definition: Any = None
+    with suppress(*_ABSENT, AttributeError):
+        definition = context.repository_def.assets_defs_by_key.get(asset_key)  # type: ignore[union-attr]
     if definition is not None:
-        return definition.metadata_by_key.get(asset_key)
+        return definition.metadata_by_key.get(asset_key), definition.specs_by_key[asset_key].partitions_def
     graph = _asset_graph(getattr(context, "job_def", None))
-    return graph.get(asset_key).metadata if graph is not None and graph.has(asset_key) else None
+    if graph is None or not graph.has(asset_key):
+        return None, None
+    return graph.get(asset_key).metadata, graph.get(asset_key).partitions_def
 
 
 def is_external_asset(
@@ -387,25 +394,6 @@ def is_external_asset(
         repository = None
     graph: Any = _asset_graph(getattr(context, "job_def", None)) if repository is None else repository.asset_graph
     return None if graph is None or not graph.has(asset_key) else not graph.get(asset_key).is_materializable
-
-
-def definition_partitions(
-    context: dg.OpExecutionContext | dg.AssetExecutionContext | dg.SensorEvaluationContext, asset_key: dg.AssetKey
-) -> dg.PartitionsDefinition[Any] | None:
-    """The partitions of an asset of the code location; None where it has none, or the location does not tell."""
-    definition = _definition_of(context, asset_key)
-    if definition is not None:
-        return definition.specs_by_key[asset_key].partitions_def
-    graph = _asset_graph(getattr(context, "job_def", None))
-    return graph.get(asset_key).partitions_def if graph is not None and graph.has(asset_key) else None
-
-
-def _definition_of(context: Any, asset_key: dg.AssetKey) -> dg.AssetsDefinition | None:
-    try:
-        found: dg.AssetsDefinition | None = context.repository_def.assets_defs_by_key.get(asset_key)
-    except (*_ABSENT, AttributeError):
-        return None
-    return found
 
 
 def _asset_graph(job: Any) -> Any:

@@ -10,7 +10,8 @@ from collections.abc import Iterable
 import dagster as dg
 from pydantic import ConfigDict, Field
 
-from lance_dagster._context import definition_metadata, job_beside_resources
+from lance_dagster._context import job_beside_resources
+from lance_dagster.properties import ASSET_KEY, JOB_NAME, ROOT_RUN_ID, RUN_ID
 from lance_dagster.tables.names import checked_job_name
 from lance_dagster.tables.refs import TableLike, TableRef, table_refs, table_root
 
@@ -69,14 +70,14 @@ def build_change_type_job(
         from lance_dagster.io_manager.column_types import change_column_type, parse_type  # noqa: PLC0415 - heavy imports
 
         ref = _chosen(refs, config.table)
-        known = TableRef(key=ref.key, metadata=ref.metadata or definition_metadata(context, ref.key))
+        known = ref.resolved(context)
         dataset = table_root(getattr(context.resources, io_manager_key)).open(known)
         before = dataset.version
         properties = {
-            "dagster.run_id": context.run.run_id,
-            "dagster.root_run_id": context.run.root_run_id or context.run.run_id,
-            "dagster.job_name": context.run.job_name,
-            "dagster.asset_key": ref.name,
+            RUN_ID: context.run.run_id,
+            ROOT_RUN_ID: context.run.root_run_id or context.run.run_id,
+            JOB_NAME: context.run.job_name,
+            ASSET_KEY: ref.name,
         }
         change_column_type(
             dataset, config.column, parse_type(config.type), allow_loss=config.allow_loss, properties=properties

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from lance_dagster.health.foreign import described
 from lance_dagster.tables.branch_policy import BRANCH_TAG, PUBLISHES_TAG
 from lance_dagster.tables.location import OWN_BRANCH_KEY, reject_credentials, remember_options, resolved_options
 from lance_dagster.tables.refs import TableLike, TableRef, TableRoot, table_refs, table_root
@@ -169,7 +168,7 @@ def _foreign_versions(
     from lance_core.errors import LanceError  # noqa: PLC0415 - heavy imports at first use
     from lance_dagster.lineage.history import read_history  # noqa: PLC0415 - heavy imports at first use
 
-    known = described(context, ref)
+    known = ref.resolved(context)
     try:
         dataset = root.open_or_none(known)
         if dataset is None or dataset.version == after:

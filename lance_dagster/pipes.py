@@ -13,7 +13,6 @@ Dagster's side that holds for re-executions of the run as well. The process need
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -25,7 +24,18 @@ from lance_dagster.events.table_log import recent, table_log
 from lance_dagster.health.facts import deleted_fraction
 from lance_dagster.io_manager.process_attempts import EXTRAS_KEY, AttemptProperties, attempt_properties
 from lance_dagster.lineage.history import data_version_of, input_record, read_history
-from lance_dagster.lineage.step_inputs import INPUT_PREFIX, input_entry
+from lance_dagster.lineage.step_inputs import input_entry
+from lance_dagster.properties import (
+    ASSET_KEY,
+    ATTEMPT,
+    CODE_VERSION,
+    INPUT_PREFIX,
+    JOB_NAME,
+    PARTITION_HASH,
+    PARTITION_KEYS,
+    RUN_ID,
+    hashed,
+)
 
 if TYPE_CHECKING:
     from dagster_pipes import PipesContext
@@ -54,14 +64,14 @@ def commit_properties(
     """
     asset = _asset(context, asset_key)
     known: dict[str, str | None] = {
-        "run_id": context.run_id,
-        "job_name": context.job_name,
-        "asset_key": asset,
-        "attempt": str(context.retry_number),
-        "code_version": context.code_version_by_asset_key.get(asset) if asset and context.is_asset_step else None,
+        RUN_ID: context.run_id,
+        JOB_NAME: context.job_name,
+        ASSET_KEY: asset,
+        ATTEMPT: str(context.retry_number),
+        CODE_VERSION: context.code_version_by_asset_key.get(asset) if asset and context.is_asset_step else None,
         **_partitions(context),
     }
-    properties = {f"dagster.{name}": value for name, value in known.items() if value is not None}
+    properties = {key: value for key, value in known.items() if value is not None}
     entries = {INPUT_PREFIX + key: json.dumps(input_entry(table)) for key, table in (inputs or {}).items()}
     extras = context.extras.get(EXTRAS_KEY)
     return attempt_properties({**properties, **entries}, extras or {}, int(context.retry_number))
@@ -145,6 +155,6 @@ def _partitions(context: PipesContext) -> dict[str, str | None]:
         return {}
     span = context.partition_key_range
     if span["start"] != span["end"]:
-        return {"partition_keys": json.dumps({"first": span["start"], "last": span["end"]})}
+        return {PARTITION_KEYS: json.dumps({"first": span["start"], "last": span["end"]})}
     keys = json.dumps([span["start"]])
-    return {"partition_keys": keys, "partition_hash": hashlib.sha256(keys.encode()).hexdigest()}
+    return {PARTITION_KEYS: keys, PARTITION_HASH: hashed(keys)}

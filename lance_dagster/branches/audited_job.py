@@ -17,6 +17,7 @@ from typing import Any, Final
 import dagster as dg
 
 from lance_dagster._context import facts_of, later_job
+from lance_dagster.properties import PROMOTION_RUN_ID
 from lance_dagster.tables.branch_policy import AUDITED_TAG, PUBLISHES_TAG, run_branch
 from lance_dagster.tables.names import checked_job_name
 from lance_dagster.tables.refs import TableRef, table_refs, table_root
@@ -221,10 +222,9 @@ def _publish(
     from lance_dagster.branches import promotion  # noqa: PLC0415 - code locations load without lance_core
     from lance_dagster.branches.writing import discard_branch  # noqa: PLC0415 - as above
     from lance_dagster.events.reporting import record  # noqa: PLC0415 - as above
-    from lance_dagster.lineage.history import PROMOTION_RUN_KEY  # noqa: PLC0415 - as above
 
     main = root.open_or_none(ref)
-    properties = {PROMOTION_RUN_KEY: context.run.run_id}
+    properties = {PROMOTION_RUN_ID: context.run.run_id}
     published = None if main is None else promotion.publish(main, branch, tag=True, properties=properties)
     if published is None or main is None:
         raise dg.Failure(

@@ -19,6 +19,7 @@ from pydantic import ConfigDict, Field
 
 from lance_dagster._context import facts_of, job_beside_resources
 from lance_dagster.health.foreign import is_foreign
+from lance_dagster.properties import PROMOTION_JOB_NAME, PROMOTION_RUN_ID
 from lance_dagster.tables.branch_policy import BRANCH_TAG, FORCE_TAG, NO_RETRIES, PUBLISHES_TAG, named_branch
 from lance_dagster.tables.names import checked_job_name
 from lance_dagster.tables.refs import TableLike, TableRef, TableRoot, chosen_refs, is_tagged, table_refs, table_root
@@ -295,9 +296,8 @@ def _tables(job: _Job, context: dg.OpExecutionContext, config: BranchConfig) -> 
 
 
 def _properties(context: dg.OpExecutionContext) -> dict[str, str]:
-    from lance_dagster.lineage.history import PROMOTION_RUN_KEY  # noqa: PLC0415 - code locations load without lance_core
 
-    return {PROMOTION_RUN_KEY: context.run.run_id, "dagster.promotion_job_name": context.run.job_name}
+    return {PROMOTION_RUN_ID: context.run.run_id, PROMOTION_JOB_NAME: context.run.job_name}
 
 
 def _show_branches(context: dg.OpExecutionContext, ref: TableRef, main: Any) -> None:

@@ -24,7 +24,15 @@ from lance_dagster.events.reporting import (
     partition_rows,
     partitions_of_runs,
 )
-from lance_dagster.lineage.history import several
+from lance_dagster.properties import (
+    ASSET_KEY,
+    PARTITION_KEYS,
+    PROMOTED_FROM,
+    RUN_ID,
+    is_shortened,
+    properties_of,
+    several,
+)
 from lance_dagster.tables.location import is_shared
 from lance_dagster.tables.refs import TableRef, TableRoot
 
@@ -82,7 +90,7 @@ class Published:
     @property
     def assets(self) -> list[str]:
         """The assets that wrote to the branch; none if its commits name none."""
-        return several(self.properties.get("dagster.asset_key"))
+        return several(self.properties.get(ASSET_KEY))
 
     def is_of(self, ref: TableRef) -> bool:
         """Whether an asset wrote to the branch, as far as that is known; several assets may share a table."""
@@ -112,8 +120,8 @@ def publish(
     except VersionNotFoundError:  # promoted long ago, and its version was cleaned up since
         dataset, partitions = main.checkout_version((None, None)), _partitions_of_branch(main, branch)
     else:
-        found = _properties(dataset.read_transaction(promotion.version))
-        known = found if found.get("promoted_from") == branch else {}
+        found = properties_of(dataset.read_transaction(promotion.version))
+        known = found if found.get(PROMOTED_FROM) == branch else {}
         partitions = _partitions(known)
     return Published(
         dataset=dataset,
@@ -126,11 +134,11 @@ def publish(
 
 
 def _published_before(main: lance_core.LanceDataset, branch: str) -> Published | None:
-    found = main.find_transaction("promoted_from", branch)
+    found = main.find_transaction(PROMOTED_FROM, branch)
     if found is None:
         return None
     version, made = found
-    properties = _properties(made)
+    properties = properties_of(made)
     return Published(
         dataset=main.checkout_version(version),
         version=version,
@@ -141,30 +149,21 @@ def _published_before(main: lance_core.LanceDataset, branch: str) -> Published |
     )
 
 
-def _properties(made: Any) -> dict[str, str]:
-    return dict((made.transaction_properties if made is not None else None) or {})
-
-
 def _partitions_of_branch(main: lance_core.LanceDataset, branch: str) -> list[str]:
     """The partition keys that the commits of a branch name, from its own history."""
     found: dict[str, None] = {}
     for _, made in main.checkout_version((branch, None)).history():
-        found |= dict.fromkeys(_partitions(_properties(made)))
+        found |= dict.fromkeys(_partitions(properties_of(made)))
     return sorted(found)
 
 
 def _partitions(properties: Mapping[str, str]) -> list[str]:
     """The partition keys that the branch's commits name; none if there were too many to be named."""
-    for key in ("lance.slice_names", "dagster.partition_keys"):
+    for key in ("lance.slice_names", PARTITION_KEYS):
         found = json.loads(properties.get(key, "[]"))
-        if isinstance(found, list) and found and not any(_is_short(one) for one in found):
+        if isinstance(found, list) and found and not any(is_shortened(one) for one in found):
             return [str(name) for name in found]
     return []
-
-
-def _is_short(text: object) -> bool:
-    """Whether a text stands for more partition keys than a commit names."""
-    return isinstance(text, str) and text.startswith('{"count": ')
 
 
 def promotion_events(
@@ -224,7 +223,7 @@ def _wanted(instance: dg.DagsterInstance, ref: TableRef, published: Published) -
     """
     if (published.partitions and len(published.assets) <= 1) or ref.partitions_def is None:
         return list(published.partitions)
-    return partitions_of_runs(instance, ref.key, several(published.properties.get("dagster.run_id")))
+    return partitions_of_runs(instance, ref.key, several(published.properties.get(RUN_ID)))
 
 
 def _promotion_metadata(published: Published, partitions: int) -> dict[str, Any]:

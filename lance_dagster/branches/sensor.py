@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import dagster as dg
 
 from lance_dagster.branches.jobs import build_branch_jobs, jobs_of
-from lance_dagster.health.foreign import described, is_foreign
+from lance_dagster.health.foreign import is_foreign
 from lance_dagster.tables.branch_policy import BRANCH_TAG
 from lance_dagster.tables.refs import TableLike, TableRef, table_refs, table_root
 
@@ -199,7 +199,7 @@ class _Rules:
 def _branches(context: dg.SensorEvaluationContext, refs: list[TableRef], resource: Any) -> Iterator[_Found]:
     root = table_root(resource)
     for given in refs:
-        ref = described(context, given)
+        ref = given.resolved(context)
         main = None if is_foreign(ref, context) else root.open_or_none(ref)
         if main is None:
             continue

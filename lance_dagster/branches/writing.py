@@ -20,6 +20,7 @@ from lance_dagster.handlers import LanceTypeHandler
 from lance_dagster.handlers.arrow_schema import with_known_types, with_vectors
 from lance_dagster.handlers.arrow_write import write_arrow
 from lance_dagster.handlers.base import WriteRequest
+from lance_dagster.properties import ASSET_KEY, PROMOTED_FROM, RUN_ID, properties_of
 from lance_dagster.tables.branch_policy import BRANCH_TAG
 
 __all__ = ["NEUTRAL", "begin_empty", "begun_without_rows", "branch_for_writing", "branch_metadata", "discard_branch"]
@@ -49,7 +50,7 @@ def discard_branch(main: lance_core.LanceDataset, branch: str) -> bool:
     """Remove a branch, and the tags that promotions of it have made; returns whether there was such a branch."""
     gone = main.branches.discard(branch)
     for name, tag in main.tags.list().items():
-        if name.startswith(_PROMOTION_TAG) and (tag.get("metadata") or {}).get("promoted_from") == branch:
+        if name.startswith(_PROMOTION_TAG) and (tag.get("metadata") or {}).get(PROMOTED_FROM) == branch:
             main.tags.delete(name)
     return gone
 
@@ -69,14 +70,14 @@ def begun_without_rows(main: lance_core.LanceDataset, is_over: Callable[[str], b
     except NotFoundError:  # cleaned up
         return False
     for one in made:
-        run = None if one is None else (one.transaction_properties or {}).get(_BEGUN_BY)
+        run = properties_of(one).get(_BEGUN_BY)
         if one is None or not (_is_begun(one) or one.operation.name in NEUTRAL) or (run and not is_over(run)):
             return False
     return not any(main.checkout_version((name, None)).count_rows() for name in main.branches.list())
 
 
 def _is_begun(made: lance_core.Transaction | None) -> bool:
-    return made is not None and (made.transaction_properties or {}).get(_BEGUN[0]) == _BEGUN[1]
+    return properties_of(made).get(_BEGUN[0]) == _BEGUN[1]
 
 
 def begin_empty(handler: LanceTypeHandler, value: Any, request: WriteRequest) -> lance_core.LanceDataset:
@@ -89,9 +90,9 @@ def begin_empty(handler: LanceTypeHandler, value: Any, request: WriteRequest) ->
         value: What will be written to the branch.
         request: That write, with main's URI.
     """
-    owner = {key: text for key, text in request.properties.items() if key == "dagster.asset_key"}
-    if "dagster.run_id" in request.properties:
-        owner[_BEGUN_BY] = request.properties["dagster.run_id"]
+    owner = {key: text for key, text in request.properties.items() if key == ASSET_KEY}
+    if RUN_ID in request.properties:
+        owner[_BEGUN_BY] = request.properties[RUN_ID]
     output = replace(request.output, empty_output="write", write_mode="create_only")
     again = request.existing is not None
     empty = replace(

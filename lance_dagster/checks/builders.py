@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from lance_dagster._context import definition_metadata, facts_of, run_partition_keys
+from lance_dagster._context import facts_of, run_partition_keys
 from lance_dagster.health.policy import LanceMaintenancePolicy, policy_of
+from lance_dagster.properties import COLUMN_TYPE
 from lance_dagster.tables.names import mapping_key
 from lance_dagster.tables.refs import TableLike, TableRef, table_ref, table_refs, table_root
 
@@ -88,7 +89,7 @@ def _health_check(
     def health(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
         from lance_dagster.health.facts import measure  # noqa: PLC0415 - heavy imports at first use
 
-        own = _own_policy(policy, _known(context, ref))
+        own = _own_policy(policy, ref.resolved(context))
         found = measure(_open(context, ref, io_manager_key), own)
         numbers = found.metadata()
         for name, (key, limit, what) in _limits(own).items():
@@ -248,7 +249,7 @@ def build_lance_primary_key_check(
         dataset = _open(context, ref, io_manager_key)
         own = partitions_def or ref.partitions_def
         keys = run_partition_keys(context, own)
-        metadata = _known(context, ref).metadata or {}
+        metadata = ref.resolved(context).metadata or {}
         try:
             found = count_duplicates(dataset, names, ref.key, own, keys, metadata.get("partition_expr"))
         except (ObjectNotFoundError, CorruptFileError, StoreError) as error:
@@ -305,12 +306,12 @@ def build_lance_drift_check(
         required_resource_keys={io_manager_key},
     )
     def drift(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-        from lance_dagster.lineage.history import TYPE_KEY, read_history  # noqa: PLC0415 - heavy imports at first use
+        from lance_dagster.lineage.history import read_history  # noqa: PLC0415 - heavy imports at first use
 
         dataset = _open(context, ref, io_manager_key)
         foreign, unreported = [], None
         for one in read_history(dataset, count_changes=False):
-            if TYPE_KEY in one.properties:
+            if COLUMN_TYPE in one.properties:
                 continue
             if (one.run_id or one.undid) is not None and not one.is_upkeep:
                 unreported = _unreported(context, ref, one)
@@ -354,9 +355,4 @@ def _unreported(context: dg.AssetCheckExecutionContext, ref: TableRef, one: "Tab
 def _open(context: dg.AssetCheckExecutionContext, ref: TableRef, io_manager_key: str) -> "lance_core.LanceDataset":
     """The table as the run sees it."""
     root = table_root(getattr(context.resources, io_manager_key))
-    return root.open_in_run(_known(context, ref), facts_of(context.run), context.instance)
-
-
-def _known(context: dg.AssetCheckExecutionContext, ref: TableRef) -> TableRef:
-    """The table with the metadata of its definition, as far as the code location tells."""
-    return ref if ref.metadata is not None else TableRef(key=ref.key, metadata=definition_metadata(context, ref.key))
+    return root.open_in_run(ref.resolved(context), facts_of(context.run), context.instance)

@@ -23,6 +23,7 @@ from lance_dagster.health.facts import measure
 from lance_dagster.health.policy import LanceMaintenancePolicy
 from lance_dagster.lineage.declared_columns import column_lineage
 from lance_dagster.lineage.history import input_record
+from lance_dagster.properties import ATTEMPT, RUN_ID, properties_of
 from lance_dagster.tables.location import TableLocation
 
 if TYPE_CHECKING:
@@ -97,14 +98,13 @@ def _try_of(written: lance_core.WriteResult, versions: Sequence[int]) -> dg.Json
         return None
     version = versions[-1]
     try:
-        transaction = written.dataset.read_transaction(version)
-    except NotFoundError:
-        transaction = None  # cleaned up
-    properties = (transaction.transaction_properties if transaction is not None else None) or {}
-    attempt = properties.get("dagster.attempt", "")
+        properties = properties_of(written.dataset.read_transaction(version))
+    except NotFoundError:  # cleaned up
+        properties = {}
+    attempt = properties.get(ATTEMPT, "")
     return dg.MetadataValue.json(
         {
-            "run_id": properties.get("dagster.run_id"),
+            "run_id": properties.get(RUN_ID),
             "version": version,
             "attempt": int(attempt) if attempt.isdecimal() else None,
         }

@@ -35,6 +35,7 @@ from lance_core.errors import (
 )
 from lance_dagster.handlers.base import WriteRequest
 from lance_dagster.handlers.exact_cast import shown_row
+from lance_dagster.properties import COMMIT_MESSAGE
 
 __all__ = [
     "after_creation",
@@ -96,7 +97,7 @@ def commit_properties(request: WriteRequest) -> dict[str, str]:
     message = request.output.commit_message
     return {
         **request.properties,
-        **({} if message is None else {"__lance_commit_message": message}),
+        **({} if message is None else {COMMIT_MESSAGE: message}),
     }
 
 

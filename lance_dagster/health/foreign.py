@@ -8,23 +8,17 @@ False says of any asset that it is to be left alone.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import dagster as dg
 
-from lance_dagster._context import definition_metadata, is_external_asset
+from lance_dagster._context import asset_definition, is_external_asset
 from lance_dagster.health.policy import MAINTENANCE_KEY
 from lance_dagster.tables.refs import TableRef
 
-__all__ = ["described", "is_foreign"]
+__all__ = ["is_foreign"]
 
 Context = dg.OpExecutionContext | dg.SensorEvaluationContext
-
-
-def described(context: Context, ref: TableRef) -> TableRef:
-    """A table with the metadata that the code location has of it, where only its key is known."""
-    return ref if ref.metadata is not None else replace(ref, metadata=definition_metadata(context, ref.key))
 
 
 def is_foreign(ref: TableRef, context: Context | None = None) -> bool:
@@ -38,7 +32,7 @@ def is_foreign(ref: TableRef, context: Context | None = None) -> bool:
     known: list[Any] = [ref.metadata]
     is_external = ref.is_external
     if context is not None:
-        known.append(definition_metadata(context, ref.key))
+        known.append(asset_definition(context, ref.key)[0])
         if is_external is None:
             is_external = is_external_asset(context, ref.key)
         if is_external is None and ref.is_spec:

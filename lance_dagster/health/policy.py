@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from typing import Any, Final, Self
 
@@ -146,11 +146,6 @@ class LanceMaintenancePolicy:
             "max_bytes_per_file": self.max_bytes_per_file,
             "materialize_deletions_threshold": self.materialize_deletions_threshold,
         }
-
-    def to_dict(self) -> dict[str, Any]:
-        """The fields as JSON takes them."""
-        age = self.age
-        return {**asdict(self), "cleanup_older_than": None if age is None else f"{age.total_seconds():.6f}s"}
 
 
 def parse_age(text: str) -> timedelta | None:

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from lance_core.errors import InvalidInputError, SchemaError
 from lance_core.maintenance import change_type
 from lance_dagster.handlers.exact_cast import CastRejectedError, can_cast, cast_exactly, first_failing, shown
-from lance_dagster.lineage.history import TYPE_KEY
+from lance_dagster.properties import COLUMN_TYPE, COMMIT_MESSAGE
 
 if TYPE_CHECKING:
     import lance_core
@@ -119,7 +119,7 @@ def change_column_type(
     if before == kind:
         return
     said = f"column {column}: {before} -> {kind}"
-    own = {TYPE_KEY: said, "__lance_commit_message": said}
+    own = {COLUMN_TYPE: said, COMMIT_MESSAGE: said}
     change_type(dataset, column, kind, convert, transaction_properties={**(properties or {}), **own})
 
 

@@ -16,13 +16,12 @@ import dagster as dg
 import lance_core
 from lance_core.errors import DatasetNotFoundError
 from lance_dagster._context import process_executor
-from lance_dagster.lineage.history import several
+from lance_dagster.properties import ASSET_KEY, properties_of, several
 from lance_dagster.tables.location import SHARED_KEY, is_shared, locate_table
 from lance_dagster.tables.settings import TableSettings
 
-__all__ = ["ASSET_KEY", "check_old_place", "check_owner", "owner_of"]
+__all__ = ["check_old_place", "check_owner", "owner_of"]
 
-ASSET_KEY: Final = "dagster.asset_key"
 _MOST_VERSIONS: Final = 20
 """So many of the newest versions are looked at; maintenance by others makes fewer between two writes."""
 _MEMORY: Final = ("memory", "shared-memory")
@@ -33,7 +32,7 @@ _OLD_PARTS: Final = 2
 def owner_of(dataset: lance_core.LanceDataset) -> tuple[int, list[str]] | None:
     """The newest version that was made for an asset, and the assets that it names; None if no recent one was."""
     for handle, made in islice(dataset.history(), _MOST_VERSIONS):
-        named = several((made.transaction_properties or {}).get(ASSET_KEY)) if made is not None else []
+        named = several(properties_of(made).get(ASSET_KEY))
         if named:
             return handle.version, named
     return None
@@ -84,7 +83,7 @@ def check_still_owner(
         return
     own = asset_key.to_user_string()
     for handle, made in islice(dataset.history(), _MOST_VERSIONS):
-        named = several((made.transaction_properties or {}).get(ASSET_KEY)) if made is not None else []
+        named = several(properties_of(made).get(ASSET_KEY))
         if named and own not in named:
             raise dg.DagsterInvalidDefinitionError(
                 f"{where}: version {handle.version} of its table {dataset.root_uri} was written at the same time for "

@@ -6,7 +6,6 @@ without them only the retries of one step are known to be attempts of one write.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -14,11 +13,21 @@ from typing import Any, Final
 
 import lance_core
 from lance_core.errors import EarlierAttemptError, InvalidInputError, SupersededError
+from lance_dagster.properties import (
+    ASSET_KEY,
+    BACKFILL_ID,
+    PARTITION_KEYS,
+    ROOT_RUN_ID,
+    RUN_ID,
+    STEP_KEY,
+    WRITE_TOKEN,
+    hashed,
+    properties_of,
+)
 
 __all__ = ["EXTRAS_KEY", "AttemptProperties", "attempt_properties"]
 
 EXTRAS_KEY: Final = "lance_dagster"
-_TOKEN_KEY: Final = "dagster.write_token"  # noqa: S105 - the name of a property
 
 
 class AttemptProperties(dict[str, str]):
@@ -66,20 +75,20 @@ class AttemptProperties(dict[str, str]):
                 f"the run is on branch {self.branch!r}, and {where} is not that branch: write to what "
                 "LanceTableResource.uri gives the asset on Dagster's side"
             )
-        own = lance_core.WriteAttempt(token=(_TOKEN_KEY, self.token), number=self.number)
+        own = lance_core.WriteAttempt(token=(WRITE_TOKEN, self.token), number=self.number)
         if dataset is None or not self.is_retry:
             return own
-        found, missing = dataset.find_transactions(_TOKEN_KEY, self.token, not_before=self.since)
+        found, missing = dataset.find_transactions(WRITE_TOKEN, self.token, not_before=self.since)
         earlier = []
         for version, transaction in found.items():
-            properties = transaction.transaction_properties or {}
+            properties = properties_of(transaction)
             if own.is_superseded_by(properties):
                 raise SupersededError(
                     f"version {version} of {dataset.uri} was committed by a later attempt of this write; nothing was "
                     "written"
                 )
-            run_id = properties.get("dagster.run_id", "")
-            if run_id == self.get("dagster.run_id") or run_id not in self.succeeded:
+            run_id = properties.get(RUN_ID, "")
+            if run_id == self.get(RUN_ID) or run_id not in self.succeeded:
                 earlier.append(version)
         if missing and mode == "append":
             raise EarlierAttemptError(
@@ -87,7 +96,7 @@ class AttemptProperties(dict[str, str]):
                 "added rows in it is not known. Look, and start a new run"
             )
         return lance_core.WriteAttempt(
-            token=(_TOKEN_KEY, self.token), number=self.number, earlier=tuple(sorted(earlier)), overrules=True
+            token=(WRITE_TOKEN, self.token), number=self.number, earlier=tuple(sorted(earlier)), overrules=True
         )
 
 
@@ -99,15 +108,15 @@ def attempt_properties(properties: Mapping[str, str], extras: Mapping[str, Any],
         extras: What Dagster's side says of the run; may be empty.
         attempt: Number of the attempt of the step in its run, from 0.
     """
-    run_id = properties["dagster.run_id"]
+    run_id = properties[RUN_ID]
     root = str(extras.get("root_run_id") or run_id)
-    asset, keys = properties.get("dagster.asset_key"), properties.get("dagster.partition_keys")
-    token = hashlib.sha256(json.dumps([root, asset, "pipes", keys]).encode()).hexdigest()
-    known = {"dagster.root_run_id": root, _TOKEN_KEY: token}
+    asset, keys = properties.get(ASSET_KEY), properties.get(PARTITION_KEYS)
+    token = hashed(json.dumps([root, asset, "pipes", keys]))
+    known = {ROOT_RUN_ID: root, WRITE_TOKEN: token}
     if extras.get("step_key"):
-        known["dagster.step_key"] = str(extras["step_key"])
+        known[STEP_KEY] = str(extras["step_key"])
     if extras.get("backfill_id"):
-        known["dagster.backfill_id"] = str(extras["backfill_id"])
+        known[BACKFILL_ID] = str(extras["backfill_id"])
     since = extras.get("since")
     return AttemptProperties(
         {**properties, **known},

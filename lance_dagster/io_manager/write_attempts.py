@@ -1,14 +1,7 @@
 """The properties that tie commits to runs, and the replacement of earlier attempts.
 
-Each commit carries, in the transaction properties of the table itself:
-
-    dagster.run_id  dagster.root_run_id  dagster.job_name  dagster.step_key  dagster.attempt  dagster.backfill_id
-    dagster.asset_key        "analytics/events"
-    dagster.partition_keys   JSON list; past 4 KiB a JSON object with count, first, last and sha256
-    dagster.partition_hash   sha256 of the JSON list, whatever its length
-    dagster.code_version     of the asset, if it has one
-    dagster.write_token      sha256 of (root run, asset, output, partition keys)
-    lance.write_attempt          number of the run in the Dagster instance, and of the attempt in the run: "17.2"
+`properties` lists them. `lance.write_attempt` holds the number of the run in the Dagster instance, and of the attempt
+in the run: "17.2".
 
 The token is the same in every retry and every re-execution of one write, and in no other. The rule: the table holds the
 rows of the last attempt, once.
@@ -28,7 +21,6 @@ Its rows are taken out if they can still be told from others; else the retry is 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -48,6 +40,22 @@ from lance_core.errors import (
     SupersededError,
 )
 from lance_dagster._context import RunFacts, run_created_at, run_succeeded
+from lance_dagster.properties import (
+    ASSET_KEY,
+    ATTEMPT,
+    BACKFILL_ID,
+    CODE_VERSION,
+    JOB_NAME,
+    PARTITION_HASH,
+    PARTITION_KEYS,
+    ROOT_RUN_ID,
+    RUN_ID,
+    STEP_KEY,
+    WRITE_TOKEN,
+    hashed,
+    listed_keys,
+    properties_of,
+)
 from lance_dagster.tables.settings import TableSettings
 
 __all__ = [
@@ -55,17 +63,12 @@ __all__ = [
     "EarlierAttempts",
     "commit_tags",
     "find_earlier_attempts",
-    "listed_keys",
     "made_by",
     "named",
     "reject_missing",
 ]
 
-PREFIX = "dagster."
-TOKEN_KEY = "dagster.write_token"  # noqa: S105 - the name of a property
-_OF_RUN = ("dagster.run_id", "dagster.root_run_id", "dagster.job_name", "dagster.step_key", "dagster.asset_key")
-_MAX_PARTITION_KEYS_BYTES = 4096
-_LONGEST_SHOWN_KEY = 200
+_OF_RUN = (RUN_ID, ROOT_RUN_ID, JOB_NAME, STEP_KEY, ASSET_KEY)
 _SHOWN_KEYS = 3
 # How far the clocks of the Dagster instance and of the committing machine may differ.
 _CLOCK_SKEW = timedelta(hours=1)
@@ -94,8 +97,8 @@ class CommitTags:
         """The attempt as the commit takes it; `choices` are further fields of it."""
         if self.token is None:
             return None
-        note = self.properties.get("dagster.run_id", "")
-        return lance_core.WriteAttempt(token=(TOKEN_KEY, self.token), number=self.number, note=note, **choices)
+        note = self.properties.get(RUN_ID, "")
+        return lance_core.WriteAttempt(token=(WRITE_TOKEN, self.token), number=self.number, note=note, **choices)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,23 +140,24 @@ def commit_tags(
             replaces the earlier rows.
     """
     keys = None if partition_keys is None else json.dumps(sorted(partition_keys))
-    asset = asset_key.to_user_string()
-    properties = {"asset_key": asset, "code_version": code_version}
+    asset, token = asset_key.to_user_string(), None
+    number: tuple[int, ...] = (0,)
+    known: dict[str, str | None] = {ASSET_KEY: asset, CODE_VERSION: code_version}
     if keys is not None:
-        properties |= {"partition_keys": listed_keys(keys), "partition_hash": _sha256(keys)}
-    if facts is None:
-        return CommitTags(properties=_prefixed(properties), token=None)
-    token = _sha256(json.dumps([facts.root_run_id, asset, output_name, keys]))
-    properties |= {
-        "run_id": facts.run_id,
-        "root_run_id": facts.root_run_id,
-        "job_name": facts.job_name,
-        "step_key": facts.step_key,
-        "attempt": str(facts.attempt),
-        "backfill_id": facts.backfill_id,
-        "write_token": token,
-    }
-    return CommitTags(properties=_prefixed(properties), token=token, number=(facts.number, facts.attempt))
+        known |= {PARTITION_KEYS: listed_keys(keys), PARTITION_HASH: hashed(keys)}
+    if facts is not None:
+        token, number = hashed(json.dumps([facts.root_run_id, asset, output_name, keys])), (facts.number, facts.attempt)
+        known |= {
+            RUN_ID: facts.run_id,
+            ROOT_RUN_ID: facts.root_run_id,
+            JOB_NAME: facts.job_name,
+            STEP_KEY: facts.step_key,
+            ATTEMPT: str(facts.attempt),
+            BACKFILL_ID: facts.backfill_id,
+            WRITE_TOKEN: token,
+        }
+    found = {key: value for key, value in known.items() if value is not None}
+    return CommitTags(properties=found, token=token, number=number)
 
 
 def find_earlier_attempts(
@@ -178,8 +182,8 @@ def find_earlier_attempts(
     found, missing = dataset.find_transactions(*write.token, not_before=not_before)
     earlier = {}
     for version, transaction in found.items():
-        properties = transaction.transaction_properties or {}
-        run_id = properties.get("dagster.run_id", "")
+        properties = properties_of(transaction)
+        run_id = properties.get(RUN_ID, "")
         if write.is_superseded_by(properties):
             raise SupersededError(
                 f"version {version} of {dataset.uri} was committed by a later attempt of this write, attempt "
@@ -230,14 +234,13 @@ def reject_missing(attempts: EarlierAttempts, uri: str) -> None:
 def made_by(dataset: lance_core.LanceDataset, version: int) -> str:
     """The committer of a version: the run and its partitions, if the commit names them."""
     try:
-        transaction = dataset.read_transaction(version)
+        properties = properties_of(dataset.read_transaction(version))
     except NotFoundError:
-        transaction = None
-    properties = (transaction.transaction_properties if transaction is not None else None) or {}
-    run_id = properties.get("dagster.run_id")
+        properties = {}
+    run_id = properties.get(RUN_ID)
     if run_id is None:
         return "a writer that is no run of Dagster"
-    keys = properties.get("dagster.partition_keys")
+    keys = properties.get(PARTITION_KEYS)
     return f"run {run_id}" + ("" if keys is None else f" (partitions {keys})")
 
 
@@ -256,20 +259,3 @@ def named(error: LanceError, where: str, keys: Sequence[str] | None, uri: str, s
     kind = next(cls for cls in kinds if cls is not EarlierAttemptLandedError)
     made: LanceError = kind(f"{where}{partitions}, table {uri}: {text}")
     return made
-
-
-def _prefixed(properties: dict[str, str | None]) -> dict[str, str]:
-    return {PREFIX + key: value for key, value in properties.items() if value is not None}
-
-
-def listed_keys(keys: str) -> str:
-    """The JSON list itself, or a description of it when it is longer than 4 KiB."""
-    if len(keys.encode()) <= _MAX_PARTITION_KEYS_BYTES:
-        return keys
-    listed = json.loads(keys)
-    shown = {"first": listed[0][:_LONGEST_SHOWN_KEY], "last": listed[-1][:_LONGEST_SHOWN_KEY]}
-    return json.dumps({"count": len(listed), **shown, "sha256": _sha256(keys)})
-
-
-def _sha256(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()

@@ -18,17 +18,28 @@ from datetime import datetime
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
-from lance_dagster.lineage.step_inputs import INPUT_PREFIX
+from lance_dagster.properties import (
+    ASSET_KEY,
+    COLUMN_TYPE,
+    COMMIT_MESSAGE,
+    DATA_VERSION,
+    INPUT_PREFIX,
+    PARTITION_KEYS,
+    PROMOTED_FROM,
+    PROMOTION_RUN_ID,
+    ROOT_RUN_ID,
+    RUN_ID,
+    UNDO_RUN_ID,
+    UNDONE_VERSIONS,
+    is_shortened,
+    properties_of,
+    several,
+)
 
 if TYPE_CHECKING:
     import lance_core
 
 __all__ = [
-    "DATA_VERSION_KEY",
-    "PROMOTION_RUN_KEY",
-    "TYPE_KEY",
-    "UNDONE_VERSIONS_KEY",
-    "UNDO_KEY",
     "TableInput",
     "TableVersion",
     "data_version",
@@ -37,22 +48,11 @@ __all__ = [
     "last_data_change",
     "partitions_of",
     "read_history",
-    "several",
     "undo_after",
 ]
 
-UNDO_KEY: Final = "dagster.undo.run_id"
-UNDONE_VERSIONS_KEY: Final = "dagster.undo.versions"
-TYPE_KEY: Final = "dagster.column_type"
-"""On commits that give a column another type, by command or job: which one."""
-DATA_VERSION_KEY: Final = "dagster.data_version"
-PROMOTION_RUN_KEY: Final = "dagster.promotion_run_id"
 _AHEAD: Final = 8
 """Versions that are read at once where most of them will be."""
-_PROMOTED_KEY: Final = "promoted_from"
-_SHORTENED: Final = '{"count": '
-"""How a list of partition keys begins that was too long to be named."""
-_MESSAGE_KEY: Final = "__lance_commit_message"
 _BOOKKEEPING: Final = "ReserveFragments"
 _UPKEEP: Final = frozenset({"Rewrite", "CreateIndex", _BOOKKEEPING})
 _KEEPS_ROWS: Final = _UPKEEP | {"UpdateConfig", "UpdateBases", "UpdateMemWalState"}
@@ -111,12 +111,12 @@ class TableVersion:
     @property
     def writers(self) -> list[str]:
         """The Dagster runs whose writes it brings: one, or for the promotion of a branch all that wrote there."""
-        return several(self.properties.get("dagster.run_id"))
+        return several(self.properties.get(RUN_ID))
 
     @property
     def committed_by(self) -> str | None:
         """The Dagster run that committed it: that of a promotion's own job, else the one that wrote."""
-        return self.properties.get(PROMOTION_RUN_KEY) or (self.writers[0] if len(self.writers) == 1 else None)
+        return self.properties.get(PROMOTION_RUN_ID) or (self.writers[0] if len(self.writers) == 1 else None)
 
     @property
     def run_id(self) -> str | None:
@@ -125,13 +125,13 @@ class TableVersion:
 
     def is_of(self, run_id: str) -> bool:
         """Whether a run wrote it, promoted it, or is the first of the chain of re-executions that did."""
-        roots = several(self.properties.get("dagster.root_run_id"))
+        roots = several(self.properties.get(ROOT_RUN_ID))
         return run_id in (*self.writers, self.committed_by, *roots)
 
     @property
     def asset(self) -> str | None:
         """The asset that it was made for."""
-        return self.properties.get("dagster.asset_key")
+        return self.properties.get(ASSET_KEY)
 
     @property
     def assets(self) -> list[str]:
@@ -141,7 +141,7 @@ class TableVersion:
     @property
     def message(self) -> str | None:
         """The commit message."""
-        return self.properties.get(_MESSAGE_KEY)
+        return self.properties.get(COMMIT_MESSAGE)
 
     @property
     def partitions(self) -> Any:
@@ -149,7 +149,7 @@ class TableVersion:
 
         Any other text, of another writer, counts as the one key.
         """
-        text = self.properties.get("dagster.partition_keys")
+        text = self.properties.get(PARTITION_KEYS)
         if text is None:
             return None
         try:
@@ -157,8 +157,7 @@ class TableVersion:
         except ValueError:
             return [text]
         if isinstance(told, list):  # a promotion joins lists, and puts what is shortened beside them as text
-            shortened = [one for one in told if isinstance(one, str) and one.startswith(_SHORTENED)]
-            return json.loads(shortened[0]) if shortened else told
+            return next((json.loads(one) for one in told if is_shortened(one)), told)
         return told if isinstance(told, dict) else [text]
 
     @property
@@ -174,15 +173,15 @@ class TableVersion:
     @property
     def undid(self) -> str | None:
         """The run whose change it took back; a promotion tells only what was taken back on its branch."""
-        return None if _PROMOTED_KEY in self.properties else self.properties.get(UNDO_KEY)
+        return None if PROMOTED_FROM in self.properties else self.properties.get(UNDO_RUN_ID)
 
     @property
     def undone_versions(self) -> list[int]:
         """The versions whose changes it took back; those that a promotion names are versions of its branch."""
-        if _PROMOTED_KEY in self.properties:
+        if PROMOTED_FROM in self.properties:
             return []
         try:
-            found = json.loads(self.properties.get(UNDONE_VERSIONS_KEY, "[]"))
+            found = json.loads(self.properties.get(UNDONE_VERSIONS, "[]"))
         except ValueError:
             return []
         return [one for one in found if isinstance(one, int)] if isinstance(found, list) else []
@@ -195,7 +194,7 @@ class TableVersion:
     @property
     def keeps_rows(self) -> bool:
         """Whether the rows are the same as in the version before, whatever its columns are."""
-        return self.operation in _KEEPS_ROWS or TYPE_KEY in self.properties
+        return self.operation in _KEEPS_ROWS or COLUMN_TYPE in self.properties
 
     @property
     def is_upkeep(self) -> bool:
@@ -242,7 +241,7 @@ def _version(
         rows_removed=removed,
         fragments=len(handle.fragment_ids()),
         read_version=None if transaction is None else transaction.read_version,
-        properties=dict((transaction.transaction_properties or {}) if transaction is not None else {}),
+        properties=properties_of(transaction),
     )
 
 
@@ -300,7 +299,7 @@ def last_data_change(dataset: lance_core.LanceDataset) -> int:
     for one in read_history(dataset, count_changes=False):
         if one.changes_rows:
             return one.version
-        told = one.properties.get(DATA_VERSION_KEY, "")
+        told = one.properties.get(DATA_VERSION, "")
         number = int(told) if told.isdigit() else one.read_version or one.version
     return number
 
@@ -322,17 +321,6 @@ def input_record(read: TableInput) -> dict[str, Any]:
     """A table that was read, for JSON; main is not named."""
     entry = {"asset": read.asset, "uri": read.uri, "version": read.version}
     return entry if read.branch is None else {**entry, "branch": read.branch}
-
-
-def several(text: str | None) -> list[str]:
-    """The values of a property: one, or those that a promotion has put together as a JSON list of texts."""
-    if not text:
-        return []
-    try:
-        told = json.loads(text)
-    except ValueError:
-        return [text]
-    return told if isinstance(told, list) and all(isinstance(one, str) for one in told) else [text]
 
 
 def _input(asset: str, text: str) -> TableInput:

@@ -7,7 +7,8 @@ from typing import Any, Final
 
 import lance_core
 from lance_core.errors import DatasetNotFoundError, LanceError
-from lance_dagster.lineage.history import TableVersion, input_record, read_history, several
+from lance_dagster.lineage.history import TableVersion, input_record, read_history
+from lance_dagster.properties import ROOT_RUN_ID, several
 from lance_dagster.tables.names import RESERVED_FOLDER
 
 __all__ = ["NoSuchRunError", "find_run", "find_tables", "lineage", "open_branches", "versions_of_run"]
@@ -55,7 +56,7 @@ def find_run(tables: Iterable[lance_core.LanceDataset], beginning: str, *, where
     for table in tables:
         for branch in open_branches(table):
             for one in read_history(branch, count_changes=False, ahead=_AHEAD):
-                roots = several(one.properties.get("dagster.root_run_id"))
+                roots = several(one.properties.get(ROOT_RUN_ID))
                 runs = {run for run in (*one.writers, one.committed_by, *roots) if run is not None}
                 if beginning in runs:
                     return beginning

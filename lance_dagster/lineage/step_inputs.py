@@ -13,12 +13,13 @@ import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final
 
+from lance_dagster.properties import INPUT_PREFIX
+
 if TYPE_CHECKING:
     import lance_core
 
-__all__ = ["INPUT_PREFIX", "input_entry", "input_properties", "remember_input"]
+__all__ = ["input_entry", "input_properties", "remember_input"]
 
-INPUT_PREFIX: Final = "dagster.input."
 _MOST_STEPS: Final = 1000
 
 Step = tuple[str, str]

@@ -1,12 +1,12 @@
 """`build_maintenance_job`: the maintenance of tables as a Dagster job.
 
-    plan ──tasks──> rewrite (mapped, tried again) ──┐
-      └──tables──────────────────────────────────> tables ──one per table──> commit > materialize_deletions
-                                                       > refresh_indices > clean_up ┬> report (one per table)
-      └──policy──> op_outputs                                                       └> summarize
+    plan ──tasks──> rewrite (mapped, retried) ──┐
+      └──tables──────────────────────────────> tables ──one per table──> commit > materialize_deletions
+                                                     > refresh_indices > clean_up ┬> report (one per table)
+      └──policy──> op_outputs                                                     └> summarize
 
-`plan` reads manifests only; tables that need nothing end there. An error with one table is passed on as text until
-`report` fails with it, so that the other tables are finished; `summarize` then fails with all errors.
+`plan` reads manifests only; tables for which nothing is due end there. An error with one table travels with its outcome
+until `report` fails with it, so that the other tables are finished; `summarize` then fails with all errors.
 
 The work is reported as observations: maintenance changes no row, so that it materializes nothing, moves no data
 version, and triggers nothing downstream.
@@ -14,7 +14,7 @@ version, and triggers nothing downstream.
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,15 +22,17 @@ import dagster as dg
 from pydantic import ConfigDict, Field
 
 from lance_dagster._context import job_beside_resources
-from lance_dagster.health.foreign import described, is_foreign
+from lance_dagster.health.foreign import is_foreign
 from lance_dagster.health.policy import LanceMaintenancePolicy, policy_of
+from lance_dagster.properties import ASSET_KEY, DATA_VERSION, JOB_NAME, MAINTENANCE, RUN_ID
 from lance_dagster.tables.names import checked_job_name, mapping_key
-from lance_dagster.tables.refs import TableLike, TableRef, TableRoot, table_refs, table_root
+from lance_dagster.tables.refs import TableLike, TableRef, TableRoot, chosen_refs, table_refs, table_root
 from lance_dagster.tables.settings import partition_columns
 
 if TYPE_CHECKING:
     import lance_core
-    from lance_dagster.maintenance.steps import Rewriter, Upkeep
+    from lance_core.maintenance import CompactionTask
+    from lance_dagster.maintenance.steps import MaintenanceOutcome, MaintenancePlan, Rewriter
 
 __all__ = ["ORDER_TAG", "TABLES_KEY", "MaintenanceConfig", "build_maintenance_job"]
 
@@ -63,11 +65,11 @@ class MaintenanceConfig(dg.Config):
     model_config = ConfigDict(extra="forbid")
 
     tables: list[str] = Field(default=[], description='Keys, such as "nyc/flights"; all tables of the job if empty.')
-    dry_run: bool | None = Field(default=None, description="Only say what would be done.")
-    policy: PolicyOverrides = Field(default=PolicyOverrides(), description="What this run does otherwise.")
+    dry_run: bool | None = Field(default=None, description="Only report what would be done.")
+    policy: PolicyOverrides = Field(default=PolicyOverrides(), description="Fields of the policy for this run.")
 
     def overrides(self) -> dict[str, Any]:
-        """Fields of the policy that are set."""
+        """The fields of the policy that are set."""
         given = {**self.policy.model_dump(), "dry_run": self.dry_run}
         return {name: value for name, value in given.items() if value is not None}
 
@@ -82,6 +84,15 @@ class _Job:
     engine: Engine
     io_manager_key: str
 
+    def op(self, step: str, description: str, **options: Any) -> Callable[[Callable[..., Any]], dg.OpDefinition]:
+        """`dg.op` for a step of this job; its output is a payload."""
+        return dg.op(
+            name=f"{self.name}_{step}",
+            description=description,
+            required_resource_keys={self.io_manager_key},
+            **{"out": dg.Out(io_manager_key=PAYLOADS), **options},
+        )
+
     def root(self, context: dg.OpExecutionContext) -> TableRoot:
         """The tables of the IO manager."""
         return table_root(getattr(context.resources, self.io_manager_key))
@@ -90,14 +101,20 @@ class _Job:
         """The storage options of a table."""
         root = self.root(context)
         ref = next((ref for ref in self.refs if ref.name == asset), None)
-        return root.options if ref is None else root.locate(described(context, ref)).options(root.storage_options)
+        return root.options if ref is None else root.locate(ref.resolved(context)).options(root.storage_options)
+
+    def open(self, context: dg.OpExecutionContext, uri: str, asset: str) -> "lance_core.LanceDataset":
+        """The newest version of a table."""
+        import lance_core  # noqa: PLC0415 - code locations load without it
+
+        return lance_core.dataset(uri, storage_options=self.options(context, asset))
 
     def rewriter(self, context: dg.OpExecutionContext, asset: str) -> "Rewriter":
         """The rewriter that runs tasks in a step."""
-        from lance_dagster.maintenance import steps as upkeep  # noqa: PLC0415 - code locations load without lance_core
+        from lance_dagster.maintenance.steps import run_here  # noqa: PLC0415 - code locations load without lance_core
 
         if self.engine == "process":
-            return upkeep.run_here
+            return run_here
         manager = getattr(context.resources, self.io_manager_key)
         return _on_spark(manager, self.options(context, asset), self.policy.max_parallel_tasks)
 
@@ -111,11 +128,11 @@ def build_maintenance_job(
     io_manager_key: str = "io_manager",
     payload_io_manager: Any = None,
 ) -> dg.JobDefinition:
-    """Make a job that keeps tables small and fast; see the module's text for its steps.
+    """Make a job that keeps tables small and fast; the head of the module draws its steps.
 
-    A table without a version is passed over. One that fails does not stop the others; the run fails in the end, and
-    its summary names the table. Writers are never waited for: where one was faster each time, the table is reported as
-    skipped. A run that was killed is started again, and finishes what is left.
+    A table without a version is passed over. A table that fails does not stop the others; the run fails in the end, and
+    its summary names the table. Maintenance never waits for writers: a table is reported as skipped if it lost the race
+    against them in every attempt. A run that was killed is launched again, and finishes what is left.
 
     Args:
         tables: Assets, specs or keys. The metadata `lance/maintenance` of an asset changes the policy for it. External
@@ -128,8 +145,8 @@ def build_maintenance_job(
             several machines need one that they all reach.
 
     Raises:
-        DagsterInvalidDefinitionError: a table or its metadata cannot be used.
-        ValueError: there is no such engine.
+        DagsterInvalidDefinitionError: A table or its metadata cannot be used.
+        ValueError: The engine is neither "process" nor "spark".
     """
     chosen = LanceMaintenancePolicy() if policy is None else policy
     if engine not in ("process", "spark"):
@@ -151,7 +168,7 @@ def build_maintenance_job(
 
 
 def _executor(job: _Job) -> dg.ExecutorDefinition | None:
-    """Spark's one JVM needs one process; a limit needs an executor that keeps it; else the code location's."""
+    """One process for Spark's one JVM; an executor that keeps the limit, if there is one; else the code location's."""
     if job.engine == "spark":
         return dg.in_process_executor
     if job.policy.max_parallel_tasks is None:
@@ -162,11 +179,11 @@ def _executor(job: _Job) -> dg.ExecutorDefinition | None:
 
 def _graph(job: _Job) -> dg.GraphDefinition:
     plan, rewrite, tables = _plan_op(job), _rewrite_op(job), _tables_op(job)
-    steps = [(step, _step_op(job, step, work, what)) for step, (work, what) in _STEPS.items()]
+    steps = [(step, _step_op(job, step, description)) for step, description in _STEPS.items()]
     report, summarize, op_outputs = _report_op(job), _summarize_op(job), _op_outputs_op(job)
 
     @dg.graph(name=job.name)
-    def upkeep() -> None:
+    def maintenance() -> None:
         tasks, surveyed = plan.alias("plan")()
         op_outputs.alias("op_outputs")(surveyed)
         rewritten = tasks.map(rewrite.alias("rewrite")).collect()
@@ -176,57 +193,47 @@ def _graph(job: _Job) -> dg.GraphDefinition:
         each.map(report.alias("report"))
         summarize.alias("summarize")(surveyed, each.collect())
 
-    return upkeep
+    return maintenance
 
 
 def _plan_op(job: _Job) -> dg.OpDefinition:
-    @dg.op(
-        name=f"{job.name}_plan",
-        description="Reads the manifests of all tables, and says what there is to do.",
-        out={
-            "tasks": dg.DynamicOut(io_manager_key=PAYLOADS),
-            "surveyed": dg.Out(io_manager_key=PAYLOADS),
-        },
-        required_resource_keys={job.io_manager_key},
-    )
+    out = {"tasks": dg.DynamicOut(io_manager_key=PAYLOADS), "surveyed": dg.Out(io_manager_key=PAYLOADS)}
+
+    @job.op("plan", "Reads the manifests of all tables, and reports what is due.", out=out)
     def plan(context: dg.OpExecutionContext, config: MaintenanceConfig) -> Iterator[Any]:
         changed = job.policy.changed(config.overrides(), where="configuration of the run")
         surveyed: dict[str, Any] = {"due": [], "healthy": [], "absent": [], "left alone": [], "dry run": []}
-        surveyed["policy"] = changed.to_dict()
+        surveyed["policy"] = changed
         for ref in _chosen(job, context, config):
             found, tasks = _survey(job, context, ref, config.overrides())
             if isinstance(found, str):
                 surveyed[found].append(ref.name)
-            elif not found.error and (found.resolved.dry_run or not found.is_due):
-                kind = "dry run" if found.resolved.dry_run else "healthy"
-                context.log_event(_observation(found, kind, found.before, found.health))
+            elif found.error is None and (found.plan.policy.dry_run or not found.plan.is_due):
+                kind = "dry run" if found.plan.policy.dry_run else "healthy"
+                context.log_event(_observation(found, kind, found.plan.before, found.plan.health))
                 surveyed[kind].append(ref.name)
             else:
                 surveyed["due"].append(found)
-                yield from _task_outputs(job, found, tasks)
+                yield from _task_outputs(job, found.plan, tasks)
         yield dg.Output(surveyed, "surveyed")
 
     return plan
 
 
 def _chosen(job: _Job, context: dg.OpExecutionContext, config: MaintenanceConfig) -> list[TableRef]:
-    """The tables of this run, with the metadata that their definitions have; a schedule changes their order."""
-    known = {ref.name: ref for ref in job.refs}
-    unknown = sorted(set(config.tables) - set(known))
-    if unknown:
-        raise dg.Failure(f"{', '.join(unknown)}: no table of this job; it has {', '.join(sorted(known))}")
-    refs = [known[name] for name in dict.fromkeys(config.tables)] if config.tables else list(job.refs)
+    """The tables of this run, as their definitions describe them; a schedule changes their order."""
+    refs = list(chosen_refs(context, job.refs, config.tables))
     salt = context.run.tags.get(ORDER_TAG)
     if salt is not None:
         refs.sort(key=lambda ref: sha256(f"{salt}:{ref.name}".encode()).digest())
-    return [described(context, ref) for ref in refs]
+    return refs
 
 
 def _survey(
     job: _Job, context: dg.OpExecutionContext, ref: TableRef, overrides: Mapping[str, Any]
-) -> "tuple[Upkeep | Literal['absent', 'left alone'], list[str]]":
-    """The survey of a table, and its tasks; one without a version is absent, one that is excluded is left alone."""
-    from lance_dagster.maintenance import steps as upkeep  # noqa: PLC0415 - heavy imports at first use
+) -> "tuple[MaintenanceOutcome | Literal['absent', 'left alone'], list[CompactionTask]]":
+    """The survey of a table, and its tasks; a table without a version is absent, an excluded one is left alone."""
+    from lance_dagster.maintenance import steps  # noqa: PLC0415 - code locations load without lance_core
 
     root, where = job.root(context), f"asset {ref.name}"
     if is_foreign(ref, context):
@@ -239,62 +246,51 @@ def _survey(
     if policy is None:
         context.log.info("%s is left alone: its metadata says so", where)
         return "left alone", []
-    started = time.monotonic()
+    policy, started = policy.changed(overrides, where="configuration of the run"), time.monotonic()
     try:
         dataset = root.open_or_none(ref)
         if dataset is None:
             context.log.info("%s has no table yet at %s; passed over", where, root.locate(ref).uri)
             return "absent", []
-        found, tasks = upkeep.survey(
-            dataset,
-            ref.name,
-            policy.changed(overrides, where="configuration of the run"),
-            partition_columns(ref.metadata or {}),
-            root.max_unindexed_fragments,
-        )
+        columns = partition_columns(ref.metadata or {})
+        plan, tasks = steps.survey(dataset, ref.name, policy, columns, root.max_unindexed_fragments)
     except dg.DagsterInvalidDefinitionError:
         raise
     except Exception as error:  # one table that is broken must not stop the others
         context.log.exception("%s cannot be read", where)
-        return upkeep.Upkeep(asset=ref.name, uri=root.locate(ref).uri, error=_text("plan", error)), []
-    found.seconds = time.monotonic() - started
-    context.log.info("%s: version %d, %s", where, found.version, "; ".join(found.problems) or "healthy")
-    return found, [task.json() for task in tasks]
+        plan = steps.MaintenancePlan(asset=ref.name, uri=root.locate(ref).uri)
+        return steps.MaintenanceOutcome(plan=plan, error=_failure("plan", error)), []
+    context.log.info("%s: version %d, %s", where, plan.version, "; ".join(plan.problems) or "healthy")
+    return steps.MaintenanceOutcome(plan=plan, seconds=time.monotonic() - started), tasks
 
 
-def _task_outputs(job: _Job, found: "Upkeep", tasks: list[str]) -> Iterator[dg.DynamicOutput[Any]]:
+def _task_outputs(job: _Job, plan: "MaintenancePlan", tasks: "list[CompactionTask]") -> Iterator[dg.DynamicOutput[Any]]:
     """One output per task, and for Spark, which spreads tasks itself, one per table; plain records."""
     groups = [tasks] if job.engine == "spark" and tasks else [[task] for task in tasks]
     for number, group in enumerate(groups):
-        record = {"asset": found.asset, "uri": found.uri, "tasks": group}
+        record = {"asset": plan.asset, "uri": plan.uri, "tasks": [task.json() for task in group]}
         yield dg.DynamicOutput(
-            record, mapping_key=mapping_key(found.asset, f"__v{found.version}_{number}"), output_name="tasks"
+            record, mapping_key=mapping_key(plan.asset, f"__v{plan.version}_{number}"), output_name="tasks"
         )
 
 
 def _rewrite_op(job: _Job) -> dg.OpDefinition:
-    @dg.op(
-        name=f"{job.name}_rewrite",
-        description="Writes new files in the place of small ones; nothing refers to them yet.",
-        out=dg.Out(io_manager_key=PAYLOADS),
-        required_resource_keys={job.io_manager_key},
-        tags={_EXECUTOR_TAG: "true"},
-    )
+    @job.op("rewrite", "Writes new files for small ones; nothing refers to them yet.", tags={_EXECUTOR_TAG: "true"})
     def rewrite(context: dg.OpExecutionContext, task: dict[str, Any]) -> dict[str, Any]:
         from lance_core.errors import CorruptFileError, NotFoundError  # noqa: PLC0415 - heavy imports at first use
         from lance_core.maintenance import CompactionTask  # noqa: PLC0415 - heavy imports at first use
 
         started, results, failed = time.monotonic(), [], None
         try:
-            dataset = _open(job, context, task["uri"], task["asset"])
+            dataset = job.open(context, task["uri"], task["asset"])
             rewriter = job.rewriter(context, task["asset"])
-            done = rewriter(dataset, [CompactionTask.from_json(text) for text in task["tasks"]])
+            done = rewriter(dataset, [CompactionTask.from_json(one) for one in task["tasks"]])
             results = [result.json() for result in done]
         except Exception as error:  # the other tables go on; `report` fails with it
             if context.retry_number < _RETRIES and not isinstance(error, CorruptFileError | NotFoundError):
                 raise dg.RetryRequested(max_retries=_RETRIES, seconds_to_wait=2**context.retry_number) from error
             context.log.exception("asset %s: a rewrite failed", task["asset"])
-            failed = _text("rewrite", error)
+            failed = _failure("rewrite", error)
         seconds = time.monotonic() - started
         return {"asset": task["asset"], "results": results, "error": failed, "seconds": seconds}
 
@@ -302,103 +298,97 @@ def _rewrite_op(job: _Job) -> dg.OpDefinition:
 
 
 def _tables_op(job: _Job) -> dg.OpDefinition:
-    @dg.op(
-        name=f"{job.name}_tables",
-        description="Gives each table the results of its rewrites.",
-        out=dg.DynamicOut(io_manager_key=PAYLOADS),
-    )
+    @job.op("tables", "Gives each table the results of its rewrites.", out=dg.DynamicOut(io_manager_key=PAYLOADS))
     def tables(surveyed: dict[str, Any], rewritten: list[Any]) -> Iterator[dg.DynamicOutput[Any]]:
         for found in surveyed["due"]:
-            own = [one for one in rewritten if one["asset"] == found.asset]
-            found.results = [text for one in own for text in one["results"]]
-            found.seconds += sum(one["seconds"] for one in own)
-            found.error = found.error or next((one["error"] for one in own if one["error"]), None)
-            yield dg.DynamicOutput(found, mapping_key=mapping_key(found.asset))
+            own = [one for one in rewritten if one["asset"] == found.plan.asset]
+            table = replace(
+                found,
+                results=[result for one in own for result in one["results"]],
+                seconds=found.seconds + sum(one["seconds"] for one in own),
+                error=found.error or next((one["error"] for one in own if one["error"]), None),
+            )
+            yield dg.DynamicOutput(table, mapping_key=mapping_key(found.plan.asset))
 
     return tables
 
 
-Work = Callable[[_Job, dg.OpExecutionContext, "lance_core.LanceDataset", "Upkeep"], None]
+_STEPS = {
+    "commit": "Puts what was rewritten into the table, in one commit.",
+    "materialize_deletions": "Rewrites files of which many rows are deleted.",
+    "refresh_indices": "Creates zone maps of partitions; extends indices to rows that they do not cover.",
+    "clean_up": "Removes old versions and the files that only they need.",
+}
 
 
-def _step_op(job: _Job, step: str, work: Work, description: str) -> dg.OpDefinition:
-    @dg.op(
-        name=f"{job.name}_{step}",
-        description=description,
-        out=dg.Out(io_manager_key=PAYLOADS),
-        required_resource_keys={job.io_manager_key},
-    )
+def _step_op(job: _Job, step: str, description: str) -> dg.OpDefinition:
+    @job.op(step, description)
     def run_step(context: dg.OpExecutionContext, table: Any) -> Any:
-        if table.error is None:
-            started = time.monotonic()
-            try:
-                work(job, context, _open(job, context, table.uri, table.asset), table)
-            except Exception as error:  # the other tables go on; `report` fails with it
-                context.log.exception("asset %s: %s failed", table.asset, step)
-                table.error = _text(step, error)
-            table.seconds += time.monotonic() - started
-        return table
+        if table.error is not None:
+            return table
+        started = time.monotonic()
+        try:
+            table = _run_step(job, context, step, table)
+        except Exception as error:  # the other tables go on; `report` fails with it
+            context.log.exception("asset %s: %s failed", table.plan.asset, step)
+            table = replace(table, error=_failure(step, error))
+        return replace(table, seconds=table.seconds + time.monotonic() - started)
 
     return run_step
 
 
-def _commit(job: _Job, context: dg.OpExecutionContext, dataset: "lance_core.LanceDataset", table: "Upkeep") -> None:
-    from lance_dagster.maintenance import steps as upkeep  # noqa: PLC0415 - heavy imports at first use
-
-    if table.num_tasks:
-        upkeep.commit(dataset, table, _properties(context, table, dataset), rewriter=job.rewriter(context, table.asset))
-
-
-def _materialize(
-    job: _Job, context: dg.OpExecutionContext, dataset: "lance_core.LanceDataset", table: "Upkeep"
-) -> None:
-    from lance_dagster.maintenance import steps as upkeep  # noqa: PLC0415 - heavy imports at first use
-
-    rewriter = job.rewriter(context, table.asset)
-    upkeep.materialize_deletions(dataset, table, _properties(context, table, dataset), rewriter=rewriter)
-
-
-def _refresh(job: _Job, context: dg.OpExecutionContext, dataset: "lance_core.LanceDataset", table: "Upkeep") -> None:
-    from lance_dagster.maintenance import steps as upkeep  # noqa: PLC0415 - heavy imports at first use
-
-    options, properties = job.options(context, table.asset), _properties(context, table, dataset)
-    for problem in upkeep.refresh_indices(dataset, table, properties, options):
-        context.log.warning("asset %s: %s", table.asset, problem)
-
-
-def _clean_up(job: _Job, context: dg.OpExecutionContext, dataset: "lance_core.LanceDataset", table: "Upkeep") -> None:
+def _run_step(
+    job: _Job, context: dg.OpExecutionContext, step: str, table: "MaintenanceOutcome"
+) -> "MaintenanceOutcome":
+    """The outcome after one of `_STEPS`."""
+    from lance_dagster.lineage.history import last_data_change  # noqa: PLC0415 - heavy imports at first use
     from lance_dagster.loading.recorded_versions import recorded_versions  # noqa: PLC0415 - as above
-    from lance_dagster.maintenance import steps as upkeep  # noqa: PLC0415 - heavy imports at first use
+    from lance_dagster.maintenance import steps  # noqa: PLC0415 - as above
 
-    in_use = None
-    if job.root(context).reads_materialized is not False:
-        in_use = recorded_versions(context.instance, dg.AssetKey.from_user_string(table.asset))
-    upkeep.clean_up(dataset, table, in_use)
-
-
-_STEPS: dict[str, tuple[Work, str]] = {
-    "commit": (_commit, "Puts what was rewritten into the table, in one commit."),
-    "materialize_deletions": (_materialize, "Takes deleted rows out of files that have many of them."),
-    "refresh_indices": (_refresh, "Makes zone maps of partitions; extends indices to rows that they do not cover."),
-    "clean_up": (_clean_up, "Removes old versions and the files that only they need."),
-}
+    asset = table.plan.asset
+    dataset = job.open(context, table.plan.uri, asset)
+    if step == "clean_up":
+        in_use = None
+        if job.root(context).reads_materialized is not False:
+            in_use = recorded_versions(context.instance, dg.AssetKey.from_user_string(asset))
+        return steps.clean_up(dataset, table, in_use)
+    if step == "commit" and not table.plan.num_tasks:
+        return table
+    properties = {
+        DATA_VERSION: str(last_data_change(dataset)),
+        RUN_ID: context.run_id,
+        JOB_NAME: context.job_name,
+        ASSET_KEY: asset,
+        MAINTENANCE: "true",
+    }
+    if step == "refresh_indices":
+        done, problems = steps.refresh_indices(dataset, table, properties, job.options(context, asset))
+        for problem in problems:
+            context.log.warning("asset %s: %s", asset, problem)
+        return done
+    work = steps.commit if step == "commit" else steps.materialize_deletions
+    return work(dataset, table, properties, rewriter=job.rewriter(context, asset))
 
 
 def _report_op(job: _Job) -> dg.OpDefinition:
-    @dg.op(
-        name=f"{job.name}_report",
-        description="Tells what was done as an observation of the asset; fails if the table failed.",
+    @job.op(
+        "report",
+        "Reports the work as an observation of the asset; fails if the table failed.",
         out=dg.Out(dg.Nothing, io_manager_key=PAYLOADS),
-        required_resource_keys={job.io_manager_key},
     )
     def report(context: dg.OpExecutionContext, table: Any) -> None:
         from lance_dagster.health.facts import measure  # noqa: PLC0415 - code locations load without lance_core
 
+        plan = table.plan
         if table.error is not None:
-            raise dg.Failure(f"asset {table.asset}: {table.error}", metadata={"dagster/uri": table.uri})
-        found = measure(_open(job, context, table.uri, table.asset), table.resolved)
+            raise dg.Failure(f"asset {plan.asset}: {table.error}", metadata={"dagster/uri": plan.uri})
+        found = measure(job.open(context, plan.uri, plan.asset), plan.policy)
         if table.lost:
-            context.log.warning("asset %s: writers were faster at %d rewrites; the next run", table.asset, table.lost)
+            context.log.warning(
+                "asset %s: %d rewrites lost the race against writers; the next run repeats them",
+                plan.asset,
+                table.lost,
+            )
         kind = "skipped" if table.lost else "done"
         context.log_event(_observation(table, kind, found.numbers(), found.metadata()))
 
@@ -406,20 +396,19 @@ def _report_op(job: _Job) -> dg.OpDefinition:
 
 
 def _op_outputs_op(job: _Job) -> dg.OpDefinition:
-    @dg.op(
-        name=f"{job.name}_op_outputs",
-        description="Removes what ops of runs that are long over have given each other.",
-        out=dg.Out(io_manager_key=PAYLOADS),
-        required_resource_keys={job.io_manager_key},
-    )
+    @job.op("op_outputs", "Removes the outputs of ops of runs that ended long ago.")
     def op_outputs(context: dg.OpExecutionContext, surveyed: dict[str, Any]) -> dict[str, int]:
         from lance_dagster.op_outputs.cleanup import clean_op_outputs  # noqa: PLC0415 - heavy imports at first use
 
-        policy = LanceMaintenancePolicy(**surveyed["policy"])
+        policy = surveyed["policy"]
         found = clean_op_outputs(context.instance, job.root(context), policy.age, dry_run=policy.dry_run)
         verb = "due" if policy.dry_run else "removed"
-        numbers = {f"{name}_{verb}": number for name, number in found.gone().items()}
-        numbers["op_output_runs_kept"] = found.kept_runs
+        numbers = {
+            f"op_output_runs_{verb}": found.runs,
+            f"op_output_tables_{verb}": found.tables,
+            f"op_output_bytes_{verb}": found.bytes,
+            "op_output_runs_kept": found.kept_runs,
+        }
         context.add_output_metadata({f"lance/{name}": number for name, number in numbers.items()})
         context.log.info("outputs of ops: %s", ", ".join(f"{name} {number}" for name, number in numbers.items()))
         return numbers
@@ -428,16 +417,13 @@ def _op_outputs_op(job: _Job) -> dg.OpDefinition:
 
 
 def _summarize_op(job: _Job) -> dg.OpDefinition:
-    @dg.op(
-        name=f"{job.name}_summarize",
-        description="Counts tables; fails, and names them, if any failed.",
-        out=dg.Out(io_manager_key=PAYLOADS),
-    )
+    @job.op("summarize", "Counts tables; fails, and names them, if any failed.")
     def summarize(context: dg.OpExecutionContext, surveyed: dict[str, Any], tables: list[Any]) -> dict[str, Any]:
-        failed = {table.asset: table.error for table in tables if table.error is not None}
+        failed = {table.plan.asset: table.error for table in tables if table.error is not None}
+        finished = [table for table in tables if table.error is None]
         summary = {
-            "done": sorted(table.asset for table in tables if table.error is None and not table.lost),
-            "skipped": sorted(table.asset for table in tables if table.error is None and table.lost),
+            "done": sorted(table.plan.asset for table in finished if not table.lost),
+            "skipped": sorted(table.plan.asset for table in finished if table.lost),
             "healthy": surveyed["healthy"],
             "dry_run": surveyed["dry run"],
             "absent": surveyed["absent"],
@@ -455,40 +441,22 @@ def _summarize_op(job: _Job) -> dg.OpDefinition:
 
 
 def _observation(
-    table: "Upkeep", kind: str, after: Mapping[str, int], health: Mapping[str, float]
+    table: "MaintenanceOutcome", kind: str, after: Mapping[str, int], health: Mapping[str, float]
 ) -> dg.AssetObservation:
     """The observation of the work, with numbers that Dagster plots."""
-    entries: dict[str, Any] = {"lance/maintenance": kind, "dagster/uri": table.uri, **health}
-    for name, number in table.before.items():
+    plan = table.plan
+    entries: dict[str, Any] = {"lance/maintenance": kind, "dagster/uri": plan.uri, **health}
+    for name, number in plan.before.items():
         entries |= {f"lance/{name}_before": number, f"lance/{name}_after": after[name]}
     entries |= {f"lance/{name}": number for name, number in table.done.items()}
-    entries |= {"lance/tasks": table.num_tasks, "lance/tasks_lost": table.lost, "lance/seconds": table.seconds}
-    if table.problems:
-        entries["lance/problems"] = "; ".join(table.problems)
-    return dg.AssetObservation(dg.AssetKey.from_user_string(table.asset), metadata=entries)
-
-
-def _open(job: _Job, context: dg.OpExecutionContext, uri: str, asset: str) -> "lance_core.LanceDataset":
-    import lance_core  # noqa: PLC0415 - code locations load without it
-
-    return lance_core.dataset(uri, storage_options=job.options(context, asset))
-
-
-def _properties(context: dg.OpExecutionContext, table: "Upkeep", dataset: "lance_core.LanceDataset") -> dict[str, str]:
-    """The transaction properties of a commit of upkeep."""
-    from lance_dagster.lineage.history import DATA_VERSION_KEY, last_data_change  # noqa: PLC0415 - heavy imports at first use
-
-    return {
-        DATA_VERSION_KEY: str(last_data_change(dataset)),
-        "dagster.run_id": context.run_id,
-        "dagster.job_name": context.job_name,
-        "dagster.asset_key": table.asset,
-        "dagster.maintenance": "true",
-    }
+    entries |= {"lance/tasks": plan.num_tasks, "lance/tasks_lost": table.lost, "lance/seconds": table.seconds}
+    if plan.problems:
+        entries["lance/problems"] = "; ".join(plan.problems)
+    return dg.AssetObservation(dg.AssetKey.from_user_string(plan.asset), metadata=entries)
 
 
 def _on_spark(manager: Any, options: dict[str, str] | None, at_a_time: int | None) -> "Rewriter":
-    """Runs tasks on Spark's executors, all at once or so many at a time."""
+    """A rewriter that runs tasks on Spark's executors, all at once or at most `at_a_time`."""
 
     def run(dataset: "lance_core.LanceDataset", tasks: Sequence[Any]) -> list[Any]:
         import pyspark_lance  # noqa: PLC0415 - optional
@@ -512,5 +480,5 @@ def _on_spark(manager: Any, options: dict[str, str] | None, at_a_time: int | Non
     return run
 
 
-def _text(step: str, error: Exception) -> str:
+def _failure(step: str, error: Exception) -> str:
     return f"{step}: {type(error).__name__}: {error}"

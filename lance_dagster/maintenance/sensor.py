@@ -20,7 +20,7 @@ from typing import Any, Final
 import dagster as dg
 
 from lance_dagster._context import is_silent, observed_in
-from lance_dagster.health.foreign import described, is_foreign
+from lance_dagster.health.foreign import is_foreign
 from lance_dagster.health.policy import LanceMaintenancePolicy, policy_of
 from lance_dagster.maintenance.job import TABLES_KEY
 from lance_dagster.maintenance.schedule import config_for, tables_of
@@ -221,7 +221,7 @@ def _needs(
     from lance_core.errors import LanceError  # noqa: PLC0415 - code locations load without lance_core
     from lance_dagster.health.facts import measure  # noqa: PLC0415 - heavy imports at first use
 
-    known = described(context, ref)
+    known = ref.resolved(context)
     own = policy_of(policy, known.metadata, where=f"asset {ref.name}")
     if own is None or is_foreign(known, context):
         return None

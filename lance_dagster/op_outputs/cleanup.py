@@ -52,10 +52,6 @@ class OpOutputs:
     bytes: int = 0
     kept_runs: int = 0
 
-    def gone(self) -> dict[str, int]:
-        """The removed outputs, or those that would be, as entries of a report."""
-        return {"op_output_runs": self.runs, "op_output_tables": self.tables, "op_output_bytes": self.bytes}
-
 
 def clean_op_outputs(
     instance: dg.DagsterInstance, root: TableRoot, age: timedelta | None, *, dry_run: bool

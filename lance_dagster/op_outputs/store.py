@@ -26,6 +26,7 @@ from lance_dagster._context import said_at_run_time
 from lance_dagster.handlers import LanceTypeHandler, Loading, handler_for_value
 from lance_dagster.handlers.base import ReadRequest, WriteRequest
 from lance_dagster.loading.inputs import wanted_columns, wanted_rows
+from lance_dagster.properties import RUN_ID, STEP_KEY
 from lance_dagster.tables.location import checked_root
 from lance_dagster.tables.names import RESERVED_FOLDER
 from lance_dagster.tables.settings import INPUT_PINS, OUTPUT_KEYS, OutputSettings, TableSettings, check_input
@@ -56,7 +57,7 @@ def store_op_output(context: dg.OutputContext, obj: Any, settings: TableSettings
         slices=None,
         output=_settings(context, where),
         table=settings,
-        properties={"dagster.run_id": context.run_id, "dagster.step_key": context.step_key},
+        properties={RUN_ID: context.run_id, STEP_KEY: context.step_key},
         write_attempt=None,
     )
     outcome = handler.write(obj, request)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from lance_dagster._context import RunFacts, definition_metadata, definition_partitions, run_began
+from lance_dagster._context import AnyContext, RunFacts, asset_definition, run_began
 from lance_dagster.tables.branch_policy import BranchPolicy, branch_of_run
 from lance_dagster.tables.location import TableLocation, locate_table
 
@@ -31,7 +31,6 @@ __all__ = [
     "branch_for_reading",
     "chosen_refs",
     "is_tagged",
-    "known_ref",
     "table_ref",
     "table_refs",
     "table_root",
@@ -59,8 +58,23 @@ class TableRef:
 
     @property
     def name(self) -> str:
-        """The key as text, parts joined by slashes."""
+        """The key as a string, parts joined by slashes."""
         return self.key.to_user_string()
+
+    def resolved(self, context: AnyContext) -> TableRef:
+        """This table with the metadata and partitions of its definition, as far as the code location has it.
+
+        Args:
+            context: The op, asset, check or sensor, of whose code location the definition is.
+        """
+        if self.metadata is not None and self.partitions_def is not None:
+            return self
+        metadata, partitions_def = asset_definition(context, self.key)
+        return replace(
+            self,
+            metadata=metadata if self.metadata is None else self.metadata,
+            partitions_def=self.partitions_def or partitions_def,
+        )
 
 
 TableLike = TableRef | dg.AssetKey | dg.AssetSpec | dg.AssetsDefinition | dg.SourceAsset | str | Sequence[str]
@@ -210,18 +224,8 @@ def table_root(resource: object) -> TableRoot:
     return found
 
 
-def known_ref(
-    context: dg.OpExecutionContext | dg.AssetExecutionContext | dg.SensorEvaluationContext, ref: TableRef
-) -> TableRef:
-    """A table with the metadata and partitions of its definition, as far as the code location tells."""
-    if ref.metadata is not None and ref.partitions_def is not None:
-        return ref
-    metadata = ref.metadata if ref.metadata is not None else definition_metadata(context, ref.key)
-    return replace(ref, metadata=metadata, partitions_def=ref.partitions_def or definition_partitions(context, ref.key))
-
-
 def chosen_refs(context: dg.OpExecutionContext, refs: Sequence[TableRef], wanted: Sequence[str]) -> Iterator[TableRef]:
-    """The tables of a job that a run is for, as `known_ref` gives them.
+    """The tables of a job that a run is for, each resolved.
 
     Args:
         context: The op.
@@ -236,7 +240,7 @@ def chosen_refs(context: dg.OpExecutionContext, refs: Sequence[TableRef], wanted
     if unknown:
         raise dg.Failure(f"{', '.join(unknown)}: no table of this job; it has {', '.join(sorted(known))}")
     for ref in [known[name] for name in dict.fromkeys(wanted)] if wanted else refs:
-        yield known_ref(context, ref)
+        yield ref.resolved(context)
 
 
 def is_tagged(context: dg.OpExecutionContext, tag: str) -> bool:

@@ -21,14 +21,20 @@ from typing import Any
 
 import lance_core
 from lance_core.errors import LanceError, RetryableConflictError, VersionNotFoundError
-from lance_dagster.io_manager.write_attempts import listed_keys
-from lance_dagster.lineage.history import UNDO_KEY, UNDONE_VERSIONS_KEY, TableVersion, partitions_of, read_history
+from lance_dagster.lineage.history import TableVersion, partitions_of, read_history
 from lance_dagster.lineage.runs import versions_of_run
+from lance_dagster.properties import (
+    ASSET_KEY,
+    COMMIT_MESSAGE,
+    PARTITION_KEYS,
+    TAKES_BACK,
+    UNDO_RUN_ID,
+    UNDONE_VERSIONS,
+    listed_keys,
+)
 
 __all__ = ["AlreadyUndoneError", "CannotUndoError", "Undo", "plan_undo"]
 
-TAKES_BACK_KEY = "lance.takes_back"
-"""Property of a commit that leaves no row which was not there before; `LanceDataset.ensure_branch` reads it."""
 
 _PLAIN = ("Append", "Update", "Delete")
 
@@ -98,12 +104,12 @@ class Undo:
             yield
 
         properties = {
-            UNDO_KEY: self.run_id,
-            UNDONE_VERSIONS_KEY: json.dumps(self.versions),
-            TAKES_BACK_KEY: ",".join(map(str, self.versions)),
-            **({"dagster.asset_key": self.asset} if self.asset is not None else {}),
+            UNDO_RUN_ID: self.run_id,
+            UNDONE_VERSIONS: json.dumps(self.versions),
+            TAKES_BACK: ",".join(map(str, self.versions)),
+            **({ASSET_KEY: self.asset} if self.asset is not None else {}),
             **_partition_properties(self.made),
-            "__lance_commit_message": f"undo of run {self.run_id}",
+            COMMIT_MESSAGE: f"undo of run {self.run_id}",
         }
         transaction = lance_core.Transaction(
             read_version=head, operation=self.operation, transaction_properties=properties
@@ -244,7 +250,7 @@ def _made_in(dataset: lance_core.LanceDataset, version: int) -> TableVersion | N
 def _partition_properties(made: Sequence[TableVersion]) -> dict[str, str]:
     """The partitions that an undo changes, as commits of runs name them."""
     keys = partitions_of(made)
-    return {"dagster.partition_keys": listed_keys(json.dumps(keys))} if isinstance(keys, list) else {}
+    return {PARTITION_KEYS: listed_keys(json.dumps(keys))} if isinstance(keys, list) else {}
 
 
 def _inverse(

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import pickle
 import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -673,7 +674,8 @@ class TestPolicy:
         assert LanceMaintenancePolicy(cleanup_older_than="1h 30m").age == timedelta(minutes=90)
         assert LanceMaintenancePolicy(cleanup_older_than="never").age is None
         assert LanceMaintenancePolicy(cleanup_older_than=None).age is None
-        assert LanceMaintenancePolicy(**LanceMaintenancePolicy(cleanup_older_than=NOW).to_dict()).age == NOW
+        policy = LanceMaintenancePolicy(cleanup_older_than=NOW)
+        assert pickle.loads(pickle.dumps(policy)) == policy
 
     @pytest.mark.parametrize("wrong", [{"cleanup_older": "7d"}, {"retain_versions": -1}, "7d"])
     def test_metadata_that_means_nothing_fails_when_the_job_is_built(self, wrong):

@@ -10,12 +10,19 @@ from lance_dagster import LanceMaintenancePolicy, build_maintenance_job
 from tests.lance_dagster.lake import QUIET
 from tests.lance_dagster.maintenance.test_maintenance import fill
 
+RECORDS = {
+    ("datetime", "timedelta"),
+    ("lance_dagster.health.policy", "LanceMaintenancePolicy"),
+    ("lance_dagster.maintenance.steps", "MaintenanceOutcome"),
+    ("lance_dagster.maintenance.steps", "MaintenancePlan"),
+}
+
 
 class Plain(pickle.Unpickler):
-    """Rejects everything but values of Python's own and the record of a table."""
+    """Rejects everything but Python's own values and the frozen records of maintenance."""
 
     def find_class(self, module, name):
-        if (module, name) != ("lance_dagster.maintenance.steps", "Upkeep"):
+        if (module, name) not in RECORDS:
             raise pickle.UnpicklingError(f"a payload holds {module}.{name}")
         return super().find_class(module, name)
 
@@ -36,7 +43,7 @@ class Payloads(dg.IOManager):
         return Plain(io.BytesIO(self.kept[key])).load()
 
 
-def upkeep(lake, **options):
+def maintain(lake, **options):
     payloads = Payloads()
     policy = LanceMaintenancePolicy(target_rows_per_fragment=4, cleanup_older_than=timedelta(microseconds=1))
     job = build_maintenance_job(
@@ -51,7 +58,7 @@ def upkeep(lake, **options):
 def test_all_of_them_can_be_pickled_and_hold_plain_records(lake):
     for name in ("a/one", "a/two"):
         fill(lake, name)
-    payloads = upkeep(lake)
+    payloads = maintain(lake)
     steps = {key[0].partition("[")[0] for key in payloads.kept}
     assert {"plan", "rewrite", "tables", "commit", "clean_up"} <= steps
     for key in payloads.kept:
@@ -61,6 +68,6 @@ def test_all_of_them_can_be_pickled_and_hold_plain_records(lake):
 
 def test_tasks_have_the_same_keys_each_time(lake):
     fill(lake, "a/one")
-    first, second = (sorted(upkeep(lake, op_selection=["plan"]).kept) for _ in range(2))
+    first, second = (sorted(maintain(lake, op_selection=["plan"]).kept) for _ in range(2))
     assert first == second
     assert len(first) == 4  # three tasks, and what was surveyed

@@ -1,0 +1,118 @@
+"""The transaction properties of commits that Dagster makes: their keys, and how their values are read.
+
+Each commit carries them in the table itself, so that the table alone answers which run wrote what:
+
+    dagster.run_id  dagster.root_run_id  dagster.job_name  dagster.step_key  dagster.attempt  dagster.backfill_id
+    dagster.asset_key        "analytics/events"
+    dagster.partition_keys   JSON list; past 4 KiB a JSON object with count, first, last and sha256
+    dagster.partition_hash   sha256 of the JSON list, whatever its length
+    dagster.code_version     of the asset, if it has one
+    dagster.write_token      sha256 of (root run, asset, output, partition keys)
+    dagster.input.<asset>    {"uri": "s3://lake/nyc/flights.lance", "version": 17}, and "branch" unless it is main
+
+The promotion of a branch joins the values of the branch's commits to JSON lists.
+"""
+
+from __future__ import annotations
+
+import json
+from hashlib import sha256
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import lance_core
+
+__all__ = [
+    "ASSET_KEY",
+    "ATTEMPT",
+    "BACKFILL_ID",
+    "CODE_VERSION",
+    "COLUMN_TYPE",
+    "COMMIT_MESSAGE",
+    "DATA_VERSION",
+    "INPUT_PREFIX",
+    "JOB_NAME",
+    "MAINTENANCE",
+    "PARTITION_HASH",
+    "PARTITION_KEYS",
+    "PROMOTED_FROM",
+    "PROMOTION_JOB_NAME",
+    "PROMOTION_RUN_ID",
+    "ROOT_RUN_ID",
+    "RUN_ID",
+    "STEP_KEY",
+    "TAKES_BACK",
+    "UNDONE_VERSIONS",
+    "UNDO_RUN_ID",
+    "WRITE_TOKEN",
+    "hashed",
+    "is_shortened",
+    "listed_keys",
+    "properties_of",
+    "several",
+]
+
+RUN_ID: Final = "dagster.run_id"
+ROOT_RUN_ID: Final = "dagster.root_run_id"
+JOB_NAME: Final = "dagster.job_name"
+STEP_KEY: Final = "dagster.step_key"
+ATTEMPT: Final = "dagster.attempt"
+BACKFILL_ID: Final = "dagster.backfill_id"
+ASSET_KEY: Final = "dagster.asset_key"
+PARTITION_KEYS: Final = "dagster.partition_keys"
+PARTITION_HASH: Final = "dagster.partition_hash"
+CODE_VERSION: Final = "dagster.code_version"
+WRITE_TOKEN: Final = "dagster.write_token"  # noqa: S105 - the name of a property
+INPUT_PREFIX: Final = "dagster.input."
+MAINTENANCE: Final = "dagster.maintenance"
+DATA_VERSION: Final = "dagster.data_version"
+COLUMN_TYPE: Final = "dagster.column_type"
+"""On a commit that changes the type of a column: the column and both types."""
+PROMOTION_RUN_ID: Final = "dagster.promotion_run_id"
+PROMOTION_JOB_NAME: Final = "dagster.promotion_job_name"
+UNDO_RUN_ID: Final = "dagster.undo.run_id"
+UNDONE_VERSIONS: Final = "dagster.undo.versions"
+
+PROMOTED_FROM: Final = "promoted_from"
+TAKES_BACK: Final = "lance.takes_back"
+"""On a commit after which the table holds no row that it did not hold before; `LanceDataset.ensure_branch` reads it."""
+COMMIT_MESSAGE: Final = "__lance_commit_message"
+
+_MAX_PARTITION_KEYS_BYTES: Final = 4096
+_LONGEST_SHOWN_KEY: Final = 200
+_SHORTENED: Final = '{"count": '
+
+
+def properties_of(transaction: lance_core.Transaction | None) -> dict[str, str]:
+    """The properties of a transaction; none if no transaction is recorded."""
+    return dict((transaction.transaction_properties if transaction is not None else None) or {})
+
+
+def several(value: str | None) -> list[str]:
+    """The values of a property: one, or those that a promotion has joined to a JSON list of strings."""
+    if not value:
+        return []
+    try:
+        found = json.loads(value)
+    except ValueError:
+        return [value]
+    return found if isinstance(found, list) and all(isinstance(one, str) for one in found) else [value]
+
+
+def listed_keys(keys: str) -> str:
+    """A JSON list of partition keys as a commit records it: the list, or a summary of one that is longer than 4 KiB."""
+    if len(keys.encode()) <= _MAX_PARTITION_KEYS_BYTES:
+        return keys
+    listed = json.loads(keys)
+    shown = {"first": listed[0][:_LONGEST_SHOWN_KEY], "last": listed[-1][:_LONGEST_SHOWN_KEY]}
+    return json.dumps({"count": len(listed), **shown, "sha256": hashed(keys)})
+
+
+def is_shortened(value: object) -> bool:
+    """Whether a value of `dagster.partition_keys` is a summary of more keys than a commit records."""
+    return isinstance(value, str) and value.startswith(_SHORTENED)
+
+
+def hashed(value: str) -> str:
+    """The sha256 of a string, in hexadecimal digits."""
+    return sha256(value.encode()).hexdigest()
