@@ -40,6 +40,7 @@ __all__ = [
     "is_own_upstream",
     "is_silent",
     "job_beside_resources",
+    "job_of_one_op",
     "later_job",
     "observed_in",
     "output_name",
@@ -421,6 +422,29 @@ def job_beside_resources(graph: dg.GraphDefinition, resources: Mapping[str, Any]
     """
     defined = {key: _definition(resource) for key, resource in resources.items()}
     return dg.JobDefinition(graph_def=graph, resource_defs=defined, _was_explicitly_provided_resources=False, **options)
+
+
+def job_of_one_op(
+    run: Callable[..., None], *, name: str, description: str, resource_key: str, **options: Any
+) -> dg.JobDefinition:
+    """A job whose only op runs a function of the op's context and its configuration.
+
+    Args:
+        run: The function; the annotation of its argument `config` is the class of the configuration.
+        name: Name of the job; that of the op is `<name>_op`.
+        description: Description of both.
+        resource_key: The resource that the op needs; the code location has it.
+        **options: Further arguments of `dg.JobDefinition`.
+    """
+    op = dg.op(
+        name=f"{name}_op", description=description, required_resource_keys={resource_key}, out=dg.Out(dg.Nothing)
+    )(run)
+
+    @dg.graph(name=name)
+    def graph() -> None:
+        op()
+
+    return job_beside_resources(graph, {}, name=name, description=description, **options)
 
 
 def later_job(job: Any, resolve: Callable[[Sequence[Any], Mapping[str, Any]], dg.JobDefinition]) -> Any:

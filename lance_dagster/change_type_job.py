@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import dagster as dg
 from pydantic import ConfigDict, Field
 
-from lance_dagster._context import job_beside_resources
+from lance_dagster._context import job_of_one_op
 from lance_dagster.properties import ASSET_KEY, JOB_NAME, ROOT_RUN_ID, RUN_ID
 from lance_dagster.tables.names import checked_job_name
 from lance_dagster.tables.refs import TableLike, TableRef, table_refs, table_root
@@ -59,12 +59,6 @@ def build_change_type_job(
     if not refs:
         raise dg.DagsterInvalidDefinitionError("build_change_type_job: there is no table; name assets, specs or keys")
 
-    @dg.op(
-        name=f"{checked_job_name(name, 'build_change_type_job: name')}_op",
-        description="Gives a column of a table another type.",
-        required_resource_keys={io_manager_key},
-        out=dg.Out(dg.Nothing),
-    )
     def change(context: dg.OpExecutionContext, config: ChangeTypeConfig) -> None:
         from lance_dagster.events.materialization import column_schema  # noqa: PLC0415 - the same
         from lance_dagster.io_manager.column_types import change_column_type, parse_type  # noqa: PLC0415 - heavy imports
@@ -97,11 +91,12 @@ def build_change_type_job(
             )
         )
 
-    @dg.graph(name=name, description="Gives a column of a table another type.")
-    def graph() -> None:
-        change()
-
-    return job_beside_resources(graph, {}, name=name)
+    return job_of_one_op(
+        change,
+        name=checked_job_name(name, "build_change_type_job: name"),
+        description="Gives a column of a table another type.",
+        resource_key=io_manager_key,
+    )
 
 
 def _chosen(refs: dict[str, TableRef], table: str | None) -> TableRef:

@@ -5,13 +5,12 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import Field
 
 from lance_dagster._context import assets_of_step, attempt_facts, running_resources, running_run, running_step
 from lance_dagster.lineage.step_inputs import remember_input
-from lance_dagster.tables.arguments import FOREIGN_ARGUMENTS, reject_unknown_arguments
+from lance_dagster.tables.arguments import RootArguments
 from lance_dagster.tables.branch_policy import BRANCH_TAG, BranchPolicy, branch_of_run
-from lance_dagster.tables.location import checked_root
 from lance_dagster.tables.names import RESERVED_FOLDER
 from lance_dagster.tables.refs import TableLike, TableRoot, table_ref
 
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["LanceTableResource"]
 
 
-class LanceTableResource(dg.ConfigurableResource["LanceTableResource"]):
+class LanceTableResource(dg.ConfigurableResource["LanceTableResource"], RootArguments):
     """Opens the tables of a root, by the location rules of `LanceIOManager`: `{root_uri}/{schema}/{table}.lance`.
 
     Example:
@@ -34,34 +33,10 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"]):
         ```
     """
 
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)  # it may be a secret
-
-    root_uri: str = Field(description="Folder or object-store prefix that holds the tables.")
-    storage_options: dict[str, str] = Field(
-        default_factory=dict,
-        repr=False,
-        description="How to reach the storage; names of object_store or s3fs. Use EnvVar.",
-        json_schema_extra={"dagster__is_secret": True},
-    )
-    schema_: str | None = Field(
-        default=None, alias="schema", description="Folder for assets that name none; else their keys name it."
-    )
-
     branching: BranchPolicy = Field(
         default_factory=BranchPolicy.off,
         description="Which runs read a branch; if off, those that the LanceIOManager of the step says for this root.",
     )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _check_arguments(cls, values: Any) -> Any:
-        reject_unknown_arguments(cls, values, foreign=FOREIGN_ARGUMENTS)
-        return values
-
-    @field_validator("root_uri", mode="before")
-    @classmethod
-    def _check_root(cls, value: object) -> object:
-        return checked_root(value)
 
     @property
     def table_root(self) -> TableRoot:

@@ -16,9 +16,9 @@ import threading
 from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field
 
-from lance_dagster.tables.arguments import reject_unknown_arguments
+from lance_dagster.tables.arguments import CheckedArguments
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,7 +30,7 @@ _LOCAL: Final = "local"
 _starting = threading.Lock()
 
 
-class LanceSparkResource(dg.ConfigurableResource["LanceSparkResource"]):
+class LanceSparkResource(dg.ConfigurableResource["LanceSparkResource"], CheckedArguments):
     """A Spark session that starts when it is first used, and is never started twice.
 
     Example:
@@ -42,8 +42,6 @@ class LanceSparkResource(dg.ConfigurableResource["LanceSparkResource"]):
         defs = dg.Definitions([events], resources={"spark": LanceSparkResource(), "io_manager": LanceIOManager(...)})
         ```
     """
-
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)  # it may be a secret
 
     master: str | None = Field(
         default=None,
@@ -62,12 +60,6 @@ class LanceSparkResource(dg.ConfigurableResource["LanceSparkResource"]):
     python: str | None = Field(
         default=None, description="The Python that executors run; the one that runs this process if not given."
     )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _check_arguments(cls, values: Any) -> Any:
-        reject_unknown_arguments(cls, values)
-        return values
 
     def get_session(self) -> "SparkSession":
         """The session.

@@ -15,34 +15,39 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
-from lance_dagster._context import facts_of, job_beside_resources
+from lance_dagster._context import facts_of, job_of_one_op
 from lance_dagster.health.foreign import is_foreign
 from lance_dagster.properties import PROMOTION_JOB_NAME, PROMOTION_RUN_ID
 from lance_dagster.tables.branch_policy import BRANCH_TAG, FORCE_TAG, NO_RETRIES, PUBLISHES_TAG, named_branch
 from lance_dagster.tables.names import checked_job_name
-from lance_dagster.tables.refs import TableLike, TableRef, TableRoot, chosen_refs, is_tagged, table_refs, table_root
+from lance_dagster.tables.refs import (
+    ChosenTables,
+    TableLike,
+    TableRef,
+    TableRoot,
+    chosen_refs,
+    is_tagged,
+    table_refs,
+    table_root,
+)
 
 if TYPE_CHECKING:
     from lance_dagster.branches.promotion import Published
 
-__all__ = ["BranchConfig", "build_branch_jobs", "jobs_of"]
+__all__ = ["BranchConfig", "build_branch_jobs"]
 
 
-class BranchConfig(dg.Config):
+class BranchConfig(ChosenTables):
     """The configuration of one run.
 
     Attributes:
         branch: The branch; the run tag `lance/branch` if it is not given.
-        tables: Keys, such as "nyc/flights"; all tables of the job if empty.
         force: Promote although gates reject the branch; the run tag `lance/force` does the same.
     """
 
-    model_config = ConfigDict(extra="forbid")
-
     branch: str | None = Field(default=None, description="The branch; else the run tag lance/branch.")
-    tables: list[str] = Field(default=[], description='Keys, such as "nyc/flights"; all tables of the job if empty.')
     force: bool = Field(default=False, description="Promote although checks failed or other gates reject the branch.")
 
 
@@ -104,49 +109,22 @@ def build_branch_jobs(
         "max_row_ratio": max_row_ratio,
     }
     job = _Job(refs=table_refs(tables), io_manager_key=io_manager_key, gates=gates, discard=discard_promoted)
-    made = (
+    return (
         _job(job, promote_name, _promote, "Promotes the branch of these tables into main.", publishes=True),
         _job(job, discard_name, _discard, "Throws the branch of these tables away.", publishes=False),
     )
-    _made[_names(job.refs), io_manager_key] = made
-    return made
-
-
-_Jobs = tuple[dg.JobDefinition, dg.JobDefinition]
-_made: dict[tuple[tuple[str, ...], str], _Jobs] = {}
-
-
-def jobs_of(tables: Sequence[TableRef], io_manager_key: str) -> _Jobs | None:
-    """The jobs that were made last for the same tables, as a code location accepts only one job of a name."""
-    return _made.get((_names(tables), io_manager_key))
-
-
-def _names(refs: Sequence[TableRef]) -> tuple[str, ...]:
-    return tuple(sorted(ref.name for ref in refs))
 
 
 def _job(job: _Job, name: str, work: Any, description: str, *, publishes: bool) -> dg.JobDefinition:
-    tags = {**NO_RETRIES, **({PUBLISHES_TAG: "true"} if publishes else {})}
-
-    @dg.op(
-        name=f"{name}_op",
-        description=description,
-        required_resource_keys={job.io_manager_key},
-        out=dg.Out(dg.Nothing),
-    )
     def run(context: dg.OpExecutionContext, config: BranchConfig) -> None:
         work(job, context, config)
 
-    @dg.graph(name=name)
-    def graph() -> None:
-        run()
-
-    return job_beside_resources(
-        graph,
-        {},
+    return job_of_one_op(
+        run,
         name=name,
         description=description,
-        tags=tags,
+        resource_key=job.io_manager_key,
+        tags={**NO_RETRIES, **({PUBLISHES_TAG: "true"} if publishes else {})},
         metadata={"lance/tables": [ref.name for ref in job.refs]},
     )
 

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import dagster as dg
 
-from lance_dagster.branches.jobs import build_branch_jobs, jobs_of
 from lance_dagster.health.foreign import is_foreign
 from lance_dagster.tables.branch_policy import BRANCH_TAG
 from lance_dagster.tables.refs import TableLike, TableRef, table_refs, table_root
@@ -62,7 +61,7 @@ class _Found:
 
 def build_branch_sensor(  # noqa: PLR0913 - each is a choice of its own, most by keyword only
     tables: Iterable[TableLike] | TableLike,
-    jobs: tuple[dg.JobDefinition, dg.JobDefinition] | None = None,
+    jobs: tuple[dg.JobDefinition, dg.JobDefinition],
     *,
     auto_promote: bool = True,
     require_checks: bool = True,
@@ -79,7 +78,7 @@ def build_branch_sensor(  # noqa: PLR0913 - each is a choice of its own, most by
 
     Args:
         tables: Assets, specs or keys; branches of external and observable assets are left alone, as by the jobs.
-        jobs: From `build_branch_jobs`; if not given those that were made last for these tables, or new ones.
+        jobs: From `build_branch_jobs`, for these tables at least.
         auto_promote: Whether branches are promoted; if not, one that is ready is reported.
         require_checks: Whether the checks of the asset must have passed on the branch.
         on_failure: What to do with the branch of a failed backfill or run, or of one with a failed check.
@@ -99,8 +98,7 @@ def build_branch_sensor(  # noqa: PLR0913 - each is a choice of its own, most by
         if ending not in get_args(Ending):
             raise ValueError(f"what becomes of a branch is one of {get_args(Ending)}, not {ending!r}")
     refs = table_refs(tables)
-    made = jobs or jobs_of(refs, io_manager_key)
-    promote, discard = made or build_branch_jobs(refs, io_manager_key=io_manager_key)
+    promote, discard = jobs
     rules = _Rules(
         promote=promote.name if auto_promote else None,
         discard=discard.name,

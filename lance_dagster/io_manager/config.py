@@ -7,11 +7,10 @@ lance_core nor pyspark.
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import Field
 
-from lance_dagster.tables.arguments import FOREIGN_ARGUMENTS, reject_unknown_arguments
+from lance_dagster.tables.arguments import RootArguments
 from lance_dagster.tables.branch_policy import BranchPolicy
-from lance_dagster.tables.location import checked_root
 from lance_dagster.tables.settings import (
     LoadType,
     OnEarlierAttempt,
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["LanceIOManager"]
 
 
-class LanceIOManager(dg.ConfigurableIOManagerFactory["LanceTableIOManager"]):
+class LanceIOManager(dg.ConfigurableIOManagerFactory["LanceTableIOManager"], RootArguments):
     """Stores assets as Lance tables, one per asset, at `{root_uri}/{asset key}.lance`.
 
     Takes and gives Spark DataFrames (classic and Connect), pyarrow tables and readers, pandas and polars frames.
@@ -50,18 +49,6 @@ class LanceIOManager(dg.ConfigurableIOManagerFactory["LanceTableIOManager"]):
         ```
     """
 
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)  # it may be a secret
-
-    root_uri: str = Field(description="Folder or object-store prefix that holds the tables.")
-    storage_options: dict[str, str] = Field(
-        default_factory=dict,
-        repr=False,
-        description="How to reach the storage; names of object_store or s3fs. Use EnvVar.",
-        json_schema_extra={"dagster__is_secret": True},
-    )
-    schema_: str | None = Field(
-        default=None, alias="schema", description="Folder for assets that name none; else their keys name it."
-    )
     write_mode: WriteMode = Field(
         default="overwrite",
         description=(
@@ -143,17 +130,6 @@ class LanceIOManager(dg.ConfigurableIOManagerFactory["LanceTableIOManager"]):
             "lance/column_lineage does not."
         ),
     )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _check_arguments(cls, values: Any) -> Any:
-        reject_unknown_arguments(cls, values, foreign=FOREIGN_ARGUMENTS)
-        return values
-
-    @field_validator("root_uri", mode="before")
-    @classmethod
-    def _check_root(cls, value: object) -> object:
-        return checked_root(value)
 
     def type_handlers(self) -> "Sequence[LanceTypeHandler]":
         """Handlers for further types of values; override it. They come before those of this package.

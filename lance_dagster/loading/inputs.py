@@ -34,8 +34,8 @@ from lance_dagster.tables.branch_policy import branch_of_run
 from lance_dagster.tables.filters import LanceFilter
 from lance_dagster.tables.location import TableLocation
 from lance_dagster.tables.partitions import plan_partitions
-from lance_dagster.tables.refs import branch_for_reading
-from lance_dagster.tables.settings import INPUT_PINS, TableSettings, check_input, moment_of
+from lance_dagster.tables.refs import as_moment, branch_for_reading
+from lance_dagster.tables.settings import INPUT_PINS, TableSettings, check_input
 from lance_dagster.tables.settings_keys import plain_metadata
 
 __all__ = ["MissingInputError", "read_requests", "wanted_columns", "wanted_rows"]
@@ -171,7 +171,7 @@ def _open(
         facts = run_facts(context)
         branch = branch_of_run(settings.branching, facts)
         if location.branch is not None:
-            return _open_own_branch(location, options, metadata, where)
+            return _open_own_branch(location, options, metadata)
         if not pins and branch is not None and facts is not None:
             began = run_began(instance_of(context), facts)
             return branch_for_reading(location.uri, branch, began, options)
@@ -181,7 +181,7 @@ def _open(
             return lance_core.dataset(location.uri, storage_options=options)
         value = metadata[pins[0]]
         if pins[0] == "lance/as_of":
-            return lance_core.dataset(location.uri, asof=moment_of(value, where), storage_options=options)
+            return lance_core.dataset(location.uri, asof=as_moment(value), storage_options=options)
         assert isinstance(value, int | str)  # as check_input has seen to
         return lance_core.dataset(location.uri, version=value, storage_options=options)
     except DatasetNotFoundError as error:
@@ -192,7 +192,7 @@ def _open(
 
 
 def _open_own_branch(
-    location: TableLocation, options: dict[str, str] | None, metadata: dict[str, object], where: str
+    location: TableLocation, options: dict[str, str] | None, metadata: dict[str, object]
 ) -> lance_core.LanceDataset:
     """The table of an asset that is a branch of it, whatever branch the run is on; a tag names its own branch."""
     version, tag, moment = (metadata.get(pin) for pin in INPUT_PINS)
@@ -200,7 +200,7 @@ def _open_own_branch(
         return lance_core.dataset(location.uri, version=cast("str", tag), storage_options=options)
     asked = (location.branch, cast("int | None", version))
     opened = lance_core.dataset(location.uri, version=asked, storage_options=options)
-    return opened if moment is None else opened.checkout_version(opened.version_as_of(moment_of(moment, where)))
+    return opened if moment is None else opened.checkout_version(opened.version_as_of(as_moment(moment)))
 
 
 def _materialized(

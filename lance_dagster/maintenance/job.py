@@ -26,7 +26,7 @@ from lance_dagster.health.foreign import is_foreign
 from lance_dagster.health.policy import LanceMaintenancePolicy, policy_of
 from lance_dagster.properties import ASSET_KEY, DATA_VERSION, JOB_NAME, MAINTENANCE, RUN_ID
 from lance_dagster.tables.names import checked_job_name, mapping_key
-from lance_dagster.tables.refs import TableLike, TableRef, TableRoot, chosen_refs, table_refs, table_root
+from lance_dagster.tables.refs import ChosenTables, TableLike, TableRef, TableRoot, chosen_refs, table_refs, table_root
 from lance_dagster.tables.settings import partition_columns
 
 if TYPE_CHECKING:
@@ -59,12 +59,9 @@ class PolicyOverrides(dg.Config):
     refresh_indices: bool | None = None
 
 
-class MaintenanceConfig(dg.Config):
+class MaintenanceConfig(ChosenTables):
     """The configuration of one run of a maintenance job."""
 
-    model_config = ConfigDict(extra="forbid")
-
-    tables: list[str] = Field(default=[], description='Keys, such as "nyc/flights"; all tables of the job if empty.')
     dry_run: bool | None = Field(default=None, description="Only report what would be done.")
     policy: PolicyOverrides = Field(default=PolicyOverrides(), description="Fields of the policy for this run.")
 

@@ -1,17 +1,18 @@
-"""Arguments of resources and policies that there are not: named, with the nearest that there is."""
+"""The arguments that the resources share, and the rejection of unknown ones with the nearest known name."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Final
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from lance_dagster.tables.location import checked_root
 from lance_dagster.tables.settings_keys import meant
 
-__all__ = ["FOREIGN_ARGUMENTS", "reject_unknown_arguments"]
+__all__ = ["CheckedArguments", "RootArguments", "reject_unknown_arguments"]
 
-FOREIGN_ARGUMENTS: Final[Mapping[str, str]] = {
+_FOREIGN: Final[Mapping[str, str]] = {
     "mode": "write_mode",
     "overwrite_schema": 'schema_mode="overwrite"',
     "schema_update_mode": "schema_mode",
@@ -24,16 +25,48 @@ FOREIGN_ARGUMENTS: Final[Mapping[str, str]] = {
 """Arguments of other table IO managers, and their equivalents here."""
 
 
-def reject_unknown_arguments(model: type[BaseModel], given: Any, *, foreign: Mapping[str, str] | None = None) -> None:
-    """Reject the arguments of a resource that it does not have.
+class CheckedArguments(BaseModel):
+    """A resource that names unknown arguments, and shows no value of an argument in errors, as it may be a secret."""
+
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_arguments(cls, values: Any) -> Any:
+        reject_unknown_arguments(cls, values)
+        return values
+
+
+class RootArguments(CheckedArguments):
+    """The arguments of a resource that finds tables below a root."""
+
+    root_uri: str = Field(description="Folder or object-store prefix that holds the tables.")
+    storage_options: dict[str, str] = Field(
+        default_factory=dict,
+        repr=False,
+        description="How to reach the storage; names of object_store or s3fs. Use EnvVar.",
+        json_schema_extra={"dagster__is_secret": True},
+    )
+    schema_: str | None = Field(
+        default=None, alias="schema", description="Folder for assets that name none; else their keys name it."
+    )
+
+    @field_validator("root_uri", mode="before")
+    @classmethod
+    def _check_root(cls, value: object) -> object:
+        return checked_root(value)
+
+
+def reject_unknown_arguments(model: type[BaseModel], given: Any) -> None:
+    """Reject arguments that a model does not have.
 
     Args:
         model: The class.
         given: Its arguments; anything but a mapping is left to pydantic.
-        foreign: Arguments of others, and what they are called here.
 
     Raises:
-        ValueError: there is one, which pydantic reports; names it, and what is meant. Values are not shown.
+        ValueError: An argument is unknown, which pydantic reports; the error names it and the nearest known argument.
+            Values are not shown.
     """
     if not isinstance(given, Mapping) or model.model_config.get("extra") != "forbid":
         return
@@ -42,6 +75,6 @@ def reject_unknown_arguments(model: type[BaseModel], given: Any, *, foreign: Map
     for name in given:
         if name in names:
             continue
-        own = (foreign or {}).get(str(name), "")
+        own = _FOREIGN.get(str(name), "")
         hint = f"; use {own}" if own.partition("=")[0] in known else meant(str(name), known)
         raise ValueError(f"{model.__name__} has no argument {name!r}; it has {', '.join(sorted(known))}{hint}")

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
+from pydantic import ConfigDict, Field
 
 from lance_dagster._context import AnyContext, RunFacts, asset_definition, run_began
 from lance_dagster.tables.branch_policy import BranchPolicy, branch_of_run
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     import lance_core
 
 __all__ = [
+    "ChosenTables",
     "TableLike",
     "TableRef",
     "TableRoot",
@@ -224,6 +226,14 @@ def table_root(resource: object) -> TableRoot:
     return found
 
 
+class ChosenTables(dg.Config):
+    """The tables that one run of a job is for."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    tables: list[str] = Field(default=[], description='Keys, such as "nyc/flights"; all tables of the job if empty.')
+
+
 def chosen_refs(context: dg.OpExecutionContext, refs: Sequence[TableRef], wanted: Sequence[str]) -> Iterator[TableRef]:
     """The tables of a job that a run is for, each resolved.
 
@@ -285,12 +295,20 @@ def table_ref(table: TableLike) -> TableRef:
     return refs[0]
 
 
-def as_moment(value: datetime | str) -> datetime:
-    """A time, or its ISO form; without a zone it is in UTC, as everything in a table is."""
+def as_moment(value: object) -> datetime:
+    """A point in time: a time, its ISO form, or seconds since 1970, as Dagster's timestamp metadata has them.
+
+    A time without a zone is in UTC, like every time in a table.
+
+    Raises:
+        ValueError: The value is none of these.
+    """
     from lance_core.times import moment  # noqa: PLC0415 - code locations load without it
 
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return datetime.fromtimestamp(value, UTC)
     try:
-        return moment(value)
+        return moment(value)  # type: ignore[arg-type]  # it rejects other types itself
     except ValueError as error:
         raise ValueError(f"as_of is no time in its ISO form, such as 2026-11-22T04:00:00: {value!r}") from error
 

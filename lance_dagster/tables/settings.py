@@ -30,14 +30,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from datetime import UTC, datetime
 from typing import Any, Literal, get_args
 
 import dagster as dg
 
 from lance_dagster.tables.branch_policy import BranchPolicy
 from lance_dagster.tables.partition_expr import partition_column
-from lance_dagster.tables.refs import TableRoot
+from lance_dagster.tables.refs import TableRoot, as_moment
 from lance_dagster.tables.settings_keys import (
     FOREIGN_INPUT_KEYS,
     FOREIGN_OUTPUT_KEYS,
@@ -62,7 +61,6 @@ __all__ = [
     "TableSettings",
     "WriteMode",
     "check_input",
-    "moment_of",
     "partition_columns",
 ]
 
@@ -250,33 +248,15 @@ def check_input(metadata: Mapping[str, object], where: str) -> None:
             f"{where}: metadata lance/missing must be one of error, empty, not {given['lance/missing']!r}"
         )
     if given["lance/as_of"] is not None:
-        moment_of(given["lance/as_of"], where)
+        try:
+            as_moment(given["lance/as_of"])
+        except ValueError as error:
+            raise dg.DagsterInvalidDefinitionError(f"{where}: metadata lance/{error}") from error
     if given["lance/filter"] is not None and not isinstance(given["lance/filter"], str | list | tuple):
         raise dg.DagsterInvalidDefinitionError(
             f"{where}: metadata lance/filter must be SQL text, lance_filter(expression) of a pyarrow expression, or a "
             f'list of [column, operator, value] such as [["carrier", "==", "UA"]], not {given["lance/filter"]!r}'
         )
-
-
-def moment_of(value: object, where: str) -> datetime:
-    """`lance/as_of`: a time, or its ISO form; without a zone it is in UTC, as everything in the table is.
-
-    Raises:
-        DagsterInvalidDefinitionError: it is neither.
-    """
-    from lance_core.times import moment as point  # noqa: PLC0415 - code locations load without it
-
-    try:
-        moment = point(value) if isinstance(value, str) else value
-    except ValueError as error:
-        raise dg.DagsterInvalidDefinitionError(
-            f"{where}: metadata lance/as_of is no time in its ISO form, such as 2026-11-22T04:00:00: {value!r}"
-        ) from error
-    if isinstance(moment, int | float) and not isinstance(moment, bool):
-        moment = datetime.fromtimestamp(moment, UTC)  # how Dagster's timestamp metadata holds it
-    if not isinstance(moment, datetime):
-        raise dg.DagsterInvalidDefinitionError(f"{where}: metadata lance/as_of is not a time: {value!r}")
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
 def _with_write_mode(metadata: Mapping[str, object], where: str) -> Mapping[str, object]:

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
-from lance_dagster._context import job_beside_resources
+from lance_dagster._context import job_of_one_op
 from lance_dagster.tables.branch_policy import NO_RETRIES, PUBLISHES_TAG
 from lance_dagster.tables.names import checked_job_name
-from lance_dagster.tables.refs import TableLike, TableRef, chosen_refs, is_tagged, table_refs, table_root
+from lance_dagster.tables.refs import ChosenTables, TableLike, TableRef, chosen_refs, is_tagged, table_refs, table_root
 
 if TYPE_CHECKING:
     import lance_core
@@ -34,19 +34,15 @@ DRY_RUN_TAG = "lance/dry_run"
 """Run tag of a run that only says what it would do."""
 
 
-class UndoConfig(dg.Config):
+class UndoConfig(ChosenTables):
     """The configuration of one run.
 
     Attributes:
         run_id: The run to undo, or a beginning of its id that no other run has; else the run tag `lance/undo_run`.
-        tables: Keys, such as "nyc/flights"; all tables of the job if empty.
         dry_run: Only say what would be done; the run tag `lance/dry_run` does the same.
     """
 
-    model_config = ConfigDict(extra="forbid")
-
     run_id: str | None = Field(default=None, description="The run to undo; else the run tag lance/undo_run.")
-    tables: list[str] = Field(default=[], description='Keys, such as "nyc/flights"; all tables of the job if empty.')
     dry_run: bool = Field(default=False, description="Only say what would be done.")
 
 
@@ -95,19 +91,14 @@ def build_undo_job(
     refs = table_refs(assets)
     description = "Undoes the change of one run to these tables, if that is exact, and reports what they hold."
 
-    @dg.op(name=f"{name}_op", description=description, required_resource_keys={io_manager_key}, out=dg.Out(dg.Nothing))
     def run(context: dg.OpExecutionContext, config: UndoConfig) -> None:
         _undo(context, refs, getattr(context.resources, io_manager_key), config)
 
-    @dg.graph(name=name)
-    def graph() -> None:
-        run()
-
-    return job_beside_resources(
-        graph,
-        {},
+    return job_of_one_op(
+        run,
         name=name,
         description=description,
+        resource_key=io_manager_key,
         tags={**NO_RETRIES, PUBLISHES_TAG: "true"},
         metadata={"lance/tables": [ref.name for ref in refs]},
     )

@@ -29,12 +29,16 @@ def woken() -> None:
     """Downstream."""
 
 
+branch_jobs = build_branch_jobs([events])
+
 defs = dg.Definitions(
     assets=[events, woken],
     asset_checks=[positive],
-    jobs=build_branch_jobs([events]),
+    jobs=branch_jobs,
     sensors=[
-        build_branch_sensor([events], minimum_interval_seconds=3, default_status=dg.DefaultSensorStatus.RUNNING),
+        build_branch_sensor(
+            [events], branch_jobs, minimum_interval_seconds=3, default_status=dg.DefaultSensorStatus.RUNNING
+        ),
         dg.AutomationConditionSensorDefinition(
             # Long enough for all events of one promotion to come between two ticks.
             "automation",

@@ -37,13 +37,15 @@ def carriers(lake: LanceTableResource) -> pa.Table:
     return table.group_by("carrier").aggregate([("carrier", "count")])
 
 
+branch_jobs = build_branch_jobs([assets.flights])
+
 defs = dg.Definitions(
     assets=[assets.flights, carriers],
     asset_checks=[plausible],
-    jobs=build_branch_jobs([assets.flights]),
+    jobs=branch_jobs,
     sensors=[
         build_branch_sensor(
-            [assets.flights], minimum_interval_seconds=5, default_status=dg.DefaultSensorStatus.RUNNING
+            [assets.flights], branch_jobs, minimum_interval_seconds=5, default_status=dg.DefaultSensorStatus.RUNNING
         ),
         dg.AutomationConditionSensorDefinition(
             "automation", target="*", minimum_interval_seconds=5, default_status=dg.DefaultSensorStatus.RUNNING

@@ -316,7 +316,7 @@ class TestSensor:
     def tick(self, lake, monkeypatch, status, cursor=None, **options):
         backfill = SimpleNamespace(status=SimpleNamespace(value=status)) if status else None
         monkeypatch.setattr(lake.instance, "get_backfill", lambda _: backfill)
-        sensor = build_branch_sensor([events], **options)
+        sensor = build_branch_sensor([events], build_branch_jobs([events]), **options)
         with dg.build_sensor_context(
             instance=lake.instance, resources={"io_manager": lake.manager()}, cursor=cursor
         ) as context:
@@ -392,11 +392,11 @@ class TestSensor:
     @pytest.mark.filterwarnings("ignore:.*`owners`")  # Dagster's own, about a parameter that it passes itself
     def test_in_a_code_location(self, lake):
         jobs = build_branch_jobs([events], max_commit_drift=7)
-        sensor = build_branch_sensor([events], name="mine")  # it takes the jobs that there are
+        sensor = build_branch_sensor([events], jobs, name="mine")
         defs = dg.Definitions(assets=[events], jobs=jobs, sensors=[sensor], resources={"io_manager": lake.manager()})
         assert {"lance_promote", "lance_discard"} <= {job.name for job in defs.resolve_all_job_defs()}
         with pytest.raises(ValueError, match="what becomes of a branch"):
-            build_branch_sensor([events], on_failure="nope")
+            build_branch_sensor([events], jobs, on_failure="nope")
 
 
 def test_on_object_storage(s3):
