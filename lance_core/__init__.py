@@ -23,6 +23,7 @@ from lance_core.store import bytes_read_counter, canonical_uri, iops_counter
 from lance_core.table.manifest.manifest import WRITER
 from lance_core.verbs.columns.batch_udf import BatchUDF, batch_udf
 from lance_core.verbs.context.bases import DatasetBasePath
+from lance_core.verbs.context.retry import retrying
 from lance_core.verbs.context.session import Session
 from lance_core.verbs.files.fragment_writer import FragmentWriter
 from lance_core.verbs.files.slice_writer import SliceWriter
@@ -84,6 +85,7 @@ __all__ = [
     "key_filter",
     "key_hashes",
     "list_tables",
+    "retrying",
     "schema_to_json",
     "write_dataset",
     "write_fragments",

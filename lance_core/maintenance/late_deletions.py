@@ -27,6 +27,7 @@ from lance_core.table.fragment import Fragment
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Delete, Rewrite, RewriteGroup, Update
 from lance_core.table.transaction import Transaction
+from lance_core.verbs.context.retry import retrying
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.context.uncommitted_files import staged
 from lance_core.verbs.rows.removal import bitmap_of, with_deletions
@@ -49,17 +50,19 @@ def commit_despite_deletions(source: Snapshot, planned: Transaction, base: Manif
     Raises:
         RetryableConflictError: More than deletions has happened to the old fragments, or others were faster each time.
     """
-    conflict, judged = None, planned.read_version
-    for _ in range(ATTEMPTS):
-        base = load_following(source.store, base)
-        _check_others(source, planned, judged, base.version)
-        judged = base.version
-        try:
-            return _commit_at(Snapshot(source.store, base, source.options), planned)
-        except RetryableConflictError as error:
-            conflict = error
-    assert conflict is not None
-    raise conflict
+
+    def following(before: Manifest, since: int) -> Manifest:
+        latest = load_following(source.store, before)
+        _check_others(source, planned, since, latest.version)
+        return latest
+
+    return retrying(
+        following(base, planned.read_version),
+        lambda latest, _: _commit_at(Snapshot(source.store, latest, source.options), planned),
+        lambda before, _: following(before, before.version),
+        conflict_retries=ATTEMPTS - 1,
+        is_retryable=lambda error: error.retryable,
+    )
 
 
 def _commit_at(source: Snapshot, planned: Transaction) -> Manifest:

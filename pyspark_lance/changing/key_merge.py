@@ -19,10 +19,11 @@ from typing import IO, Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from pyroaring import BitMap
 
 import lance_core
 from lance_core import FragmentMetadata, LanceDataset
-from lance_core.errors import HistoryGapError, InvalidInputError, LanceError, RetryableConflictError, StoreError
+from lance_core.errors import InvalidInputError, LanceError, StoreError
 from pyspark_lance.changing.job import deleted_rows, inserted_keys
 from pyspark_lance.changing.task import ADDRESS, INSERT, KIND, ROW_ID, UPDATE, ChangeReport, ChangeTask
 from pyspark_lance.keys.equality import joined_by_key
@@ -31,7 +32,7 @@ from pyspark_lance.types.names import columns_named
 from pyspark_lance.writing.job import WriteJob
 from pyspark_lance.writing.row_checks import hashes_of_keys
 from pyspark_lance.writing.task import copied
-from pyspark_lance.writing.update_commit import Updated, commit_update, rows_with_keys
+from pyspark_lance.writing.update_commit import Updated, commit_update, lost_each_time, rows_with_keys
 
 __all__ = ["KeyMergeJob", "KeyMergeTask"]
 
@@ -182,28 +183,32 @@ class KeyMergeJob:
         except InvalidInputError:
             hashes_of_keys(self._written_keys(made))  # raises as well, and names the key
             raise
-        attempts = 0
-        while True:
-            attempts += 1
-            try:
-                return commit_update(
-                    base,
-                    made,
-                    gone,
-                    inserted=inserted,
-                    properties=options.transaction_properties,
-                    message=options.commit_message,
-                    idempotency_key=options.idempotency_key,
-                    checked_through=self.write.base_version if options.idempotency_key is not None else None,
-                )
-            except (RetryableConflictError, HistoryGapError) as error:
-                if attempts >= _ATTEMPTS or self.stable:
-                    raise RetryableConflictError(
-                        f"{self.write.uri}: others changed the same rows in each of {attempts} attempts; the last: "
-                        f"{error}"
-                    ) from error
-            base = lance_core.dataset(self.write.uri, storage_options=options.storage_options)
-            gone = rows_with_keys(base, self._written_keys(made))
+
+        def attempt(begin: tuple[LanceDataset, dict[int, BitMap]], _: int) -> Updated:
+            return commit_update(
+                begin[0],
+                made,
+                begin[1],
+                inserted=inserted,
+                properties=options.transaction_properties,
+                message=options.commit_message,
+                idempotency_key=options.idempotency_key,
+                checked_through=self.write.base_version if options.idempotency_key is not None else None,
+            )
+
+        def following(_begin: object, _conflict: object) -> tuple[LanceDataset, dict[int, BitMap]]:
+            latest = lance_core.dataset(self.write.uri, storage_options=options.storage_options)
+            return latest, rows_with_keys(latest, self._written_keys(made))
+
+        return lance_core.retrying(
+            (base, gone),
+            attempt,
+            following,
+            conflict_retries=0
+            if self.stable
+            else _ATTEMPTS - 1,  # new rows carry the ids of the rows that they replace
+            exhausted=lost_each_time(self.write.uri),
+        )
 
     def _written_keys(self, made: Iterable[FragmentMetadata]) -> pa.Table:
         """The keys of the rows of new files."""

@@ -21,10 +21,7 @@ from lance_core import LanceDataset, Slices, WriteAttempt
 from lance_core.errors import (
     DatasetExistsError,
     DatasetNotFoundError,
-    EarlierAttemptLandedError,
-    HistoryGapError,
     InvalidInputError,
-    RetryableConflictError,
     SchemaError,
 )
 from pyspark_lance.changing.job import Change, ChangeOptions, ChangeResult
@@ -46,6 +43,7 @@ from pyspark_lance.types.names import case_sensitive, check_spellings, matched_n
 from pyspark_lance.types.spark_types import batch_schema, spark_schema
 from pyspark_lance.writing.job import open_version
 from pyspark_lance.writing.schema_plan import plan_write
+from pyspark_lance.writing.update_commit import lost_each_time
 from pyspark_lance.writing.write import write
 
 if TYPE_CHECKING:
@@ -369,20 +367,19 @@ def _retrying(
     checked_through: int | None = None,
 ) -> ChangeResult:
     """Compute and commit a change on a version, and on the latest one after each conflict."""
-    looked, attempts = dataset.version if checked_through is None else checked_through, 0
-    while True:
-        attempts += 1
-        try:
-            computed = replace(change(dataset), checked_through=None if options.write_attempt is None else looked)
-            return replace(computed.run(), attempts=attempts)
-        except EarlierAttemptLandedError:
-            raise
-        except (RetryableConflictError, HistoryGapError) as error:
-            if attempts > options.conflict_retries:
-                raise RetryableConflictError(
-                    f"{dataset.uri}: others changed the same rows in each of {attempts} attempts; the last: {error}"
-                ) from error
-        dataset = lance_core.dataset(dataset.uri, storage_options=options.storage_options)
+    looked = dataset.version if checked_through is None else checked_through
+
+    def attempt(base: LanceDataset, number: int) -> ChangeResult:
+        computed = replace(change(base), checked_through=None if options.write_attempt is None else looked)
+        return replace(computed.run(), attempts=number)
+
+    return lance_core.retrying(
+        dataset,
+        attempt,
+        lambda base, _: lance_core.dataset(base.uri, storage_options=options.storage_options),
+        conflict_retries=options.conflict_retries,
+        exhausted=lost_each_time(dataset.uri),
+    )
 
 
 def _writing(base: LanceDataset, frame: DataFrame, on: Sequence[str], options: ChangeOptions) -> Change:

@@ -17,8 +17,9 @@ from typing import Final
 import pyarrow as pa
 
 import lance_core
-from lance_core import FragmentMetadata, LanceDataset, WriteResult
+from lance_core import FragmentMetadata, LanceDataset, WriteAttempt, WriteResult
 from lance_core.errors import (
+    CommitConflictError,
     EarlierAttemptLandedError,
     HistoryGapError,
     RetryableConflictError,
@@ -28,7 +29,7 @@ from pyspark_lance.keys.collations import check_columns, check_condition
 from pyspark_lance.keys.equality import check_keys_of
 from pyspark_lance.writing.options import WriteOptions
 from pyspark_lance.writing.row_checks import RowRules
-from pyspark_lance.writing.update_commit import commit_update, rows_where
+from pyspark_lance.writing.update_commit import commit_update, lost_each_time, rows_where
 
 __all__ = ["replace_rows", "row_rules"]
 
@@ -86,37 +87,44 @@ def replace_rows(
     Raises:
         RetryableConflictError: Others changed the same rows each time.
     """
-    uri = dataset.uri
-    write, attempts, began = options.write_attempt, 0, dataset.version
-    while True:
-        attempts += 1
-        gone = rows_where(dataset, options.replace_where or "")
-        try:
-            done = commit_update(
-                dataset,
-                fragments,
-                gone,
-                properties=options.transaction_properties,
-                message=options.commit_message,
-                idempotency_key=options.idempotency_key,
-                write_attempt=write,
-                checked_through=began if write is not None or options.idempotency_key is not None else None,
-            )
-        except (RetryableConflictError, HistoryGapError) as error:
-            if isinstance(error, EarlierAttemptLandedError) and write is not None:
-                write = replace(write, earlier=(*write.earlier, error.version))
-            if attempts >= _ATTEMPTS:
-                raise RetryableConflictError(
-                    f"{uri}: others changed the same rows in each of {attempts} attempts; the last: {error}"
-                ) from error
-            dataset = lance_core.dataset(uri, storage_options=options.storage_options)
-            continue
-        deleted = sum(len(rows) for rows in gone.values())
+    began = dataset.version
+    searched = options.write_attempt is not None or options.idempotency_key is not None
+
+    def attempt(base: tuple[LanceDataset, WriteAttempt | None], number: int) -> WriteResult:
+        latest, write = base
+        gone = rows_where(latest, options.replace_where or "")
+        done = commit_update(
+            latest,
+            fragments,
+            gone,
+            properties=options.transaction_properties,
+            message=options.commit_message,
+            idempotency_key=options.idempotency_key,
+            write_attempt=write,
+            checked_through=began if searched else None,
+        )
         return WriteResult.of_transaction(
             done.dataset,
             done.transaction,
-            rows_deleted=None if done.adopted else deleted,
-            attempts=0 if done.adopted else attempts,
+            rows_deleted=None if done.adopted else sum(len(rows) for rows in gone.values()),
+            attempts=0 if done.adopted else number,
             deduplicated=done.adopted,
             replaced_versions=() if write is None else write.earlier,
         )
+
+    def following(
+        base: tuple[LanceDataset, WriteAttempt | None], error: CommitConflictError
+    ) -> tuple[LanceDataset, WriteAttempt | None]:
+        write = base[1]
+        if isinstance(error, EarlierAttemptLandedError) and write is not None:
+            write = replace(write, earlier=(*write.earlier, error.version))
+        return lance_core.dataset(dataset.uri, storage_options=options.storage_options), write
+
+    return lance_core.retrying(
+        (dataset, options.write_attempt),
+        attempt,
+        following,
+        is_retryable=lambda error: isinstance(error, RetryableConflictError | HistoryGapError),
+        conflict_retries=_ATTEMPTS - 1,
+        exhausted=lost_each_time(dataset.uri),
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -11,11 +11,11 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from lance_core import FragmentMetadata, LanceDataset, LanceOperation, Transaction, WriteAttempt
-from lance_core.errors import LanceError
+from lance_core.errors import CommitConflictError, LanceError, RetryableConflictError
 from lance_core.threads import ThreadPool
 from pyspark_lance.keys.equality import joined_by_key
 
-__all__ = ["Updated", "commit_update", "rows_where", "rows_with_keys"]
+__all__ = ["Updated", "commit_update", "lost_each_time", "rows_where", "rows_with_keys"]
 
 _SIDE_BY_SIDE: Final = 8
 """Deletion vectors that are written at once: each waits for the storage."""
@@ -95,6 +95,17 @@ def commit_update(
         landed = landed if found is None else found[1]
     made_by = landed if landed is not None else transaction
     return Updated(dataset=done, transaction=made_by, adopted=adopted)
+
+
+def lost_each_time(uri: str) -> Callable[[int, CommitConflictError], RetryableConflictError]:
+    """The error of a change of a table that met a conflict in each of its attempts; for `lance_core.retrying`."""
+
+    def error(attempts: int, last: CommitConflictError) -> RetryableConflictError:
+        return RetryableConflictError(
+            f"{uri}: others changed the same rows in each of {attempts} attempts; the last: {last}"
+        )
+
+    return error
 
 
 def rows_where(dataset: LanceDataset, condition: str) -> dict[int, BitMap]:

@@ -1,4 +1,4 @@
-"""Do a verb again on the latest version when another writer changed the same rows."""
+"""The loop that does a change again on a later version when another writer was in its way."""
 
 from __future__ import annotations
 
@@ -9,10 +9,16 @@ from datetime import timedelta
 from typing import Final, TypeVar
 
 from lance_core.commit import load_following
-from lance_core.errors import EarlierAttemptLandedError, HistoryGapError, InvalidInputError, RetryableConflictError
+from lance_core.errors import (
+    CommitConflictError,
+    EarlierAttemptLandedError,
+    HistoryGapError,
+    InvalidInputError,
+    RetryableConflictError,
+)
 from lance_core.verbs.context.snapshot import Snapshot
 
-__all__ = ["CONFLICT_RETRIES", "RETRY_TIMEOUT", "retrying"]
+__all__ = ["CONFLICT_RETRIES", "RETRY_TIMEOUT", "is_retryable", "last_conflict", "retrying", "retrying_on_latest"]
 
 CONFLICT_RETRIES: Final = 10
 """How often a verb is done again by default."""
@@ -20,46 +26,104 @@ CONFLICT_RETRIES: Final = 10
 RETRY_TIMEOUT: Final = timedelta(seconds=30)
 """How long by default."""
 
+_Base = TypeVar("_Base")
 _Result = TypeVar("_Result")
 
 
+def is_retryable(error: CommitConflictError) -> bool:
+    """Whether a change can be done again after a conflict without any further decision.
+
+    What becomes of an earlier attempt of the same write that landed meanwhile is a decision of the caller's.
+    """
+    return isinstance(error, RetryableConflictError | HistoryGapError) and not isinstance(
+        error, EarlierAttemptLandedError
+    )
+
+
+def last_conflict(number: int, error: CommitConflictError) -> CommitConflictError:  # noqa: ARG001 - one signature
+    """Report the last conflict as it is."""
+    return error
+
+
 def retrying(
+    base: _Base,
+    attempt: Callable[[_Base, int], _Result],
+    following: Callable[[_Base, CommitConflictError], _Base],
+    *,
+    conflict_retries: int = CONFLICT_RETRIES,
+    retry_timeout: timedelta | None = None,
+    is_retryable: Callable[[CommitConflictError], bool] = is_retryable,
+    exhausted: Callable[[int, CommitConflictError], CommitConflictError] = last_conflict,
+) -> _Result:
+    """Compute and commit a change, again after each conflict with another writer. Not in pylance.
+
+    Between two attempts is a random pause of at most a second, and of at most the time that the attempt took, so that
+    writers that collided do not collide again.
+
+    Args:
+        base: The version to begin with, or whatever an attempt begins with.
+        attempt: Computes the change and commits it; is called with the base and the number of the attempt, from 1.
+        following: The base of the next attempt, after a conflict on the base that it is given; it may raise the
+            conflict, or another error.
+        conflict_retries: The most attempts after the first one.
+        retry_timeout: Time after which no further attempt begins; None for no limit.
+        is_retryable: Whether a conflict allows another attempt; any other one is raised.
+        exhausted: The error to raise after the last attempt, from the number of attempts and the last conflict.
+
+    Returns:
+        The result of the attempt that had no conflict.
+
+    Raises:
+        CommitConflictError: A conflict allowed no further attempt, or the last attempt had one as well.
+        InvalidInputError: A limit is negative.
+    """
+    if conflict_retries < 0 or (retry_timeout is not None and retry_timeout < timedelta(0)):
+        raise InvalidInputError("conflict_retries and retry_timeout must not be negative")
+    began, number = time.monotonic(), 0
+    while True:
+        started, number = time.monotonic(), number + 1
+        try:
+            return attempt(base, number)
+        except CommitConflictError as error:
+            if not is_retryable(error):
+                raise
+            late = retry_timeout is not None and time.monotonic() - began > retry_timeout.total_seconds()
+            if number > conflict_retries or late:
+                final = exhausted(number, error)
+                if final is error:
+                    raise
+                raise final from error
+            time.sleep(min(1.0, random.random() * (time.monotonic() - started)))  # noqa: S311 - no secret
+            base = following(base, error)
+
+
+def retrying_on_latest(
     source: Snapshot,
     attempt: Callable[[Snapshot], _Result],
     *,
     conflict_retries: int = CONFLICT_RETRIES,
     retry_timeout: timedelta = RETRY_TIMEOUT,
 ) -> _Result:
-    """Run an attempt on `source`, and on the latest version after each conflict that allows it.
+    """Compute and commit a change on a version, and on the latest one after each conflict.
 
     Args:
         source: The version to begin with.
-        attempt: Works out the change and commits it.
-        conflict_retries: How often it is done again; 0 for never.
-        retry_timeout: It is not begun again after so long. The first attempt is always made.
+        attempt: Computes the change and commits it.
+        conflict_retries: The most attempts after the first one.
+        retry_timeout: Time after which no further attempt begins.
 
     Raises:
         RetryableConflictError: There was a conflict each time.
-        EarlierAttemptLandedError: An earlier attempt of the same write came meanwhile; what it did is the caller's to
-            judge.
+        EarlierAttemptLandedError: An earlier attempt of the same write landed meanwhile.
         InvalidInputError: A limit is negative.
     """
-    if conflict_retries < 0 or retry_timeout < timedelta(0):
-        raise InvalidInputError("conflict_retries and retry_timeout must not be negative")
-    began = time.monotonic()
-    attempts = 0
-    while True:
-        started = time.monotonic()
-        try:
-            return attempt(source)
-        except EarlierAttemptLandedError:
-            raise
-        except (RetryableConflictError, HistoryGapError) as error:
-            attempts += 1
-            if attempts > conflict_retries or time.monotonic() - began > retry_timeout.total_seconds():
-                raise RetryableConflictError(
-                    f"Too many concurrent writers. Attempted {attempts - 1} retries. Last conflict: {error}"
-                ) from error
-        # Spread out the writers that collided: they have all just read the same version.
-        time.sleep(min(1.0, random.random() * (time.monotonic() - started)))  # noqa: S311 - no secret
-        source = Snapshot(source.store, load_following(source.store, source.manifest), source.options)
+    return retrying(
+        source,
+        lambda base, _: attempt(base),
+        lambda base, _: Snapshot(base.store, load_following(base.store, base.manifest), base.options),
+        conflict_retries=conflict_retries,
+        retry_timeout=retry_timeout,
+        exhausted=lambda number, error: RetryableConflictError(
+            f"Too many concurrent writers. Attempted {number - 1} retries. Last conflict: {error}"
+        ),
+    )

@@ -24,7 +24,7 @@ from lance_core.table.index import IndexMetadata
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import CreateIndex
 from lance_core.table.reuse import trimmed, without_moved
-from lance_core.verbs.context.retry import CONFLICT_RETRIES, retrying
+from lance_core.verbs.context.retry import CONFLICT_RETRIES, retrying_on_latest
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles, staged
 from lance_core.verbs.indices.build import IndexedField, build, indexed_field
@@ -75,7 +75,7 @@ def optimize_indices(
                 return base.manifest
             return files.commit(CreateIndex(new_indices=new, removed_indices=gone), properties=properties)
 
-    return retrying(source, attempt, conflict_retries=conflict_retries)
+    return retrying_on_latest(source, attempt, conflict_retries=conflict_retries)
 
 
 def _with_trimmed_moves(

@@ -52,6 +52,7 @@ from lance_core.table.refs import check_tag_name
 from lance_core.table.rowids import decode_row_ids, encode_row_ids
 from lance_core.table.transaction import COMMIT_MESSAGE_KEY, Transaction
 from lance_core.verbs.context.references import Place, find_tag
+from lance_core.verbs.context.retry import retrying
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles
 from lance_core.verbs.refs.changes import Branch, Changes, check_schemas, left_behind, load_branch_ends
@@ -262,39 +263,47 @@ class _Promotion:
         }
         transaction = Transaction(read_version=branch.fork_version, operation=operation, properties=properties)
         if not self._has_history():
-            return self._put_by_state(transaction)
+            return self._put_on_latest(transaction)
         try:
             return self._put(transaction, self.changes.rows_taken(branch), latest)
-        except RetryableConflictError as error:
-            return self._put_again(transaction, error)
+        except RetryableConflictError:
+            return self._put_on_latest(transaction)
         except IncompatibleConflictError as error:
             if not self._has_history():  # cleaned up since it was looked at
-                return self._put_by_state(transaction)
+                return self._put_on_latest(transaction)
             raise self._conflict(properties, error) from error
 
-    def _put_by_state(self, transaction: Transaction) -> Committed:
+    def _put_on_latest(self, transaction: Transaction) -> Committed:
         """Commit on top of the latest version, if that has the rows that the branch replaces as they were."""
+        return retrying(
+            self._latest(),
+            lambda latest, _: self._put_on(latest, transaction),
+            lambda _before, _error: self._latest(),
+            conflict_retries=REBASE_ATTEMPTS - 1,
+            exhausted=lambda _, error: self._conflict(transaction.properties, error),
+        )
+
+    def _put_on(self, latest: Manifest, transaction: Transaction) -> Committed:
+        landed = self._landed(latest)
+        if landed is not None:  # by somebody who promotes the same branch
+            return Committed(manifest=landed, transaction=transaction, attempts=0, deduplicated=True)
         branch, parent = self.branch, self.branch.parent
-        conflict: CommitConflictError | None = None
-        for _ in range(REBASE_ATTEMPTS):
-            latest = self._latest()
-            landed = self._landed(latest)
-            if landed is not None:
-                return Committed(manifest=landed, transaction=transaction, attempts=0, deduplicated=True)
-            files = UncommittedFiles(Snapshot(parent.store, latest, parent.options))
-            try:
-                check_slices(transaction, commits_between(parent.store, branch.fork_version, latest.version))
+        made = commits_between(parent.store, branch.fork_version, latest.version)
+        files = UncommittedFiles(Snapshot(parent.store, latest, parent.options))
+        try:
+            if self._has_history():
+                followed, affected = follow_rewrites(branch, self.changes, transaction, latest, made, files)
+            else:
+                check_slices(transaction, made)
                 followed, affected = follow_state(branch, self.changes, transaction, latest, files)
-            except RetryableConflictError as error:
-                files.discard()
-                raise self._conflict(transaction.properties, error) from error
-            try:
-                return self._put(followed, affected, latest)
-            except RetryableConflictError as error:
-                files.discard()
-                conflict = error
-        assert conflict is not None
-        raise self._conflict(transaction.properties, conflict) from conflict
+        except RetryableConflictError as error:
+            files.discard()
+            raise self._conflict(transaction.properties, error) from error
+        try:
+            return self._put(followed, affected, latest)
+        except RetryableConflictError:
+            files.discard()
+            raise
 
     def _put(self, transaction: Transaction, affected: AffectedRows, base: Manifest) -> Committed:
         return commit(
@@ -305,29 +314,6 @@ class _Promotion:
             affected_rows=affected,
             prepare=self._prepared,
         )
-
-    def _put_again(self, transaction: Transaction, error: CommitConflictError) -> Committed:
-        """Commit on top of the latest version, if the commits in between only moved the branch's rows."""
-        branch, parent = self.branch, self.branch.parent
-        for _ in range(REBASE_ATTEMPTS):
-            latest = self._latest()
-            landed = self._landed(latest)
-            if landed is not None:  # by somebody who promotes the same branch
-                return Committed(manifest=landed, transaction=transaction, attempts=0, deduplicated=True)
-            if not self._has_history():
-                return self._put_by_state(transaction)
-            made = commits_between(parent.store, branch.fork_version, latest.version)
-            files = UncommittedFiles(Snapshot(parent.store, latest, parent.options))
-            try:
-                followed, affected = follow_rewrites(branch, self.changes, transaction, latest, made, files)
-            except RetryableConflictError as conflict:
-                raise self._conflict(transaction.properties, conflict) from conflict
-            try:
-                return self._put(followed, affected, latest)
-            except RetryableConflictError as again:
-                files.discard()
-                error = again
-        raise self._conflict(transaction.properties, error) from error
 
     def _prepared(self, transaction: Transaction, latest: Manifest) -> Rebased:
         """Give the new fragments ids of the version that they come into, and write their deletion files."""

@@ -10,7 +10,7 @@ from lance_core.commit import commit
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Delete
 from lance_core.table.transaction import Transaction
-from lance_core.verbs.context.retry import retrying
+from lance_core.verbs.context.retry import retrying_on_latest
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.context.uncommitted_files import staged
 from lance_core.verbs.rows.removal import each_matching, remove_rows
@@ -46,7 +46,7 @@ def delete_rows(
             manifest = files.commit(operation, removal.affected_rows)
         return manifest, removal.num_rows
 
-    return retrying(source, attempt, conflict_retries=conflict_retries, retry_timeout=retry_timeout)
+    return retrying_on_latest(source, attempt, conflict_retries=conflict_retries, retry_timeout=retry_timeout)
 
 
 def truncate(source: Snapshot) -> Manifest:
@@ -57,4 +57,4 @@ def truncate(source: Snapshot) -> Manifest:
         transaction = Transaction(read_version=base.manifest.version, operation=operation)
         return commit(base.store, transaction, base=base.manifest).manifest
 
-    return retrying(source, attempt)
+    return retrying_on_latest(source, attempt)

@@ -20,7 +20,7 @@ from lance_core.table import transaction as records
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.verbs.context.bases import WriteTarget, write_targets
 from lance_core.verbs.context.handle import Handle
-from lance_core.verbs.context.retry import CONFLICT_RETRIES, RETRY_TIMEOUT, retrying
+from lance_core.verbs.context.retry import CONFLICT_RETRIES, RETRY_TIMEOUT, retrying_on_latest
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles, staged
 from lance_core.verbs.files.fragment_writer import ReaderLike, to_batches
@@ -198,7 +198,7 @@ class MergeInsertBuilder:
                 affected = merged.removal.affected_rows if merged.removal is not None else None
                 return files.commit(merged.operation, affected, self._texts, options), merged
 
-        manifest, merged = retrying(
+        manifest, merged = retrying_on_latest(
             self._dataset.source, attempt, conflict_retries=self._retries, retry_timeout=self._timeout
         )
         self._dataset.move_to(manifest)

@@ -19,7 +19,7 @@ from lance_core.table.fragment import Fragment
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Update
 from lance_core.table.rowids import row_ids_of
-from lance_core.verbs.context.retry import retrying
+from lance_core.verbs.context.retry import retrying_on_latest
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.context.uncommitted_files import staged
 from lance_core.verbs.rows.moved_rows import MovedRows
@@ -57,7 +57,7 @@ def update_rows(
     def attempt(base: Snapshot) -> tuple[Manifest, int]:
         return _attempt(base, updates, where, data_storage_version)
 
-    return retrying(source, attempt, conflict_retries=conflict_retries, retry_timeout=retry_timeout)
+    return retrying_on_latest(source, attempt, conflict_retries=conflict_retries, retry_timeout=retry_timeout)
 
 
 def _attempt(

@@ -53,6 +53,7 @@ from lance_core.table.operations.base import next_fragment_id, number_fragments
 from lance_core.table.transaction import FIRST_ADDED_KEY, SLICES_KEY, Transaction
 from lance_core.verbs.columns.add import lacking_fields, with_null_columns
 from lance_core.verbs.context.bases import numbered
+from lance_core.verbs.context.retry import retrying
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.context.table_target import TableTarget
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles
@@ -211,43 +212,53 @@ class _Commit:
 
     def _follow(self, base: Manifest, attempts: set[int]) -> _Outcome:
         """Commit on top of a version; compute the change again if rows merely moved, or an earlier attempt landed."""
-        for attempt in range(REPLACE_ATTEMPTS):
-            source = Snapshot(self.store, base, self.place.options)
-            files = UncommittedFiles(source)
-            try:
-                adopted, operation, removal = self._computed(source, files, attempts)
-            except ObjectNotFoundError:
-                files.discard()
-                load_following(self.store, base)  # says so if the table is gone, or another one
-                raise
-            except DatasetExistsError:
-                files.discard()
-                raise
-            if adopted is not None:
-                return adopted
-            try:
-                return self._commit(base, operation, removal, attempts)
-            except (ObjectNotFoundError, DatasetExistsError):
-                files.discard()
-                raise
-            except CommitConflictError as error:
-                files.discard()
-                latest = load_following(self.store, base)
-                final = isinstance(error, SupersededError) or not (error.retryable or self._overrules)
-                if attempt + 1 == REPLACE_ATTEMPTS or final:
-                    raise
-                landed = landed_attempts(self.store, self.write, base.version, latest)
-                alone = self.write is not None and self.write.alone and latest.version > base.version + len(landed)
-                moved = (
-                    removal is not None or isinstance(operation, Merge) or isinstance(error, EarlierAttemptLandedError)
-                )
-                if alone or not (moved or self._overrules or self.request.require_empty):
-                    raise
-                if not self._may_follow(base.version, latest, attempts | landed):
-                    raise
-                self._check_columns(base, latest)
-                base, attempts = latest, attempts | landed
-        raise AssertionError("the last attempt returns or raises")
+        return retrying(
+            (base, attempts),
+            lambda begin, _: self._attempt(*begin),
+            self._following,
+            conflict_retries=REPLACE_ATTEMPTS - 1,
+            is_retryable=lambda error: not isinstance(error, SupersededError) and (error.retryable or self._overrules),
+        )
+
+    def _attempt(self, base: Manifest, attempts: set[int]) -> _Outcome:
+        """Compute the change for a version, and commit it; its files are deleted if the commit does not land."""
+        source = Snapshot(self.store, base, self.place.options)
+        files = UncommittedFiles(source)
+        try:
+            adopted, operation, removal = self._computed(source, files, attempts)
+        except ObjectNotFoundError:
+            files.discard()
+            load_following(self.store, base)  # says so if the table is gone, or another one
+            raise
+        except DatasetExistsError:
+            files.discard()
+            raise
+        if adopted is not None:
+            return adopted
+        try:
+            return self._commit(base, operation, removal, attempts)
+        except (ObjectNotFoundError, DatasetExistsError, CommitConflictError):
+            files.discard()
+            raise
+
+    def _following(self, begin: tuple[Manifest, set[int]], error: CommitConflictError) -> tuple[Manifest, set[int]]:
+        """The latest version, and the earlier attempts up to it, to compute the change again.
+
+        Raises:
+            CommitConflictError: The conflict remains, whatever version the change is computed for.
+        """
+        base, attempts = begin
+        latest = load_following(self.store, base)
+        landed = landed_attempts(self.store, self.write, base.version, latest)
+        alone = self.write is not None and self.write.alone and latest.version > base.version + len(landed)
+        replaces = self.mode == "replace" or (self.mode == "append" and bool(attempts))
+        depends = replaces or self._grows(base) or isinstance(error, EarlierAttemptLandedError)
+        if alone or not (depends or self._overrules or self.request.require_empty):
+            raise error
+        if not self._may_follow(base.version, latest, attempts | landed):
+            raise error
+        self._check_columns(base, latest)
+        return latest, attempts | landed
 
     def _computed(
         self, source: Snapshot, files: UncommittedFiles, attempts: set[int]
@@ -255,7 +266,7 @@ class _Commit:
         """The operation for a version, or the outcome of an earlier attempt that is kept instead."""
         if self.mode in ("create", "overwrite"):
             return None, self._overwrite(), None
-        grows = self._grown(source.manifest) is not source.manifest.schema
+        grows = self._grows(source.manifest)
         append: Operation = Append(fragments=self.fragments)
         if grows:
             append = self._growing(source, files, Removal.none())
@@ -417,6 +428,10 @@ class _Commit:
         """The schema with the columns that a dataset lacks, if they are to be added; Overwrite brings them along."""
         new = lacking_fields(base.schema, self.request.schema) if self.request.add_columns else []
         return base.schema if not new or self.mode == "overwrite" else with_null_columns(base, new)
+
+    def _grows(self, base: Manifest) -> bool:
+        """Whether columns are added to a dataset, so that fragments and schema change in one version."""
+        return self.mode in ("append", "replace") and self._grown(base) is not base.schema
 
     def _check_files(self) -> None:
         """Make sure that the files of the fragments are there before another version is made for them."""
