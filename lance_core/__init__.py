@@ -17,7 +17,7 @@ from lance_core.blob import BlobColumn
 from lance_core.commit import WriteAttempt
 from lance_core.dataset.fragment import LanceFragment
 from lance_core.dataset.lance_dataset import LanceDataset, dataset
-from lance_core.dataset.writing import CommitResult, WriteResult, commit_fragments, write_dataset
+from lance_core.dataset.writing import CommitResult, WriteResult, commit_fragments, commit_transaction, write_dataset
 from lance_core.schema import json_to_schema, schema_to_json
 from lance_core.store import bytes_read_counter, canonical_uri, iops_counter
 from lance_core.table.manifest.manifest import WRITER
@@ -78,6 +78,7 @@ __all__ = [
     "bytes_read_counter",
     "canonical_uri",
     "commit_fragments",
+    "commit_transaction",
     "dataset",
     "delete_uncommitted_files",
     "iops_counter",

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import timedelta
 from os import PathLike
 from typing import Any, Final, Self, TypedDict
 
 import pyarrow as pa
 
-from lance_core.commit import CommitOptions, Committed, WriteAttempt, commit, load_latest
+from lance_core.commit import Committed, commit, load_latest
 from lance_core.errors import InvalidInputError, LanceError, SchemaError
 from lance_core.store import CommitLock, ObjectStore, open_store
 from lance_core.table.manifest.manifest import Manifest
@@ -21,7 +20,7 @@ from lance_core.verbs.context.table_target import TableTarget, destination
 from lance_core.verbs.context.unsupported import reject
 from lance_core.verbs.files.conform import check_column_name
 from lance_core.verbs.pylance_types.operations import LanceOperation
-from lance_core.verbs.pylance_types.transactions import Transaction, commit_options, commit_transaction, merged
+from lance_core.verbs.pylance_types.transactions import Transaction, commit_operation, commit_options, merged
 from lance_core.verbs.refs.clones import release_tags
 
 __all__ = ["BulkCommitResult", "CommittingVerbs"]
@@ -90,7 +89,7 @@ class CommittingVerbs(Handle):
             raise InvalidInputError("commit_message: set it among the properties of the transaction instead")
         place = destination(base_uri, storage_options, commit_lock)
         _check_names(place, operation)
-        done = commit_transaction(
+        done = commit_operation(
             place.store,
             operation,
             base=place.base,
@@ -105,57 +104,6 @@ class CommittingVerbs(Handle):
             ),
         )
         return cls(place.uri, storage_options=place.options, manifest=done.manifest)
-
-    def commit_once(
-        self,
-        transaction: Transaction,
-        *,
-        idempotency_key: tuple[str, str] | None = None,
-        stream_batch: tuple[str, int] | None = None,
-        write_attempt: WriteAttempt | None = None,
-        checked_through: int | None = None,
-    ) -> Self:
-        """Commit what was worked out from this version, unless that was done already. Not in pylance.
-
-        Args:
-            transaction: The change.
-            idempotency_key: A transaction property (key, value) that at most one commit may carry: if one that is newer
-                than this version has it, or the table knows that an older one had it, that one is returned and nothing
-                is committed; the latest version, if that one was cleaned up.
-            stream_batch: A stream, and the number of its batch: if the table knows that this batch or a later one has
-                landed, nothing is committed.
-            write_attempt: Which attempt of which write this is: of two attempts that meet the later one wins.
-            checked_through: Version up to which the caller has looked for `idempotency_key` and other attempts of
-                `write_attempt`; None for this one.
-
-        Returns:
-            The dataset at the new version; this one does not move.
-
-        Raises:
-            CommitConflictError: Another writer's commit rules this one out.
-            SupersededError: A later attempt of the same write has committed.
-            EarlierAttemptLandedError: An earlier attempt has, which `write_attempt` does not name among its earlier
-                ones.
-        """
-        texts = dict(transaction.transaction_properties or {})
-        texts |= dict([idempotency_key] if idempotency_key is not None else []) | (
-            write_attempt.properties if write_attempt is not None else {}
-        )
-        place = destination(self, None, None)
-        done = commit_transaction(
-            place.store,
-            replace(transaction, transaction_properties=texts),
-            base=place.base,
-            read_version=None,
-            properties={},
-            options=CommitOptions(
-                idempotency_key=idempotency_key,
-                batch=stream_batch,
-                write=write_attempt,
-                checked_through=checked_through,
-            ),
-        )
-        return type(self)(place.uri, storage_options=place.options, manifest=done.manifest)
 
     @classmethod
     def commit_batch(

@@ -1,4 +1,4 @@
-"""`write_dataset` and `commit_fragments`: functions that make a version, and return the dataset at it."""
+"""`write_dataset`, `commit_fragments`, `commit_transaction`: functions that make a version, and return it opened."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from lance_core.arguments import checked
-from lance_core.commit import WriteAttempt
+from lance_core.commit import CommitOptions, WriteAttempt, commit
 from lance_core.dataset.lance_dataset import LanceDataset
 from lance_core.errors import DatasetExistsError, DatasetNotFoundError, InvalidInputError
 from lance_core.store import CommitLock
@@ -24,12 +24,12 @@ from lance_core.verbs.files.slices import Slices
 from lance_core.verbs.pylance_types.fragments import FragmentMetadata
 from lance_core.verbs.pylance_types.transactions import Transaction
 from lance_core.verbs.write.commit_fragments import commit_fragments as commit_request
-from lance_core.verbs.write.facts import CommitFacts
+from lance_core.verbs.write.facts import CommitFacts, commit_facts
 from lance_core.verbs.write.prepare import WriteOptions, prepare, write_mode
 from lance_core.verbs.write.request import CommitRequest
 from lance_core.verbs.write.write_dataset import write_dataset as write_version
 
-__all__ = ["CommitResult", "WriteResult", "commit_fragments", "write_dataset"]
+__all__ = ["CommitResult", "WriteResult", "commit_fragments", "commit_transaction", "write_dataset"]
 
 
 @checked
@@ -193,7 +193,12 @@ class WriteResult(CommitResult):
 
     @classmethod
     def of(
-        cls, committed: CommitResult, fragments: Sequence[FragmentMetadata], rows: int, slice_rows: Mapping[str, int]
+        cls,
+        committed: CommitResult,
+        fragments: Sequence[FragmentMetadata],
+        rows: int,
+        slice_rows: Mapping[str, int],
+        **counts: Any,
     ) -> Self:
         """The result of a write of fragments.
 
@@ -202,12 +207,13 @@ class WriteResult(CommitResult):
             fragments: The fragments that were written for it.
             rows: Rows of the fragments.
             slice_rows: Rows by name of the slice.
+            **counts: Fields that the caller knows, in place of those of the commit.
         """
         facts = {one.name: getattr(committed, one.name) for one in fields(CommitResult)}
         if committed.deduplicated:
             return cls(**facts)
         return cls(
-            **facts,
+            **{**facts, **counts},
             rows_written=rows,
             bytes_written=sum(fragment.num_bytes for fragment in fragments),
             files=sum(len(fragment.files) for fragment in fragments),
@@ -343,4 +349,58 @@ def commit_fragments(
     place = destination(uri, storage_options)
     manifest, facts = commit_request(place, request)
     opened = LanceDataset(place.uri, storage_options=place.options, manifest=manifest)
+    return CommitResult(dataset=opened, **asdict(facts))
+
+
+@checked
+def commit_transaction(
+    dataset: LanceDataset,
+    transaction: Transaction,
+    *,
+    idempotency_key: tuple[str, str] | None = None,
+    stream_batch: tuple[str, int] | None = None,
+    write_attempt: WriteAttempt | None = None,
+    checked_through: int | None = None,
+) -> CommitResult:
+    """Commit what was computed from a version, unless that was done already. Not in pylance.
+
+    Args:
+        dataset: The dataset at that version, which does not move.
+        transaction: The change.
+        idempotency_key: A transaction property (key, value) that at most one commit may carry: if one that is newer
+            than the version has it, or the table knows that an older one had it, that commit is adopted and nothing is
+            committed. The result has its version, or the latest one if that one was cleaned up.
+        stream_batch: A stream, and the number of its batch: if the table knows that this batch or a later one has
+            landed, nothing is committed.
+        write_attempt: The write and the number of the attempt, if the write may be attempted several times: of two
+            concurrent attempts the later one wins.
+        checked_through: Version up to which the caller has looked for `idempotency_key` and other attempts of
+            `write_attempt`; None for that of the dataset.
+
+    Raises:
+        CommitConflictError: Another writer's commit rules this one out.
+        SupersededError: A later attempt of the same write has committed.
+        EarlierAttemptLandedError: An earlier attempt has committed that `write_attempt` does not name.
+    """
+    record = transaction.to_record()
+    properties = {
+        **record.properties,
+        **dict([idempotency_key] if idempotency_key is not None else []),
+        **(write_attempt.properties if write_attempt is not None else {}),
+    }
+    place = destination(dataset, None)
+    done = commit(
+        place.store,
+        replace(record, properties=properties),
+        base=place.base,
+        options=CommitOptions(
+            idempotency_key=idempotency_key,
+            batch=stream_batch,
+            write=write_attempt,
+            checked_through=checked_through,
+        ),
+        affected_rows=transaction.affected_rows,
+    )
+    opened = LanceDataset(place.uri, storage_options=place.options, manifest=done.manifest)
+    facts = commit_facts(place.base, done, affected_rows=transaction.affected_rows)
     return CommitResult(dataset=opened, **asdict(facts))

@@ -18,14 +18,23 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_core import MAX_EXACT_KEYS, FragmentMetadata, LanceDataset, Slices, WriteAttempt, WriteResult, key_filter
+from lance_core import (
+    MAX_EXACT_KEYS,
+    CommitResult,
+    FragmentMetadata,
+    LanceDataset,
+    Slices,
+    WriteAttempt,
+    WriteResult,
+    key_filter,
+)
 from lance_core.errors import InvalidInputError, StoreError
 from pyspark_lance.changing.task import ChangeReport, ChangeTask
 from pyspark_lance.engine.partitions import run_on_partitions
 from pyspark_lance.keys.equality import has_bytes
 from pyspark_lance.writing.orphan_files import delete_orphan_files
 from pyspark_lance.writing.row_checks import all_hashes
-from pyspark_lance.writing.update_commit import Updated, commit_update
+from pyspark_lance.writing.update_commit import commit_update
 
 if TYPE_CHECKING:
     from pyroaring import BitMap
@@ -117,10 +126,11 @@ class Change:
             raise
         delete_orphan_files(self.dataset.uri, task.job, made, self.options.storage_options)
         inserted, updated, deleted = (sum(report.counts[i] for report in reports) for i in range(3))
-        return ChangeResult.of_transaction(
-            done.dataset,
-            done.transaction,
-            rows_written=inserted + updated,
+        return ChangeResult.of(
+            done,
+            made,
+            inserted + updated,
+            {},
             rows_inserted=inserted,
             rows_updated=updated,
             rows_deleted=deleted,
@@ -170,7 +180,7 @@ class Change:
             options={name: value for name, value in given.items() if value is not None},
         )
 
-    def _commit(self, made: list[FragmentMetadata], gone: Mapping[int, BitMap], inserted: Any) -> Updated:
+    def _commit(self, made: list[FragmentMetadata], gone: Mapping[int, BitMap], inserted: Any) -> CommitResult:
         options = self.options
         return commit_update(
             self.dataset,

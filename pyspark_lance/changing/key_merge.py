@@ -22,7 +22,7 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 import lance_core
-from lance_core import FragmentMetadata, LanceDataset
+from lance_core import CommitResult, FragmentMetadata, LanceDataset
 from lance_core.errors import InvalidInputError, LanceError, StoreError
 from pyspark_lance.changing.job import deleted_rows, inserted_keys
 from pyspark_lance.changing.task import ADDRESS, INSERT, KIND, ROW_ID, UPDATE, ChangeReport, ChangeTask
@@ -32,7 +32,7 @@ from pyspark_lance.types.names import columns_named
 from pyspark_lance.writing.job import WriteJob
 from pyspark_lance.writing.row_checks import hashes_of_keys
 from pyspark_lance.writing.task import copied
-from pyspark_lance.writing.update_commit import Updated, commit_update, lost_each_time, rows_with_keys
+from pyspark_lance.writing.update_commit import commit_update, lost_each_time, rows_with_keys
 
 __all__ = ["KeyMergeJob", "KeyMergeTask"]
 
@@ -164,7 +164,7 @@ class KeyMergeJob:
         except LanceError:
             self.clean(())
             raise
-        self.clean(() if done.adopted else made)
+        self.clean(() if done.deduplicated else made)
         return done.dataset
 
     def clean(self, keep: Iterable[FragmentMetadata], *, failed: bool = False) -> None:
@@ -175,7 +175,7 @@ class KeyMergeJob:
     def _on(self) -> tuple[str, ...]:
         return self.write.options.merge_on or ()
 
-    def _commit(self, made: list[FragmentMetadata], reports: Sequence[ChangeReport]) -> Updated:
+    def _commit(self, made: list[FragmentMetadata], reports: Sequence[ChangeReport]) -> CommitResult:
         options = self.write.options
         base = self.write.base()
         try:
@@ -184,7 +184,7 @@ class KeyMergeJob:
             hashes_of_keys(self._written_keys(made))  # raises as well, and names the key
             raise
 
-        def attempt(begin: tuple[LanceDataset, dict[int, BitMap]], _: int) -> Updated:
+        def attempt(begin: tuple[LanceDataset, dict[int, BitMap]], _: int) -> CommitResult:
             return commit_update(
                 begin[0],
                 made,

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from lance_core import LanceDataset, LanceOperation, Transaction
+from lance_core import LanceDataset, LanceOperation, Transaction, commit_transaction
 from lance_core.errors import UndecidedWriteError
 
 __all__ = ["BATCH", "DECISIONS", "QUERY", "STREAM_BATCH", "Landed", "batch_of"]
@@ -89,7 +89,7 @@ class Landed:
         change = LanceOperation.UpdateConfig()
         texts = {QUERY: self.query, BATCH: str(batch)}
         transaction = Transaction(dataset.version, change, transaction_properties=texts)
-        dataset.commit_once(transaction, stream_batch=(self.query, batch))
+        commit_transaction(dataset, transaction, stream_batch=(self.query, batch))
 
     def _missing(self) -> list[int]:
         """The versions that may have been the query's, and are gone."""

@@ -103,12 +103,10 @@ def replace_rows(
             write_attempt=write,
             checked_through=began if searched else None,
         )
-        return WriteResult.of_transaction(
-            done.dataset,
-            done.transaction,
-            rows_deleted=None if done.adopted else sum(len(rows) for rows in gone.values()),
-            attempts=0 if done.adopted else number,
-            deduplicated=done.adopted,
+        made = WriteResult.of(done, fragments, sum(fragment.physical_rows for fragment in fragments), {})
+        return replace(
+            made,
+            attempts=0 if done.deduplicated else number,
             replaced_versions=() if write is None else write.earlier,
         )
 

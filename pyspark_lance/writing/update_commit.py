@@ -3,40 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap
 
-from lance_core import FragmentMetadata, LanceDataset, LanceOperation, Transaction, WriteAttempt
+import lance_core
+from lance_core import CommitResult, FragmentMetadata, LanceDataset, LanceOperation, Transaction, WriteAttempt
 from lance_core.errors import CommitConflictError, LanceError, RetryableConflictError
 from lance_core.threads import ThreadPool
 from pyspark_lance.keys.equality import joined_by_key
 
-__all__ = ["Updated", "commit_update", "lost_each_time", "rows_where", "rows_with_keys"]
+__all__ = ["commit_update", "lost_each_time", "rows_where", "rows_with_keys"]
 
 _SIDE_BY_SIDE: Final = 8
 """Deletion vectors that are written at once: each waits for the storage."""
 
 _COMMIT_MESSAGE: Final = "__lance_commit_message"
 """The property in which pylance keeps a commit's message."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Updated:
-    """The result of the commit of an `Update`.
-
-    Attributes:
-        dataset: The new version, or the one that carries `idempotency_key` already.
-        transaction: Its transaction.
-        adopted: Whether an earlier commit carries `idempotency_key`, and nothing was committed.
-    """
-
-    dataset: LanceDataset
-    transaction: Transaction
-    adopted: bool
 
 
 def commit_update(
@@ -50,7 +35,7 @@ def commit_update(
     idempotency_key: tuple[str, str] | None = None,
     write_attempt: WriteAttempt | None = None,
     checked_through: int | None = None,
-) -> Updated:
+) -> CommitResult:
     """Commit new fragments, and a version without some rows.
 
     Args:
@@ -85,16 +70,13 @@ def commit_update(
         transaction_properties=texts,
         affected_rows=dict(gone),
     )
-    done = dataset.commit_once(
-        transaction, idempotency_key=idempotency_key, write_attempt=write_attempt, checked_through=checked_through
+    return lance_core.commit_transaction(
+        dataset,
+        transaction,
+        idempotency_key=idempotency_key,
+        write_attempt=write_attempt,
+        checked_through=checked_through,
     )
-    landed = None if idempotency_key is None else done.read_transaction(done.version)
-    adopted = landed is not None and landed.uuid != transaction.uuid
-    if adopted and idempotency_key is not None:  # the version that carries it may be gone: then this is a later one
-        found = done.find_idempotent_commit(*idempotency_key)
-        landed = landed if found is None else found[1]
-    made_by = landed if landed is not None else transaction
-    return Updated(dataset=done, transaction=made_by, adopted=adopted)
 
 
 def lost_each_time(uri: str) -> Callable[[int, CommitConflictError], RetryableConflictError]:

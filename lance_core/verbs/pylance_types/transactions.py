@@ -22,7 +22,7 @@ from lance_core.table.paths import Naming
 from lance_core.verbs.pylance_types.conversion import from_record, to_record
 from lance_core.verbs.pylance_types.operations import LanceOperation
 
-__all__ = ["Transaction", "commit_options", "commit_transaction", "merged"]
+__all__ = ["Transaction", "commit_operation", "commit_options", "merged"]
 
 
 @dataclass
@@ -93,7 +93,7 @@ def commit_options(
     )
 
 
-def commit_transaction(
+def commit_operation(
     store: ObjectStore,
     operation: LanceOperation.BaseOperation | Transaction,
     *,

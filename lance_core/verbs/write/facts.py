@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lance_core.commit import Committed, is_gone
+from lance_core.commit import AffectedRows, Committed, is_gone
 from lance_core.table.manifest.manifest import Manifest
-from lance_core.table.operations import Append, Merge, Overwrite, Update
+from lance_core.table.operations import Append, Delete, Merge, Overwrite, Update
 from lance_core.table.transaction import FIRST_ADDED_KEY
 from lance_core.verbs.rows.removal import Removal
 
@@ -22,9 +22,9 @@ class CommitFacts:
         transaction_uuid: Id of the transaction.
         read_version: Version that the change was based on; 0 for a new dataset.
         rows_added: Rows in the new fragments; None if an earlier commit was adopted whose version was cleaned up.
-        rows_deleted: Rows that were removed; None if an earlier commit was adopted and its history does not say.
+        rows_deleted: Rows that were removed; None if an earlier commit was adopted, or the transaction does not say.
         fragments_added: Number of new fragments; None as for `rows_added`.
-        fragments_removed: Number of fragments that were removed; None as for `rows_deleted`.
+        fragments_removed: Number of fragments that were removed; None if an earlier commit was adopted.
         attempts: How often a manifest was put; 0 if an earlier commit was adopted.
         deduplicated: Whether an earlier commit was adopted: it carries the `idempotency_key` property, or is that of an
             earlier attempt of the same write.
@@ -52,6 +52,7 @@ def commit_facts(
     done: Committed,
     removal: Removal | None = None,
     *,
+    affected_rows: AffectedRows | None = None,
     replaced: tuple[int, ...] = (),
     overruled: tuple[int, ...] = (),
 ) -> CommitFacts:
@@ -61,6 +62,7 @@ def commit_facts(
         base: The version that it was based on; None if there was no dataset, or an earlier commit was adopted.
         done: The commit.
         removal: The rows that it removed; None if it removed none, or all of the base.
+        affected_rows: The rows that it removed, if they were given with the transaction.
         replaced: Versions of earlier attempts.
         overruled: Versions of other writes that were replaced.
     """
@@ -76,6 +78,11 @@ def commit_facts(
         rows_deleted = removed = None
     elif removal is not None:
         rows_deleted, removed = removal.num_rows, len(removal.removed_fragment_ids)
+    elif isinstance(operation, Update | Delete):
+        rows_deleted = None if affected_rows is None else sum(map(len, affected_rows.values()))
+        removed = len(
+            operation.removed_fragment_ids if isinstance(operation, Update) else operation.deleted_fragment_ids
+        )
     elif isinstance(operation, Overwrite) and base is not None:
         rows_deleted = sum(fragment.num_rows for fragment in base.fragments)
         removed = len(base.fragments)

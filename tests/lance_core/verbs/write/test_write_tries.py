@@ -488,10 +488,14 @@ def test_a_commit_of_fragments_that_carries_once_lands_once(table):
     base, token = latest(table), ("app.batch", "7")
     fragments = write_fragments(rows(1), table.uri, dataset_schema=base.lance_schema_bytes)
     operation = lance_core.LanceOperation.Append(fragments)
-    first = base.commit_once(lance_core.Transaction(base.version, operation), idempotency_key=token)
-    again = base.commit_once(lance_core.Transaction(base.version, operation), idempotency_key=token)
+    first = lance_core.commit_transaction(base, lance_core.Transaction(base.version, operation), idempotency_key=token)
+    again = lance_core.commit_transaction(base, lance_core.Transaction(base.version, operation), idempotency_key=token)
     assert (first.version, again.version) == (2, 2)
+    assert (first.attempts, first.deduplicated, again.attempts, again.deduplicated) == (1, False, 0, True)
+    assert (first.operation, first.rows_added, again.transaction_uuid) == ("Append", 1, first.transaction_uuid)
     newer = lance_core.write_dataset(rows(2), table.uri, mode="append")
-    late = newer.commit_once(lance_core.Transaction(newer.version, operation), idempotency_key=token, checked_through=1)
+    late = lance_core.commit_transaction(
+        newer, lance_core.Transaction(newer.version, operation), idempotency_key=token, checked_through=1
+    )
     assert late.version == 2
     assert values(table.uri) == [1, 2, 100, 101]
