@@ -2,6 +2,7 @@
 
 from lance_core.commit.attempts import (
     REPLACES_KEY,
+    ConflictPolicy,
     OnEarlierAttempt,
     WriteAttempt,
     reject_overruled,
@@ -44,6 +45,7 @@ __all__ = [
     "CommitConflictError",
     "CommitOptions",
     "Committed",
+    "ConflictPolicy",
     "Listener",
     "OnEarlierAttempt",
     "Prepare",

@@ -21,9 +21,10 @@ from lance_core.table.transaction import Transaction
 __all__ = [
     "ATTEMPT_KEY",
     "REPLACES_KEY",
+    "ConflictPolicy",
     "OnEarlierAttempt",
     "WriteAttempt",
-    "meet",
+    "check_concurrent_attempts",
     "reject_overruled",
     "reject_superseded",
 ]
@@ -35,6 +36,8 @@ REPLACES_KEY: Final = "lance.replaces"
 """Property with the versions of the earlier attempts that a commit replaces."""
 
 OnEarlierAttempt = Literal["replace", "adopt", "append"]
+
+ConflictPolicy = Literal["fail", "later_wins", "exclusive"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,12 +52,12 @@ class WriteAttempt:
             is at work are found by the commit.
         on_earlier_attempt: What an append does about an earlier attempt whose rows cannot be told from others any more:
             "replace" raises, "adopt" keeps the earlier commit and adds nothing, "append" adds the rows beside them.
-        whole: Whether rows of earlier attempts can lie outside of the slices that a replacement takes out.
-        overrules: Whether an overwrite or a replacement takes the place of what other writes with a lower number have
-            put into the same rows meanwhile, instead of reporting a conflict: the later write wins.
-        alone: Whether the commit is only right as long as nobody but attempts of this write has committed since the
-            version that it is made from: an overwrite that is to take out nothing but earlier attempts.
-        note: A short text that the table keeps with the attempt, such as the id of the run that made it.
+        conflict_policy: What happens if another write has committed since the version that this one was made from.
+            "fail": what filled the same rows is a conflict. "later_wins": an overwrite or a replacement also replaces
+            rows of writes with a lower number; a write with a higher number supersedes it. "exclusive": any commit of
+            another write is a conflict, so that an overwrite removes nothing but the rows of earlier attempts.
+        outside_slices: Whether rows of earlier attempts can lie outside of the slices whose rows are replaced.
+        note: A short string that the table keeps with the attempt, such as the id of the run that made it.
 
     Raises:
         InvalidInputError: A field has no value that can be used.
@@ -64,16 +67,14 @@ class WriteAttempt:
     number: tuple[int, ...] = (0,)
     earlier: tuple[int, ...] = ()
     on_earlier_attempt: OnEarlierAttempt = "replace"
-    whole: bool = False
-    overrules: bool = False
-    alone: bool = False
+    conflict_policy: ConflictPolicy = "fail"
+    outside_slices: bool = False
     note: str = ""
 
     def __post_init__(self) -> None:
-        if self.on_earlier_attempt not in get_args(OnEarlierAttempt):
-            raise InvalidInputError(
-                f"on_earlier_attempt is one of {', '.join(get_args(OnEarlierAttempt))}, not {self.on_earlier_attempt!r}"
-            )
+        for name, known in (("on_earlier_attempt", OnEarlierAttempt), ("conflict_policy", ConflictPolicy)):
+            if getattr(self, name) not in get_args(known):
+                raise InvalidInputError(f"{name} is one of {', '.join(get_args(known))}, not {getattr(self, name)!r}")
         if not self.number or any(type(part) is not int or part < 0 for part in self.number):
             raise InvalidInputError(f"the number of an attempt is some integers of at least 0, not {self.number!r}")
 
@@ -97,8 +98,8 @@ def number_of(properties: Mapping[str, str]) -> tuple[int, ...]:
     return tuple(map(int, parts)) if all(part.isdecimal() and part.isascii() for part in parts) else ()
 
 
-def meet(write: WriteAttempt, root: str, committed: Mapping[int, Transaction]) -> None:
-    """Look for other attempts of a write among the commits that landed while it was at work.
+def check_concurrent_attempts(write: WriteAttempt, root: str, committed: Mapping[int, Transaction]) -> None:
+    """Check the commits that landed while a write was at work for other attempts of it, and for other writes.
 
     Args:
         write: This attempt.
@@ -107,14 +108,14 @@ def meet(write: WriteAttempt, root: str, committed: Mapping[int, Transaction]) -
 
     Raises:
         SupersededError: A later attempt has committed.
-        EarlierAttemptLandedError: An earlier one has.
-        RetryableConflictError: Somebody else has, and must not.
+        EarlierAttemptLandedError: An earlier attempt has committed that `write` does not name.
+        RetryableConflictError: Another write has committed, and the conflict policy is "exclusive".
     """
     attempts = {version: other for version, other in committed.items() if write.made(other.properties)}
     reject_superseded(write, root, attempts)
     earlier = [version for version in attempts if version not in write.earlier]
     others = committed.keys() - attempts.keys()
-    if write.alone and others:
+    if write.conflict_policy == "exclusive" and others:
         raise RetryableConflictError(
             f"{root}: version {max(others)} was committed meanwhile by another writer, and this write would take its "
             "rows out; do it again"

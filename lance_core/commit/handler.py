@@ -56,7 +56,8 @@ class VersionWriter:
         naming: Scheme of manifest names.
         durable: Whether a version must survive a power loss once it is committed.
         ready: Waits until the files that a version refers to are durable.
-        met: The other writer's manifest that stood in the place of the last `put`, once `settle` has read it.
+        winning_manifest: The other writer's manifest in the place of the last `put`, once `resolve_outcome` has read
+            it.
         began_ns: When the last `put` began to give the version its name, nanoseconds since the epoch.
     """
 
@@ -64,7 +65,7 @@ class VersionWriter:
     naming: Naming
     durable: bool
     ready: Callable[[], None] | None = None
-    met: Manifest | None = None
+    winning_manifest: Manifest | None = None
     began_ns: int = 0
     _transaction_file: str = ""
     _record: bytes = b""
@@ -78,7 +79,8 @@ class VersionWriter:
             transaction: What made it.
 
         Returns:
-            The manifest with its location; None if there is such a version: `settle` tells whose.
+            The manifest with its location; None if there is such a version: `resolve_outcome` finds
+            out whose.
 
         Raises:
             DatasetExistsError: The versions of a dataset whose files are gone are still known to an external index.
@@ -92,7 +94,7 @@ class VersionWriter:
             manifest = replace(manifest, transaction_file="", writer_flags=flags)
         key = manifest_key(manifest.version, self.naming)
         data = manifest.to_bytes(record)
-        self.met, self._unresolved = None, None
+        self.winning_manifest, self._unresolved = None, None
         lock = self.store.options.commit_lock
         with ExitStack() as held:
             if lock is not None:
@@ -109,14 +111,14 @@ class VersionWriter:
         return self._landed(manifest, location)
 
     def resolve_outcome(self) -> Manifest | None:
-        """Tell whose the version is that the last `put` met.
+        """Find out which writer committed the version that stood in the place of the last `put`.
 
         Returns:
             The manifest with its location if it is this writer's own, and the answer was lost; None if another writer
             committed that version first.
 
         Raises:
-            OutcomeUnknownError: The store does not tell.
+            OutcomeUnknownError: The store failed, and which writer committed the version is not known.
         """
         if self._unresolved is None:
             return None
@@ -129,7 +131,7 @@ class VersionWriter:
         except StoreError as error:
             raise self._unknown(key, uuid) from error
         if not _is_of(found, uuid):
-            self.met = found
+            self.winning_manifest = found
             return None
         assert found.location is not None, "it was read from there"
         return self._landed(manifest, found.location)

@@ -20,7 +20,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from lance_core.commit.attempts import WriteAttempt, meet
+from lance_core.commit.attempts import WriteAttempt, check_concurrent_attempts
 from lance_core.commit.conflict import AffectedRows, Verdict, judge
 from lance_core.commit.handler import VersionWriter
 from lance_core.commit.landing import Clock, Put, has_landed
@@ -176,7 +176,7 @@ def commit(
     """
     if base is not None:
         base.check_writable()
-    work = _Commit(
+    work = _CommitLoop(
         store=store,
         original=transaction,
         base=base,
@@ -195,7 +195,7 @@ def commit(
 
 
 @dataclass(slots=True, kw_only=True)
-class _Commit:
+class _CommitLoop:
     """One call of `commit`."""
 
     store: ObjectStore
@@ -207,7 +207,7 @@ class _Commit:
     prepare: Prepare | None
     ready: Callable[[], None] | None
     seen: dict[int, Transaction] = field(default_factory=dict)
-    met: Manifest | None = None
+    winning_manifest: Manifest | None = None
     listing: Future[Listed] | None = None
     slot_s: float = 0.0
     looked: Clock = field(default_factory=Clock.now)
@@ -227,7 +227,7 @@ class _Commit:
                     return committed
                 if time.monotonic() - started > self.options.timeout_s:
                     break
-                before, self.met = latest, writer.met
+                before, self.winning_manifest = latest, writer.winning_manifest
                 latest = self._look_again(latest, attempt)
                 unseen = unseen + 1 if _number(before) == _number(latest) else 0
                 if unseen == _MAX_UNSEEN:
@@ -255,8 +255,8 @@ class _Commit:
         if listed is None:
             self.looked = Clock.now()
         if latest is None:
-            return load_latest(self.store, self.met)
-        return load_following(self.store, latest, listed=listed, met=self.met)
+            return load_latest(self.store, self.winning_manifest)
+        return load_following(self.store, latest, listed=listed, winning_manifest=self.winning_manifest)
 
     def _put(self, writer: VersionWriter, manifest: Manifest, transaction: Transaction) -> Manifest | None:
         """Put a version; None if another writer was faster.
@@ -302,14 +302,14 @@ class _Commit:
             return proven
         if latest is not None and self._creates and self.options.idempotency_key is None:
             raise DatasetExistsError(f"Dataset already exists: {self.store.root}")
-        earlier = self._load_since(latest)
+        self._load_since(latest)
         duplicate = self._duplicate(latest)
         if duplicate is not None:
             return duplicate
         if self.options.write is not None:
-            meet(self.options.write, self.store.root, self.seen)
-        self._judge(latest, earlier)
-        rebased = self._rebased(latest, earlier)
+            check_concurrent_attempts(self.options.write, self.store.root, self.seen)
+        self._judge(latest)
+        rebased = self._rebased(latest)
         try:
             make_durable(self.store, rebased.written)
             manifest = self._next(rebased.transaction, latest, self._version_after(latest))
@@ -361,10 +361,10 @@ class _Commit:
             return None
         return Committed(manifest=found[0], transaction=found[1], attempts=0, deduplicated=True)
 
-    def _load_since(self, latest: Manifest | None) -> Mapping[int, Transaction]:
-        """Read the transactions of all versions since the read version."""
+    def _load_since(self, latest: Manifest | None) -> None:
+        """Read the transactions of all versions since the read version, or since `checked_through` if that is older."""
         if latest is None:
-            return {}
+            return
         read_version = self.original.read_version
         if read_version > latest.version:
             raise InvalidInputError(
@@ -373,14 +373,17 @@ class _Commit:
         looked = self.options.checked_through
         first = read_version if looked is None or self._creates else min(looked, read_version)
         self._read(range(first + 1, latest.version + 1), latest)
-        versions = range(read_version + 1, latest.version + 1)
         for version in range(first + 1, latest.version + 1):
             if isinstance(self.seen[version].operation, Clone) and not self._creates:
                 raise IncompatibleConflictError(
                     f"Incompatible transaction: {self.store.root} was dropped and made again, at version {version}, "
                     f"since version {read_version} was read"
                 )
-        return {version: self.seen[version] for version in versions}
+
+    @property
+    def _since_read(self) -> dict[int, Transaction]:
+        """The transactions of the versions since the read version, by version."""
+        return {version: one for version, one in self.seen.items() if version > self.original.read_version}
 
     def _read(self, versions: range, latest: Manifest) -> None:
         """See the transactions of versions; at once where each read is a request, as rivals go on meanwhile."""
@@ -411,9 +414,9 @@ class _Commit:
         self.seen[manifest.version] = transaction
 
     def _recorded(self, version: int, latest: Manifest) -> tuple[Manifest, Transaction]:
-        known = next((one for one in (latest, self.met) if one is not None and one.version == version), None)
+        known = [one for one in (latest, self.winning_manifest) if one is not None and one.version == version]
         try:
-            manifest = known if known is not None else load_manifest(self.store, version)
+            manifest = known[0] if known else load_manifest(self.store, version)
         except VersionNotFoundError:
             if self._creates:
                 raise DatasetExistsError(f"Dataset already exists: {self.store.root}") from None
@@ -445,12 +448,13 @@ class _Commit:
                 return Committed(manifest=manifest, transaction=transaction, attempts=0, deduplicated=True)
         return None
 
-    def _judge(self, latest: Manifest | None, earlier: Mapping[int, Transaction]) -> None:
+    def _judge(self, latest: Manifest | None) -> None:
         """Raise if a version since the read version cannot be followed."""
         if latest is None:
             return
         if self._creates:
             raise DatasetExistsError(f"Dataset already exists: {self.store.root}")
+        earlier = self._since_read
         strict = self.options.max_retries == 0 and isinstance(self.original.operation, Overwrite)
         if strict and earlier:
             raise CommitConflictError(
@@ -471,10 +475,10 @@ class _Commit:
                     f"{other.operation.name} at version {version} of {self.store.root}."
                 )
 
-    def _rebased(self, latest: Manifest | None, earlier: Mapping[int, Transaction]) -> Rebased:
+    def _rebased(self, latest: Manifest | None) -> Rebased:
         if latest is None:
             return Rebased(transaction=self.original)
-        rebased = rebase(self.store, self.original, latest, list(earlier.values()), self.affected_rows)
+        rebased = rebase(self.store, self.original, latest, list(self._since_read.values()), self.affected_rows)
         if self.prepare is None:
             return rebased
         try:

@@ -140,7 +140,7 @@ def proof_of(
     """
     operation = transaction.operation
     fills = (isinstance(operation, Overwrite) and latest is not None) or SLICES_KEY in transaction.properties
-    if write is None or (fills and not write.whole):
+    if write is None or (fills and not write.outside_slices):
         return Proof(idempotency_key=idempotency_key, batch=batch)
     replaces = tuple(int(part) for part in transaction.properties.get(REPLACES_KEY, "").split(",") if part.isdecimal())
     return Proof(

@@ -158,7 +158,7 @@ class Listed:
 
 
 def load_following(
-    store: ObjectStore, known: Manifest, *, listed: Listed | None = None, met: Manifest | None = None
+    store: ObjectStore, known: Manifest, *, listed: Listed | None = None, winning_manifest: Manifest | None = None
 ) -> Manifest:
     """Read the latest manifest of a dataset of which a manifest was read before.
 
@@ -166,7 +166,8 @@ def load_following(
         store: The dataset's store.
         known: The manifest that was read; it is returned if it still is the latest.
         listed: What a listing showed just now.
-        met: Another manifest that was read; it is returned if the listing shows that very one as the latest.
+        winning_manifest: Another manifest that was read; it is returned if the listing shows that very one as the
+            latest.
 
     Raises:
         DatasetNotFoundError: The dataset is gone.
@@ -182,8 +183,8 @@ def load_following(
         check_identity(store, known, latest=version, location=found.seen.get(known.version))
         if version == known.version:
             return replace(known, location=location)
-        if met is not None and met.location == location and location.e_tag is not None:
-            return met
+        if winning_manifest is not None and winning_manifest.location == location and location.e_tag is not None:
+            return winning_manifest
         try:
             return _read(store, version, location)
         except ObjectNotFoundError:

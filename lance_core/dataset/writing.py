@@ -140,7 +140,7 @@ def _write_attempt(
     if existing is not None and options.mode == "create":
         if not attempt.earlier or existing.version != max(attempt.earlier):
             raise DatasetExistsError(f"Dataset already exists: {place.uri}")
-        options, attempt = replace(options, mode="overwrite"), replace(attempt, alone=True)
+        options, attempt = replace(options, mode="overwrite"), replace(attempt, conflict_policy="exclusive")
     found, fragments = prepare(place, options).write_rows(data, schema, None)
     return commit_fragments(
         place.uri if existing is None else existing,

@@ -102,7 +102,7 @@ def begin_empty(handler: LanceTypeHandler, value: Any, request: WriteRequest) ->
         require_empty=False,
         output=replace(output, schema_mode="overwrite") if again else output,
         properties={**dict([_BEGUN]), **owner},
-        write_attempt=lance_core.WriteAttempt(token=_BEGUN, alone=True) if again else None,
+        write_attempt=lance_core.WriteAttempt(token=_BEGUN, conflict_policy="exclusive") if again else None,
     )
     try:
         limit = getattr(value, "limit", None) if type(value).__module__.startswith("pyspark.") else None

@@ -415,13 +415,12 @@ class LanceTableIOManager(dg.IOManager):
         request = self._request(output, mode, plan, settings)
         if settings.write_mode == "merge" and output.existing is None:
             may_insert(request)
-        whole = settings.out_of_partition == "allow"
+        exclusive = alone or (output.begun and wants_no_table(settings, plan))
         attempt = output.tags.write_attempt(
             earlier=output.attempts.versions,
             on_earlier_attempt=settings.on_earlier_attempt,
-            whole=whole,
-            alone=alone or (output.begun and wants_no_table(settings, plan)),
-            overrules=True,
+            outside_slices=settings.out_of_partition == "allow",
+            conflict_policy="exclusive" if exclusive else "later_wins",
         )
         try:
             return handler.write(obj, replace(request, write_attempt=attempt))

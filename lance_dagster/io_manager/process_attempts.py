@@ -96,7 +96,10 @@ class AttemptProperties(dict[str, str]):
                 "added rows in it is not known. Look, and start a new run"
             )
         return lance_core.WriteAttempt(
-            token=(WRITE_TOKEN, self.token), number=self.number, earlier=tuple(sorted(earlier)), overrules=True
+            token=(WRITE_TOKEN, self.token),
+            number=self.number,
+            earlier=tuple(sorted(earlier)),
+            conflict_policy="later_wins",
         )
 
 

@@ -25,6 +25,7 @@ from lance_core.commit import (
     REPLACES_KEY,
     CommitOptions,
     Committed,
+    ConflictPolicy,
     Rebased,
     WriteAttempt,
     commit,
@@ -94,7 +95,7 @@ def commit_fragments(
     """
     request.check()
     fragments = request.records()
-    return _Commit(
+    return _FragmentsCommit(
         place=place,
         request=request,
         fragments=fragments,
@@ -105,7 +106,7 @@ def commit_fragments(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Commit:
+class _FragmentsCommit:
     """One call of `commit_fragments`."""
 
     place: TableTarget
@@ -217,8 +218,11 @@ class _Commit:
             lambda begin, _: self._attempt(*begin),
             self._following,
             conflict_retries=REPLACE_ATTEMPTS - 1,
-            is_retryable=lambda error: not isinstance(error, SupersededError) and (error.retryable or self._overrules),
+            is_retryable=self._is_retryable,
         )
+
+    def _is_retryable(self, error: CommitConflictError) -> bool:
+        return not isinstance(error, SupersededError) and (error.retryable or self._replaces_others)
 
     def _attempt(self, base: Manifest, attempts: set[int]) -> _Outcome:
         """Compute the change for a version, and commit it; its files are deleted if the commit does not land."""
@@ -250,10 +254,11 @@ class _Commit:
         base, attempts = begin
         latest = load_following(self.store, base)
         landed = landed_attempts(self.store, self.write, base.version, latest)
-        alone = self.write is not None and self.write.alone and latest.version > base.version + len(landed)
+        others = latest.version > base.version + len(landed)
+        excluded = others and self.write is not None and self.write.conflict_policy == "exclusive"
         replaces = self.mode == "replace" or (self.mode == "append" and bool(attempts))
         depends = replaces or self._grows(base) or isinstance(error, EarlierAttemptLandedError)
-        if alone or not (depends or self._overrules or self.request.require_empty):
+        if excluded or not (depends or self._replaces_others or self.request.require_empty):
             raise error
         if not self._may_follow(base.version, latest, attempts | landed):
             raise error
@@ -271,7 +276,7 @@ class _Commit:
         if grows:
             append = self._growing(source, files, Removal.none())
         rows: Rows = {}
-        if self.write is not None and (self.mode == "append" or self.write.whole):
+        if self.write is not None and (self.mode == "append" or self.write.outside_slices):
             rows, kept, beside = rows_of_attempts(source, self.write, attempts)
             self.beside.update(beside)
             if kept is not None:
@@ -319,8 +324,8 @@ class _Commit:
             properties[FIRST_ADDED_KEY] = str(next_fragment_id(base))
         options = self.options
         if self.write is not None:
-            alone = self.write.alone or self.mode == "create"
-            options = replace(options, write=replace(self.write, earlier=replaced, alone=alone))
+            policy: ConflictPolicy = "exclusive" if self.mode == "create" else self.write.conflict_policy
+            options = replace(options, write=replace(self.write, earlier=replaced, conflict_policy=policy))
         transaction = Transaction(read_version=base.version, operation=operation, properties=properties)
         affected = removal.affected_rows if removal is not None else None
 
@@ -357,11 +362,12 @@ class _Commit:
         check_empty(source, self.request.slices, rows)
 
     @property
-    def _overrules(self) -> bool:
+    def _replaces_others(self) -> bool:
         """Whether rows that other writes have put into the same slices meanwhile are replaced."""
         if self.request.require_empty:
             return False
-        return self.write is not None and self.write.overrules and self.mode in ("overwrite", "replace")
+        later_wins = self.write is not None and self.write.conflict_policy == "later_wins"
+        return later_wins and self.mode in ("overwrite", "replace")
 
     def _may_follow(self, since: int, latest: Manifest, attempts: set[int]) -> bool:
         """Whether no other write has filled the same slices after a version, or only ones that may be replaced.
@@ -372,11 +378,11 @@ class _Commit:
         if self.request.require_empty:
             return True  # the rows themselves are looked at
         clashes = self._clashes(since, latest, attempts)
-        if clashes and self._overrules:
+        if clashes and self._replaces_others:
             assert self.write is not None
             reject_overruled(self.write, self.uri, clashes)
             self.overruled.update(clashes)
-        return not clashes or self._overrules
+        return not clashes or self._replaces_others
 
     def _clashes(self, since: int, latest: Manifest, attempts: set[int]) -> dict[int, Transaction]:
         """The commits after a version, other than those of earlier attempts, that filled the same rows.
@@ -386,7 +392,7 @@ class _Commit:
         """
         own = set(json.loads(self.properties.get(SLICES_KEY, "[]")))
         found = {}
-        for version in range(since + 1, latest.version + 1) if own or self._overrules else ():
+        for version in range(since + 1, latest.version + 1) if own or self._replaces_others else ():
             if version in attempts:
                 continue
             other = recorded(self.store, version)

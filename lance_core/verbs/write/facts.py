@@ -31,7 +31,7 @@ class CommitFacts:
         replaced_versions: Versions that earlier attempts of the same write had committed, and that this commit
             replaced.
         overruled_versions: Versions in which other writes had meanwhile filled the same rows, and that this commit
-            replaced (`WriteAttempt.overrules`).
+            replaced (`WriteAttempt.conflict_policy`).
     """
 
     operation: str

@@ -175,7 +175,7 @@ class TestTwoAtOnce:
         write(uri, rows(1, part="x"), attempt(0), slices=slices["x"], **seen)
         write(uri, rows(2, part="x"), attempt(1), slices=slices["x"], **seen)  # another attempt's rows are its own
         files = set(tmp_path.rglob("*.arrow"))
-        other = attempt(5, token=("t", "other"), overrules=True)
+        other = attempt(5, token=("t", "other"), conflict_policy="later_wins")
         with pytest.raises(DatasetExistsError, match=r"rows in 'x' \(1 in all\)"):
             write(uri, rows(3, part="x"), other, slices=slices["x"], **seen)
         assert set(tmp_path.rglob("*.arrow")) == files
@@ -288,8 +288,15 @@ class TestBetween:
     def test_rows_outside_of_the_slices_go_too(self, table):
         slices = Slices([Slice(name="b", conditions={"p": Equals("b")})])
         data = pa.concat_tables([rows(1, part="b"), rows(2, part="c")])
-        first = write(table.uri, data, attempt(0, whole=True), base=table, mode="replace", slices=slices)
-        write(table.uri, data, attempt(1, first.version, whole=True), base=latest(table), mode="replace", slices=slices)
+        first = write(table.uri, data, attempt(0, outside_slices=True), base=table, mode="replace", slices=slices)
+        write(
+            table.uri,
+            data,
+            attempt(1, first.version, outside_slices=True),
+            base=latest(table),
+            mode="replace",
+            slices=slices,
+        )
         assert values(table.uri) == [1, 2, 100, 101]
 
 
@@ -381,7 +388,10 @@ def test_transactions_are_found_by_a_property(table):
     assert latest(table).find_transactions(*TOKEN)[1] == [3, 2, 1]
 
 
-@pytest.mark.parametrize("wrong", [{"on_earlier_attempt": "x"}, {"number": ()}, {"number": (-1,)}, {"number": ("1",)}])
+@pytest.mark.parametrize(
+    "wrong",
+    [{"on_earlier_attempt": "x"}, {"conflict_policy": "x"}, {"number": ()}, {"number": (-1,)}, {"number": ("1",)}],
+)
 def test_a_try_says_what_can_be_used(wrong):
     with pytest.raises(InvalidInputError):
         WriteAttempt(token=TOKEN, **wrong)
@@ -397,7 +407,7 @@ class TestOverruling:
 
     def replace(self, table, number, part="a", **options):
         slices = Slices([Slice(name=part, conditions={"p": Equals(part)})])
-        own = attempt(number, token=("t", str(number)), overrules=True)
+        own = attempt(number, token=("t", str(number)), conflict_policy="later_wins")
         return write(table.uri, rows(number, part=part), own, base=table, mode="replace", slices=slices, **options)
 
     @pytest.mark.parametrize("part", ["a", "new"])
@@ -417,10 +427,10 @@ class TestOverruling:
     @pytest.mark.parametrize("config", [None, {"a": "b"}])
     def test_overwrites(self, table, config):
         for number, overruled in ((1, ()), (2, (2,))):
-            own = attempt(number, token=("t", str(number)), overrules=True)
+            own = attempt(number, token=("t", str(number)), conflict_policy="later_wins")
             done = write(table.uri, rows(number), own, base=table, mode="overwrite", table_config=config)
             assert done.overruled_versions == overruled
-        own = attempt(1, token=("t", "0"), overrules=True)
+        own = attempt(1, token=("t", "0"), conflict_policy="later_wins")
         with pytest.raises(SupersededError):
             write(table.uri, rows(0), own, base=table, mode="overwrite", table_config=config)
         assert values(table.uri) == [2]
@@ -429,7 +439,7 @@ class TestOverruling:
         uri = str(tmp_path / "t")
         slices = Slices([Slice(name="a", conditions={"p": Equals("a")})])
         for number in (1, 2):
-            own = attempt(number, token=("t", str(number)), overrules=True)
+            own = attempt(number, token=("t", str(number)), conflict_policy="later_wins")
             write(uri, rows(number), own, mode="replace", slices=slices)
         assert values(uri) == [2]
 
