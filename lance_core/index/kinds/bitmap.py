@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap
 
-from lance_core.index.kinds.addresses import RowSet, decode, encode, located, row_set, union
+from lance_core.index.kinds.row_sets import RowSet, decode, encode, located, row_set, union
 from lance_core.index.query.conditions import Contains, IsIn, Test
 from lance_core.index.query.evaluate import codes_of, holds
 from lance_core.index.query.rows import ALL, NONE, SOME, Bools, Candidates, Ints, Rows, U64s, View

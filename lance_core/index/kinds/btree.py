@@ -21,12 +21,13 @@ import pyarrow.compute as pc
 from pyroaring import BitMap
 
 from lance_core.errors import CorruptFileError
-from lance_core.index.kinds.addresses import RowSet, located, row_set
 from lance_core.index.kinds.order import check_bounds, check_page_rows
+from lance_core.index.kinds.row_sets import RowSet, located, row_set
 from lance_core.index.kinds.zonemap import ZoneMap
 from lance_core.index.query.conditions import Compare, IsIn, IsNan, IsNull, StartsWith, Test
 from lance_core.index.query.evaluate import holds
 from lance_core.index.query.rows import Bools, Candidates, Ints, Rows, U64s, View
+from lance_core.table.row_addresses import fragment_ids
 
 __all__ = ["DATA_FILE", "DEFAULT_PAGE_ROWS", "IDS", "LOOKUP_FILE", "OLD_IDS", "BTree", "BTreeBuilder"]
 
@@ -40,7 +41,6 @@ PAGE_ROWS_KEY: Final = "batch_size"
 _FEW_PAGES: Final = 64
 _CHECKED_ROWS: Final = 65_536
 _SHARE: Final = 1 / 8
-_HALF: Final = np.uint64(32)
 
 
 @dataclass(kw_only=True)
@@ -87,7 +87,7 @@ class BTree:
         if self.by_id:
             return None
         _, ids = self.everything()
-        return BitMap(np.unique(ids >> _HALF).tolist())
+        return BitMap(np.unique(fragment_ids(ids)).tolist())
 
     def everything(self) -> tuple[pa.Array, U64s]:
         """All values and ids, in order."""
@@ -145,7 +145,7 @@ class BTree:
             own = [view.ids_of(place) for place in np.flatnonzero(chosen).tolist()]
             kept = np.isin(ids, np.concatenate(own)) if own else np.zeros(len(ids), np.bool_)
         else:
-            places = view.places((ids >> _HALF).astype(np.int64))
+            places = view.places(fragment_ids(ids))
             kept = (places >= 0) & chosen[places]
         return BTree.of(values.filter(pa.array(kept)), ids[kept], self.page_rows, by_id=self.by_id)
 

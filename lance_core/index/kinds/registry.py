@@ -13,7 +13,7 @@ from pyroaring import BitMap
 from lance_core._proto.table_pb2 import ZoneMapIndexDetails
 from lance_core.errors import CorruptFileError
 from lance_core.file import DataFileReader
-from lance_core.index.kinds import addresses, bitmap, bloom, btree, zonemap
+from lance_core.index.kinds import bitmap, bloom, btree, row_sets, zonemap
 from lance_core.index.kinds.files import metadata_of, open_file, read_columns, read_table, write_table
 from lance_core.index.query.conditions import Test
 from lance_core.index.query.rows import Bools, Candidates, Ints, Rows, U64s, View
@@ -165,7 +165,7 @@ def _read_bitmap(
 
     def load(numbers: Ints) -> list[bytes]:
         found = read_columns(reader, ["bitmaps"], numbers).column("bitmaps").to_pylist()
-        return [data if data is not None else addresses.encode({}) for data in found]
+        return [data if data is not None else row_sets.encode({}) for data in found]
 
     size = reader.metadata.size_bytes
     column = keys.column("keys")
@@ -174,12 +174,12 @@ def _read_bitmap(
     return replace(found, null_lists=_null_lists(reader)) if of_lists else found
 
 
-def _null_lists(reader: DataFileReader) -> addresses.RowSet:
+def _null_lists(reader: DataFileReader) -> row_sets.RowSet:
     """The rows whose list is null, out of the buffer that the metadata names."""
     text = metadata_of(reader).get(bitmap.NULL_LISTS_KEY, "")
     if not text.isdecimal() or not 0 < int(text) < len(reader.metadata.global_buffers):
         raise CorruptFileError("a LABEL_LIST that does not tell which lists are null")
-    return addresses.decode(bytes(reader.read_global_buffer(int(text))))
+    return row_sets.decode(bytes(reader.read_global_buffer(int(text))))
 
 
 def _write_bitmap(content: bitmap.BitmapIndex, target: Target) -> Written:
@@ -187,7 +187,7 @@ def _write_bitmap(content: bitmap.BitmapIndex, target: Target) -> Written:
 
 
 def _write_label_list(content: bitmap.BitmapIndex, target: Target) -> Written:
-    buffers = {bitmap.NULL_LISTS_KEY: addresses.encode(content.null_lists or {})}
+    buffers = {bitmap.NULL_LISTS_KEY: row_sets.encode(content.null_lists or {})}
     return Written(files=(target.put(bitmap.FILE, content.to_table(), buffers),), index_version=1)
 
 

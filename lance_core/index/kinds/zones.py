@@ -17,13 +17,12 @@ from pyroaring import BitMap
 
 from lance_core.errors import CorruptFileError
 from lance_core.index.query.rows import ALL, NONE, SOME, Bools, Candidates, Ints, Rows, View
+from lance_core.table.row_addresses import row_offsets
 
 __all__ = ["ZONE_COLUMNS", "Zones", "cut"]
 
 ZONE_COLUMNS: Final = ("fragment_id", "zone_start", "zone_length")
 """Columns of a file, each uint64."""
-
-_OFFSET: Final = np.uint64(0xFFFF_FFFF)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +126,7 @@ def cut(parts: Iterable[Rows], num_rows: int, size: int) -> Iterator[tuple[int, 
     zone, collected = 0, list[pa.Array]()
     begin = 0  # of the zone that is collected; that of the first is where the fragment begins
     for part in parts:
-        values, offsets, position = part.values, (part.addresses & _OFFSET).astype(np.int64), 0
+        values, offsets, position = part.values, row_offsets(part.addresses), 0
         while position < len(values):
             own = int(offsets[position]) // size
             if own > zone and collected:

@@ -17,7 +17,8 @@ import numpy as np
 from pyroaring import BitMap
 
 from lance_core.errors import CorruptFileError
-from lance_core.index.query.rows import ALL, NONE, SOME, Bools, Candidates, U64s, View
+from lance_core.index.query.rows import ALL, NONE, SOME, Bools, Candidates, Ints, U64s, View
+from lance_core.table.row_addresses import by_fragment, row_addresses
 
 __all__ = ["RowSet", "decode", "encode", "located", "numbers_of", "row_set", "union"]
 
@@ -26,8 +27,6 @@ RowSet: TypeAlias = Mapping[int, BitMap]
 
 _COUNT: Final = struct.Struct("<I")
 _ENTRY: Final = struct.Struct("<II")
-_LOW: Final = np.uint64(0xFFFF_FFFF)
-_HALF: Final = np.uint64(32)
 
 
 def decode(data: bytes) -> dict[int, BitMap]:
@@ -67,23 +66,13 @@ def encode(rows: RowSet) -> bytes:
 
 def row_set(numbers: U64s) -> dict[int, BitMap]:
     """The set of some addresses or row ids."""
-    uppers = (numbers >> _HALF).astype(np.int64)
-    if len(uppers) and (uppers[1:] < uppers[:-1]).any():
-        order = np.argsort(uppers, kind="stable")
-        uppers, numbers = uppers[order], numbers[order]
-    lowers = (numbers & _LOW).astype(np.uint32)
-    starts = np.flatnonzero(np.diff(uppers, prepend=-1)) if len(uppers) else np.zeros(0, np.int64)
-    stops = [*starts[1:].tolist(), len(uppers)]
-    return {
-        int(uppers[start]): BitMap(array("I", lowers[start:stop].tobytes()))
-        for start, stop in zip(starts.tolist(), stops, strict=bool(len(starts)))
-    }
+    return {upper: _bitmap(lowers) for upper, lowers in by_fragment(numbers)}
 
 
 def numbers_of(rows: RowSet) -> U64s:
     """The addresses or row ids in a set, ascending."""
     parts = [
-        (np.uint64(upper) << _HALF) | np.frombuffer(lower.to_array(), np.uint32).astype(np.uint64)
+        row_addresses(upper, np.frombuffer(lower.to_array(), np.uint32))
         for upper, lower in sorted(rows.items())
         if lower
     ]
@@ -150,6 +139,9 @@ def _by_id(rows: RowSet, view: View, covered: Bools) -> dict[int, BitMap]:
             continue
         there = wanted[first:last]
         at = np.minimum(np.searchsorted(there, ids), len(there) - 1)
-        offsets = np.flatnonzero(there[at] == ids).astype(np.uint32)
-        found[place] = BitMap(array("I", offsets.tobytes()))
+        found[place] = _bitmap(np.flatnonzero(there[at] == ids))
     return found
+
+
+def _bitmap(offsets: Ints) -> BitMap:
+    return BitMap(array("I", offsets.astype(np.uint32).tobytes()))

@@ -1,0 +1,60 @@
+"""Row addresses: where a row is stored, in one number of 64 bits.
+
+    | fragment id, 32 bits | row offset, 32 bits |
+
+Stable row ids have no such halves, yet sets of them are stored by the same two halves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["by_fragment", "fragment_ids", "row_address", "row_addresses", "row_offsets"]
+
+U64s: TypeAlias = npt.NDArray[np.uint64]
+
+_OFFSET_BITS: Final = np.uint64(32)
+_OFFSET_MASK: Final = np.uint64(0xFFFF_FFFF)
+
+
+def row_address(fragment_id: int, offset: int) -> int:
+    """The address of one row."""
+    return (fragment_id << 32) | offset
+
+
+def row_addresses(fragment_id: int, offsets: npt.NDArray[Any]) -> U64s:
+    """The addresses of rows of one fragment."""
+    return (np.uint64(fragment_id) << _OFFSET_BITS) | offsets.astype(np.uint64)
+
+
+def fragment_ids(addresses: U64s) -> npt.NDArray[np.int64]:
+    """The fragment of each address."""
+    return (addresses >> _OFFSET_BITS).astype(np.int64)
+
+
+def row_offsets(addresses: U64s) -> npt.NDArray[np.int64]:
+    """The row offset of each address in its fragment."""
+    return (addresses & _OFFSET_MASK).astype(np.int64)
+
+
+def by_fragment(addresses: U64s) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
+    """The row offsets of addresses by their fragments.
+
+    Args:
+        addresses: Row addresses in any order.
+
+    Yields:
+        A fragment id and the offsets of its rows, in the order of the addresses; fragments ascend.
+    """
+    owners = fragment_ids(addresses)
+    if len(owners) and bool((owners[1:] < owners[:-1]).any()):
+        order = np.argsort(owners, kind="stable")
+        owners, addresses = owners[order], addresses[order]
+    offsets = row_offsets(addresses)
+    starts = np.flatnonzero(np.diff(owners, prepend=-1)).tolist()
+    for start, stop in zip(starts, [*starts[1:], len(owners)], strict=False):
+        yield int(owners[start]), offsets[start:stop]
