@@ -12,11 +12,11 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import DecodeError
 
 from lance_core._proto import table_pb2
 from lance_core.errors import CorruptFileError
+from lance_core.table.partial_message import partial_message
 
 __all__ = ["fragment_sizes"]
 
@@ -36,6 +36,11 @@ _HAS_BYTES[[number << 3 | 2 for number in (2, 3, 5, 6, 7, 8, 9, 10)]] = True  # 
 _IS_KNOWN[:] = _HAS_BYTES
 _IS_KNOWN[[_ID, _ROWS]] = True
 
+_SerializedFragments: Final = partial_message(table_pb2.Manifest.DESCRIPTOR, {"fragments": None})
+_FragmentSizes: Final = partial_message(
+    table_pb2.Manifest.DESCRIPTOR, {"fragments": {"id": None, "physical_rows": None}}
+)
+
 
 def fragment_sizes(raw: Sequence[bytes]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """The id and the physical rows of each fragment.
@@ -52,10 +57,9 @@ def fragment_sizes(raw: Sequence[bytes]) -> tuple[npt.NDArray[np.int64], npt.NDA
     """
     numbers = _varints(raw) if len(raw) >= _MANY else None
     if numbers is None:
-        together = _Whole()
-        together.fragments.extend(raw)  # type: ignore[attr-defined]  # the classes are made below
+        serialized = _SerializedFragments(fragments=raw).SerializeToString()
         try:
-            found = _Sizes.FromString(together.SerializeToString()).fragments  # type: ignore[attr-defined]  # the same
+            found = _FragmentSizes.FromString(serialized).fragments
         except DecodeError as error:
             raise CorruptFileError("a fragment of the manifest is no DataFragment") from error
         ids = np.fromiter(map(attrgetter("id"), found), np.uint64, len(found))
@@ -108,31 +112,3 @@ def _varint(data: npt.NDArray[np.uint8], at: npt.NDArray[np.int64]) -> tuple[U64
         if not len(going):
             break
     return value, end
-
-
-def _message_classes() -> tuple[type[Message], type[Message]]:
-    """Messages with a list of fragments: as bytes, and as the two fields."""
-    kinds = descriptor_pb2.FieldDescriptorProto
-    file = descriptor_pb2.FileDescriptorProto(name="lance_core/fragment_sizes.proto", package="lance_core")
-    one = file.message_type.add(name="FragmentSize")
-    for name in ("id", "physical_rows"):
-        number = table_pb2.DataFragment.DESCRIPTOR.fields_by_name[name].number
-        one.field.add(name=name, number=number, type=kinds.TYPE_UINT64, label=kinds.LABEL_OPTIONAL)
-    whole = file.message_type.add(name="WholeFragments")
-    whole.field.add(name="fragments", number=1, type=kinds.TYPE_BYTES, label=kinds.LABEL_REPEATED)
-    sizes = file.message_type.add(name="FragmentSizes")
-    sizes.field.add(
-        name="fragments",
-        number=1,
-        type=kinds.TYPE_MESSAGE,
-        type_name=".lance_core.FragmentSize",
-        label=kinds.LABEL_REPEATED,
-    )
-    pool = descriptor_pool.DescriptorPool()
-    pool.AddSerializedFile(file.SerializeToString())
-    names = ("lance_core.WholeFragments", "lance_core.FragmentSizes")
-    first, second = (message_factory.GetMessageClass(pool.FindMessageTypeByName(name)) for name in names)
-    return first, second
-
-
-_Whole, _Sizes = _message_classes()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, Self
 
 import pyarrow as pa
 from pyroaring import BitMap
@@ -48,6 +48,10 @@ class Content(Protocol):
         Raises:
             CorruptFileError: The content contradicts the fragments.
         """
+        ...
+
+    def of_fragments(self, view: View, chosen: Bools) -> Self:
+        """The part of the content that is about some fragments."""
         ...
 
     def statistics(self) -> dict[str, object]:
@@ -125,7 +129,6 @@ class Kind:
         accepts: Whether it can be over values of a type.
         read: Reads a segment: its store, the beginning of its keys, its record, type of the values.
         build: Begins one: type of the values, parameters, whether rows have stable ids.
-        only: The part of a content that is about some fragments.
         merge: Puts contents together, at least one, with parameters.
         write: Writes a content.
     """
@@ -136,7 +139,6 @@ class Kind:
     accepts: Callable[[pa.DataType], bool]
     read: Callable[[ObjectStore, str, IndexMetadata, pa.DataType], Content]
     build: Callable[[pa.DataType, Mapping[str, Any], bool], Builder]
-    only: Callable[[Any, View, Bools], Any]
     merge: Callable[[Sequence[Any], Mapping[str, Any]], Any]
     write: Callable[[Any, Target], Written]
     parameters: Mapping[str, int | float] = field(default_factory=dict)
@@ -233,7 +235,6 @@ KINDS: Final[Mapping[str, Kind]] = {
         accepts=is_ordered,
         read=_read_zone_map,
         build=lambda kind, parameters, _: zonemap.ZoneBuilder(kind, parameters["rows_per_zone"]),
-        only=lambda zones, view, covered: zones.of_fragments(view, covered),
         merge=lambda maps, parameters: zonemap.ZoneMap.concat(maps, parameters["rows_per_zone"]),
         write=_write_zone_map,
     ),
@@ -244,7 +245,6 @@ KINDS: Final[Mapping[str, Kind]] = {
         accepts=is_ordered,
         read=_read_bitmap,
         build=lambda kind, _, stable: bitmap.BitmapBuilder(kind, by_id=stable),
-        only=lambda content, view, chosen: content.of_fragments(view, chosen),
         merge=lambda contents, _: bitmap.BitmapIndex.concat(contents),
         write=_write_bitmap,
     ),
@@ -256,7 +256,6 @@ KINDS: Final[Mapping[str, Kind]] = {
         accepts=is_ordered,
         read=_read_btree,
         build=lambda kind, parameters, _: btree.BTreeBuilder(kind, parameters["zone_size"]),
-        only=lambda content, view, chosen: content.of_fragments(view, chosen),
         merge=lambda contents, parameters: btree.BTree.concat(contents, parameters["zone_size"]),
         write=_write_btree,
     ),
@@ -268,7 +267,6 @@ KINDS: Final[Mapping[str, Kind]] = {
         accepts=_is_list_of_ordered,
         read=partial(_read_bitmap, of_lists=True),
         build=lambda kind, _, stable: bitmap.LabelBuilder(kind, by_id=stable),
-        only=lambda content, view, chosen: content.of_fragments(view, chosen),
         merge=lambda contents, _: bitmap.BitmapIndex.concat(contents),
         write=_write_label_list,
     ),
@@ -280,7 +278,6 @@ KINDS: Final[Mapping[str, Kind]] = {
         accepts=bloom.accepts,
         read=_read_bloom,
         build=lambda kind, own, _: bloom.BloomBuilder(kind, own["number_of_items"], own["probability"]),
-        only=lambda content, view, chosen: content.of_fragments(view, chosen),
         merge=lambda contents, own: bloom.BloomFilter.concat(contents, own["number_of_items"], own["probability"]),
         write=_write_bloom,
     ),

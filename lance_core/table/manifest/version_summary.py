@@ -10,13 +10,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import DecodeError
 
 from lance_core._proto import table_pb2
 from lance_core.errors import CorruptFileError
 from lance_core.table import flags
 from lance_core.table.manifest.manifest import message_range, timestamp_ns_of
+from lance_core.table.partial_message import partial_message
 
 __all__ = ["FragmentCounter", "VersionSummary"]
 
@@ -26,6 +26,17 @@ _COUNTERS: Final = (
     "total_deletion_file_rows",
     "total_deletion_files",
     "total_files_size",
+)
+_PartialManifest: Final = partial_message(
+    table_pb2.Manifest.DESCRIPTOR,
+    {
+        "version": None,
+        "reader_feature_flags": None,
+        "writer_version": None,
+        "fragment_tree": None,
+        "fragments": None,
+        "timestamp": {"seconds": None, "nanos": None},
+    },
 )
 
 
@@ -60,7 +71,7 @@ class VersionSummary:
         view = memoryview(data)
         start, end = message_range(view)
         try:
-            message: Any = _Summary.FromString(bytes(view[start:end]))
+            message: Any = _PartialManifest.FromString(bytes(view[start:end]))
         except DecodeError as error:
             raise CorruptFileError(str(error)) from error
         # Writers that do not tell their version recorded wrong numbers of rows.
@@ -97,34 +108,3 @@ class FragmentCounter(dict[bytes, tuple[int, int, int, int, int]]):
         totals["total_fragments"] = len(columns[0])
         totals["total_rows"] = totals["total_data_file_rows"] - totals["total_deletion_file_rows"]
         return totals
-
-
-def _summary_message_class() -> type[Message]:
-    """A Manifest message with few of its fields; fragments and the writer's version stay bytes."""
-    kinds = descriptor_pb2.FieldDescriptorProto
-    file = descriptor_pb2.FileDescriptorProto(name="lance_core/version_summary.proto", package="lance_core")
-    time = file.message_type.add(name="SummaryTime")
-    time.field.add(name="seconds", number=1, type=kinds.TYPE_INT64, label=kinds.LABEL_OPTIONAL)
-    time.field.add(name="nanos", number=2, type=kinds.TYPE_INT32, label=kinds.LABEL_OPTIONAL)
-    summary = file.message_type.add(name="VersionSummary")
-    numbers = table_pb2.Manifest.DESCRIPTOR.fields_by_name
-    for name in ("version", "reader_feature_flags"):
-        summary.field.add(name=name, number=numbers[name].number, type=kinds.TYPE_UINT64, label=kinds.LABEL_OPTIONAL)
-    for name in ("writer_version", "fragment_tree"):
-        summary.field.add(name=name, number=numbers[name].number, type=kinds.TYPE_BYTES, label=kinds.LABEL_OPTIONAL)
-    summary.field.add(
-        name="fragments", number=numbers["fragments"].number, type=kinds.TYPE_BYTES, label=kinds.LABEL_REPEATED
-    )
-    summary.field.add(
-        name="timestamp",
-        number=numbers["timestamp"].number,
-        type=kinds.TYPE_MESSAGE,
-        type_name=".lance_core.SummaryTime",
-        label=kinds.LABEL_OPTIONAL,
-    )
-    pool = descriptor_pool.DescriptorPool()
-    pool.AddSerializedFile(file.SerializeToString())
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("lance_core.VersionSummary"))
-
-
-_Summary = _summary_message_class()

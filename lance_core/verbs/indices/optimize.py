@@ -211,7 +211,7 @@ class _Optimizer:
             own, entries = without_moved(source.manifest.indices, one) - known, content.fragments()
             own = own if entries is None else own & entries
             chosen = view.covered(own)
-            contents.append(self._kind.only(content, view, chosen))
+            contents.append(content.of_fragments(view, chosen))
             known |= BitMap(view.ids[np.flatnonzero(chosen)].tolist())
         return contents, known
 

@@ -86,7 +86,7 @@ def test_what_is_cut_off_is_rejected(cut, after):
 
 
 def test_usual_fragments_are_read_without_messages(monkeypatch):
-    monkeypatch.setattr(sizes, "_Whole", None)
+    monkeypatch.setattr(sizes, "_SerializedFragments", None)
     message = table_pb2.DataFragment(id=700, files=[table_pb2.DataFile(path="x" * 300)] * 3, physical_rows=10**6)
     message.deletion_file.num_deleted_rows = 3
     message.inline_row_ids = b"abc"
