@@ -56,7 +56,7 @@ from lance_core.encoding.page import (
 )
 from lance_core.encoding.structural.chunk_layout import ChunkParts, lay_out, take_apart
 from lance_core.encoding.structural.decoded import DecodedRows, RowRuns
-from lance_core.encoding.structural.picked import can_pick, decode_picked, picked_levels
+from lance_core.encoding.structural.gathered import can_pick, decode_picked, picked_levels
 from lance_core.errors import CorruptFileError
 
 __all__ = ["Dictionary", "decode", "encode", "group_key"]

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import lance_core
-from lance_core.encoding.points import points
+from lance_core.encoding import points
 from lance_core.errors import CorruptFileError, LanceError
 from lance_core.file import column, reader
 from lance_core.file.lance_file import LanceFileReader, LanceFileWriter

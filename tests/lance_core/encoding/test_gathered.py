@@ -8,7 +8,7 @@ import lance_core
 from lance_core.encoding.compression import decode_miniblock, encode_miniblock
 from lance_core.encoding.compression.chunks import ChunkBuffers
 from lance_core.encoding.datablock import array_to_block, block_to_array
-from lance_core.encoding.structural.picked import can_pick, decode_picked
+from lance_core.encoding.structural.gathered import can_pick, decode_picked
 from lance_core.errors import CorruptFileError
 
 ROWS = 20_000

@@ -23,12 +23,12 @@ from lance_core._proto.encodings_v2_1_pb2 import ConstantLayout, FullZipLayout, 
 from lance_core.encoding.compression import ChunkBuffers, decode_block
 from lance_core.encoding.compression.chunks import Counts
 from lance_core.encoding.compression.flat import flat_bits
+from lance_core.encoding.compression.point_values import Cut, cutter
 from lance_core.encoding.datablock import FixedWidthBlock, VariableBlock
 from lance_core.encoding.levels.repdef import Layer, wire_layers
 from lance_core.encoding.page import ByteRange, BytesLike, PageInfo, Steps, as_bytes
-from lance_core.encoding.points.point_values import Cut, cutter
 from lance_core.encoding.structural.chunk_layout import take_one_apart
-from lance_core.encoding.structural.picked import picked_levels
+from lance_core.encoding.structural.gathered import picked_levels
 from lance_core.errors import CorruptFileError
 
 __all__ = ["PointPage", "point_page", "read_points", "value_bits"]

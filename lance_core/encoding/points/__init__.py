@@ -1,1 +1,0 @@
-"""Single rows of a page, without decoding the rows around them."""
