@@ -6,7 +6,7 @@
     constant      the value                                nothing
 
 What is known of a page stays with the metadata of its file. Pages that hold lists, and compressions for which
-`point_values` has no way, are read as pages of many rows are; both ways give the same values.
+there is no `chunk_gatherer`, are read as pages of many rows are; both ways give the same values.
 """
 
 from __future__ import annotations
@@ -20,15 +20,14 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lance_core._proto.encodings_v2_1_pb2 import ConstantLayout, FullZipLayout, MiniBlockLayout, PageLayout
-from lance_core.encoding.compression import ChunkBuffers, decode_block
-from lance_core.encoding.compression.chunks import Counts
+from lance_core.encoding.compression import ChunkBuffers, chunk_gatherer, decode_block
+from lance_core.encoding.compression.chunks import ChunkGatherer, Counts
 from lance_core.encoding.compression.flat import flat_bits
-from lance_core.encoding.compression.point_values import Cut, cutter
 from lance_core.encoding.datablock import FixedWidthBlock, VariableBlock
 from lance_core.encoding.levels.repdef import Layer, wire_layers
 from lance_core.encoding.page import ByteRange, BytesLike, PageInfo, Steps, as_bytes
 from lance_core.encoding.structural.chunk_layout import take_one_apart
-from lance_core.encoding.structural.gathered import picked_levels
+from lance_core.encoding.structural.gathered import decode_some_levels
 from lance_core.errors import CorruptFileError
 
 __all__ = ["PointPage", "point_page", "read_points", "value_bits"]
@@ -40,7 +39,7 @@ _MOST_KEPT: Final = 1024 * 1024
 """Bytes that describe the chunks of a page, or are its dictionary: of more, nothing is kept."""
 
 Values: TypeAlias = tuple[list[BytesLike], npt.NDArray[np.bool_] | None]
-"""Bytes of values as `Cut` gives them, and which of them are valid; None for all."""
+"""Bytes of values as `ChunkGatherer` gives them, and which of them are valid; None for all."""
 
 
 class PointPage:
@@ -130,13 +129,13 @@ _Part: TypeAlias = tuple[int, int, Sequence[int]]
 class _Chunked(PointPage):
     """A mini-block page without lists."""
 
-    __slots__ = ("_cut", "_layout", "_page", "_table", "_width")
+    __slots__ = ("_gather", "_layout", "_page", "_table", "_width")
 
-    def __init__(self, bits: int, page: PageInfo, layout: MiniBlockLayout, cut: Cut, width: int) -> None:
+    def __init__(self, bits: int, page: PageInfo, layout: MiniBlockLayout, gather: ChunkGatherer, width: int) -> None:
         super().__init__(bits)
         self._page = page
         self._layout = layout
-        self._cut = cut
+        self._gather = gather
         self._width = width
         self._table: _Table | None = None
 
@@ -232,7 +231,7 @@ class _Chunked(PointPage):
                 wide_sizes=layout.has_large_chunk,
             )
             levels += pieces[:has_nulls]
-            found += self._cut(pieces[has_nulls:], count, places)
+            found += self._gather(pieces[has_nulls:], count, places)
         valid = self._valid(levels, parts) if has_nulls else None
         return self._looked_up(found, valid), valid
 
@@ -265,7 +264,7 @@ class _Chunked(PointPage):
         buffers = ChunkBuffers(data=as_bytes(data), starts=np.cumsum(padded) - padded, sizes=sizes)
         before = (np.cumsum(counts) - counts).tolist()
         wanted = [np.asarray(places) + first for first, (_, _, places) in zip(before, parts, strict=True)]
-        block = picked_levels(self._layout.def_compression, buffers, counts, np.concatenate(wanted))
+        block = decode_some_levels(self._layout.def_compression, buffers, counts, np.concatenate(wanted))
         if not isinstance(block, FixedWidthBlock) or block.bits_per_value != 16:
             raise CorruptFileError("levels are not 16 bits wide")
         found = block.data.view("<u2")
@@ -346,13 +345,13 @@ def _chunked(page: PageInfo, layout: MiniBlockLayout, bits: int) -> PointPage | 
         return None
     has_items = layout.num_dictionary_items > 0
     sizes = [end - start for start, end in (page.buffer(i) for i in (0, 2)[: 1 + has_items])]
-    found = cutter(layout.value_compression, layout.num_buffers)
+    found = chunk_gatherer(layout.value_compression, layout.num_buffers)
     if found is None or max(sizes) > _MOST_KEPT:
         return None
-    cut, width = found
+    gather, width = found
     if has_items:
-        return _Chunked(bits, page, layout, cut, width) if width in (8, 16, 32, 64) and bits != 1 else None
-    return _Chunked(bits, page, layout, cut, width) if width == bits else None
+        return _Chunked(bits, page, layout, gather, width) if width in (8, 16, 32, 64) and bits != 1 else None
+    return _Chunked(bits, page, layout, gather, width) if width == bits else None
 
 
 def _constant(page: PageInfo, layout: ConstantLayout, bits: int) -> PointPage | None:

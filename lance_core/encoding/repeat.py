@@ -12,7 +12,6 @@ bytes are those that the encoder makes where it takes the same choice.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
@@ -22,8 +21,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lance_core._proto.encodings_v2_1_pb2 import (
-    COMPRESSION_ALGORITHM_LZ4,
-    COMPRESSION_ALGORITHM_ZSTD,
     CompressiveEncoding,
     ConstantLayout,
     FullZipLayout,
@@ -31,7 +28,11 @@ from lance_core._proto.encodings_v2_1_pb2 import (
     PageLayout,
 )
 from lance_core._proto.file2_pb2 import Encoding
-from lance_core.encoding.compression.fastlanes import BLOCK_VALUES, in_rows, pack_one
+from lance_core.encoding.compression import COMPRESSIONS
+from lance_core.encoding.compression.fastlanes import BLOCK_VALUES
+from lance_core.encoding.compression.general import Compressor, compressor
+from lance_core.encoding.compression.out_of_line_bitpacking import pack_flags
+from lance_core.encoding.compression.variable import block_of_values, chunk_of_values
 from lance_core.encoding.description import page_encoding
 from lance_core.encoding.levels.repdef import Layer, wire_layers
 from lance_core.encoding.levels.shred import null_mask
@@ -44,7 +45,6 @@ _MOST_VALUES: Final = 4096
 _MOST_BYTES: Final = 64 * 1024
 _ALIGNMENT: Final = 8
 _CHUNK_FILLS: Final = tuple(b"\xfe" * length for length in range(_ALIGNMENT))
-_TEXT_FILLS: Final = tuple(b"H" * length for length in range(_ALIGNMENT))
 _MANY_ITEMS: Final = 256
 _PACKED_LEVELS: Final = 512
 _DESCRIPTIONS: Final = 64
@@ -86,7 +86,7 @@ class Pattern:
     Attributes:
         layout: The description.
         values: How values, or indices, are written: "raw" without a chunk, or the name of a compression.
-        codec: The general compression of a chunk's values, and the bytes of the length before them.
+        compressor: The general compression of a chunk's values.
         has_nulls: Whether it has definition levels.
         has_items: Whether values are indices into a dictionary.
         described: Descriptions that were made of it, by the counts in them.
@@ -94,7 +94,7 @@ class Pattern:
 
     layout: PageLayout
     values: str
-    codec: tuple[pa.Codec, int] | None = None
+    compressor: Compressor | None = None
     has_nulls: bool = False
     has_items: bool = False
     described: dict[tuple[int, int], Encoding] = field(default_factory=dict, compare=False)
@@ -151,20 +151,18 @@ def _chunk_pattern(layout: PageLayout, chunks: MiniBlockLayout) -> Pattern | Non
     found = _values_of(chunks.value_compression)
     if found is None:
         return None
-    return Pattern(layout=layout, values=found[0], codec=found[1], has_nulls=has_nulls, has_items=has_items)
+    return Pattern(layout=layout, values=found[0], compressor=found[1], has_nulls=has_nulls, has_items=has_items)
 
 
-def _values_of(encoding: CompressiveEncoding) -> tuple[str, tuple[pa.Codec, int] | None] | None:
-    codec = None
+def _values_of(encoding: CompressiveEncoding) -> tuple[str, Compressor | None] | None:
+    compress = None
     if encoding.HasField("general"):
-        names = {COMPRESSION_ALGORITHM_LZ4: ("lz4_raw", 4), COMPRESSION_ALGORITHM_ZSTD: ("zstd", 8)}
-        general = encoding.general
-        if general.compression.scheme not in names or general.compression.HasField("level"):
+        compress = compressor(encoding)
+        if compress is None:
             return None
-        name, prefix = names[general.compression.scheme]
-        codec, encoding = (pa.Codec(name), prefix), general.values
+        encoding = encoding.general.values
     kind = encoding.WhichOneof("compression")
-    return (kind, codec) if kind in _MAKERS or kind == "variable" else None
+    return (kind, compress) if kind == "variable" or (kind and COMPRESSIONS[kind].encode_words) else None
 
 
 def repeated(leaf: Leaf, array: Any, pattern: Pattern) -> EncodedPage | None:
@@ -193,23 +191,28 @@ def repeated(leaf: Leaf, array: Any, pattern: Pattern) -> EncodedPage | None:
             return None
         indices, items, num_items = found
         buffers = [items]
-        values = _MAKERS[pattern.values](indices) if pattern.values in _MAKERS else None
+        values = _encoded(pattern, indices)
     elif leaf.is_text:
         values = _texts(array, leaf, count) if pattern.values == "variable" else None
     else:
         words = _numbers(array, leaf, count)
-        if words is None or leaf.list_size or pattern.values not in _MAKERS:
+        if words is None or leaf.list_size:
             return None
         if nulls is not None:
             words = np.where(nulls, words[int(np.argmin(nulls))], words)
-        values = _MAKERS[pattern.values](words)
-    if values is not None and pattern.codec is not None:
-        values = _squeezed(values, *pattern.codec)
+        values = _encoded(pattern, words)
+    if values is not None and pattern.compressor is not None:
+        values = pattern.compressor.shrunk(values)
     if values is None:
         return None
     chunk = _chunk(values, nulls)
     meta = ((len(chunk) // _ALIGNMENT - 1) << 4).to_bytes(4, "little")
     return _page(pattern, [meta, chunk, *buffers], count, num_items)
+
+
+def _encoded(pattern: Pattern, words: npt.NDArray[Any]) -> bytes | None:
+    encode = COMPRESSIONS[pattern.values].encode_words
+    return None if encode is None else encode(words)
 
 
 def _page(pattern: Pattern, buffers: list[bytes], count: int, num_items: int = 0) -> EncodedPage:
@@ -276,7 +279,7 @@ def _texts(array: Any, leaf: Leaf, count: int) -> bytes | None:
     if head + last - first > _MOST_BYTES - _ALIGNMENT:
         return None
     body = b"" if data is None else data.slice(first, last - first).to_pybytes()
-    return b"".join(((offsets + (head - first)).tobytes(), body, _TEXT_FILLS[(first - last) % leaf.width]))
+    return chunk_of_values(offsets, body)
 
 
 def _indices(array: Any, count: int) -> tuple[npt.NDArray[Any], bytes, int] | None:
@@ -293,35 +296,8 @@ def _indices(array: Any, count: int) -> tuple[npt.NDArray[Any], bytes, int] | No
     width = 8 if pa.types.is_large_string(items.type) or pa.types.is_large_binary(items.type) else 4
     offsets = np.frombuffer(places, f"<i{width}", len(items) + 1, items.offset * width)
     first, last = int(offsets[0]), int(offsets[-1])
-    head = struct.pack("<2I" if width == 4 else "<2Q", 8 * width, (len(items) + 3) * width)
     body = b"" if data is None else data.slice(first, last - first).to_pybytes()
-    return words, b"".join((head, (offsets - first).tobytes(), body)), len(items)
-
-
-def _packed(words: npt.NDArray[Any]) -> bytes:
-    """Bit-packed values: their width, and one block."""
-    width = int(np.maximum.reduce(words)).bit_length()
-    return width.to_bytes(words.itemsize, "little") + pack_one(words, width)
-
-
-def _planes(words: npt.NDArray[Any]) -> bytes | None:
-    """The first byte of each value, then the second of each, and so on."""
-    if words.itemsize < 4:
-        return None
-    return words.view(np.uint8).reshape(words.size, words.itemsize).T.tobytes()
-
-
-_MAKERS: Final[dict[str, Callable[[npt.NDArray[Any]], bytes | None]]] = {
-    "flat": lambda words: words.tobytes(),
-    "inline_bitpacking": _packed,
-    "byte_stream_split": _planes,
-}
-
-
-def _squeezed(values: bytes, codec: pa.Codec, prefix: int) -> bytes | None:
-    """Compressed values; None if they become no smaller."""
-    packed = codec.compress(values, asbytes=True)
-    return len(values).to_bytes(prefix, "little") + packed if len(packed) + prefix < len(values) else None
+    return words, block_of_values(offsets, body), len(items)
 
 
 def _chunk(values: bytes, nulls: npt.NDArray[np.bool_] | None) -> bytes:
@@ -338,14 +314,4 @@ def _levels(nulls: npt.NDArray[np.bool_]) -> bytes:
     """Definition levels, which are 1 for nulls: words of 16 bits, or one bit each."""
     if nulls.size < _PACKED_LEVELS:
         return nulls.astype("<u2").tobytes()
-    whole = nulls
-    if nulls.size < BLOCK_VALUES:
-        whole = np.zeros(BLOCK_VALUES, np.bool_)
-        whole[: nulls.size] = nulls
-    return np.packbits(whole.take(_single_bits()), bitorder="little").tobytes()
-
-
-@lru_cache(maxsize=1)
-def _single_bits() -> npt.NDArray[np.intp]:
-    """The order of 1024 values that are packed as one bit of words of 16 each."""
-    return in_rows(16).reshape(16, BLOCK_VALUES // 16).T.ravel()
+    return pack_flags(nulls)

@@ -25,6 +25,9 @@ import pyarrow as pa
 
 from lance_core.encoding.choosing.options import EncodingOptions
 from lance_core.encoding.compression import encode_miniblock
+from lance_core.encoding.compression.byte_stream_split import compressed_bits
+from lance_core.encoding.compression.inline_bitpacking import packed_bits
+from lance_core.encoding.compression.rle import num_runs, run_bits
 from lance_core.encoding.datablock import (
     DataBlock,
     FixedSizeListBlock,
@@ -170,19 +173,16 @@ def _choose_words(
     asked = _asked_for(values, bits, options, dictionary=dictionary)
     if asked is not None:
         return asked
-    best, best_bits = _packed(values, part, bits, plain, options)
+    best, best_bits = _packed_or_runs(values, part, bits, plain, options)
     if dictionary:
-        distinct = _runs(np.sort(part))
+        distinct = num_runs(np.sort(part))
         index_bits = max(1, int(2 * distinct).bit_length())
         if distinct <= part.size // 8 and index_bits < _WORTHWHILE * best_bits:
             best, best_bits = Choice(layout="dictionary", compression="inline_bitpacking"), index_bits
     if options.scheme is not None:
         return best if best.layout == "dictionary" else _squeezed_words(part, bits, best, options, options.scheme)
-    if bits >= 32 and options.bss != "off":
-        planes = np.ascontiguousarray(part.view(np.uint8).reshape(-1, bits // 8).T)
-        squeezed = len(pa.Codec("lz4_raw").compress(planes.tobytes(), asbytes=True)) * 8 / max(part.size, 1)
-        if squeezed < 0.7 * best_bits:
-            best = _compressed("byte_stream_split", "lz4")
+    if bits >= 32 and options.bss != "off" and compressed_bits(part) < 0.7 * best_bits:
+        best = _compressed("byte_stream_split", "lz4")
     return best
 
 
@@ -190,29 +190,22 @@ def _asked_for(values: npt.NDArray[Any], bits: int, options: EncodingOptions, *,
     """What the field asks for, whatever the statistics say."""
     if options.bss == "on" and bits >= 32:
         return _compressed("byte_stream_split", options.scheme or "lz4")
-    if options.rle_threshold is not None and _runs(values) < options.rle_threshold * values.size:
+    if options.rle_threshold is not None and num_runs(values) < options.rle_threshold * values.size:
         return _compressed("rle", options.scheme)
     return Choice(layout="dictionary") if dictionary and options.asks_for_dictionary else None
 
 
-def _packed(
+def _packed_or_runs(
     values: npt.NDArray[Any], part: npt.NDArray[Any], bits: int, plain: Choice, options: EncodingOptions
 ) -> tuple[Choice, float]:
     """Plain, bit-packed or as runs, and the bits per value that this takes."""
     best, best_bits = plain, float(bits)
-    used = int(np.bitwise_or.reduce(values)).bit_length()
-    # Packed chunks always have 1024 values, and their width before them.
-    packed_bits = -(-values.size // 1024) * (1024 * used + bits) / values.size
-    if packed_bits <= 0.95 * bits:
-        best, best_bits = Choice(layout="miniblock", compression="inline_bitpacking"), packed_bits
-    run_bits = (bits + 8) * _runs(part) / part.size
-    if options.rle_threshold is None and run_bits < _WORTHWHILE * best_bits:
-        best, best_bits = Choice(layout="miniblock", compression="rle"), run_bits
+    packed = packed_bits(values)
+    if packed <= 0.95 * bits:
+        best, best_bits = Choice(layout="miniblock", compression="inline_bitpacking"), packed
+    if options.rle_threshold is None and (as_runs := run_bits(part)) < _WORTHWHILE * best_bits:
+        best, best_bits = Choice(layout="miniblock", compression="rle"), as_runs
     return best, best_bits
-
-
-def _runs(values: npt.NDArray[Any]) -> int:
-    return 1 + int(np.count_nonzero(values[1:] != values[:-1]))
 
 
 def _compressed(name: str, scheme: str | None) -> Choice:

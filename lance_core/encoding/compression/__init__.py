@@ -18,30 +18,34 @@ from lance_core.encoding.compression import (
 from lance_core.encoding.compression.chunks import ChunkBuffers, MiniBlockPage
 from lance_core.encoding.compression.registry import (
     COMPRESSIONS,
+    chunk_gatherer,
     decode_block,
     decode_blocks,
     decode_miniblock,
     decode_per_value,
+    described,
     encode_block,
     encode_blocks,
     encode_miniblock,
     encode_per_value,
-    pick_values,
+    gather_values,
 )
 
 __all__ = [
     "COMPRESSIONS",
     "ChunkBuffers",
     "MiniBlockPage",
+    "chunk_gatherer",
     "decode_block",
     "decode_blocks",
     "decode_miniblock",
     "decode_per_value",
+    "described",
     "encode_block",
     "encode_blocks",
     "encode_miniblock",
     "encode_per_value",
-    "pick_values",
+    "gather_values",
 ]
 
 # By the name of the member in the CompressiveEncoding message.

@@ -12,8 +12,9 @@ The same record describes encoded chunks on their way to the page writer.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -24,15 +25,19 @@ from lance_core.errors import CorruptFileError, InvalidInputError
 
 __all__ = [
     "ChunkBuffers",
+    "ChunkGatherer",
     "ChunkLimits",
     "Counts",
     "MiniBlockPage",
+    "aligned_words",
     "check_chunks",
+    "check_length",
     "chunk_counts",
     "equal_steps",
     "expand_runs",
     "gather_bytes",
     "gather_ranges",
+    "is_run",
     "require_room",
     "split_evenly",
     "total_count",
@@ -40,6 +45,12 @@ __all__ = [
 
 Counts: TypeAlias = npt.NDArray[np.int64]
 
+ChunkGatherer: TypeAlias = Callable[[Sequence[bytes | memoryview], int, Sequence[int]], list[bytes | memoryview]]
+"""(value buffers of a chunk, number of its values, ascending places among them) -> the bytes of these values.
+
+Values of varying length are one piece each. Values of one width stand back to back in all pieces together, those of
+one bit as a byte each. A run of places is a `range`.
+"""
 
 _MOST_BYTES = 2**33
 
@@ -140,6 +151,28 @@ def check_chunks(buffers: ChunkBuffers, counts: Counts) -> None:
         raise CorruptFileError("chunks overlap")
     if counts.max() > 2**40 or counts.size > 2**40 // max(int(counts.max()), 1):
         raise CorruptFileError("more values than a page can hold")
+
+
+def aligned_words(buffers: ChunkBuffers, dtype: np.dtype[Any]) -> npt.NDArray[Any] | None:
+    """The memory of all chunks as words; None where a chunk begins within a word."""
+    if (buffers.starts % dtype.itemsize).any():
+        return None
+    return buffers.data[: buffers.data.size // dtype.itemsize * dtype.itemsize].view(dtype)
+
+
+def check_length(data: bytes | memoryview, needed: int) -> None:
+    """Make sure that the buffer of a chunk has the bytes that its values need.
+
+    Raises:
+        CorruptFileError: The buffer is shorter.
+    """
+    if needed > len(data):
+        raise CorruptFileError("a chunk is too short for the values it should hold")
+
+
+def is_run(places: Sequence[int]) -> bool:
+    """Whether ascending places follow each other without a gap."""
+    return isinstance(places, range) or places[-1] - places[0] + 1 == len(places)
 
 
 def equal_steps(values: Counts) -> int | None:

@@ -9,17 +9,23 @@ Mini-block, block and per-value form are the same. Reading and writing copy noth
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from lance_core._proto.encodings_v2_1_pb2 import CompressiveEncoding, Flat
 from lance_core.encoding.compression.chunks import (
     ChunkBuffers,
+    ChunkGatherer,
     ChunkLimits,
     Counts,
     MiniBlockPage,
+    aligned_words,
+    check_length,
     chunk_counts,
     gather_bytes,
+    is_run,
     split_evenly,
     total_count,
 )
@@ -30,6 +36,8 @@ from lance_core.errors import CorruptFileError, UnsupportedError
 __all__ = ["COMPRESSION", "flat_bits", "flat_encoding", "gather_flat"]
 
 _MAX_BITS = 2**31
+_MANY: Final = 8
+"""From so many values of a chunk on numpy takes less time than slices."""
 
 
 def flat_encoding(bits_per_value: int) -> CompressiveEncoding:
@@ -87,18 +95,54 @@ def _decode_miniblock(
     return _decode_blocks(encoding, buffers[0], counts)
 
 
-def _pick(
+def _gather(
     encoding: CompressiveEncoding, buffers: ChunkBuffers, chunks: Counts, places: Counts, counts: Counts
 ) -> FixedWidthBlock | None:
     bits = flat_bits(encoding)
     if bits not in (8, 16, 32, 64):
         return None
     width = bits // 8
+    words = aligned_words(buffers, np.dtype(f"<u{width}"))
+    if words is None:
+        return None
     if (counts * width > buffers.sizes).any():
         raise CorruptFileError("a chunk is too short for the values it should hold")
-    words = buffers.data[: buffers.data.size // width * width].view(f"<u{width}")
     found = words[buffers.starts[chunks] // width + places]
     return FixedWidthBlock(data=found.view(np.uint8), bits_per_value=bits, num_values=int(places.size))
+
+
+def _chunk_gatherer(encoding: CompressiveEncoding, num_buffers: int) -> tuple[ChunkGatherer, int] | None:
+    bits = flat_bits(encoding)
+    if num_buffers != 1:
+        return None
+    return (_gather_bits if bits == 1 else _gatherer_of_bytes(bits // 8)), bits
+
+
+def _gatherer_of_bytes(width: int) -> ChunkGatherer:
+    def gather(buffers: Sequence[bytes | memoryview], count: int, places: Sequence[int]) -> list[bytes | memoryview]:
+        data = buffers[0]
+        check_length(data, count * width)
+        if is_run(places):
+            return [data[places[0] * width : (places[-1] + 1) * width]]
+        if len(places) < _MANY:
+            return [data[place * width : (place + 1) * width] for place in places]
+        return [np.frombuffer(data, np.uint8, count * width).reshape(count, width)[places].tobytes()]
+
+    return gather
+
+
+def _gather_bits(buffers: Sequence[bytes | memoryview], count: int, places: Sequence[int]) -> list[bytes | memoryview]:
+    data = buffers[0]
+    check_length(data, (count + 7) // 8)
+    if isinstance(places, range):
+        first = places.start // 8
+        bits = np.unpackbits(np.frombuffer(data[first : (places.stop + 7) // 8], np.uint8), bitorder="little")
+        return [bits[places.start - first * 8 : places.stop - first * 8].tobytes()]
+    return [bytes([data[place >> 3] >> (place & 7) & 1 for place in places])]
+
+
+def _encode_words(words: npt.NDArray[Any]) -> bytes:
+    return words.tobytes()
 
 
 def _decode_per_value(encoding: CompressiveEncoding, block: FixedWidthBlock | VariableBlock) -> FixedWidthBlock:
@@ -139,8 +183,11 @@ COMPRESSION = Compression(
     decode_miniblock=_decode_miniblock,
     decode_blocks=_decode_blocks,
     decode_per_value=_decode_per_value,
-    pick=_pick,
+    gather=_gather,
+    chunk_gatherer=_chunk_gatherer,
+    gives_plain_values=True,
     encode_miniblock=_encode_miniblock,
     encode_blocks=_encode_blocks,
     encode_per_value=_encode_per_value,
+    encode_words=_encode_words,
 )

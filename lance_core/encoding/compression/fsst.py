@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -28,9 +29,9 @@ import pyarrow.compute as pc
 
 from lance_core._proto.encodings_v2_1_pb2 import CompressiveEncoding, Fsst
 from lance_core.encoding.compression import registry
-from lance_core.encoding.compression.chunks import ChunkBuffers, ChunkLimits, Counts, MiniBlockPage
+from lance_core.encoding.compression.chunks import ChunkBuffers, ChunkGatherer, ChunkLimits, Counts, MiniBlockPage
 from lance_core.encoding.compression.fsst_symbols import LONGEST, Symbols, compress, find_symbols
-from lance_core.encoding.datablock import Bytes, DataBlock, FixedWidthBlock, Offsets, VariableBlock
+from lance_core.encoding.datablock import Bytes, DataBlock, FixedWidthBlock, Offsets, VariableBlock, offsets_of
 from lance_core.errors import CorruptFileError, InvalidInputError
 
 __all__ = ["COMPRESSION", "compressed"]
@@ -214,6 +215,31 @@ def _decode_per_value(encoding: CompressiveEncoding, block: FixedWidthBlock | Va
     return _expand(encoding.fsst.symbol_table, registry.decode_per_value(encoding.fsst.values, block))
 
 
+def _gather(
+    encoding: CompressiveEncoding, buffers: ChunkBuffers, chunks: Counts, places: Counts, counts: Counts
+) -> DataBlock | None:
+    inner = encoding.fsst.values
+    gather = registry.described(inner).gather
+    codes = None if gather is None else gather(inner, buffers, chunks, places, counts)
+    return _decode_per_value(encoding, codes) if isinstance(codes, VariableBlock) else None
+
+
+def _chunk_gatherer(encoding: CompressiveEncoding, num_buffers: int) -> tuple[ChunkGatherer, int] | None:
+    inner = registry.chunk_gatherer(encoding.fsst.values, num_buffers)
+    if inner is None or inner[1]:
+        return None
+
+    def gather(buffers: Sequence[bytes | memoryview], count: int, places: Sequence[int]) -> list[bytes | memoryview]:
+        codes = inner[0](buffers, count, places)
+        offsets = offsets_of(np.fromiter(map(len, codes), np.int64, len(codes)))
+        data = np.frombuffer(b"".join(codes), np.uint8)
+        block = _expand(encoding.fsst.symbol_table, VariableBlock(offsets=offsets, data=data, num_values=len(codes)))
+        whole = block.data.tobytes()
+        return [whole[start:end] for start, end in pairwise(block.offsets.tolist())]
+
+    return gather, 0
+
+
 def compressed(block: DataBlock) -> tuple[bytes, VariableBlock] | None:
     """Find symbols for values and replace their bytes by codes.
 
@@ -269,6 +295,9 @@ COMPRESSION = registry.Compression(
     decode_miniblock=_decode_miniblock,
     decode_block=_decode_block,
     decode_per_value=_decode_per_value,
+    gather=_gather,
+    chunk_gatherer=_chunk_gatherer,
+    gives_plain_values=True,
     encode_miniblock=_encode_miniblock,
     encode_per_value=_encode_per_value,
 )

@@ -29,11 +29,11 @@ from lance_core._proto.encodings_v2_1_pb2 import (
     General,
 )
 from lance_core.encoding.compression import registry
-from lance_core.encoding.compression.chunks import ChunkBuffers, ChunkLimits, Counts, MiniBlockPage
+from lance_core.encoding.compression.chunks import ChunkBuffers, ChunkGatherer, ChunkLimits, Counts, MiniBlockPage
 from lance_core.encoding.datablock import Bytes, DataBlock, FixedWidthBlock, Offsets, VariableBlock, offsets_of
 from lance_core.errors import CorruptFileError, InvalidInputError, UnsupportedError
 
-__all__ = ["COMPRESSION", "Decompressor", "compressed_bytes", "decompressed_bytes", "decompressor"]
+__all__ = ["COMPRESSION", "Compressor", "Decompressor", "compressed_bytes", "compressor", "decompressed_bytes"]
 
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _LARGEST = 2**31
@@ -70,7 +70,15 @@ _SCHEMES = (
 
 
 class Decompressor:
-    """Decompresses the pieces of one page and watches how large they become together."""
+    """Decompresses the pieces of one page and watches how large they become together.
+
+    Args:
+        compression: The description of the scheme.
+        compressed_bytes: Bytes of all pieces.
+
+    Raises:
+        UnsupportedError: The scheme is not known.
+    """
 
     def __init__(self, compression: BufferCompression, compressed_bytes: int) -> None:
         found = [scheme for scheme in _SCHEMES if scheme.number == compression.scheme]
@@ -158,8 +166,13 @@ def _is_bare_frame(data: Bytes) -> bool:
     return data.size < 8 or (data[:4].tobytes() == _ZSTD_MAGIC and not data[4] & 0x10)
 
 
-class _Compressor:
-    """Compresses pieces and puts their size before them."""
+class Compressor:
+    """Compresses pieces and puts their size before each.
+
+    Args:
+        scheme: The algorithm.
+        level: Its level; None for the codec's default.
+    """
 
     def __init__(self, scheme: _Scheme, level: int | None) -> None:
         self._prefix = scheme.prefix
@@ -171,22 +184,21 @@ class _Compressor:
         )
 
     def __call__(self, data: Bytes) -> bytes:
+        """The size and the compressed bytes of a piece."""
         packed: bytes = self._codec.compress(np.ascontiguousarray(data), asbytes=True)
         return data.size.to_bytes(self._prefix, "little") + packed
 
+    def shrunk(self, data: bytes) -> bytes | None:
+        """Compressed bytes after their size; None unless they are fewer."""
+        packed: bytes = self._codec.compress(data, asbytes=True)
+        return len(data).to_bytes(self._prefix, "little") + packed if len(packed) + self._prefix < len(data) else None
 
-def decompressor(encoding: CompressiveEncoding, compressed_bytes: int) -> Decompressor:
-    """What decompresses the pieces of one page one by one.
 
-    Args:
-        encoding: The description of the page's values, which names the scheme.
-        compressed_bytes: Bytes of all pieces; limits how large they may become together.
-
-    Raises:
-        UnsupportedError: The scheme is not known.
-        CorruptFileError: Later, by a piece: its bytes do not follow the scheme, or state a size that cannot be.
-    """
-    return Decompressor(encoding.general.compression, compressed_bytes)
+def compressor(encoding: CompressiveEncoding) -> Compressor | None:
+    """What compresses pieces as a description says; None for a level or a scheme that is not known here."""
+    compression = encoding.general.compression
+    found = [scheme for scheme in _SCHEMES if scheme.number == compression.scheme]
+    return Compressor(found[0], None) if found and not compression.HasField("level") else None
 
 
 def _decode_miniblock(encoding: CompressiveEncoding, buffers: Sequence[ChunkBuffers], counts: Counts) -> DataBlock:
@@ -197,7 +209,7 @@ def _decode_miniblock(encoding: CompressiveEncoding, buffers: Sequence[ChunkBuff
 
 
 def _opened(encoding: CompressiveEncoding, buffers: ChunkBuffers) -> ChunkBuffers:
-    decompress = decompressor(encoding, int(buffers.sizes.sum()))
+    decompress = Decompressor(encoding.general.compression, int(buffers.sizes.sum()))
     return _joined([decompress(buffers.piece(i)) for i in range(buffers.starts.size)])
 
 
@@ -230,6 +242,41 @@ def _decode_per_value(encoding: CompressiveEncoding, block: FixedWidthBlock | Va
     return registry.decode_per_value(encoding.general.values, values)
 
 
+def _gather(
+    encoding: CompressiveEncoding, buffers: ChunkBuffers, chunks: Counts, places: Counts, counts: Counts
+) -> DataBlock | None:
+    found = registry.chunk_gatherer(encoding.general.values, 1)
+    if found is None or found[1] == 1:
+        return None
+    gather, bits = found
+    decompress = Decompressor(encoding.general.compression, int(buffers.sizes.sum()))
+    numbers, first = np.unique(chunks, return_index=True)
+    bounds = pairwise([*first.tolist(), int(places.size)])
+    values: list[bytes | memoryview] = []
+    for chunk, (start, end) in zip(numbers.tolist(), bounds, strict=True):
+        # Slices of Python's bytes are copies: the memory of the chunk is released.
+        plain = decompress.to_bytes(buffers.piece(chunk))
+        values += gather([plain], int(counts[chunk]), places[start:end].tolist())
+    data = np.frombuffer(b"".join(values), np.uint8)
+    if bits:
+        return FixedWidthBlock(data=data, bits_per_value=bits, num_values=int(places.size))
+    offsets = offsets_of(np.fromiter(map(len, values), np.int64, len(values)))
+    return VariableBlock(offsets=offsets, data=data, num_values=int(places.size))
+
+
+def _chunk_gatherer(encoding: CompressiveEncoding, num_buffers: int) -> tuple[ChunkGatherer, int] | None:
+    inner = registry.chunk_gatherer(encoding.general.values, num_buffers)
+    if inner is None:
+        return None
+
+    def gather(buffers: Sequence[bytes | memoryview], count: int, places: Sequence[int]) -> list[bytes | memoryview]:
+        data = np.frombuffer(buffers[0], np.uint8)
+        plain = Decompressor(encoding.general.compression, data.size).to_bytes(data)
+        return inner[0]([plain, *buffers[1:]], count, places)
+
+    return gather, inner[1]
+
+
 def _named(argument: str) -> tuple[_Scheme, int | None]:
     """The scheme and the level in ``":zstd:9(flat)"``; without a level it is the codec's default."""
     name, _, level = argument.removeprefix(":").split("(", 1)[0].partition(":")
@@ -246,7 +293,7 @@ def compressed_bytes(name: str, data: Bytes) -> bytes:
         name: The scheme, and its level after a colon if it is not the codec's default: "zstd:9".
         data: The bytes.
     """
-    return _Compressor(*_named(name))(data)
+    return Compressor(*_named(name))(data)
 
 
 def _description(scheme: _Scheme, level: int | None, inner: CompressiveEncoding) -> CompressiveEncoding:
@@ -255,7 +302,7 @@ def _description(scheme: _Scheme, level: int | None, inner: CompressiveEncoding)
 
 
 def _compressed(scheme: _Scheme, level: int | None, buffers: ChunkBuffers) -> ChunkBuffers:
-    compress = _Compressor(scheme, level)
+    compress = Compressor(scheme, level)
     pieces = [compress(buffers.piece(i)) for i in range(buffers.starts.size)]
     sizes = np.array([len(piece) for piece in pieces], np.int64)
     data = np.frombuffer(b"".join(pieces), np.uint8)
@@ -279,7 +326,7 @@ def _encode_miniblock(block: DataBlock, argument: str, limits: ChunkLimits) -> M
 def _encode_block(block: DataBlock, argument: str) -> tuple[CompressiveEncoding, Bytes]:
     scheme, level = _named(argument)
     encoding, data = registry.encode_block(block, registry.inner_name(argument, "flat"))
-    return _description(scheme, level, encoding), np.frombuffer(_Compressor(scheme, level)(data), np.uint8)
+    return _description(scheme, level, encoding), np.frombuffer(Compressor(scheme, level)(data), np.uint8)
 
 
 def _encode_blocks(block: DataBlock, argument: str, counts: Counts) -> tuple[CompressiveEncoding, ChunkBuffers]:
@@ -311,6 +358,8 @@ COMPRESSION = registry.Compression(
     decode_block=_decode_block,
     decode_blocks=_decode_blocks,
     decode_per_value=_decode_per_value,
+    gather=_gather,
+    chunk_gatherer=_chunk_gatherer,
     encode_miniblock=_encode_miniblock,
     encode_block=_encode_block,
     encode_blocks=_encode_blocks,

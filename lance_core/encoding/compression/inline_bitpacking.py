@@ -9,16 +9,19 @@ levels, may hold fewer and is then filled up with zeros.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from lance_core._proto.encodings_v2_1_pb2 import CompressiveEncoding, InlineBitpacking
 from lance_core.encoding.compression.chunks import (
     ChunkBuffers,
+    ChunkGatherer,
     ChunkLimits,
     Counts,
     MiniBlockPage,
+    aligned_words,
     chunk_counts,
     equal_steps,
     gather_bytes,
@@ -29,7 +32,9 @@ from lance_core.encoding.compression.fastlanes import (
     Words,
     bit_widths,
     pack,
+    pack_one,
     packed_bytes,
+    places_of,
     unpack_at,
     unpack_some,
 )
@@ -37,7 +42,10 @@ from lance_core.encoding.compression.registry import Compression
 from lance_core.encoding.datablock import Bytes, DataBlock, FixedWidthBlock, require_fixed_width
 from lance_core.errors import CorruptFileError, InvalidInputError, UnsupportedError
 
-__all__ = ["COMPRESSION", "joined_rows", "spread_rows", "word_type"]
+__all__ = ["COMPRESSION", "joined_rows", "packed_bits", "spread_rows", "word_type"]
+
+_MANY: Final = 8
+"""From so many values of a chunk on they are unpacked together."""
 
 
 def word_type(bits: int) -> np.dtype[Any]:
@@ -100,14 +108,69 @@ def _decode_blocks(encoding: CompressiveEncoding, buffers: ChunkBuffers, counts:
     return FixedWidthBlock(data=data, bits_per_value=dtype.itemsize * 8, num_values=total_count(counts))
 
 
-def _pick(
+def _gather(
     encoding: CompressiveEncoding, buffers: ChunkBuffers, chunks: Counts, places: Counts, counts: Counts
-) -> FixedWidthBlock:
+) -> FixedWidthBlock | None:
     dtype, widths = _widths(encoding, buffers, counts)
-    words = buffers.data[: buffers.data.size // dtype.itemsize * dtype.itemsize].view(dtype)
+    words = aligned_words(buffers, dtype)
+    if words is None:
+        return None
     starts = buffers.starts // dtype.itemsize + 1
     found = unpack_some(words, starts[chunks], widths[chunks], places)
     return FixedWidthBlock(data=found.view(np.uint8), bits_per_value=dtype.itemsize * 8, num_values=places.size)
+
+
+def _chunk_gatherer(encoding: CompressiveEncoding, num_buffers: int) -> tuple[ChunkGatherer, int] | None:
+    bits = encoding.inline_bitpacking.uncompressed_bits_per_value
+    is_plain = bits in (8, 16, 32, 64) and not encoding.inline_bitpacking.HasField("values")
+    if num_buffers != 1 or not is_plain:
+        return None
+    size = bits // 8
+
+    def gather(buffers: Sequence[bytes | memoryview], count: int, places: Sequence[int]) -> list[bytes | memoryview]:
+        data = buffers[0]
+        width = int.from_bytes(data[:size], "little")
+        if count > BLOCK_VALUES:
+            raise CorruptFileError(f"{count} values in a bit-packed chunk of {BLOCK_VALUES}")
+        if width > bits:
+            raise CorruptFileError(f"values of {bits} bits packed in {width}")
+        if len(data) < size + packed_bytes(width):
+            raise CorruptFileError("a bit-packed chunk is shorter than its width says")
+        if not width:
+            return [bytes(size * len(places))]
+        return _unpacked(data, width, size, places)
+
+    return gather, bits
+
+
+def _unpacked(data: bytes | memoryview, width: int, size: int, places: Sequence[int]) -> list[bytes | memoryview]:
+    """Values of one block of words of `size` bytes, which are packed in `width` bits each."""
+    word, following, shift, back = places_of(width, size * 8)
+    mask = (1 << width) - 1
+    if len(places) >= _MANY:
+        dtype = np.dtype(f"<u{size}")
+        words = np.frombuffer(data[size : size + packed_bytes(width)], dtype)
+        at: Any = slice(places.start, places.stop) if isinstance(places, range) else np.array(places)
+        found = (words[word[at]] >> shift[at] | words[following[at]] << back[at]) & dtype.type(mask)
+        return [found.tobytes()]
+    values: list[bytes | memoryview] = []
+    for place in places:
+        low, high = (int(first[place] + 1) * size for first in (word, following))
+        value = int.from_bytes(data[low : low + size], "little") >> int(shift[place])
+        value |= int.from_bytes(data[high : high + size], "little") << int(back[place])
+        values.append((value & mask).to_bytes(size, "little"))
+    return values
+
+
+def _encode_words(words: npt.NDArray[Any]) -> bytes:
+    width = int(np.maximum.reduce(words)).bit_length()
+    return width.to_bytes(words.itemsize, "little") + pack_one(words, width)
+
+
+def packed_bits(values: npt.NDArray[Any]) -> float:
+    """Bits per value of packed values: chunks always have 1024 values, and their width before them."""
+    used = int(np.bitwise_or.reduce(values)).bit_length()
+    return -(-values.size // BLOCK_VALUES) * (BLOCK_VALUES * used + values.itemsize * 8) / values.size
 
 
 def _decode_miniblock(
@@ -177,7 +240,10 @@ COMPRESSION = Compression(
     name="inline_bitpacking",
     decode_miniblock=_decode_miniblock,
     decode_blocks=_decode_blocks,
-    pick=_pick,
+    gather=_gather,
+    chunk_gatherer=_chunk_gatherer,
+    gives_plain_values=True,
     encode_miniblock=_encode_miniblock,
     encode_blocks=_encode_blocks,
+    encode_words=_encode_words,
 )

@@ -9,17 +9,19 @@ for it by name: ``"out_of_line_bitpacking:4"``.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from lance_core._proto.encodings_v2_1_pb2 import CompressiveEncoding, OutOfLineBitpacking
-from lance_core.encoding.compression.chunks import ChunkBuffers, Counts, require_room, total_count
+from lance_core.encoding.compression.chunks import ChunkBuffers, Counts, aligned_words, require_room, total_count
 from lance_core.encoding.compression.fastlanes import (
     BLOCK_VALUES,
     Words,
     bit_widths,
+    in_rows,
     pack,
     packed_bytes,
     unpack_at,
@@ -31,7 +33,7 @@ from lance_core.encoding.compression.registry import Compression
 from lance_core.encoding.datablock import Bytes, DataBlock, FixedWidthBlock, require_fixed_width
 from lance_core.errors import CorruptFileError, InvalidInputError
 
-__all__ = ["COMPRESSION"]
+__all__ = ["COMPRESSION", "pack_flags"]
 
 
 def _packed_width(encoding: CompressiveEncoding, bits: int) -> int:
@@ -82,17 +84,17 @@ def _decode_blocks(encoding: CompressiveEncoding, buffers: ChunkBuffers, counts:
     return FixedWidthBlock(data=data, bits_per_value=bits, num_values=total_count(counts))
 
 
-def _pick(
+def _gather(
     encoding: CompressiveEncoding, buffers: ChunkBuffers, chunks: Counts, places: Counts, counts: Counts
 ) -> FixedWidthBlock | None:
     bits = encoding.out_of_line_bitpacking.uncompressed_bits_per_value
     dtype = word_type(bits)
     width = _packed_width(encoding, bits)
-    if width == 0:
+    words = aligned_words(buffers, dtype)
+    if width == 0 or words is None:
         return None
     size = packed_bytes(width)
     packed, raw = _packed_and_raw(buffers, counts, size, dtype.itemsize)
-    words = buffers.data[: buffers.data.size // dtype.itemsize * dtype.itemsize].view(dtype)
     blocks, inside = np.divmod(places, BLOCK_VALUES)
     starts = (buffers.starts[chunks] + blocks * size) // dtype.itemsize
     found = unpack_some(words, starts, np.full(places.size, width, np.int64), inside)
@@ -180,10 +182,25 @@ def _pack_with_raw_tails(words: Words, counts: Counts, raw: Any, width: int) -> 
     return ChunkBuffers(data=np.concatenate(pieces), starts=np.cumsum(lengths) - lengths, sizes=lengths)
 
 
+def pack_flags(flags: npt.NDArray[np.bool_]) -> bytes:
+    """Pack one block of at most 1024 words of 16 bits that are 0 or 1, in one bit each."""
+    whole = flags
+    if flags.size < BLOCK_VALUES:
+        whole = np.zeros(BLOCK_VALUES, np.bool_)
+        whole[: flags.size] = flags
+    return np.packbits(whole.take(_order_of_flags()), bitorder="little").tobytes()
+
+
+@lru_cache(maxsize=1)
+def _order_of_flags() -> npt.NDArray[np.intp]:
+    return in_rows(16).reshape(16, BLOCK_VALUES // 16).T.ravel()
+
+
 COMPRESSION = Compression(
     name="out_of_line_bitpacking",
     takes_argument=True,
     decode_blocks=_decode_blocks,
-    pick=_pick,
+    gather=_gather,
+    gives_plain_values=True,
     encode_blocks=_encode_blocks,
 )

@@ -1,4 +1,4 @@
-"""The table of compressions and the calls that pick one by its description.
+"""The table of compressions, and the calls that find one by its description or its name.
 
 A compression is described in the file by a `CompressiveEncoding` message and chosen for writing by a name such as
 ``"flat"``, ``"fsst"``, or, where compressions nest, ``"general:zstd:9(flat)"``: the compression's own name, arguments
@@ -15,12 +15,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from lance_core._proto.encodings_v2_1_pb2 import CompressiveEncoding
 from lance_core.encoding.compression.chunks import (
     ChunkBuffers,
+    ChunkGatherer,
     ChunkLimits,
     Counts,
     MiniBlockPage,
@@ -33,14 +36,17 @@ from lance_core.errors import CorruptFileError, InvalidInputError, UnsupportedEr
 __all__ = [
     "COMPRESSIONS",
     "Compression",
+    "chunk_gatherer",
     "decode_block",
     "decode_blocks",
     "decode_miniblock",
     "decode_per_value",
+    "described",
     "encode_block",
     "encode_blocks",
     "encode_miniblock",
     "encode_per_value",
+    "gather_values",
     "inner_name",
     "parse_name",
 ]
@@ -61,8 +67,13 @@ class Compression:
         decode_block: (encoding, data, number of values) -> the values.
         decode_blocks: The same for one buffer per chunk: (encoding, buffers, counts) -> the values of all chunks.
         decode_per_value: (encoding, values as they are in the page) -> the values.
-        pick: Some values of a buffer whose chunks begin at multiples of 8: (encoding, buffer, chunk of each, its place
-            in that, counts) -> these values; None if there is no way but to decode all.
+        gather: Some values of all chunks: (encoding, buffer, chunk of each value,
+            place of each value in its chunk, counts) -> these values; None where all values have to be decoded.
+        chunk_gatherer: (encoding, number of value buffers) -> what reads some values of one chunk, and their bits, 0
+            for varying length; None where all values have to be decoded.
+        gives_plain_values: Whether decoded values have one width, or offsets, so that some of them can be copied.
+        encode_words: (values of one chunk as unsigned words) -> the chunk's only buffer; None for words that it does
+            not encode.
         encode_miniblock: (block, argument, limits) -> chunks.
         encode_block: (block, argument) -> (encoding, bytes).
         encode_blocks: (block, argument, counts) -> (encoding, one buffer per chunk).
@@ -75,7 +86,10 @@ class Compression:
     decode_block: Callable[[CompressiveEncoding, Bytes, int], DataBlock] | None = None
     decode_blocks: Callable[[CompressiveEncoding, ChunkBuffers, Counts], DataBlock] | None = None
     decode_per_value: Callable[[CompressiveEncoding, FixedWidthBlock | VariableBlock], DataBlock] | None = None
-    pick: Callable[[CompressiveEncoding, ChunkBuffers, Counts, Counts, Counts], DataBlock | None] | None = None
+    gather: Callable[[CompressiveEncoding, ChunkBuffers, Counts, Counts, Counts], DataBlock | None] | None = None
+    chunk_gatherer: Callable[[CompressiveEncoding, int], tuple[ChunkGatherer, int] | None] | None = None
+    gives_plain_values: bool = False
+    encode_words: Callable[[npt.NDArray[Any]], bytes | None] | None = None
     encode_miniblock: Callable[[DataBlock, str, ChunkLimits], MiniBlockPage] | None = None
     encode_block: Callable[[DataBlock, str], tuple[CompressiveEncoding, Bytes]] | None = None
     encode_blocks: Callable[[DataBlock, str, Counts], tuple[CompressiveEncoding, ChunkBuffers]] | None = None
@@ -103,7 +117,7 @@ def decode_miniblock(encoding: CompressiveEncoding, buffers: Sequence[ChunkBuffe
         CorruptFileError: The bytes do not follow the encoding.
         UnsupportedError: The encoding is unknown, or not possible in a mini-block.
     """
-    compression = _described(encoding)
+    compression = described(encoding)
     if compression.decode_miniblock is None:
         raise UnsupportedError(f"{compression.name} in a mini-block page")
     for buffer in buffers:
@@ -123,7 +137,7 @@ def decode_block(encoding: CompressiveEncoding, data: Bytes, num_values: int) ->
         CorruptFileError: The bytes do not follow the encoding.
         UnsupportedError: The encoding is unknown, or has no block form.
     """
-    compression = _described(encoding)
+    compression = described(encoding)
     if num_values < 0 or num_values > 2**40:
         raise CorruptFileError(f"a block of {num_values} values")
     if compression.decode_block is not None:
@@ -146,35 +160,50 @@ def decode_blocks(encoding: CompressiveEncoding, buffers: ChunkBuffers, counts: 
         CorruptFileError: The bytes do not follow the encoding.
         UnsupportedError: The encoding is unknown, or has no block form.
     """
-    compression = _described(encoding)
+    compression = described(encoding)
     if compression.decode_blocks is None:
         raise UnsupportedError(f"{compression.name} for levels")
     check_chunks(buffers, counts)
     return _counted(compression.decode_blocks(encoding, buffers, counts), total_count(counts))
 
 
-def pick_values(
+def gather_values(
     encoding: CompressiveEncoding, buffers: ChunkBuffers, counts: Counts, positions: Counts
 ) -> DataBlock | None:
-    """Some values of chunks, without a look at the others; None if there is no way but to decode all.
+    """Some values of chunks, without decoding the others; None where all values have to be decoded.
 
     Args:
         encoding: The description that all chunks share.
-        buffers: Where they lie.
+        buffers: The value buffer of each chunk.
         counts: Values per chunk.
-        positions: Which values, counted through all the chunks; ascending.
+        positions: Numbers of the values, counted through all chunks; ascending.
 
     Raises:
         CorruptFileError: The bytes do not follow the encoding.
         UnsupportedError: The encoding is unknown.
     """
-    compression = _described(encoding)
-    if compression.pick is None or (buffers.starts % 8).any():
+    compression = described(encoding)
+    if compression.gather is None:
         return None
     check_chunks(buffers, counts)
     ends = np.cumsum(counts)
     chunks = np.searchsorted(ends, positions, side="right")
-    return compression.pick(encoding, buffers, chunks, positions - (ends - counts)[chunks], counts)
+    return compression.gather(encoding, buffers, chunks, positions - (ends - counts)[chunks], counts)
+
+
+def chunk_gatherer(encoding: CompressiveEncoding, num_buffers: int) -> tuple[ChunkGatherer, int] | None:
+    """What reads some values of one chunk, and their bits, 0 for varying length; None where there is no such reader.
+
+    Args:
+        encoding: The page's `value_compression`.
+        num_buffers: Value buffers per chunk.
+
+    Raises:
+        CorruptFileError: The description states a width that no value has.
+        UnsupportedError: The encoding is unknown.
+    """
+    compression = described(encoding)
+    return None if compression.chunk_gatherer is None else compression.chunk_gatherer(encoding, num_buffers)
 
 
 def decode_per_value(encoding: CompressiveEncoding, block: FixedWidthBlock | VariableBlock) -> DataBlock:
@@ -188,7 +217,7 @@ def decode_per_value(encoding: CompressiveEncoding, block: FixedWidthBlock | Var
         CorruptFileError: The bytes do not follow the encoding.
         UnsupportedError: The encoding is unknown, or does not work value by value.
     """
-    compression = _described(encoding)
+    compression = described(encoding)
     if compression.decode_per_value is None:
         raise UnsupportedError(f"{compression.name} in a full-zip page")
     return _counted(compression.decode_per_value(encoding, block), block.num_values)
@@ -293,7 +322,13 @@ def inner_name(argument: str, default: str) -> str:
     return argument[start + 1 : -1]
 
 
-def _described(encoding: CompressiveEncoding) -> Compression:
+def described(encoding: CompressiveEncoding) -> Compression:
+    """The compression of a description.
+
+    Raises:
+        CorruptFileError: Descriptions nest too deeply.
+        UnsupportedError: The encoding is unknown.
+    """
     _check_nesting(encoding)
     name = encoding.WhichOneof("compression")
     if name is None:

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from lance_core._proto.encodings_v2_1_pb2 import CompressiveEncoding, Rle
 from lance_core.encoding.compression.chunks import (
     ChunkBuffers,
+    ChunkGatherer,
     ChunkLimits,
     Counts,
     MiniBlockPage,
@@ -30,7 +31,7 @@ from lance_core.encoding.compression.registry import Compression
 from lance_core.encoding.datablock import Bytes, DataBlock, FixedWidthBlock, require_fixed_width
 from lance_core.errors import CorruptFileError, InvalidInputError
 
-__all__ = ["COMPRESSION"]
+__all__ = ["COMPRESSION", "num_runs", "run_bits"]
 
 _LONGEST = 255
 _HEADER_BYTES = 8
@@ -100,6 +101,38 @@ def _decode_blocks(encoding: CompressiveEncoding, buffers: ChunkBuffers, counts:
     values = ChunkBuffers(data=buffers.data, starts=starts, sizes=heads)
     lengths = ChunkBuffers(data=buffers.data, starts=starts + heads, sizes=room - heads)
     return _expand(bits, values, lengths, counts)
+
+
+def _chunk_gatherer(encoding: CompressiveEncoding, num_buffers: int) -> tuple[ChunkGatherer, int] | None:
+    bits = flat_bits(encoding.rle.values)
+    if num_buffers != 2 or bits not in (8, 16, 32, 64) or flat_bits(encoding.rle.run_lengths) != 8:
+        return None
+    width = bits // 8
+
+    def gather(buffers: Sequence[bytes | memoryview], count: int, places: Sequence[int]) -> list[bytes | memoryview]:
+        values, lengths = buffers
+        if len(values) != len(lengths) * width:
+            raise CorruptFileError("chunks with more run values than run lengths, or fewer")
+        ends = np.cumsum(np.frombuffer(lengths, np.uint8), dtype=np.int64)
+        if not ends.size or int(ends[-1]) < count:
+            raise CorruptFileError(f"{ends.size} runs do not hold {count} values")
+        if isinstance(places, range):
+            runs = np.searchsorted(ends, np.arange(places.start, places.stop), side="right")
+            return [np.frombuffer(values, f"V{width}")[runs].tobytes()]
+        numbers = np.searchsorted(ends, places, side="right").tolist()
+        return [values[number * width : (number + 1) * width] for number in numbers]
+
+    return gather, bits
+
+
+def num_runs(values: npt.NDArray[Any]) -> int:
+    """The number of runs of equal values."""
+    return 1 + int(np.count_nonzero(values[1:] != values[:-1]))
+
+
+def run_bits(sample: npt.NDArray[Any]) -> float:
+    """Bits per value of a sample that is stored as runs: each has its value and a length of 8 bits."""
+    return (sample.itemsize * 8 + 8) * num_runs(sample) / sample.size
 
 
 def _find_runs(values: npt.NDArray[Any], counts: Counts) -> tuple[npt.NDArray[Any], Bytes, Counts]:
@@ -173,6 +206,8 @@ COMPRESSION = Compression(
     name="rle",
     decode_miniblock=_decode_miniblock,
     decode_blocks=_decode_blocks,
+    chunk_gatherer=_chunk_gatherer,
+    gives_plain_values=True,
     encode_miniblock=_encode_miniblock,
     encode_blocks=_encode_blocks,
 )

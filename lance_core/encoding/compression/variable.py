@@ -10,8 +10,9 @@ All with u64 in place of u32 if offsets have 64 bits (`offsets = flat{64}`). Per
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -19,9 +20,12 @@ import numpy.typing as npt
 from lance_core._proto.encodings_v2_1_pb2 import CompressiveEncoding, Variable
 from lance_core.encoding.compression.chunks import (
     ChunkBuffers,
+    ChunkGatherer,
     ChunkLimits,
     Counts,
     MiniBlockPage,
+    aligned_words,
+    check_length,
     chunk_counts,
     expand_runs,
     gather_bytes,
@@ -42,10 +46,11 @@ from lance_core.encoding.datablock import (
 )
 from lance_core.errors import CorruptFileError, InvalidInputError, UnsupportedError
 
-__all__ = ["COMPRESSION", "offset_bits", "variable_encoding"]
+__all__ = ["COMPRESSION", "block_of_values", "chunk_of_values", "offset_bits", "variable_encoding"]
 
 _INT32_MAX = 2**31 - 1
 _PAD = 0x48
+_FILLS: Final = tuple(bytes([_PAD]) * length for length in range(8))
 
 
 def variable_encoding(bits_per_offset: int) -> CompressiveEncoding:
@@ -92,14 +97,16 @@ def _decode_miniblock(encoding: CompressiveEncoding, buffers: Sequence[ChunkBuff
     return VariableBlock(offsets=_joined_offsets(raw, counts, first, last), data=data, num_values=num_values)
 
 
-def _pick(
+def _gather(
     encoding: CompressiveEncoding, buffers: ChunkBuffers, chunks: Counts, places: Counts, counts: Counts
-) -> VariableBlock:
+) -> VariableBlock | None:
     width = offset_bits(encoding) // 8
+    words = aligned_words(buffers, np.dtype(f"<i{width}"))
+    if words is None:
+        return None
     starts, sizes = buffers.starts[chunks], buffers.sizes[chunks]
     if ((counts[chunks] + 1) * width > sizes).any():
         raise CorruptFileError("a chunk is too short for the values it should hold")
-    words = buffers.data[: buffers.data.size // width * width].view(f"<i{width}")
     at = starts // width + places
     first, last = words[at].astype(np.int64), words[at + 1].astype(np.int64)
     if (first < 0).any() or (last < first).any() or (last > sizes).any():
@@ -109,6 +116,26 @@ def _pick(
         raise CorruptFileError("the values of a chunk overlap")
     data = buffers.data[expand_runs(starts + first, lengths)]
     return VariableBlock(offsets=offsets_of(lengths), data=data, num_values=int(places.size))
+
+
+def _chunk_gatherer(encoding: CompressiveEncoding, num_buffers: int) -> tuple[ChunkGatherer, int] | None:
+    width = offset_bits(encoding) // 8
+    if num_buffers != 1:
+        return None
+    bounds = struct.Struct("<2Q" if width == 8 else "<2I")
+
+    def gather(buffers: Sequence[bytes | memoryview], count: int, places: Sequence[int]) -> list[bytes | memoryview]:
+        data = buffers[0]
+        check_length(data, (count + 1) * width)
+        found, size = [], len(data)
+        for place in places:
+            start, end = bounds.unpack_from(data, place * width)
+            if not start <= end <= size:
+                raise CorruptFileError("the offsets of a chunk point outside of it")
+            found.append(data[start:end])
+        return found
+
+    return gather, 0
 
 
 def _joined_offsets(raw: npt.NDArray[Any], counts: Counts, first: Counts, last: Counts) -> Offsets:
@@ -244,6 +271,24 @@ def _encode_block(block: DataBlock, _argument: str) -> tuple[CompressiveEncoding
     return variable_encoding(width * 8), out
 
 
+def chunk_of_values(offsets: Offsets, values: bytes) -> bytes:
+    """The buffer of a mini-block chunk with all of some values.
+
+    Args:
+        offsets: Their offsets, from any number on.
+        values: Their bytes.
+    """
+    head, first, width = offsets.nbytes, int(offsets[0]), offsets.itemsize
+    return b"".join(((offsets + (head - first)).tobytes(), values, _FILLS[-len(values) % width]))
+
+
+def block_of_values(offsets: Offsets, values: bytes) -> bytes:
+    """The block of some values; arguments as `chunk_of_values`."""
+    width = offsets.itemsize
+    head = struct.pack("<2Q" if width == 8 else "<2I", 8 * width, (offsets.size + 2) * width)
+    return b"".join((head, (offsets - int(offsets[0])).tobytes(), values))
+
+
 def _encode_per_value(block: DataBlock, _argument: str) -> tuple[CompressiveEncoding, VariableBlock]:
     values = require_variable(block)
     return variable_encoding(values.offsets.itemsize * 8), values
@@ -252,7 +297,9 @@ def _encode_per_value(block: DataBlock, _argument: str) -> tuple[CompressiveEnco
 COMPRESSION = Compression(
     name="variable",
     decode_miniblock=_decode_miniblock,
-    pick=_pick,
+    gather=_gather,
+    chunk_gatherer=_chunk_gatherer,
+    gives_plain_values=True,
     decode_block=_decode_block,
     decode_per_value=_decode_per_value,
     encode_miniblock=_encode_miniblock,

@@ -56,7 +56,7 @@ from lance_core.encoding.page import (
 )
 from lance_core.encoding.structural.chunk_layout import ChunkParts, lay_out, take_apart
 from lance_core.encoding.structural.decoded import DecodedRows, RowRuns
-from lance_core.encoding.structural.gathered import can_pick, decode_picked, picked_levels
+from lance_core.encoding.structural.gathered import can_gather, decode_some, decode_some_levels
 from lance_core.errors import CorruptFileError
 
 __all__ = ["Dictionary", "decode", "encode", "group_key"]
@@ -378,7 +378,7 @@ def _decode_chunks(
     num_levels = parts.num_levels if any(has_levels) else counts
     if index is None:
         covered = _rows_of_chunks(chunks, wanted)
-        if can_pick(layout.value_compression, rows.count, int(counts.sum())):
+        if can_gather(layout.value_compression, rows.count, int(counts.sum())):
             return _picked(chunks, parts, counts, rows, rows.positions_in(covered))
     levels = Levels(
         layers=chunks.layers,
@@ -408,9 +408,9 @@ def _picked(chunks: _Chunks, parts: ChunkParts, counts: Counts, rows: RowRuns, p
     if parts.definition is not None:
         if bool((parts.num_levels != counts).any()):
             raise CorruptFileError(f"{int(parts.num_levels.sum())} levels for {int(counts.sum())} values")
-        definition = _as_levels(picked_levels(layout.def_compression, parts.definition, counts, positions))
+        definition = _as_levels(decode_some_levels(layout.def_compression, parts.definition, counts, positions))
     levels = Levels(layers=chunks.layers, num_levels=positions.size, repetition=None, definition=definition)
-    values = decode_picked(layout.value_compression, parts.values, counts, positions)
+    values = decode_some(layout.value_compression, parts.values, counts, positions)
     return DecodedRows(covered=rows, levels=levels, values=values)
 
 

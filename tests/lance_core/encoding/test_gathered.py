@@ -1,4 +1,4 @@
-"""Cutting some values out of chunks gives what decoding all of them gives."""
+"""Gathering some values of chunks gives what decoding all of them gives."""
 
 import numpy as np
 import pyarrow as pa
@@ -8,7 +8,7 @@ import lance_core
 from lance_core.encoding.compression import decode_miniblock, encode_miniblock
 from lance_core.encoding.compression.chunks import ChunkBuffers
 from lance_core.encoding.datablock import array_to_block, block_to_array
-from lance_core.encoding.structural.gathered import can_pick, decode_picked
+from lance_core.encoding.structural.gathered import can_gather, decode_some
 from lance_core.errors import CorruptFileError
 
 ROWS = 20_000
@@ -44,22 +44,22 @@ def test_the_same_values_as_from_all(case, positions):
     page = encode_miniblock(array_to_block(array), name)
     assert page.encoding.WhichOneof("compression") == name.partition(":")[0], "the wish was not followed"
     wanted = POSITIONS[positions]
-    assert can_pick(page.encoding, wanted.size, ROWS)
-    picked = decode_picked(page.encoding, page.buffers, page.counts, wanted)
-    assert picked.num_values == wanted.size
+    assert can_gather(page.encoding, wanted.size, ROWS)
+    some = decode_some(page.encoding, page.buffers, page.counts, wanted)
+    assert some.num_values == wanted.size
     expected = block_to_array(decode_miniblock(page.encoding, page.buffers, page.counts), array.type)
     assert expected.equals(array)
-    assert block_to_array(picked, array.type).equals(array.take(pa.array(wanted)))
+    assert block_to_array(some, array.type).equals(array.take(pa.array(wanted)))
 
 
 def test_lists_and_structs_and_many_rows_are_decoded_whole():
     vectors = pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(ROWS, np.float32)), 4)
     encoding = encode_miniblock(array_to_block(vectors), "fixed_size_list(flat)").encoding
-    assert not can_pick(encoding, 1, ROWS // 4)
+    assert not can_gather(encoding, 1, ROWS // 4)
     plain = encode_miniblock(array_to_block(NUMBERS), "flat").encoding
-    assert can_pick(plain, ROWS // 4, ROWS)
-    assert not can_pick(plain, ROWS // 4 + 1, ROWS)
-    assert not can_pick(plain, 0, ROWS)
+    assert can_gather(plain, ROWS // 4, ROWS)
+    assert not can_gather(plain, ROWS // 4 + 1, ROWS)
+    assert not can_gather(plain, 0, ROWS)
 
 
 @pytest.mark.parametrize("name", ["general:lz4(flat)", "general:lz4(byte_stream_split)", "general:lz4(variable)"])
@@ -69,7 +69,7 @@ def test_chunks_that_are_too_short_are_found(name):
     wrong = page.counts.copy()
     wrong[0] *= 64
     with pytest.raises(CorruptFileError, match="too short"):
-        decode_picked(page.encoding, page.buffers, wrong, np.array([wrong[0] - 1]))
+        decode_some(page.encoding, page.buffers, wrong, np.array([wrong[0] - 1]))
 
 
 def test_offsets_out_of_their_chunk_are_found():
@@ -83,7 +83,7 @@ def test_offsets_out_of_their_chunk_are_found():
     packed = len(piece).to_bytes(4, "little") + codec.compress(piece.tobytes(), asbytes=True)
     buffers = (ChunkBuffers.single(np.frombuffer(packed, np.uint8)),)
     with pytest.raises(CorruptFileError, match="outside"):
-        decode_picked(lz4.encoding, buffers, page.counts[:1], np.array([0]))
+        decode_some(lz4.encoding, buffers, page.counts[:1], np.array([0]))
 
 
 def test_rows_at_the_edges_of_pages_find_their_own_dictionary(tmp_path):
