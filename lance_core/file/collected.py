@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar
 import pyarrow as pa
 
 from lance_core.encoding.concatenate import concatenate
-from lance_core.file.plan import ColumnPlan
+from lance_core.file.write_plan import ColumnWritePlan
 
 __all__ = ["Collected", "Releaser", "one_by_one"]
 
@@ -44,7 +44,7 @@ class Collected:
 
     __slots__ = ("_num_settled", "arrays", "num_bytes", "plan", "unsettled_bytes")
 
-    def __init__(self, plan: ColumnPlan) -> None:
+    def __init__(self, plan: ColumnWritePlan) -> None:
         self.plan = plan
         self.arrays: list[pa.Array] = []
         self.num_bytes = 0

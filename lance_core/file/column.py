@@ -24,7 +24,7 @@ from lance_core.file.metadata import ColumnPages
 from lance_core.file.pool import submit
 from lance_core.schema import Field, arrow_type_of
 
-__all__ = ["FEW_POINTS", "ColumnPlan", "PageTask", "RowStream", "located", "point_task"]
+__all__ = ["FEW_POINTS", "ColumnReadPlan", "PageTask", "RowStream", "located", "point_task"]
 
 Fetch: TypeAlias = Callable[[Sequence[ByteRange]], Sequence[BytesLike]]
 Kept: TypeAlias = Callable[[int], None]
@@ -232,7 +232,7 @@ def _by_page(bounds: Sequence[int], rows: Sequence[int]) -> Iterator[tuple[int, 
         at = stop
 
 
-class ColumnPlan:
+class ColumnReadPlan:
     """How the wanted rows of one column of a 2.1 or 2.2 file are read.
 
     Args:

@@ -26,8 +26,8 @@ from lance_core.file.metadata import (
     descriptor_to_bytes,
     table_to_bytes,
 )
-from lance_core.file.plan import file_plan
 from lance_core.file.version import FileVersion
+from lance_core.file.write_plan import write_plan
 from lance_core.schema import Schema
 from lance_core.store import ObjectWriter
 
@@ -75,7 +75,7 @@ class PageFile:
         self._key = key
         self._schema = schema
         self._version = version
-        self.plan = file_plan(schema, version)
+        self.plan = write_plan(schema, version)
         self._pages: list[list[ColumnMetadata.Page]] = [[] for _ in self.plan.fields]
         self._next_row = [0] * len(self.plan.fields)
         self._position = 0

@@ -24,7 +24,7 @@ from lance_core.encoding.levels.paths import column_fields, is_column, leaf_path
 from lance_core.encoding.page import ByteRange, BytesLike
 from lance_core.encoding.structural.decoded import RowRuns
 from lance_core.errors import CorruptFileError, InvalidInputError, UnsupportedError
-from lance_core.file.column import FEW_POINTS, ColumnPlan, PageTask, RowStream, located, point_task
+from lance_core.file.column import FEW_POINTS, ColumnReadPlan, PageTask, RowStream, located, point_task
 from lance_core.file.field_plan import FieldPlan
 from lance_core.file.footer import FOOTER_SIZE, Footer, read_version
 from lance_core.file.legacy import LegacyFileReader
@@ -312,7 +312,7 @@ class DataFileReader:
                 name = ".".join(f.name for f in path)
                 raise InvalidInputError(f"{self._key}: column {name!r} (field {path[-1].id}) is not in the file")
             pages = self._metadata.columns[index]
-            readers.append(RowStream(ColumnPlan(self._key, path, pages, self.num_rows).tasks(runs)))
+            readers.append(RowStream(ColumnReadPlan(self._key, path, pages, self.num_rows).tasks(runs)))
         return _FieldReader(field, readers)
 
     def _batches(

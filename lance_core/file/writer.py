@@ -29,9 +29,9 @@ from lance_core.file.container import PageFile, WrittenFile
 from lance_core.file.legacy import LegacyFileWriter
 from lance_core.file.metadata import plain_encoding
 from lance_core.file.nullability import check_nulls
-from lance_core.file.plan import ColumnPlan, file_plan
 from lance_core.file.pool import num_threads, submit
 from lance_core.file.version import DEFAULT_VERSION, FileVersion
+from lance_core.file.write_plan import ColumnWritePlan, write_plan
 from lance_core.schema import Field, Schema
 from lance_core.schema.relabel import relabel
 from lance_core.store import ObjectStore
@@ -87,7 +87,7 @@ class DataFileWriter:
         buffered_bytes: int = TOTAL_BUFFERED,
     ) -> None:
         self._choices = choices
-        self._plan = file_plan(schema, version)
+        self._plan = write_plan(schema, version)
         self._key = key
         self._schema = schema
         self._version = version
@@ -293,7 +293,7 @@ class DataFileWriter:
         self._pending.append(_Pending(plan.first_column, num_bytes, is_wide, future))
         self._drain(num_threads() + 1)
 
-    def _write_small(self, plan: ColumnPlan, leaf: Leaf, array: pa.Array) -> bool:
+    def _write_small(self, plan: ColumnWritePlan, leaf: Leaf, array: pa.Array) -> bool:
         """Write a few numbers as they are, or a page like an earlier one, as the encoder would; not if it has to look.
 
         A few numbers that are null or all the same are left to it, too.
@@ -312,7 +312,7 @@ class DataFileWriter:
             self._file.add_encoded(plan.first_column, page)
         return page is not None
 
-    def _flush_blobs(self, plan: ColumnPlan, array: Any) -> None:
+    def _flush_blobs(self, plan: ColumnWritePlan, array: Any) -> None:
         """Write payloads, each aligned, and then the page that tells where they are."""
         positions = []
         is_v2 = is_blob_v2(plan.field)
@@ -350,7 +350,7 @@ class DataFileWriter:
 
 
 def _encode(
-    plan: ColumnPlan, arrays: list[pa.Array], limits: Limits, version: FileVersion, choices: Choices | None = None
+    plan: ColumnWritePlan, arrays: list[pa.Array], limits: Limits, version: FileVersion, choices: Choices | None = None
 ) -> list[list[EncodedPage]]:
     array = concatenate(arrays)
     if version.has_levels:

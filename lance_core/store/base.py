@@ -35,6 +35,7 @@ __all__ = [
     "ObjectStore",
     "ObjectWriter",
     "ReadableBuffer",
+    "RootedStore",
     "SingleDeletes",
     "bytes_view",
     "check_key",
@@ -271,7 +272,49 @@ class SingleDeletes:
         return delete_each(self.delete, keys)
 
 
-class LinklessStore:
+class RootedStore:
+    """What stores of one root have in common.
+
+    Args:
+        root: The root of the keys.
+        options: The options of the store; None for the defaults.
+    """
+
+    def __init__(self, root: str, options: StorageOptions | None) -> None:
+        self._root = root
+        self._options = options if options is not None else StorageOptions()
+
+    @property
+    def root(self) -> str:
+        """Canonical absolute URI of the root; a plain path for local disks."""
+        return self._root
+
+    @property
+    def data_root(self) -> str:
+        """The root: objects and manifests are stored below the same one."""
+        return self._root
+
+    @property
+    def options(self) -> StorageOptions:
+        """The options that the store was opened with."""
+        return self._options
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._root!r})"
+
+    def get_ranges(self, key: str, ranges: Sequence[ByteRange]) -> list[BytesLike]:
+        """Return several ranges of one object."""
+        raise NotImplementedError
+
+    def get_range(self, key: str, start: int, end: int) -> BytesLike:
+        """Return bytes `start` to `end`."""
+        return self.get_ranges(key, [(start, end)])[0]
+
+    def prepare_commits(self) -> None:
+        """Do nothing: `put_if_absent` needs no preparation."""
+
+
+class LinklessStore(RootedStore):
     """The methods that concern folders and symbolic links, for stores that have neither."""
 
     def list(self, prefix: str) -> Iterator[ObjectMeta]:
@@ -281,9 +324,6 @@ class LinklessStore:
     def list_owned(self, prefix: str) -> Iterator[ObjectMeta]:
         """Yield what deleting all that starts with `prefix` may delete."""
         return self.list(prefix)
-
-    def prepare_commits(self) -> None:
-        """Nothing."""
 
     def remove_empty_folders(self, folder: str) -> None:
         """Do nothing: there are no folders."""

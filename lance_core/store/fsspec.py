@@ -53,28 +53,9 @@ class FsspecStore(SingleDeletes, LinklessStore):
     put_is_a_request: Final = True
 
     def __init__(self, root: str, options: StorageOptions | None = None) -> None:
-        self._root = root
-        self._options = options if options is not None else StorageOptions()
+        super().__init__(root, options)
         self._scheme = root.partition("://")[0]
         _filesystem(self._scheme, self._options)  # mistakes in options show here, not at the first request
-
-    @property
-    def root(self) -> str:
-        """The URI of the root."""
-        return self._root
-
-    @property
-    def data_root(self) -> str:
-        """The same."""
-        return self.root
-
-    @property
-    def options(self) -> StorageOptions:
-        """The options that it was opened with."""
-        return self._options
-
-    def __repr__(self) -> str:
-        return f"FsspecStore({self._root!r})"
 
     @property
     def _files(self) -> Any:
@@ -84,10 +65,6 @@ class FsspecStore(SingleDeletes, LinklessStore):
     def get(self, key: str) -> BytesLike:
         """Return a whole object."""
         return self._read(key, None, None)
-
-    def get_range(self, key: str, start: int, end: int) -> BytesLike:
-        """Return bytes `start` to `end`."""
-        return self.get_ranges(key, [(start, end)])[0]
 
     def get_tail(self, key: str, length: int) -> tuple[BytesLike, int]:
         """Return the last `length` bytes, or all of a shorter object, and the object's size."""

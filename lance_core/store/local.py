@@ -30,6 +30,7 @@ from lance_core.store.base import (
     BytesLike,
     ObjectMeta,
     ReadableBuffer,
+    RootedStore,
     SingleDeletes,
     check_key,
     check_prefix,
@@ -51,7 +52,7 @@ _AT_FDCWD = -100
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV})
 
 
-class LocalStore(SingleDeletes):
+class LocalStore(RootedStore, SingleDeletes):
     """Files below a directory, which is created by the first write.
 
     Args:
@@ -63,8 +64,7 @@ class LocalStore(SingleDeletes):
     put_is_a_request: Final = False
 
     def __init__(self, path: str, options: StorageOptions | None = None) -> None:
-        self._path = os.path.abspath(path)
-        self._options = options if options is not None else StorageOptions()
+        super().__init__(os.path.abspath(path), options)
         self._ready: Callable[[], None] | None = None
 
     def naming_after(self, ready: Callable[[], None]) -> Self:
@@ -76,27 +76,9 @@ class LocalStore(SingleDeletes):
         store._ready = ready  # noqa: SLF001 - a copy of this one
         return store
 
-    @property
-    def root(self) -> str:
-        """Absolute path of the root directory."""
-        return self._path
-
-    @property
-    def data_root(self) -> str:
-        """The same."""
-        return self.root
-
-    @property
-    def options(self) -> StorageOptions:
-        """The options that it was opened with."""
-        return self._options
-
-    def __repr__(self) -> str:
-        return f"LocalStore({self._path!r})"
-
     def path_of(self, key: str) -> str:
         """Return the path of the file that holds an object."""
-        return f"{self._path}/{check_key(key)}"
+        return f"{self._root}/{check_key(key)}"
 
     def get(self, key: str) -> BytesLike:
         """Return a whole object."""
@@ -104,10 +86,6 @@ class LocalStore(SingleDeletes):
             data = _read(fd, 0, os.fstat(fd).st_size)
         count_read(1, len(data))
         return data
-
-    def get_range(self, key: str, start: int, end: int) -> BytesLike:
-        """Return bytes `start` to `end`."""
-        return self.get_ranges(key, [(start, end)])[0]
 
     def get_tail(self, key: str, length: int) -> tuple[BytesLike, int]:
         """Return the last `length` bytes, or all of a shorter file, and the file's size."""
@@ -150,9 +128,6 @@ class LocalStore(SingleDeletes):
         with self.open_writer(key, durable=durable) as writer:
             writer.write(data)
         return writer.e_tag
-
-    def prepare_commits(self) -> None:
-        """Nothing."""
 
     def sync(self, key: str) -> None:
         """Write the bytes of a file to disk."""
@@ -207,19 +182,19 @@ class LocalStore(SingleDeletes):
         """Yield files, and links in place of what they lead to; nothing if the prefix lies behind a link."""
         folder = check_prefix(prefix).rpartition("/")[0]
         parts = folder.split("/") if folder else []
-        if any(os.path.islink(f"{self._path}/{'/'.join(parts[: end + 1])}") for end in range(len(parts))):
+        if any(os.path.islink(f"{self._root}/{'/'.join(parts[: end + 1])}") for end in range(len(parts))):
             return
         yield from self._walk(folder, prefix, owned=True)
 
     def remove_empty_folders(self, folder: str) -> None:
         """Remove a folder and those below it as far as they hold no file; links are not followed."""
-        for path, _, _ in os.walk(self.path_of(folder) if folder else self._path, topdown=False):
+        for path, _, _ in os.walk(self.path_of(folder) if folder else self._root, topdown=False):
             with contextlib.suppress(OSError):  # not empty, or gone already
                 os.rmdir(path)
 
     def remove_link(self, folder: str) -> bool:
         """Remove a folder's name if it is a link."""
-        path = self.path_of(folder) if folder else self._path
+        path = self.path_of(folder) if folder else self._root
         if not os.path.islink(path):
             return False
         try:
@@ -276,7 +251,7 @@ class LocalStore(SingleDeletes):
 
     def _walk(self, folder: str, prefix: str, *, owned: bool = False) -> Iterator[ObjectMeta]:
         """Yield the files below a folder; links to folders are left out, or listed as objects of their own."""
-        path = f"{self._path}/{folder}" if folder else self._path
+        path = f"{self._root}/{folder}" if folder else self._root
         try:
             with os.scandir(path) as entries:
                 # A directory sorts as if its name ended with the slash that its keys have there.

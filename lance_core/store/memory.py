@@ -50,35 +50,12 @@ class MemoryStore(SingleDeletes, LinklessStore):
     put_is_a_request: Final = False
 
     def __init__(self, root: str, options: StorageOptions | None = None) -> None:
-        self._root = root.rstrip("/")
+        super().__init__(root.rstrip("/"), options)
         _stores.add(self)
-        self._options = options if options is not None else StorageOptions()
-
-    @property
-    def root(self) -> str:
-        """The URI of the root."""
-        return self._root
-
-    @property
-    def data_root(self) -> str:
-        """The same."""
-        return self.root
-
-    @property
-    def options(self) -> StorageOptions:
-        """The options that it was opened with."""
-        return self._options
-
-    def __repr__(self) -> str:
-        return f"MemoryStore({self._root!r})"
 
     def get(self, key: str) -> BytesLike:
         """Return a whole object."""
         return self.read(key)[0]
-
-    def get_range(self, key: str, start: int, end: int) -> BytesLike:
-        """Return bytes `start` to `end`."""
-        return self.get_ranges(key, [(start, end)])[0]
 
     def get_tail(self, key: str, length: int) -> tuple[BytesLike, int]:
         """Return the last `length` bytes, or all of a shorter object, and the object's size."""

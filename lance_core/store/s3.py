@@ -72,29 +72,10 @@ class S3Store(LinklessStore):
     keys_per_delete: Final = 1_000  # what DeleteObjects takes
 
     def __init__(self, root: str, options: StorageOptions | None = None) -> None:
-        self._root = root
-        self._options = options if options is not None else StorageOptions()
+        super().__init__(root, options)
         self._bucket, _, prefix = root.removeprefix("s3://").partition("/")
         self._prefix = prefix + "/" if prefix else ""
         self._options.for_s3()  # mistakes in options show here, not at the first request
-
-    @property
-    def root(self) -> str:
-        """The URI of the root."""
-        return self._root
-
-    @property
-    def data_root(self) -> str:
-        """The same."""
-        return self.root
-
-    @property
-    def options(self) -> StorageOptions:
-        """The options that it was opened with."""
-        return self._options
-
-    def __repr__(self) -> str:
-        return f"S3Store({self._root!r})"
 
     @property
     def _client(self) -> S3Client:
@@ -110,10 +91,6 @@ class S3Store(LinklessStore):
         data: bytes = response["Body"]
         count_read(1, len(data))
         return data, _meta(key, len(data), response)
-
-    def get_range(self, key: str, start: int, end: int) -> BytesLike:
-        """Return bytes `start` to `end`."""
-        return self.get_ranges(key, [(start, end)])[0]
 
     def get_tail(self, key: str, length: int) -> tuple[BytesLike, int]:
         """Return the last `length` bytes, or all of a shorter object, and the object's size."""

@@ -17,7 +17,7 @@ from lance_core.file.nullability import has_strict_items
 from lance_core.file.version import FileVersion
 from lance_core.schema import Field, Schema, schema_to_arrow
 
-__all__ = ["ColumnPlan", "FilePlan", "columns_of", "file_plan"]
+__all__ = ["ColumnWritePlan", "FileWritePlan", "columns_of", "write_plan"]
 
 _PACKABLE: Final = {
     FileVersion.V2_0: Packable(lists=True, strings=False),
@@ -27,7 +27,7 @@ _PACKABLE: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ColumnPlan:
+class ColumnWritePlan:
     """How one top-level field is written.
 
     Attributes:
@@ -48,7 +48,7 @@ class ColumnPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FilePlan:
+class FileWritePlan:
     """How files of a schema and a version are written.
 
     Attributes:
@@ -59,12 +59,12 @@ class FilePlan:
     """
 
     arrow_schema: pa.Schema
-    columns: tuple[ColumnPlan, ...]
+    columns: tuple[ColumnWritePlan, ...]
     fields: tuple[Field, ...]
     field_ids: tuple[int, ...]
 
 
-def file_plan(schema: Schema, version: FileVersion) -> FilePlan:
+def write_plan(schema: Schema, version: FileVersion) -> FileWritePlan:
     """The plan for a schema.
 
     Raises:
@@ -72,7 +72,7 @@ def file_plan(schema: Schema, version: FileVersion) -> FilePlan:
         InvalidInputError: The metadata of a field asks for an encoding in a way that is not possible.
     """
     name = f"plan {version.value}"
-    found: FilePlan | None = schema.memo.get(name)
+    found: FileWritePlan | None = schema.memo.get(name)
     if found is None:
         found = schema.memo[name] = _computed(schema, version)
     return found
@@ -85,16 +85,16 @@ def columns_of(schema: Schema, version: FileVersion) -> list[Field]:
     return [field for top in schema.fields for field in plain_columns(top)]
 
 
-def _computed(schema: Schema, version: FileVersion) -> FilePlan:
+def _computed(schema: Schema, version: FileVersion) -> FileWritePlan:
     _check_blobs(schema, version)
     for field, _ in schema.walk():
         encoding_options(field)
         check_writable(field, _PACKABLE.get(version), version.value)
     arrow_schema = schema_to_arrow(schema)
-    columns: list[ColumnPlan] = []
+    columns: list[ColumnWritePlan] = []
     fields: list[Field] = []
     for field, target in zip(schema.fields, arrow_schema.types, strict=True):
-        plan = ColumnPlan(
+        plan = ColumnWritePlan(
             field=field,
             target=target,
             first_column=len(fields),
@@ -105,7 +105,7 @@ def _computed(schema: Schema, version: FileVersion) -> FilePlan:
         columns.append(plan)
         fields += columns_of(Schema(fields=(field,)), version)
     field_ids = tuple(field.id for field in fields)
-    return FilePlan(arrow_schema=arrow_schema, columns=tuple(columns), fields=tuple(fields), field_ids=field_ids)
+    return FileWritePlan(arrow_schema=arrow_schema, columns=tuple(columns), fields=tuple(fields), field_ids=field_ids)
 
 
 def _check_blobs(schema: Schema, version: FileVersion) -> None:
