@@ -6,7 +6,7 @@ lance.write_dataset(table, "flights.lance")
 lance.dataset("flights.lance").to_table(columns=["carrier", "delay"])
 """
 
-from lance_core import dataset as _dataset_module  # noqa: F401 - now, so that the function takes its name below
+from lance_core import dataset as _dataset_module  # noqa: F401 - imported first, so that the function of that name replaces the module below
 from lance_core import debug as debug
 from lance_core import file as file
 from lance_core import fragment as fragment

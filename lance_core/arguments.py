@@ -1,6 +1,6 @@
-"""Arguments of public functions, held against their annotations: one guard in place of a raw TypeError from inside.
+"""Checks of the arguments of public functions by their annotations, so that mistakes raise one clear error.
 
-Annotations that say more than a type (Any, protocols, type variables) are left to the function itself.
+Annotations other than types (Any, protocols, type variables) are not checked.
 """
 
 from __future__ import annotations
@@ -40,26 +40,26 @@ _Check = Callable[[object], bool]
 _NAMES: Final = {
     int: "a whole number",
     float: "a number",
-    str: "a text",
+    str: "a string",
     bytes: "bytes",
     bool: "True or False",
     type(None): "None",
     PathLike: "a path",
 }
 _LOOKED_AT: Final = 1000
-"""Items of a list whose types are looked at."""
+"""Number of items of a list whose types are checked."""
 _PLAIN: Final = frozenset({int, float, str, bool})
 
 
 def checked(function: Callable[_P, _R], where: str | None = None) -> Callable[_P, _R]:
-    """The function, with its arguments held against their annotations first.
+    """The function, preceded by a check of its arguments.
 
     Args:
-        function: The function; the object of a method is not looked at.
-        where: What errors call it; None for its name.
+        function: The function; the object of a method is not checked.
+        where: Its name in errors; None for its own name.
 
     Raises:
-        ArgumentTypeError: When it is called: an argument is of no type that its annotation names.
+        ArgumentTypeError: At a call, an argument is of no type that its annotation names.
     """
     name = where or function.__name__
     guard = _Guard(function, name)
@@ -88,7 +88,7 @@ def checked_methods(cls: _Class) -> _Class:
 
 
 class _Known(NamedTuple):
-    """What is known of an argument: its check, what it must be in words, and types whose values all pass."""
+    """The check of an argument, its expected type in words, and types whose values all pass."""
 
     check: _Check
     words: str
@@ -96,7 +96,7 @@ class _Known(NamedTuple):
 
 
 class _Guard:
-    """Checks the arguments of one function; what its annotations say is worked out when it is called first."""
+    """Checks the arguments of one function; annotations are evaluated at the first call."""
 
     def __init__(self, function: Callable[..., Any], name: str) -> None:
         self._function = function
@@ -119,7 +119,7 @@ class _Guard:
                 self._reject(argument, value, known.words)
 
     def _reject(self, argument: str, value: object, words: str) -> NoReturn:
-        # Options of the storage can be secret, whatever was given for them.
+        # Storage options can be secret, whatever their type.
         shown = f"a {type(value).__name__}" if argument.endswith("_options") else f"{value!r:.80}"
         raise ArgumentTypeError(f"{self._name}: {argument} must be {words}, not {shown}")
 
@@ -134,13 +134,13 @@ class _Guard:
                 self._learn_options(hint)
                 continue
             found = _check_of(hint)
-            if parameter.name == "transaction_properties":  # protobuf says what it does not take, and that badly
-                found = _or_none(_is_texts), "a mapping of texts or None"
+            if parameter.name == "transaction_properties":  # protobuf's own error is unclear
+                found = _or_none(_is_texts), "a mapping of strings or None"
             if hint is bool and parameter.default is False:
-                found = _or_none(_NUMBERS[bool]), _NAMES[bool]  # None is no, too
+                found = _or_none(_NUMBERS[bool]), _NAMES[bool]  # None counts as False
             if found is not None:
                 default = parameter.default
-                # A default is always taken, whatever its type.
+                # A default is always accepted, whatever its type.
                 exact = _exact_types(hint) | ({type(None)} if default is None else set())
                 check = found[0] if default is not None else _or_none(found[0])
                 self._checks[parameter.name] = _Known(check, found[1], frozenset(exact))
@@ -170,7 +170,7 @@ def _or_none(check: _Check) -> _Check:
 
 
 def _check_of(hint: object) -> tuple[_Check, str] | None:
-    """What tells whether a value is taken, and in words what is; None if the annotation does not tell."""
+    """The check of an annotation and its expected type in words; None for an annotation without a check."""
     origin = get_origin(hint)
     if origin in (Union, types.UnionType):
         found = [_check_of(part) for part in get_args(hint)]
@@ -200,7 +200,7 @@ def _check_of(hint: object) -> tuple[_Check, str] | None:
 
 
 def _exact_types(hint: object) -> set[type]:
-    """Types all of whose values an annotation takes; most calls are decided by them."""
+    """Types whose values an annotation accepts without a further check; they decide most calls."""
     if get_origin(hint) in (Union, types.UnionType):
         return set().union(*map(_exact_types, get_args(hint)))
     if hint is None:
@@ -211,7 +211,7 @@ def _exact_types(hint: object) -> set[type]:
 
 
 def _is_of(value: object, kind: type) -> bool:
-    """Whether it is of a class, or of pylance's class of that name."""
+    """Whether a value is an instance of a class, or of pylance's class of that name."""
     return isinstance(value, kind) or kind.__name__ in (one.__name__ for one in type(value).__mro__)
 
 
@@ -239,7 +239,7 @@ def _is_list(value: object, check: _Check | None) -> bool:
         return True
     looked = list(itertools.islice(value, _LOOKED_AT))
     kinds = set(map(type, looked))
-    # One number or text tells of all.
+    # The first number or string stands for all items.
     return all(map(check, looked[:1] if len(kinds) == 1 and kinds <= _PLAIN else looked))
 
 
@@ -262,7 +262,7 @@ def _is_whole(value: object) -> bool:
         return True
     try:
         operator.index(value)  # type: ignore[arg-type]
-    except TypeError:  # of numpy's times, too, which count as integers otherwise
+    except TypeError:  # also raised for numpy's times, which are integers otherwise
         return False
     return True
 

@@ -14,13 +14,13 @@ __all__ = ["BlobColumn", "BlobFile"]
 
 
 class BlobColumn:
-    """Iterates over a column of binary values as files; a null is None.
+    """An iterator over a column of binary values as files; a null is None.
 
     Args:
         blob_column: The values.
 
     Raises:
-        InvalidInputError: They are no binary values.
+        InvalidInputError: The values are not binary.
     """
 
     def __init__(self, blob_column: pa.Array | pa.ChunkedArray) -> None:

@@ -1,4 +1,4 @@
-"""Public names for a look at records, under pylance's names: `lance.debug`."""
+"""Public functions that describe records, under pylance's names: `lance.debug`."""
 
 from lance_core.verbs.inspect.debug import format_fragment, format_manifest, format_schema, list_transactions
 

@@ -1,6 +1,6 @@
-"""The errors of lance_core, by what a caller can do about them.
+"""The errors of lance_core, grouped by what a caller can do about them.
 
-    LanceError                          base; `.code` is a stable, append-only identifier, `.url` its page
+    LanceError                          base; `.code` is a stable identifier, `.url` its page
     |-- InvalidInputError (ValueError, OSError) an argument or the data is wrong: change the call
     |   |-- SchemaError                         ... the schema: names the column
     |   `-- ArgumentTypeError (TypeError)       ... an argument's type: names the function and the argument
@@ -13,21 +13,21 @@
     |-- AlreadyExistsError (FileExistsError)    something is there already
     |   `-- DatasetExistsError
     |-- CorruptFileError (OSError)              bytes do not follow the format: names the file
-    |   `-- TornFileError                       ... the file of a tag or branch is empty or cut short
+    |   `-- TornFileError                       ... the file of a tag or branch is empty or truncated
     |-- StoreError (OSError)                    the storage failed
     |   `-- OutcomeUnknownError                 ... and it is not known whether a write took effect
-    `-- CommitConflictError (OSError)           another writer came first; `.retryable` says what to do
+    `-- CommitConflictError (OSError)           another writer committed first; `.retryable` says what to do
         |-- RetryableConflictError              do the operation again on the latest version
-        |   `-- EarlierAttemptLandedError       ... an earlier attempt of the same write committed meanwhile: replace it
+        |   `-- EarlierAttemptLandedError       ... an earlier attempt of the same write landed: replace its rows
         |-- BranchConflictError                 a branch and its parent changed the same rows: fork and write again
-        `-- IncompatibleConflictError           the operation makes no sense any more
-            |-- HistoryGapError                 what was committed since the version that was read is not known
+        `-- IncompatibleConflictError           the operation no longer applies
+            |-- HistoryGapError                 the versions since the read version are unknown
             |-- SupersededError                 a later attempt of the same write has committed
-            |-- EarlierAttemptError             rows of an earlier attempt cannot be told from others any more
-            `-- UndecidedWriteError             whether the write has landed before is not known any more
+            |-- EarlierAttemptError             rows of an earlier attempt can no longer be identified
+            `-- UndecidedWriteError             whether an earlier attempt has landed is unknown
 
-Several classes also derive from the builtin that pylance raises in the same place, so that
-`except ValueError` and `except OSError` written for it keep working.
+Several classes also derive from the builtin that pylance raises in the same case, so that
+`except ValueError` and `except OSError` written for pylance keep working.
 
 Each error carries the link of its page as a note (PEP 678). Python, Dagster's UI and Spark print notes below the
 message of a traceback; `str(error)` is the message alone.
@@ -91,12 +91,12 @@ class LanceError(Exception):
         return f"{PAGE}#{self.code}"
 
     def __str__(self) -> str:
-        """What is wrong; an error that says nothing gives its name at least."""
+        """The message; the class's name if there is none."""
         return super().__str__() or type(self).__name__
 
 
 class InvalidInputError(LanceError, ValueError, OSError):
-    """An argument, or the data handed in, cannot be used; pylance raises now the one builtin, now the other."""
+    """An argument or the data is invalid; pylance raises one or the other of the two builtins for it."""
 
     code = "invalid-input"
 
@@ -108,7 +108,7 @@ class SchemaError(InvalidInputError):
 
 
 class ArgumentTypeError(InvalidInputError, TypeError):
-    """An argument is of a type that is not taken; the message says what is."""
+    """An argument has a wrong type; the message names the expected one."""
 
     code = "argument-type"
 
@@ -120,13 +120,13 @@ class UnsupportedError(LanceError, NotImplementedError):
 
 
 class NotFoundError(LanceError, ValueError, FileNotFoundError):
-    """What was asked for does not exist."""
+    """A dataset, version, index or file does not exist."""
 
     code = "not-found"
 
 
 class DatasetNotFoundError(NotFoundError):
-    """There is no dataset at the URI."""
+    """The URI holds no dataset."""
 
     code = "dataset-not-found"
 
@@ -156,7 +156,7 @@ class AlreadyExistsError(LanceError, FileExistsError):
 
 
 class DatasetExistsError(AlreadyExistsError):
-    """There is a dataset at the URI already, or an external manifest store still has the versions of one."""
+    """The URI holds a dataset already, or an external manifest store still has the versions of one."""
 
     code = "dataset-exists"
 
@@ -168,25 +168,25 @@ class CorruptFileError(LanceError, OSError):
 
 
 class TornFileError(CorruptFileError):
-    """The file of a tag or a branch is empty or cut short: it can be deleted, and says nothing."""
+    """The file of a tag or a branch is empty or truncated: it carries no information and can be deleted."""
 
     code = "torn-file"
 
 
 class StoreError(LanceError, OSError):
-    """The storage rejected or failed."""
+    """The storage rejected a request, or failed."""
 
     code = "store"
 
 
 class OutcomeUnknownError(StoreError):
-    """The storage failed in a way that leaves open whether a write took effect."""
+    """The storage failed, and whether a write took effect is unknown."""
 
     code = "outcome-unknown"
 
 
 class CommitConflictError(LanceError, OSError):
-    """Another writer committed something that this commit cannot follow."""
+    """Another writer committed a version that this commit cannot follow."""
 
     code = "commit-conflict"
     retryable: ClassVar[bool] = False
@@ -200,10 +200,10 @@ class RetryableConflictError(CommitConflictError):
 
 
 class EarlierAttemptLandedError(RetryableConflictError):
-    """An earlier attempt of the same write committed while this one was at work: what it did has to go.
+    """An earlier attempt of the same write committed during this one: its rows have to be replaced.
 
     Attributes:
-        version: What it committed.
+        version: The version that the earlier attempt committed.
     """
 
     code = "earlier-attempt-landed"
@@ -217,34 +217,34 @@ class EarlierAttemptLandedError(RetryableConflictError):
 
 
 class IncompatibleConflictError(CommitConflictError):
-    """Repeating the operation would not do what was meant."""
+    """Repeating the operation would not have the intended effect."""
 
     code = "commit-conflict-incompatible"
 
 
 class HistoryGapError(IncompatibleConflictError):
-    """What was committed since the version that was read is not known: versions were cleaned up, or contradict others.
+    """The versions since the read version are unknown: they were cleaned up, or contradict each other.
 
-    A verb that works its change out from the rows does so again on the latest version.
+    Verbs that compute their change from the rows compute it again on the latest version.
     """
 
     code = "history-gap"
 
 
 class SupersededError(IncompatibleConflictError):
-    """A later attempt of the same write has committed; this one must not."""
+    """A later attempt of the same write has committed, so that this attempt must not."""
 
     code = "superseded"
 
 
 class EarlierAttemptError(IncompatibleConflictError):
-    """An earlier attempt of the same write has committed rows that cannot be told from others any more."""
+    """An earlier attempt of the same write has committed rows that can no longer be identified."""
 
     code = "earlier-attempt"
 
 
 class UndecidedWriteError(IncompatibleConflictError):
-    """Whether a write has landed before cannot be known any more; it is not repeated."""
+    """Whether an earlier attempt of a write has landed can no longer be determined; the write is not repeated."""
 
     code = "undecided-write"
 

@@ -28,5 +28,5 @@ __all__ = [
 
 
 def manifest_needs_migration(dataset: LanceDataset) -> bool:
-    """Whether the next commit repairs what an early writer recorded wrongly: numbers of rows, ids of fields."""
+    """Whether the next commit repairs records of an early writer: numbers of rows, ids of fields."""
     return is_early(dataset.source.manifest.writer_version)

@@ -1,7 +1,7 @@
-"""Texts of a table, made fit for people's eyes.
+"""Strings of a table, made safe to print.
 
-Names, messages and values come from whoever wrote a table. On a terminal a few characters clear the screen, set a
-title, make a link or reverse the order of what follows. The function here makes such characters visible.
+Names, messages and values in a table can come from an untrusted writer. Some characters act on a terminal: they clear
+the screen, set a title, make a link or reverse the direction of writing. `printable` shows them as escapes.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from typing import Final
 
 __all__ = ["printable"]
 
-# C0 but the newline, DEL, C1, the controls of writing direction, line separators, and halves of characters.
+# C0 except the newline, DEL, C1, the controls of writing direction, line separators, and surrogates.
 _HIDDEN: Final = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _NAMED: Final = {"\t": "\\t", "\r": "\\r"}
 
 
 def printable(text: object) -> str:
-    """A text in which no character acts on a terminal: control characters but newlines are shown as escapes.
+    """A string in which no character acts on a terminal: control characters except newlines become escapes.
 
     Args:
-        text: The text; any other object is converted by `str`.
+        text: The string; any other object is converted by `str`.
     """
     return _HIDDEN.sub(_escape, str(text))
 

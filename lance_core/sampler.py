@@ -1,4 +1,4 @@
-"""Samples of a dataset, and shares of it for processes that work side by side, under pylance's names."""
+"""Samples of a dataset, and shares of it for parallel processes, under pylance's names."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ def maybe_sample(
     max_takes: int = 2048,
     filt: str | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield rows chosen at random, none of them twice; all rows, in order, if there are no more than asked for.
+    """Yield random rows without repetition; all rows, in order, if the dataset has at most `n`.
 
     Args:
-        dataset: The dataset, or where it is.
-        n: How many rows.
-        columns: What to read, as for `scanner`; one name as text.
+        dataset: The dataset, or its URI.
+        n: Number of rows.
+        columns: Columns to read, as for `scanner`; a single name as a string.
         batch_size: Most rows of a batch.
-        max_takes: More rows than this are chosen as runs of neighbours, so many runs at most, which reads faster.
-        filt: Choose among the rows for which this SQL is true.
+        max_takes: Above this number of rows, at most this many runs of neighbouring rows are read, which is faster.
+        filt: An SQL condition; only rows for which it is true are sampled.
 
     Raises:
-        InvalidInputError: A number is not positive, or the filter is no condition.
+        InvalidInputError: A number is not positive, or the filter is not a condition.
     """
     if min(n, batch_size, max_takes) < 1:
         raise InvalidInputError(f"n {n}, batch_size {batch_size} and max_takes {max_takes} must be positive")
@@ -64,7 +64,7 @@ def _matching(source: LanceDataset, filt: str) -> np.ndarray[Any, Any]:
 
 
 def _chosen(candidates: np.ndarray[Any, Any], n: int, max_takes: int) -> np.ndarray[Any, Any]:
-    """Rows at random; as runs of neighbours if they are many."""
+    """Random rows; runs of neighbouring rows above `max_takes`."""
     rng = np.random.default_rng()
     if len(candidates) <= n:
         return candidates
@@ -81,12 +81,12 @@ class ShardedBatchSampler:
 
     Args:
         rank: Number of the process.
-        world_size: How many processes there are.
-        randomize: Whether the batches come in another order in each epoch.
-        seed: Start of the random order, the same in all processes.
+        world_size: Number of processes.
+        randomize: Whether the order of the batches differs between epochs.
+        seed: Seed of the random order, the same in all processes.
 
     Raises:
-        InvalidInputError: The rank is none of the processes.
+        InvalidInputError: The rank is not below the number of processes.
     """
 
     def __init__(self, rank: int, world_size: int, randomize: bool = False, seed: int = 0) -> None:
@@ -99,7 +99,7 @@ class ShardedBatchSampler:
         self._epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin an epoch, which has a random order of its own."""
+        """Start an epoch, which has a random order of its own."""
         self._epoch = epoch
 
     def __call__(
@@ -115,10 +115,10 @@ class ShardedBatchSampler:
         """Yield this process's batches.
 
         Args:
-            dataset: Where from.
+            dataset: The dataset to read.
             batch_size: Rows of a batch.
-            columns: What to read, as for `scanner`.
-            filter: With one, this process's rows are each `world_size`-th of those that match.
+            columns: Columns to read, as for `scanner`.
+            filter: A condition; with one, this process gets every `world_size`-th of the matching rows.
             batch_readahead: Changes no result: reading ahead is bounded by memory.
             with_row_id: Add a column `_rowid`.
         """
@@ -136,24 +136,24 @@ class ShardedBatchSampler:
 
     def _ordered(self, batches: list[Any]) -> list[Any]:
         if self._randomize:
-            random.Random(self._seed + self._epoch).shuffle(batches)  # noqa: S311 - nothing is secret
+            random.Random(self._seed + self._epoch).shuffle(batches)  # noqa: S311 - no secret
         return batches
 
 
 @checked_methods
 class ShardedFixedBatchSampler(ShardedBatchSampler):
-    """Positions of rows for one process: its batches are neighbours, and so are the rows of each.
+    """Positions of rows for one process: its batches follow each other, and so do the rows of each batch.
 
     Args:
         rank: Number of the process.
-        world_size: How many processes there are.
+        world_size: Number of processes.
         randomize: Whether the batches come in another order in each epoch.
-        seed: Start of the random order.
+        seed: Seed of the random order.
         batch_size: Rows of a batch.
         total_num_rows: Rows of the dataset.
 
     Raises:
-        InvalidInputError: The rank is none of the processes, or there are rows and no size of their batches.
+        InvalidInputError: The rank is not below the number of processes, or a dataset with rows has no batch size.
     """
 
     def __init__(
@@ -184,20 +184,20 @@ class ShardedFixedBatchSampler(ShardedBatchSampler):
 
 @checked_methods
 class ShardedBatchIterator:
-    """Iterates over the share of one process; every iteration begins anew. `ShardedBatchSampler` is the newer name.
+    """Iterates over the share of one process, from its start each time. `ShardedBatchSampler` replaces this class.
 
     Args:
-        data: The dataset, or where it is.
+        data: The dataset, or its URI.
         rank: Number of the process.
-        world_size: How many processes there are.
-        columns: What to read, as for `scanner`.
+        world_size: Number of processes.
+        columns: Columns to read, as for `scanner`.
         batch_size: Most rows of a batch.
-        granularity: What the processes share out in turn: fragments, which reads fastest, or batches.
+        granularity: The unit that is distributed round-robin: fragments, which read fastest, or batches.
         batch_readahead: Changes no result: reading ahead is bounded by memory.
         with_row_id: Add a column `_rowid`.
 
     Raises:
-        InvalidInputError: The rank is none of the processes, or another argument cannot be used.
+        InvalidInputError: The rank is not below the number of processes, or another argument is invalid.
     """
 
     def __init__(

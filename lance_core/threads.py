@@ -1,8 +1,8 @@
-"""Pools of threads that also work when Python ends.
+"""Thread pools that also work while Python shuts down.
 
-Once the main thread has returned, no pool of the standard library takes another job, in threads that Python still waits
-for and in functions of `atexit` alike; and where a process may not start more threads none does at any time. A job that
-no pool takes is run at once, by the thread that asks.
+Once the main thread has returned, the standard library's pools reject jobs, both in threads that Python still waits for
+and in functions of `atexit`; they also fail where a process may start no more threads. In these cases a job runs at
+once, in the calling thread.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor  # noqa: TID251 - what is built upon
+from concurrent.futures import Future, ThreadPoolExecutor  # noqa: TID251 - the base class
 from typing import Generic, ParamSpec, TypeVar
 
 __all__ = ["SharedPool", "ThreadPool"]
@@ -20,29 +20,29 @@ _Result = TypeVar("_Result")
 
 
 class ThreadPool(ThreadPoolExecutor):
-    """The standard library's pool, except that `submit` runs the job itself if no thread can."""
+    """The standard library's pool, except that `submit` runs the job itself if no thread can run it."""
 
     def submit(
         self, fn: Callable[_Arguments, _Result], /, *args: _Arguments.args, **kwargs: _Arguments.kwargs
     ) -> Future[_Result]:
-        """Run `fn` in a thread, or before this returns."""
+        """Run `fn` in a thread, or in the calling thread before `submit` returns."""
         job = _Job(lambda: fn(*args, **kwargs))
         try:
             return super().submit(job.run)
         except RuntimeError:
-            # The pool may have queued the job and failed to start a thread: the first thread to get to it runs it.
+            # The pool may have queued the job and failed to start a thread: the first thread that gets it runs it.
             return job.finished()
         except BaseException:
-            # Ctrl-C while a thread starts: the pool does not know it, and would not wake it up when Python ends.
+            # Ctrl-C while a thread starts: the pool does not know the thread, and would not wake it up at shutdown.
             self.shutdown(wait=False)
             raise
 
 
 class SharedPool:
-    """A pool of the process, made when it is first used; a forked child gets one of its own.
+    """A pool of the process, created at its first use; a forked child gets a pool of its own.
 
     Args:
-        threads: How many jobs run side by side; they must not wait for others of the same pool.
+        threads: Number of parallel jobs; a job must not wait for another one of the same pool.
         name: Start of the threads' names.
     """
 
@@ -54,20 +54,20 @@ class SharedPool:
     def submit(
         self, fn: Callable[_Arguments, _Result], /, *args: _Arguments.args, **kwargs: _Arguments.kwargs
     ) -> Future[_Result]:
-        """Run `fn` in a thread, or before this returns."""
+        """Run `fn` in a thread, or in the calling thread before `submit` returns."""
         found, process = self._pool, os.getpid()
         if found is None or found[0] != process:
-            # Two threads may make one each: the pool that is lost does its job and goes.
+            # Two threads may create a pool each: the one that is not kept runs its job and ends.
             found = self._pool = process, ThreadPool(self._threads, thread_name_prefix=self._name)
         try:
             return found[1].submit(fn, *args, **kwargs)
         except BaseException:
-            self._pool = None  # it takes no more
+            self._pool = None  # it accepts no more jobs
             raise
 
 
 class _Job(Generic[_Result]):
-    """A call that is made once."""
+    """A call that one thread makes."""
 
     def __init__(self, call: Callable[[], _Result]) -> None:
         self._call = call
@@ -87,9 +87,9 @@ class _Job(Generic[_Result]):
         return result
 
     def finished(self) -> Future[_Result]:
-        """Run it here, and return the result."""
+        """Make the call in this thread, and return its result as a future."""
         try:
             self.run()
-        except Exception:  # noqa: BLE001 - the future has it
+        except Exception:  # noqa: BLE001 - kept in the future
             return self._done
         return self._done

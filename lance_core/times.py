@@ -1,4 +1,4 @@
-"""Points in time as people write them: one place that says what a time without a zone means."""
+"""Points in time as users write them, and the meaning of a time without a zone."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def moment(value: datetime | date | str, *, zone: tzinfo = UTC) -> datetime:
     """A point in time, in UTC.
 
     Args:
-        value: A time, a day, which begins at midnight, or the ISO form of either.
-        zone: What a time without a zone is in.
+        value: A time, a date, which stands for its midnight, or the ISO form of either.
+        zone: The zone of a time without one.
 
     Raises:
-        InvalidInputError: It is no time.
+        InvalidInputError: The value is not a time.
     """
     given: object = value
     if isinstance(value, str):
@@ -33,10 +33,10 @@ def moment(value: datetime | date | str, *, zone: tzinfo = UTC) -> datetime:
                 f"a time is given in its ISO form, such as 2026-11-22T04:00:00, not as {value!r}"
             ) from error
     if isinstance(value, datetime):
-        # A pandas timestamp takes one without a zone for no local time.
+        # `astimezone` of a pandas timestamp without a zone does not assume local time.
         value = datetime.fromisoformat(value.isoformat())
     elif isinstance(value, date):
-        value = datetime(value.year, value.month, value.day)  # noqa: DTZ001 - its zone comes now
+        value = datetime(value.year, value.month, value.day)  # noqa: DTZ001 - the zone is added below
     else:
         raise InvalidInputError(f"a time is needed, or its ISO form, not {given!r}")
     if value.tzinfo is None:
@@ -48,7 +48,7 @@ def zone_named(name: str) -> tzinfo:
     """The zone of a name or an offset, as Spark takes them: `Asia/Tokyo`, `+09:00`, `GMT+9`, `Z`.
 
     Raises:
-        InvalidInputError: There is none.
+        InvalidInputError: The string names no time zone.
     """
     found = _OFFSET.fullmatch(name.strip())
     if found is not None:

@@ -22,14 +22,14 @@ def vec_to_table(
     """A table with a column of vectors: fixed-size lists of 32 bit floats.
 
     Args:
-        data: Vectors of one length; or vectors by what becomes the column of ids.
-        names: Name of the column, "vector" by default; of a mapping two names, "id" and "vector".
-        ndim: Length of the vectors; None for that of the first.
-        check_ndim: Whether to check that all have it.
+        data: Vectors of one length, or a mapping from ids to vectors.
+        names: Name of the column, "vector" by default; for a mapping two names, by default "id" and "vector".
+        ndim: Length of the vectors; None for the length of the first.
+        check_ndim: Whether to check that all vectors have this length.
 
     Raises:
-        InvalidInputError: Vectors have other lengths, or the names are not as many.
-        UnsupportedError: The data is nothing of this.
+        InvalidInputError: Vectors differ in length, or the number of names is wrong.
+        UnsupportedError: The data is neither a mapping, a list nor an array of vectors.
     """
     if isinstance(data, Mapping):
         vectors, wanted = list(data.values()), ["id", "vector"]

@@ -75,7 +75,7 @@ _SIMPLE: Final[dict[str, pa.DataType]] = {
     **{f"duration:{unit}": pa.duration(unit) for unit in ("s", "ms", "us", "ns")},
 }
 JSON: Final = "json"
-"""Logical type of JSON: `lance_core.schema.jsonb` in columns, `arrow.json` outside."""
+"""Logical type of JSON: `lance_core.schema.jsonb` in data files, `arrow.json` in Arrow schemas."""
 
 _SIMPLE_NAMES: Final = {arrow_type: name for name, arrow_type in _SIMPLE.items()}
 
@@ -105,10 +105,10 @@ def schema_from_arrow(schema: pa.Schema, first_id: int = 0) -> Schema:
 
 
 def check_depth(field: pa.Field) -> None:
-    """Reject a column that is nested too deep, before anything goes down all its levels.
+    """Reject a column that is nested too deep, before any function recurses into all its levels.
 
     Raises:
-        UnsupportedError: It is.
+        UnsupportedError: The column is nested more than `MOST_LEVELS` deep.
     """
     level = [field.type]
     for _ in range(MOST_LEVELS + 1):
@@ -146,7 +146,7 @@ def resolve_extensions(schema: pa.Schema) -> pa.Schema:
 
 
 def is_json_type(kind: pa.DataType) -> bool:
-    """Whether it is Arrow's type of JSON texts."""
+    """Whether the type is Arrow's type of JSON strings."""
     return isinstance(kind, pa.BaseExtensionType) and kind.extension_name == "arrow.json"
 
 
@@ -266,7 +266,7 @@ def _logical_type(kind: pa.DataType, path: str) -> str:
         return f"fixed_size_list:{_logical_type(storage_type(kind.value_type), path)}:{kind.list_size}"
     if types.is_dictionary(kind):
         value, index = _logical_type(kind.value_type, path), _logical_type(kind.index_type, path)
-        # The parts of the name would be ambiguous.
+        # A nested type would make the parts of the name ambiguous.
         if ":" not in value:
             return f"dict:{value}:{index}:false"
     raise UnsupportedError(f"column {path!r}: the Lance format has no type for Arrow {kind}")
@@ -284,7 +284,7 @@ def _encoding(kind: pa.DataType) -> int:
 
 
 def _parse(kind: str) -> pa.DataType:
-    """Arrow type of a logical type that takes one field."""
+    """The Arrow type of a logical type that takes one field."""
     if kind in _SIMPLE:
         return _SIMPLE[kind]
     head, _, rest = kind.partition(":")
@@ -296,7 +296,7 @@ def _parse(kind: str) -> pa.DataType:
     except LanceError:
         raise
     except (ValueError, OverflowError, pa.ArrowException) as error:
-        raise CorruptFileError(f"logical type {kind!r} is none: {error}") from error
+        raise CorruptFileError(f"logical type {kind!r} cannot be parsed: {error}") from error
 
 
 def _parse_timestamp(rest: str, kind: str) -> pa.DataType:
@@ -345,7 +345,7 @@ def _parse_width(text: str, kind: str) -> int:
 
 
 def _parse_length(text: str, kind: str) -> int:
-    """The items of a list of a fixed size; Arrow takes a negative number for a list of any size."""
+    """The number of items of a fixed size list; Arrow would read a negative number as a list of any size."""
     length = _parse_int(text, kind)
     if not 0 <= length < 2**31:
         raise CorruptFileError(f"schema: lists of {length} items in the type {kind!r}")
@@ -361,7 +361,7 @@ def _parse_int(text: str, kind: str) -> int:
 
 def _json_field(field: pa.Field, metadata: dict[str, bytes], path: str) -> Field:
     if path != field.name:
-        raise UnsupportedError(f"column {path!r}: arrow.json is offered for whole columns; store the text as a string")
+        raise UnsupportedError(f"column {path!r}: arrow.json is offered for whole columns; store the JSON as a string")
     metadata |= {_EXTENSION_NAME: _LANCE_JSON, "ARROW:extension:metadata": b""}
     return Field(
         name=field.name,
@@ -381,4 +381,4 @@ def _decode_keys(metadata: Mapping[bytes, bytes] | None) -> dict[str, bytes]:
     try:
         return {k.decode(): v for k, v in (metadata or {}).items()}
     except UnicodeDecodeError as error:
-        raise SchemaError(f"a key of Arrow metadata is no UTF-8: {error.object!r:.100}") from None
+        raise SchemaError(f"a key of Arrow metadata is not UTF-8: {error.object!r:.100}") from None

@@ -1,6 +1,6 @@
-"""Metadata as Arrow's C data interface exports it: in order, and with keys that occur twice.
+"""Metadata as Arrow's C data interface exports it: in order, with repeated keys.
 
-pyarrow shows the parameters of an extension type nowhere else. Layout (native byte order):
+pyarrow offers no other access to the serialized parameters of an extension type. Layout (native byte order):
 
     struct ArrowSchema { const char* format; const char* name; const char* metadata; ... }
 
@@ -27,12 +27,12 @@ _capsule_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
 
 
 def exported_metadata(source: pa.Field | pa.Schema) -> list[tuple[bytes, bytes]]:
-    """Keys and values; those of a field spell out its extension type as ARROW:extension:name and :metadata."""
+    """Keys and values; an extension type of a field appears as ARROW:extension:name and :metadata."""
     capsule = source.__arrow_c_schema__()  # the capsule owns the memory read below
     address = ctypes.c_void_p.from_address(_capsule_pointer(capsule, b"arrow_schema") + _METADATA_MEMBER).value
     if address is None:
         return []
-    # The format does not say how long it is as a whole; only what its lengths span is read of this.
+    # The total size is recorded nowhere; only the bytes that the lengths span are read.
     memory = memoryview(_Memory.from_address(address)).cast("B")
     read = _LENGTH.unpack_from
     (count,), place = read(memory, 0), _LENGTH.size

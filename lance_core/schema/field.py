@@ -62,10 +62,10 @@ class Field:
             yield from child.walk(self.id)
 
     def child(self, name: str) -> Field:
-        """The child of that name.
+        """The child with a name.
 
         Raises:
-            SchemaError: There is none.
+            SchemaError: The field has no child of that name.
         """
         for candidate in self.children:
             if candidate.name == name:
@@ -91,7 +91,7 @@ class Schema:
     Attributes:
         fields: Top-level fields.
         metadata: Arrow schema metadata.
-        memo: What was worked out of the schema and is used again, by name; it does not travel.
+        memo: Results that were derived from the schema and are reused, by name; pickles leave them out.
     """
 
     fields: tuple[Field, ...]
@@ -108,7 +108,7 @@ class Schema:
 
     @property
     def max_field_id(self) -> int:
-        """Highest id in use; -1 without fields."""
+        """Highest field id in use; -1 without fields."""
         return max((f.id for f, _ in self.walk()), default=-1)
 
     def walk(self) -> Iterator[tuple[Field, int]]:
@@ -124,7 +124,7 @@ class Schema:
         """The field at a dotted path; a name that contains dots is quoted with back-ticks.
 
         Raises:
-            SchemaError: There is no such column.
+            SchemaError: The schema has no such column.
         """
         by_name = {f.name: f for f in self.fields}
         if path in by_name:
@@ -140,8 +140,8 @@ class Schema:
     def project(self, columns: Sequence[str]) -> Schema:
         """The schema of only these columns, in this order.
 
-        A dotted path keeps only that part of a struct. Paths into one struct are merged, and into the whole of it if
-        that is named as well.
+        A dotted path keeps only that part of a struct. Paths into one struct are merged; the whole struct is kept if
+        its own name is given as well.
 
         Raises:
             SchemaError: A column does not exist or is named twice.
@@ -151,7 +151,7 @@ class Schema:
         for path in columns:
             if path in by_name:
                 if mentions[path] > 1:
-                    raise SchemaError(f"column {path!r} is asked for twice")
+                    raise SchemaError(f"column {path!r} is requested twice")
                 kept[path] = by_name[path]
                 continue
             top, *rest = split_path(path)
@@ -165,7 +165,7 @@ class Schema:
         return Schema(fields=tuple(f for f in fields if f is not None), metadata=self.metadata)
 
     def with_ids(self, next_id: int = 0) -> Schema:
-        """This schema with ids handed out to the fields that have none, from `next_id` on."""
+        """This schema, in which fields without an id get ids from `next_id` on."""
         fields = []
         for top in self.fields:
             numbered, next_id = top.with_ids(next_id)
@@ -200,7 +200,7 @@ def split_path(path: str) -> list[str]:
         if not rest:
             return parts
         if not rest.startswith("."):
-            raise SchemaError(f"column path {path!r} has text after a closing back-tick")
+            raise SchemaError(f"column path {path!r} has characters after a closing back-tick")
         rest = rest[1:]
 
 

@@ -51,16 +51,16 @@ _RUST: Final = {
 
 
 def rust_name(kind: pa.DataType) -> str:
-    """The name of a type in messages of pylance; of other than plain types Arrow's own."""
+    """The name of a type in messages of pylance: Rust's for plain types, Arrow's for all others."""
     return _RUST.get(_PLAIN.get(kind, ""), str(kind))
 
 
 def schema_to_json(schema: pa.Schema) -> dict[str, Any]:
-    """A schema as what `json.dumps` takes: `fields` with `name`, `type` and `nullable`, and the metadata.
+    """A schema as a dictionary for `json.dumps`: `fields` with `name`, `type` and `nullable`, and the metadata.
 
     Raises:
-        UnsupportedError: A type has no such form (maps, views, intervals), or is nested too deep.
-        InvalidInputError: It is no schema.
+        UnsupportedError: A type has no form in JSON (maps, views, intervals), or is nested too deep.
+        InvalidInputError: The argument is not a pyarrow schema.
     """
     if not isinstance(schema, pa.Schema):
         raise InvalidInputError(f"schema_to_json takes a pyarrow.Schema, not {type(schema).__name__}")
@@ -76,8 +76,7 @@ def json_to_schema(schema_json: Mapping[str, Any]) -> pa.Schema:
     """The inverse of `schema_to_json`.
 
     Raises:
-        InvalidInputError: It is not of that form (says what is missing, or which type is not known), or nested too
-            deep.
+        InvalidInputError: A field is missing, a type is unknown, or the schema is nested too deep.
     """
     try:
         fields = [_field_from_json(field) for field in schema_json["fields"]]
@@ -126,13 +125,13 @@ def _type_to_json(kind: pa.DataType) -> dict[str, Any]:
 
 def _field_from_json(field: Mapping[str, Any], level: int = 0) -> pa.Field:
     if level > MOST_LEVELS:
-        raise InvalidInputError(f"Failed to convert json to schema: it is nested more than {MOST_LEVELS} deep")
+        raise InvalidInputError(f"Failed to convert json to schema: the schema is nested more than {MOST_LEVELS} deep")
     metadata = dict(field.get("metadata") or {})
     return pa.field(field["name"], _type_from_json(field["type"], level + 1), field["nullable"], metadata or None)
 
 
 def _type_from_json(data: Mapping[str, Any], level: int) -> pa.DataType:
-    """The type, its children being on a level."""
+    """The type; `level` is the level of its children."""
     name = data["type"]
     if name in _TYPES:
         return _TYPES[name]

@@ -3,7 +3,7 @@
     value       scalar:  u32 0x20000000, one entry, its data
                 array:   u32 0x80000000 | count, an entry per item, their data
                 object:  u32 0x40000000 | count, an entry per key, an entry per value, the keys, the data of the values
-    entry       u32 kind << 28 | length of the data: 0 null, 1 text, 2 number, 3 false, 4 true, 5 array or object
+    entry       u32 kind << 28 | length of the data: 0 null, 1 string, 2 number, 3 false, 4 true, 5 array or object
     number      u8 0x00 zero, 0x40 signed, 0x50 unsigned (both of 1, 2, 4 or 8 bytes), 0x60 float64
 
 All numbers are big-endian; keys are UTF-8 and ascend. Measured on what pylance 14.0.2 writes.
@@ -34,14 +34,14 @@ _MOST_LEVELS: Final = 200
 
 
 def jsonb_array(texts: pa.Array, name: str) -> pa.Array:
-    """JSON texts in their stored form.
+    """JSON strings in their stored form.
 
     Args:
-        texts: The texts, of any Arrow type of texts.
-        name: The column, for errors.
+        texts: The strings, of any Arrow string type.
+        name: The column, for error messages.
 
     Raises:
-        InvalidInputError: A text is no JSON; names the row.
+        InvalidInputError: A string is not valid JSON; the message names the row.
     """
     values: list[bytes | None] = []
     for row, text in enumerate(texts.to_pylist()):
@@ -55,7 +55,7 @@ def jsonb_array(texts: pa.Array, name: str) -> pa.Array:
 
 
 def json_texts(values: pa.Array) -> pa.Array:
-    """The inverse of `jsonb_array`: texts without spaces, keys in order.
+    """The inverse of `jsonb_array`: strings without spaces, with keys in order.
 
     Raises:
         CorruptFileError: A value does not follow the format.
@@ -65,10 +65,10 @@ def json_texts(values: pa.Array) -> pa.Array:
 
 
 def encoded(value: Any) -> bytes:
-    """A value as Python has it, in its stored form.
+    """The stored form of a Python value.
 
     Raises:
-        ValueError: It is nested too deep, too long, or a text is no Unicode.
+        ValueError: The value is nested too deep or too long, or a string is not valid Unicode.
     """
     if isinstance(value, dict | list):
         return _container(value, 0)
@@ -77,7 +77,7 @@ def encoded(value: Any) -> bytes:
 
 
 def decoded(data: bytes) -> Any:
-    """The value of its stored form; errors as `json_texts`."""
+    """The Python value of a stored form; errors as `json_strings`."""
     try:
         return _value(memoryview(data), 0)
     except (struct.error, IndexError, UnicodeDecodeError) as error:
@@ -85,7 +85,7 @@ def decoded(data: bytes) -> Any:
 
 
 def text_of(value: Any) -> str:
-    """The JSON text of a value."""
+    """The JSON string of a value."""
     if isinstance(value, dict):
         return f"{{{','.join(f'{encode_basestring(key)}:{text_of(item)}' for key, item in value.items())}}}"
     if isinstance(value, list):
@@ -96,10 +96,11 @@ def text_of(value: Any) -> str:
 
 
 def parsed(text: str) -> Any:
-    """The value of a JSON text.
+    """The value of a JSON string.
 
     Raises:
-        ValueError: It is none: constants that are no numbers, numbers that are too large, keys that occur twice.
+        ValueError: The string is not valid JSON: it has a constant such as NaN, a number that is too large, or a
+            key that occurs twice.
     """
     return json.loads(text, object_pairs_hook=_object, parse_constant=_no_constant, parse_float=_finite)
 
@@ -112,7 +113,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _finite(text: str) -> float:
@@ -124,7 +125,7 @@ def _finite(text: str) -> float:
 
 def _container(value: dict[str, Any] | list[Any], level: int) -> bytes:
     if level > _MOST_LEVELS:
-        raise ValueError(f"it is nested more than {_MOST_LEVELS} deep")
+        raise ValueError(f"the value is nested more than {_MOST_LEVELS} deep")
     if isinstance(value, list):
         keys: list[bytes] = []
         parts = [_entry(item, level) for item in value]
@@ -155,7 +156,7 @@ def _entry(value: Any, level: int) -> tuple[int, bytes]:
 
 def _checked(length: int) -> int:
     if length > _MOST_LENGTH:
-        raise ValueError(f"a part of it takes {length} bytes")
+        raise ValueError(f"a part of the value takes {length} bytes")
     return length
 
 
@@ -177,13 +178,13 @@ def _value(data: memoryview, level: int) -> Any:
         count = 1
     num_entries = 2 * count if kind == _OBJECT else count
     if kind not in (_SCALAR, _OBJECT, _ARRAY) or 4 + 4 * num_entries > len(data):
-        raise CorruptFileError("a value of a JSON column does not follow its format: its header is none")
+        raise CorruptFileError("a value of a JSON column does not follow its format: its header is unknown")
     entries = struct.unpack_from(f">{num_entries}I", data, 4)
     position, found = 4 + 4 * num_entries, []
     for entry in entries:
         end = position + (entry & _MOST_LENGTH)
         if end > len(data):
-            raise CorruptFileError("a value of a JSON column does not follow its format: it is cut short")
+            raise CorruptFileError("a value of a JSON column does not follow its format: it is truncated")
         found.append(_part(entry >> 28, data[position:end], level))
         position = end
     if kind == _OBJECT:
@@ -218,7 +219,7 @@ def _number_of(data: memoryview) -> int | float:
 
 
 def _float_text(value: float) -> str:
-    """As pylance writes it: 0.00001, 1e-7, 1e+16."""
+    """A number as pylance writes it: 0.00001, 1e-7, 1e+16."""
     if not math.isfinite(value):
         return {math.inf: '"Infinity"', -math.inf: '"-Infinity"'}.get(value, '"NaN"')
     text = repr(value)

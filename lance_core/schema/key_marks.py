@@ -1,4 +1,4 @@
-"""How fields declare their membership in the unenforced primary key and the unenforced clustering key.
+"""Membership of fields in the unenforced primary key and the unenforced clustering key.
 
     Arrow field metadata                               wire, field of `Field`
     lance-schema:unenforced-primary-key                12  bool
@@ -6,9 +6,9 @@
     -                                                  14  bool of the clustering key
     lance-schema:unenforced-clustering-key:position    15  place in it
 
-pylance 14.0.2 writes 12 for every member of a primary key, and 15 alone for those of a clustering key; other metadata
-of the clustering key than its position is ignored. Here either number makes a member, and both are written
-back as they were read.
+pylance 14.0.2 writes 12 for every member of a primary key, and only 15 for members of a clustering key; of a clustering
+key's metadata it reads the position alone. Here either number makes a field a member, and both are written back as
+they were read.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def clustering_key_mark(metadata: Mapping[str, bytes]) -> KeyMark | None:
 
 
 def _position(text: bytes | None) -> int | None:
-    """The number that a text holds: digits, with or without a plus, up to 32 bits."""
+    """The number in a string: digits, with or without a plus, up to 32 bits."""
     digits = (text or b"").removeprefix(b"+")
     if not digits.isdigit():
         return None

@@ -21,10 +21,10 @@ def clustering_key(schema: Schema) -> tuple[Field, ...]:
 
 
 def check_primary_key(fields: tuple[Field, ...]) -> None:
-    """Reject a primary key that cannot tell rows apart.
+    """Reject a primary key that cannot identify rows.
 
     Raises:
-        SchemaError: A member is nullable, below something nullable, no leaf, or inside a list.
+        SchemaError: A member is nullable, has a nullable ancestor, is not a leaf, or is inside a list.
     """
     for top in fields:
         _check(top, top.name, nullable=False, listed=False)

@@ -48,7 +48,7 @@ class LanceField:
         return field_to_arrow(self._record)
 
     def is_unenforced_primary_key(self) -> bool:
-        """Whether it is part of the primary key."""
+        """Whether the field is part of the primary key."""
         return self._record.primary_key.is_member
 
     def unenforced_primary_key_position(self) -> int | None:
@@ -56,7 +56,7 @@ class LanceField:
         return self._record.primary_key.position or None
 
     def is_unenforced_clustering_key(self) -> bool:
-        """Whether it is part of the clustering key."""
+        """Whether the field is part of the clustering key."""
         return self._record.clustering_key.is_member
 
     def unenforced_clustering_key_position(self) -> int | None:
@@ -69,16 +69,16 @@ class LanceField:
         return f"Field(id={record.id}, name={record.name}, type={record.logical_type}, nullable={record.nullable})"
 
     def __eq__(self, other: object) -> bool:
-        """Whether all of it is equal."""
+        """Whether all attributes are equal."""
         return isinstance(other, LanceField) and self._record == other._record
 
     def __hash__(self) -> int:
-        """By name and id."""
+        """A hash of the name and the id."""
         return hash((self._record.name, self._record.id))
 
 
 class LanceSchema:
-    """The columns of a dataset, with field ids. It can be pickled.
+    """The columns of a dataset, with field ids. Schemas can be pickled.
 
     Args:
         record: The schema.
@@ -94,7 +94,7 @@ class LanceSchema:
         """Number the fields of an Arrow schema, depth-first from 0.
 
         Raises:
-            SchemaError: It cannot be stored.
+            SchemaError: The schema cannot be stored.
         """
         return cls(schema_from_arrow(schema))
 
@@ -114,7 +114,7 @@ class LanceSchema:
             return None
 
     def field_case_insensitive(self, name: str) -> LanceField | None:
-        """The same, without regard to capitals if no field is spelled like that."""
+        """The field at a dotted path; if none matches exactly, one that matches regardless of case."""
         exact = self.field(name)
         if exact is not None:
             return exact
@@ -143,9 +143,9 @@ class LanceSchema:
         return isinstance(other, LanceSchema) and self.record == other.record
 
     def __hash__(self) -> int:
-        """By the names of the columns."""
+        """A hash of the names of the columns."""
         return hash(tuple(self.record.names))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Travel as the record."""
+        """Pickle the record."""
         return LanceSchema, (self.record,)

@@ -26,17 +26,16 @@ def schema_to_protobuf(schema: Schema, *, legacy: bool = False) -> list[file_pb2
 
     Args:
         schema: The schema.
-        legacy: Whether it is that of 0.1 files, where a dictionary is named once its values lie somewhere. In others
-            it is always named, and empty: releases of the reference library up to 0.30 look for it.
+        legacy: Whether the schema is for 0.1 files, in which a dictionary is recorded once its values are stored. In
+            later files an empty dictionary is always recorded: releases of the reference library up to 0.30 require it.
 
     Raises:
-        CorruptFileError: An id is larger than the format can hold; new fields of a table with such ids have larger ones
-            still.
+        CorruptFileError: An id is larger than the format can hold.
     """
     try:
         return [_to_protobuf(node, parent_id, legacy=legacy) for node, parent_id in schema.walk()]
     except (ValueError, OverflowError) as error:
-        raise CorruptFileError(f"schema: it cannot be written: {error}") from error
+        raise CorruptFileError(f"the schema cannot be written: {error}") from error
 
 
 def schema_from_protobuf(fields: Iterable[file_pb2.Field], metadata: Mapping[str, bytes]) -> Schema:
@@ -78,7 +77,7 @@ def schema_from_protobuf(fields: Iterable[file_pb2.Field], metadata: Mapping[str
 
 
 def schema_to_bytes(schema: Schema) -> bytes:
-    """A schema as one message (`lance.file.Schema`), to hand to another process."""
+    """A schema as one message (`lance.file.Schema`), for another process."""
     return file_pb2.Schema(fields=schema_to_protobuf(schema), metadata=dict(schema.metadata)).SerializeToString()
 
 
@@ -86,12 +85,12 @@ def schema_from_bytes(data: bytes) -> Schema:
     """The inverse of `schema_to_bytes`.
 
     Raises:
-        InvalidInputError: The bytes are no schema.
+        InvalidInputError: The bytes are not a schema.
     """
     try:
         message = file_pb2.Schema.FromString(data)
     except DecodeError as error:
-        raise InvalidInputError(f"{len(data)} bytes are no schema, such as lance_schema_bytes gives") from error
+        raise InvalidInputError(f"{len(data)} bytes are not a schema as lance_schema_bytes returns it") from error
     return schema_from_protobuf(message.fields, message.metadata)
 
 
@@ -134,7 +133,7 @@ def _from_protobuf(wire: file_pb2.Field, children: tuple[Field, ...]) -> Field:
 
 
 def _dictionary(wire: file_pb2.Field) -> tuple[int, int] | None:
-    """Where the values of a dictionary lie; an empty message says nothing."""
+    """Position and length of the values of a dictionary; None for an empty message."""
     offset, length = wire.dictionary.offset, wire.dictionary.length
     return (offset, length) if offset or length else None
 

@@ -1,6 +1,6 @@
-"""Arrays of another type that stores the same: names of fields, their order, extension types, views.
+"""Arrays under another type with the same stored form: other field names or order, extension types, views.
 
-Arrow's cast does that, too, but copies, and loses the length of arrays of the null type within lists (pyarrow 26).
+Arrow's cast does the same, but copies, and loses the length of arrays of the null type within lists (pyarrow 26).
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ def relabel(array: pa.Array, target: pa.DataType) -> pa.Array:
 
     Args:
         array: Any array; slices are honoured.
-        target: The type to give it.
+        target: The type of the result.
 
     Raises:
-        SchemaError: That type does not store the same.
+        SchemaError: The target type has another stored form.
     """
     if isinstance(target, pa.BaseExtensionType):
         if array.type == target:
@@ -60,14 +60,14 @@ def relabel(array: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _is_like(kind: Any, target: Any) -> bool:
-    """Whether what is inside of two types decides if they store the same."""
+    """Whether two nested types have the same stored form if their children do."""
     if kind.id != target.id or not (pa.types.is_nested(target) or pa.types.is_dictionary(target)):
         return False
     return not pa.types.is_fixed_size_list(target) or bool(kind.list_size == target.list_size)
 
 
 def _relabel_dictionary(array: Any, target: Any) -> pa.Array:
-    """Whether a dictionary is ordered is not stored."""
+    """The array with the target's flag `ordered`, which is not stored."""
     indices, values = relabel(array.indices, target.index_type), relabel(array.dictionary, target.value_type)
     return pa.DictionaryArray.from_arrays(indices, values, ordered=target.ordered)
 

@@ -1,7 +1,7 @@
 """The protocol of all stores: bytes by key below one root.
 
 A store is rooted at a dataset root or at a base path. Keys are relative to it, `/`-separated and free of `.` and
-`..` parts. The verbs are few, and each says what it promises:
+`..` parts. The methods and their promises:
 
     get, get_range, get_tail, get_ranges, read, head, list     read
     list_owned         objects that may be deleted, none of them behind a symbolic link
@@ -11,7 +11,7 @@ A store is rooted at a dataset root or at a base path. Keys are relative to it, 
     delete, delete_many, copy, remove_link
 
 Errors are those of `lance_core.errors`: ObjectNotFoundError for a missing key, AlreadyExistsError for a lost creation,
-OutcomeUnknownError where a write may or may not have happened, StoreError for everything else that a storage does.
+OutcomeUnknownError where a write may or may not have happened, StoreError for every other failure of the storage.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ ByteRange: TypeAlias = tuple[int, int]
 """Start and end of a range of bytes; the end is excluded."""
 
 BytesLike: TypeAlias = bytes | memoryview
-"""What reads return; `np.frombuffer` and `pa.py_buffer` take it without a copy."""
+"""The result of reads; `np.frombuffer` and `pa.py_buffer` take it without a copy."""
 
 ReadableBuffer: TypeAlias = bytes | bytearray | memoryview | np.ndarray[Any, Any] | pa.Buffer
-"""What writes take: anything contiguous that offers the buffer protocol."""
+"""The argument of writes: any contiguous object with the buffer protocol."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,14 +86,14 @@ class ObjectWriter(Protocol):
         ...
 
     def close_unnamed(self) -> int:
-        """The same, but the name of a file on a disk is durable only once its folder was synced (`sync_names`)."""
+        """Close; on a disk the file's name becomes durable only when its folder is synced (`sync_names`)."""
         return self.close()
 
     def close_early(self) -> Sequence[Callable[[], object]]:
         """Make visible an object that nothing refers to before it is durable.
 
         Returns:
-            What makes it durable: calls that may run side by side, and have to.
+            Calls that make it durable; all of them have to run, in any order or in parallel.
         """
         self.close()
         return ()
@@ -122,7 +122,7 @@ class ObjectWriter(Protocol):
 
 @runtime_checkable
 class ObjectStore(Protocol):
-    """Bytes by key below a root; see the module's text for the promises."""
+    """Bytes by key below a root; the promises of each method are listed at the head of the module."""
 
     @property
     def root(self) -> str:
@@ -131,7 +131,7 @@ class ObjectStore(Protocol):
 
     @property
     def data_root(self) -> str:
-        """URI below which the objects lie: the root without the query that selects a database of manifests."""
+        """URI below which the objects are stored: the root without the query that selects a database of manifests."""
         ...
 
     @property
@@ -141,12 +141,12 @@ class ObjectStore(Protocol):
 
     @property
     def put_is_a_request(self) -> bool:
-        """Whether each call waits for a server, so that several at a time are faster than one after the other."""
+        """Whether each call is a request to a server, so that parallel calls are faster than sequential ones."""
         ...
 
     @property
     def options(self) -> StorageOptions:
-        """The options that it was opened with, to open other places of the same dataset."""
+        """The options that the store was opened with; other stores of the same dataset are opened with them."""
         ...
 
     def get(self, key: str) -> BytesLike:
@@ -162,11 +162,11 @@ class ObjectStore(Protocol):
         ...
 
     def get_ranges(self, key: str, ranges: Sequence[ByteRange]) -> list[BytesLike]:
-        """Return several ranges of one object, in the order asked for; neighbours are read together."""
+        """Return several ranges of one object, in the given order; neighbouring ranges are read together."""
         ...
 
     def read(self, key: str) -> tuple[BytesLike, ObjectMeta]:
-        """Return a whole object with what it is, in one request."""
+        """Return a whole object with its size and time, in one request."""
         ...
 
     def head(self, key: str) -> ObjectMeta:
@@ -174,11 +174,11 @@ class ObjectStore(Protocol):
         ...
 
     def put(self, key: str, data: ReadableBuffer) -> str | None:
-        """Write an object, replacing one that exists; returns its e-tag if the storage tells it."""
+        """Write an object, replacing one that exists; returns its e-tag if the storage reports one."""
         ...
 
     def prepare_commits(self) -> None:
-        """Do what `put_if_absent` needs once, so that it is one request later: a commit is as short as can be.
+        """Prepare the first `put_if_absent`, so that it takes one request like all later ones.
 
         Raises:
             UnsupportedError: The storage has no conditional puts.
@@ -186,7 +186,7 @@ class ObjectStore(Protocol):
         ...
 
     def put_if_absent(self, key: str, data: ReadableBuffer, *, durable: bool = True) -> str | None:
-        """Write an object unless one exists; returns its e-tag if the storage tells it.
+        """Write an object unless one exists; returns its e-tag if the storage reports one.
 
         Args:
             key: The object's key.
@@ -194,8 +194,8 @@ class ObjectStore(Protocol):
             durable: Whether it must survive a power loss once the call returns. Object storage always does.
 
         Raises:
-            AlreadyExistsError: An object exists under the key. After a lost answer it can be the caller's own.
-            OutcomeUnknownError: The object may have been written, or may still be.
+            AlreadyExistsError: An object exists under the key. After a lost response it can be the caller's own.
+            OutcomeUnknownError: Whether the object was written, or will be, is unknown.
         """
         ...
 
@@ -209,7 +209,7 @@ class ObjectStore(Protocol):
         Args:
             prefix: Start of the keys; empty for all.
             start_after: Leave out keys up to and including this one.
-            limit: Stop after so many, and ask the storage for no more.
+            limit: Most objects to yield, and to request from the storage.
 
         Raises:
             InvalidInputError: The prefix leads out of the root.
@@ -219,17 +219,17 @@ class ObjectStore(Protocol):
     def list_owned(self, prefix: str) -> Iterator[ObjectMeta]:
         """Yield the objects with this prefix that may be deleted, in ascending order of keys.
 
-        A symbolic link is an object of its own here, and its target is none: deleting the key removes the link.
-        Below a folder that is a link, or lies behind one, there is nothing.
+        A symbolic link is listed as an object: deleting its key removes the link and keeps the target. Nothing below
+        a folder that is reached through a link is listed.
         """
         ...
 
     def remove_empty_folders(self, folder: str) -> None:
-        """Remove a folder, empty for the root, and those below it as far as they hold no file; some have none."""
+        """Remove the empty folders at and below `folder` (empty for the root), in storage that has folders."""
         ...
 
     def remove_link(self, folder: str) -> bool:
-        """Remove a folder's name if it is a symbolic link, and leave what it leads to; returns whether it was one.
+        """Remove a folder that is a symbolic link, and keep the link's target; returns whether it was a link.
 
         Args:
             folder: The folder, without a slash at the end; empty for the root itself.
@@ -315,14 +315,14 @@ class RootedStore:
 
 
 class LinklessStore(RootedStore):
-    """The methods that concern folders and symbolic links, for stores that have neither."""
+    """The methods for folders and symbolic links, in stores that have neither."""
 
     def list(self, prefix: str) -> Iterator[ObjectMeta]:
         """Yield the objects whose key starts with `prefix`."""
         raise NotImplementedError
 
     def list_owned(self, prefix: str) -> Iterator[ObjectMeta]:
-        """Yield what deleting all that starts with `prefix` may delete."""
+        """Yield the objects with this prefix that may be deleted."""
         return self.list(prefix)
 
     def remove_empty_folders(self, folder: str) -> None:
@@ -367,10 +367,10 @@ def check_prefix(prefix: str) -> str:
     """Return `prefix` if the keys that start with it lie below the root.
 
     Raises:
-        InvalidInputError: It is absolute, or has an empty, `.` or `..` part before its last one.
+        InvalidInputError: The prefix is absolute, or has an empty, `.` or `..` part before its last one.
     """
     if prefix:
-        # The last part may be incomplete, as any text can follow the prefix.
+        # The last part may be incomplete, as any characters can follow the prefix.
         folder, _, begin = prefix.rpartition("/")
         check_key(f"{folder}/{begin}x" if "/" in prefix else f"{begin}x")
         if begin == "..":

@@ -1,4 +1,4 @@
-"""Copies of objects from one store to another. Within one storage the storage makes them."""
+"""Copies of objects from one store to another; where both are in one storage, the storage copies."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def copy_object(source: ObjectStore, source_key: str, target: ObjectStore, targe
     """Copy an object, replacing the target.
 
     Args:
-        source: The store that has it.
+        source: The store that has the object.
         source_key: Its key there.
-        target: The store that gets it.
+        target: The store that gets the copy.
         target_key: Its key there.
 
     Raises:
-        ObjectNotFoundError: There is no such object.
+        ObjectNotFoundError: The source has no such object.
     """
     common = _common_root(source, target)
     if common is not None:

@@ -1,10 +1,10 @@
 """Merging of byte ranges that lie close together, so that one request serves several.
 
-    asked    [==]  [===]                  [==]     [====]
+    wanted   [==]  [===]                  [==]     [====]
     read     [=========]                  [=============]
              gap <= max_gap: one read     and never more than max_size at once
 
-The ranges may be asked in any order; each comes back as a view of the read that holds it.
+The ranges may be given in any order; each is returned as a view of the read that holds it.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ __all__ = ["MergedRange", "merge_ranges", "split_merged"]
 
 
 class MergedRange(NamedTuple):
-    """One read, and which of the asked ranges it serves.
+    """One read, and the wanted ranges that it serves.
 
     Attributes:
         start: First byte.
         end: End, excluded.
-        members: Positions in the list of asked ranges.
+        members: Positions in the list of wanted ranges.
     """
 
     start: int
@@ -36,8 +36,8 @@ def merge_ranges(ranges: Sequence[ByteRange], *, max_gap: int, max_size: int) ->
     """Plan the reads for some ranges.
 
     Args:
-        ranges: Asked ranges, in any order; empty ones are left out, overlapping ones are read once.
-        max_gap: Largest hole in bytes that is read along rather than skipped.
+        ranges: Wanted ranges, in any order; empty ones are left out, overlapping ones are read once.
+        max_gap: Largest gap in bytes that is read rather than skipped.
         max_size: Ranges are not merged beyond this size; one range alone may be larger.
 
     Returns:
@@ -71,7 +71,7 @@ def merge_ranges(ranges: Sequence[ByteRange], *, max_gap: int, max_size: int) ->
 def split_merged(
     ranges: Sequence[ByteRange], merged: Sequence[MergedRange], parts: Sequence[BytesLike]
 ) -> list[BytesLike]:
-    """Cut the bytes of merged reads back into the asked ranges, without copying."""
+    """Split the bytes of merged reads into the wanted ranges, without copying."""
     result: list[BytesLike] = [b""] * len(ranges)
     for read, part in zip(merged, parts, strict=True):
         view = memoryview(part)

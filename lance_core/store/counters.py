@@ -1,4 +1,4 @@
-"""How much this process has read from stores."""
+"""Counters of the reads of all stores in this process."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ _counts = [0, 0]
 
 
 def count_read(num_calls: int, num_bytes: int) -> None:
-    """Count reads that were done."""
+    """Count reads."""
     with _lock:
         _counts[0] += num_calls
         _counts[1] += num_bytes
 
 
 def iops_counter() -> int:
-    """Reads of stores since this process began: calls of a file, or requests."""
+    """Number of reads since the process started: file system calls, or requests."""
     return _counts[0]
 
 
 def bytes_read_counter() -> int:
-    """Bytes that those read."""
+    """Number of bytes read since the process started."""
     return _counts[1]

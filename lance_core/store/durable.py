@@ -1,4 +1,4 @@
-"""Objects that must all survive a power loss before something refers to them."""
+"""Objects that must survive a power loss before another object refers to them."""
 
 from __future__ import annotations
 
@@ -25,33 +25,33 @@ __all__ = [
 _Arguments = ParamSpec("_Arguments")
 
 SETTLED_AT_A_TIME: Final = 8
-"""Files that are waited for side by side: a file system writes them and their names to disk together."""
+"""Files that are synced in parallel: a file system writes them and their names to disk together."""
 
 _pool = SharedPool(SETTLED_AT_A_TIME, "lance-settle")
 
 
 class PendingWrites:
-    """What is on its way to storage in the background, while what will refer to it is worked out."""
+    """Writes that are made durable in the background, while the record that refers to them is computed."""
 
     def __init__(self) -> None:
         self._waiting: deque[Future[object]] = deque()
 
     def add(self, work: Callable[_Arguments, object], /, *args: _Arguments.args, **kwargs: _Arguments.kwargs) -> None:
-        """Begin to close or sync a file."""
+        """Start a call that closes or syncs a file."""
         self._waiting.append(_pool.submit(work, *args, **kwargs))
 
     def add_all(self, works: Iterable[Callable[[], object]]) -> None:
-        """Begin several."""
+        """Start several calls."""
         for work in works:
             self.add(work)
 
     def take(self, other: PendingWrites) -> None:
-        """Wait for what another waits for, in its place."""
+        """Take over the pending writes of another instance."""
         self._waiting += other._waiting
         other._waiting = deque()
 
     def wait(self, most: int = 0) -> None:
-        """Wait until at most so many are on their way; all that is left is waited for if one fails.
+        """Wait until at most `most` writes are pending; if one fails, wait for all others as well.
 
         Raises:
             StoreError: The storage failed.
@@ -65,19 +65,19 @@ class PendingWrites:
             self._waiting.popleft()
 
     def stop(self) -> None:
-        """Wait for all, whatever becomes of them: nothing will refer to them."""
+        """Wait for all writes and ignore their errors: nothing will refer to them."""
         while self._waiting:
             self._waiting[0].exception()
             self._waiting.popleft()
 
 
 def make_durable(store: ObjectStore, keys: Sequence[str], settling: PendingWrites | None = None) -> None:
-    """Make sure that objects that `put` wrote survive a power loss; other storage than a disk always has them then.
+    """Make sure that objects that `put` wrote survive a power loss; only on a disk this takes work.
 
     Args:
-        store: Where they are.
-        keys: The objects.
-        settling: What waits for that; None to wait here.
+        store: The store of the objects.
+        keys: Their keys.
+        settling: The pending writes to add the work to; None to wait here.
 
     Raises:
         StoreError: The disk failed.
@@ -110,9 +110,9 @@ def put_durably(store: ObjectStore, key: str, data: ReadableBuffer) -> None:
 
 
 def replace_durably(store: ObjectStore, key: str, data: ReadableBuffer) -> None:
-    """Write an object over one that others refer to: after a power loss the old one is there, or the new one.
+    """Replace an object that others refer to: after a power loss either the old one or the new one exists.
 
-    Once this returns it is the new one.
+    When the call has returned, the new one exists.
 
     Raises:
         StoreError: The storage failed.
@@ -125,7 +125,7 @@ def replace_durably(store: ObjectStore, key: str, data: ReadableBuffer) -> None:
 
 
 def delete_durably(store: ObjectStore, key: str) -> None:
-    """Remove an object that a power loss must not bring back once this returns; a missing one is fine.
+    """Remove an object so that no power loss restores it once the call has returned; a missing one is fine.
 
     Raises:
         StoreError: The storage failed.
@@ -137,10 +137,10 @@ def delete_durably(store: ObjectStore, key: str) -> None:
 
 
 def naming_after(store: ObjectStore, ready: Callable[[], None]) -> ObjectStore:
-    """A store whose `put_if_absent` names nothing before `ready` has returned, which on a disk runs meanwhile.
+    """A store whose `put_if_absent` calls `ready` before the object gets its name; on a disk, while it is written.
 
     Raises:
-        StoreError: From `ready`, here or by `put_if_absent`: what it waited for failed.
+        StoreError: `ready` failed, here or in `put_if_absent`.
     """
     if isinstance(store, LocalStore):
         return store.naming_after(ready)
@@ -149,7 +149,7 @@ def naming_after(store: ObjectStore, ready: Callable[[], None]) -> ObjectStore:
 
 
 def sync_names(store: ObjectStore, keys: Sequence[str]) -> None:
-    """Make durable the names of objects whose writers did not (`ObjectWriter.close_unnamed`).
+    """Make the names of objects durable that were closed with `ObjectWriter.close_unnamed`.
 
     Raises:
         StoreError: The disk failed.
@@ -160,6 +160,6 @@ def sync_names(store: ObjectStore, keys: Sequence[str]) -> None:
 
 
 def _disk(store: ObjectStore) -> LocalStore | None:
-    """The files of this machine where a store's objects are; None if they are elsewhere."""
+    """The local store that holds a store's objects; None if they are not on a disk of this machine."""
     objects = store.objects if isinstance(store, ExternallyCommittedStore) else store
     return objects if isinstance(objects, LocalStore) else None

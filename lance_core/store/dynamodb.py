@@ -51,21 +51,21 @@ class DynamoDbIndex:
         return (int(items[0]["version"]["N"]), self._relative(items[0]["path"]["S"])) if items else None
 
     def add(self, version: int, key: str, size: int) -> bool:
-        """Insert a row unless there is one; a row with the same key is our own, whose answer was lost."""
+        """Insert a row unless there is one; a row with the same key is this writer's own, after a lost response."""
         condition = "attribute_not_exists(base_uri) AND attribute_not_exists(version)"
         return self._put(version, key, size, condition) or self.get(version) == key
 
     def finalize(self, version: int, key: str, size: int) -> None:
         """Set the key of a row."""
         if not self._put(version, key, size, "attribute_exists(base_uri) AND attribute_exists(version)"):
-            raise StoreError(f"DynamoDB table {self._table}: the row of version {version} is gone")
+            raise StoreError(f"DynamoDB table {self._table}: the row of version {version} was deleted")
 
     def remove(self, version: int) -> None:
         """Delete a row."""
         self._call("delete_item", Key=self._row(version))
 
     def clear(self) -> None:
-        """Delete all rows in ascending order of versions, so that an interruption leaves used numbers rejected."""
+        """Delete all rows in ascending order of versions, so that after an interruption used numbers stay taken."""
         while items := self._query(ScanIndexForward=True)["Items"]:
             for item in items:
                 self.remove(int(item["version"]["N"]))
@@ -95,8 +95,8 @@ class DynamoDbIndex:
         return path.removeprefix(self._prefix + "/")
 
     def _call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """Make a request; an empty answer stands for a condition that was not met."""
-        client = self._client()  # says if botocore is not there
+        """Make a request; an empty response means that its condition was not met."""
+        client = self._client()  # raises if botocore is not installed
         import botocore.exceptions as errors
 
         place = f"DynamoDB table {self._table}"
@@ -146,4 +146,4 @@ def _new_client(s3_options: dict[str, str]) -> Any:
             "s3+ddb:// needs to know the region of the DynamoDB table: set the storage option aws_region, or AWS_REGION"
         ) from None
     except (BotoCoreError, ValueError) as error:
-        raise InvalidInputError(f"no client of DynamoDB can be made: {type(error).__name__}") from None
+        raise InvalidInputError(f"cannot create a DynamoDB client: {type(error).__name__}") from None

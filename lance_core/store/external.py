@@ -3,25 +3,24 @@
 The manifest of a version is decided by inserting a row (place, version) into a database. The steps of a commit:
 
     1. put the manifest under a staging key      <key>-<uuid>
-    2. insert (place, version) -> staging key    the commit; a row that exists means that another writer was first
+    2. insert (place, version) -> staging key    the commit; a row that exists means that another writer won
     3. put the manifest under its final key
     4. update the row to the final key
     5. delete the staging object
 
-A writer can die after step 2, so a reader that meets a staging key does steps 3 to 5 itself. All writers of a dataset
-must go through the same database.
+A writer can die after step 2, so a reader that finds a staging key performs steps 3 to 5 itself. All writers of a
+dataset must go through the same database.
 
-When a manifest is deleted its row is deleted first; an interrupted deletion can be run again. The highest row stays,
-and
-versions are only ever given above it, so that no number is given twice. It goes when the dataset is dropped, after the
-last file: where files were deleted in another way, the row is all that is left, and no dataset can begin there before
-`LanceDataset.drop` has removed it.
+When a manifest is deleted its row is deleted first; an interrupted deletion can be repeated. The highest row stays, and
+only versions above it are created, so that no number is used twice. Dropping the dataset deletes it, after the last
+file. Where files were deleted in another way, only the row is left, and no dataset can be created there until
+`LanceDataset.drop` has deleted the row.
 
     s3+ddb://bucket/path?ddbTableName=T              DynamoDB, with the rows that pylance reads and writes:
                                                      base_uri S (path without bucket), version N, path S, size N,
                                                      committer S; hash key base_uri, range key version
-    storage option manifest_store=sqlite:///file     SQLite, for the writers of one host; pylance cannot join
-    storage option manifest_store=postgresql://...   PostgreSQL, for the writers of many; pylance cannot join
+    storage option manifest_store=sqlite:///file     SQLite, for the writers of one host; not for pylance
+    storage option manifest_store=postgresql://...   PostgreSQL, for the writers of many; not for pylance
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ class ManifestIndex(Protocol):
 
     @property
     def gives_numbers_once(self) -> bool:
-        """Whether `add` itself makes sure, with the insertion, that no higher version has a row."""
+        """Whether `add` checks, in the same transaction, that no higher version has a row."""
         ...
 
     def get(self, version: int) -> str | None:
@@ -77,7 +76,7 @@ class ManifestIndex(Protocol):
         ...
 
     def remove(self, version: int) -> None:
-        """Delete a row; a missing one is fine. The highest one is never asked for."""
+        """Delete a row, never the highest one; a missing row is fine."""
         ...
 
     def finalize(self, version: int, key: str, size: int) -> None:
@@ -85,15 +84,15 @@ class ManifestIndex(Protocol):
         ...
 
     def clear(self) -> None:
-        """Delete all rows, the highest one last; that there is none is fine."""
+        """Delete all rows, the highest one last; an index without rows is fine."""
         ...
 
 
 class ExternallyCommittedStore:
-    """A store whose manifests are created through an index; all else is passed on.
+    """A store whose manifests are created through an index; all other calls go to the inner store.
 
     Args:
-        store: Where the objects lie.
+        store: The store of the objects.
         index: The rows that decide about versions.
         root: The store's `root`; None for that of `store`.
     """
@@ -102,16 +101,16 @@ class ExternallyCommittedStore:
         self._store = store
         self._index = index
         self._root = root if root is not None else store.root
-        self._newest = 0  # the highest version that was seen; it only grows
+        self._newest = 0  # the highest known version; it only grows
 
     @property
     def root(self) -> str:
-        """The URI of the root, with what selects the index."""
+        """The URI of the root, with the query that selects the index."""
         return self._root
 
     @property
     def data_root(self) -> str:
-        """The URI of the place of the objects."""
+        """The URI of the root of the objects."""
         return self._store.data_root
 
     @property
@@ -121,12 +120,12 @@ class ExternallyCommittedStore:
 
     @property
     def put_is_a_request(self) -> bool:
-        """Whether each call waits for a server."""
+        """Whether each call is a request to a server."""
         return self._store.put_is_a_request
 
     @property
     def options(self) -> StorageOptions:
-        """The options that it was opened with."""
+        """The options that the store was opened with."""
         return self._store.options
 
     @property
@@ -180,12 +179,12 @@ class ExternallyCommittedStore:
         """Nothing."""
 
     def put_if_absent(self, key: str, data: ReadableBuffer, *, durable: bool = True) -> str | None:
-        """Write an object unless one exists; a manifest by way of the index.
+        """Write an object unless one exists; a manifest is created through the index.
 
         Raises:
-            AlreadyExistsError: It exists, or its version was committed.
-            DatasetExistsError: The index has versions of a dataset whose manifests are all gone.
-            OutcomeUnknownError: The object may have been written, or may still be.
+            AlreadyExistsError: The object exists, or the manifest's version was committed.
+            DatasetExistsError: The index has versions of a dataset whose manifests were all deleted.
+            OutcomeUnknownError: Whether the object was written, or will be, is unknown.
         """
         version = _version_of(key)
         if version is None:
@@ -197,7 +196,7 @@ class ExternallyCommittedStore:
         if (latest is not None and latest[0] >= version) or self._exists(key):
             raise AlreadyExistsError(f"{self._root}/{key}: exists already")
         if self._store.is_local:
-            self._store.put_if_absent(staging, data, durable=durable)  # the index may be durable at once
+            self._store.put_if_absent(staging, data, durable=durable)  # the row may be durable at once
         else:
             self._store.put(staging, data)
         if not self._index.add(version, staging, size):
@@ -228,7 +227,7 @@ class ExternallyCommittedStore:
         return self._store.list(prefix, start_after=start_after, limit=limit)
 
     def list_owned(self, prefix: str) -> Iterator[ObjectMeta]:
-        """Yield what deleting all that starts with `prefix` may delete."""
+        """Yield the objects with this prefix that may be deleted."""
         return self._store.list_owned(prefix)
 
     def remove_empty_folders(self, folder: str) -> None:
@@ -240,7 +239,7 @@ class ExternallyCommittedStore:
         return self._store.remove_link(folder)
 
     def delete(self, key: str) -> None:
-        """Remove an object, and with a manifest its row, unless it is the highest."""
+        """Remove an object; with a manifest also its row, except for the highest one."""
         version = _version_of(key)
         if version is not None and self._has_reached(version + 1):
             self._index.remove(version)
@@ -269,12 +268,12 @@ class ExternallyCommittedStore:
         return self._newest >= version
 
     def _check_for_manifests(self, version: int, current: str) -> None:
-        """Raise if only the highest row is left of a dataset."""
-        # A commit that is being finished has the staging object until the final one is there.
+        """Reject the commit if the highest row is all that is left of a dataset."""
+        # A commit that is being finished keeps the staging object until the final one exists.
         if not (self._exists(current) or self._exists(_final_key(current)) or self._has_manifests()):
             raise DatasetExistsError(
                 f"{self._root}: versions up to {version} were committed here, and their manifests are gone: "
-                f"LanceDataset.drop removes what is left of that dataset"
+                f"LanceDataset.drop removes the rest of that dataset"
             )
 
     def _has_manifests(self) -> bool:
@@ -298,16 +297,16 @@ class ExternallyCommittedStore:
             if not self._exists(final):
                 if self._has_manifests():
                     raise ObjectNotFoundError(
-                        f"{self._root}: version {version} was committed, but its manifest {current} is gone; older "
+                        f"{self._root}: version {version} was committed, but its manifest {current} is missing; older "
                         "versions can be opened by their numbers"
                     ) from None
-                return  # there is no dataset any more whose commit could be finished
+                return  # the dataset no longer exists: no commit to finish
         self._make_durable(final)
         self._index.finalize(version, final, self._store.head(final).size)
         self._store.delete(current)
 
     def _make_durable(self, key: str) -> None:
-        """Bring a manifest to the disk, if it is on one, before the index names it and its staging object goes."""
+        """Sync a manifest on a disk before the index names it and its staging object is deleted."""
         if isinstance(self._store, LocalStore):
             self._store.sync(key)
             self._store.sync_folders([key])
@@ -321,7 +320,7 @@ class ExternallyCommittedStore:
 
 
 class SqliteIndex:
-    """Rows in a SQLite file, for the writers of one host; the file must not lie on a network drive.
+    """Rows in a SQLite file, for the writers of one host; the file must not be on a network drive.
 
     Args:
         path: The file, which is created if needed.
@@ -335,7 +334,7 @@ class SqliteIndex:
         self._place = place
 
     def get(self, version: int) -> str | None:
-        """Return the key that is the version's manifest."""
+        """Return the key of the version's manifest."""
         rows = self._run("SELECT key FROM manifests WHERE place = ? AND version = ?", self._place, version)
         return str(rows[0][0]) if rows else None
 
@@ -380,18 +379,18 @@ class SqliteIndex:
 
 
 def manifest_index(store: ObjectStore) -> ManifestIndex | None:
-    """Return where the versions of a store's dataset are decided; None if the store itself decides."""
+    """Return the index that decides on the versions of a store's dataset; None if the store itself decides."""
     return store.index if isinstance(store, ExternallyCommittedStore) else None
 
 
 def gives_numbers_once(store: ObjectStore) -> bool:
-    """Whether a version that was put can only be the last one: a number that cleanup has freed is never given again."""
+    """Whether a new version is always the last one: a number that cleanup has freed is never used again."""
     index = manifest_index(store)
     return index is not None and index.gives_numbers_once
 
 
 def _final_key(key: str) -> str:
-    """Return where the manifest of a row lies in the end."""
+    """Return the final key of a row's manifest."""
     stem, separator, _ = key.rpartition(f"{_SUFFIX}-")
     return stem + _SUFFIX if separator else key
 

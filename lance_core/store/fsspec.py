@@ -1,7 +1,7 @@
 """The store of every other URI that fsspec knows: Google Cloud Storage, Azure, and more.
 
 Reads and plain writes work on any fsspec filesystem. Commits need an atomic creation, which fsspec does not promise:
-it is offered where the library behind maps it to a condition of the service (Google's generation match, Azure's
+it is offered where the filesystem's library maps it to a condition of the service (Google's generation match, Azure's
 overwrite=False), and rejected elsewhere.
 """
 
@@ -55,7 +55,7 @@ class FsspecStore(SingleDeletes, LinklessStore):
     def __init__(self, root: str, options: StorageOptions | None = None) -> None:
         super().__init__(root, options)
         self._scheme = root.partition("://")[0]
-        _filesystem(self._scheme, self._options)  # mistakes in options show here, not at the first request
+        _filesystem(self._scheme, self._options)  # mistakes in options are reported here, not at the first request
 
     @property
     def _files(self) -> Any:
@@ -77,7 +77,7 @@ class FsspecStore(SingleDeletes, LinklessStore):
         parts = [self._read(key, read.start, read.end) for read in merged]
         for read, part in zip(merged, parts, strict=True):
             if len(part) != read.end - read.start:
-                raise StoreError(f"{self._root}/{key}: bytes {read.start} to {read.end} wanted, {len(part)} came")
+                raise StoreError(f"{self._root}/{key}: bytes {read.start} to {read.end} wanted, {len(part)} received")
         return split_merged(ranges, merged, parts)
 
     def head(self, key: str) -> ObjectMeta:
@@ -87,7 +87,7 @@ class FsspecStore(SingleDeletes, LinklessStore):
             return _meta(key, self._files.info(path))
 
     def read(self, key: str) -> tuple[BytesLike, ObjectMeta]:
-        """Return a whole object; fsspec tells nothing else about it, but its size."""
+        """Return a whole object with its size; fsspec reports no time with it."""
         data = self._read(key, None, None)
         return data, ObjectMeta(key=key, size=len(data), modified=0.0)
 
@@ -101,7 +101,7 @@ class FsspecStore(SingleDeletes, LinklessStore):
         """Write an object unless one exists.
 
         Raises:
-            UnsupportedError: The service behind has no such condition that fsspec uses.
+            UnsupportedError: fsspec does not map atomic creation to a condition of this service.
         """
         del durable
         if self._scheme not in _ATOMIC_CREATION:
@@ -118,7 +118,7 @@ class FsspecStore(SingleDeletes, LinklessStore):
             return FsspecWriter(self._files.open(path, "wb"), f"{self._root}/{key}")
 
     def list(self, prefix: str, *, start_after: str | None = None, limit: int | None = None) -> Iterator[ObjectMeta]:
-        """Yield objects in ascending order of keys; fsspec always lists all of a folder."""
+        """Yield objects in ascending order of keys; fsspec always lists a whole folder."""
         folder = check_prefix(prefix).rpartition("/")[0]
         base = self._files._strip_protocol(self._root).rstrip("/") + "/"  # noqa: SLF001 - fsspec's way to say it
         with _errors(f"{self._root}/{prefix}"):
@@ -187,7 +187,7 @@ class FsspecWriter(ObjectWriter):
 
 
 class _errors:  # noqa: N801 - reads as a function at its uses
-    """Turn errors of fsspec into those of the store; their text may hold parameters, so only their kind is told."""
+    """Convert errors of fsspec to StoreError with their type alone: their messages may hold secret parameters."""
 
     def __init__(self, place: str) -> None:
         self._place = place
@@ -206,7 +206,7 @@ class _errors:  # noqa: N801 - reads as a function at its uses
             raise StoreError(f"{self._place}: {type(error).__name__}") from None
 
 
-_OTHER_WAYS: Final = {"dbfs": "; on Databricks the same files are at the path /dbfs/..., without a scheme"}
+_ALTERNATIVES: Final = {"dbfs": "; on Databricks the same files are at the path /dbfs/..., without a scheme"}
 
 
 _LIBRARIES: Final = {
@@ -216,19 +216,21 @@ _LIBRARIES: Final = {
     "oci": "ocifs",
     "hf": "huggingface_hub",
 }
-"""The packages that serve a scheme."""
+"""The package that serves each scheme."""
 
 
 def _filesystem(scheme: str, options: StorageOptions) -> Any:
-    import fsspec  # noqa: PLC0415 - a tenth of the time to import lance_core, and local tables have no need of it
+    import fsspec  # noqa: PLC0415 - a tenth of the time to import lance_core, unused by local tables
 
     arguments = {key: value for key, value in options.items() if key not in OWN_OPTIONS}
     try:
         return fsspec.filesystem(scheme, use_listings_cache=False, **arguments)
     except ImportError:
         library = _LIBRARIES.get(scheme)
-        told = f"pip install {library}" if library else "install the fsspec library that serves it"
-        raise UnsupportedError(f"{scheme}:// needs the fsspec library for it, which is not installed: {told}") from None
+        remedy = f"pip install {library}" if library else "install the fsspec library that serves it"
+        raise UnsupportedError(
+            f"{scheme}:// needs the fsspec library for it, which is not installed: {remedy}"
+        ) from None
     except ValueError:
         raise UnsupportedError(
             f"no store serves the scheme {scheme!r}: install a file system of fsspec for it, or give a path such as "
@@ -237,14 +239,14 @@ def _filesystem(scheme: str, options: StorageOptions) -> Any:
     except TypeError:
         raise InvalidInputError(
             f"the filesystem of {scheme}:// cannot be opened with the storage options {sorted(arguments)}; it needs "
-            f"{_needed(scheme)}{_OTHER_WAYS.get(scheme, '')}"
+            f"{_needed(scheme)}{_ALTERNATIVES.get(scheme, '')}"
         ) from None
-    except Exception as error:  # noqa: BLE001 - a constructor of anybody; its text may hold parameters
+    except Exception as error:  # noqa: BLE001 - a foreign constructor; its message may hold parameters
         raise StoreError(f"the filesystem of {scheme}:// cannot be opened: {type(error).__name__}") from None
 
 
 def _needed(scheme: str) -> list[str]:
-    """The storage options without which fsspec's file system of a scheme cannot be made."""
+    """The storage options that fsspec's file system of a scheme requires."""
     import fsspec  # noqa: PLC0415 - as above
 
     make: Any = fsspec.get_filesystem_class(scheme).__init__

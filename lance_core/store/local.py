@@ -1,12 +1,12 @@
 """The store of local and mounted file systems.
 
 Every write goes to a staging file beside its target, `<name>#<random>`, and is then renamed (put, open_writer) or
-hard-linked (put_if_absent) to its name: a crash leaves a staging file, never half an object. Only files that nothing
-refers to before they are on disk get their name earlier (`LocalWriter.close_early`). A link, unlike a rename,
-fails if the name is taken, which makes it the atomic creation that commits need.
+hard-linked (put_if_absent) to its name: a crash leaves a staging file, never half an object. Only files
+that nothing refers to before they are on disk get their name earlier (`LocalWriter.close_early`). A link, unlike a
+rename, fails if the name is taken, which makes it the atomic creation that commits need.
 
-Symbolic links are followed where a key or the folder of a prefix leads through them, and nowhere else: no listing goes
-down a link that it meets, and nothing is deleted behind one (`list_owned`).
+Symbolic links are followed where they are part of a key or of the folder of a prefix, and nowhere else: a listing does
+not descend into links, and nothing is deleted behind one (`list_owned`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from lance_core.store.options import StorageOptions
 
 __all__ = ["LocalStore", "LocalWriter"]
 
-# To map so much of a file costs less than to copy it.
+# Mapping this many bytes of a file costs less than copying them.
 MAPPED_READ_BYTES = 1 << 20
 MAX_GAP_BYTES = 4096
 MAX_MERGED_BYTES = 16 << 20
@@ -57,7 +57,7 @@ class LocalStore(RootedStore, SingleDeletes):
 
     Args:
         path: The directory. A relative one is made absolute; symbolic links are kept as they are.
-        options: Options for other places of the same dataset; a disk needs none.
+        options: Options for other stores of the same dataset; a disk needs none.
     """
 
     is_local: Final = True
@@ -68,9 +68,9 @@ class LocalStore(RootedStore, SingleDeletes):
         self._ready: Callable[[], None] | None = None
 
     def naming_after(self, ready: Callable[[], None]) -> Self:
-        """The same store, but `put_if_absent` calls `ready` once the bytes are written and before they get their name.
+        """A copy whose `put_if_absent` calls `ready` after the bytes are written and before they get their name.
 
-        So an object reaches the disk at the same time as what it refers to.
+        So an object reaches the disk at the same time as the objects that it refers to.
         """
         store = copy.copy(self)
         store._ready = ready  # noqa: SLF001 - a copy of this one
@@ -124,7 +124,7 @@ class LocalStore(RootedStore, SingleDeletes):
         return _meta(key, found)
 
     def put(self, key: str, data: ReadableBuffer, *, durable: bool = False) -> str:
-        """Replace a file by renaming a staged one over it, which is on disk before if it is to be durable."""
+        """Replace a file by renaming a staged one over it, which is synced first if it has to be durable."""
         with self.open_writer(key, durable=durable) as writer:
             writer.write(data)
         return writer.e_tag
@@ -140,7 +140,7 @@ class LocalStore(RootedStore, SingleDeletes):
             try:
                 sync_directory(folder)
             except FileNotFoundError:
-                continue  # with all names that were in it
+                continue  # deleted with all its names
             except OSError as error:
                 raise store_error(folder, error) from error
 
@@ -159,7 +159,9 @@ class LocalStore(RootedStore, SingleDeletes):
                 try:
                     sync_directory(os.path.dirname(path))
                 except OSError as error:
-                    raise OutcomeUnknownError(f"{path}: is there, and may not be on disk: {error.strerror}") from error
+                    raise OutcomeUnknownError(
+                        f"{path}: was created, and may not be on disk: {error.strerror}"
+                    ) from error
         finally:
             writer.abort()
         return writer.e_tag
@@ -179,7 +181,7 @@ class LocalStore(RootedStore, SingleDeletes):
                 yield found
 
     def list_owned(self, prefix: str) -> Iterator[ObjectMeta]:
-        """Yield files, and links in place of what they lead to; nothing if the prefix lies behind a link."""
+        """Yield files, and links instead of their targets; nothing if the prefix is behind a link."""
         folder = check_prefix(prefix).rpartition("/")[0]
         parts = folder.split("/") if folder else []
         if any(os.path.islink(f"{self._root}/{'/'.join(parts[: end + 1])}") for end in range(len(parts))):
@@ -187,9 +189,9 @@ class LocalStore(RootedStore, SingleDeletes):
         yield from self._walk(folder, prefix, owned=True)
 
     def remove_empty_folders(self, folder: str) -> None:
-        """Remove a folder and those below it as far as they hold no file; links are not followed."""
+        """Remove the empty folders at and below `folder`; links are not followed."""
         for path, _, _ in os.walk(self.path_of(folder) if folder else self._root, topdown=False):
-            with contextlib.suppress(OSError):  # not empty, or gone already
+            with contextlib.suppress(OSError):  # not empty, or deleted already
                 os.rmdir(path)
 
     def remove_link(self, folder: str) -> bool:
@@ -226,7 +228,7 @@ class LocalStore(RootedStore, SingleDeletes):
     @contextlib.contextmanager
     def _opened(self, key: str) -> Iterator[int]:
         with self._errors(key):
-            fd = os.open(self.path_of(key), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe would wait for ever
+            fd = os.open(self.path_of(key), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # opening a pipe would block
             try:
                 if not stat.S_ISREG(os.fstat(fd).st_mode):
                     raise ObjectNotFoundError(f"{self.path_of(key)}: is not a file")
@@ -254,7 +256,7 @@ class LocalStore(RootedStore, SingleDeletes):
         path = f"{self._root}/{folder}" if folder else self._root
         try:
             with os.scandir(path) as entries:
-                # A directory sorts as if its name ended with the slash that its keys have there.
+                # A directory sorts as if its name ended with a slash, as in its keys.
                 found = sorted([(e.name + "/" if e.is_dir(follow_symlinks=False) else e.name, e) for e in entries])
         except (FileNotFoundError, NotADirectoryError):
             return
@@ -304,7 +306,7 @@ def _read(fd: int, start: int, end: int) -> BytesLike:
 
 
 def _read_all(fd: int, merged: Sequence[MergedRange], size: int) -> list[BytesLike]:
-    """Read some ranges: by copy if they are small, as views of one mapping of the file if they are large together."""
+    """Read some ranges: as copies if they are small, as views of one mapping of the file if their sum is large."""
     if sum(read.end - read.start for read in merged) < MAPPED_READ_BYTES:
         return [_read(fd, read.start, read.end) for read in merged]
     mapped = memoryview(mmap.mmap(fd, size, prot=mmap.PROT_READ, flags=mmap.MAP_SHARED))

@@ -1,4 +1,4 @@
-"""Files that are written beside their place and get their name once they are whole."""
+"""Files that are written under a staging name and get their own name once they are complete."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from lance_core.store.base import ObjectWriter, ReadableBuffer, bytes_view
 __all__ = ["LocalWriter", "e_tag_of", "store_error", "sync_directory"]
 
 _SYNC_BYTES = 32 * 1024 * 1024
-"""Bytes that a durable writer leaves in the page cache before it starts to write them to disk."""
+"""Bytes in the page cache at which a durable writer starts to write them to disk."""
 
 
 class LocalWriter(ObjectWriter):
     """A staged file that becomes the object when closed.
 
-    A durable writer flushes large files to disk while they are written, so that closing has little left to wait for.
+    A durable writer flushes large files to disk while they are written, so that closing is fast.
 
     Args:
-        path: Where the object shall be.
+        path: The final path of the object.
         durable: Whether the bytes and the name must survive a power loss once `close` returns.
     """
 
@@ -73,7 +73,7 @@ class LocalWriter(ObjectWriter):
             sync = threading.Thread(target=self._sync_now, name="lance-sync")
             try:
                 sync.start()
-            except RuntimeError:  # no more threads, or Python is ending
+            except RuntimeError:  # no thread can be started
                 self._sync_now()
             else:
                 self._sync = sync
@@ -82,7 +82,7 @@ class LocalWriter(ObjectWriter):
         try:
             os.fsync(self._fd)
         except OSError as error:
-            self._sync_error = error  # the system reports it once: a later fsync would succeed
+            self._sync_error = error  # the system reports an error once: a later fsync would succeed
 
     def _end_sync(self) -> None:
         if self._sync is not None:
@@ -108,11 +108,11 @@ class LocalWriter(ObjectWriter):
         return self._close(syncs_name=self._durable)
 
     def close_unnamed(self) -> int:
-        """The same, without waiting for the folder."""
+        """Give the file its name and return its size, without syncing the folder."""
         return self._close(syncs_name=False)
 
     def close_early(self) -> Sequence[Callable[[], object]]:
-        """Give the file its name before it is on disk: a file system writes both at once then."""
+        """Give the file its name before it is on disk: a file system then writes both together."""
         if not self._durable:
             self.close()
             return ()
@@ -142,7 +142,7 @@ class LocalWriter(ObjectWriter):
         return self._size
 
     def abort(self) -> None:
-        """Remove the staging file; does nothing once it has its name."""
+        """Remove the staging file; does nothing once the file has its name."""
         self._end_sync()
         if self._fd >= 0:
             os.close(self._fd)
@@ -152,7 +152,7 @@ class LocalWriter(ObjectWriter):
 
 
 def e_tag_of(status: os.stat_result) -> str:
-    """An identifier of a file's state; a file that gets its name later has another one."""
+    """An identifier of a file's state; replacing the file changes it."""
     return f"{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}"
 
 
@@ -164,7 +164,7 @@ def store_error(path: str, error: OSError) -> StoreError:
 
 
 def _make_directories(path: str) -> None:
-    """Create a directory and its parents, on disk: a durable write below may follow one that need not be."""
+    """Create a directory and its parents, and sync them: a durable write may follow one that is not durable."""
     missing = []
     while not os.path.isdir(path):
         missing.append(path)

@@ -43,7 +43,7 @@ class MemoryStore(SingleDeletes, LinklessStore):
 
     Args:
         root: The root, `memory://` and a path.
-        options: Options for other places of the same dataset; memory needs none.
+        options: Options for other stores of the same dataset; memory needs none.
     """
 
     is_local: Final = False
@@ -113,7 +113,7 @@ class MemoryStore(SingleDeletes, LinklessStore):
             yield self.head(key)
 
     def forget_unused(self) -> None:
-        """Remove all objects if no other store of this root, or of one below it, is in use: nobody can miss them."""
+        """Remove all objects unless another store of this root, or of one below it, is in use."""
         below = f"{self._root}/"
         if any(other is not self and f"{other.root}/".startswith(below) for other in list(_stores)):
             return
@@ -166,5 +166,5 @@ class MemoryWriter(ObjectWriter):
         return len(data)
 
     def abort(self) -> None:
-        """Forget what was written."""
+        """Drop the written bytes."""
         self._buffer = None

@@ -1,11 +1,11 @@
-"""Storage options: where an endpoint is and who asks, under object_store's names.
+"""Storage options: endpoints and credentials, under object_store's names.
 
 The canonical names are those that pylance, deltalake and object_store take (`aws_access_key_id`, `aws_endpoint`, ...),
 in any case. s3fs's and the short spellings are accepted for them (`key`, `secret`, `client_kwargs`, ...). Values are
-strings; numbers and booleans are written as such. Secrets show in no `repr` and no error: an error names a key, never
-a value. Pickling keeps the values, because a process elsewhere cannot open the dataset without them.
+strings; numbers and booleans are written as such. Secrets appear in no `repr` and no error: an error names a key, never
+a value. Pickling keeps the values, because another process cannot open the dataset without them.
 
-A commit lock travels beside the options, so that it reaches every commit to the storage. It stays in its process.
+A commit lock is kept with the options, so that it reaches every commit to the storage. It is not pickled.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lance_core.errors import InvalidInputError
 __all__ = ["OWN_OPTIONS", "S3_OPTIONS", "CommitLock", "StorageOptions", "parse_seconds"]
 
 CommitLock: TypeAlias = Callable[[int], AbstractContextManager[object]]
-"""Given the version that is about to be committed, a context manager that is held while its manifest is put."""
+"""(version) -> a context manager that is held while the version's manifest is put."""
 
 S3_OPTIONS: dict[str, tuple[str, ...]] = {
     "aws_access_key_id": ("access_key_id", "key"),
@@ -47,7 +47,7 @@ S3_OPTIONS: dict[str, tuple[str, ...]] = {
 """Each canonical S3 option with its other accepted spellings."""
 
 OWN_OPTIONS = ("base_path_schemes", "dynamodb_endpoint", "manifest_store")
-"""Options of this library's own; they are not handed to file systems of others."""
+"""Options of this library; they are not passed on to other libraries' file systems."""
 
 _CANONICAL = {alias: name for name, aliases in S3_OPTIONS.items() for alias in (name, *aliases)}
 _NESTED = ("client_kwargs", "config_kwargs")
@@ -56,7 +56,7 @@ _UNITS = {"ms": 0.001, "mi": 60.0, "m": 60.0, "s": 1.0, "se": 1.0, "": 1.0}
 
 
 class StorageOptions(Mapping[str, str]):
-    """Storage options as they were given, with keys in lower case; immutable.
+    """Immutable storage options, with keys in lower case.
 
     Args:
         options: The options; `None` for none.
@@ -64,8 +64,8 @@ class StorageOptions(Mapping[str, str]):
             `StorageOptions`. Options are equal whatever their locks.
 
     Raises:
-        InvalidInputError: A value is neither text, number nor boolean, or a key occurs twice with different values.
-        TypeError: The lock is no function.
+        InvalidInputError: A value is no string, number or boolean, or a key occurs twice with different values.
+        TypeError: The lock is not callable.
     """
 
     __slots__ = ("_commit_lock", "_values")
@@ -85,7 +85,7 @@ class StorageOptions(Mapping[str, str]):
 
     @property
     def commit_lock(self) -> CommitLock | None:
-        """What writers of manifests hold while they put one."""
+        """The lock that is held while a manifest is put; None if there is none."""
         return self._commit_lock
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -133,7 +133,7 @@ def parse_seconds(key: str, text: str) -> float:
     """Return the seconds of a duration such as `30`, `30s`, `500ms` or `2 minutes`.
 
     Raises:
-        InvalidInputError: The text is no duration.
+        InvalidInputError: The string is not a duration.
     """
     match = _DURATION.fullmatch(text)
     if match is None:
@@ -142,7 +142,7 @@ def parse_seconds(key: str, text: str) -> float:
 
 
 def _flattened(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield options with lower-case keys, those of s3fs's nested mappings among them."""
+    """Yield options with lower-case keys, including those of s3fs's nested mappings."""
     for key, value in options.items():
         if not isinstance(key, str):
             raise InvalidInputError("the keys of storage options must be strings")

@@ -8,9 +8,10 @@
         PRIMARY KEY (base_uri, version)
     )
 
-The table is created in the first schema of the connection's search path unless it is there: a role without the right
-to create tables needs it made beforehand, and SELECT, INSERT, UPDATE and DELETE on it. Each verb is a connection and a
-transaction of its own, so that threads and forked processes share nothing, and poolers such as PgBouncer work.
+The table is created in the first schema of the connection's search path unless it exists. For a role without the right
+to create tables it has to be created beforehand, with SELECT, INSERT, UPDATE and DELETE granted. Each method opens a
+connection and a transaction of its own, so that threads and forked processes share nothing, and poolers such as
+PgBouncer work.
 
 Errors name host and database and never the rest of the URI, which may hold a password. Leave the password out of the
 URI where libpq can find it elsewhere: PGPASSWORD, PGPASSFILE or a service file.
@@ -43,7 +44,7 @@ _SELECT = "SELECT path FROM lance_manifests WHERE base_uri = %s AND version = %s
 _LATEST = "SELECT version, path FROM lance_manifests WHERE base_uri = %s ORDER BY version DESC LIMIT 1"
 
 _CONNECT_TIMEOUT_S = 10
-# Two sessions that create one table at a time: one of them meets its name or its type in the catalogue.
+# Two sessions that create the table at the same time: one of them finds its name or its type in the catalogue.
 _CREATED_MEANWHILE = frozenset({"42P07", "42710", "23505"})
 
 
@@ -55,7 +56,7 @@ class PostgresIndex:
         place: The dataset, as a URI.
 
     Raises:
-        InvalidInputError: The URI is none of libpq's.
+        InvalidInputError: libpq cannot parse the URI.
         UnsupportedError: psycopg is not installed.
     """
 
@@ -88,7 +89,7 @@ class PostgresIndex:
     def add(self, version: int, key: str, size: int) -> bool:
         """Insert a row unless there is one of this or a higher version.
 
-        A row with the same key is our own, whose answer was lost.
+        A row with the same key is this writer's own, from a request whose response was lost.
         """
         return self._run(_INSERT, self._place, version, key, size)[0] == 1 or self.get(version) == key
 
@@ -99,17 +100,17 @@ class PostgresIndex:
     def finalize(self, version: int, key: str, size: int) -> None:
         """Set the key of a row that exists."""
         if self._run(_UPDATE, key, size, self._place, version)[0] != 1:
-            raise StoreError(f"{self._name}: the row of version {version} is gone")
+            raise StoreError(f"{self._name}: the row of version {version} was deleted")
 
     def clear(self) -> None:
         """Delete all rows."""
         self._run(_CLEAR, self._place)
 
     def _run(self, statement: str, *values: str | int) -> tuple[int, list[tuple[Any, ...]]]:
-        """Run a statement, after creating the table if it is not there.
+        """Run a statement, after creating the table if it does not exist.
 
         Returns:
-            How many rows it touched, and those that it selects.
+            The number of affected rows, and the selected rows.
 
         Raises:
             StoreError: The database rejected the statement or could not be reached.
@@ -149,19 +150,19 @@ class PostgresIndex:
                     return self._insert(connection, values), []
                 cursor = connection.execute(statement, values)
             except psycopg.OperationalError as error:
-                # Without a state the server did not answer; classes 08 and 57: it broke off.
+                # No state: the server did not respond. Classes 08 and 57: it ended the connection.
                 if statement in (_INSERT, _UPDATE) and (error.sqlstate or "08")[:2] in ("08", "57"):
                     raise OutcomeUnknownError(self._describe(error)) from None
                 raise
             return cursor.rowcount, cursor.fetchall() if cursor.description else []
 
     def _insert(self, connection: Any, values: tuple[str | int, ...]) -> int:
-        """Insert a row and take it back if there is a higher one, in one transaction; returns how many are left.
+        """Insert a row and delete it if there is a higher one, in one transaction; returns the number of rows left.
 
         The highest row is never deleted: one that was there before the insertion is seen after it.
         """
         place, version = values[:2]
-        inserted = [0]  # what is left if the transaction is rolled back
+        inserted = [0]  # the number of rows left if the transaction is rolled back
         with connection.transaction() as transaction:
             count = int(connection.execute(_INSERT, values).rowcount)
             if count and connection.execute(_HIGHER, (place, version)).fetchall():

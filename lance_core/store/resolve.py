@@ -45,8 +45,8 @@ def open_store(uri: str | os.PathLike[str], storage_options: Mapping[str, Any] |
 
     Args:
         uri: A path, or a URI of one of the schemes above.
-        storage_options: Options under object_store's or s3fs's names; stores of local disks and memory need none
-            and take no notice of them, so that one set serves all places of a dataset.
+        storage_options: Options under object_store's or s3fs's names; stores of local disks and memory ignore them,
+            so that one set serves all stores of a dataset.
 
     Raises:
         InvalidInputError: The URI carries credentials or a query, or an option is not known.
@@ -69,27 +69,27 @@ def open_store(uri: str | os.PathLike[str], storage_options: Mapping[str, Any] |
 
 
 def open_base(path: str, root: str, options: Mapping[str, Any]) -> ObjectStore:
-    """Return the store of a place that a manifest names.
+    """Return the store of a base path in a manifest.
 
-    A table may be from anybody, and to open a place can mean a request to a host that it chose, or native code: it may
-    name places of its own kind, of local disks, of memory and of the object storages; others if the storage option
-    `base_path_schemes` lists their schemes, separated by commas.
+    A manifest can come from an untrusted source, and opening a base path can mean a request to a host of its choice, or
+    native code. Allowed are base paths of the dataset's own scheme, local disks, memory and the object storages; others
+    if the storage option `base_path_schemes` lists their schemes, separated by commas.
 
     Args:
         path: A path or URI.
-        root: Root of the dataset whose manifest it stands in.
+        root: Root of the dataset whose manifest names the base path.
         options: Storage options of the dataset.
 
     Raises:
-        UnsupportedError: The scheme is none of these.
-        CorruptFileError: It is no place.
+        UnsupportedError: The scheme is not allowed.
+        CorruptFileError: The base path cannot be opened.
     """
     try:
         scheme = split_uri(path)[0]
         allowed = {*_BASE_SCHEMES, split_uri(root)[0], *options.get("base_path_schemes", "").lower().split(",")}
         if scheme not in allowed:
             raise UnsupportedError(
-                f"{root}: the table keeps files at {scheme}://, where it is not followed; if that is wanted, set the "
+                f"{root}: the table keeps files at {scheme}://, which is not opened by default; to allow it, set the "
                 f"storage option base_path_schemes={scheme}"
             )
         return open_store(path, options)
@@ -98,10 +98,10 @@ def open_base(path: str, root: str, options: Mapping[str, Any]) -> ObjectStore:
 
 
 def split_uri(uri: str | os.PathLike[str]) -> tuple[str, str]:
-    """Return scheme (empty for a path) and the rest of a URI, which may stand behind one slash: `file:/path`.
+    """Return scheme (empty for a path) and the rest of a URI; a single slash is allowed: `file:/path`.
 
     Raises:
-        InvalidInputError: It is empty, or has a colon where a scheme would end and no slash: `dbfs:path`.
+        InvalidInputError: The URI is empty, or its scheme is followed by no slash: `dbfs:path`.
     """
     text = os.fspath(uri)
     if not isinstance(text, str) or not text:
@@ -129,8 +129,8 @@ def canonical_uri(uri: str | os.PathLike[str]) -> str:
     Local paths are absolute, without scheme, `.` and `..`; other URIs have no slash at the end and no empty parts.
 
     Raises:
-        InvalidInputError: The URI carries user information or a query: they often hold credentials, and what is
-            written into manifests must not.
+        InvalidInputError: The URI carries user information or a query, which can hold credentials, and URIs are
+            written into manifests.
     """
     scheme, rest = split_uri(uri)
     if scheme == "":
@@ -152,34 +152,34 @@ def canonical_uri(uri: str | os.PathLike[str]) -> str:
         scheme = "s3"
     path = posixpath.normpath(rest).lstrip("/")
     if path in ("", ".") or path.startswith(".."):
-        raise InvalidInputError(f"a {scheme} URI must name a place below its root")
+        raise InvalidInputError(f"a {scheme} URI must name a folder below its root")
     return f"{scheme}://{path}{query}"
 
 
 def join_uri(uri: str, path: str) -> str:
-    """Return the URI of a place below another; a query stays at the end."""
+    """Return the URI of a path below another URI; a query stays at the end."""
     place, query = _split_query(uri)
     return f"{place}/{path}{query}"
 
 
 def uri_above(uri: str, path: str) -> str | None:
-    """Return the URI that `join_uri` gave this one for with `path`; None if this one does not end like that."""
+    """Return the inverse of `join_uri`: the URI above `path`; None if `uri` does not end with `path`."""
     place, query = _split_query(uri)
     above = place.removesuffix(f"/{path}")
     return None if above == place else above + query
 
 
 def _split_query(uri: str) -> tuple[str, str]:
-    """A URI, and the query that selects a database, if it may have one."""
+    """A URI, and the query that selects a database, for schemes that allow one."""
     place, mark, query = uri.partition("?") if split_uri(uri)[0] == "s3+ddb" else (uri, "", "")
     return place, mark + query
 
 
 def _check_own_options(options: Mapping[str, str]) -> None:
-    """Reject keys that look like options of ours and are none: without them commits would go another way.
+    """Reject misspelled options of this library: ignoring them would change how commits are made.
 
     Raises:
-        InvalidInputError: There is one.
+        InvalidInputError: A key resembles an option of this library.
     """
     for key in options:
         if key not in OWN_OPTIONS and key not in S3_OPTIONS:
@@ -194,7 +194,7 @@ def _dynamodb_store(uri: str, options: StorageOptions) -> ObjectStore:
     return ExternallyCommittedStore(S3Store(f"s3://{place}", options), index, uri)
 
 
-# abfs://container@account.dfs.core.windows.net/path: what stands before the @ is no secret there.
+# abfs://container@account.dfs.core.windows.net/path: the part before the @ is no secret.
 _CONTAINER_SCHEMES = ("abfs", "abfss")
 
 # Hadoop's and Spark's spelling of a URI without a host. A letter alone is a drive.

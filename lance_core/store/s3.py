@@ -6,14 +6,14 @@
     get_ranges       GET for each run of ranges that lie close together, some at a time
     head             HEAD
     put              PUT
-    put_if_absent    PUT with If-None-Match: *; never in parts, for then some servers drop the condition
+    put_if_absent    PUT with If-None-Match: *; never in parts, because some servers then ignore the condition
     open_writer      PUT, or above 8 MiB a multipart upload, some parts at a time
-    list             one page of LIST, more as they are wanted
+    list             LIST, one request per page
     delete           DELETE
     copy             HEAD and COPY
 
 Before the first conditional put to a server other than AWS, once per process, two puts of a scratch object show whether
-it honours the condition: on one that does not, concurrent commits would be lost without a word. The storage option
+it honours the condition: a server that ignores it would lose concurrent commits silently. The storage option
 `aws_conditional_put=etag` vouches for a server and skips that.
 """
 
@@ -45,7 +45,7 @@ from lance_core.store.s3_client import S3Client, s3_client
 
 __all__ = ["S3Store", "S3Writer"]
 
-# A request costs about as much as the transfer of this much.
+# A request costs about as much as the transfer of this many bytes.
 MAX_GAP_BYTES = 512 << 10
 MAX_MERGED_BYTES = 16 << 20
 PART_BYTES = 8 << 20
@@ -75,7 +75,7 @@ class S3Store(LinklessStore):
         super().__init__(root, options)
         self._bucket, _, prefix = root.removeprefix("s3://").partition("/")
         self._prefix = prefix + "/" if prefix else ""
-        self._options.for_s3()  # mistakes in options show here, not at the first request
+        self._options.for_s3()  # mistakes in options are reported here, not at the first request
 
     @property
     def _client(self) -> S3Client:
@@ -106,7 +106,7 @@ class S3Store(LinklessStore):
         return data, int(size)
 
     def get_ranges(self, key: str, ranges: Sequence[ByteRange]) -> list[BytesLike]:
-        """Return several ranges of one object, read some at a time."""
+        """Return several ranges of one object; some requests run in parallel."""
         merged = merge_ranges(ranges, max_gap=MAX_GAP_BYTES, max_size=MAX_MERGED_BYTES)
         name = self._name(key)
         parts = self._client.run(self._read_all, name, merged) if merged else []
@@ -148,7 +148,7 @@ class S3Store(LinklessStore):
             page_keys = _PAGE_KEYS if left is None else min(left, _PAGE_KEYS)
             response = self._call("list_objects_v2", MaxKeys=page_keys, **parameters)
             for item in response.get("Contents", []):
-                if not item["Key"].endswith("/"):  # what consoles write for a folder
+                if not item["Key"].endswith("/"):  # placeholders of folders, written by consoles
                     yield _meta(item["Key"].removeprefix(self._prefix), item["Size"], item)
             if left is not None:
                 left -= len(response.get("Contents", []))
@@ -178,7 +178,7 @@ class S3Store(LinklessStore):
         return errors
 
     def copy(self, source_key: str, target_key: str) -> None:
-        """Copy an object on the server; one of more than 5 GiB in parts, as one request does not reach further."""
+        """Copy an object on the server; in parts above 5 GiB, the limit of one request."""
         size = self.head(source_key).size
         place: dict[str, Any] = {"Key": self._name(target_key)}
         source = {"Bucket": self._bucket, "Key": self._name(source_key)}
@@ -215,7 +215,7 @@ class S3Store(LinklessStore):
         return client.run(request)
 
     async def _read_all(self, name: str, merged: Sequence[MergedRange]) -> Sequence[BytesLike]:
-        """Read some ranges; a long one in pieces, each into its place."""
+        """Read some ranges; a long one in parts."""
         gate = asyncio.Semaphore(_REQUESTS_AT_A_TIME)
         client = self._client
 
@@ -225,7 +225,7 @@ class S3Store(LinklessStore):
                 response = await client.request("get_object", Bucket=self._bucket, Key=name, Range=span)
             data: bytes = response["Body"]
             if len(data) != end - start:
-                raise StoreError(f"s3://{self._bucket}/{name}: bytes {start} to {end} wanted, {len(data)} came")
+                raise StoreError(f"s3://{self._bucket}/{name}: bytes {start} to {end} wanted, {len(data)} received")
             return data
 
         async def read_long(start: int, end: int) -> BytesLike:
@@ -276,7 +276,7 @@ def _e_tag(answer: dict[str, Any]) -> str | None:
 
 
 class S3Writer(ObjectWriter):
-    """An upload; small ones are one PUT, others go up in parts while the next are filled.
+    """An upload; a small object is one PUT, a large one is sent in parts while the next parts are filled.
 
     Args:
         client: The process's client.
@@ -324,7 +324,7 @@ class S3Writer(ObjectWriter):
         return self._size
 
     def abort(self) -> None:
-        """Drop the parts that went up."""
+        """Drop the parts that were sent."""
         if not self._open:
             return
         self._open = False
@@ -334,7 +334,7 @@ class S3Writer(ObjectWriter):
             try:
                 self._call("abort_multipart_upload", UploadId=self._upload_id)
             except ObjectNotFoundError:
-                return  # the server dropped it already
+                return  # the server has dropped the upload
 
     @property
     def _part_bytes(self) -> int:
@@ -360,7 +360,7 @@ class S3Writer(ObjectWriter):
         try:
             self._call("complete_multipart_upload", UploadId=self._upload_id, MultipartUpload={"Parts": parts})
         except ObjectNotFoundError:
-            # A repeated request whose first answer was lost finds no upload, but the object.
+            # A repeated request after a lost response finds the object instead of the upload.
             if self._call("head_object")["ContentLength"] != self._size:
                 raise
 

@@ -1,22 +1,22 @@
 """Requests to S3: one client per process and set of options, one retry layer, errors without secrets.
 
-s3fs makes the session (credentials, profiles, roles, endpoints); requests go through its client with explicit
-parameters, so that one verb of the store is one request. Neither s3fs nor botocore repeats a request: this module does,
-with a pause that doubles and is drawn at random.
+s3fs creates the session (credentials, profiles, roles, endpoints); requests go through its client with explicit
+parameters, so that one method of the store is one request. Retries of s3fs and botocore are off: this module retries,
+with exponential backoff and jitter.
 
     status                         meaning                              a write then
     404, NoSuchKey                 ObjectNotFoundError
-    412                            AlreadyExistsError                   exists; after a lost answer it can be our own
-    409                            two conditional puts at a time       did not happen; repeated
+    412                            AlreadyExistsError                   exists; after a lost response possibly our own
+    409                            concurrent conditional puts          did not happen; repeated
     429, 503                       slow down                            did not happen; repeated
-    500, 502, 504, broken          no answer to rely on                 may have happened; repeated, then
+    500, 502, 504, broken          no reliable response                 may have happened; repeated, then
                                                                         OutcomeUnknownError
     other                          StoreError                           did not happen
 """
 
 from __future__ import annotations
 
-# s3fs and what it stands on are an optional extra.
+# s3fs and its dependencies are an optional extra.
 # ruff: noqa: PLC0415
 import asyncio
 import os
@@ -59,7 +59,7 @@ _lock = threading.Lock()
 
 
 def s3_client(options: StorageOptions) -> S3Client:
-    """Return this process's client for some options; a forked child makes its own."""
+    """Return this process's client for some options; a forked child creates its own."""
     key = (os.getpid(), options)
     client = _clients.get(key)
     if client is None:
@@ -72,7 +72,7 @@ def s3_client(options: StorageOptions) -> S3Client:
 
 _UNREACHABLE: Final = {
     "EndpointConnectionError": "it cannot be reached",
-    "ConnectTimeoutError": "it does not take a connection in time",
+    "ConnectTimeoutError": "it accepts no connection in time",
 }
 _ENVIRONMENT: Final = (
     ("AWS_ENDPOINT", "aws_endpoint"),
@@ -99,7 +99,7 @@ class S3Client:
         self.conditional_put = s3_options.get("aws_conditional_put", "")
         self._attempts = _attempts(s3_options)
         self._filesystem = _filesystem(s3_options)
-        # Names of hosts are looked up there, also once the main thread has returned.
+        # The loop resolves host names in this pool, also once the main thread has returned.
         loop = self._filesystem.loop
         loop.call_soon_threadsafe(loop.set_default_executor, ThreadPool(_LOOKUPS_AT_A_TIME))
 
@@ -133,25 +133,25 @@ class S3Client:
         return asyncio.run_coroutine_threadsafe(work, self._filesystem.loop)  # type: ignore[arg-type]
 
     async def request(self, method: str, *, writes: bool = False, **parameters: Any) -> Any:
-        """Make a request, again if it failed in a way that may pass.
+        """Make a request; transient failures are retried.
 
         Args:
             method: Name of the operation, as botocore spells it in Python.
-            writes: Whether an unanswered request may have had an effect.
-            **parameters: Its parameters; `Bucket` and mostly `Key` among them.
+            writes: Whether a request without a response may have taken effect.
+            **parameters: Its parameters: `Bucket`, mostly `Key`, and others.
 
         Raises:
-            ObjectNotFoundError: There is no such object.
+            ObjectNotFoundError: The object does not exist.
             AlreadyExistsError: A condition was not met.
-            OutcomeUnknownError: A write was not answered, and repeating it did not tell.
-            StoreError: The storage rejected or failed.
+            OutcomeUnknownError: A write got no response, and retries did not reveal its outcome.
+            StoreError: The storage rejected the request, or failed.
         """
         place = f"s3://{parameters['Bucket']}/{parameters.get('Key', parameters.get('Prefix', ''))}"
         unanswered = False
         for attempt in range(self._attempts):
             try:
                 return await self._once(method, parameters)
-            except Exception as error:  # noqa: BLE001 - what is not an answer of the storage is raised again below
+            except Exception as error:  # noqa: BLE001 - errors other than responses of the storage are raised again below
                 status, code = _status(error)
                 if status is None:
                     raise _scrubbed(place, method, error) from None
@@ -209,7 +209,7 @@ class S3Client:
         client = await self._filesystem.get_s3(parameters["Bucket"])
         response = await getattr(client, method)(**parameters)
         if method == "get_object":
-            # Read here, so that a body that breaks off is asked for again.
+            # The body is read here, so that an incomplete one is requested again.
             response["Body"] = await response["Body"].read()
         return response
 
@@ -238,14 +238,14 @@ def _status(error: Exception) -> tuple[int | None, str]:
     if isinstance(response, dict):
         status = int(response.get("ResponseMetadata", {}).get("HTTPStatusCode") or 0)
         code = str(response.get("Error", {}).get("Code", ""))
-        # Some servers put a throttling code or a missing key into another status.
+        # Some servers report throttling or a missing key under another status.
         if code in ("SlowDown", "Throttling", "RequestLimitExceeded", "TooManyRequests"):
             status = 503
         if code in ("NoSuchKey", "NoSuchBucket"):
             status = 404
         return status, code
     if isinstance(error, botocore_errors.EndpointConnectionError | botocore_errors.ConnectTimeoutError):
-        return 503, type(error).__name__  # the request was not even sent
+        return 503, type(error).__name__  # the request was never sent
     broken = (
         TimeoutError,
         ConnectionError,
@@ -259,7 +259,7 @@ def _status(error: Exception) -> tuple[int | None, str]:
 
 
 def _scrubbed(place: str, method: str, error: Exception) -> StoreError:
-    """Convert an error that is no answer of the storage; its text may hold parameters, so only its class is named."""
+    """Convert an error without a response; its message may hold parameters, so only its class is named."""
     kind = type(error).__name__
     remedy = _CREDENTIALS if kind in _NO_CREDENTIALS else ""
     return StoreError(f"{place}: {method} failed: {kind}{remedy}")
@@ -278,18 +278,18 @@ _REMEDIES: Final[Mapping[str, str]] = {
     "PermanentRedirect": "the bucket is in another region; correct aws_region",
     "AuthorizationHeaderMalformed": "the bucket is in another region; correct aws_region",
 }
-"""What can be done about answers, by their code."""
+"""Remedies for error responses, by their code."""
 
-_DENIED: Final = "access is denied; grant these credentials the permission, or give those of another user"
+_DENIED: Final = "access is denied; grant these credentials the permission, or use those of another user"
 
 
 def _final(place: str, method: str, status: int, code: str, *, unknown: bool) -> StoreError:
     if code in _UNREACHABLE:
-        told = f"{_UNREACHABLE[code]} ({code}); the storage option aws_endpoint names another"
+        reason = f"{_UNREACHABLE[code]} ({code}); the storage option aws_endpoint names another"
     else:
-        told = f"{method} failed with {f'HTTP {status} {code}'.strip() if status else f'no answer ({code})'}"
+        reason = f"{method} failed with {f'HTTP {status} {code}'.strip() if status else f'no response ({code})'}"
     remedy = _REMEDIES.get(code) or (_DENIED if status in (401, 403) else None)
-    text = f"{place}: {told}" + ("" if remedy is None else f": {remedy}")
+    text = f"{place}: {reason}" + ("" if remedy is None else f": {remedy}")
     return OutcomeUnknownError(f"{text}; it may have taken effect") if unknown else StoreError(text)
 
 
@@ -299,7 +299,7 @@ def _not_removed(place: str, code: str) -> StoreError:
 
 
 def _environment() -> dict[str, str]:
-    """The endpoint from the environment, if it is set there; the session looks up credentials itself."""
+    """The endpoint from the environment, if set; the session looks up credentials itself."""
     return {name: os.environ[key] for key, name in _ENVIRONMENT if os.environ.get(key)}
 
 
@@ -322,7 +322,7 @@ def _filesystem(s3_options: dict[str, str]) -> Any:
         "max_pool_connections": 64,
     }
     if endpoint and "request_checksum_calculation" in Config.OPTION_DEFAULTS:
-        # Other servers than AWS often do not know trailing checksums.
+        # Servers other than AWS often lack trailing checksums.
         config["request_checksum_calculation"] = config["response_checksum_validation"] = "when_required"
     client: dict[str, Any] = {"region_name": s3_options.get("aws_region", "us-east-1" if endpoint else None)}
     if s3_options.get("allow_invalid_certificates") == "true":

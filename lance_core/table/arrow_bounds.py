@@ -1,7 +1,7 @@
-"""Limits on the size that an Arrow stream declares, checked before anything is decompressed.
+"""Limits on the sizes that an Arrow stream declares, checked before any buffer is decompressed.
 
-A few bytes of zstd can stand for gigabytes, and pyarrow allocates what the first eight bytes of a compressed buffer
-say. The flatbuffers of the messages were verified when pyarrow read them; these are the offsets that matter here:
+A few bytes of zstd can expand to gigabytes, and pyarrow allocates the size in the first eight bytes of a compressed
+buffer. The flatbuffers of the messages were verified when pyarrow read them; these are the offsets that matter here:
 
     Message      header (field 2) -> RecordBatch
     RecordBatch  length i64 (field 0), buffers: vector of offset i64, length i64 (field 2), compression (field 3)
@@ -24,21 +24,21 @@ _HEADER, _LENGTH, _BUFFERS, _COMPRESSION = 2, 0, 2, 3
 
 
 def checked_stream(file: bytes | memoryview, max_rows: int, max_bytes: int) -> pa.Table:
-    """The rows of an Arrow file, if the sizes that it declares are within limits.
+    """The rows of an Arrow file whose declared sizes are within limits.
 
     Args:
-        file: The file; its footer is not read, as the stream before it says the same.
+        file: The file; the stream is read, and its footer ignored.
         max_rows: Most rows of all batches together.
         max_bytes: Most bytes of a batch's buffers.
 
     Raises:
-        CorruptFileError: It is no such file, or claims more.
+        CorruptFileError: The bytes are not an Arrow file, or declare larger sizes.
         pyarrow.ArrowException: pyarrow cannot read it.
     """
     if bytes(file[: len(_MAGIC)]) != _MAGIC:
         raise CorruptFileError("no Arrow file")
     if bytes(file[-len(_END) :]) != _END:
-        raise CorruptFileError("an Arrow file that is cut off")
+        raise CorruptFileError("an Arrow file that is truncated")
     start = len(_MAGIC)
     while bytes(file[start : start + 8]) == bytes(8):  # arrow-rs pads the magic to 64 bytes
         start += 8
@@ -48,7 +48,7 @@ def checked_stream(file: bytes | memoryview, max_rows: int, max_bytes: int) -> p
         length, sizes = _claims(message)
         rows += length
         if length < 0 or rows > max_rows or sum(sizes) > max_bytes:
-            raise CorruptFileError(f"Arrow batches of {rows} rows and more where at most {max_rows} can be")
+            raise CorruptFileError(f"Arrow batches of {rows} rows or more where at most {max_rows} are possible")
     return pa.ipc.open_stream(stream).read_all()
 
 
@@ -62,7 +62,7 @@ def _messages(stream: pa.Buffer) -> Iterator[pa.Message]:
         except StopIteration:
             return
         if message.type != kind:
-            raise CorruptFileError(f"an Arrow message of the kind {message.type!r} in place of a {kind}")
+            raise CorruptFileError(f"an Arrow message of the kind {message.type!r} instead of a {kind}")
         if kind == "record batch":
             yield message
         kind = "record batch"
@@ -83,7 +83,7 @@ def _claims(message: pa.Message) -> tuple[int, list[int]]:
     if not _at(data, batch, _COMPRESSION) or body is None:
         return length, [size for _, size in buffers]
     held = memoryview(body)
-    # The size before compression stands first; -1 says that the buffer is not compressed.
+    # The uncompressed size comes first; -1 marks a buffer that is not compressed.
     sizes = [struct.unpack_from("<q", held, offset)[0] if size >= 8 else 0 for offset, size in buffers]
     return length, [size if claimed == -1 else claimed for claimed, (_, size) in zip(sizes, buffers, strict=True)]
 
@@ -96,7 +96,7 @@ def _table(data: memoryview, place: int) -> int:
 
 
 def _at(data: memoryview, table: int, field: int) -> int:
-    """Where a field of a table stands; 0 if the table lacks it."""
+    """The position of a field of a table; 0 if the table lacks it."""
     vtable = table - struct.unpack_from("<i", data, table)[0]
     slot = 4 + 2 * field
     if slot >= struct.unpack_from("<H", data, vtable)[0]:

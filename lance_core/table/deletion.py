@@ -1,7 +1,7 @@
 """Deletion vectors: the deleted rows of a fragment, and the two file formats for them.
 
     .arrow   Arrow IPC file, one column `row_id: uint32 not null`, ZSTD bodies; below 5000 rows
-    .bin     portable 32-bit roaring bitmap; from 5000 rows on, and for vectors that merge others
+    .bin     portable 32-bit roaring bitmap; from 5000 rows on, and for merged vectors
 
 Offsets count physical rows of the fragment from 0. Readers take either form at any size and in any order.
 """
@@ -24,13 +24,13 @@ from lance_core.table.arrow_bounds import checked_stream
 __all__ = ["BITMAP_THRESHOLD", "DeletionFile", "DeletionFileType", "DeletionVector", "new_deletion_file_id"]
 
 BITMAP_THRESHOLD = 5000
-"""Number of deleted rows from which on a bitmap is written."""
+"""Number of deleted rows from which a bitmap is written."""
 
 _MOST_ROWS = 1 << 32
 """Most rows that offsets can name."""
 
 _MOST_ARROW_ROWS = 1 << 24
-"""Most rows of an Arrow file for a fragment of unknown size; writers go over to bitmaps long before."""
+"""Most rows of an Arrow file for a fragment of unknown size; writers use bitmaps for far fewer."""
 
 _SCHEMA = pa.schema([pa.field("row_id", pa.uint32(), nullable=False)])
 
@@ -53,10 +53,10 @@ class DeletionFile:
 
     Attributes:
         file_type: Its form.
-        read_version: Version that the deleting transaction had read.
-        id: Random number that keeps names apart.
-        num_deleted_rows: Rows that it deletes; 0 = unknown in files of 2023.
-        base_id: Base path that it lies in; None for the dataset itself.
+        read_version: Read version of the deleting transaction.
+        id: Random number that makes the name unique.
+        num_deleted_rows: Deleted rows; 0 = unknown in files of 2023.
+        base_id: Base path of the file; None for the dataset itself.
     """
 
     file_type: DeletionFileType
@@ -66,7 +66,7 @@ class DeletionFile:
     base_id: int | None = None
 
     def key(self, fragment_id: int) -> str:
-        """Key of the file below the root that it lies in."""
+        """Key of the file below its root."""
         return f"_deletions/{fragment_id}-{self.read_version}-{self.id}.{self.file_type.suffix}"
 
     def to_protobuf(self) -> table_pb2.DeletionFile:
@@ -101,7 +101,7 @@ class DeletionVector:
     """An immutable set of row offsets.
 
     Args:
-        rows: Offsets; a roaring bitmap is taken as it is.
+        rows: Offsets; a roaring bitmap is not copied.
     """
 
     __slots__ = ("_rows",)
@@ -129,7 +129,7 @@ class DeletionVector:
 
     @property
     def bitmap(self) -> BitMap:
-        """The offsets as a roaring bitmap; not to be changed."""
+        """The offsets as a roaring bitmap, which must not be changed."""
         return self._rows
 
     def to_array(self) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
@@ -137,7 +137,7 @@ class DeletionVector:
         return np.frombuffer(self._rows.to_array(), dtype=np.uint32) if self._rows else np.zeros(0, np.uint32)
 
     def live_rows(self, num_rows: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-        """Return, for each of `num_rows` rows, whether it is still there."""
+        """Return, for each of `num_rows` rows, whether it is live."""
         if num_rows > _MOST_ROWS:
             raise CorruptFileError(f"a fragment of {num_rows} rows")
         mask = np.ones(num_rows, dtype=np.bool_)
@@ -145,7 +145,7 @@ class DeletionVector:
         return mask
 
     def within(self, num_rows: int) -> DeletionVector:
-        """Return the offsets below a number of rows: a bitmap of a few bytes can hold billions of others."""
+        """Return the offsets below `num_rows`: a bitmap of a few bytes can hold billions of others."""
         if not self._rows or self._rows.max() < num_rows:
             return self
         return DeletionVector(self._rows & BitMap(range(num_rows)))
@@ -162,7 +162,7 @@ class DeletionVector:
             return self._rows.serialize(), file_type
         batch = pa.record_batch([pa.array(self.to_array(), pa.uint32())], schema=_SCHEMA)
         sink = pa.BufferOutputStream()
-        # One column in another thread would only be waited for.
+        # For a single column a thread saves no time.
         options = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)
         with pa.ipc.new_file(sink, _SCHEMA, options=options) as writer:
             writer.write_batch(batch)
@@ -181,7 +181,7 @@ class DeletionVector:
             num_deleted: Rows that the file is known to delete; 0 if that is not known.
 
         Raises:
-            CorruptFileError: The bytes are no deletion file of that form, or delete other rows than they can.
+            CorruptFileError: The bytes are not a deletion file of that form, or delete rows that do not exist.
         """
         if num_rows > _MOST_ROWS:
             raise CorruptFileError(f"of a fragment of {num_rows} rows, more than a fragment can have")

@@ -3,7 +3,7 @@
     offset 0   values page of each dictionary field, one after the other, as in a 0.1 data file (see `encoding.legacy`):
                plain values, or the bytes of the values and then i64 offsets into the file
 
-The field's `dictionary` tells where: the position of the values, or of their offsets, and their number.
+The field's `dictionary` has the position of the values, or of their offsets, and their number.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ __all__ = ["encode_dictionaries", "map_fields", "read_dictionaries"]
 
 
 def encode_dictionaries(schema: Schema) -> tuple[bytes, Schema]:
-    """The values pages of all dictionaries of a schema, and the schema that tells where they are.
+    """The values pages of all dictionaries of a schema, and the schema with their positions.
 
-    The pages must stand at the start of the file. Fields without values are left alone.
+    The pages must be at the start of the file. Fields without values stay as they are.
     """
     parts: list[bytes] = []
     position = 0
@@ -49,10 +49,10 @@ def encode_dictionaries(schema: Schema) -> tuple[bytes, Schema]:
 
 
 def read_dictionaries(schema: Schema, view: memoryview) -> Schema:
-    """The schema with the values of its dictionaries, which lie in `view`.
+    """The schema with the values of its dictionaries.
 
     Raises:
-        CorruptFileError: The values do not lie inside, or do not follow the format.
+        CorruptFileError: The values end after the file, or do not follow the format.
     """
 
     def read(field: Field) -> Field:

@@ -1,14 +1,14 @@
 """Field ids that are never used again, in datasets that keep track of the highest one.
 
 Such a dataset has `max_allocated_field_id` in its manifests, with bit 15 among the writer's flags; a manifest with only
-one of the two is corrupt. pylance 14.0.2 begins none by itself, but keeps to the rules in those that there are:
+one of the two is corrupt. pylance 14.0.2 creates no such datasets, but follows their rules:
 
-    overwrite        has its columns numbered from the next id on by the commit, in its files' records as well
+    overwrite        the commit numbers its columns from the next id on, also in the records of its files
     new columns      have ids above the mark
     other columns    keep parent and type; another type is another id
     data files       bring no id above the mark that the schema lacks
     restore          goes back to no version from before the mark
-    detached         leaves the schema alone
+    detached         keeps the schema
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ __all__ = ["check_field_ids", "with_new_ids"]
 def with_new_ids(operation: Overwrite, before: Manifest) -> Overwrite:
     """Number the columns of an Overwrite from the next id on, in a dataset that uses no field id again.
 
-    Only the commit knows which id is the next: files can have been written long before. What they are called by lies in
+    Only the commit knows the next id: files can have been written long before. The ids of a data file are recorded in
     the manifest, so that the files stay as they are.
 
     Args:
-        operation: Its fragments go by the ids of its schema, or by those that they are to have.
+        operation: An overwrite whose fragments use the ids of its schema, or already the new ids.
         before: The version that is followed.
 
     Raises:
-        InvalidInputError: A fragment goes by other ids, or by some of which both could be meant.
+        InvalidInputError: A fragment uses other ids, or ids that could be either.
     """
     if before.max_allocated_field_id is None:
         return operation
@@ -63,7 +63,7 @@ def _without_ids(field: Field) -> Field:
 
 
 def _renamed(fragment: Fragment, new_ids: Mapping[int, int], leaves: AbstractSet[int]) -> Fragment:
-    """A fragment that goes by the new ids."""
+    """A fragment with the new ids."""
     used = {i for file in fragment.files for i in file.fields if i >= 0}
     own, given = used <= set(new_ids), used <= set(new_ids.values())
     whole = used in (set(new_ids), leaves)
@@ -99,10 +99,10 @@ def check_field_ids(before: Manifest, after: Manifest, operation: Operation) -> 
     Args:
         before: The version that is followed.
         after: The new version, with its number.
-        operation: The operation that leads from one to the other.
+        operation: The operation between the two versions.
 
     Raises:
-        InvalidInputError: It would, in a dataset that does not allow it.
+        InvalidInputError: The change uses a field id again, in a dataset that does not allow it.
     """
     mark = before.max_allocated_field_id
     if mark is None:

@@ -11,7 +11,7 @@
     8      256  data files of several 2.x versions          x       x     kept
     15   32768  field ids are never used again                      x     with max_allocated_field_id
 
-Bits 0 to 4 are worked out afresh for every manifest. All others (overlays 64, fragment trees 512, reuse transitions
+Bits 0 to 4 are computed for every manifest. All others (overlays 64, fragment trees 512, reuse transitions
 1024, spilled row lineage 2048, managed blobs 16384, and unknown ones) are rejected: a reader that ignores them would
 return wrong rows.
 """
@@ -73,7 +73,7 @@ def is_readable(reader_flags: int) -> bool:
 
 
 def check_readable(reader_flags: int) -> None:
-    """Reject a manifest that this library would read wrongly.
+    """Reject a manifest with reader flags that are not known.
 
     Raises:
         UnsupportedError: A reader flag is not known.
@@ -82,7 +82,7 @@ def check_readable(reader_flags: int) -> None:
 
 
 def check_writable(reader_flags: int, writer_flags: int) -> None:
-    """Reject to write on top of a manifest that this library would continue wrongly.
+    """Reject writing on top of a manifest with flags that are not known.
 
     Raises:
         UnsupportedError: A flag is not known.
@@ -94,11 +94,11 @@ def check_field_id_mark(writer_flags: int, *, has_mark: bool) -> None:
     """Reject a manifest with only one of the two marks of field ids that are never used again.
 
     Raises:
-        CorruptFileError: The flag stands without `max_allocated_field_id`, or that without the flag.
+        CorruptFileError: Either the flag or `max_allocated_field_id` is set without the other.
     """
     if bool(writer_flags & NO_FIELD_ID_REUSE) != has_mark:
         raise CorruptFileError(
-            f"max_allocated_field_id is {'there' if has_mark else 'missing'}, which writer flag {NO_FIELD_ID_REUSE} "
+            f"max_allocated_field_id is {'set' if has_mark else 'missing'}, which writer flag {NO_FIELD_ID_REUSE} "
             "contradicts"
         )
 

@@ -1,7 +1,7 @@
-"""Fragments: sets of rows of a dataset, each a few files with different columns of the same rows.
+"""Fragments: sets of rows of a dataset, each with a few files of different columns of the same rows.
 
 A manifest can list a hundred thousand of them, so `FragmentList` keeps the serialized messages, reads one only when
-it is asked for, and hands the bytes on unchanged when the next manifest is written.
+it is accessed, and passes the bytes on unchanged when the next manifest is written.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from lance_core.table.sizes import fragment_sizes
 __all__ = ["TOMBSTONE", "BasePath", "DataFile", "Fragment", "FragmentList", "data_file_version", "fields_with_columns"]
 
 TOMBSTONE = -2
-"""Stands in a data file's fields for a column that a later file replaces."""
+"""In a data file's fields, the mark of a column that a later file replaces."""
 _ID_BITS: Final = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BasePath:
-    """A place outside the dataset's root that files may lie in.
+    """A folder outside the dataset's root that may hold files of the dataset.
 
     Attributes:
-        id: Number that files name it by.
+        id: Number by which files refer to it.
         path: URI without credentials, or an absolute local path.
         name: Optional name.
-        is_dataset_root: Whether `data/`, `_deletions/` and `_indices/` lie below it, rather than files directly.
+        is_dataset_root: Whether it has `data/`, `_deletions/` and `_indices/`, rather than the files themselves.
     """
 
     id: int
@@ -65,13 +65,13 @@ class DataFile:
     """A file of columns.
 
     Attributes:
-        path: Below `data/` of the base that it lies in.
+        path: Path below `data/` of its base.
         fields: Field ids in the file; `TOMBSTONE` marks one that a later file replaces.
         column_indices: Column of each field; empty in 0.1 files, where it means nothing.
         file_major_version: Format version as manifests number it: 2.0 is (2, 0), 0.1 is (0, 2).
         file_minor_version: Second part of it.
         file_size_bytes: Size; 0 = unknown.
-        base_id: Base path that it lies in; None for the dataset itself.
+        base_id: Base path of the file; None for the dataset itself.
     """
 
     path: str
@@ -117,10 +117,10 @@ class DataFile:
         return data_file_version(self.file_major_version, self.file_minor_version)
 
     def columns(self) -> Sequence[tuple[int, int]]:
-        """Each field id and the column of it, -1 for none; in 0.1 files their places among the fields.
+        """Each field id with its column, -1 for none; in 0.1 files with its position among the fields.
 
         Raises:
-            CorruptFileError: There are more or fewer columns than fields, or two fields have one column.
+            CorruptFileError: The numbers of columns and fields differ, or two fields have the same column.
         """
         count = len(self.fields)
         if (self.file_major_version, self.file_minor_version) in _LEGACY_NUMBERS:
@@ -136,13 +136,13 @@ class DataFile:
         return list(zip(self.fields, self.column_indices, strict=True))
 
     def check_columns(self, has_column: Mapping[int, bool]) -> None:
-        """Make sure that the fields of a schema which have columns have one in the file, and no others.
+        """Make sure that exactly the fields of a schema that need a column have one in the file.
 
         Args:
             has_column: The fields of the schema (`fields_with_columns`).
 
         Raises:
-            CorruptFileError: One is otherwise, or what `columns` raises.
+            CorruptFileError: A field lacks its column, or another one has a column; or as `columns`.
         """
         pairs = self.columns()
         if self.version in ("0.1", "2.0"):
@@ -156,7 +156,7 @@ class DataFile:
 
 
 def fields_with_columns(schema: Schema) -> dict[int, bool]:
-    """Which fields of a schema have a column in files of version 2.1 and later; the others are made of these."""
+    """For each field of a schema, whether it has a column in files of version 2.1 and later."""
     found = dict.fromkeys((field.id for field, _ in schema.walk()), False)
     found.update((field.id, True) for field in column_fields(schema))
     return found
@@ -167,13 +167,13 @@ class Fragment:
     """One fragment.
 
     Attributes:
-        id: Fragment id; 0 in a transaction's new fragments means that the commit picks one.
+        id: Fragment id; 0 in a transaction's new fragments means that the commit assigns one.
         files: Its data files.
         physical_rows: Rows in the files, deleted ones included; 0 = unknown in datasets of 2023.
-        deletion_file: Says which rows are deleted; None if none is.
+        deletion_file: The deletion file; None without deleted rows.
         row_ids: Serialized RowIdSequence; None without stable row ids.
         last_updated_at_versions: Serialized RowDatasetVersionSequence.
-        created_at_versions: The same.
+        created_at_versions: Serialized RowDatasetVersionSequence.
     """
 
     id: int = 0
@@ -186,16 +186,16 @@ class Fragment:
 
     @property
     def num_deleted_rows(self) -> int:
-        """Rows that the deletion file deletes."""
+        """Number of deleted rows."""
         return self.deletion_file.num_deleted_rows if self.deletion_file is not None else 0
 
     @property
     def num_rows(self) -> int:
-        """Rows that are still there."""
+        """Number of live rows."""
         return self.physical_rows - self.num_deleted_rows
 
     def without_dead_files(self, live_fields: Collection[int] | None = None) -> Fragment:
-        """Drop the data files none of whose fields is alive.
+        """Drop the data files without a live field.
 
         Args:
             live_fields: The fields that count; None for all but tombstones.
@@ -231,8 +231,8 @@ class Fragment:
         """Read the message of the wire.
 
         Raises:
-            CorruptFileError: Its id has more than the 32 bits that row addresses have for it.
-            UnsupportedError: The fragment has overlays, or row ids or versions of rows outside of the manifest.
+            CorruptFileError: The id has more than the 32 bits of row addresses.
+            UnsupportedError: The fragment has overlays, or keeps row ids or row versions outside of the manifest.
         """
         _check_id(message.id)
         if message.overlays:
@@ -265,15 +265,15 @@ _ELSEWHERE: Final = (
     "spilled_last_updated_at_versions",
     "spilled_created_at_versions",
 )
-"""Fields of a fragment that refer to another file for data of its rows."""
+"""Fields of a fragment message by which row ids or row versions are kept in another file."""
 
 
 class FragmentList(Sequence[Fragment]):
-    """The fragments of a manifest: immutable, read one by one when asked for.
+    """The fragments of a manifest: immutable, each parsed when it is accessed.
 
     Args:
         raw: The serialized fragments.
-        has_deletions: Whether one of them has a deletion file; None = not known yet.
+        has_deletions: Whether a fragment has a deletion file; None = not known yet.
     """
 
     __slots__ = (
@@ -303,7 +303,7 @@ class FragmentList(Sequence[Fragment]):
 
     @classmethod
     def of(cls, fragments: Iterable[Fragment]) -> FragmentList:
-        """Make a list of records."""
+        """Create a list from records."""
         records = list(fragments)
         result = cls([record.to_protobuf().SerializeToString() for record in records])
         result._records = dict(enumerate(records))
@@ -355,7 +355,7 @@ class FragmentList(Sequence[Fragment]):
 
     @property
     def fresh(self) -> tuple[Fragment, ...]:
-        """The records that the last change put in; none for a list that was read."""
+        """The records that the last change added or updated; none for a list that was read."""
         return self._fresh
 
     @property
@@ -366,11 +366,11 @@ class FragmentList(Sequence[Fragment]):
         return self._has_deletions
 
     def messages(self) -> Iterator[table_pb2.DataFragment]:
-        """Yield the protobuf messages; much cheaper than records where a number per fragment is wanted."""
+        """Yield the protobuf messages, which are much cheaper than records."""
         return map(_parsed, self._raw)
 
     def sizes(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """The ids, and the physical rows of each; 0 where the manifest does not tell them."""
+        """The ids, and the physical rows of each; 0 where the manifest does not record them."""
         if self._sizes is None:
             found = fragment_sizes(self._raw)
             _check_id(int(found[0].view(np.uint64).max(initial=0)))
@@ -378,17 +378,17 @@ class FragmentList(Sequence[Fragment]):
         return self._sizes
 
     def places_with_rows(self) -> Sequence[int]:
-        """The places of those that can hold rows: all but those without files that claim no rows either."""
+        """The positions of fragments that can hold rows: all but those without files and without recorded rows."""
         places = np.flatnonzero(self.sizes()[1] == 0).tolist()
         empty = {place for place in places if not _parsed(self._raw[place]).files}
         return [place for place in range(len(self)) if place not in empty] if empty else range(len(self))
 
     def check_row_ids(self) -> None:
-        """Reject fragments that do not say the ids of their rows, as all must in a dataset with stable row ids.
+        """Reject fragments without row ids, which all have in a dataset with stable row ids.
 
         Raises:
-            CorruptFileError: One has none.
-            UnsupportedError: One keeps them in another file.
+            CorruptFileError: A fragment has no row ids.
+            UnsupportedError: A fragment keeps its row ids in another file.
         """
         for message in self.messages():
             if not message.HasField("inline_row_ids"):
@@ -398,7 +398,7 @@ class FragmentList(Sequence[Fragment]):
                 )
 
     def live_counts(self) -> list[int | None]:
-        """Rows of each fragment that are not deleted; None where the manifest does not tell."""
+        """The live rows of each fragment; None where the manifest does not record them."""
         if self._live is None and self._known_live is not None:
             known = self._known_live
             known.update({raw: _live_count(_parsed(raw)) for raw in self._raw if raw not in known})
@@ -408,13 +408,13 @@ class FragmentList(Sequence[Fragment]):
         return self._live or []
 
     def totals(self) -> tuple[int, int]:
-        """The deleted rows, and the bytes of the data files, of all together, as far as the manifest tells them."""
+        """The deleted rows and the bytes of the data files of all fragments, as far as the manifest records them."""
         if self._totals is None:
             self._count()
         return self._totals or (0, 0)
 
     def _count(self) -> None:
-        """Count all that is asked for beside each other, so that each fragment is parsed once."""
+        """Compute all counts together, so that each fragment is parsed once."""
         live: list[int | None] = []
         deleted = num_bytes = 0
         for message in self.messages():
@@ -427,7 +427,7 @@ class FragmentList(Sequence[Fragment]):
         """Count the rows of each fragment once for several versions, most fragments of which are the same.
 
         Args:
-            known: The counts by serialized fragment; those that are missing are added when they are asked for.
+            known: The counts by serialized fragment; missing ones are added when they are needed.
         """
         self._known_live = known
 
@@ -448,7 +448,7 @@ class FragmentList(Sequence[Fragment]):
         """Return the list after a change, sorted by id.
 
         Args:
-            removed: Ids that go; unknown ones are ignored.
+            removed: Ids of deleted fragments; unknown ones are ignored.
             updated: Records that take the place of those with the same id; removed and unknown ones are ignored.
             added: New fragments, with ids.
 
@@ -468,8 +468,8 @@ class FragmentList(Sequence[Fragment]):
         )
         pairs.extend((new.id, new.to_protobuf().SerializeToString()) for new in added)
         result = _sorted_list(pairs)
-        result._fresh = (*updated.values(), *added)  # noqa: SLF001 - its own class
-        result._has_deletions = self._deletions_after(touched, result.fresh)  # noqa: SLF001 - its own kind
+        result._fresh = (*updated.values(), *added)  # noqa: SLF001 - the same class
+        result._has_deletions = self._deletions_after(touched, result.fresh)  # noqa: SLF001 - the same class
         return result
 
     def _deletions_after(self, touched: Sequence[Fragment], put: Sequence[Fragment]) -> bool | None:
@@ -481,7 +481,7 @@ class FragmentList(Sequence[Fragment]):
 
 
 def _sorted_list(pairs: list[tuple[int, bytes]]) -> FragmentList:
-    """Make a list of (id, serialized fragment) pairs in any order."""
+    """Create a list from (id, serialized fragment) pairs in any order."""
     ids = [i for i, _ in pairs]
     ordered = sorted(ids)
     if len(set(ordered)) < len(ordered):
@@ -491,7 +491,7 @@ def _sorted_list(pairs: list[tuple[int, bytes]]) -> FragmentList:
         pairs = sorted(pairs, key=lambda pair: pair[0])
         ids = ordered
     result = FragmentList([raw for _, raw in pairs])
-    result._ids = ids  # noqa: SLF001 - the constructor's other half
+    result._ids = ids  # noqa: SLF001 - completes the constructor
     return result
 
 

@@ -1,18 +1,17 @@
 """Proofs that writes have landed, kept in the table's own state.
 
-A version that says which write made it can be cleaned up. What follows stands in the table's configuration instead,
-which every later version inherits, whoever commits it, and which branches and clones begin with. It is written in the
-same version as the rows that it speaks of.
+A version that records its write can be cleaned up. Proofs are kept in the table's configuration instead, which every
+later version, branch and clone inherits, whoever commits it. A proof is written in the same version as its rows.
 
     lance-dagster.idempotency.stream.<id>   "<batch> <version> <hour>"         the last batch of a stream
     lance-dagster.idempotency.keys          {"<digest>": [version, hour]}      keys of writes that land at most once
     lance-dagster.idempotency.attempts      [[digest, version, hour, "17.2", note, [f, g], [r, s]], ...]
                                             attempts that added rows: fragments f to g - 1, stable row ids r to s - 1
-    lance-dagster.idempotency.since         {"streams": v, "keys": v, "attempts": v}: nothing is lacking after version v
-    lance-dagster.idempotency.days          set by the user: days after which a proof is forgotten; 90 without it
+    lance-dagster.idempotency.since         {"streams": v, "keys": v, "attempts": v}: proofs after version v are complete
+    lance-dagster.idempotency.days          set by the user: days for which a proof is kept; 90 by default
 
-Hours are counted from the epoch. `since` rises when proofs are forgotten, because of their age or because there are too
-many of them: then versions up to it have to be looked at, and where these are gone nothing can be decided.
+Hours are counted from the epoch. `since` rises when proofs are dropped, because of their age or their number: then
+versions up to it have to be read, and where these were cleaned up the outcome of a write is undecided.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _DAYS: Final = 90
 _HOUR_NS: Final = 3_600_000_000_000
 _DIGEST_BYTES: Final = 12
 _MOST: Final = {"streams": 1000, "keys": 4096, "attempts": 1000}
-"""Proofs of each kind that a table keeps: the newest ones."""
+"""Number of proofs of each kind that a table keeps, the newest ones."""
 
 Kind = Literal["streams", "keys", "attempts"]
 _Range = tuple[int, int]
@@ -52,8 +51,8 @@ class LandedBatch:
 
     Attributes:
         number: Number of the batch.
-        version: Version that it made.
-        hour: When, in hours since the epoch.
+        version: The version that it created.
+        hour: Time of the commit, in hours since the epoch.
     """
 
     number: int
@@ -67,12 +66,12 @@ class LandedAttempt:
 
     Attributes:
         token: Digest of the write's token.
-        version: Version that it made.
-        hour: When, in hours since the epoch.
+        version: The version that it created.
+        hour: Time of the commit, in hours since the epoch.
         number: Number of the attempt.
-        note: What the writer wanted to have noted, such as the id of its run.
-        fragments: First fragment that it added, and the one after the last; None if these are not known.
-        row_ids: Stable ids of its rows in the same way; None without stable row ids.
+        note: A note of the writer, such as the id of its run.
+        fragments: The range of its fragment ids, the end excluded; None if it is not known.
+        row_ids: The range of its stable row ids, the end excluded; None without stable row ids.
     """
 
     token: str
@@ -92,7 +91,7 @@ class Proofs:
         streams: Last batches by stream.
         keys: Version and hour by digest of a key, oldest first.
         attempts: Attempts, oldest first.
-        since: Version after which no proof is lacking, by kind; empty if no proof was ever kept.
+        since: Version after which no proof is missing, by kind; empty if no proof was ever kept.
     """
 
     streams: Mapping[str, LandedBatch] = field(default_factory=dict)
@@ -105,7 +104,7 @@ class Proofs:
         """Read the proofs of a table's configuration.
 
         Raises:
-            CorruptFileError: An entry is none that this library writes.
+            CorruptFileError: An entry cannot be parsed.
         """
         return cls(
             streams={
@@ -130,7 +129,7 @@ class Proofs:
         return found
 
     def key(self, idempotency_key: tuple[str, str]) -> int | None:
-        """The version of the write with a key; None if none is known."""
+        """The version of the write with an idempotency key; None if it is unknown."""
         found = self.keys.get(_digest(idempotency_key))
         return None if found is None else found[0]
 
@@ -140,22 +139,22 @@ class Proofs:
         return tuple(one for one in self.attempts if one.token == digest)
 
     def complete_after(self, kind: Kind) -> int | None:
-        """The version after which all writes of a kind are known; None if nothing was ever kept."""
+        """The version after which all writes of a kind are known; None if no proof was ever kept."""
         return self.since.get(kind)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """What one commit leaves behind.
+    """The proof of one commit.
 
     Attributes:
         idempotency_key: Key and value that at most one commit may have.
         batch: A stream, and the number of its batch.
-        attempt: Key and value of the write's token, if its attempts are to be found again.
+        attempt: Key and value of the write's token; None to record no attempt.
         number: Number of the attempt.
-        note: What is to be noted with it.
-        replaces: Versions of earlier attempts whose rows are gone now.
-        brings: The configuration of a branch whose rows the commit brings.
+        note: The writer's note on the attempt.
+        replaces: Versions of earlier attempts whose rows this commit replaces.
+        brings: The configuration of a branch whose rows the commit adds.
     """
 
     idempotency_key: tuple[str, str] | None = None
@@ -167,11 +166,11 @@ class Proof:
     brings: Mapping[str, str] = field(default_factory=dict)
 
     def kept_in(self, after: Manifest, before: Manifest | None) -> Manifest:
-        """A version that is about to be committed, with the proof of it.
+        """A version that is about to be committed, with this proof added.
 
         Args:
-            after: The version, numbered and with its time.
-            before: The one that it follows; None for the first.
+            after: The version, with its number and its time.
+            before: The preceding version; None for the first.
         """
         brought = Proofs.of(self.brings)
         if self.idempotency_key is None and self.batch is None and self.attempt is None and not brought.entries():
@@ -215,18 +214,18 @@ class Proof:
 
 
 def is_proof(key: str) -> bool:
-    """Whether an entry of the configuration is one that commits keep, and not the user's."""
+    """Whether an entry of the configuration is a proof, which commits maintain, rather than the user's."""
     return key.startswith(PREFIX) and key != DAYS_KEY
 
 
 def inherited(config: Mapping[str, str], latest: Mapping[str, str]) -> dict[str, str]:
-    """A configuration with the proofs of another one, which is later, in place of its own."""
+    """A configuration with the proofs of a later one instead of its own."""
     mine = {key: value for key, value in config.items() if not is_proof(key)}
     return mine | {key: value for key, value in latest.items() if is_proof(key)}
 
 
 def _with_branch(known: Proofs, brought: Proofs, version: int) -> Proofs:
-    """Proofs, and those of a branch whose rows a version brings: fragments and versions are others there."""
+    """Proofs with those of a branch whose rows a version adds; fragments and versions of the branch are not kept."""
     streams = dict(known.streams)
     for name, one in brought.streams.items():
         if name not in streams or streams[name].number < one.number:
@@ -242,7 +241,7 @@ def _with_branch(known: Proofs, brought: Proofs, version: int) -> Proofs:
 
 
 def _trimmed(known: Proofs, oldest: int) -> Proofs:
-    """Proofs without those before an hour, nor more than a table keeps."""
+    """Proofs without those before an hour, and at most as many as a table keeps."""
     streams = dict(sorted(known.streams.items(), key=lambda item: item[1].hour)[-_MOST["streams"] :])
     streams = {name: one for name, one in streams.items() if one.hour >= oldest}
     keys = {key: one for key, one in list(known.keys.items())[-_MOST["keys"] :] if one[1] >= oldest}
@@ -257,7 +256,7 @@ def _trimmed(known: Proofs, oldest: int) -> Proofs:
 
 
 def _new_fragments(after: Manifest, before: Manifest | None) -> _Range | None:
-    """The ids of the fragments that a version added, if they follow each other."""
+    """The range of the fragment ids that a version added; None if it has gaps."""
     highest = -1
     if before is not None:
         highest = max(before.max_fragment_id if before.max_fragment_id is not None else -1, *before.fragments.ids, -1)
@@ -289,7 +288,7 @@ def _read(key: str, value: str, convert: Any) -> Any:
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise CorruptFileError(
             f"configuration {key!r} cannot be read, so that it is not known which writes have landed: {value[:80]!r}. "
-            "It is written by commits only; take over its value from an earlier version"
+            "It is written by commits only; restore its value from an earlier version"
         ) from error
 
 

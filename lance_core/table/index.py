@@ -1,7 +1,7 @@
 """Index metadata in manifests.
 
-Fragment bitmaps are immutable facts about the index's content: ids of fragments that are gone stay in them, and are
-masked by the live fragments when an index is used. An index that no longer covers a fragment is merely slower.
+Fragment bitmaps are immutable facts about the index's content: ids of deleted fragments stay in them, and are masked by
+the live fragments when an index is used. An index that no longer covers a fragment is merely slower.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class IndexFile:
     """A file of an index.
 
     Attributes:
-        path: Below the index's directory.
+        path: Path below the index's directory.
         size_bytes: Its size.
     """
 
@@ -64,15 +64,15 @@ class IndexMetadata:
         uuid: Names its directory below `_indices/`.
         name: Name of the index; several segments can share it.
         fields: Ids of the indexed fields; empty for system indices.
-        dataset_version: Version that it was built on.
+        dataset_version: Version that the index was built on.
         fragment_bitmap: Serialized 32-bit roaring bitmap of the fragments that it covers; None if not recorded.
         details_type_url: Type of `details`; empty if the index has none.
         details: Serialized details, which depend on the index's type.
         index_version: Version of the index's own format.
-        created_at_ms: When it was made, milliseconds since the epoch.
-        base_id: Base path that it lies in; None for the dataset itself.
+        created_at_ms: Time of creation, milliseconds since the epoch.
+        base_id: Base path of its files; None for the dataset itself.
         files: Its files.
-        covering_fields: Ids of fields that it stores besides the indexed ones.
+        covering_fields: Ids of stored fields besides the indexed ones.
     """
 
     uuid: uuid.UUID
@@ -90,7 +90,7 @@ class IndexMetadata:
 
     @property
     def is_system(self) -> bool:
-        """Whether the index holds book-keeping rather than values of columns."""
+        """Whether the index holds bookkeeping data rather than values of columns."""
         return self.name in (FRAGMENT_REUSE_INDEX, MEM_WAL_INDEX)
 
     @property
@@ -100,9 +100,9 @@ class IndexMetadata:
 
     @property
     def kind(self) -> str:
-        """Its kind, by the type of its details: `/lance.table.BTreeIndexDetails` is a BTree.
+        """The kind of the index, by the type of its details: `/lance.table.BTreeIndexDetails` is a BTree.
 
-        Details of a vector index tell more, such as IVF_PQ; where older ones do not, it is a Vector.
+        Details of a vector index name its kind, such as IVF_PQ; without a name in old details it is a Vector.
         """
         kind = self.details_type_url.rpartition(".")[2].removesuffix("IndexDetails") or "Unknown"
         if not (self.is_vector and self.details):
@@ -116,7 +116,7 @@ class IndexMetadata:
 
     @property
     def holds_row_ids(self) -> bool:
-        """Whether, in a dataset with stable row ids, the index holds these rather than row addresses."""
+        """Whether, in a dataset with stable row ids, the index holds row ids rather than row addresses."""
         kind = self.details_type_url.rpartition(".")[2]
         if kind == "BTreeIndexDetails":
             return (self.index_version or 0) < 1
@@ -154,7 +154,7 @@ class IndexMetadata:
         """Read the message of the wire.
 
         Raises:
-            CorruptFileError: The UUID is none, or the time.
+            CorruptFileError: The UUID or the time is invalid.
         """
         if len(message.uuid.uuid) != _UUID_BYTES:
             raise CorruptFileError(f"index {message.name!r}: a UUID of {len(message.uuid.uuid)} bytes")
@@ -195,7 +195,7 @@ def with_bitmap(index: IndexMetadata, change: Callable[[BitMap], BitMap]) -> Ind
 def without_fragments(
     indices: Iterable[IndexMetadata], fields: Collection[int], fragment_ids: Iterable[int]
 ) -> tuple[IndexMetadata, ...]:
-    """Take fragments out of the indices over some fields, whose values changed there."""
+    """Remove fragments from the bitmaps of indices over some fields, whose values changed there."""
     gone = BitMap(fragment_ids)
     if not fields or not gone:
         return tuple(indices)
@@ -210,9 +210,9 @@ def without_fragments(
 def retain_relevant(
     indices: Sequence[IndexMetadata], field_ids: Collection[int], fragment_ids: Iterable[int]
 ) -> tuple[IndexMetadata, ...]:
-    """Drop the indices that can serve no query any more.
+    """Drop the indices that no query can use any more.
 
-    Gone are: indices on a field that the schema lost; of several segments of a name those that cover no live
+    Dropped are: indices on a deleted field; of several segments of a name those that cover no live
     fragment, but for the oldest one of a scalar index when all are empty; an empty vector index.
     """
     kept = [index for index in indices if index.is_system or all(f in field_ids for f in index.fields)]

@@ -1,4 +1,4 @@
-"""Build parameters in the details of vector and full-text indices; details of other indices have none of use."""
+"""Build parameters in the details of vector and full-text indices; details of other indices have none."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def index_details(index: IndexMetadata) -> dict[str, Any]:
     """The details of an index as a dictionary, with pylance's names.
 
     Raises:
-        CorruptFileError: They cannot be parsed.
+        CorruptFileError: The details cannot be parsed.
     """
     try:
         if index.is_vector and index.details:
@@ -74,7 +74,7 @@ def _inverted(given: table_pb2.InvertedIndexDetails) -> dict[str, Any]:
     details = given if given.HasField("base_tokenizer") else _DEFAULTS
     by_element = details.document_granularity == table_pb2.InvertedIndexDetails.LIST_ELEMENT
     return {
-        # These two are in the index's own files only.
+        # These two parameters are recorded in the index's own files only.
         "lance_tokenizer": None,
         "custom_stop_words": None,
         "base_tokenizer": details.base_tokenizer,

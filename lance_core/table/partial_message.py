@@ -1,4 +1,4 @@
-"""Protobuf messages with few of the fields of a message of the format, which parse faster than the whole one.
+"""Protobuf messages with some of the fields of a message of the format, which parse faster than the whole message.
 
 Manifest   version | fragments | timestamp | ...       the bytes of one version, as they are
 partial    version | fragments as bytes                fields that are left out are skipped

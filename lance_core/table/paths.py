@@ -98,7 +98,7 @@ def manifest_key(version: int, naming: Naming = Naming.V2) -> str:
 
 
 def parse_manifest_key(key: str) -> ManifestName | None:
-    """Parse a key below `_versions/`; None if it is not that of a manifest."""
+    """Parse a key below `_versions/`; None if it is not a manifest's key."""
     stem = key.removeprefix(VERSIONS_PREFIX)
     if not stem.endswith(_SUFFIX):
         return None
@@ -121,7 +121,7 @@ def transaction_key(file_name: str) -> str:
     """Key of a transaction file, from the name in the manifest.
 
     Raises:
-        CorruptFileError: The name leads somewhere else.
+        CorruptFileError: The name is not a path below the folder.
     """
     return TRANSACTIONS_PREFIX + checked_path(file_name, "transaction file")
 
@@ -130,16 +130,16 @@ def data_key(path: str) -> str:
     """Key of a data file, from the path in the fragment.
 
     Raises:
-        CorruptFileError: The path leads somewhere else.
+        CorruptFileError: The path is not below the folder.
     """
     return DATA_PREFIX + checked_path(path, "data file")
 
 
 def checked_path(path: str, kind: str) -> str:
-    """Return a path that a manifest names if it leads downwards.
+    """Return a path from a manifest, if it stays below its folder.
 
     Raises:
-        CorruptFileError: It is empty or absolute, or has an empty, `.` or `..` part.
+        CorruptFileError: The path is empty or absolute, or has an empty, `.` or `..` part.
     """
     if not {"", ".", ".."}.isdisjoint(path.split("/")) or "\0" in path:
         raise CorruptFileError(f"the manifest names the {kind} {path!r}, which is no path below its folder")
@@ -147,7 +147,7 @@ def checked_path(path: str, kind: str) -> str:
 
 
 def new_data_file_name() -> str:
-    """Return a fresh name for a data file: 24 binary digits, which spread keys over S3's partitions, and 26 hex."""
+    """Return a new name for a data file: 24 binary digits, which spread keys over S3's partitions, and 26 hex ones."""
     raw = uuid.uuid4().bytes
     return f"{int.from_bytes(raw[:3], 'big'):024b}{raw[3:].hex()}.lance"
 
@@ -168,19 +168,19 @@ def branch_ref_key(branch: str) -> str:
 
 
 def tag_of_ref_key(key: str) -> str | None:
-    """Return the tag that a key describes; None if it describes none."""
+    """Return the tag of a tag file's key; None for other keys."""
     name = _ref_name(key, TAGS_PREFIX)
     return None if name is None else unquote(name)
 
 
 def branch_of_ref_key(key: str) -> str | None:
-    """Return the branch that a key describes; None if it describes none."""
+    """Return the branch of a branch file's key; None for other keys."""
     name = _ref_name(key, BRANCHES_PREFIX)
     return None if name is None else unquote(name)
 
 
 def branch_of_manifest_key(key: str) -> str | None:
-    """Return the branch whose manifest a key is; None if it is that of no branch."""
+    """Return the branch of a manifest's key; None for other keys."""
     name, separator, _ = key.removeprefix(TREE_PREFIX).partition(f"/{VERSIONS_PREFIX}")
     return name if separator and key.startswith(TREE_PREFIX) else None
 

@@ -5,11 +5,11 @@
     branch   {"parentBranch":null,"identifier":{"version_mapping":[[4,"<32 hex>"]]},"parentVersion":4,
               "createAt":1767225600,"manifestSize":N,"metadata":{}}
 
-The identifier is the branch's lineage: its parent's, and the version that it forked from with a fresh UUID. A branch
+The identifier is the branch's lineage: its parent's, and the fork version with a new UUID. A branch
 descends from another if its identifier starts with the other's. Unknown keys are kept when a file is changed.
 
-New names are ASCII. pylance allows letters of all scripts: branches of such names are used and listed by it as well,
-tags break its listings. Both are read here; in the names of files their bytes are percent-encoded.
+New names are ASCII. pylance allows letters of all scripts: it uses and lists branches of such names, but fails to list
+such tags. Both are read here; in the names of files their bytes are percent-encoded.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ class TagRef:
         version: The tagged version.
         branch: Its branch; None for main.
         manifest_size: Size of the version's manifest in bytes.
-        created_at: When the tag was made, RFC 3339.
-        updated_at: When it was last moved, RFC 3339.
-        metadata: Free texts.
-        others: Keys of the file that are not known.
+        created_at: Time of creation, RFC 3339.
+        updated_at: Time of the last change, RFC 3339.
+        metadata: Strings of the user.
+        others: Unknown keys of the file.
     """
 
     version: int
@@ -86,7 +86,7 @@ class TagRef:
         """Read the JSON file.
 
         Raises:
-            CorruptFileError: It is no JSON, or lacks a key, or a value is of another kind.
+            CorruptFileError: The file is not JSON, lacks a key, or has a value of a wrong type.
         """
         content = _load(data, "tag", _TAG_KEYS, ("version", "manifestSize"))
         return cls(
@@ -105,13 +105,13 @@ class BranchRef:
     """The origin of a branch.
 
     Attributes:
-        parent_version: Version that it forked from.
-        parent_branch: Branch that it forked from; None for main.
+        parent_version: The fork version.
+        parent_branch: The parent branch; None for main.
         identifier: Lineage: pairs of fork version and UUID, from main down.
-        created_at: When it was made, seconds since the epoch.
+        created_at: Time of creation, seconds since the epoch.
         manifest_size: Size of its first manifest in bytes.
-        metadata: Free texts.
-        others: Keys of the file that are not known.
+        metadata: Strings of the user.
+        others: Unknown keys of the file.
     """
 
     parent_version: int
@@ -146,7 +146,7 @@ class BranchRef:
         """Read the JSON file.
 
         Raises:
-            CorruptFileError: It is no JSON, or lacks a key, or a value is of another kind.
+            CorruptFileError: The file is not JSON, lacks a key, or has a value of a wrong type.
         """
         content = _load(data, "branch", _BRANCH_KEYS, ("parentVersion", "createAt", "manifestSize"))
         mapping = (content.get("identifier") or {}).get("version_mapping") or []
@@ -170,7 +170,8 @@ def check_branch_name(name: str) -> str:
     """Return the name, if a new branch may have it.
 
     Raises:
-        InvalidInputError: It is not made of ASCII letters, digits, '.', '-' and '_', or readers would reject it.
+        InvalidInputError: The name has characters other than ASCII letters, digits, '.', '-' and '_', or a form that
+            readers reject.
     """
     return _checked(_not_main(name), name.split("/"), "branch")
 
@@ -197,7 +198,8 @@ def check_tag_name(name: str) -> str:
     """Return the name, if a new tag may have it; slashes are not allowed.
 
     Raises:
-        InvalidInputError: It is not made of ASCII letters, digits, '.', '-' and '_', or readers would reject it.
+        InvalidInputError: The name has characters other than ASCII letters, digits, '.', '-' and '_', or a form that
+            readers reject.
     """
     return _checked(name, [name], "tag")
 
@@ -212,7 +214,7 @@ def check_known_tag_name(name: str) -> str:
 
 
 def name_in_tag(branch: str) -> str:
-    """The name of a branch as part of a tag's name: '-' for slashes, _XX for the bytes of what a tag may not hold."""
+    """The name of a branch as part of a tag's name: '-' for slashes, _XX for the bytes that a tag may not have."""
     text = quote(branch.replace("/", "-"), safe="").replace("%", "_")
     bare = text.strip(".")
     before, after = text.index(bare), len(text) - text.index(bare) - len(bare)
@@ -276,7 +278,7 @@ def _is_time(value: object) -> bool:
 
 
 def _is_metadata(value: object) -> bool:
-    # The keys of a JSON object are texts.
+    # The keys of a JSON object are strings.
     return value is None or (isinstance(value, dict) and all(isinstance(text, str) for text in value.values()))
 
 

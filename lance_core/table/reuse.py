@@ -1,12 +1,12 @@
-"""The fragment reuse index: a record of replaced fragments, for indices that were not rewritten with them.
+"""The fragment reuse index: a record of replaced fragments, for indices that were not rewritten with the fragments.
 
 Its details, a FragmentReuseIndexDetails message, list per compaction the groups of fragments that were replaced:
 
     version { dataset_version, groups { changed_row_addrs, old_fragments, new_fragments } }
 
 `changed_row_addrs` is a 64-bit roaring bitmap of the addresses (fragment id << 32 | row offset) that the group's rows
-had; in ascending order they are the rows of the new fragments. An index that covers all old fragments of a group covers
-its new ones by way of this mapping.
+had; in ascending order they are the rows of the new fragments. Through this mapping an index that covers all old
+fragments of a group covers its new ones.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class Move:
     """The rows that a compaction moved.
 
     Attributes:
-        row_addrs: Addresses that they had, as a serialized 64-bit roaring bitmap.
-        old_fragments: The fragments that they came from.
-        new_fragments: The fragments that they went to, in order, with ids.
+        row_addrs: Their old addresses, as a serialized 64-bit roaring bitmap.
+        old_fragments: The replaced fragments.
+        new_fragments: The fragments that hold the rows now, in order, with ids.
     """
 
     row_addrs: bytes
@@ -53,7 +53,7 @@ class Move:
 
 
 def live_coverage(indices: Sequence[IndexMetadata]) -> Iterator[tuple[IndexMetadata, BitMap]]:
-    """Yield the indices of columns, each with the fragments that it covers by now; one without a record covers none."""
+    """Yield the indices of columns, each with the fragments that it covers; one without a bitmap covers none."""
     moves = [move for index in indices if index.name == FRAGMENT_REUSE_INDEX for move in _fragment_moves(index)]
     for index in indices:
         if index.is_system:
@@ -68,11 +68,10 @@ def live_coverage(indices: Sequence[IndexMetadata]) -> Iterator[tuple[IndexMetad
 def without_moved(indices: Sequence[IndexMetadata], index: IndexMetadata) -> BitMap:
     """The fragments in an index's bitmap for which its files have entries.
 
-    Bitmaps may name fragments that took the place of others after the index was built, by way of the fragment reuse
-    index, while its files still have the addresses that the rows had before: pylance renames them with any commit of
-    its own. Of zone maps and Bloom filters, which are never moved, just these fragments are left out. Of others none is
-    taken to have entries of its own if its bitmap was renamed since, and none at all if the reuse index keeps its
-    details in a file.
+    Any commit of pylance replaces old fragments by new ones in the bitmaps of indices, through the fragment reuse
+    index, while the files of these indices keep the old addresses. For zone maps and Bloom filters, whose entries are
+    never moved, such new fragments are left out. For other kinds the result is empty if the bitmap was changed in this
+    way, or if the reuse index keeps its details in a file.
     """
     covered = index.covered_fragments() or BitMap()
     for reuse in indices:
@@ -86,23 +85,24 @@ def without_moved(indices: Sequence[IndexMetadata], index: IndexMetadata) -> Bit
                 continue
             new = BitMap(f.id for group in version.groups for f in group.new_fragments)
             if not covered & new:
-                continue  # not renamed: the entries are those of the bitmap
+                continue  # unchanged: the files have entries for the fragments of the bitmap
             if index.kind not in ("ZoneMap", "BloomFilter"):
-                return BitMap()  # its entries may have been moved since, and not all of them
+                return BitMap()  # some of its entries may have been moved since
             covered = covered - new
     return covered
 
 
 def can_record_moves(indices: Sequence[IndexMetadata]) -> bool:
-    """Whether moves can be added to the fragment reuse index: not if it keeps its details in a file."""
+    """Whether moves can be added to the fragment reuse index: only if its details are inline."""
     reuse = [index for index in indices if index.name == FRAGMENT_REUSE_INDEX]
     return all(_details(index).WhichOneof("content") != "external" for index in reuse)
 
 
 def trimmed(indices: Sequence[IndexMetadata]) -> tuple[IndexMetadata, ...]:
-    """The indices with a fragment reuse index of the moves alone that one of them still needs; without it if none is.
+    """The indices, with a fragment reuse index of only the moves that an index needs; without it if there are none.
 
-    An index needs a move if it was built before it, and its rows lay in the old fragments, be it by way of later moves.
+    An index needs a move if it was built before the move, and its rows were in the old fragments, directly or through
+    other moves.
     """
     reuse = next((index for index in indices if index.name == FRAGMENT_REUSE_INDEX), None)
     if reuse is None or not can_record_moves([reuse]):
@@ -129,7 +129,7 @@ def trimmed(indices: Sequence[IndexMetadata]) -> tuple[IndexMetadata, ...]:
 
 
 def _origins(index: IndexMetadata, details: table_pb2.FragmentReuseIndexDetails) -> BitMap | None:
-    """The fragments that rows of an index were, are or came to be in; None if it has no bitmap."""
+    """The fragments that have held rows of an index at any time; None if it has no bitmap."""
     found = index.covered_fragments()
     if found is None:
         return None
@@ -137,7 +137,7 @@ def _origins(index: IndexMetadata, details: table_pb2.FragmentReuseIndexDetails)
         for group in version.groups:
             if any(fragment.id in found for fragment in group.new_fragments):
                 found |= BitMap(fragment.id for fragment in group.old_fragments)
-    for version in details.inline.versions:  # a bitmap that was not renamed names the first ones alone
+    for version in details.inline.versions:  # an unchanged bitmap names only the first ones
         for group in version.groups:
             if any(fragment.id in found for fragment in group.old_fragments):
                 found |= BitMap(fragment.id for fragment in group.new_fragments)
@@ -148,23 +148,23 @@ def num_reuse_versions(index: IndexMetadata) -> int:
     """The number of compactions in the fragment reuse index.
 
     Raises:
-        UnsupportedError: It keeps its details in a file.
+        UnsupportedError: The index keeps its details in a file.
     """
     details = _details(index)
     if details.WhichOneof("content") == "external":
-        raise UnsupportedError("reading a fragment reuse index whose details lie in a file")
+        raise UnsupportedError("reading a fragment reuse index whose details are in a file")
     return len(details.inline.versions)
 
 
 def with_moves(
     indices: Sequence[IndexMetadata], moves: Sequence[Move], dataset_version: int
 ) -> tuple[IndexMetadata, ...]:
-    """The indices with moves added to the fragment reuse index, which is made if there is none.
+    """The indices with moves added to the fragment reuse index, which is created if there is none.
 
     Args:
         indices: All indices of a dataset.
         moves: The moved rows.
-        dataset_version: Version that the moves were made on.
+        dataset_version: The read version of the moves.
 
     Raises:
         UnsupportedError: The index keeps its details in a file.
@@ -172,7 +172,7 @@ def with_moves(
     existing = next((index for index in indices if index.name == FRAGMENT_REUSE_INDEX), None)
     details = table_pb2.FragmentReuseIndexDetails() if existing is None else _details(existing)
     if details.WhichOneof("content") == "external":
-        raise UnsupportedError("adding to a fragment reuse index whose details lie in a file")
+        raise UnsupportedError("adding to a fragment reuse index whose details are in a file")
     version = details.inline.versions.add(dataset_version=dataset_version)
     for move in moves:
         version.groups.add(
@@ -190,7 +190,7 @@ def _reuse_index(details: table_pb2.FragmentReuseIndexDetails, dataset_version: 
     )
     content = details.SerializeToString(deterministic=True)
     return IndexMetadata(
-        # By content, so that the same commit makes the same manifest.
+        # Derived from the content, so that the same commit creates the same manifest.
         uuid=uuid.UUID(bytes=hashlib.blake2b(content, digest_size=16).digest(), version=4),
         name=FRAGMENT_REUSE_INDEX,
         fields=(),
@@ -216,7 +216,7 @@ def _details(index: IndexMetadata) -> table_pb2.FragmentReuseIndexDetails:
 
 
 def _fragment_moves(index: IndexMetadata) -> list[tuple[BitMap, BitMap]]:
-    """Old and new fragments of each group, oldest first; none where the details lie in a file of their own."""
+    """Old and new fragments of each group, oldest first; none if the details are in a file."""
     return [
         (BitMap(f.id for f in group.old_fragments), BitMap(f.id for f in group.new_fragments))
         for version in _details(index).inline.versions

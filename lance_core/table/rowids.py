@@ -8,7 +8,7 @@
 
     RowDatasetVersionSequence { runs* }       (number of rows, version); of a run's span only the length counts
 
-Both are kept inline in fragments. Ids are handed out by the commit, from the manifest's `next_row_id` on.
+Both are kept inline in fragments. The commit assigns ids, from the manifest's `next_row_id` on.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = [
 U64Array: TypeAlias = np.ndarray[tuple[int], np.dtype[np.uint64]]
 
 _MAX_ROWS = 1 << 32
-# The end of a range is one more than its last id, and is a uint64 itself.
+# The end of a range is one more than its last id, and is a uint64 as well.
 _LAST_END = (1 << 64) - 1
 
 
@@ -49,10 +49,10 @@ def decode_row_ids(data: bytes, most: int = _MAX_ROWS) -> U64Array:
 
     Args:
         data: The sequence.
-        most: How many rows there can be: a few bytes may tell of many.
+        most: Most rows that are accepted: a few bytes can declare billions.
 
     Raises:
-        CorruptFileError: The bytes are no such sequence, or it is longer.
+        CorruptFileError: The bytes are not such a sequence, or the sequence is longer than `most`.
     """
     try:
         message = rowids_pb2.RowIdSequence.FromString(data)
@@ -72,7 +72,7 @@ def row_record_problems(fragment: Fragment) -> Iterator[str]:
         ("created versions", fragment.created_at_versions, decode_versions),
         ("updated versions", fragment.last_updated_at_versions, decode_versions),
     )
-    # Twice the rows still tell how many there are, and a few bytes can tell of billions.
+    # A limit of twice the rows still reveals the actual number, and a few bytes can declare billions.
     most = 2 * fragment.physical_rows
     for name, data, decode in sequences:
         if data is None:
@@ -90,7 +90,7 @@ def row_ids_of(fragment: Fragment) -> U64Array | None:
     """The row ids of all rows of a fragment, deleted ones included; None if they have none.
 
     Raises:
-        CorruptFileError: There are more or fewer.
+        CorruptFileError: The number of row ids differs from the number of rows.
     """
     if fragment.row_ids is None:
         return None
@@ -112,10 +112,10 @@ def decode_versions(data: bytes, most: int = _MAX_ROWS) -> U64Array:
 
     Args:
         data: The sequence.
-        most: How many rows there can be.
+        most: Most rows that are accepted.
 
     Raises:
-        CorruptFileError: The bytes are no such sequence, or it is longer.
+        CorruptFileError: The bytes are not such a sequence, or the sequence is longer than `most`.
     """
     try:
         message = rowids_pb2.RowDatasetVersionSequence.FromString(data)
@@ -144,13 +144,13 @@ def encode_versions(versions: U64Array) -> bytes:
 def assign_row_ids(fragments: Iterable[Fragment], next_row_id: int) -> tuple[list[Fragment], int]:
     """Give row ids to the rows that have none.
 
-    A fragment may bring ids for its first rows, which are moved rows; the rest are new ones.
+    A fragment may have ids for its first rows, which are moved rows; the other rows are new.
 
     Returns:
         The fragments, and the next free row id.
 
     Raises:
-        InvalidInputError: A fragment brings more ids than it has rows.
+        InvalidInputError: A fragment has more ids than rows.
     """
     result = []
     for fragment in fragments:
@@ -178,7 +178,7 @@ def with_versions(fragment: Fragment, version: int, created: U64Array | None = N
     Args:
         fragment: The fragment.
         version: Version of the commit.
-        created: In which version each row was first made; None for `version`.
+        created: The version in which each row was created; None for `version`.
     """
     written = encode_versions(np.full(fragment.physical_rows, version, np.uint64))
     made = written if created is None else encode_versions(created)
@@ -190,8 +190,8 @@ def created_versions_of(row_ids: U64Array, origins: Sequence[Fragment], default:
 
     Args:
         row_ids: The rows.
-        origins: Fragments that the rows may come from.
-        default: Version of rows that none of them holds: they are new.
+        origins: Fragments that may have held the rows.
+        default: Version of rows that are in none of them, which are new.
     """
     known_ids, known_versions = [], []
     for origin in origins:
@@ -266,7 +266,7 @@ def _decode_array(array: rowids_pb2.EncodedU64Array) -> U64Array:
             return np.frombuffer(array.u32_array.offsets, "<u4").astype(np.uint64) + np.uint64(array.u32_array.base)
         return np.frombuffer(array.u64_array.values, "<u8").astype(np.uint64)
     except ValueError as error:
-        raise CorruptFileError("row ids: an array is cut off") from error
+        raise CorruptFileError("row ids: an array is truncated") from error
 
 
 def _encode_array(values: U64Array) -> rowids_pb2.EncodedU64Array:

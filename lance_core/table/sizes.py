@@ -1,7 +1,7 @@
-"""Ids and sizes of fragments, read quickly from manifests with tens of thousands of them.
+"""Ids and physical rows of fragments, read quickly from manifests with tens of thousands of them.
 
-All fragments are parsed in one go: many field by field with numpy, as writers make them; few, and such as have a field
-that is not known here, more fields than usual, or are damaged, by messages that have these two fields only.
+All fragments are parsed at once: with numpy, the next field of each fragment at a time, if they are many; with protobuf
+messages of these two fields if they are few, have unknown or unusually many fields, or are corrupt.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ U64s = npt.NDArray[np.uint64]
 
 _MOST_ROWS: Final = 2**32
 _MANY: Final = 256
-"""From so many fragments on numpy takes less time than messages."""
+"""Number of fragments from which numpy takes less time than messages."""
 _MOST_FIELDS: Final = 16
 _LONGEST: Final = 9
 """Bytes of the longest varint that is read here: 63 bits."""
@@ -49,11 +49,11 @@ def fragment_sizes(raw: Sequence[bytes]) -> tuple[npt.NDArray[np.int64], npt.NDA
         raw: The serialized fragments.
 
     Returns:
-        Ids and rows; 0 rows where the manifest does not tell them, or tells more than an offset can name: whoever
-        reads such a fragment says what is wrong.
+        Ids and rows; 0 rows where the manifest records none, or more than offsets can count, which readers of the
+        fragment report.
 
     Raises:
-        CorruptFileError: One is no fragment.
+        CorruptFileError: The bytes are not a fragment.
     """
     numbers = _varints(raw) if len(raw) >= _MANY else None
     if numbers is None:
@@ -72,7 +72,7 @@ def fragment_sizes(raw: Sequence[bytes]) -> tuple[npt.NDArray[np.int64], npt.NDA
 def _varints(raw: Sequence[bytes]) -> Mapping[int, U64s] | None:
     """The numbers of each fragment by their tags, the next field of all fragments at a time; None if one is unusual.
 
-    A field is a tag of one byte (field number << 3 | 0 for a varint, 2 for a length and so many bytes), and its value.
+    A field is a tag of one byte (field number << 3 | 0 for a varint, 2 for a length and bytes), and its value.
     """
     lengths = np.fromiter(map(len, raw), np.int64, len(raw))
     data = np.frombuffer(b"".join(raw) + bytes(_LONGEST + 1), np.uint8)
@@ -100,7 +100,7 @@ def _varints(raw: Sequence[bytes]) -> Mapping[int, U64s] | None:
 
 
 def _varint(data: npt.NDArray[np.uint8], at: npt.NDArray[np.int64]) -> tuple[U64s, npt.NDArray[np.int64]]:
-    """The varints at some places, and where each of them ends; too long ones end beyond all data."""
+    """The varints at some positions, and their ends; one that is too long ends beyond all data."""
     value = np.zeros(len(at), np.uint64)
     end = np.full(len(at), len(data), np.int64)
     going = np.arange(len(at))

@@ -1,7 +1,7 @@
-"""Transactions: what a commit changed, kept beside the manifest so that concurrent writers can judge each other.
+"""Transactions: the changes of commits, recorded beside manifests so that concurrent writers can detect conflicts.
 
-`_transactions/{read_version}-{uuid}.txn` is the bare `Transaction` message, without framing. The same bytes lie in
-the manifest's transaction section.
+`_transactions/{read_version}-{uuid}.txn` is the bare `Transaction` message, without framing. The manifest's transaction
+section has the same bytes.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ COMMIT_MESSAGE_KEY = "__lance_commit_message"
 """Property that holds the commit message."""
 
 SLICES_KEY = "lance.slices"
-"""Property that names the parts of the table that a replacement fills, as a JSON list of texts."""
+"""Property with the partition slices that a replacement fills, as a JSON list of strings."""
 
 FIRST_ADDED_KEY = "lance.first_added_fragment"
-"""Property of a Merge that also adds rows: the id of the first fragment that is new; those after it are new as well."""
+"""Property of a Merge that also adds rows: the id of the first new fragment; all later ids are new as well."""
 
 SLICE_NAMES_KEY = "lance.slice_names"
-"""Property with the names of these parts for people, in the same order."""
+"""Property with the names of these partition slices for people, in the same order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,11 +43,11 @@ class Transaction:
     """One change to a dataset.
 
     Attributes:
-        read_version: Version that the change was made from; 0 for a new dataset.
+        read_version: The version that the change is based on; 0 for a new dataset.
         operation: The change.
-        uuid: Names the transaction; it survives rebases and tells a writer whether a version is its own.
-        properties: Free texts that describe the change.
-        tag: A text that goes into the manifest; empty in practice.
+        uuid: Identifies the transaction; it survives rebases, and a writer recognizes its own version by it.
+        properties: Strings that describe the change.
+        tag: A string for the manifest; empty in practice.
     """
 
     read_version: int
@@ -70,7 +70,7 @@ class Transaction:
         """Return the serialized message.
 
         Raises:
-            UnsupportedError: The operation is one that is not written.
+            UnsupportedError: Operations of this kind are not written.
         """
         body: dict[str, Any] = {self.operation.wire_name: self.operation.to_protobuf()}
         message = transaction_pb2.Transaction(
@@ -86,10 +86,10 @@ class Transaction:
     def from_bytes(cls, data: bytes | memoryview) -> Transaction:
         """Read a serialized message.
 
-        An operation that is not known, or cannot be parsed, is an `UnknownOperation`: histories stay legible.
+        An operation that is unknown or cannot be parsed becomes an `UnknownOperation`, so that histories stay readable.
 
         Raises:
-            CorruptFileError: The bytes are no transaction.
+            CorruptFileError: The bytes are not a transaction.
         """
         try:
             message = transaction_pb2.Transaction.FromString(bytes(data))
@@ -105,17 +105,17 @@ class Transaction:
         )
 
     def apply(self, manifest: Manifest | None, context: ApplyContext, timestamp_ns: int) -> Manifest:
-        """Return the manifest that the transaction makes of the latest one.
+        """Return the next manifest: the latest one with the transaction applied.
 
         Args:
             manifest: The latest manifest; None if there is no dataset yet.
-            context: Version to make, and what else the operation may need.
+            context: Further inputs of the operation.
             timestamp_ns: Time of the commit, nanoseconds since the epoch.
 
         Raises:
             InvalidInputError: The operation does not fit the manifest.
-            DatasetNotFoundError: The operation needs a dataset and there is none.
-            UnsupportedError: The manifest, or one that it is restored or cloned from, has flags that are not known.
+            DatasetNotFoundError: The operation needs a dataset, and none exists.
+            UnsupportedError: The manifest, or the source of a restore or clone, has unknown flags.
         """
         for known in (manifest, context.source):
             if known is not None:
@@ -145,10 +145,10 @@ class Transaction:
 
 
 def _writer_version(base: Manifest | None, result: Manifest) -> WriterVersion | None:
-    """The writer version of a new manifest: this library's, unless fragments of an early lance remain.
+    """The writer version of a new manifest: this library's, unless fragments of an early Lance remain.
 
-    Early versions recorded wrong row counts and index bitmaps. The writer version tells that they have to be
-    repaired, so it stays until a commit has done that.
+    Early versions recorded wrong row counts and index bitmaps. Their writer version marks records to repair, and
+    stays until a commit has repaired them.
     """
     if base is None or not len(base.fragments) or not len(result.fragments):
         return WRITER
@@ -157,7 +157,7 @@ def _writer_version(base: Manifest | None, result: Manifest) -> WriterVersion | 
 
 
 def is_early(writer: WriterVersion | None) -> bool:
-    """Whether a manifest's writer is one whose records may have to be repaired."""
+    """Whether the records of a manifest's writer may need repair."""
     return writer is None or (writer.library == "lance" and writer.version.startswith("0."))
 
 
@@ -165,7 +165,7 @@ def _around_operation(data: bytes) -> transaction_pb2.Transaction:
     """Read a transaction without its operation.
 
     Raises:
-        CorruptFileError: The bytes are no message at all.
+        CorruptFileError: The bytes are not a protobuf message.
     """
     try:
         message = _Envelope.FromString(data)
@@ -176,7 +176,7 @@ def _around_operation(data: bytes) -> transaction_pb2.Transaction:
 
 
 def _envelope_class() -> type[Message]:
-    """Make a message that is a Transaction without operations."""
+    """Create a message class that is a Transaction without operations."""
     file = descriptor_pb2.FileDescriptorProto(
         name="lance_core/transaction_envelope.proto", package="lance_core", syntax="proto3"
     )
@@ -206,12 +206,12 @@ def _operation(message: transaction_pb2.Transaction) -> Operation:
     try:
         return known.from_protobuf(getattr(message, kind))
     except (UnsupportedError, CorruptFileError, SchemaError, ValueError) as error:
-        # Its message fits another version of the format: nothing of it can be relied on.
+        # The message belongs to another version of the format: none of its content can be trusted.
         return UnknownOperation(described=f"{known.name} ({error})")
 
 
 def _with_flags(manifest: Manifest) -> Manifest:
-    """Work out the feature flags, and reject fragments that do not fit them or misname their columns."""
+    """Compute the feature flags, and reject fragments that contradict them or have wrong columns."""
     has_column = fields_with_columns(manifest.schema)
     for file in data_files(manifest.fragments.fresh):
         file.check_columns(has_column)
@@ -240,7 +240,7 @@ def _has_other_data_files(manifest: Manifest) -> bool:
     """Whether new data files have another version than the dataset.
 
     Raises:
-        InvalidInputError: One is 0.1 and the other is not; no reader can mix these.
+        InvalidInputError: Either the dataset or the data files are of version 0.1; no reader can mix these.
     """
     numbers = {(file.file_major_version, file.file_minor_version) for file in data_files(manifest.fragments.fresh)}
     others = {data_file_version(*pair) for pair in numbers} - {manifest.data_storage_version}

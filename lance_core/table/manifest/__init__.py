@@ -1,1 +1,1 @@
-"""Manifests: whole, and the parts of them that can be read at a fraction of the cost."""
+"""Manifests, and parts of them that are read at a fraction of the cost."""

@@ -1,7 +1,7 @@
-"""Outlines of manifests: the files that a version refers to, at a fraction of the cost of `table.manifest.manifest`.
+"""The files that a version refers to, read at a fraction of the cost of the whole manifest.
 
-A cleanup reads every manifest that there is and asks each for names of files only. The schema, the configuration and
-the transaction stay unread, and the fragments serialized; see there for the bytes.
+A cleanup reads every manifest, and needs only names of files. The schema, the configuration and the transaction are not
+parsed, and the fragments stay serialized. The bytes are drawn in `table.manifest.manifest`.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class FileReferences:
 
     Attributes:
         version: Its number.
-        timestamp: When it was committed, in UTC.
-        raw_fragments: Its fragments, serialized.
+        timestamp: Time of the commit, in UTC.
+        raw_fragments: Its serialized fragments.
         transaction_file: Name of the transaction file; empty if there is none.
         indices: Its indices.
     """
@@ -60,12 +60,11 @@ class FileReferences:
 
         Args:
             data: The whole file.
-            key: Where it lies, for errors.
+            key: Its key, for error messages.
 
         Raises:
-            CorruptFileError: The bytes are no manifest file.
-            UnsupportedError: The manifest needs features that this library does not know, so that what it refers to
-                is not known either.
+            CorruptFileError: The bytes are not a manifest file.
+            UnsupportedError: The manifest has unknown features, and with them possibly unknown references.
         """
         try:
             view = memoryview(data)

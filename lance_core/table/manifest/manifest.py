@@ -1,6 +1,6 @@
 """Manifests: one committed version of a dataset.
 
-    offset 0   sections, each u32 LE length and that many bytes of protobuf:
+    offset 0   sections, each u32 LE length and a protobuf message of that length:
                IndexSection (if there are indices), Transaction; in 0.1 datasets first of all the values of
                dictionaries (see `table.dictionaries`)
     P          u32 LE length, then the Manifest message
@@ -10,10 +10,10 @@
     end - 4    "LANC"
 
 The sections are found by the positions in the message's fields `index_section` and `transaction_section` (older files
-use field 21 for the latter). The footer's version numbers are not judged: readers go by the feature flags.
+use field 21 for the latter). The footer's version numbers are not checked: readers rely on the feature flags.
 
-Fragments are the bulk of a large manifest and stay serialized; see `table.fragment`. Schemas hardly ever change and are
-read once.
+Fragments are the bulk of a large manifest and stay serialized; see `table.fragment`. Schemas rarely change and are
+parsed once.
 """
 
 from __future__ import annotations
@@ -54,20 +54,20 @@ _LENGTH = struct.Struct("<I")
 _MAGIC = b"LANC"
 _MAX_MESSAGE = (1 << 31) - 1
 _LEGACY = "0.1"
-# Times that are a datetime in every time zone.
+# The range of times that a datetime holds in every time zone.
 _FIRST_SECOND = int(datetime(1, 1, 3, tzinfo=UTC).timestamp())
 _LAST_SECOND = int(datetime(9999, 1, 1, tzinfo=UTC).timestamp())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriterVersion:
-    """Which library wrote a manifest.
+    """The library that wrote a manifest.
 
     Attributes:
         library: Its name.
         version: Its version, three numbers.
-        prerelease: What follows a dash in the version.
-        build_metadata: What follows a plus in the version.
+        prerelease: The part of the version after a dash.
+        build_metadata: The part of the version after a plus.
     """
 
     library: str
@@ -82,14 +82,14 @@ WRITER = WriterVersion(library=LIBRARY, version=LIBRARY_VERSION)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManifestLocation:
-    """Where a manifest was read from or written to.
+    """The location of a manifest that was read or written.
 
     Attributes:
         key: Its key below the dataset's root.
         size_bytes: Its size.
         naming: The scheme of its name.
         e_tag: The storage's identifier of this state of the file; None if the storage has none.
-        modified: When the file was written by the storage's clock, seconds since the epoch; None if it was not listed.
+        modified: Time of the last write by the storage's clock, seconds since the epoch; None if it was not listed.
     """
 
     key: str
@@ -107,23 +107,23 @@ class Manifest:
         version: Its number; of a detached version with the top bit set.
         schema: The columns.
         fragments: The rows, in order.
-        timestamp_ns: When it was committed, nanoseconds since the epoch; 0 = unknown.
-        tag: A text of the transaction; empty in practice.
-        reader_flags: What a reader must understand (`table.flags`).
-        writer_flags: What a writer must understand.
-        max_fragment_id: Highest fragment id ever used; None while there was none.
+        timestamp_ns: Time of the commit, nanoseconds since the epoch; 0 = unknown.
+        tag: A string of the transaction; empty in practice.
+        reader_flags: Features that a reader must support (`table.flags`).
+        writer_flags: Features that a writer must support.
+        max_fragment_id: Highest fragment id ever used; None before the first.
         transaction_file: Name of the transaction file; empty if there is none.
-        writer_version: Who wrote it; None before that was recorded.
-        next_row_id: Next stable row id to hand out.
+        writer_version: The library that wrote it; None in manifests without a record of it.
+        next_row_id: The stable row id of the next new row.
         data_storage_version: Version of the data files: "0.1", "2.0", "2.1", "2.2".
         config: Table configuration.
-        table_metadata: Free texts about the table.
-        base_paths: Other places that files lie in.
+        table_metadata: Strings of the user about the table.
+        base_paths: Folders outside the root that hold files of the dataset.
         branch: Name of the branch; None on main.
         max_allocated_field_id: Highest field id ever used, if the dataset keeps track of it.
         indices: Its indices.
         transaction_bytes: The inline transaction, serialized; None if there is none.
-        location: Where it lies; None if it was not committed yet.
+        location: Its location; None if it was not committed yet.
     """
 
     version: int
@@ -154,12 +154,12 @@ class Manifest:
 
     @property
     def uses_stable_row_ids(self) -> bool:
-        """Whether rows have ids that survive moves."""
+        """Whether rows have ids that they keep when they are moved."""
         return bool(self.reader_flags & flags.STABLE_ROW_IDS)
 
     @property
     def max_field_id(self) -> int:
-        """Highest field id that was ever used, as far as schema and files show; -1 if none."""
+        """Highest field id of the schema and the data files; -1 if there is none."""
         highest = max(
             self.schema.max_field_id, -1 if self.max_allocated_field_id is None else self.max_allocated_field_id
         )
@@ -170,11 +170,11 @@ class Manifest:
 
     @property
     def first_new_field_id(self) -> int:
-        """Field id that the columns of an overwrite begin with: 0, unless the dataset uses no id again."""
+        """First field id of an overwrite: 0, unless field ids of the dataset are never used again."""
         return 0 if self.max_allocated_field_id is None else self.max_field_id + 1
 
     def check_writable(self) -> None:
-        """Reject to build on this version, or to delete files that it refers to, if it has unknown features.
+        """Reject commits on top of this version, and deletion of its files, if it has unknown features.
 
         Raises:
             UnsupportedError: A feature flag is not known.
@@ -182,7 +182,7 @@ class Manifest:
         flags.check_writable(self.reader_flags, self.writer_flags)
 
     def base_path(self, base_id: int) -> BasePath:
-        """Return the base path of that id.
+        """Return the base path with an id.
 
         Raises:
             CorruptFileError: The manifest has none.
@@ -267,11 +267,11 @@ class Manifest:
 
         Args:
             data: The whole file.
-            location: Where it lies.
+            location: Its location.
 
         Raises:
-            CorruptFileError: The bytes are no manifest file; the error names the key if it is known.
-            UnsupportedError: The manifest needs features that this library does not read.
+            CorruptFileError: The bytes are not a manifest file; the error names the key if it is known.
+            UnsupportedError: The manifest needs features that this library does not support.
         """
         try:
             view = memoryview(data)
@@ -342,7 +342,7 @@ class Manifest:
 
 @lru_cache(maxsize=16)
 def _schema_of(raw: tuple[bytes, ...], metadata: tuple[tuple[str, bytes], ...]) -> Schema:
-    """The schema of a manifest. The versions of a table mostly share one, and with it what was worked out of it."""
+    """The schema of a manifest; most versions of a table share one schema and its derived results."""
     fields = [file_pb2.Field.FromString(field) for field in raw]
     schema = schema_from_protobuf(fields, dict(metadata))
     if len(set(schema.names)) < len(schema.names):
@@ -359,7 +359,7 @@ def _check_ids(fragments: list[bytes]) -> None:
 
 
 def _shallow_message_class() -> type[Message]:
-    """Make a message that reads a Manifest's fields and fragments as bytes and keeps all else as unknown fields."""
+    """Create a message with a Manifest's fields and fragments as bytes; all else is kept as unknown fields."""
     file = descriptor_pb2.FileDescriptorProto(name="lance_core/shallow_manifest.proto", package="lance_core")
     message = file.message_type.add(name="ShallowManifest")
     for name in ("fields", "fragments"):
@@ -378,7 +378,7 @@ _Shallow = _shallow_message_class()
 
 
 def _append_section(parts: list[bytes], data: bytes) -> int:
-    """Append a length-prefixed section and return how many bytes that took."""
+    """Append a length-prefixed section and return its size."""
     parts.extend((_LENGTH.pack(len(data)), data))
     return _LENGTH.size + len(data)
 
@@ -402,11 +402,11 @@ def message_range(view: memoryview) -> tuple[int, int]:
     if magic != _MAGIC:
         raise CorruptFileError("does not end with LANC")
     if not 0 <= position <= len(view) - _FOOTER.size - _LENGTH.size:
-        raise CorruptFileError(f"the manifest message is said to be at byte {position} of {len(view)}")
+        raise CorruptFileError(f"the footer puts the manifest message at byte {position} of {len(view)}")
     (length,) = _LENGTH.unpack_from(view, position)
     start = position + _LENGTH.size
     if length > _MAX_MESSAGE or start + length > len(view) - _FOOTER.size:
-        raise CorruptFileError(f"the manifest message is said to have {length} bytes at byte {position}")
+        raise CorruptFileError(f"the manifest message claims {length} bytes at byte {position}")
     return start, start + length
 
 
@@ -414,7 +414,7 @@ def timestamp_ns_of(timestamp: Timestamp) -> int:
     """The time of a version, nanoseconds since the epoch.
 
     Raises:
-        CorruptFileError: It is none of the years from 1 to 9998.
+        CorruptFileError: The time is outside the years 1 to 9998.
     """
     if not _FIRST_SECOND <= timestamp.seconds < _LAST_SECOND or not 0 <= timestamp.nanos < 1_000_000_000:
         raise CorruptFileError(f"a time of {timestamp.seconds} seconds and {timestamp.nanos} nanoseconds")
@@ -431,7 +431,7 @@ def transaction_section(message: table_pb2.Manifest, view: memoryview) -> bytes 
 
 
 def _without_counts(raw: bytes) -> bytes:
-    """Forget the numbers of rows and deletions: writers that do not tell their version recorded wrong ones."""
+    """Clear the numbers of rows and deletions: writers without a recorded version wrote wrong ones."""
     fragment = table_pb2.DataFragment.FromString(raw)
     fragment.ClearField("physical_rows")
     if fragment.HasField("deletion_file"):
@@ -460,7 +460,7 @@ def _writer_version(message: table_pb2.Manifest) -> WriterVersion | None:
 def _data_storage_version(message: table_pb2.Manifest, raw: list[bytes]) -> str:
     """Return the version of the data files.
 
-    Manifests before 0.16 do not say it, and some of 0.16 say 0.1 although all files are 2.0: the files decide then.
+    Manifests before 0.16 do not record it, and some of 0.16 say 0.1 although all files are 2.0: then the files decide.
     """
     said = message.data_format.version
     if said not in ("", "0.1"):

@@ -1,7 +1,7 @@
-"""The facts that can be read of a version with unknown features: its number, its time and its transaction.
+"""The number, time and transaction of a version, which can be read even if the version has unknown features.
 
-An unknown feature flag means that the rows cannot be read. The time and the transaction of a version are recorded in
-the same way whatever its features.
+An unknown feature flag means that the rows cannot be read; time and transaction are recorded in the same way whatever
+the features.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class VersionHeader:
 
     Attributes:
         version: Its number.
-        timestamp_ns: When it was committed, nanoseconds since the epoch.
+        timestamp_ns: Time of the commit, nanoseconds since the epoch.
         transaction_file: Name of the transaction file; empty if there is none.
         transaction_bytes: The inline transaction, serialized; None if there is none.
     """
@@ -45,10 +45,10 @@ class VersionHeader:
 
         Args:
             data: The whole file.
-            key: Where it lies, for errors.
+            key: Its key, for error messages.
 
         Raises:
-            CorruptFileError: The bytes are no manifest file.
+            CorruptFileError: The bytes are not a manifest file.
         """
         try:
             view = memoryview(data)

@@ -1,7 +1,7 @@
-"""What a list of versions shows of each: its number, its time, and counters over its fragments.
+"""The entry of a version in a list of versions: its number, its time, and counters over its fragments.
 
-A history repeats itself: every version lists the fragments that it shares with the one before. Manifests are parsed by
-a message that leaves fragments as bytes, and each different fragment is counted once.
+Most fragments of a version are those of the version before. Manifests are parsed by a message that keeps fragments as
+bytes, and each distinct fragment is counted once.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ _PartialManifest: Final = partial_message(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionSummary:
-    """A version as a list of versions shows it.
+    """One version in a list of versions.
 
     Attributes:
         version: Its number.
-        timestamp_ns: When it was committed, nanoseconds since the epoch.
+        timestamp_ns: Time of the commit, nanoseconds since the epoch.
         counters: Numbers of files, rows and bytes, under pylance's names; none if it has unknown features.
     """
 
@@ -60,13 +60,13 @@ class VersionSummary:
 
         Args:
             data: The whole file.
-            counter: Counts its fragments.
+            counter: The counter of its fragments.
 
         Returns:
-            The summary; None if the manifest must be read in full to be understood.
+            The summary; None if the counters need the whole manifest.
 
         Raises:
-            CorruptFileError: The bytes are no manifest file.
+            CorruptFileError: The bytes are not a manifest file.
         """
         view = memoryview(data)
         start, end = message_range(view)
@@ -74,7 +74,7 @@ class VersionSummary:
             message: Any = _PartialManifest.FromString(bytes(view[start:end]))
         except DecodeError as error:
             raise CorruptFileError(str(error)) from error
-        # Writers that do not tell their version recorded wrong numbers of rows.
+        # Writers without a recorded version wrote wrong numbers of rows.
         if not flags.is_readable(message.reader_feature_flags) or message.fragment_tree or not message.writer_version:
             return None
         return cls(
@@ -85,7 +85,7 @@ class VersionSummary:
 
 
 class FragmentCounter(dict[bytes, tuple[int, int, int, int, int]]):
-    """Adds up numbers of serialized fragments, and remembers those of each."""
+    """Adds up counters of serialized fragments, and caches those of each fragment."""
 
     def __missing__(self, raw: bytes) -> tuple[int, int, int, int, int]:
         try:

@@ -32,10 +32,10 @@ class ApplyContext:
 
     Attributes:
         version: Version that is being made.
-        data_storage_version: Version of data files that the caller asks for; None to keep or infer it.
-        stable_row_ids: Whether a dataset that is created shall have stable row ids.
+        data_storage_version: Requested version of the data files; None to keep or infer it.
+        stable_row_ids: Whether a new dataset gets stable row ids.
         source: Manifest that Restore goes back to, or that Clone copies.
-        proof: What is to be found in every later version of this commit; None for nothing.
+        proof: The proof of this commit that later versions keep; None for no proof.
     """
 
     version: int
@@ -48,7 +48,7 @@ class ApplyContext:
 class Operation(Protocol):
     """One kind of change to a dataset.
 
-    `name` is its name in conflicts and histories, `wire_name` that of its member in the message `Transaction`.
+    `name` is the name in conflicts and histories, `wire_name` the member of the message `Transaction`.
     """
 
     name: ClassVar[str]
@@ -74,7 +74,7 @@ class Operation(Protocol):
 
         Raises:
             InvalidInputError: The operation does not fit the manifest.
-            DatasetNotFoundError: The operation needs a dataset and there is none.
+            DatasetNotFoundError: The operation needs a dataset, and none exists.
         """
         ...
 
@@ -83,7 +83,7 @@ def the_manifest(manifest: Manifest | None, operation: str) -> Manifest:
     """Return the manifest that an operation needs.
 
     Raises:
-        DatasetNotFoundError: There is none.
+        DatasetNotFoundError: The dataset does not exist.
     """
     if manifest is None:
         raise DatasetNotFoundError(f"Cannot apply operation {operation} to non-existent dataset")
@@ -97,7 +97,7 @@ def next_fragment_id(manifest: Manifest) -> int:
 
 
 def number_fragments(fragments: Iterable[Fragment], next_id: int) -> list[Fragment]:
-    """Give ids to the fragments that have id 0, which stands for none; other ids were reserved and are kept."""
+    """Give ids to the fragments with id 0, which stands for none; other ids were reserved and are kept."""
     result = []
     for fragment in fragments:
         if fragment.id == 0:
@@ -127,7 +127,7 @@ def check_not_empty_files(fragments: Iterable[Fragment]) -> None:
     """Reject data files without fields, which no reader accepts.
 
     Raises:
-        InvalidInputError: There is one.
+        InvalidInputError: A data file has no fields.
     """
     for fragment in fragments:
         for file in fragment.files:
@@ -136,10 +136,10 @@ def check_not_empty_files(fragments: Iterable[Fragment]) -> None:
 
 
 def check_new_fragments(manifest: Manifest, fragments: Sequence[Fragment]) -> None:
-    """Reject new fragments that readers do not accept in a dataset: version 0.1 does not fill in missing columns.
+    """Reject new fragments that readers do not accept: in version 0.1 each fragment must have all columns.
 
     Raises:
-        InvalidInputError: A file is without fields, or a fragment of version 0.1 lacks a column.
+        InvalidInputError: A data file has no fields, or a fragment of version 0.1 lacks a column.
     """
     check_not_empty_files(fragments)
     if manifest.data_storage_version != "0.1":
@@ -152,7 +152,7 @@ def check_new_fragments(manifest: Manifest, fragments: Sequence[Fragment]) -> No
 
 
 def retained_indices(manifest: Manifest) -> tuple[IndexMetadata, ...]:
-    """Return the indices that still serve the manifest's schema and fragments."""
+    """Return the indices that queries on the manifest's schema and fragments can use."""
     if not manifest.indices:
         return ()
     field_ids = {node.id for node, _ in manifest.schema.walk()}

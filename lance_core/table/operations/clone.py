@@ -1,4 +1,4 @@
-"""Clone: begin a dataset or a branch as a copy of a version of another."""
+"""Clone: create a dataset or a branch as a copy of a version of another."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Clone:
     """Copy a version of another dataset; the copy has the source's version number.
 
     Attributes:
-        is_shallow: Whether files stay where they are and are referred to by a base path; else they were copied.
+        is_shallow: Whether files stay with the source and a base path refers to them; else they were copied.
         ref_version: Version of the source.
         ref_path: Root of the source.
         ref_name: Branch of the source; None for main.
-        branch_name: Branch that begins; None for a dataset.
+        branch_name: Name of the new branch; None for a dataset.
     """
 
     is_shallow: bool
@@ -58,7 +58,7 @@ class Clone:
         )
 
     def apply(self, manifest: Manifest | None, context: ApplyContext) -> Manifest:
-        """Copy the source's manifest, with all files pointing to where they lie."""
+        """Copy the source's manifest, with references to all its files."""
         if manifest is not None:
             raise DatasetExistsError("Dataset already exists: Clone must be its first operation")
         source = context.source

@@ -20,7 +20,7 @@ class CreateIndex:
 
     Attributes:
         new_indices: Segments to add.
-        removed_indices: Segments to drop, known by their UUID.
+        removed_indices: Segments to drop, identified by UUID.
     """
 
     new_indices: tuple[IndexMetadata, ...] = ()

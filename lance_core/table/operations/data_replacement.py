@@ -1,4 +1,4 @@
-"""DataReplacement: put new files in the place of some columns of fragments."""
+"""DataReplacement: replace the files of some columns of fragments."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class DataReplacement:
 
 
 def _with_file(fragment: Fragment, new: DataFile, version: int) -> Fragment:
-    """Swap the file with just these fields, or take the fields out of the others and add the file."""
+    """Replace the file with exactly these fields; without one, mark them as replaced and add the file."""
     files, swapped = [], False
     for file in fragment.files:
         same_version = (file.file_major_version, file.file_minor_version) == (

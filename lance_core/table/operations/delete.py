@@ -1,4 +1,4 @@
-"""Delete: take rows away, by deletion files or whole fragments at a time."""
+"""Delete: remove rows, by deletion files or as whole fragments."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Delete:
 
     Attributes:
         updated_fragments: Fragments that got a new deletion file.
-        deleted_fragment_ids: Fragments all rows of which are gone.
-        predicate: The condition, as text for people.
+        deleted_fragment_ids: Fragments whose rows were all deleted.
+        predicate: The condition, as a string for people.
     """
 
     updated_fragments: tuple[Fragment, ...] = ()
@@ -48,7 +48,7 @@ class Delete:
         )
 
     def apply(self, manifest: Manifest | None, context: ApplyContext) -> Manifest:
-        """Drop the deleted fragments and put the updated ones in place of their predecessors."""
+        """Drop the deleted fragments and replace the updated ones."""
         del context
         base = the_manifest(manifest, self.name)
         fragments = base.fragments.changed(

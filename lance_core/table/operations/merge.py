@@ -1,4 +1,4 @@
-"""Merge: add columns, or replace them by others with new ids; new fragments may come along."""
+"""Merge: add columns, or replace them by others with new ids; it may also add fragments."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Merge:
         )
 
     def apply(self, manifest: Manifest | None, context: ApplyContext) -> Manifest:
-        """Set schema and fragments; none of the fragments may be lost. Rows that got a file count as updated."""
+        """Set schema and fragments; all fragments must be kept. Rows that got a new file count as updated."""
         base = the_manifest(manifest, self.name)
         check_not_empty_files(self.fragments)
         lost = set(base.fragments.ids) - {fragment.id for fragment in self.fragments}
@@ -97,7 +97,7 @@ def _touched(fragment: Fragment, before: Fragment | None, version: int) -> Fragm
 
 
 def _pruned(index: IndexMetadata, before: FragmentList, after: FragmentList) -> IndexMetadata:
-    """Take out the fragments in which an indexed field lies in another file than before."""
+    """Remove the fragments in which an indexed field is stored in another file than before."""
     covered = index.covered_fragments()
     if covered is None or index.is_system:
         return index

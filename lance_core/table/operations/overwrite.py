@@ -1,4 +1,4 @@
-"""Overwrite: new content and schema; also how a dataset begins."""
+"""Overwrite: new content and schema; also creates datasets."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Overwrite:
         fragments: The new fragments; their ids are ignored.
         schema: The new schema, with field ids.
         config_upserts: Table configuration to set on top of the existing one.
-        initial_bases: Base paths, with ids; for a dataset that is created only.
+        initial_bases: Base paths, with ids; only for a new dataset.
     """
 
     fragments: tuple[Fragment, ...]
@@ -64,7 +64,7 @@ class Overwrite:
         )
 
     def apply(self, manifest: Manifest | None, context: ApplyContext) -> Manifest:
-        """Start anew, but for ids, configuration and base paths, which go on."""
+        """Replace schema and fragments; ids continue, and configuration and base paths are kept."""
         check_not_empty_files(self.fragments)
         if any(fragment.deletion_file is not None for fragment in self.fragments):
             raise InvalidInputError("Overwrite cannot take fragments with deletion files")
@@ -81,7 +81,7 @@ class Overwrite:
             next_row_id=next_row_id,
             config={**base.config, **self.config_upserts},
             data_storage_version=context.data_storage_version or self._file_version() or base.data_storage_version,
-            # No file of an earlier version is left.
+            # No file of another format version is left.
             reader_flags=base.reader_flags & ~flags.MIXED_DATA_FILES,
             writer_flags=base.writer_flags & ~flags.MIXED_DATA_FILES,
         )

@@ -1,4 +1,4 @@
-"""ReserveFragments: take fragment ids out of circulation, for a Rewrite that follows."""
+"""ReserveFragments: reserve fragment ids for a Rewrite that follows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class ReserveFragments:
     """Reserve the next fragment ids; the last reserved one is the new manifest's `max_fragment_id`.
 
     Attributes:
-        num_fragments: How many.
+        num_fragments: The number of ids.
     """
 
     num_fragments: int
@@ -35,7 +35,7 @@ class ReserveFragments:
         return cls(num_fragments=message.num_fragments)
 
     def apply(self, manifest: Manifest | None, context: ApplyContext) -> Manifest:
-        """Raise the highest id; on a dataset that never had a fragment id 0 stays free, as it means no id."""
+        """Raise the highest id; in a dataset without any fragment id yet, 0 is skipped, because it means no id."""
         del context
         base = the_manifest(manifest, self.name)
         return replace(base, max_fragment_id=max(0, next_fragment_id(base) - 1) + self.num_fragments)

@@ -37,9 +37,9 @@ class Restore:
         return cls(version=message.version)
 
     def apply(self, manifest: Manifest | None, context: ApplyContext) -> Manifest:
-        """Return the restored version's content; ids that were handed out since are not handed out again.
+        """Return the restored version's content; ids that were assigned since are not assigned again.
 
-        Which writes have landed stays known: one that is repeated does not bring back what the restore took out.
+        Proofs are kept: repeating a write that has landed does not add its rows again.
         """
         base = the_manifest(manifest, self.name)
         source = context.source

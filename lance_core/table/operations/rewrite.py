@@ -35,12 +35,12 @@ class RewriteGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewrittenIndex:
-    """An index that was written anew because it refers to row addresses.
+    """An index that was rewritten because it refers to row addresses.
 
     Attributes:
-        old_id: UUID that goes.
-        new_id: UUID that comes.
-        details_type_url: Type of the new details; empty if they stay.
+        old_id: UUID of the replaced index.
+        new_id: UUID of the new index.
+        details_type_url: Type of the new details; empty to keep the old ones.
         details: New serialized details.
         index_version: New version of the index's format.
         files: New files.
@@ -58,14 +58,14 @@ class RewrittenIndex:
 class Rewrite:
     """Replace groups of fragments by others with the same rows.
 
-    An index that covers old fragments and is not among the rewritten ones keeps its bitmap: it merely no longer helps
-    with the new fragments. With stable row ids an index by row id goes on covering them.
+    An index that covers old fragments and is not rewritten keeps its bitmap, and does not cover the new fragments. With
+    stable row ids an index by row id covers the new fragments as well.
 
     Attributes:
         groups: The replaced fragments with their replacements.
-        rewritten_indices: Indices that were rewritten along.
-        moved_rows: For each group the addresses that its rows had, as serialized 64-bit roaring bitmaps, to go into the
-            fragment reuse index; empty to leave that alone. They are not part of the message of the wire.
+        rewritten_indices: Indices that were rewritten with the fragments.
+        moved_rows: For each group the old addresses of its rows, as serialized 64-bit roaring bitmaps for the fragment
+            reuse index; empty to keep that index. They are not part of the message of the wire.
     """
 
     groups: tuple[RewriteGroup, ...]
@@ -112,7 +112,7 @@ class Rewrite:
         )
 
     def apply(self, manifest: Manifest | None, context: ApplyContext) -> Manifest:
-        """Put the new fragments in place of the old ones."""
+        """Replace the old fragments by the new ones."""
         del context
         base = the_manifest(manifest, self.name)
         missing = [i for i in sorted(self.old_fragment_ids) if base.fragments.get(i) is None]
@@ -187,10 +187,10 @@ def _replaced(index: IndexMetadata, new: RewrittenIndex) -> IndexMetadata:
 
 
 def _moved(index: IndexMetadata, groups: Sequence[RewriteGroup]) -> IndexMetadata:
-    """Let the index cover the new fragments of the groups that it covers as a whole, and none of those of others.
+    """Add the new fragments of a group to an index that covers the whole group.
 
-    Where rows were left out, the old fragments stay in the bitmap as well: pylance looks for entries of rows that are
-    gone only if a fragment of the bitmap is gone, or has deletions. Else such an entry takes the place of a near row.
+    Where rows were dropped, the old fragments stay in the bitmap as well: pylance filters entries of deleted rows only
+    if a fragment of the bitmap is missing, or has deletions. Otherwise such an entry would stand for another row.
     """
 
     def change(covered: BitMap) -> BitMap:

@@ -1,4 +1,4 @@
-"""Operations that this library does not know: they occur in histories and conflict with everything."""
+"""Operations that this library does not know: they occur in histories and conflict with every operation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class UnknownOperation:
     """An operation of a newer library, or one with parts that this library does not read.
 
     Attributes:
-        described: What is known about it.
+        described: A description for error messages.
     """
 
     described: str

@@ -1,4 +1,4 @@
-"""Update: take rows or column values away and add others, in one version."""
+"""Update: replace rows or column values, in one version."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class CompactedSsTable:
         """Read the message of the wire.
 
         Raises:
-            UnsupportedError: It is one of 2025, which described a log differently under the same number.
+            UnsupportedError: The message is of 2025, when the same number described a log differently.
         """
         if len(message.shard_id.uuid) != 16 or len(UnknownFieldSet(message)):
             raise UnsupportedError("a write-ahead log in the form of 2025")
@@ -77,7 +77,7 @@ class CompactedSsTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyExistenceFilter:
-    """Which primary keys an update inserted.
+    """The primary keys that an update inserted.
 
     Attributes:
         field_ids: Fields of the key.
@@ -95,7 +95,7 @@ class KeyExistenceFilter:
         return self.key_hashes is not None and not self.key_hashes
 
     def may_intersect(self, other: KeyExistenceFilter) -> bool:
-        """Whether both may have inserted the same key; Bloom filters are not looked into."""
+        """Whether both may have inserted the same key; the content of Bloom filters is not compared."""
         if self.field_ids != other.field_ids or self.key_hashes is None or other.key_hashes is None:
             return True
         return not self.key_hashes.isdisjoint(other.key_hashes)
@@ -125,15 +125,15 @@ class Update:
     """Remove, change and add fragments.
 
     Attributes:
-        removed_fragment_ids: Fragments all rows of which are gone or moved.
+        removed_fragment_ids: Fragments whose rows were all deleted or moved.
         updated_fragments: Fragments with a new deletion file or new column files.
         new_fragments: New rows and moved ones; id 0.
         fields_modified: Fields whose values changed in `updated_fragments`.
         fields_for_preserving_frag_bitmap: Fields whose values changed in moved rows.
         update_mode: How rows were changed.
-        inserted_rows: Keys that were inserted; guards against concurrent inserts of the same.
+        inserted_rows: Inserted keys, by which concurrent inserts of the same key are detected.
         compacted_sstables: Merged levels of a write-ahead log.
-        updated_fragment_fields: Fields changed per fragment.
+        updated_fragment_fields: Changed fields per fragment.
         updated_fragment_offset_bitmaps: Serialized roaring bitmaps of the rows whose values changed, per fragment.
     """
 
@@ -193,7 +193,7 @@ class Update:
         )
 
     def apply(self, manifest: Manifest | None, context: ApplyContext) -> Manifest:
-        """Remove, replace and add fragments; keep indices and row versions in step."""
+        """Remove, replace and add fragments; update indices and row versions accordingly."""
         base = the_manifest(manifest, self.name)
         if self.compacted_sstables:
             raise UnsupportedError("Update with compacted_sstables: write-ahead logs are not written")
@@ -207,7 +207,7 @@ class Update:
         if base.uses_stable_row_ids:
             brought = {f.id: decode_row_ids(f.row_ids) for f in added if f.row_ids is not None}
             moved_ids = [f.id for f in added if f.id in brought and len(brought[f.id]) == f.physical_rows]
-            # Rows that were made elsewhere bring ids of their own, which are taken from now on.
+            # Rows of another branch have ids of their own, which are in use from now on.
             next_row_id = max([next_row_id, *(int(ids.max()) + 1 for ids in brought.values() if len(ids))])
             added, next_row_id = assign_row_ids(added, next_row_id)
             added = self._with_versions(base, added, context.version)
@@ -225,7 +225,7 @@ class Update:
         return replace(result, indices=retained_indices(result))
 
     def _with_versions(self, base: Manifest, added: Sequence[Fragment], version: int) -> list[Fragment]:
-        """Record when the rows of new fragments were created: moved rows keep the version of their origin."""
+        """Record the versions in which the rows of new fragments were created; moved rows keep theirs."""
         touched = (*self.removed_fragment_ids, *(fragment.id for fragment in self.updated_fragments))
         origins = [origin for i in touched if (origin := base.fragments.get(i)) is not None]
         unknown = [f for f in added if f.row_ids is not None and f.created_at_versions is None]

@@ -1,4 +1,4 @@
-"""UpdateBases: let files lie in more places."""
+"""UpdateBases: add base paths, in which files of the dataset may be stored."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class UpdateBases:
     """Add base paths.
 
     Attributes:
-        new_bases: The places; id 0 stands for the next free one.
+        new_bases: The base paths; id 0 stands for the next free id.
     """
 
     new_bases: tuple[BasePath, ...]
@@ -37,7 +37,7 @@ class UpdateBases:
         return cls(new_bases=tuple(BasePath.from_protobuf(base) for base in message.new_bases))
 
     def apply(self, manifest: Manifest | None, context: ApplyContext) -> Manifest:
-        """Add the places; names, paths and ids must be new."""
+        """Add the base paths; names, paths and ids must be new."""
         del context
         base = the_manifest(manifest, self.name)
         known = list(base.base_paths)

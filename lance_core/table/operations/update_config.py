@@ -32,7 +32,7 @@ _Value = TypeVar("_Value", str, bytes)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateMap:
-    """A change to a map of texts.
+    """A change to a map of strings.
 
     Attributes:
         entries: New values; None removes a key.
@@ -105,7 +105,7 @@ class UpdateConfig:
 
     @classmethod
     def from_protobuf(cls, message: transaction_pb2.Transaction.UpdateConfig) -> UpdateConfig:
-        """Read the message of the wire, the fields of early 2025 among it."""
+        """Read the message of the wire, including the fields of early 2025."""
         config = _update_map(message, "config_updates")
         schema = _update_map(message, "schema_metadata_updates")
         fields = {i: UpdateMap.from_protobuf(change) for i, change in message.field_metadata_updates.items()}
@@ -128,7 +128,7 @@ class UpdateConfig:
         result = the_manifest(manifest, self.name)
         if self.config is not None:
             config = self.config.apply(result.config, str)
-            # Which writes have landed is no setting of the user's, who replaces all of his.
+            # Proofs are no settings of the user: replacing the whole configuration keeps them.
             kept = inherited(config, result.config) | config if self.config.replace else config
             result = replace(result, config=kept)
         if self.table_metadata is not None:
@@ -143,7 +143,7 @@ class UpdateConfig:
         return replace(result, schema=schema)
 
     def _check_keys(self, before: Schema, after: Schema) -> None:
-        """Reject to change a key that is set, and to set one by texts that declare none."""
+        """Reject a change of a key that is set, and metadata that declares no valid key."""
         by_id = after.by_id()
         for key in _KEYS:
             old, new = ([node.id for node in key.members(schema)] for schema in (before, after))
@@ -161,7 +161,7 @@ class UpdateConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Key:
-    """A kind of key: its fields, the texts that declare it, and whether those of a field do."""
+    """A kind of key: its fields, the metadata that declares it, and whether that of a field does."""
 
     name: str
     members: Callable[[Schema], Sequence[Field]]
@@ -198,7 +198,7 @@ def _with_field_metadata(schema: Schema, field_id: int, change: UpdateMap) -> Sc
         if node.id != field_id:
             return node
         metadata = change.apply(node.metadata, str.encode)
-        # A key that stands on the wire alone, as other libraries may write it, stays unless its texts change.
+        # A key that other libraries declared on the wire alone stays unless its metadata changes.
         primary, clustering = node.primary_key, node.clustering_key
         if change.replace or not {PRIMARY_KEY, PRIMARY_KEY_POSITION}.isdisjoint(change.entries):
             primary = primary_key_mark(metadata)

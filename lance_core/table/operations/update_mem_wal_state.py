@@ -1,4 +1,4 @@
-"""UpdateMemWalState: progress of merging a write-ahead log; understood in histories, not written."""
+"""UpdateMemWalState: progress of merging a write-ahead log; read in histories, never written."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ class UpdateMemWalState:
         """Read the message of the wire.
 
         Raises:
-            UnsupportedError: It is one of 2025, which had other fields.
+            UnsupportedError: The message is of 2025, when it had other fields.
         """
         if len(UnknownFieldSet(message)):
             raise UnsupportedError("a write-ahead log in the form of 2025")
         return cls(compacted_sstables=tuple(CompactedSsTable.from_protobuf(t) for t in message.compacted_sstables))
 
     def apply(self, manifest: Manifest | None, context: ApplyContext) -> NoReturn:
-        """Reject: the state lies in an index whose content this library does not write.
+        """Reject: the state is kept in an index that this library does not write.
 
         Raises:
             UnsupportedError: Always.
