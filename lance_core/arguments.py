@@ -135,7 +135,7 @@ class _Guard:
                 continue
             found = _check_of(hint)
             if parameter.name == "transaction_properties":  # protobuf's own error is unclear
-                found = _or_none(_is_texts), "a mapping of strings or None"
+                found = _or_none(_are_strings), "a mapping of strings or None"
             if hint is bool and parameter.default is False:
                 found = _or_none(_NUMBERS[bool]), _NAMES[bool]  # None counts as False
             if found is not None:
@@ -253,8 +253,8 @@ def _is_mapping(value: object, check: _Check | None) -> bool:
     return isinstance(value, Mapping) and (check is None or all(map(check, value)))
 
 
-def _is_texts(value: object) -> bool:
-    return isinstance(value, Mapping) and all(isinstance(text, str) for text in (*value, *value.values()))
+def _are_strings(value: object) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(string, str) for string in (*value, *value.values()))
 
 
 def _is_whole(value: object) -> bool:

@@ -16,13 +16,13 @@ _HIDDEN: Final = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202
 _NAMED: Final = {"\t": "\\t", "\r": "\\r"}
 
 
-def printable(text: object) -> str:
+def printable(string: object) -> str:
     """A string in which no character acts on a terminal: control characters except newlines become escapes.
 
     Args:
-        text: The string; any other object is converted by `str`.
+        string: The string; any other object is converted by `str`.
     """
-    return _HIDDEN.sub(_escape, str(text))
+    return _HIDDEN.sub(_escape, str(string))
 
 
 def _escape(match: re.Match[str]) -> str:

@@ -275,16 +275,16 @@ class _Chunked(PointPage):
 
 
 def value_bits(kind: pa.DataType) -> int | None:
-    """Bits of a value of a type, 0 for texts and bytes; None for a type whose values are not read one by one."""
+    """Bits of a value of a type, 0 for strings and bytes; None for a type whose values are not read one by one."""
     if _is_fixed(kind):
         return int(kind.bit_width) or None
     if pa.types.is_fixed_size_list(kind) and _is_fixed(kind.value_type) and kind.value_type.bit_width % 8 == 0:
         return int(kind.value_type.bit_width) * kind.list_size or None
-    is_text = any(
+    is_string = any(
         check(kind)
         for check in (pa.types.is_string, pa.types.is_binary, pa.types.is_large_string, pa.types.is_large_binary)
     )
-    return 0 if is_text else None
+    return 0 if is_string else None
 
 
 def _is_fixed(kind: pa.DataType) -> bool:
@@ -415,7 +415,7 @@ def _array(pieces: list[BytesLike], bitmap: pa.Buffer | None, count: int, kind: 
         is_large = pa.types.is_large_string(kind) or pa.types.is_large_binary(kind)
         offsets = np.zeros(count + 1, np.int64 if is_large else np.int32)
         if len(data) >= 2**31 and not is_large:
-            raise CorruptFileError("values of 2 GiB and more in a column of texts of 32 bits")
+            raise CorruptFileError("values of 2 GiB and more in a column of strings of 32 bits")
         np.cumsum(sizes, out=offsets[1:])
         return pa.Array.from_buffers(kind, count, [bitmap, pa.py_buffer(offsets), pa.py_buffer(data)])
     if len(data) != count * -(-bits // 8):

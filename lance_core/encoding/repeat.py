@@ -5,8 +5,8 @@ description in a few counts. So they need no statistics, no levels of nesting an
 
     description of the earlier page -> Pattern -> buffers of the new page, and its description with other counts
 
-That holds for pages of one chunk in 2.2 files, of columns of numbers, of texts, and of short lists of numbers. The
-bytes are those that the encoder makes where it takes the same choice.
+This works for pages of one chunk in 2.2 files, of columns of numbers, of strings, and of short lists of numbers. The
+bytes equal those of the encoder for the same choice.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ class Leaf(NamedTuple):
     """A column that is one array of values.
 
     Attributes:
-        width: Bytes per value, of texts per offset.
-        is_text: Whether its values have varying lengths.
+        width: Bytes per value, of strings per offset.
+        is_string: Whether its values have varying lengths.
         list_size: Numbers per value in short lists; else 0.
     """
 
     width: int
-    is_text: bool = False
+    is_string: bool = False
     list_size: int = 0
 
 
@@ -69,9 +69,9 @@ def leaf_of(kind: pa.DataType) -> Leaf | None:
     if pa.types.is_primitive(kind):
         return Leaf(kind.bit_width // 8) if kind.bit_width in (8, 16, 32, 64) else None
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
-        return Leaf(4, is_text=True)
+        return Leaf(4, is_string=True)
     if pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
-        return Leaf(8, is_text=True)
+        return Leaf(8, is_string=True)
     if pa.types.is_fixed_size_list(kind) and kind.list_size:
         item = leaf_of(kind.value_type)
         is_of_numbers = item is not None and pa.types.is_primitive(kind.value_type)
@@ -186,14 +186,14 @@ def repeated(leaf: Leaf, array: Any, pattern: Pattern) -> EncodedPage | None:
     buffers: list[bytes] = []
     num_items = 0
     if pattern.has_items:
-        found = _indices(array, count) if leaf.is_text else None
+        found = _indices(array, count) if leaf.is_string else None
         if found is None:
             return None
         indices, items, num_items = found
         buffers = [items]
         values = _encoded(pattern, indices)
-    elif leaf.is_text:
-        values = _texts(array, leaf, count) if pattern.values == "variable" else None
+    elif leaf.is_string:
+        values = _strings(array, leaf, count) if pattern.values == "variable" else None
     else:
         words = _numbers(array, leaf, count)
         if words is None or leaf.list_size:
@@ -225,12 +225,12 @@ def constant_page(leaf: Leaf, array: Any) -> EncodedPage | None:
     count = len(array)
     if leaf.list_size:
         return None
-    if leaf.is_text:
-        text = _same_text(array, leaf, count)
-        if text is None:
+    if leaf.is_string:
+        string = _common_string(array, leaf, count)
+        if string is None:
             return None
-        lengths = np.array([0, len(text)], f"<i{leaf.width}").tobytes()
-        scalar = b"".join((struct.pack("<3I", 2, len(lengths), len(text)), lengths, text))
+        lengths = np.array([0, len(string)], f"<i{leaf.width}").tobytes()
+        scalar = b"".join((struct.pack("<3I", 2, len(lengths), len(string)), lengths, string))
         return EncodedPage(num_rows=count, length=count, encoding=_constant(None), buffers=(scalar,))
     words = _numbers(array, leaf, count)
     if words is None or words[0] != words[-1] or bool((words != words[0]).any()):
@@ -246,8 +246,8 @@ def _constant(value: bytes | None) -> Encoding:
     return page_encoding(PageLayout(constant_layout=layout))
 
 
-def _same_text(array: Any, leaf: Leaf, count: int) -> bytes | None:
-    """The text that all values are; None if they differ."""
+def _common_string(array: Any, leaf: Leaf, count: int) -> bytes | None:
+    """The string that all values are; None if they differ."""
     _, places, data = array.buffers()
     offsets = np.frombuffer(places, f"<i{leaf.width}", count + 1, array.offset * leaf.width)
     first, last = int(offsets[0]), int(offsets[-1])
@@ -270,8 +270,8 @@ def _numbers(array: Any, leaf: Leaf, count: int) -> npt.NDArray[Any] | None:
     return np.frombuffer(items.buffers()[1], np.uint8, count * leaf.width, start)
 
 
-def _texts(array: Any, leaf: Leaf, count: int) -> bytes | None:
-    """The offsets and bytes of texts; None if they are too long for a chunk."""
+def _strings(array: Any, leaf: Leaf, count: int) -> bytes | None:
+    """The offsets and bytes of strings; None if they are too long for a chunk."""
     _, places, data = array.buffers()
     offsets = np.frombuffer(places, f"<i{leaf.width}", count + 1, array.offset * leaf.width)
     first, last = int(offsets[0]), int(offsets[-1])
@@ -283,7 +283,7 @@ def _texts(array: Any, leaf: Leaf, count: int) -> bytes | None:
 
 
 def _indices(array: Any, count: int) -> tuple[npt.NDArray[Any], bytes, int] | None:
-    """The indices of texts, their dictionary and how many items it has; None if there are too many."""
+    """The indices of strings, their dictionary and how many items it has; None if there are too many."""
     encoded = array.dictionary_encode()
     items = encoded.dictionary
     if 2 * len(items) >= count or len(items) >= _MANY_ITEMS:

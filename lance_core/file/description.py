@@ -44,7 +44,7 @@ class LancePageMetadata:
 
     Attributes:
         buffers: Its buffers.
-        encoding: How its values are encoded, as text for people.
+        encoding: How its values are encoded, as a string for people.
     """
 
     buffers: list[LanceBufferDescriptor]

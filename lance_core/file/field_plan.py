@@ -21,7 +21,7 @@ __all__ = ["FieldPlan"]
 
 _TASK_BYTES: Final = 4 * 1024 * 1024
 _MAX_ROWS: Final = 1024 * 1024
-_TEXTS: Final = ("string", "large_string", "binary", "large_binary")
+_STRINGS: Final = ("string", "large_string", "binary", "large_binary")
 
 
 class FieldPlan:
@@ -58,7 +58,7 @@ class FieldPlan:
                 raise InvalidInputError(f"{key}: column {part.name!r} (field {part.id}) is not in the file")
             column = _plain_column(file_columns[index])
             used = [file_columns[index]]
-            if part.logical_type in _TEXTS and _holds_lists(column) and index + 1 < len(file_columns):
+            if part.logical_type in _STRINGS and _holds_lists(column) and index + 1 < len(file_columns):
                 column = replace(column, bytes_column=_plain_column(file_columns[index + 1]))
                 used.append(file_columns[index + 1])
             self._columns[part.id] = column

@@ -302,7 +302,7 @@ class LanceFileWriter:
 
 
 def _json_stored(rows: pa.RecordBatch | pa.Table) -> pa.RecordBatch | pa.Table:
-    """The rows with columns of JSON texts as they are stored."""
+    """The rows with columns of JSON strings as they are stored."""
     for index, field in enumerate(rows.schema):
         if is_json_type(field.type):
             column = rows.column(index)

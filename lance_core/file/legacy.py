@@ -185,7 +185,7 @@ class LegacyFileWriter:
 class _FileDictionary:
     """The one dictionary of a column in a 0.1 file, which grows as batches bring new values.
 
-    It begins with the values that the dataset has: readers may use those for all files. An empty text is null in it,
+    It begins with the values that the dataset has: readers may use those for all files. An empty string is null in it,
     as it is read.
     """
 
@@ -220,16 +220,16 @@ class _FileDictionary:
 
 
 def _empty_value(kind: pa.DataType) -> pa.Array:
-    """An array of one value: 0, false, or a text without characters."""
+    """An array of one value: 0, false, or a string without characters."""
     is_number = pa.types.is_primitive(kind)
     return pa.array([0], pa.int8()).cast(kind) if is_number else pa.array([""]).cast(kind)
 
 
 def _with_null_for_empty(values: Any) -> pa.Array:
-    """How values will be read: an empty text or bytes as null."""
+    """How values will be read: an empty string or bytes as null."""
     kind = values.type
-    texts = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
-    if kind not in texts:
+    strings = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
+    if kind not in strings:
         return values
     return pa.compute.replace_with_mask(
         values, pa.compute.equal(pa.compute.binary_length(values), 0), pa.scalar(None, kind)

@@ -148,7 +148,7 @@ def bounds(array: Any) -> tuple[int, Any, Any]:
         limits = np.iinfo(kind.to_pandas_dtype())
         return nulls, int(limits.min), int(limits.max)
     if isinstance(lowest, str):
-        return nulls, _cut_text(lowest), _raised_text(highest)
+        return nulls, _truncated(lowest), _raised_string(highest)
     if isinstance(lowest, bytes):
         return nulls, lowest[:PREFIX_BYTES], _raised_bytes(highest)
     if lowest is None and (pa.types.is_date(kind) or pa.types.is_decimal(kind)):
@@ -192,14 +192,14 @@ def _unscaled(value: Decimal | int, scale: int) -> int:
     return -number if sign else number
 
 
-def _cut_text(text: str) -> str:
-    return text.encode()[:PREFIX_BYTES].decode(errors="ignore")
+def _truncated(string: str) -> str:
+    return string.encode()[:PREFIX_BYTES].decode(errors="ignore")
 
 
-def _raised_text(text: str) -> str | None:
-    if len(text.encode()) <= PREFIX_BYTES:
-        return text
-    cut = _cut_text(text)
+def _raised_string(string: str) -> str | None:
+    if len(string.encode()) <= PREFIX_BYTES:
+        return string
+    cut = _truncated(string)
     for end in range(len(cut), 0, -1):
         following = ord(cut[end - 1]) + 1
         # Surrogates are no characters.

@@ -36,7 +36,7 @@ class ColumnWritePlan:
         first_column: Number of its first column in the file.
         is_checked: Whether nulls may be where they must not.
         is_blob: Whether payloads lie outside of its pages.
-        leaf: How values lie in memory, if it is one column of numbers or texts and asks for no encoding.
+        leaf: How values lie in memory, if it is one column of numbers or strings and asks for no encoding.
     """
 
     field: Field

@@ -299,7 +299,7 @@ class DataFileWriter:
         A few numbers that are null or all the same are left to it, too.
         """
         count, width = len(array), leaf.width
-        if count <= TINY_VALUES and not (leaf.is_text or leaf.list_size or array.null_count):
+        if count <= TINY_VALUES and not (leaf.is_string or leaf.list_size or array.null_count):
             data = array.buffers()[1].slice(array.offset * width, count * width).to_pybytes()
             if not self._limits.large_chunks or data != data[:width] * count:
                 encoding = plain_encoding(8 * width, count)

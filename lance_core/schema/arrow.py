@@ -336,25 +336,25 @@ _PARSERS: Final[dict[str, Callable[[str, str], pa.DataType]]] = {
 }
 
 
-def _parse_width(text: str, kind: str) -> int:
+def _parse_width(string: str, kind: str) -> int:
     """The bytes of a value, of which Arrow counts the bits."""
-    width = _parse_int(text, kind)
+    width = _parse_int(string, kind)
     if not 0 <= width <= _MOST_BYTES:
         raise CorruptFileError(f"schema: values of {width} bytes in the type {kind!r}")
     return width
 
 
-def _parse_length(text: str, kind: str) -> int:
+def _parse_length(string: str, kind: str) -> int:
     """The number of items of a fixed size list; Arrow would read a negative number as a list of any size."""
-    length = _parse_int(text, kind)
+    length = _parse_int(string, kind)
     if not 0 <= length < 2**31:
         raise CorruptFileError(f"schema: lists of {length} items in the type {kind!r}")
     return length
 
 
-def _parse_int(text: str, kind: str) -> int:
+def _parse_int(string: str, kind: str) -> int:
     try:
-        return int(text)
+        return int(string)
     except ValueError:
         raise UnsupportedError(f"logical type {kind!r} is not known") from None
 

@@ -68,7 +68,7 @@ def schema_to_json(schema: pa.Schema) -> dict[str, Any]:
         check_depth(field)
     made: dict[str, Any] = {"fields": [_field_to_json(field) for field in schema]}
     if schema.metadata:
-        made["metadata"] = _texts(schema.metadata)
+        made["metadata"] = _strings(schema.metadata)
     return made
 
 
@@ -89,7 +89,7 @@ def json_to_schema(schema_json: Mapping[str, Any]) -> pa.Schema:
     return resolve_extensions(schema)
 
 
-def _texts(metadata: Mapping[bytes, bytes]) -> dict[str, str]:
+def _strings(metadata: Mapping[bytes, bytes]) -> dict[str, str]:
     return {key.decode(errors="replace"): value.decode(errors="replace") for key, value in metadata.items()}
 
 
@@ -98,7 +98,7 @@ def _field_to_json(field: pa.Field) -> dict[str, Any]:
     if isinstance(kind, pa.BaseExtensionType):
         kind = kind.storage_type
     made = {"name": field.name, "type": _type_to_json(kind), "nullable": field.nullable}
-    return made | ({"metadata": _texts(metadata)} if metadata else {})
+    return made | ({"metadata": _strings(metadata)} if metadata else {})
 
 
 def _type_to_json(kind: pa.DataType) -> dict[str, Any]:

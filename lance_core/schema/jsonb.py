@@ -22,46 +22,48 @@ import pyarrow as pa
 
 from lance_core.errors import CorruptFileError, InvalidInputError, UnsupportedError
 
-__all__ = ["decoded", "encoded", "json_texts", "jsonb_array", "parsed", "text_of"]
+__all__ = ["decoded", "encoded", "json_string", "json_strings", "jsonb_array", "parsed"]
 
 _SCALAR, _OBJECT, _ARRAY = 0x20000000, 0x40000000, 0x80000000
 _KIND: Final = 0xE0000000
-_NULL, _TEXT, _NUMBER, _FALSE, _TRUE, _CONTAINER = range(6)
+_NULL, _STRING, _NUMBER, _FALSE, _TRUE, _CONTAINER = range(6)
 _ZERO, _NAN, _INFINITY, _MINUS_INFINITY, _SIGNED, _UNSIGNED, _FLOAT = 0x00, 0x10, 0x20, 0x30, 0x40, 0x50, 0x60
 _SIZES: Final = (1, 2, 4, 8)
 _MOST_LENGTH: Final = (1 << 28) - 1
 _MOST_LEVELS: Final = 200
 
 
-def jsonb_array(texts: pa.Array, name: str) -> pa.Array:
+def jsonb_array(strings: pa.Array, name: str) -> pa.Array:
     """JSON strings in their stored form.
 
     Args:
-        texts: The strings, of any Arrow string type.
+        strings: The strings, of any Arrow string type.
         name: The column, for error messages.
 
     Raises:
         InvalidInputError: A string is not valid JSON; the message names the row.
     """
     values: list[bytes | None] = []
-    for row, text in enumerate(texts.to_pylist()):
+    for row, string in enumerate(strings.to_pylist()):
         try:
-            values.append(None if text is None else encoded(parsed(text)))
+            values.append(None if string is None else encoded(parsed(string)))
         except (ValueError, RecursionError) as error:
             raise InvalidInputError(
-                f"column {name!r}: row {row} of the batch is no JSON ({error}): {text!r:.80}"
+                f"column {name!r}: row {row} of the batch is no JSON ({error}): {string!r:.80}"
             ) from error
     return pa.array(values, pa.large_binary())
 
 
-def json_texts(values: pa.Array) -> pa.Array:
+def json_strings(values: pa.Array) -> pa.Array:
     """The inverse of `jsonb_array`: strings without spaces, with keys in order.
 
     Raises:
         CorruptFileError: A value does not follow the format.
         UnsupportedError: A number is of an unknown kind.
     """
-    return pa.array([None if value is None else text_of(decoded(value)) for value in values.to_pylist()], pa.string())
+    return pa.array(
+        [None if value is None else json_string(decoded(value)) for value in values.to_pylist()], pa.string()
+    )
 
 
 def encoded(value: Any) -> bytes:
@@ -84,25 +86,25 @@ def decoded(data: bytes) -> Any:
         raise CorruptFileError(f"a value of a JSON column does not follow its format: {error}") from error
 
 
-def text_of(value: Any) -> str:
+def json_string(value: Any) -> str:
     """The JSON string of a value."""
     if isinstance(value, dict):
-        return f"{{{','.join(f'{encode_basestring(key)}:{text_of(item)}' for key, item in value.items())}}}"
+        return f"{{{','.join(f'{encode_basestring(key)}:{json_string(item)}' for key, item in value.items())}}}"
     if isinstance(value, list):
-        return f"[{','.join(map(text_of, value))}]"
+        return f"[{','.join(map(json_string, value))}]"
     if isinstance(value, str):
         return encode_basestring(value)
-    return _float_text(value) if isinstance(value, float) else json.dumps(value)
+    return _float_string(value) if isinstance(value, float) else json.dumps(value)
 
 
-def parsed(text: str) -> Any:
+def parsed(string: str) -> Any:
     """The value of a JSON string.
 
     Raises:
         ValueError: The string is not valid JSON: it has a constant such as NaN, a number that is too large, or a
             key that occurs twice.
     """
-    return json.loads(text, object_pairs_hook=_object, parse_constant=_no_constant, parse_float=_finite)
+    return json.loads(string, object_pairs_hook=_object, parse_constant=_no_constant, parse_float=_finite)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -116,10 +118,10 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON number")
 
 
-def _finite(text: str) -> float:
-    value = float(text)
+def _finite(string: str) -> float:
+    value = float(string)
     if math.isinf(value):
-        raise ValueError(f"{text} is too large")
+        raise ValueError(f"{string} is too large")
     return value
 
 
@@ -134,7 +136,7 @@ def _container(value: dict[str, Any] | list[Any], level: int) -> bytes:
         keys = [key for key, _ in ordered]
         parts = [_entry(item, level) for _, item in ordered]
     kind = _ARRAY if isinstance(value, list) else _OBJECT
-    entries = [_TEXT << 28 | _checked(len(key)) for key in keys] + [entry for entry, _ in parts]
+    entries = [_STRING << 28 | _checked(len(key)) for key in keys] + [entry for entry, _ in parts]
     head = struct.pack(f">I{len(entries)}I", kind | _checked(len(parts)), *entries)
     return b"".join([head, *keys, *(data for _, data in parts)])
 
@@ -148,7 +150,7 @@ def _entry(value: Any, level: int) -> tuple[int, bytes]:
     if isinstance(value, dict | list):
         kind, data = _CONTAINER, _container(value, level + 1)
     elif isinstance(value, str):
-        kind, data = _TEXT, value.encode()
+        kind, data = _STRING, value.encode()
     else:
         kind, data = _NUMBER, _number(value)
     return kind << 28 | _checked(len(data)), data
@@ -195,7 +197,7 @@ def _value(data: memoryview, level: int) -> Any:
 def _part(kind: int, data: memoryview, level: int) -> Any:
     if kind in (_NULL, _FALSE, _TRUE):
         return {_NULL: None, _FALSE: False, _TRUE: True}[kind]
-    if kind == _TEXT:
+    if kind == _STRING:
         return str(data, "utf-8")
     if kind == _NUMBER:
         return _number_of(data)
@@ -218,14 +220,14 @@ def _number_of(data: memoryview) -> int | float:
     raise UnsupportedError(f"a number of a JSON column is of the unknown kind {kind:#x}")
 
 
-def _float_text(value: float) -> str:
+def _float_string(value: float) -> str:
     """A number as pylance writes it: 0.00001, 1e-7, 1e+16."""
     if not math.isfinite(value):
         return {math.inf: '"Infinity"', -math.inf: '"-Infinity"'}.get(value, '"NaN"')
-    text = repr(value)
-    mantissa, _, exponent = text.partition("e")
+    string = repr(value)
+    mantissa, _, exponent = string.partition("e")
     if not exponent:
-        return text
+        return string
     if -6 < int(exponent) < 0:
-        return format(Decimal(text), "f")
+        return format(Decimal(string), "f")
     return f"{mantissa}e{int(exponent):+d}"

@@ -69,9 +69,9 @@ def clustering_key_mark(metadata: Mapping[str, bytes]) -> KeyMark | None:
     return None if position is None else KeyMark(position=position)
 
 
-def _position(text: bytes | None) -> int | None:
+def _position(string: bytes | None) -> int | None:
     """The number in a string: digits, with or without a plus, up to 32 bits."""
-    digits = (text or b"").removeprefix(b"+")
+    digits = (string or b"").removeprefix(b"+")
     if not digits.isdigit():
         return None
     position = int(digits)

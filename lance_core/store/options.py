@@ -78,8 +78,8 @@ class StorageOptions(Mapping[str, str]):
         self._commit_lock = commit_lock
         values: dict[str, str] = {}
         for key, value in _flattened(options or {}):
-            text = _as_text(key, value)
-            if values.setdefault(key, text) != text:
+            string = _as_string(key, value)
+            if values.setdefault(key, string) != string:
                 raise InvalidInputError(f"storage option {key!r} is given twice with different values")
         self._values = values
 
@@ -129,13 +129,13 @@ class StorageOptions(Mapping[str, str]):
         return result
 
 
-def parse_seconds(key: str, text: str) -> float:
+def parse_seconds(key: str, string: str) -> float:
     """Return the seconds of a duration such as `30`, `30s`, `500ms` or `2 minutes`.
 
     Raises:
         InvalidInputError: The string is not a duration.
     """
-    match = _DURATION.fullmatch(text)
+    match = _DURATION.fullmatch(string)
     if match is None:
         raise InvalidInputError(f"storage option {key!r} is not a duration")
     return float(match[1]) * _UNITS[match[2].lower()[:2]]
@@ -152,7 +152,7 @@ def _flattened(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield key.lower(), value
 
 
-def _as_text(key: str, value: object) -> str:
+def _as_string(key: str, value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str | int | float):

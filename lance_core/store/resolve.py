@@ -103,23 +103,23 @@ def split_uri(uri: str | os.PathLike[str]) -> tuple[str, str]:
     Raises:
         InvalidInputError: The URI is empty, or its scheme is followed by no slash: `dbfs:path`.
     """
-    text = os.fspath(uri)
-    if not isinstance(text, str) or not text:
+    string = os.fspath(uri)
+    if not isinstance(string, str) or not string:
         raise InvalidInputError("a URI must be a non-empty string")
-    scheme, separator, rest = text.partition("://")
+    scheme, separator, rest = string.partition("://")
     if separator and scheme.isascii() and "/" not in scheme:
         return scheme.lower(), rest
-    one_slash = _ONE_SLASH.match(text)
+    one_slash = _ONE_SLASH.match(string)
     if one_slash:
-        return one_slash.group(1).lower(), text[one_slash.end() :]
-    no_slash = _NO_SLASH.match(text)
+        return one_slash.group(1).lower(), string[one_slash.end() :]
+    no_slash = _NO_SLASH.match(string)
     if no_slash:
         name = no_slash.group(1)
         raise InvalidInputError(
             f"a URI of the scheme {name!r} has a slash behind the colon, as in {name}:/path or {name}://host/path; a "
             f"local file whose name begins with {name}: is given as ./{name}:..., or by its full path"
         )
-    return "", text
+    return "", string
 
 
 @checked

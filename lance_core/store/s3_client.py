@@ -220,12 +220,12 @@ async def _pause(attempt: int) -> None:
 
 
 def _attempts(s3_options: dict[str, str]) -> int:
-    text = s3_options.get("client_max_retries")
-    if text is None:
+    string = s3_options.get("client_max_retries")
+    if string is None:
         return _DEFAULT_ATTEMPTS
-    if not text.isdigit():
+    if not string.isdigit():
         raise InvalidInputError("storage option 'client_max_retries' is not a number")
-    return int(text) + 1
+    return int(string) + 1
 
 
 def _status(error: Exception) -> tuple[int | None, str]:
@@ -289,8 +289,8 @@ def _final(place: str, method: str, status: int, code: str, *, unknown: bool) ->
     else:
         reason = f"{method} failed with {f'HTTP {status} {code}'.strip() if status else f'no response ({code})'}"
     remedy = _REMEDIES.get(code) or (_DENIED if status in (401, 403) else None)
-    text = f"{place}: {reason}" + ("" if remedy is None else f": {remedy}")
-    return OutcomeUnknownError(f"{text}; it may have taken effect") if unknown else StoreError(text)
+    message = f"{place}: {reason}" + ("" if remedy is None else f": {remedy}")
+    return OutcomeUnknownError(f"{message}; it may have taken effect") if unknown else StoreError(message)
 
 
 def _not_removed(place: str, code: str) -> StoreError:

@@ -7,7 +7,7 @@ later version, branch and clone inherits, whoever commits it. A proof is written
     lance-dagster.idempotency.keys          {"<digest>": [version, hour]}      keys of writes that land at most once
     lance-dagster.idempotency.attempts      [[digest, version, hour, "17.2", note, [f, g], [r, s]], ...]
                                             attempts that added rows: fragments f to g - 1, stable row ids r to s - 1
-    lance-dagster.idempotency.since         {"streams": v, "keys": v, "attempts": v}: proofs after version v are complete
+    lance-dagster.idempotency.since         {"streams": v, "keys": v, "attempts": v}: complete after version v
     lance-dagster.idempotency.days          set by the user: days for which a proof is kept; 90 by default
 
 Hours are counted from the epoch. `since` rises when proofs are dropped, because of their age or their number: then

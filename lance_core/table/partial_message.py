@@ -1,7 +1,9 @@
 """Protobuf messages with some of the fields of a message of the format, which parse faster than the whole message.
 
-Manifest   version | fragments | timestamp | ...       the bytes of one version, as they are
-partial    version | fragments as bytes                fields that are left out are skipped
+A partial message has the names and numbers of the whole one; nested messages can stay serialized:
+
+    Manifest   version | schema | fragments | timestamp | ...
+    partial    version |        | fragments as bytes            all other fields are skipped
 """
 
 from __future__ import annotations

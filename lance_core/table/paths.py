@@ -192,5 +192,5 @@ def _ref_name(key: str, prefix: str) -> str | None:
     return name if name and "/" not in name else None
 
 
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit()
+def _is_number(string: str) -> bool:
+    return string.isascii() and string.isdigit()

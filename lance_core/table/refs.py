@@ -215,13 +215,13 @@ def check_known_tag_name(name: str) -> str:
 
 def name_in_tag(branch: str) -> str:
     """The name of a branch as part of a tag's name: '-' for slashes, _XX for the bytes that a tag may not have."""
-    text = quote(branch.replace("/", "-"), safe="").replace("%", "_")
-    bare = text.strip(".")
-    before, after = text.index(bare), len(text) - text.index(bare) - len(bare)
+    string = quote(branch.replace("/", "-"), safe="").replace("%", "_")
+    bare = string.strip(".")
+    before, after = string.index(bare), len(string) - string.index(bare) - len(bare)
     return "_2E" * before + bare + "_2E" * after
 
 
-def timestamp_text(when: datetime) -> str:
+def timestamp_string(when: datetime) -> str:
     """Return a time as tags store it: RFC 3339 in UTC with nine decimals."""
     return when.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f") + "000Z"
 
@@ -263,7 +263,7 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 64
 
 
-def _is_text(value: object) -> bool:
+def _is_string(value: object) -> bool:
     return value is None or isinstance(value, str)
 
 
@@ -279,7 +279,7 @@ def _is_time(value: object) -> bool:
 
 def _is_metadata(value: object) -> bool:
     # The keys of a JSON object are strings.
-    return value is None or (isinstance(value, dict) and all(isinstance(text, str) for text in value.values()))
+    return value is None or (isinstance(value, dict) and all(isinstance(string, str) for string in value.values()))
 
 
 def _is_identifier(value: object) -> bool:
@@ -292,7 +292,7 @@ def _is_identifier(value: object) -> bool:
 
 
 _TAG_KEYS: Final[Mapping[str, Callable[[object], bool]]] = {
-    "branch": _is_text,
+    "branch": _is_string,
     "version": _is_number,
     "manifestSize": _is_number,
     "metadata": _is_metadata,
@@ -300,7 +300,7 @@ _TAG_KEYS: Final[Mapping[str, Callable[[object], bool]]] = {
     "updatedAt": _is_time,
 }
 _BRANCH_KEYS: Final[Mapping[str, Callable[[object], bool]]] = {
-    "parentBranch": _is_text,
+    "parentBranch": _is_string,
     "identifier": _is_identifier,
     "parentVersion": _is_number,
     "createAt": _is_number,

@@ -84,11 +84,11 @@ def encoding_options(field: Field, top: Field | None = None) -> EncodingOptions:
     found: dict[str, Any] = {}
     for key in metadata.keys() & _KEYS.keys():
         attribute, read, possible = _KEYS[key]
-        text = metadata[key].decode(errors="replace")
+        string = metadata[key].decode(errors="replace")
         try:
-            found[attribute] = read(text.strip().lower())
+            found[attribute] = read(string.strip().lower())
         except ValueError:
-            raise InvalidInputError(f"field {field.name!r}: {key} is {text!r}; possible is {possible}") from None
+            raise InvalidInputError(f"field {field.name!r}: {key} is {string!r}; possible is {possible}") from None
     return EncodingOptions(**found)
 
 
@@ -99,28 +99,28 @@ def _scheme(name: str | None, level: int | None) -> str | None:
 
 
 def _one_of(*names: str) -> tuple[Callable[[str], str], str]:
-    def read(text: str) -> str:
-        if text not in names:
-            raise ValueError(text)
-        return text
+    def read(string: str) -> str:
+        if string not in names:
+            raise ValueError(string)
+        return string
 
     return read, " or ".join(names)
 
 
 def _whole(least: int, most: int) -> tuple[Callable[[str], int], str]:
-    def read(text: str) -> int:
-        if not least <= int(text) <= most:
-            raise ValueError(text)
-        return int(text)
+    def read(string: str) -> int:
+        if not least <= int(string) <= most:
+            raise ValueError(string)
+        return int(string)
 
     return read, f"a whole number from {least} to {most}"
 
 
 def _part(*, zero: bool) -> tuple[Callable[[str], float], str]:
-    def read(text: str) -> float:
-        if not 0 <= float(text) <= 1 or not (zero or float(text)):
-            raise ValueError(text)
-        return float(text)
+    def read(string: str) -> float:
+        if not 0 <= float(string) <= 1 or not (zero or float(string)):
+            raise ValueError(string)
+        return float(string)
 
     return read, "a number from 0 to 1" if zero else "a number above 0, at most 1"
 

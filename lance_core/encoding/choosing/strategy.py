@@ -58,7 +58,7 @@ _SAMPLE_LENGTH: Final = 512
 _WORTHWHILE: Final = 0.8
 _LARGE_VALUE: Final = 4096
 _LARGEST_SAMPLE: Final = 256 * 1024
-# LZ4 makes texts three times as slow to read.
+# LZ4 makes strings three times as slow to read.
 _LZ4_OVER_PLAIN: Final = 0.65
 # Zstandard packs tighter than LZ4 and takes longer: it must be worth it.
 _ZSTD_OVER_LZ4: Final = 0.5
@@ -254,8 +254,8 @@ def choose_variable(
         return Choice(layout="constant" if is_constant else "miniblock", compression="variable")
     stretches = _sample_stretches(block)
     size = sum(piece.num_values for piece in stretches)
-    texts = pa.chunked_array([block_to_array(piece, pa.large_binary()) for piece in stretches])
-    distinct = len(texts.unique())
+    strings = pa.chunked_array([block_to_array(piece, pa.large_binary()) for piece in stretches])
+    distinct = len(strings.unique())
     if distinct == 1 and limits.large_chunks and _is_constant(block):
         return Choice(layout="constant")
     if dictionary and distinct <= size // 4 and size >= _MIN_DICTIONARY_SAMPLE:

@@ -85,8 +85,10 @@ def _can_be_packed(kind: pa.DataType, packable: Packable) -> bool:
     items, dimension = _peeled(kind)
     bits = _width(items)
     if bits is None:
-        is_text = pa.types.is_large_string(kind) or pa.types.is_large_binary(kind) or kind in (pa.string(), pa.binary())
-        return is_text and packable.strings
+        is_string = (
+            pa.types.is_large_string(kind) or pa.types.is_large_binary(kind) or kind in (pa.string(), pa.binary())
+        )
+        return is_string and packable.strings
     return bits > 0 and bits * dimension % 8 == 0 and (items is kind or packable.lists)
 
 

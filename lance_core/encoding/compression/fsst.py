@@ -262,10 +262,10 @@ def compressed(block: DataBlock) -> tuple[bytes, VariableBlock] | None:
 
 
 def _write_table(symbols: Symbols) -> bytes:
-    texts = symbols.texts
-    header = bytes([len(texts), 0, len(texts), 1]) + _MAGIC
-    words = b"".join(text.ljust(LONGEST, b"\0") for text in texts)
-    return (header + words + bytes(map(len, texts))).ljust(_TABLE_BYTES, b"\0")
+    strings = symbols.strings
+    header = bytes([len(strings), 0, len(strings), 1]) + _MAGIC
+    words = b"".join(string.ljust(LONGEST, b"\0") for string in strings)
+    return (header + words + bytes(map(len, strings))).ljust(_TABLE_BYTES, b"\0")
 
 
 def _described(table: bytes, inner: CompressiveEncoding) -> CompressiveEncoding:

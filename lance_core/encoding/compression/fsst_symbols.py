@@ -48,7 +48,7 @@ class Symbols:
     """Symbols, and the tables to find them by the bytes that follow.
 
     Attributes:
-        texts: What the codes 0, 1, ... stand for; at most 255, of 1 to 8 bytes.
+        strings: What the codes 0, 1, ... stand for; at most 255, of 1 to 8 bytes.
         words: By token (a code, or 256 + a literal byte): its first 8 bytes as a number, little-endian.
         masks: By token: which bits of such a number the symbol has.
         lengths: By token: bytes.
@@ -57,7 +57,7 @@ class Symbols:
         single: By 1 byte: its token.
     """
 
-    texts: tuple[bytes, ...]
+    strings: tuple[bytes, ...]
     words: npt.NDArray[np.uint64]
     masks: npt.NDArray[np.uint64]
     lengths: Positions
@@ -66,7 +66,7 @@ class Symbols:
     single: Tokens
 
     @classmethod
-    def of(cls, texts: Sequence[bytes]) -> Self:
+    def of(cls, strings: Sequence[bytes]) -> Self:
         """Tables of these symbols; of two that share a slot the later one is never found."""
         words = np.zeros(2 * _LITERAL, np.uint64)
         masks = np.zeros(2 * _LITERAL, np.uint64)
@@ -74,20 +74,22 @@ class Symbols:
         # The escape is no symbol: its mask leaves bits that its word cannot have.
         words[_ESCAPE] = 1
         single = np.arange(_LITERAL, 2 * _LITERAL, dtype=np.uint16)
-        for token, text in enumerate(texts):
-            words[token] = int.from_bytes(text, "little")
-            masks[token] = (1 << 8 * len(text)) - 1
-            lengths[token] = len(text)
-            if len(text) == 1:
-                single[text[0]] = token
+        for token, string in enumerate(strings):
+            words[token] = int.from_bytes(string, "little")
+            masks[token] = (1 << 8 * len(string)) - 1
+            lengths[token] = len(string)
+            if len(string) == 1:
+                single[string[0]] = token
         short = np.tile(single, _LITERAL)
         long = np.full(1 << _SLOT_BITS, _ESCAPE, np.uint16)
-        for token, text in enumerate(texts):
-            if len(text) == 2:
-                short[int.from_bytes(text, "little")] = token
-            elif len(text) > 2 and long[slot := _slot_of(text)] == _ESCAPE:
+        for token, string in enumerate(strings):
+            if len(string) == 2:
+                short[int.from_bytes(string, "little")] = token
+            elif len(string) > 2 and long[slot := _slot_of(string)] == _ESCAPE:
                 long[slot] = token
-        return cls(texts=tuple(texts), words=words, masks=masks, lengths=lengths, long=long, short=short, single=single)
+        return cls(
+            strings=tuple(strings), words=words, masks=masks, lengths=lengths, long=long, short=short, single=single
+        )
 
 
 def find_symbols(data: Bytes, offsets: Offsets) -> Symbols:
@@ -201,8 +203,8 @@ def _slots(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint32]:
     return (three * _MULTIPLIER) >> np.uint32(32 - _SLOT_BITS)
 
 
-def _slot_of(text: bytes) -> int:
-    return int(_slots(np.array([int.from_bytes(text, "little")], np.uint64))[0])
+def _slot_of(string: bytes) -> int:
+    return int(_slots(np.array([int.from_bytes(string, "little")], np.uint64))[0])
 
 
 def _most_useful(symbols: Symbols, tokens: Tokens, counts: Positions) -> list[bytes]:
@@ -210,8 +212,8 @@ def _most_useful(symbols: Symbols, tokens: Tokens, counts: Positions) -> list[by
     gains: dict[bytes, int] = {}
     uses: npt.NDArray[Any] = np.bincount(tokens, minlength=2 * _LITERAL)
     for token in np.flatnonzero(uses).tolist():
-        text = _text(symbols, token)
-        gains[text] = int(uses[token]) * (_GAIN_OF_BYTES if len(text) == 1 else len(text))
+        string = _string_of(symbols, token)
+        gains[string] = int(uses[token]) * (_GAIN_OF_BYTES if len(string) == 1 else len(string))
     inside = np.ones(tokens.size, np.bool_)
     inside[np.cumsum(counts) - 1] = False
     pairs = tokens[:-1].astype(np.int64) * (2 * _LITERAL) + tokens[1:]
@@ -219,21 +221,21 @@ def _most_useful(symbols: Symbols, tokens: Tokens, counts: Positions) -> list[by
     common = np.flatnonzero(uses > 1)
     common = common[np.argsort(-uses[common], kind="stable")][:_CANDIDATES]
     for pair in common.tolist():
-        text = (_text(symbols, pair // (2 * _LITERAL)) + _text(symbols, pair % (2 * _LITERAL)))[:LONGEST]
-        gains[text] = gains.get(text, 0) + int(uses[pair]) * len(text)
+        string = (_string_of(symbols, pair // (2 * _LITERAL)) + _string_of(symbols, pair % (2 * _LITERAL)))[:LONGEST]
+        gains[string] = gains.get(string, 0) + int(uses[pair]) * len(string)
     chosen: list[bytes] = []
     slots: set[int] = set()
-    for text in sorted(gains, key=lambda text: (-gains[text], text)):
-        if len(text) > 2:
-            slot = _slot_of(text)
+    for string in sorted(gains, key=lambda string: (-gains[string], string)):
+        if len(string) > 2:
+            slot = _slot_of(string)
             if slot in slots:
                 continue
             slots.add(slot)
-        chosen.append(text)
+        chosen.append(string)
         if len(chosen) == _MOST:
             break
     return chosen
 
 
-def _text(symbols: Symbols, token: int) -> bytes:
-    return bytes([token - _LITERAL]) if token >= _LITERAL else symbols.texts[token]
+def _string_of(symbols: Symbols, token: int) -> bytes:
+    return bytes([token - _LITERAL]) if token >= _LITERAL else symbols.strings[token]

@@ -180,7 +180,7 @@ def read_dictionary_values(kind: pa.DataType, table: PageTable, position: int, c
     Args:
         kind: Their type.
         table: The file that they are in; its size is what counts.
-        position: Where they are: the values, or the offsets of texts.
+        position: Where they are: the values, or the offsets of strings.
         count: How many there are.
 
     Raises:

@@ -206,10 +206,10 @@ def from_lookup(
         CorruptFileError: They do not fit each other.
     """
     missing = {"min", "max", "null_count", "page_idx"} - set(table.schema.names)
-    text = metadata.get(PAGE_ROWS_KEY, str(DEFAULT_PAGE_ROWS))
-    if missing or not text.isdecimal() or int(text) < 1:
+    string = metadata.get(PAGE_ROWS_KEY, str(DEFAULT_PAGE_ROWS))
+    if missing or not string.isdecimal() or int(string) < 1:
         raise CorruptFileError(f"a BTREE without {sorted(missing) or 'a number of rows per page'}")
-    size = int(text)
+    size = int(string)
     if metadata.get("range_partitioned", "false") != "false":
         raise CorruptFileError("a BTREE in ranges")
     table = table.combine_chunks()

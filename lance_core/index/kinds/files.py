@@ -59,7 +59,7 @@ def read_columns(reader: DataFileReader, names: list[str], rows: Ints | None = N
 
 
 def metadata_of(reader: DataFileReader) -> dict[str, str]:
-    """The metadata of a file's schema, as texts."""
+    """The metadata of a file's schema, as strings."""
     return {key: value.decode(errors="replace") for key, value in reader.schema.metadata.items()}
 
 

@@ -178,10 +178,10 @@ def _read_bitmap(
 
 def _null_lists(reader: DataFileReader) -> row_sets.RowSet:
     """The rows whose list is null, out of the buffer that the metadata names."""
-    text = metadata_of(reader).get(bitmap.NULL_LISTS_KEY, "")
-    if not text.isdecimal() or not 0 < int(text) < len(reader.metadata.global_buffers):
+    string = metadata_of(reader).get(bitmap.NULL_LISTS_KEY, "")
+    if not string.isdecimal() or not 0 < int(string) < len(reader.metadata.global_buffers):
         raise CorruptFileError("a LABEL_LIST that does not tell which lists are null")
-    return row_sets.decode(bytes(reader.read_global_buffer(int(text))))
+    return row_sets.decode(bytes(reader.read_global_buffer(int(string))))
 
 
 def _write_bitmap(content: bitmap.BitmapIndex, target: Target) -> Written:

@@ -1,6 +1,6 @@
 """xxHash64 with seed 0 of many values at once.
 
-A value is hashed as its bytes: those of its own width, little-endian, for numbers and times; UTF-8 for texts.
+A value is hashed as its bytes: those of its own width, little-endian, for numbers and times; UTF-8 for strings.
 
     from 32 bytes on    four lanes, each takes 8 of every 32 bytes; then they are merged
     the rest            8 bytes at a time, then 4, then single ones; then the bits are mixed
@@ -37,7 +37,7 @@ def hashes_of(values: pa.Array) -> U64s:
     """The hash of each value.
 
     Args:
-        values: Numbers, times, texts or bytes, without nulls.
+        values: Numbers, times, strings or bytes, without nulls.
     """
     kind = values.type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind) or _is_binary(kind):

@@ -92,9 +92,9 @@ class ZoneMap(Zones):
             raise CorruptFileError(f"a zone map from {lows.type} to {highs.type}")
         if is_ordered(lows.type) and _truth(pc.greater(lows, highs)).any():
             raise CorruptFileError("a zone map with a smallest value above the largest")
-        text = metadata.get(ROWS_PER_ZONE_KEY, str(DEFAULT_ROWS_PER_ZONE))
-        if not text.isdecimal() or int(text) < 1:
-            raise CorruptFileError(f"a zone map with {text} rows per zone")
+        string = metadata.get(ROWS_PER_ZONE_KEY, str(DEFAULT_ROWS_PER_ZONE))
+        if not string.isdecimal() or int(string) < 1:
+            raise CorruptFileError(f"a zone map with {string} rows per zone")
         return cls(
             lows=lows,
             highs=highs,
@@ -103,7 +103,7 @@ class ZoneMap(Zones):
             fragment_ids=counts["fragment_id"],
             starts=counts["zone_start"],
             lengths=counts["zone_length"],
-            rows_per_zone=int(text),
+            rows_per_zone=int(string),
         )
 
     def fits(self, kind: pa.DataType) -> bool:

@@ -75,7 +75,7 @@ class IsNan:
 
 @dataclass(frozen=True, slots=True)
 class StartsWith:
-    """Whether a text begins so."""
+    """Whether a string begins so."""
 
     path: Path
     prefix: str

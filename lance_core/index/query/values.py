@@ -34,7 +34,7 @@ def _family(kind: pa.DataType) -> str | None:
     """Types that are turned into each other without changing the order."""
     checks = {
         "number": (pa.types.is_integer, pa.types.is_float32, pa.types.is_float64, pa.types.is_decimal),
-        "text": (pa.types.is_string, pa.types.is_large_string),
+        "string": (pa.types.is_string, pa.types.is_large_string),
         "bytes": (pa.types.is_binary, pa.types.is_large_binary),
         "date": (pa.types.is_date,),
     }
@@ -42,7 +42,7 @@ def _family(kind: pa.DataType) -> str | None:
 
 
 def next_prefix(prefix: str) -> str | None:
-    """The least text above all texts with this prefix, in order of UTF-8 bytes; None if there is none."""
+    """The least string above all strings with this prefix, in order of UTF-8 bytes; None if there is none."""
     for end in range(len(prefix), 0, -1):
         code = ord(prefix[end - 1])
         if code < 0x10FFFF:

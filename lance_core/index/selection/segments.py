@@ -82,8 +82,8 @@ class IndexCache:
             if index.uuid in self.warned:
                 return
             self.warned.add(index.uuid)
-        text = f"index {index.name!r} (segment {index.uuid}) is left aside, and rows are read instead: {reason}"
-        warnings.warn(text, stacklevel=2)
+        message = f"index {index.name!r} (segment {index.uuid}) is left aside, and rows are read instead: {reason}"
+        warnings.warn(message, stacklevel=2)
 
     def distrust(self, index: IndexMetadata, reason: str) -> None:
         """Warn once that a segment is wrong, and leave it aside from now on."""

@@ -147,7 +147,7 @@ class UpdateConfig:
         by_id = after.by_id()
         for key in _KEYS:
             old, new = ([node.id for node in key.members(schema)] for schema in (before, after))
-            writes = any(not key.texts.isdisjoint(change.entries) for change in self.field_metadata.values())
+            writes = any(not key.metadata_keys.isdisjoint(change.entries) for change in self.field_metadata.values())
             if old and (writes or new != old):
                 raise InvalidInputError(
                     f"the unenforced {key.name} key is a reserved key and cannot be changed once set"
@@ -165,7 +165,7 @@ class _Key:
 
     name: str
     members: Callable[[Schema], Sequence[Field]]
-    texts: frozenset[str]
+    metadata_keys: frozenset[str]
     declares: Callable[[Mapping[str, bytes]], bool]
 
 
@@ -173,13 +173,13 @@ _KEYS = (
     _Key(
         name="primary",
         members=primary_key,
-        texts=frozenset((PRIMARY_KEY, PRIMARY_KEY_POSITION)),
+        metadata_keys=frozenset((PRIMARY_KEY, PRIMARY_KEY_POSITION)),
         declares=lambda metadata: primary_key_mark(metadata).is_member,
     ),
     _Key(
         name="clustering",
         members=clustering_key,
-        texts=frozenset((CLUSTERING_KEY_POSITION,)),
+        metadata_keys=frozenset((CLUSTERING_KEY_POSITION,)),
         declares=lambda metadata: clustering_key_mark(metadata) is not None,
     ),
 )

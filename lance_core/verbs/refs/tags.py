@@ -13,7 +13,7 @@ from lance_core.errors import AlreadyExistsError, CorruptFileError, InvalidInput
 from lance_core.store import delete_durably, replace_durably
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.paths import tag_ref_key
-from lance_core.table.refs import TagRef, check_tag_name, timestamp_text
+from lance_core.table.refs import TagRef, check_tag_name, timestamp_string
 from lance_core.verbs.context.references import Place, Reference, load_tag, read_tags, reject_torn, report_torn
 
 __all__ = ["Tags", "checked_order", "describe_tag", "load_tags", "manifest_size", "write_tag"]
@@ -91,7 +91,7 @@ class Tags:
             version=resolved.version,
             branch=resolved.branch,
             manifest_size=manifest_size(resolved.manifest()),
-            updated_at=timestamp_text(datetime.now(UTC)),
+            updated_at=timestamp_string(datetime.now(UTC)),
         )
         replace_durably(self._place.root, tag_ref_key(tag), new.to_bytes())
 
@@ -126,7 +126,7 @@ def write_tag(
         InvalidInputError: The name is not allowed, or the tag exists.
     """
     check_tag_name(tag)
-    now = timestamp_text(datetime.now(UTC))
+    now = timestamp_string(datetime.now(UTC))
     ref = TagRef(
         version=manifest.version,
         branch=branch,

@@ -30,7 +30,7 @@ from lance_core.schema import (
     schema_to_arrow,
     split_path,
 )
-from lance_core.schema.jsonb import json_texts
+from lance_core.schema.jsonb import json_strings
 from lance_core.verbs.expressions.arrow import columns_of, evaluated, stored_types
 from lance_core.verbs.expressions.sql_meaning import with_sql_meaning
 from lance_core.verbs.scan.row_columns import ROW_COLUMNS, row_field
@@ -235,7 +235,7 @@ def _typed(column: pa.Array, kind: pa.DataType) -> pa.Array:
     if column.type == kind:
         return column
     if is_json_type(kind) and pa.types.is_large_binary(column.type):
-        return pa.ExtensionArray.from_storage(kind, json_texts(column))
+        return pa.ExtensionArray.from_storage(kind, json_strings(column))
     return column.cast(kind)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import lance_core
 from lance_core.errors import CorruptFileError, InvalidInputError, LanceError, SchemaError, UnsupportedError
-from lance_core.schema.jsonb import decoded, encoded, json_texts, jsonb_array
+from lance_core.schema.jsonb import decoded, encoded, json_strings, jsonb_array
 
 VALUES = [
     json.dumps({
@@ -178,11 +178,11 @@ def test_damaged_values():
         cut = bytes(bad[: chance.randint(0, len(bad))])
         with contextlib.suppress(CorruptFileError, UnsupportedError):
             decoded(cut)
-    assert json_texts(jsonb_array(pa.array(['{"b":1,"a":2}', None]), "d")).to_pylist() == ['{"a":2,"b":1}', None]
+    assert json_strings(jsonb_array(pa.array(['{"b":1,"a":2}', None]), "d")).to_pylist() == ['{"a":2,"b":1}', None]
 
 
 def test_values_are_nested_as_deep_as_they_are_read():
     text = "[" * 201 + "]" * 201
-    assert json_texts(jsonb_array(pa.array([text]), "d")).to_pylist() == [text]
+    assert json_strings(jsonb_array(pa.array([text]), "d")).to_pylist() == [text]
     with pytest.raises(InvalidInputError, match="nested more than 200 deep"):
         jsonb_array(pa.array([f"[{text}]"]), "d")

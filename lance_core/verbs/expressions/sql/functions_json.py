@@ -14,7 +14,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from lance_core.errors import InvalidInputError, UnsupportedError
-from lance_core.schema.jsonb import decoded, encoded, parsed, text_of
+from lance_core.schema.jsonb import decoded, encoded, json_string, parsed
 from lance_core.verbs.expressions.sql.typed import Typed
 
 __all__ = ["JSON_IMPLEMENTATIONS", "JSON_TYPES", "check_json_arguments"]
@@ -104,7 +104,7 @@ def _value(data: bytes | str) -> Any:
 
 def _extract(data: bytes | str, path: str) -> str | None:
     found = _found(_value(data), path)
-    return None if not found else text_of(found[0] if len(found) == 1 else found)
+    return None if not found else json_string(found[0] if len(found) == 1 else found)
 
 
 def _one(data: bytes | str, path: str, function: str) -> list[Any]:
@@ -118,7 +118,7 @@ def _contains(data: bytes | str, path: str, wanted: str) -> bool:
     found = _one(data, path, "json_array_contains")
     if not found or not isinstance(found[0], list):
         return False
-    return any(item == wanted or text_of(item) == wanted for item in found[0])
+    return any(item == wanted or json_string(item) == wanted for item in found[0])
 
 
 def _length(data: bytes | str, path: str) -> int | None:
@@ -152,7 +152,7 @@ def _getter(what: str, convert: Callable[[Any], Any]) -> Callable[[bytes | str, 
         try:
             return convert(found)
         except (ValueError, TypeError, OverflowError) as error:
-            raise InvalidInputError(f"{key!r} is no {what}: {text_of(found):.80}") from error
+            raise InvalidInputError(f"{key!r} is no {what}: {json_string(found):.80}") from error
 
     return get
 
@@ -160,7 +160,7 @@ def _getter(what: str, convert: Callable[[Any], Any]) -> Callable[[bytes | str, 
 def _string(value: Any) -> str:
     if isinstance(value, dict | list):
         raise TypeError
-    return value if isinstance(value, str) else text_of(value)
+    return value if isinstance(value, str) else json_string(value)
 
 
 def _int(value: Any) -> int:
