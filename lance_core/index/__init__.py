@@ -1,1 +1,1 @@
-"""Scalar indices: their content, and the rules by which it is trusted. Nothing here commits."""
+"""Scalar indices: their content, and the rules by which it is trusted; commits are made elsewhere."""

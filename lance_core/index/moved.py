@@ -1,8 +1,8 @@
-"""The zones of fragments that took the place of others, out of the zones of those, without a look at the rows.
+"""Zones of compacted fragments, derived from the zones of the fragments that they replaced, without reading rows.
 
-A compaction keeps the order of the rows and leaves out deleted ones, so that each zone of an old fragment becomes a run
-of rows of the new ones. The bounds of a zone are bounds of a part of it too, but the number of nulls in a part is not
-known: where zones with nulls were cut, the rows have to be read.
+A compaction keeps the order of the rows and drops deleted ones, so that each zone of an old fragment becomes a run of
+rows of the new ones. The bounds of a zone also bound a part of it, but the number of nulls in a part is unknown: where
+a zone with nulls is divided, the rows have to be read.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Replaced:
 
     Attributes:
         old: The id, the physical rows and the deleted rows of each, in order.
-        new: The id and the rows of each fragment that took their place, in order.
+        new: The id and the rows of each replacement, in order.
     """
 
     old: Sequence[tuple[int, int, BitMap]]
@@ -34,11 +34,11 @@ class Replaced:
 
 
 def moved_zones(zones: ZoneMap, replaced: Replaced) -> ZoneMap | None:
-    """The zones of the new fragments; None if those of the old ones do not tell them.
+    """The zones of the new fragments; None if they cannot be derived from the zones of the old ones.
 
     Args:
-        zones: What is said of the old fragments, and of others.
-        replaced: Which those are.
+        zones: The zones of the old fragments, and of others.
+        replaced: The old and the new fragments.
     """
     parts = _parts(zones, replaced)
     if parts is None:
@@ -61,7 +61,7 @@ def moved_zones(zones: ZoneMap, replaced: Replaced) -> ZoneMap | None:
 
 
 def _parts(zones: ZoneMap, replaced: Replaced) -> list[tuple[int, int]] | None:
-    """The zones of the old fragments in order, and their live rows; None if they are not that of all rows, once."""
+    """The zones of the old fragments in order, and their live rows; None unless they span each row exactly once."""
     result = []
     for fragment_id, num_rows, deleted in replaced.old:
         own = np.flatnonzero(zones.fragment_ids == fragment_id)
@@ -82,12 +82,12 @@ def _parts(zones: ZoneMap, replaced: Replaced) -> list[tuple[int, int]] | None:
 
 
 def _has_some_nulls(zones: ZoneMap, zone: int) -> bool:
-    """Whether some rows of a zone are null or NaN, and others are not."""
+    """Whether a zone has both values and nulls or NaN."""
     return int(zones.nulls[zone] + zones.nans[zone]) > 0 and int(zones.nulls[zone]) < int(zones.lengths[zone])
 
 
 def _joined(zones: ZoneMap, found: Sequence[tuple[int, int, int, int]]) -> ZoneMap:
-    """The zones that were found, one for neighbours that hold one and the same value."""
+    """The derived zones; neighbours with the same single value are merged."""
     picked = np.array([zone for zone, *_ in found], np.int64)
     lows, highs = zones.lows.take(pa.array(picked)), zones.highs.take(pa.array(picked))
     same = pc.fill_null(pc.equal(lows, highs), False).to_numpy(zero_copy_only=False)

@@ -381,4 +381,4 @@ def _decode_keys(metadata: Mapping[bytes, bytes] | None) -> dict[str, bytes]:
     try:
         return {k.decode(): v for k, v in (metadata or {}).items()}
     except UnicodeDecodeError as error:
-        raise SchemaError(f"a key of Arrow metadata is not UTF-8: {error.object!r:.100}") from None
+        raise SchemaError(f"a key of Arrow metadata is no UTF-8: {error.object!r:.100}") from None

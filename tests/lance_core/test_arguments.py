@@ -171,7 +171,7 @@ def test_an_error_of_a_type_is_a_type_error():
         del first, second, third
 
     function(1, second=("a", 2), third=object())
-    with pytest.raises(ArgumentTypeError, match="second must be 2 values: a text, a whole number or None"):
+    with pytest.raises(ArgumentTypeError, match="second must be 2 values: a string, a whole number or None"):
         function(1, second=("a",))
 
 

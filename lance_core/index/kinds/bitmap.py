@@ -3,11 +3,11 @@
 bitmap_page_lookup.lance, one row per distinct value, in any order:
 
     keys        the field's type; null for the rows without a value. LABEL_LIST: the type of the elements
-    bitmaps     binary, a set of rows (see `addresses`): by stable row id where the dataset has them, else by address
+    bitmaps     binary, a set of rows (see `row_sets`): by stable row id where the dataset has them, else by address
 
 The schema's metadata has `lance:index_stats`, {"num_bitmaps": n}; that of a LABEL_LIST `lance:label_list_nulls`, the
 number of a global buffer with the rows whose list is null. A segment is complete for the fragments that it covers;
-small segments are nevertheless checked for rows that they lack, which are read then.
+small segments are checked for missing rows all the same, and missing rows are read.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class BitmapIndex:
 
     Attributes:
         keys: The values.
-        load: Gives the sets of some of them, by their ascending numbers, as they are stored.
+        load: (ascending numbers of keys) -> their stored sets.
         by_id: Whether the sets have row ids in a dataset with stable row ids.
         size: Bytes of the file.
         null_lists: The rows whose list is null, if the values are elements of lists; None otherwise.
@@ -64,7 +64,7 @@ class BitmapIndex:
 
     @property
     def nbytes(self) -> int:
-        """Memory that it takes, about."""
+        """Approximate memory size."""
         return int(self.keys.nbytes) + self.size
 
     @classmethod
@@ -98,7 +98,7 @@ class BitmapIndex:
         """The rows of some values.
 
         Raises:
-            CorruptFileError: They cannot be read.
+            CorruptFileError: A set cannot be read.
         """
         missing = np.array([i for i in numbers.tolist() if i not in self._sets], np.int64)
         if len(missing):
@@ -132,7 +132,7 @@ class BitmapIndex:
         return result | self._unknown(view, covered, by_id=by_id) if self._is_checked else result
 
     def certain(self, test: Test, wanted: bool, view: View, covered: Bools) -> Candidates | None:
-        """The rows of which a test is certainly true, or false: they are under such a value, and no row is under two.
+        """The rows for which a test is certainly true, or false, in a segment without a row under two values.
 
         Raises:
             CorruptFileError: The rows contradict the fragments.
@@ -154,7 +154,7 @@ class BitmapIndex:
 
     @property
     def _is_checked(self) -> bool:
-        # Rows with an empty list are rightly under no value.
+        # Rows with an empty list have no entry in a complete segment.
         return not self.of_lists and self.size <= _CHECKED_BYTES
 
     def _containing(self, test: Contains) -> dict[int, BitMap] | None:
@@ -173,14 +173,14 @@ class BitmapIndex:
         return dict(found)
 
     def _absent(self, view: View, covered: Bools, *, by_id: bool) -> Candidates:
-        """The covered fragments of which no list is known: all are empty, or a wrong segment claims the fragment."""
+        """The covered fragments without any entry: all their lists are empty, or the segment is wrong."""
         if self.size > _CHECKED_BYTES:
             return Candidates.no(view)
         known = located(union([self.known(), self.null_lists or {}]), view, covered, by_id=by_id)
         return Candidates(np.where(covered & (known.state == NONE), ALL, NONE).astype(np.uint8))
 
     def _unknown(self, view: View, covered: Bools, *, by_id: bool) -> Candidates:
-        """The rows of covered fragments that are under no value: deleted ones, or what a wrong segment left out."""
+        """The rows of covered fragments without an entry: deleted rows, or rows that a wrong segment lacks."""
         known = located(self.known(), view, covered, by_id=by_id)
         state = np.full(len(view.ids), NONE, np.uint8)
         rows: dict[int, BitMap] = {}
@@ -236,11 +236,11 @@ class BitmapIndex:
 
 
 class BitmapBuilder:
-    """Collects the rows of values.
+    """Builds a BITMAP segment from rows.
 
     Args:
         kind: Type of the values.
-        by_id: Whether to note stable row ids rather than addresses.
+        by_id: Whether to record stable row ids rather than addresses.
     """
 
     def __init__(self, kind: pa.DataType, *, by_id: bool) -> None:
@@ -269,11 +269,11 @@ class BitmapBuilder:
 
 
 class LabelBuilder:
-    """Collects the rows of elements of lists.
+    """Builds a LABEL_LIST segment from rows.
 
     Args:
         kind: Type of the lists.
-        by_id: Whether to note stable row ids rather than addresses.
+        by_id: Whether to record stable row ids rather than addresses.
     """
 
     def __init__(self, kind: pa.DataType, *, by_id: bool) -> None:

@@ -1,4 +1,4 @@
-"""BLOOMFILTER: for each run of rows a Bloom filter of its values, which matches few other values.
+"""BLOOMFILTER: a Bloom filter of the values of each run of rows.
 
 bloomfilter.lance, one row per zone, in no particular order:
 
@@ -7,11 +7,11 @@ bloomfilter.lance, one row per zone, in no particular order:
     bloom_filter_data   binary, a split block Bloom filter: blocks of eight 32-bit words, little-endian
 
 The schema's metadata has `bloomfilter_item` and `bloomfilter_probability` as decimals, and `null_bitmap` with the
-number of a global buffer where the file has one; nothing here relies on that.
+number of a global buffer where the file has one; it is not used here.
 
-A value sets eight bits of one block: its hash is that of `xxhash`, the upper half of which picks the block, block =
+A value sets eight bits of one block. The upper half of its hash (see `xxhash`) selects the block, block =
 (upper half * blocks) >> 32, and the lower half the bit of each word, bit = (lower half * salt of the word) >> 27.
-Zeros are hashed as they are: -0.0 and 0.0 are two values, though equal ones.
+Zeros are hashed as they are: -0.0 and 0.0 have different hashes, though they are equal.
 
 Snapshot: https://parquet.apache.org/docs/file-format/bloomfilter/, and for the size of a filter equation 3 of Putze,
 Sanders, Singler: Cache-, Hash- and Space-Efficient Bloom Filters, 2007.
@@ -69,7 +69,7 @@ _ACCEPTED: Final = (
 
 
 def accepts(kind: pa.DataType) -> bool:
-    """Whether values of a type can be hashed as others do."""
+    """Whether values of a type can be hashed like pylance hashes them."""
     return any(test(kind) for test in _ACCEPTED)
 
 
@@ -78,10 +78,10 @@ class BloomFilter(Zones):
     """The filters of a segment.
 
     Attributes:
-        kind: Type of the values, which the file does not say.
+        kind: Type of the values, which the file does not record.
         nulls: Whether each zone has nulls.
         filters: The bytes of each filter.
-        items: Values that a filter is made for.
+        items: Number of values for which a filter is sized.
         probability: Probability of a false match.
     """
 
@@ -93,7 +93,7 @@ class BloomFilter(Zones):
 
     @property
     def nbytes(self) -> int:
-        """Memory that it takes, about."""
+        """Approximate memory size."""
         return int(self.filters.nbytes + 25 * len(self))
 
     @classmethod
@@ -101,7 +101,7 @@ class BloomFilter(Zones):
         """Read the rows of a file.
 
         Raises:
-            CorruptFileError: They are no filters.
+            CorruptFileError: The rows are not Bloom filters.
         """
         missing = sorted(set(_COLUMNS) - set(table.schema.names))
         if missing:
@@ -180,7 +180,7 @@ class BloomFilter(Zones):
         )
 
     def answer(self, test: Test, wanted: bool, view: View, covered: Bools) -> Candidates | None:
-        """The rows for which a test can be true; a filter cannot tell the rows for which it is false."""
+        """The rows for which a test can be true; a filter has no answer about rows for which it is false."""
         if not wanted:
             return None
         if isinstance(test, IsNull):
@@ -209,11 +209,11 @@ class BloomFilter(Zones):
 
 
 class BloomBuilder:
-    """Makes filters of rows.
+    """Builds a BLOOMFILTER segment from rows.
 
     Args:
         kind: Type of the values.
-        items: Rows of a zone, and the values that its filter is made for.
+        items: Rows of a zone, and number of values for which its filter is sized.
         probability: Highest probability of a false match.
     """
 
@@ -227,7 +227,7 @@ class BloomBuilder:
         self._filters: list[bytes] = []
 
     def add(self, fragment_id: int, num_rows: int, parts: Iterable[Rows]) -> None:
-        """Add the filters of a fragment: its id, its physical rows, and those that are alive."""
+        """Add the filters of a fragment: its id, its number of physical rows, and its live rows."""
         for start, length, own in cut(parts, num_rows, self._items):
             self._places.append((fragment_id, start, length))
             self._nulls.append(any(values.null_count for values in own))
@@ -252,17 +252,17 @@ class BloomBuilder:
 
 
 def filter_size(items: int, probability: float) -> int:
-    """Bytes of a filter: the least power of two with at most that probability of a false match, at least one block."""
+    """Bytes of a filter: the least power of two with at most this probability of a false match, at least one block."""
     smallest = _BLOCK_BYTES.bit_length() - 1
     power = next((n for n in range(smallest, _LARGEST) if _mistakes(items, n) <= probability), _LARGEST)
     return int(2**power)
 
 
 def _mistakes(items: int, power: int) -> float:
-    """How often a filter of 2 ** power bytes takes a value for one of its own: Poisson over the values of a block."""
+    """The probability of a false match in a filter of 2 ** power bytes: Poisson over the values of a block."""
     bits = 8 << power
     if items / bits > 2:
-        return 1.0  # the sum converges slowly there
+        return 1.0  # the sum converges slowly here
     load = 8 * _BLOCK_BYTES * items / bits
     total = 0.0
     for i in reversed(range(_TERMS)):
@@ -295,7 +295,7 @@ def _asked(test: Test, kind: pa.DataType) -> pa.Array | None:
         except pa.ArrowInvalid:
             return None
         if stored is None or not stored.cast(values.type, safe=False).equals(values):
-            return None  # a value that changes on the way may still equal stored ones to Arrow
+            return None  # Arrow may still call a value equal to stored ones that the cast changes
         values = stored
     if not pa.types.is_floating(kind):
         return values

@@ -51,7 +51,7 @@ class BTree:
         pages: Bounds of the pages.
         page_rows: Rows of each but the last.
         num_rows: All rows.
-        load: Gives the values and ids of ascending rows.
+        load: (ascending rows) -> their values and ids.
         by_id: Whether the ids are stable row ids in a dataset that has them.
     """
 
@@ -64,7 +64,7 @@ class BTree:
 
     @property
     def nbytes(self) -> int:
-        """Memory that it takes, about."""
+        """Approximate memory size."""
         return self.pages.nbytes
 
     def fits(self, kind: pa.DataType) -> bool:
@@ -111,17 +111,17 @@ class BTree:
             places = pa.array(pages)
             check_page_rows(values, self.pages.lows.take(places), self.pages.highs.take(places), self.page_rows)
             chosen = holds(test, wanted, values)
-            assert chosen is not None  # whatever pages can be chosen for
+            assert chosen is not None  # only tests that pages can answer get here
             numbers = np.sort(ids[chosen])
             if (numbers[1:] == numbers[:-1]).any():
                 raise CorruptFileError("a BTREE has a row twice")
         return located(row_set(numbers), view, covered, by_id=self.by_id and view.has_row_ids)
 
     def _check_entries(self, view: View, covered: Bools) -> None:
-        """Make sure that it can have an entry for each row; of one that is not large, in each fragment.
+        """Make sure that the segment can have an entry for each row; in a small segment, for each row of each fragment.
 
         Raises:
-            CorruptFileError: It has not.
+            CorruptFileError: The segment has fewer entries than live rows.
         """
         view.check_entries(covered, self.num_rows)
         if self.num_rows > _CHECKED_ROWS:
@@ -200,10 +200,10 @@ def from_lookup(
     *,
     by_id: bool,
 ) -> BTree:
-    """The index of the content of its files.
+    """The index, from the content of its files.
 
     Raises:
-        CorruptFileError: They do not fit each other.
+        CorruptFileError: The files contradict each other.
     """
     missing = {"min", "max", "null_count", "page_idx"} - set(table.schema.names)
     string = metadata.get(PAGE_ROWS_KEY, str(DEFAULT_PAGE_ROWS))
@@ -226,7 +226,7 @@ def from_lookup(
 
 
 class BTreeBuilder:
-    """Collects rows.
+    """Builds a BTREE segment from rows.
 
     Args:
         kind: Type of the values.

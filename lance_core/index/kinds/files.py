@@ -20,7 +20,7 @@ def open_file(store: ObjectStore, prefix: str, name: str, index: IndexMetadata) 
     """Open a file of a segment.
 
     Raises:
-        CorruptFileError: It is missing, or has another size than the segment's record says.
+        CorruptFileError: The file is missing, or its size differs from the segment's record.
     """
     size = next((file.size_bytes for file in index.files if file.path == name), None)
     try:
@@ -33,7 +33,7 @@ def read_table(store: ObjectStore, prefix: str, name: str, index: IndexMetadata)
     """All rows of a file of a segment, and the metadata of its schema.
 
     Raises:
-        CorruptFileError: It is missing, or cannot be read.
+        CorruptFileError: The file is missing or cannot be read.
     """
     reader = open_file(store, prefix, name, index)
     schema = schema_to_arrow(reader.schema)
@@ -42,10 +42,10 @@ def read_table(store: ObjectStore, prefix: str, name: str, index: IndexMetadata)
 
 
 def read_columns(reader: DataFileReader, names: list[str], rows: Ints | None = None) -> pa.Table:
-    """Some columns of a file, of all rows or of ascending ones.
+    """Some columns of a file, for all rows or for some ascending rows.
 
     Raises:
-        CorruptFileError: They cannot be read, or there are none.
+        CorruptFileError: A column is missing or cannot be read.
     """
     missing = sorted(set(names) - set(reader.schema.names))
     if missing:
@@ -69,11 +69,11 @@ def write_table(
     """Write a file of an index.
 
     Args:
-        store: Where to.
+        store: The dataset's store.
         key: Its key.
         table: Its rows; the metadata of their schema goes with them.
-        data_storage_version: That of the table; a table of 0.1 has indices of 2.0.
-        buffers: Global buffers of the file, by the keys under which the metadata of its schema says their numbers.
+        data_storage_version: Format version of the dataset's files; a dataset of 0.1 has index files of 2.0.
+        buffers: Global buffers of the file, by the metadata keys that record their numbers.
     """
     version = FileVersion.from_string(data_storage_version)
     if version is FileVersion.V0_1:

@@ -1,4 +1,4 @@
-"""Whether the values of a BTREE stand in their order: nulls, then ascending, NaN last."""
+"""Checks of the order of a BTREE's values: nulls, then ascending, NaN last."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def check_bounds(lows: pa.Array, highs: pa.Array, nulls: Ints, lengths: Ints) ->
 
     Args:
         lows: The first value of each page.
-        highs: The last.
-        nulls: How many nulls it has.
-        lengths: How many rows.
+        highs: The last value of each page.
+        nulls: Nulls of each page.
+        lengths: Rows of each page.
 
     Raises:
-        CorruptFileError: They cannot.
+        CorruptFileError: The bounds of two pages are out of order.
     """
     is_low = np.asarray(pc.is_null(lows)) == (nulls > 0)
     is_high = np.asarray(pc.is_null(highs)) == ((nulls == lengths) & (lengths > 0))
@@ -38,11 +38,11 @@ def check_page_rows(values: pa.Array, lows: pa.Array, highs: pa.Array, page_rows
     Args:
         values: The values, page after page; all pages but the last have `page_rows`.
         lows: The first value of each page.
-        highs: The last.
+        highs: The last value of each page.
         page_rows: Rows of a page.
 
     Raises:
-        CorruptFileError: They are not.
+        CorruptFileError: A value is out of order, or outside the bounds of its page.
     """
     starts = np.arange(0, len(values), page_rows)
     stops = np.minimum(starts + page_rows, len(values))
@@ -58,7 +58,7 @@ def _between(lows: pa.Array, highs: pa.Array) -> pa.Array:
 
 
 def _plain(values: pa.Array) -> pa.Array:
-    """The values with an infinity for NaN, which is equal to nothing."""
+    """The values with infinity instead of NaN, which equals no value."""
     if not pa.types.is_floating(values.type) or pa.types.is_float16(values.type):
         return values
     return pc.if_else(pc.is_nan(values), pa.scalar(float("inf"), values.type), values)
@@ -68,7 +68,7 @@ def _ascends(values: pa.Array) -> bool:
     """Whether nulls come first, and no value is less than the one before it."""
     kind = values.type
     if pa.types.is_float16(kind):
-        return True  # Arrow does not compare them
+        return True  # Arrow cannot compare these values
     rest = _plain(values.slice(values.null_count))
     if rest.null_count:
         return False

@@ -1,4 +1,4 @@
-"""The kinds of indices that are read and built, by the type of their details."""
+"""The kinds of scalar indices, by the type of their details: how each is read, built, merged and written."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ class Content(Protocol):
 
     @property
     def nbytes(self) -> int:
-        """Memory that it takes, about."""
+        """Approximate memory size."""
         ...
 
     def fits(self, kind: pa.DataType) -> bool:
-        """Whether it is over values of that type."""
+        """Whether the content is an index of values of a type."""
         ...
 
     def answer(self, test: Test, wanted: bool, view: View, covered: Bools) -> Candidates | None:
-        """The rows for which a test can be true, or false; None if it cannot answer.
+        """The rows for which a test can be true, or false; None if the index cannot answer it.
 
         Args:
             test: A test of the field.
-            wanted: Which.
+            wanted: The result of the test.
             view: The fragments of a version.
             covered: The fragments that the segment is trusted for; all rows of others can match.
 
@@ -68,10 +68,10 @@ class Content(Protocol):
 
 
 class Builder(Protocol):
-    """Collects the content of a segment."""
+    """Builds the content of a segment from rows."""
 
     def add(self, fragment_id: int, num_rows: int, parts: Iterable[Rows]) -> None:
-        """Add a fragment: its id, its physical rows, and those that are alive."""
+        """Add a fragment: its id, its number of physical rows, and its live rows."""
         ...
 
     def finish(self) -> Any:
@@ -96,14 +96,14 @@ class Written:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Where a segment is written.
+    """The target of a new segment.
 
     Attributes:
         store: The dataset's store.
         prefix: Start of the keys of its files.
         data_storage_version: Version of the dataset's files.
         stable_row_ids: Whether rows have stable ids.
-        before: Details of the record that it replaces.
+        before: Details of the replaced record.
     """
 
     store: ObjectStore
@@ -126,11 +126,11 @@ class Kind:
         type_url: Type of the details of a record.
         versions: Versions of it that are read.
         parameters: Its parameters with their defaults: whole numbers from 1 on, or probabilities between 0 and 1.
-        accepts: Whether it can be over values of a type.
-        read: Reads a segment: its store, the beginning of its keys, its record, type of the values.
-        build: Begins one: type of the values, parameters, whether rows have stable ids.
-        merge: Puts contents together, at least one, with parameters.
-        write: Writes a content.
+        accepts: (type) -> whether values of the type can be indexed.
+        read: (store, prefix of the segment's keys, record, type of the values) -> its content.
+        build: (type of the values, parameters, whether rows have stable ids) -> a builder.
+        merge: (contents, at least one, parameters) -> the merged content.
+        write: (content, target) -> the record of the written segment.
     """
 
     name: str
@@ -177,10 +177,10 @@ def _read_bitmap(
 
 
 def _null_lists(reader: DataFileReader) -> row_sets.RowSet:
-    """The rows whose list is null, out of the buffer that the metadata names."""
+    """The rows whose list is null, from the buffer that the metadata names."""
     string = metadata_of(reader).get(bitmap.NULL_LISTS_KEY, "")
     if not string.isdecimal() or not 0 < int(string) < len(reader.metadata.global_buffers):
-        raise CorruptFileError("a LABEL_LIST that does not tell which lists are null")
+        raise CorruptFileError("a LABEL_LIST without a record of its null lists")
     return row_sets.decode(bytes(reader.read_global_buffer(int(string))))
 
 
@@ -201,7 +201,7 @@ def _read_btree(store: ObjectStore, prefix: str, index: IndexMetadata, _: pa.Dat
     table, metadata = read_table(store, prefix, btree.LOOKUP_FILE, index)
     reader = open_file(store, prefix, btree.DATA_FILE, index)
 
-    # Releases of the reference library up to 0.30 name the column after what the ids are.
+    # In releases of the reference library up to 0.30 the column's name says what the ids are.
     name = btree.OLD_IDS if btree.OLD_IDS in reader.schema.names else btree.IDS
 
     def load(rows: Ints) -> tuple[pa.Array, U64s]:
@@ -262,7 +262,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     "LabelList": Kind(
         name="LABEL_LIST",
         type_url="/lance.table.LabelListIndexDetails",
-        # Of version 0 the entries of lists with nulls are not sure.
+        # In version 0 the entries of lists with nulls are unreliable.
         versions=frozenset({1}),
         accepts=_is_list_of_ordered,
         read=partial(_read_bitmap, of_lists=True),

@@ -2,7 +2,7 @@
 
 u32 LE      number of entries, then for each in ascending order:
 u32 LE          fragment: the upper half of the address or row id
-u32 LE          size of what follows; 0 stands for all rows of the fragment
+u32 LE          size of the bitmap; 0 stands for all rows of the fragment
 bytes           a 32-bit portable roaring bitmap of the lower halves
 """
 
@@ -33,7 +33,7 @@ def decode(data: bytes) -> dict[int, BitMap]:
     """Read a set.
 
     Raises:
-        CorruptFileError: It is none, or has a fragment without a list of its rows.
+        CorruptFileError: The bytes are not a set, or stand for all rows of a fragment.
     """
     found: dict[int, BitMap] = {}
     try:
@@ -80,7 +80,7 @@ def numbers_of(rows: RowSet) -> U64s:
 
 
 def union(sets: list[RowSet]) -> dict[int, BitMap]:
-    """The rows that are in any of some sets."""
+    """The union of sets."""
     if len(sets) == 1:
         return dict(sets[0])
     gathered: dict[int, list[BitMap]] = {}
@@ -96,11 +96,11 @@ def located(rows: RowSet, view: View, covered: Bools, *, by_id: bool) -> Candida
     Args:
         rows: The set.
         view: The fragments.
-        covered: For which of them the set is complete.
-        by_id: Whether it has row ids, which are looked for in the covered fragments only.
+        covered: The fragments for which the set is complete.
+        by_id: Whether the set has row ids, which are searched in the covered fragments only.
 
     Raises:
-        CorruptFileError: A row lies beyond the end of its fragment, or never was.
+        CorruptFileError: A row is beyond the end of its fragment, or never existed.
     """
     state = np.where(covered, NONE, ALL).astype(np.uint8)
     own = _by_id(rows, view, covered) if by_id else _by_address(rows, view, covered)

@@ -26,7 +26,7 @@ _P3: Final = np.uint64(0x165667B19E3779F9)
 _P4: Final = np.uint64(0x85EBCA77C2B2AE63)
 _P5: Final = np.uint64(0x27D4EB2F165667C5)
 _STARTS: Final = (0x60EA27EEADC0B5D6, 0xC2B2AE3D27D4EB4F, 0, 0x61C8864E7A143579)
-"""What the four lanes begin with: the sum of the first two primes, the second, 0, and minus the first."""
+"""The initial values of the four lanes: the sum of the first two primes, the second, 0, and minus the first."""
 
 _STRIPE: Final = 32
 _WORD: Final = 8
@@ -56,7 +56,7 @@ def _rows(values: pa.Array, width: int) -> npt.NDArray[np.uint8]:
 
 
 def _of_bytes(values: pa.LargeBinaryArray) -> U64s:
-    """The hashes of values of different lengths: those of one length together."""
+    """The hashes of values of different lengths; values of the same length are hashed together."""
     _, offset_buffer, data_buffer = values.buffers()
     result = np.zeros(len(values), np.uint64)
     if not len(values):
@@ -105,7 +105,7 @@ def _of_rows(rows: npt.NDArray[np.uint8]) -> U64s:
 
 
 def _words(rows: npt.NDArray[np.uint8], position: int, kind: str) -> U64s:
-    """An unsigned number out of each row."""
+    """An unsigned number from each row."""
     width = np.dtype(kind).itemsize
     return np.ascontiguousarray(rows[:, position : position + width]).view(kind)[:, 0].astype(np.uint64)
 
@@ -115,7 +115,7 @@ def _round(lane: U64s, word: U64s) -> U64s:
 
 
 def _left(values: U64s, bits: int) -> U64s:
-    """Turn the bits to the left."""
+    """Rotate the bits to the left."""
     return (values << np.uint64(bits)) | (values >> np.uint64(64 - bits))
 
 

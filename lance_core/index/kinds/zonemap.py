@@ -2,18 +2,18 @@
 
 zonemap.lance, one row per zone, in no particular order:
 
-    min, max        the field's type; null if the zone has no value, or the type no order. max is NaN if a row is
+    min, max        the field's type; null if the zone has no value, or the type no order. max is NaN if a value is
     null_count, nan_count   uint32
     fragment_id     uint64
     zone_start      uint64, offset of the zone's first row in its fragment, deleted rows counted
     zone_length     uint64, offset of its last row - that of its first + 1
 
-pylance 0.34 and 0.35 wrote `zone_size`, the rows of a zone, in place of `zone_length`, and no other release reads
-that: as deleted rows are not counted, it does not tell where a zone ends.
+pylance 0.34 and 0.35 wrote `zone_size`, the rows of a zone, instead of `zone_length`, and no other release reads it:
+without the deleted rows the end of a zone is unknown.
 
 The schema's metadata has `rows_per_zone` as a decimal, and `null_bitmap` with the number of a global buffer where the
-file has one; nothing here relies on that. Zones of one fragment may overlap: those of files that were replaced stay. A
-row can match if a zone that it lies in can, or if it lies in none.
+file has one; the buffer is not used here. Zones of one fragment may overlap, because zones of replaced files are kept.
+A row can match if one of its zones can, or if it has no zone.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _FEW_VALUES: Final = 16
 
 _COUNTS: Final = ("null_count", "nan_count", "fragment_id", "zone_start", "zone_length")
 _DRAFT: Final = (
-    "a zone map of pylance 0.34 or 0.35, which tells rows of zones where all others tell lengths; optimize_indices, or "
-    "create_scalar_index with replace=True, makes it anew"
+    "a zone map of pylance 0.34 or 0.35, which records rows of zones instead of lengths; optimize_indices, or "
+    "create_scalar_index with replace=True, rebuilds it"
 )
 
 
@@ -54,8 +54,8 @@ class ZoneMap(Zones):
     Attributes:
         lows: Smallest values.
         highs: Largest values.
-        nulls: Nulls of each.
-        nans: NaNs of each.
+        nulls: Nulls of each zone.
+        nans: NaNs of each zone.
         rows_per_zone: Live rows of a zone, as requested.
     """
 
@@ -67,7 +67,7 @@ class ZoneMap(Zones):
 
     @property
     def nbytes(self) -> int:
-        """Memory that it takes, about."""
+        """Approximate memory size."""
         return int(self.lows.nbytes + self.highs.nbytes + 40 * len(self))
 
     @classmethod
@@ -75,7 +75,7 @@ class ZoneMap(Zones):
         """Read the rows of a file.
 
         Raises:
-            CorruptFileError: They are no zones.
+            CorruptFileError: The rows are not zones.
         """
         missing = {"min", "max", *_COUNTS} - set(table.schema.names)
         if missing == {"zone_length"} and "zone_size" in table.schema.names:
@@ -171,7 +171,7 @@ class ZoneMap(Zones):
 
         Args:
             test: A test of this field.
-            wanted: Which.
+            wanted: The result of the test.
             view: The fragments.
             covered: The fragments that the zones are trusted for; all rows of others can match.
 
@@ -185,7 +185,7 @@ class ZoneMap(Zones):
         return None if zones is None else self.spread(zones, view, covered)
 
     def certain(self, test: Test, wanted: bool, view: View, covered: Bools) -> Candidates | None:
-        """The fragments of whose every row a test is true, or false: they hold one value.
+        """The fragments in which a test is true, or false, for every row: those with a single value.
 
         Raises:
             CorruptFileError: The zones contradict the fragments.
@@ -203,13 +203,13 @@ class ZoneMap(Zones):
         return Candidates(np.where(known, ALL, NONE).astype(np.uint8))
 
     def possible(self, test: Test, *, wanted: bool) -> Bools | None:
-        """For each zone whether the test can be true of one of its rows, or false."""
+        """For each zone, whether the test can be true, or false, for one of its rows."""
         if isinstance(test, IsNull):
             return self.nulls > 0 if wanted else self.nulls < self.lengths
         if isinstance(test, IsNan):
             return (self._unsure | (self.nulls < 0)) if wanted else None
         unordered = _truth(pc.is_null(self.lows))
-        # Without a smallest value all rows are null or NaN, or the type has no order.
+        # A zone without a smallest value has only nulls and NaN, or its type has no order.
         empty = unordered & (self.nulls + self.nans == self.lengths)
         found = self._ordered(test, wanted=wanted)
         if found is None:
@@ -218,16 +218,16 @@ class ZoneMap(Zones):
 
     @property
     def _unsure(self) -> Bools:
-        """Zones with NaN, which have an order of their own."""
+        """Zones with NaN, which is ordered differently."""
         if not pa.types.is_floating(self.highs.type):
             return np.zeros(len(self), np.bool_)
         return (self.nans > 0) | _truth(pc.is_nan(self.highs))
 
     def _ordered(self, test: Test, *, wanted: bool) -> Bools | None:
-        """As `possible` for tests that compare; means nothing where a zone has no bounds."""
+        """As `possible`, for comparisons; undefined for zones without bounds."""
         if isinstance(test, Compare):
             if pa.types.is_floating(test.value.type) and bool(pc.is_nan(_wide(test.value)).as_py()):
-                return np.ones(len(self), np.bool_)  # no comparison is the opposite of another one
+                return np.ones(len(self), np.bool_)  # NaN: no comparison is the negation of another one
             operator = test.operator if wanted else _OPPOSITE[test.operator]
             return self._compared(operator, test.value) if comparable(self.lows.type, test.value.type) else None
         if isinstance(test, IsIn):
@@ -241,7 +241,7 @@ class ZoneMap(Zones):
     def _compared(self, operator: str, value: pa.Scalar) -> Bools:
         strict = not pa.types.is_floating(self.lows.type) and not pa.types.is_floating(value.type)
         if operator == "not_equal":
-            # With floats, -0.0 and 0.0 are one value or two.
+            # Libraries treat -0.0 and 0.0 as one value or as two.
             same = pc.and_(pc.equal(self.lows, value), pc.equal(self.highs, value))
             return ~_truth(same) if strict else np.ones(len(self), np.bool_)
         tests: list[pa.Array] = []
@@ -285,7 +285,7 @@ _OPPOSITE: Final = {
 
 
 class ZoneBuilder:
-    """Makes zones of rows: each spans `rows_per_zone` offsets of a fragment.
+    """Builds a ZONEMAP segment from rows: each zone spans `rows_per_zone` offsets of a fragment.
 
     Args:
         kind: Type of the values.
@@ -299,7 +299,7 @@ class ZoneBuilder:
         self._counts: list[tuple[int, int, int, int, int]] = []
 
     def add(self, fragment_id: int, num_rows: int, parts: Iterable[Rows]) -> None:
-        """Add the zones of a fragment: its id, its physical rows, and those that are alive."""
+        """Add the zones of a fragment: its id, its number of physical rows, and its live rows."""
         for start, length, own in cut(parts, num_rows, self._rows_per_zone):
             values = pa.chunked_array(own, self._kind)
             low, high, nans = _bounds(values)
@@ -327,7 +327,7 @@ def _wide(value: pa.Scalar) -> pa.Scalar:
 
 
 def _bounds(values: pa.ChunkedArray) -> tuple[Any, Any, int]:
-    """Smallest and largest value as scalars, and the number of NaNs; the largest is NaN if one is."""
+    """Smallest and largest value as scalars, and the number of NaNs; the largest is NaN if there is a NaN."""
     kind = values.type
     if pa.types.is_duration(kind):
         ends = pc.min_max(values.cast(pa.int64()))
@@ -339,7 +339,7 @@ def _bounds(values: pa.ChunkedArray) -> tuple[Any, Any, int]:
     nans = pc.sum(nan).as_py() or 0
     ends = pc.min_max(values.filter(pc.invert(nan)))
     low, high = ends["min"].as_py(), ends["max"].as_py()
-    # Zero is written as the zero further out, as -0.0 is less than 0.0 to some.
+    # A bound of zero is widened to -0.0 or 0.0, because -0.0 is less than 0.0 for some libraries.
     low = -0.0 if low == 0 else low
     high = float("nan") if nans else 0.0 if high == 0 else high
     return low, high, nans

@@ -1,8 +1,8 @@
 """Zones: runs of rows of fragments that a ZONEMAP or BLOOMFILTER describes.
 
-A zone lies in one fragment and is known by its first offset and how many offsets it spans, deleted rows counted. Zones
-come in no particular order. Those of one fragment may overlap: zones of files that were replaced stay. A row can match
-if a zone that it lies in can, or if it lies in none.
+A zone is part of one fragment, and is given by its first offset and the number of offsets that it spans, deleted rows
+included. Zones are in no particular order. Zones of one fragment may overlap, because zones of replaced files are
+kept. A row can match if one of its zones can, or if it has no zone.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ ZONE_COLUMNS: Final = ("fragment_id", "zone_start", "zone_length")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Zones:
-    """Where zones lie.
+    """The positions of zones.
 
     Attributes:
-        fragment_ids: Where each is.
-        starts: Its first row.
-        lengths: How many offsets it spans.
+        fragment_ids: The fragment of each zone.
+        starts: The first offset of each zone.
+        lengths: The number of offsets of each zone.
     """
 
     fragment_ids: Ints
@@ -43,26 +43,26 @@ class Zones:
         return len(self.fragment_ids)
 
     def fragments(self) -> BitMap:
-        """The fragments that there are zones of."""
+        """The fragments that have zones."""
         return BitMap(np.unique(self.fragment_ids).tolist())
 
     def lie_in(self, view: View, chosen: Bools) -> Bools:
-        """Which zones lie in some fragments."""
+        """For each zone, whether it is part of one of some fragments."""
         return _is_chosen(view.places(self.fragment_ids), chosen)
 
     def layout(self, view: View, covered: Bools) -> tuple[Ints, Ints, Bools]:
-        """Where the zones of some fragments lie.
+        """The zones of some fragments, in order.
 
         Args:
             view: The fragments.
-            covered: Which of them count.
+            covered: The fragments whose zones are wanted.
 
         Returns:
-            In order of fragments and rows, the place of each zone's fragment, and its number; for each fragment
-            whether its zones span all of its rows, none twice.
+            In order of fragments and rows, the position of each zone's fragment in the view, and the number of the
+            zone; for each fragment, whether its zones span each of its rows exactly once.
 
         Raises:
-            CorruptFileError: A zone ends after its fragment, or there never was such a fragment.
+            CorruptFileError: A zone ends after its fragment, or the fragment never existed.
         """
         view.check_fragments(self.fragment_ids)
         places = view.places(self.fragment_ids)
@@ -81,10 +81,10 @@ class Zones:
         return where, order, ~overlaps & (spanned == physical) & (physical > 0)
 
     def spread(self, possible: Bools, view: View, covered: Bools) -> Candidates:
-        """The rows that lie in a zone that can match, or in none.
+        """The rows in a zone that can match, or in no zone.
 
         Args:
-            possible: Which zones can.
+            possible: For each zone, whether it can match.
             view: The fragments.
             covered: The fragments that the zones are trusted for; all rows of others can match.
 
@@ -111,9 +111,9 @@ class Zones:
 
 
 def cut(parts: Iterable[Rows], num_rows: int, size: int) -> Iterator[tuple[int, int, list[pa.Array]]]:
-    """Cut the rows of a fragment into zones.
+    """Divide the rows of a fragment into zones.
 
-    Together the zones span all offsets, those of deleted rows too, so that they cover the whole fragment.
+    Together the zones span all offsets, including those of deleted rows, so that they cover the whole fragment.
 
     Args:
         parts: Its live rows.
@@ -121,10 +121,10 @@ def cut(parts: Iterable[Rows], num_rows: int, size: int) -> Iterator[tuple[int, 
         size: Offsets of a zone.
 
     Yields:
-        The first offset of each zone with live rows, how many it spans, and the values of its rows.
+        The first offset of each zone with live rows, the number of offsets, and the values of its rows.
     """
     zone, collected = 0, list[pa.Array]()
-    begin = 0  # of the zone that is collected; that of the first is where the fragment begins
+    begin = 0  # first offset of the current zone; the first zone begins with the fragment
     for part in parts:
         values, offsets, position = part.values, row_offsets(part.addresses), 0
         while position < len(values):
@@ -141,14 +141,14 @@ def cut(parts: Iterable[Rows], num_rows: int, size: int) -> Iterator[tuple[int, 
 
 
 def _is_chosen(places: Ints, chosen: Bools) -> Bools:
-    """Which places are those of chosen fragments; -1 is none, also where there are no fragments at all."""
+    """For each position whether its fragment is chosen; -1 stands for no fragment."""
     found = places >= 0
     found[found] = chosen[places[found]]
     return found
 
 
 def _left(num_rows: int, starts: Ints, ends: Ints, possible: Bools) -> BitMap:
-    """The rows of a fragment that lie in a zone that can match, or in none."""
+    """The rows of a fragment in a zone that can match, or in no zone."""
     left = BitMap(range(num_rows))
     for start, end in zip(starts[~possible].tolist(), ends[~possible].tolist(), strict=True):
         left.remove_range(start, end)

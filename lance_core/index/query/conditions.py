@@ -1,8 +1,8 @@
-"""Conditions as trees, parsed from Arrow's expressions, and the tests in them that an index may answer.
+"""Filters as trees of conditions, parsed from Arrow's expressions, and the tests in them that an index may answer.
 
 Arrow serializes an expression as the metadata of an IPC file: a list of `call`, `literal`, `field_ref`, `options` and
 `end` entries, where literals and options are numbers of columns of its only batch; `nested_field_ref: n` stands before
-the n parts of a path. Whatever is not understood becomes `Unknown`, for which every row counts as a match.
+the n parts of a path. Unsupported parts become `Unknown`, for which every row counts as a match.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 Path: TypeAlias = tuple[str | int, ...]
-"""Names from a column down to a field of it; a number is the place of a child in its struct."""
+"""Names from a column down to a nested field; a number is the position of a child in its struct."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class IsNan:
 
 @dataclass(frozen=True, slots=True)
 class StartsWith:
-    """Whether a string begins so."""
+    """Whether a string begins with a prefix."""
 
     path: Path
     prefix: str
@@ -92,7 +92,7 @@ class Contains:
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A truth value; None is null."""
+    """A boolean; None is null."""
 
     value: bool | None
 
@@ -125,7 +125,7 @@ class AnyOf:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The one condition where a third is true, the other where it is false, null where it is null."""
+    """CASE WHEN: one condition where a third is true, the other where it is false, null where it is null."""
 
     test: Condition
     then: Condition
@@ -140,10 +140,10 @@ Condition: TypeAlias = Test | Constant | Unknown | Not | All | AnyOf | Choice
 _MATCH: Final = 0
 """Arrow's `null_matching_behavior` by which a null in the set matches nulls."""
 _SMALL: Final = 4096
-"""Bytes of an expression up to which its tree is kept for the next time."""
+"""Size in bytes up to which the tree of an expression is cached."""
 
 _MOST_LEVELS: Final = 100
-"""Levels of a tree; functions go down it."""
+"""Most levels of a tree, because functions on trees are recursive."""
 
 _MIRRORED: Final = {
     "equal": "equal",
@@ -208,9 +208,9 @@ class _Frame:
 
     Attributes:
         name: The function.
-        arguments: Those that were read.
+        arguments: The arguments read so far.
         options: The options.
-        levels: How many levels there are below.
+        levels: The number of levels below.
     """
 
     name: str
@@ -220,7 +220,7 @@ class _Frame:
 
 
 def _tree(entries: Sequence[tuple[bytes, bytes]], batch: Any) -> _Node:
-    """The node that entries describe; what is nested too deep to go down it is not understood."""
+    """The node that entries describe; parts that are nested too deep become `Unknown`."""
     frames = [_Frame("", [], {})]
     parts = iter(entries)
     for kind, value in parts:
@@ -231,7 +231,7 @@ def _tree(entries: Sequence[tuple[bytes, bytes]], batch: Any) -> _Node:
             done = frames.pop()
             node = _call(done.name, done.arguments, done.options)
             levels = done.levels + 1
-            # A chain of AND or of OR has become one node.
+            # A chain of AND or of OR is one node.
             if isinstance(node, All | AnyOf) and any(type(one) is type(node) for one in done.arguments):
                 levels -= 1
             frames[-1].levels = max(frames[-1].levels, levels if levels <= _MOST_LEVELS else 0)
@@ -248,7 +248,7 @@ def _tree(entries: Sequence[tuple[bytes, bytes]], batch: Any) -> _Node:
 
 
 def _flat(kind: type[All | AnyOf], arguments: Sequence[_Node]) -> tuple[Condition, ...]:
-    """The parts of AND or OR, those of the same within it among them."""
+    """The operands of AND or OR; nested nodes of the same kind are flattened."""
     found: list[Condition] = []
     for part in map(_truth, arguments):
         found += part.parts if isinstance(part, All | AnyOf) and isinstance(part, kind) else (part,)
@@ -256,7 +256,7 @@ def _flat(kind: type[All | AnyOf], arguments: Sequence[_Node]) -> tuple[Conditio
 
 
 def _null_with(kind: type[All | AnyOf], arguments: Sequence[_Node]) -> Condition:
-    """AND or OR that is null wherever an argument is null, unlike those of three truth values."""
+    """AND or OR without Kleene logic: null wherever an argument is null."""
     sides = [_truth(argument) for argument in arguments]
     if Constant(None) in sides:
         return Constant(None)
@@ -265,14 +265,14 @@ def _null_with(kind: type[All | AnyOf], arguments: Sequence[_Node]) -> Condition
     if len(known) < len(nulls):
         return Choice(Unknown(), found, Constant(None))
     if all(paths == known[0] for paths in known):
-        return found  # null together
+        return found  # all arguments are null in the same rows
     return Choice(
         All(tuple(Not(IsNull(path)) for path in sorted(frozenset().union(*known), key=str))), found, Constant(None)
     )
 
 
 def _nulls(condition: Condition) -> frozenset[Path] | None:
-    """The fields of which one is null wherever the condition is null, and only there; None if that is not known."""
+    """Fields such that the condition is null exactly where one of them is null; None if that is not known."""
     if isinstance(condition, Compare | IsNan | StartsWith):
         return frozenset([condition.path])
     if isinstance(condition, Not):
@@ -284,7 +284,7 @@ def _nulls(condition: Condition) -> frozenset[Path] | None:
 
 
 def _options(value: Any) -> dict[str, Any]:
-    """The options of a call, as scalars; none if they are not told as a struct."""
+    """The options of a call, as scalars; empty unless they are a struct."""
     return {name: value[name] for name in value.type.names} if pa.types.is_struct(value.type) else {}
 
 
@@ -333,7 +333,7 @@ def _about(name: str, field: _Field, options: dict[str, Any]) -> _Node:
 
 
 def _beginning(name: str, path: Path, pattern: str) -> _Node:
-    """The prefix that a pattern requires. It may require more, so that its NOT is not the NOT of the prefix."""
+    """The prefix that a pattern requires. The negation of the pattern is not the negation of the prefix test."""
     if name == "starts_with":
         return StartsWith(path, pattern)
     prefix = re.split(r"[%_\\]", pattern, maxsplit=1)[0]
@@ -365,7 +365,7 @@ def _contains(name: str, field: _Field, arguments: Sequence[_Node]) -> Condition
 
 
 def _truth(node: _Node) -> Condition:
-    """A node as a condition: a column of truth values is compared with true."""
+    """A node as a condition: a boolean column is compared with true."""
     if isinstance(node, _Field):
         return Compare(node.path, "equal", pa.scalar(True))
     if isinstance(node, _Value):

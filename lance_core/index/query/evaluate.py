@@ -1,4 +1,4 @@
-"""Evaluation of tests on values: the result of a filter for rows that hold them."""
+"""Evaluation of tests on values, as a filter evaluates them on rows."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["codes_of", "holds"]
 
 
 def holds(test: Test, wanted: bool, values: pa.Array) -> Bools | None:
-    """For each value whether a test is true of it, or false; null is neither. None if it is not about values.
+    """For each value whether a test is true, or false; null is neither. None if the test has no result for values.
 
     Raises:
-        pa.ArrowException: The values cannot be compared with what the test compares them with.
+        pa.ArrowException: The values cannot be compared with those of the test.
     """
     found: Any
     if isinstance(test, Compare):
@@ -40,7 +40,7 @@ def holds(test: Test, wanted: bool, values: pa.Array) -> Bools | None:
 
 
 def codes_of(values: pa.Array) -> tuple[pa.Array, np.ndarray[tuple[int], np.dtype[np.int64]]]:
-    """The distinct values, nulls first, then ascending, and for each value the number of its own.
+    """The distinct values, nulls first, then ascending, and for each value its position among them.
 
     NaN is one value; -0.0 and 0.0 are two.
     """

@@ -1,7 +1,7 @@
-"""Rows that can match: of each fragment none, some or all, and how such answers are combined.
+"""Rows that can match: none, some or all of each fragment, and the combination of such answers.
 
-An answer may name too many rows, never too few: the named rows are read and filtered, and no others.
-Fragments are numbered by their place in a `View` of a version, so that an answer about ten thousand of them is one
+An answer may have too many rows, never too few: its rows are read and filtered, and no others.
+Fragments are numbered by their position in a `View` of a version, so that an answer about ten thousand of them is one
 array.
 """
 
@@ -25,10 +25,10 @@ NONE: Final = 0
 """No row of the fragment can match."""
 
 SOME: Final = 1
-"""Only the rows that are listed can."""
+"""Only the listed rows can match."""
 
 ALL: Final = 2
-"""Any row can."""
+"""Any row can match."""
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Bools: TypeAlias = npt.NDArray[np.bool_]
@@ -37,12 +37,12 @@ U64s: TypeAlias = npt.NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Live rows of a fragment, of which an index is built.
+    """Live rows of a fragment, from which an index is built.
 
     Attributes:
         values: The values of the field.
-        addresses: Fragment id << 32 | offset of each, ascending.
-        ids: The stable row ids where the dataset has them, else the addresses.
+        addresses: The row addresses, ascending.
+        ids: The stable row ids if the dataset has them, else the addresses.
     """
 
     values: pa.Array
@@ -56,11 +56,11 @@ class View:
 
     Attributes:
         ids: Their ids, in the order of the version.
-        physical_rows: Rows in the files of each, deleted ones included; 0 if that is not known.
-        row_ids: Gives the stable ids of all rows of a fragment, by its place; None where rows have none.
-        live_counts: Gives the rows of each that are not deleted; None for one of which that is not known.
-        max_fragment_id: The highest id that a fragment ever had; None if that is not known.
-        next_row_id: The stable row id that the next new row gets.
+        physical_rows: Rows in the files of each fragment, deleted ones included; 0 if unknown.
+        row_ids: (position of a fragment) -> the stable ids of all its rows; None in a dataset without them.
+        live_counts: () -> the live rows of each fragment, None where they are unknown.
+        max_fragment_id: The highest fragment id ever used; None if unknown.
+        next_row_id: The stable row id of the next new row.
     """
 
     ids: Ints
@@ -79,7 +79,7 @@ class View:
         """The stable ids of all rows of a fragment.
 
         Raises:
-            CorruptFileError: It has none.
+            CorruptFileError: The fragment has no row ids.
         """
         found = self.row_ids(place) if self.row_ids is not None else None
         if found is None:
@@ -87,10 +87,10 @@ class View:
         return found
 
     def check_fragments(self, fragment_ids: Ints) -> None:
-        """Make sure that an index names only fragments that there are, or have been.
+        """Make sure that an index refers only to fragments that exist or existed.
 
         Raises:
-            CorruptFileError: It names one that there never was.
+            CorruptFileError: A fragment or row never existed.
         """
         if self.max_fragment_id is not None and len(fragment_ids) and int(fragment_ids.max()) > self.max_fragment_id:
             raise CorruptFileError(
@@ -98,19 +98,19 @@ class View:
             )
 
     def check_row_ids(self, row_ids: U64s) -> None:
-        """Make sure that an index names only rows that there are, or have been.
+        """Make sure that an index refers only to rows that exist or existed.
 
         Raises:
-            CorruptFileError: It names one that there never was.
+            CorruptFileError: A fragment or row never existed.
         """
         if self.next_row_id and len(row_ids) and int(row_ids.max()) >= self.next_row_id:
             raise CorruptFileError(f"it names row id {row_ids.max()}, and the next one is {self.next_row_id}")
 
     def check_entries(self, chosen: Bools, num_entries: int) -> None:
-        """Make sure that an index which has an entry for each row of some fragments can have them all.
+        """Make sure that an index has at least one entry per live row of some fragments.
 
         Raises:
-            CorruptFileError: The fragments have more rows that are alive.
+            CorruptFileError: The index has fewer entries than the fragments have live rows.
         """
         if num_entries >= int(self.physical_rows[chosen].sum()):
             return
@@ -120,14 +120,14 @@ class View:
             raise CorruptFileError(f"it has {num_entries} entries for {live} rows of the fragments that it covers")
 
     def check_each(self, chosen: Bools, entries: Mapping[int, int]) -> None:
-        """Make sure that an index has as many entries for some fragments as each has rows that are alive.
+        """Make sure that an index has at least one entry per live row in each of some fragments.
 
         Args:
             chosen: The fragments.
-            entries: The number of entries for each, by its place; none for others.
+            entries: The number of entries by position of the fragment; others have none.
 
         Raises:
-            CorruptFileError: It has fewer.
+            CorruptFileError: The index has fewer entries than a fragment has live rows.
         """
         counts = np.zeros(len(self.ids), np.int64)
         counts[list(entries)] = list(entries.values())
@@ -143,12 +143,12 @@ class View:
 
     @cached_property
     def _order(self) -> Ints | None:
-        """How to sort the ids; None if they are sorted."""
+        """The order that sorts the ids; None if they are sorted."""
         is_sorted = bool((self.ids[1:] > self.ids[:-1]).all())
         return None if is_sorted else np.argsort(self.ids, kind="stable")
 
     def places(self, fragment_ids: Ints) -> Ints:
-        """The places of fragments; -1 for one that is not there."""
+        """The positions of fragments; -1 for one that the version lacks."""
         if not len(self.ids):
             return np.full(len(fragment_ids), -1, np.int64)
         order = self._order
@@ -157,7 +157,7 @@ class View:
         return np.where(self.ids[places] == fragment_ids, places, -1)
 
     def covered(self, fragment_ids: BitMap) -> Bools:
-        """Which of the fragments are among these."""
+        """For each fragment of the view, whether its id is among some ids."""
         places = self.places(np.frombuffer(fragment_ids.to_array(), np.uint32).astype(np.int64))
         result = np.zeros(len(self.ids), np.bool_)
         result[places[places >= 0]] = True
@@ -170,7 +170,7 @@ class Candidates:
 
     Attributes:
         state: For each fragment of a view `NONE`, `SOME` or `ALL`.
-        rows: Offsets of the rows, by the place of each fragment whose state is `SOME`; never empty.
+        rows: Offsets of the rows, by the position of each fragment whose state is `SOME`; never empty.
     """
 
     state: npt.NDArray[np.uint8]
@@ -187,7 +187,7 @@ class Candidates:
         return cls(np.zeros(len(view.ids), np.uint8))
 
     def __and__(self, other: Candidates) -> Candidates:
-        """The rows that are among both."""
+        """The rows of both."""
         state = np.minimum(self.state, other.state)
         rows = {}
         for place in np.flatnonzero(state == SOME).tolist():
@@ -201,16 +201,16 @@ class Candidates:
         return Candidates(state, rows)
 
     def __or__(self, other: Candidates) -> Candidates:
-        """The rows that are among either."""
+        """The rows of either."""
         state = np.maximum(self.state, other.state)
         rows = {}
         for place in np.flatnonzero(state == SOME).tolist():
             mine, its = self.rows.get(place), other.rows.get(place)
             rows[place] = mine | its if mine is not None and its is not None else mine if mine is not None else its
-        return Candidates(state, rows)  # type: ignore[arg-type]  # one of the two lists the rows of a place
+        return Candidates(state, rows)  # type: ignore[arg-type]  # one of the two lists the rows
 
     def where(self, known: Bools, otherwise: Candidates) -> Candidates:
-        """These in fragments that are known, others elsewhere."""
+        """These candidates in known fragments, `otherwise` in all other fragments."""
         state = np.where(known, self.state, otherwise.state)
         rows = {place: rows for place, rows in self.rows.items() if known[place]}
         rows.update((place, rows) for place, rows in otherwise.rows.items() if not known[place])

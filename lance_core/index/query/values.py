@@ -1,4 +1,4 @@
-"""Comparison of bounds with the values of a filter, whose type may differ."""
+"""Comparison of indexed values with the values of a filter, whose type may differ."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ __all__ = ["comparable", "is_exact", "is_ordered", "next_prefix"]
 
 
 def comparable(stored: pa.DataType, asked: pa.DataType) -> bool:
-    """Whether Arrow compares such values in an order in which the bounds of the stored ones are bounds."""
+    """Whether Arrow compares values of both types in an order in which stored bounds are valid."""
     return stored == asked or (_family(stored) is not None and _family(stored) == _family(asked))
 
 
 def is_exact(stored: pa.DataType, asked: pa.DataType) -> bool:
-    """Whether of all stored values only one equals one that is asked for, and can be found by a cast."""
+    """Whether at most one stored value equals a value of the filter, and a cast finds it."""
     if stored == asked:
         return True
     if pa.types.is_integer(stored):
@@ -24,14 +24,14 @@ def is_exact(stored: pa.DataType, asked: pa.DataType) -> bool:
 
 
 def is_ordered(kind: pa.DataType) -> bool:
-    """Whether values of a type have a smallest and a largest one here."""
+    """Whether indices keep bounds of values of a type."""
     if pa.types.is_null(kind) or pa.types.is_nested(kind) or pa.types.is_dictionary(kind) or pa.types.is_float16(kind):
         return False
     return not pa.types.is_fixed_size_binary(kind) or pa.types.is_decimal(kind)
 
 
 def _family(kind: pa.DataType) -> str | None:
-    """Types that are turned into each other without changing the order."""
+    """The family of a type: types in one family are cast to each other without changing the order."""
     checks = {
         "number": (pa.types.is_integer, pa.types.is_float32, pa.types.is_float64, pa.types.is_decimal),
         "string": (pa.types.is_string, pa.types.is_large_string),

@@ -1,8 +1,8 @@
 """From a filter to the fragments and rows that can match it according to indices.
 
-    filter -> tree of tests -> what the segments of an index on the field of each say -> put together by AND, OR, NOT
+    filter -> tree of tests -> answers of the segments of an index on each field -> combined by AND, OR, NOT
 
-An index only ever saves work: rows that no segment is trusted for remain, and the reader of the rows applies the
+An index only saves work: rows for which no segment is trusted are candidates, and the reader of the rows applies the
 filter.
 """
 
@@ -46,7 +46,7 @@ __all__ = ["Asked", "Selection", "ask", "fields_of", "select", "view_of"]
 
 
 _ORDER: Final = ("ZoneMap", "Bitmap", "LabelList", "BTree", "BloomFilter")
-"""The order in which kinds are used: the cheapest first."""
+"""The kinds in the order in which they are used, the cheapest first."""
 
 _FEW_ROWS: Final = 65_536
 
@@ -60,8 +60,8 @@ class Selection:
     Attributes:
         view: The fragments of the version.
         candidates: The rows that can match.
-        indices: The indices that were asked.
-        claims: What those say which name exactly the rows that match.
+        indices: The names of the indices that answered.
+        claims: The claims of indices that give exactly the matching rows.
     """
 
     view: View
@@ -71,21 +71,21 @@ class Selection:
 
     @property
     def num_ruled_out(self) -> int:
-        """Fragments without a row that can match."""
+        """Number of fragments without a row that can match."""
         return int((self.candidates.state == NONE).sum())
 
     def claims_of(self, fragment_id: int) -> tuple[Claim, ...]:
-        """What is said of the rows of a fragment that can match."""
+        """The claims about the candidates of a fragment."""
         return tuple(claim for claim in self.claims if fragment_id in claim.fragments)
 
     def parts(self) -> Iterator[tuple[int, BitMap | None]]:
-        """The place of each fragment that can match, and the rows of it that can; None for all."""
+        """The position of each fragment that can match, and its candidates; None for all rows."""
         state = self.candidates.state
         for place in np.flatnonzero(state != NONE).tolist():
             yield place, self.candidates.rows[place] if state[place] == SOME else None
 
     def rows_of(self, place: int) -> BitMap | None:
-        """The rows of a fragment that can match; None for all."""
+        """The candidates of a fragment; None for all rows."""
         state = self.candidates.state[place]
         return BitMap() if state == NONE else self.candidates.rows[place] if state == SOME else None
 
@@ -99,7 +99,7 @@ def select(expression: pc.Expression, manifest: Manifest, reader: IndexReader) -
         reader: Reads its indices.
 
     Returns:
-        The answer; None if they rule nothing out.
+        The answer; None if no row is ruled out.
     """
     question = ask(expression, manifest, reader)
     if question is None:
@@ -119,7 +119,7 @@ def select(expression: pc.Expression, manifest: Manifest, reader: IndexReader) -
 
 
 def _conjuncts(condition: Condition) -> Iterator[Condition]:
-    """The conditions all of which have to be true."""
+    """The operands of AND, or the condition itself."""
     if isinstance(condition, All):
         for part in condition.parts:
             yield from _conjuncts(part)
@@ -128,7 +128,7 @@ def _conjuncts(condition: Condition) -> Iterator[Condition]:
 
 
 def ask(expression: pc.Expression, manifest: Manifest, reader: IndexReader) -> tuple[Condition, Asked] | None:
-    """A filter as a condition, and the indices of a version that know some of its columns; None if there are none."""
+    """A filter as a condition, and the indices of a version; None if none is on a column of the filter."""
     if all(index.is_system for index in manifest.indices) or not len(manifest.fragments):
         return None
     condition = condition_of(expression)
@@ -172,8 +172,8 @@ class Asked:
     Attributes:
         manifest: The version.
         reader: Reads its indices.
-        names: Those that answered.
-        claiming: Those of one condition that name exactly the rows that match, by the ids of their segments.
+        names: The names of those that answered.
+        claiming: The segments that gave exactly the matching rows of the current condition, by id.
     """
 
     manifest: Manifest
@@ -192,13 +192,13 @@ class Asked:
 
     @property
     def sure(self) -> Bools:
-        """The fragments of which all answers so far name exactly the rows that match."""
+        """The fragments for which all answers so far gave exactly the matching rows."""
         if self._sure is None:
             self._sure = np.ones(len(self.view.ids), np.bool_)
         return self._sure
 
     def begin(self) -> None:
-        """Begin with a condition."""
+        """Start a condition."""
         self._sure = None
         self.claiming = {}
 
@@ -227,13 +227,13 @@ class Asked:
     def indices(self, test: Test) -> Iterator[list[Segment]]:
         """The indices on the field of a test, as their segments."""
         node = fields_of(self.manifest.schema, test.path)
-        # Whether a field of a null struct is null is told differently by different writers.
+        # Writers disagree whether a field of a null struct is null.
         if node is None or (len(test.path) > 1 and isinstance(test, IsNull | IsNan)):
             return
         yield from usable_segments(self.manifest, node, self.reader.cache)
 
     def unsure(self) -> None:
-        """Take note of a condition that no index knows."""
+        """Record that a condition has no index."""
         self._sure = np.zeros(len(self.view.ids), np.bool_)
 
     def _of_index(self, segments: list[Segment], node: Field, test: Test, wanted: bool) -> tuple[Candidates, Bools]:

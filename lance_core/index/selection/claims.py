@@ -1,8 +1,8 @@
-"""Rows that indices say match: where one that is read does not, the indices are wrong, and are left aside.
+"""Claims: rows that match according to indices. A claimed row that does not match proves that an index is wrong.
 
-A BITMAP, a BTREE and a LABEL_LIST name exactly the rows of which a test is true. These rows are read and filtered all
-the same, so that a wrong one shows without further reads; a row that is merely missing does not. Whatever was being
-done then begins again without the index.
+A BITMAP, a BTREE and a LABEL_LIST give exactly the rows for which a test is true. These rows are read and filtered all
+the same, so that a wrong entry is detected without further reads; a missing entry is not. The operation then restarts
+without the index.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ _Result = TypeVar("_Result")
 
 
 class ContradictionError(CorruptFileError):
-    """A row does not match though an index says so; the index is left aside from now on."""
+    """A row does not match, contrary to an index; the index is ignored from now on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What indices say of the rows of some fragments that can match.
+    """The claim of indices about the candidates of some fragments.
 
     Attributes:
-        condition: What is true of them; None if that is the whole filter.
+        condition: The condition that is true for them; None for the whole filter.
         fragments: Ids of the fragments.
-        segments: The segments that were asked, by their ids.
-        cache: Where to note that they are wrong.
+        segments: The segments that made the claim, by id.
+        cache: The cache that records wrong segments.
     """
 
     condition: Condition | None
@@ -48,7 +48,7 @@ class Claim:
     cache: IndexCache
 
     def others(self, rows: pa.RecordBatch, matches: Bools) -> Bools:
-        """Which of some rows are not as it says.
+        """For each of some rows, whether it contradicts the claim.
 
         Args:
             rows: The rows.
@@ -59,11 +59,11 @@ class Claim:
         try:
             found = _truth(self.condition, True, rows)
         except pa.ArrowException:
-            found = None  # what cannot be compared here is the filter's to judge
+            found = None  # the filter itself decides on values that cannot be compared here
         return np.zeros(rows.num_rows, np.bool_) if found is None else ~found
 
     def reject(self, fragment_id: int, offset: int) -> NoReturn:
-        """Leave the indices aside, as a row is not as they say.
+        """Ignore the indices from now on, because a row contradicts them.
 
         Raises:
             ContradictionError: Always.
@@ -72,20 +72,20 @@ class Claim:
         for segment in self.segments.values():
             self.cache.distrust(segment, reason)
         names = ", ".join(sorted({repr(segment.name) for segment in self.segments.values()}))
-        raise ContradictionError(f"index {names}: {reason}; read again, it is left aside now")
+        raise ContradictionError(f"index {names}: {reason}; repeat the read, the index is ignored from now on")
 
 
 def until_consistent(job: Callable[[], _Result]) -> _Result:
-    """Run a job, and again without the indices that were found to be wrong."""
+    """Run a job, and repeat it without the indices that were found to be wrong."""
     while True:
         try:
             return job()
         except ContradictionError:
-            continue  # fewer indices are asked each time
+            continue  # each repetition uses fewer indices
 
 
 def _truth(condition: Condition, wanted: bool, rows: pa.RecordBatch) -> Bools | None:
-    """Which rows a condition is true of, or false; None if that is not known."""
+    """For each row whether a condition is true, or false; None if that is not known."""
     if isinstance(condition, Not):
         return _truth(condition.part, not wanted, rows)
     if isinstance(condition, All | AnyOf):

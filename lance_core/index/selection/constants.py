@@ -1,4 +1,4 @@
-"""Fragments with a single value in a column, by their zones: a condition on it holds for all of their rows or none.
+"""Fragments with a single value in a column, by their zones: a condition on it holds for all rows or for none.
 
 A fragment counts only if exactly one segment covers it, and the zones span all of its rows without overlapping, with
 one and the same value, no null and no NaN.
@@ -30,7 +30,7 @@ def constants(manifest: Manifest, columns: Sequence[str], reader: IndexReader) -
         reader: Reads its indices.
 
     Returns:
-        Which fragments those are, and their values, one row for each; None if there are none.
+        For each fragment whether it has single values, and these values, one row per fragment; None if there are none.
     """
     fields = {field.name: field for field in manifest.schema.fields}
     nodes = [fields.get(name) for name in columns]
@@ -58,7 +58,7 @@ def constants(manifest: Manifest, columns: Sequence[str], reader: IndexReader) -
 def _of_index(
     view: View, segments: Sequence[Segment], reader: IndexReader, kind: pa.DataType
 ) -> tuple[Bools, pa.Array]:
-    """The fragments that hold one value, and for each place the value."""
+    """The fragments that hold one value, and the value of each."""
     known, vouched = np.zeros(len(view.ids), np.bool_), np.zeros(len(view.ids), np.int64)
     values = pa.nulls(len(view.ids), kind)
     if pa.types.is_floating(kind):
@@ -76,7 +76,7 @@ def _of_index(
 
 
 def _of_zones(zones: ZoneMap, view: View, covered: Bools) -> tuple[Bools, np.ndarray[tuple[int], np.dtype[np.int64]]]:
-    """The fragments that hold one value, and for each place a zone with it."""
+    """The fragments that hold one value, and a zone of each."""
     count = len(view.ids)
     first = np.zeros(count, np.int64)
     if not len(zones):

@@ -1,7 +1,7 @@
-"""The rows that certainly match a filter, without a look at them: what a count needs of most rows.
+"""The rows that certainly match a filter, without reading them, so that a count reads few rows.
 
-An answer may always name too few rows, never too many. A BITMAP is sure of the rows that are under one of its values
-and under no other, a ZONEMAP of fragments that hold one value. Only what a single segment vouches for counts.
+An answer may have too few rows, never too many. A BITMAP is certain of rows with an entry under a single value, a
+ZONEMAP of fragments that hold one value. Only fragments that a single segment covers count.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["certain"]
 
 
 def certain(expression: pc.Expression, manifest: Manifest, reader: IndexReader) -> Candidates | None:
-    """The rows for which a filter is certainly true; deleted ones are among them. None if no index is asked.
+    """The rows for which a filter is certainly true, deleted rows included; None if no index is on its columns.
 
     Args:
         expression: The filter.
@@ -63,7 +63,7 @@ def _certain(condition: Condition, wanted: bool, asked: Asked) -> Candidates:
 
 
 def _of_index(segments: list[Segment], node: Field, test: Test, wanted: bool, asked: Asked) -> Candidates:
-    """What the segments of an index are sure of, each of the fragments that it alone covers."""
+    """The certain rows according to the segments of an index, in fragments that a single segment covers."""
     result = Candidates.no(asked.view)
     if segments[0].index.kind not in ("Bitmap", "ZoneMap"):
         return result

@@ -28,21 +28,21 @@ from lance_core.table.reuse import without_moved
 __all__ = ["INDEX_CACHE_BYTES", "Folder", "IndexCache", "IndexReader", "Segment", "usable_segments"]
 
 Folder: TypeAlias = Callable[[IndexMetadata], tuple[ObjectStore, str]]
-"""Gives the store of an index's files, and the start of their keys."""
+"""(index) -> the store of its files, and the prefix of their keys."""
 
 INDEX_CACHE_BYTES: Final = 256 * 1024 * 1024
 
 
 @dataclass(slots=True)
 class IndexCache:
-    """A cache of parts of indices, which are immutable. Several threads may use it.
+    """A cache of segments, which are immutable. Several threads may use it.
 
     Attributes:
-        warned: Segments that a warning was given for.
-        distrusted: Segments that are wrong.
+        warned: Segments with a warning.
+        distrusted: Segments that were found to be wrong.
         answers: The latest answers, by test.
-        max_bytes: About how many bytes are kept.
-        num_bytes: About how many are.
+        max_bytes: Limit of the cached bytes, approximately.
+        num_bytes: Cached bytes, approximately.
     """
 
     warned: set[uuid.UUID] = field(default_factory=set)
@@ -54,7 +54,7 @@ class IndexCache:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __reduce__(self) -> tuple[type[IndexCache], tuple[()]]:
-        """Pickle empty."""
+        """Pickle an empty cache."""
         return IndexCache, ()
 
     def get(self, key: uuid.UUID) -> Content | None:
@@ -86,7 +86,7 @@ class IndexCache:
         warnings.warn(message, stacklevel=2)
 
     def distrust(self, index: IndexMetadata, reason: str) -> None:
-        """Warn once that a segment is wrong, and leave it aside from now on."""
+        """Warn once that a segment is wrong, and ignore it from now on."""
         self.warn(index, reason)
         with self._lock:
             self.distrusted.add(index.uuid)
@@ -95,11 +95,11 @@ class IndexCache:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A segment that may be asked.
+    """A usable segment.
 
     Attributes:
         index: Its record.
-        covered: The fragments that it is trusted for.
+        covered: The fragments for which it is trusted.
     """
 
     index: IndexMetadata
@@ -111,8 +111,8 @@ class IndexReader:
     """Reads segments.
 
     Attributes:
-        folder: Where they lie.
-        cache: What was read before.
+        folder: The location of their files.
+        cache: The cache of segments.
     """
 
     folder: Folder
@@ -126,7 +126,7 @@ class IndexReader:
             kind: Type of the field.
 
         Raises:
-            LanceError: It cannot be read, or is no index of such values.
+            LanceError: The segment cannot be read, or indexes values of another type.
         """
         found = self.cache.get(index.uuid)
         if found is None:
@@ -138,7 +138,7 @@ class IndexReader:
         return found
 
     def try_read(self, index: IndexMetadata, kind: pa.DataType) -> Content | None:
-        """Read a segment; None, and a warning, if that is not possible, or it is known to be wrong."""
+        """Read a segment; None, with a warning, if it cannot be read or is known to be wrong."""
         if index.uuid in self.cache.distrusted:
             return None
         try:
@@ -154,7 +154,7 @@ def usable_segments(manifest: Manifest, node: Field, cache: IndexCache | None = 
     Args:
         manifest: The version.
         node: The field.
-        cache: Where to say that a segment is of an unknown version.
+        cache: The cache that warns of segments of unknown versions.
     """
     groups: dict[tuple[str, str], list[Segment]] = {}
     for index in manifest.indices:
@@ -172,7 +172,7 @@ def usable_segments(manifest: Manifest, node: Field, cache: IndexCache | None = 
 
 
 def type_of(node: Field) -> pa.DataType:
-    """Type of a field's values, as they are stored."""
+    """The stored type of a field's values."""
     return arrow_type_of(node)
 
 

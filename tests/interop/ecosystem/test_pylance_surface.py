@@ -379,7 +379,7 @@ class TestSql:
             with pytest.raises(InvalidInputError, match="SQL: "):
                 made.sql(text).build().to_batch_records()
         assert elsewhere is ROWS
-        with pytest.raises(InvalidInputError, match="sql must be a text"):
+        with pytest.raises(InvalidInputError, match="sql must be a string"):
             made.sql(5)
 
     def test_sizes_of_batches(self):

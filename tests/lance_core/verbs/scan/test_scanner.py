@@ -245,7 +245,7 @@ def test_a_sample_has_no_row_twice(dataset):
         ({"filter": "nope > 1"}, SchemaError, r"nope.*\['id', 'x'"),
         ({"filter": pc.field("nope") > 1}, SchemaError, r"nope.*\['id', 'x'"),
         ({"filter": "id + 1"}, InvalidInputError, "boolean"),
-        ({"filter": 5}, InvalidInputError, "filter must be a text"),
+        ({"filter": 5}, InvalidInputError, "filter must be a string"),
         ({"filter": {"search_filter": 1}}, UnsupportedError, "search_filter"),
         ({"limit": -1}, InvalidInputError, "limit"),
         ({"offset": -1}, InvalidInputError, "offset"),
