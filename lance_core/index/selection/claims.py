@@ -7,10 +7,10 @@ without the index.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
-from typing import NoReturn, TypeVar
+from typing import NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -22,9 +22,7 @@ from lance_core.index.query.rows import Bools
 from lance_core.index.selection.segments import IndexCache
 from lance_core.table.index import IndexMetadata
 
-__all__ = ["Claim", "ContradictionError", "until_consistent"]
-
-_Result = TypeVar("_Result")
+__all__ = ["Claim", "ContradictionError"]
 
 
 class ContradictionError(CorruptFileError):
@@ -73,15 +71,6 @@ class Claim:
             self.cache.distrust(segment, reason)
         names = ", ".join(sorted({repr(segment.name) for segment in self.segments.values()}))
         raise ContradictionError(f"index {names}: {reason}; repeat the read, the index is ignored from now on")
-
-
-def until_consistent(job: Callable[[], _Result]) -> _Result:
-    """Run a job, and repeat it without the indices that were found to be wrong."""
-    while True:
-        try:
-            return job()
-        except ContradictionError:
-            continue  # each repetition uses fewer indices
 
 
 def _truth(condition: Condition, wanted: bool, rows: pa.RecordBatch) -> Bools | None:

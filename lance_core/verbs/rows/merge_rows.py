@@ -15,7 +15,7 @@ from pyroaring import BitMap
 
 from lance_core.errors import InvalidInputError
 from lance_core.index.selection.candidates import Selection
-from lance_core.index.selection.claims import Claim, until_consistent
+from lance_core.index.selection.claims import Claim
 from lance_core.schema import Schema, schema_to_arrow, typed_schema
 from lance_core.table.fragment import Fragment
 from lance_core.table.operations import KeyExistenceFilter, Update, UpdateMode
@@ -31,7 +31,7 @@ from lance_core.verbs.rows.merge_clauses import MergeClauses, MergeSource, WhenM
 from lance_core.verbs.rows.moved_rows import MovedRows
 from lance_core.verbs.rows.removal import READ_AHEAD, Removal, bitmap_of, live_rows, matching_rows, remove_rows
 from lance_core.verbs.scan.conditions import evaluate, to_condition, to_expression
-from lance_core.verbs.scan.indexed_scan import selected
+from lance_core.verbs.scan.plan import parts_of, until_consistent
 from lance_core.verbs.scan.read_fragment import physical_rows, read_fragment
 
 __all__ = ["MergeStats", "Merged", "merge_rows"]
@@ -159,7 +159,7 @@ class _Merge:
 
         def join() -> list[_Match]:
             selection = self._possible(index)
-            parts = selected(self.base, self.base.manifest.fragments, selection)
+            parts = parts_of(self.base, self.base.manifest.fragments, selection)
             claims = [self._claim(selection, fragment) for fragment, _ in parts]
             if len(parts) == 1:
                 return [look(parts[0], claims[0])]

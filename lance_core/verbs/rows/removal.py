@@ -16,7 +16,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap
 
-from lance_core.index.selection.claims import until_consistent
 from lance_core.schema import Schema
 from lance_core.store import make_durable, put_durably
 from lance_core.table.deletion import DeletionFile, DeletionVector, new_deletion_file_id
@@ -26,8 +25,8 @@ from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles
 from lance_core.verbs.expressions.arrow import columns_of, matching
 from lance_core.verbs.scan.fragment_scan import FragmentScan
-from lance_core.verbs.scan.indexed_scan import Chosen, choose
 from lance_core.verbs.scan.options import ScanOptions
+from lance_core.verbs.scan.plan import ScanPlan, until_consistent
 from lance_core.verbs.scan.read_fragment import live_count, physical_rows, read_fragment
 from lance_core.verbs.scan.small_fragments import joined
 
@@ -81,7 +80,7 @@ def each_fragment(
     source: Snapshot,
     options: ScanOptions,
     look: Callable[[FragmentScan], BitMap],
-    choice: Callable[[], Chosen] | None = None,
+    plan_of: Callable[[], ScanPlan] | None = None,
 ) -> Iterator[tuple[Fragment, BitMap]]:
     """Look at the fragments, small ones together and others side by side.
 
@@ -89,25 +88,25 @@ def each_fragment(
         source: The version.
         options: The columns to read.
         look: Gives offsets of rows, by a scan with these options.
-        choice: Says which of them; None for those that can match the filter of the options.
+        plan_of: Plans the scan; None for the fragments that can match the filter of the options.
 
     Yields:
         The fragments that give a row, in order.
     """
 
     def found() -> Iterable[tuple[Fragment, BitMap]]:
-        chosen = choose(source, source.manifest.fragments, options) if choice is None else choice()
-        places = {fragment.id: place for place, (fragment, _) in enumerate(chosen.parts)}
-        pairs = heapq.merge(_whole(source, chosen), _looked_at(chosen, look), key=lambda pair: places[pair[0].id])
+        plan = ScanPlan.of(source, source.manifest.fragments, options) if plan_of is None else plan_of()
+        places = {fragment.id: place for place, (fragment, _) in enumerate(plan.parts)}
+        pairs = heapq.merge(_whole(plan), _looked_at(plan, look), key=lambda pair: places[pair[0].id])
         # Rows that an index names are few; only when all of them are seen is it known to be right.
-        return pairs if chosen.selection is None or not chosen.selection.claims else list(pairs)
+        return pairs if plan.selection is None or not plan.selection.claims else list(pairs)
 
     yield from until_consistent(found)
 
 
-def _looked_at(chosen: Chosen, look: Callable[[FragmentScan], BitMap]) -> Iterator[tuple[Fragment, BitMap]]:
-    scans = joined(chosen.scans(decided=False))
-    if len(chosen.parts) == 1:
+def _looked_at(plan: ScanPlan, look: Callable[[FragmentScan], BitMap]) -> Iterator[tuple[Fragment, BitMap]]:
+    scans = joined(plan.scans(with_whole=False))
+    if len(plan.parts) == 1:
         yield from ((scan.fragment, rows) for scan in scans if (rows := look(scan)))
         return
     waiting: deque[tuple[Fragment, BitMap | Future[BitMap]]] = deque()
@@ -120,12 +119,12 @@ def _looked_at(chosen: Chosen, look: Callable[[FragmentScan], BitMap]) -> Iterat
             yield from _with_rows(fragment, found)
 
 
-def _whole(source: Snapshot, chosen: Chosen) -> Iterator[tuple[Fragment, BitMap]]:
+def _whole(plan: ScanPlan) -> Iterator[tuple[Fragment, BitMap]]:
     """The fragments that go whole, and the offsets of their live rows: only their deletion files are read."""
-    for fragment, _ in chosen.parts:
-        if fragment.id in chosen.whole:
-            rows = BitMap(range(physical_rows(source, fragment)))
-            deletions = source.deletions(fragment)
+    for fragment, _ in plan.parts:
+        if fragment.id in plan.whole:
+            rows = BitMap(range(physical_rows(plan.source, fragment)))
+            deletions = plan.source.deletions(fragment)
             if deletions is not None:
                 rows -= deletions.bitmap
             if rows:

@@ -7,7 +7,7 @@ match. A page without a match is neither read nor decoded.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -21,16 +21,15 @@ from lance_core.errors import SchemaError
 from lance_core.index.selection.claims import Claim
 from lance_core.schema import Schema, schema_to_arrow
 from lance_core.table.fragment import Fragment
-from lance_core.table.rowids import U64Array
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.expressions.arrow import columns_of, matching_all, true_places
 from lance_core.verbs.scan.filter_dictionaries import matching_entries, with_dictionaries
-from lance_core.verbs.scan.filter_stages import BufferedRows, Stages, chosen, side_by_side, stages_of
+from lance_core.verbs.scan.filter_stages import BufferedRows, Found, Stages, chosen, side_by_side, stages_of
 from lance_core.verbs.scan.options import ScanOptions
 from lance_core.verbs.scan.page_pruning import possible_rows
 from lance_core.verbs.scan.projection import rows_without_columns
 from lance_core.verbs.scan.read_fragment import Opened, Rows, live_count, physical_rows, read_fragment
-from lance_core.verbs.scan.row_columns import ROW_ADDRESS, ROW_COLUMNS, ROW_ID, ROW_OFFSET, RowColumns, row_field
+from lance_core.verbs.scan.row_columns import ROW_COLUMNS, ROW_OFFSET, RowColumns, row_field, rows_at, with_row_columns
 
 __all__ = ["FIRST_WINDOW_ROWS", "FilterReads", "FragmentScan", "ReadRows", "filter_reads"]
 
@@ -60,8 +59,6 @@ FEW_ROWS: Final = 4096
 
 _NEAR: Final = ("/", "file:", "memory:")
 _Mask = npt.NDArray[np.bool_] | None
-_Found = tuple[pa.RecordBatch, Rows, pa.Array]
-"""Rows, where they are, and which of them match."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,8 +210,9 @@ class FragmentScan:
 
     def _possible(self, expression: pc.Expression, rows: range, keep: _Mask) -> Iterator[Rows]:
         """The rows that can match, as far as indices and the statistics of old files tell."""
+        has_statistics = any(file.file_major_version == 0 for file in self.fragment.files)
         for part in self._indexed(rows, keep):
-            if isinstance(part, range):
+            if has_statistics and isinstance(part, range):
                 yield from possible_rows(self.source, self.fragment, expression, part, self.opened)
             else:
                 yield part
@@ -262,12 +260,12 @@ class FragmentScan:
             if mask.true_count:
                 rest = chosen(batch.select([name for name in batch.schema.names if name in wanted]), mask)
                 if columns:
-                    rest = _with_columns(rest, columns, _where_true(where, mask), hidden)
+                    rest = with_row_columns(rest, columns, _where_true(where, mask), hidden)
                 yield self._select(rest, self.options.schema)
 
     def _found(
         self, expression: pc.Expression, reads: FilterReads, rows: Rows, keep: _Mask, live: _Mask
-    ) -> tuple[Iterable[_Found], bool]:
+    ) -> tuple[Iterable[Found], bool]:
         """Which of the rows match, and whether the row columns that are asked for are left out."""
         scan = self._needing(reads.row_names)
         stages = self._stages(reads, rows)
@@ -277,13 +275,13 @@ class FragmentScan:
         # What is told of rows without a look at them is worked out for those that match.
         is_bare = bool(own.fields) and not reads.row_names and stages is None and reads.late is None
         if stages is not None:
-            found: Iterable[_Found] = self._staged(stages, own, rows, keep, live, entries)
+            found: Iterable[Found] = self._staged(stages, own, rows, keep, live, entries)
         else:
             read = scan._read(own, rows, keep, live, is_bare=is_bare)  # noqa: SLF001 - the same class
             found = ((batch, where, self._matches(expression, batch, where, entries)) for batch, where in read)
         return self._claimed(found) if self.claims else found, is_bare
 
-    def _claimed(self, found: Iterable[_Found]) -> Iterator[_Found]:
+    def _claimed(self, found: Iterable[Found]) -> Iterator[Found]:
         """The same, as long as the rows are what indices say."""
         for batch, where, mask in found:
             if mask.true_count < len(mask):
@@ -329,7 +327,7 @@ class FragmentScan:
 
     def _staged(
         self, stages: Stages, own: Schema, rows: Rows, keep: _Mask, live: _Mask, entries: set[str]
-    ) -> Iterator[_Found]:
+    ) -> Iterator[Found]:
         """Evaluate the first conditions, then the others: on the rows that are left if these are few, else on all."""
         first = [
             (batch, where, matching_all(batch, stages.first))
@@ -353,7 +351,7 @@ class FragmentScan:
                 yield batch, where, matching_entries(batch, stages.then, entries)
 
     def _two_steps(
-        self, names: Sequence[str], late: Schema, found: Iterable[_Found], out_of: int, live: _Mask, most: int | None
+        self, names: Sequence[str], late: Schema, found: Iterable[Found], out_of: int, live: _Mask, most: int | None
     ) -> Iterator[pa.RecordBatch]:
         """Find the matching rows by the filter's own columns, then read the other columns of those."""
         again = Schema(fields=tuple(f for f in self.options.schema.fields if f.name in names))
@@ -415,9 +413,9 @@ class FragmentScan:
         for batch in self._physical_rows(schema, rows, batch_rows):
             where = rows[position : position + batch.num_rows]
             position += batch.num_rows
-            complete = _with_columns(batch, columns, where, hidden)
+            complete = with_row_columns(batch, columns, where, hidden)
             if keep is not None:
-                mask = _at(keep, where)
+                mask = rows_at(keep, where)
                 if not mask.any():
                     continue
                 if not mask.all():
@@ -469,24 +467,6 @@ def _slices(batch: pa.RecordBatch, num_rows: int | None) -> Iterator[pa.RecordBa
     step = num_rows or max(batch.num_rows, 1)
     for start in range(0, batch.num_rows, step):
         yield batch if step >= batch.num_rows else batch.slice(start, step)
-
-
-def _with_columns(
-    batch: pa.RecordBatch, added: Sequence[tuple[str, Callable[[Rows], U64Array]]], where: Rows, live: _Mask
-) -> pa.RecordBatch:
-    """The batch with columns about rows; the id and the address of a dead row are null if `live` is given."""
-    if not added:
-        return batch
-    columns, fields = list(batch.columns), list(batch.schema)
-    for name, values in added:
-        dead = ~_at(live, where) if live is not None and name in (ROW_ID, ROW_ADDRESS) else None
-        columns.append(pa.array(values(where), pa.uint64(), mask=dead))
-        fields.append(row_field(name))
-    return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields, metadata=batch.schema.metadata))
-
-
-def _at(mask: npt.NDArray[np.bool_], where: Rows) -> npt.NDArray[np.bool_]:
-    return mask[where.start : where.stop] if isinstance(where, range) else mask[where]
 
 
 def _where_true(where: Rows, mask: pa.Array) -> Rows:

@@ -22,7 +22,18 @@ from lance_core.table.fragment import Fragment
 from lance_core.table.rowids import U64Array, decode_row_ids, decode_versions
 from lance_core.verbs.scan.read_fragment import Rows
 
-__all__ = ["CREATED_AT", "ROW_ADDRESS", "ROW_COLUMNS", "ROW_ID", "ROW_OFFSET", "UPDATED_AT", "RowColumns", "row_field"]
+__all__ = [
+    "CREATED_AT",
+    "ROW_ADDRESS",
+    "ROW_COLUMNS",
+    "ROW_ID",
+    "ROW_OFFSET",
+    "UPDATED_AT",
+    "RowColumns",
+    "row_field",
+    "rows_at",
+    "with_row_columns",
+]
 
 ROW_ID: Final = "_rowid"
 ROW_ADDRESS: Final = "_rowaddr"
@@ -92,6 +103,28 @@ class RowColumns:
         # That of a deleted row is how many live ones stand before it.
         positions = (np.cumsum(alive) - alive + self.rows_before).astype(np.uint64)
         return lambda rows: positions[_selection(rows)]
+
+
+def with_row_columns(
+    batch: pa.RecordBatch,
+    added: Sequence[tuple[str, Callable[[Rows], U64Array]]],
+    where: Rows,
+    live: npt.NDArray[np.bool_] | None,
+) -> pa.RecordBatch:
+    """The batch with columns about rows; the id and the address of a deleted row are null if `live` is given."""
+    if not added:
+        return batch
+    columns, fields = list(batch.columns), list(batch.schema)
+    for name, values in added:
+        dead = ~rows_at(live, where) if live is not None and name in (ROW_ID, ROW_ADDRESS) else None
+        columns.append(pa.array(values(where), pa.uint64(), mask=dead))
+        fields.append(row_field(name))
+    return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields, metadata=batch.schema.metadata))
+
+
+def rows_at(mask: npt.NDArray[np.bool_], where: Rows) -> npt.NDArray[np.bool_]:
+    """The entries of a mask of all physical rows that stand for some rows."""
+    return mask[_selection(where)]
 
 
 def _selection(rows: Rows) -> slice | npt.NDArray[np.int64]:

@@ -22,21 +22,21 @@ import pyarrow.compute as pc
 
 from lance_core.arguments import checked_methods
 from lance_core.errors import InvalidInputError
-from lance_core.index.selection.claims import ContradictionError, until_consistent
+from lance_core.index.selection.claims import ContradictionError
 from lance_core.schema import Schema, resolve_extensions, schema_to_arrow
 from lance_core.table.fragment import Fragment
 from lance_core.threads import ThreadPool
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.scan.explain import Part, Step, order_steps, scan_steps
 from lance_core.verbs.scan.fragment_scan import FragmentScan
-from lance_core.verbs.scan.indexed_scan import Chosen, choose
 from lance_core.verbs.scan.options import STRICT_ROWS, ScanOptions
 from lance_core.verbs.scan.ordering import order_of
+from lance_core.verbs.scan.plan import ScanPlan, until_consistent
 from lance_core.verbs.scan.projection import Projection
 from lance_core.verbs.scan.read_counter import ReadCounter, counted
 from lance_core.verbs.scan.read_fragment import live_count, live_counts
 from lance_core.verbs.scan.row_columns import ROW_ADDRESS
-from lance_core.verbs.scan.small_fragments import joined
+from lance_core.verbs.scan.small_fragments import FEWEST, joined
 from lance_core.verbs.scan.take import take_addresses, whole_numbers
 from lance_core.verbs.scan.take_blobs import BlobFile, payloads_beside
 
@@ -175,7 +175,7 @@ class LanceScanner:
         """Ids of the fragments that the scan reads, without those that indices rule out. Not in pylance."""
         if self._options.filter is None:
             return [fragment.id for fragment, _ in self._parts()]
-        return [fragment.id for fragment, _ in self._chosen().parts]
+        return [fragment.id for fragment, _ in self._scan_plan().parts]
 
     def explain_plan(self, verbose: bool = False) -> str:
         """The plan of the scan, the last step first; pylance shows plans of DataFusion, which look different.
@@ -214,8 +214,8 @@ class LanceScanner:
         if options.order_by:
             keys = self._for_order()._plan(verbose=verbose, ran=ran)  # noqa: SLF001 - the same class
             return order_steps(self._source, options, keys)
-        chosen = self._chosen() if options.filter is not None else None
-        found: Iterable[tuple[Fragment, Sized | None]] = self._parts() if chosen is None else chosen.parts
+        plan = self._scan_plan() if options.filter is not None else None
+        found: Iterable[tuple[Fragment, Sized | None]] = self._parts() if plan is None else plan.parts
         parts = [
             Part(
                 fragment=fragment,
@@ -225,7 +225,7 @@ class LanceScanner:
             )
             for fragment, rows in found
         ]
-        selection = chosen.selection if chosen is not None else None
+        selection = plan.selection if plan is not None else None
         metrics = ran[1].metrics(ran[0], sum(part.num_looked_at for part in parts)) if ran is not None else None
         return scan_steps(
             self._source,
@@ -239,12 +239,12 @@ class LanceScanner:
 
     def _count_matching(self) -> int:
         """Number of rows that match; fragments of which indices tell it are not opened."""
-        total, left = self._chosen().counted()
+        total, left = self._scan_plan().counted()
         return total + sum(int(batch.num_rows) for batch in self._read_ahead(left))
 
-    def _chosen(self) -> Chosen:
+    def _scan_plan(self) -> ScanPlan:
         """The fragments that can match the filter."""
-        return choose(self._source, self._fragments, self._options)
+        return ScanPlan.of(self._source, self._fragments, self._options)
 
     def _count_plan(self) -> Step:
         if self._options.filter is None:
@@ -308,7 +308,7 @@ class LanceScanner:
         """All batches as they were read, in order of fragments and rows."""
         options = self._options
         if self._is_whole:
-            return self._read_ahead(self._chosen())
+            return self._read_ahead(self._scan_plan())
         if options.filter is not None:
             return self._limited()
         scans = ((FragmentScan(self._source, fragment, options), part) for fragment, part in self._parts())
@@ -317,7 +317,7 @@ class LanceScanner:
     def _limited(self) -> Iterator[pa.RecordBatch]:
         """The batches of rows that match, as they were read, cut by limit and offset."""
         skip, left = self._options.offset, self._options.limit
-        for scan in self._chosen().scans():
+        for scan in self._scan_plan().scans():
             if left == 0:
                 return
             most = None if left is None else skip + left
@@ -332,10 +332,10 @@ class LanceScanner:
                 if left == 0:
                     return
 
-    def _read_ahead(self, chosen: Chosen) -> Iterator[pa.RecordBatch]:
-        """All batches of fragments; small fragments of a store that is far away are read side by side."""
-        scans = joined(chosen.scans())
-        if self._options.fragment_readahead < 2 or len(chosen.parts) < 2:
+    def _read_ahead(self, plan: ScanPlan) -> Iterator[pa.RecordBatch]:
+        """All batches of fragments; small fragments of a remote store are read in parallel."""
+        scans = plan.scans() if len(plan.parts) < FEWEST else joined(plan.scans())
+        if self._options.fragment_readahead < 2 or len(plan.parts) < 2:
             for scan in scans:
                 yield from scan.batches()
             return

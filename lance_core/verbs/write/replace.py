@@ -18,10 +18,9 @@ from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles
 from lance_core.verbs.files.slices import Slices
 from lance_core.verbs.rows.removal import Removal, bitmap_of, each_fragment, remove_rows
-from lance_core.verbs.scan.decided import decide
 from lance_core.verbs.scan.fragment_scan import FragmentScan
-from lance_core.verbs.scan.indexed_scan import Chosen, selected
 from lance_core.verbs.scan.options import ScanOptions
+from lance_core.verbs.scan.plan import ScanPlan
 from lance_core.verbs.scan.row_columns import ROW_ADDRESS
 
 __all__ = ["remove_slices", "rows_in_slices"]
@@ -60,16 +59,12 @@ def rows_in_slices(source: Snapshot, slices: Slices) -> Iterator[tuple[Fragment,
         SchemaError, InvalidInputError: The slices cannot be told apart in this dataset.
     """
     columns = ScanOptions(schema=source.manifest.schema.project(slices.columns), with_row_address=True)
-    yield from each_fragment(
-        source, columns, lambda scan: _rows_of(scan, slices), lambda: _chosen(source, slices, columns)
-    )
 
+    def plan() -> ScanPlan:
+        condition = slices.expression(schema_to_arrow(columns.schema))
+        return ScanPlan.of(source, source.manifest.fragments, columns, condition)
 
-def _chosen(source: Snapshot, slices: Slices, options: ScanOptions) -> Chosen:
-    """The fragments that can hold rows of the slices, and those that hold nothing else."""
-    fragments = source.manifest.fragments
-    known = decide(source, slices.expression(schema_to_arrow(options.schema)))
-    return Chosen(source, options, selected(source, fragments, known.selection), known.selection, known.whole)
+    yield from each_fragment(source, columns, lambda scan: _rows_of(scan, slices), plan)
 
 
 def _rows_of(scan: FragmentScan, slices: Slices) -> BitMap:

@@ -1,0 +1,199 @@
+"""Plans of scans: the fragments that can match a filter according to indices, and the rows of each that can."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import numpy as np
+import pyarrow.compute as pc
+from pyroaring import BitMap
+
+from lance_core.errors import CorruptFileError, InvalidInputError
+from lance_core.index.query.rows import ALL, NONE, Candidates
+from lance_core.index.selection.candidates import Selection, view_of
+from lance_core.index.selection.claims import ContradictionError
+from lance_core.index.selection.constants import constants
+from lance_core.index.selection.exact_matches import certain
+from lance_core.table.fragment import Fragment, FragmentList
+from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.expressions.arrow import columns_of, matching
+from lance_core.verbs.scan.fragment_scan import FragmentScan
+from lance_core.verbs.scan.options import ScanOptions
+from lance_core.verbs.scan.read_fragment import live_count, live_counts
+
+__all__ = ["ScanPlan", "parts_of", "until_consistent"]
+
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, slots=True)
+class ScanPlan:
+    """The fragments that a scan has to look at.
+
+    Attributes:
+        source: The version.
+        options: What to read.
+        parts: The fragments in order, each with the offsets of rows that can match; None for all.
+        selection: The answer of indices; None if they rule nothing out.
+        whole: Ids of the fragments all of whose live rows match.
+    """
+
+    source: Snapshot
+    options: ScanOptions
+    parts: Sequence[tuple[Fragment, BitMap | None]]
+    selection: Selection | None = None
+    whole: frozenset[int] = frozenset()
+
+    @classmethod
+    def of(
+        cls,
+        source: Snapshot,
+        fragments: Sequence[Fragment],
+        options: ScanOptions,
+        condition: pc.Expression | None = None,
+    ) -> ScanPlan:
+        """Plan a scan.
+
+        Args:
+            source: The version.
+            fragments: Fragments of it.
+            options: What to read of them.
+            condition: What indices are asked; None for the filter of the options, as far as these allow it.
+        """
+        if condition is None and options.use_scalar_index and not options.include_deleted_rows:
+            condition = options.filter
+        if condition is None or not source.manifest.indices:
+            return cls(source, options, parts_of(source, fragments, None))
+        selection, whole = _answer(source, condition)
+        parts = parts_of(source, fragments, selection)
+        own = source.manifest.fragments
+        if fragments is not own:
+            whole -= {fragment.id for fragment, _ in parts if fragment.id in whole and not _is_of(own, fragment)}
+        return cls(source, options, parts, selection, whole)
+
+    def scans(self, *, with_whole: bool = True) -> Iterator[FragmentScan]:
+        """Yield a scan of each fragment.
+
+        Args:
+            with_whole: Whether to scan the fragments all of whose rows match as well.
+        """
+        for fragment, rows in self.parts:
+            if with_whole or fragment.id not in self.whole:
+                known = self.selection if rows is not None else None
+                claims = known.claims_of(fragment.id) if known is not None else ()
+                yield FragmentScan(self.source, fragment, self.options, possible=rows, claims=claims)
+
+    def counted(self) -> tuple[int, ScanPlan]:
+        """The number of rows that match as far as indices know it, and the plan for the other fragments."""
+        total = sum(live_counts(self.source, [fragment for fragment, _ in self.parts if fragment.id in self.whole]))
+        left = [(fragment, rows) for fragment, rows in self.parts if fragment.id not in self.whole]
+        sure = self._certain() if left else None
+        unknown = []
+        for fragment, rows in left:
+            count = None if sure is None else self._count(sure, fragment, rows)
+            total += count or 0
+            if count is None:
+                unknown.append((fragment, rows))
+        return total, replace(self, parts=unknown)
+
+    def _certain(self) -> Selection | None:
+        """The rows that match for certain."""
+        source, expression = self.source, self.options.filter
+        if expression is None or self.selection is None:
+            return None
+        found = certain(expression, source.manifest, source.indices)
+        return None if found is None else replace(self.selection, candidates=found)
+
+    def _count(self, sure: Selection, fragment: Fragment, possible: BitMap | None) -> int | None:
+        """The number of rows of a fragment that match; None if some of those that can match are not certain."""
+        place = int(sure.view.places(np.array([fragment.id], np.int64))[0])
+        if place < 0 or not _is_of(self.source.manifest.fragments, fragment):
+            return None
+        certain_rows = sure.rows_of(place)
+        if certain_rows is None:
+            return live_count(self.source, fragment)
+        if not certain_rows and possible is None:
+            return None
+        deletions = self.source.deletions(fragment)
+        deleted = BitMap() if deletions is None else deletions.bitmap
+        every = BitMap(range(int(sure.view.physical_rows[place]))) if possible is None else possible
+        return len(certain_rows - deleted) if (every - deleted) <= certain_rows else None
+
+
+def parts_of(
+    source: Snapshot, fragments: Sequence[Fragment], selection: Selection | None
+) -> Sequence[tuple[Fragment, BitMap | None]]:
+    """The fragments out of some that can match, each with the offsets of the rows that can; None for all."""
+    own = source.manifest.fragments
+    if selection is None:
+        places_read = own.places_with_rows() if fragments is own else range(len(fragments))
+        return [(fragments[place], None) for place in places_read]
+    if fragments is own:
+        return [(fragments[place], rows) for place, rows in selection.parts()]
+    places = selection.view.places(np.array([fragment.id for fragment in fragments], np.int64)).tolist()
+    found = []
+    for fragment, place in zip(fragments, places, strict=True):
+        is_known = place >= 0 and _is_of(own, fragment)
+        rows = selection.rows_of(place) if is_known else None
+        if rows is None or rows:
+            found.append((fragment, rows))
+    return found
+
+
+def until_consistent(job: Callable[[], _Result]) -> _Result:
+    """Run a job, and again without the indices that were found to be wrong."""
+    while True:
+        try:
+            return job()
+        except ContradictionError:
+            continue  # each attempt asks fewer indices
+
+
+def _answer(source: Snapshot, condition: pc.Expression) -> tuple[Selection | None, frozenset[int]]:
+    """The answer of indices, and the ids of the fragments all of whose live rows match.
+
+    The last answer is kept: scans of single fragments ask for the same one repeatedly.
+    """
+    manifest = source.manifest
+    key = (manifest.branch, manifest.version, manifest.timestamp_ns, condition.__reduce__()[1][0].to_pybytes())
+    known = source.index_cache.answers.get(key)
+    if isinstance(known, tuple):
+        selection, whole = known
+    else:
+        selection, whole = _decided(source, condition, source.select(condition))
+        source.index_cache.answers = {key: (selection, whole)}
+    return selection, whole
+
+
+def _decided(
+    source: Snapshot, condition: pc.Expression, selection: Selection | None
+) -> tuple[Selection | None, frozenset[int]]:
+    """The same answer with fragments decided that hold one value in each column of the condition."""
+    columns, undecided = columns_of(condition), frozenset[int]()
+    try:
+        found = constants(source.manifest, columns, source.indices) if columns else None
+    except CorruptFileError:
+        return selection, undecided  # a warning was given when the index was used
+    if found is None:
+        return selection, undecided
+    known, values = found
+    try:
+        matches = matching(values.combine_chunks().to_batches()[0], condition).to_numpy(zero_copy_only=False)
+    except InvalidInputError:
+        return selection, undecided  # reading such rows raises the error
+    if selection is None:
+        view = view_of(source.manifest)
+        selection = Selection(view, Candidates.every(view), ())
+    places = np.flatnonzero(known)
+    state = np.full(len(known), ALL, np.uint8)
+    state[places[~matches]] = NONE
+    whole = frozenset(selection.view.ids[places[matches]].tolist())
+    return replace(selection, candidates=selection.candidates & Candidates(state)), whole
+
+
+def _is_of(fragments: FragmentList, fragment: Fragment) -> bool:
+    """Whether a fragment is one of a version: one that is not committed can have the same id."""
+    own = fragments.get(fragment.id)
+    return own is fragment or own == fragment
