@@ -63,7 +63,7 @@ class Limit(NamedTuple):
 LIMITS: Final = {
     "write": Limit("lance_core", 20, 12),
     "read": Limit("lance_core", 13, 12),
-    "compaction": Limit("lance_core", 28, 14),
+    "compaction": Limit("lance_core", 20, 14),
     "output": Limit("lance_dagster", 16, 12),
     "healthy-tick": Limit("lance_dagster", 11, 9),
     "tick": Limit("lance_dagster", 12, 9),

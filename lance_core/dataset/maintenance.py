@@ -6,22 +6,30 @@ where a table's configuration asks for it, runs after each commit: this module r
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
 
 import numpy as np
 
-from lance_core.commit import on_commit
+from lance_core.arguments import checked_methods
+from lance_core.commit import commit, load_following, on_commit
+from lance_core.errors import InvalidInputError
 from lance_core.store import ObjectStore
 from lance_core.table.manifest.manifest import Manifest
+from lance_core.table.operations import UpdateConfig, UpdateMap
+from lance_core.table.transaction import Transaction
 from lance_core.verbs.context.handle import Handle
+from lance_core.verbs.context.unsupported import reject
+from lance_core.verbs.write.write_dataset import AutoCleanupConfig, auto_cleanup_keys
 
 if TYPE_CHECKING:
     from lance_core.maintenance.cleanup import CleanupExplanation, CleanupStats
-    from lance_core.maintenance.optimizer import DatasetOptimizer
+    from lance_core.maintenance.results import CompactionMetrics
 
-__all__ = ["CleanupSelectors", "MaintainingVerbs"]
+__all__ = ["CleanupSelectors", "DatasetOptimizer", "MaintainingVerbs"]
+
+_NOT_OPTIONS: Final = ("transaction_properties", "progress")
 
 
 class CleanupSelectors(TypedDict, total=False):
@@ -42,14 +50,153 @@ class CleanupSelectors(TypedDict, total=False):
     in_use: Mapping[str, int] | None
 
 
+@checked_methods
+class DatasetOptimizer:
+    """The maintenance of one dataset.
+
+    Args:
+        dataset: The handle, which moves to the versions that are made.
+    """
+
+    def __init__(self, dataset: Handle) -> None:
+        self._dataset = dataset
+
+    def enable_auto_cleanup(self, auto_cleanup_config: AutoCleanupConfig) -> None:
+        """Have commits of any writer remove old versions from now on; commits a version.
+
+        Args:
+            auto_cleanup_config: How often, and how old versions must be.
+
+        Raises:
+            InvalidInputError: A key is missing or unknown, or a number cannot be used.
+        """
+        given = dict(auto_cleanup_config)
+        if set(given) != {"interval", "older_than_seconds"} or not all(_is_count(value) for value in given.values()):
+            raise InvalidInputError(f"auto_cleanup_config needs interval and older_than_seconds, not {given}")
+        self._configure(auto_cleanup_keys(auto_cleanup_config))
+
+    def disable_auto_cleanup(self) -> None:
+        """Remove no old versions after commits any more; commits a version."""
+        self._configure(dict.fromkeys(auto_cleanup_keys({"interval": 0, "older_than_seconds": 0})))
+
+    def _configure(self, entries: Mapping[str, str | None]) -> None:
+        # What is wanted does not depend on what the handle saw; versions after that may be cleaned up already.
+        self._dataset.checkout_latest()
+        operation = UpdateConfig(config=UpdateMap(entries=entries))
+        transaction = Transaction(read_version=self._dataset.version, operation=operation)
+        source = self._dataset.source
+        self._dataset.move_to(commit(source.store, transaction, base=source.manifest).manifest)
+
+    def compact_files(
+        self,
+        *,
+        target_rows_per_fragment: int | None = None,
+        max_rows_per_group: int | None = None,
+        max_bytes_per_file: int | None = None,
+        materialize_deletions: bool | None = None,
+        materialize_deletions_threshold: float | None = None,
+        defer_index_remap: bool | None = None,
+        num_threads: int | None = None,
+        batch_size: int | None = None,
+        compaction_mode: str | None = None,
+        binary_copy_read_batch_bytes: int | None = None,
+        max_source_fragments: int | None = None,
+        max_source_rows: int | None = None,
+        max_source_bytes: int | None = None,
+        excluded_fragment_ids: Sequence[int] | None = None,
+        data_storage_version: str | None = None,
+        target_bytes_per_fragment: int | None = None,
+        deletions_only: bool = False,
+        partition_by: Sequence[str] | None = None,
+        repair_pages: bool = False,
+        transaction_properties: Mapping[str, str] | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> CompactionMetrics:
+        """Rewrite small fragments, and those with many deletions, into fewer and larger ones.
+
+        Options that are not given come from the table's configuration (`lance.compaction.<name>`), then from the
+        defaults of `CompactionOptions`, which describes them.
+
+        Args:
+            target_rows_per_fragment: Fragments with fewer rows are merged with their neighbours.
+            max_rows_per_group: Rows of a group in 0.1 files.
+            max_bytes_per_file: Bytes after which a new file is begun.
+            materialize_deletions: Whether fragments with many deletions are rewritten.
+            materialize_deletions_threshold: ... if more than this share of their rows is deleted.
+            defer_index_remap: Record moved rows in the fragment reuse index.
+            num_threads: Tasks that run at a time, each in a process of its own if there are several.
+            batch_size: Rows that are read at a time.
+            compaction_mode: "reencode", "try_binary_copy" (the default) or "force_binary_copy".
+            binary_copy_read_batch_bytes: Bytes that a copy of pages reads at a time.
+            max_source_fragments: Most fragments to rewrite.
+            max_source_rows: Most rows to rewrite.
+            max_source_bytes: Most bytes to rewrite.
+            excluded_fragment_ids: Fragments that stay as they are.
+            data_storage_version: Version of the new files.
+            target_bytes_per_fragment: Fragments with as many bytes are large enough. Not in pylance.
+            deletions_only: Rewrite just the fragments over the threshold, each on its own. Not in pylance.
+            partition_by: Columns whose values must be the same in all rows of a merged fragment. Not in pylance.
+            repair_pages: Also rewrite fragments in which `verify` finds pages that other readers misread. Not in
+                pylance.
+            transaction_properties: Texts for the history, by key. Not in pylance.
+            progress: Is called with the rows that are done and those that there are. Not in pylance.
+
+        Raises:
+            InvalidInputError: An option cannot be used.
+            RetryableConflictError: All fragments in question were changed meanwhile.
+        """
+        given = {name: value for name, value in locals().items() if name not in ("self", *_NOT_OPTIONS)}
+        from lance_core.maintenance.compaction import compact  # noqa: PLC0415 - see the module's text
+
+        return compact(self._dataset, given, transaction_properties=transaction_properties, progress=progress)
+
+    def optimize_indices(
+        self,
+        num_indices_to_merge: int | None = None,
+        index_names: Sequence[str] | None = None,
+        retrain: bool | None = None,
+        *,
+        transaction_properties: Mapping[str, str] | None = None,
+        **others: Any,
+    ) -> None:
+        """Make indices cover the fragments that they do not cover, reading only those.
+
+        Args:
+            num_indices_to_merge: How many of an index's last segments are merged, together with uncovered fragments; 0
+                makes a new segment of these alone. 1 by default.
+            index_names: Which indices; by default all of the kinds that are built here.
+            retrain: Build them anew, each as one segment.
+            transaction_properties: Texts for the history, by key. Not in pylance.
+            **others: Rejected.
+
+        Raises:
+            NotFoundError: There is no index of a name.
+            UnsupportedError: An index that is named cannot be built here, or an argument is not offered.
+            RetryableConflictError: Other writers changed the same each time.
+            DatasetNotFoundError: The dataset is gone.
+        """
+        from lance_core.verbs.indices.optimize import optimize_indices  # noqa: PLC0415 - see the module's text
+
+        reject("optimize_indices", others)
+        source = self._dataset.source
+        found = optimize_indices(
+            source,
+            num_indices_to_merge=num_indices_to_merge,
+            index_names=index_names,
+            retrain=bool(retrain),
+            properties=transaction_properties,
+        )
+        if found is source.manifest:
+            load_following(source.store, found)  # nothing was committed, which would say if the dataset is gone
+        self._dataset.move_to(found)
+
+
 class MaintainingVerbs(Handle):
     """Methods that keep a dataset small and fast."""
 
     @property
     def optimize(self) -> DatasetOptimizer:
-        """Compaction; see `DatasetOptimizer`."""
-        from lance_core.maintenance.optimizer import DatasetOptimizer  # noqa: PLC0415 - see the module's text
-
+        """Compaction and the maintenance of indices; see `DatasetOptimizer`."""
         return DatasetOptimizer(self)
 
     def cleanup_old_versions(
@@ -114,6 +261,10 @@ class MaintainingVerbs(Handle):
             include_files=include_files,
             max_files=max_files,
         )
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _clean_up_automatically(store: ObjectStore, manifest: Manifest) -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -41,7 +41,7 @@ from lance_core.maintenance.late_deletions import commit_despite_deletions, late
 from lance_core.maintenance.misread_pages import misread_groups
 from lance_core.maintenance.options import CompactionOptions
 from lance_core.maintenance.plan import bins, within_limits
-from lance_core.maintenance.pool import run_tasks, worker_count
+from lance_core.maintenance.pool import Outcome, run_in_processes, worker_count
 from lance_core.maintenance.results import CompactionMetrics, RewriteResult
 from lance_core.maintenance.rewrite import discard
 from lance_core.maintenance.tasks import CompactionPlan, CompactionTask
@@ -119,7 +119,8 @@ def plan_of(source: Snapshot, options: Mapping[str, Any] | None) -> CompactionPl
     if resolved.repair_pages:
         groups += misread_groups(source, facts, groups, resolved.excluded_fragment_ids)
         groups = within_limits(sorted(groups, key=lambda group: group[0].position), resolved)
-    groups = without_unmovable(source, groups)
+    if manifest.indices:
+        groups = without_unmovable(source, groups)
     raw = manifest.fragments.raw
     tasks = (
         CompactionTask(
@@ -246,7 +247,7 @@ def _compact_once(
     plan = plan_of(dataset.source, options)
     total, finished = sum(task.num_rows for task in plan.tasks), 0
     results, errors = [], []
-    for task, outcome in run_tasks(dataset, plan.tasks, worker_count(plan.tasks, plan.options.num_threads)):
+    for task, outcome in _outcomes(dataset, plan):
         if isinstance(outcome, RewriteResult):
             results.append(outcome)
         else:
@@ -260,6 +261,20 @@ def _compact_once(
     if errors:
         raise errors[0]
     return metrics
+
+
+def _outcomes(dataset: Handle, plan: CompactionPlan) -> Iterator[tuple[CompactionTask, Outcome]]:
+    """Run the tasks, and yield each with its result or its error as they finish."""
+    workers = worker_count([task.num_bytes for task in plan.tasks], plan.options.num_threads)
+    if workers > 1:
+        yield from run_in_processes(dataset, plan.tasks, workers)
+        return
+    for task in plan.tasks:
+        try:
+            outcome: Outcome = task.execute(dataset)
+        except Exception as error:  # noqa: BLE001 - the other tasks are committed first
+            outcome = error
+        yield task, outcome
 
 
 def commit_what_fits(
@@ -333,7 +348,7 @@ def _refresh(
     deferred: bool,
 ) -> None:
     """Extend indices to the new fragments, unless that is deferred."""
-    if not deferred:
+    if not deferred and dataset.source.manifest.indices:
         replaced = [(result.original_records, result.new_records) for result in results]
         extend_after_compaction(dataset, replaced, before, properties)
 

@@ -1,4 +1,4 @@
-"""Run the tasks of a compaction on this machine: one after the other, or in several processes at a time."""
+"""Run the tasks of a compaction in several processes of this machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lance_core.maintenance.worker import receive, send
 from lance_core.threads import ThreadPool
 from lance_core.verbs.context.handle import Handle
 
-__all__ = ["Outcome", "run_tasks", "worker_count"]
+__all__ = ["Outcome", "run_in_processes", "worker_count"]
 
 WORTH_A_PROCESS_BYTES: Final = 256 * 1024 * 1024
 """Bytes of data files below which starting processes costs more than it saves; a page pool runs in each anyway."""
@@ -26,29 +26,25 @@ Outcome = RewriteResult | Exception
 """The result of a task, or its error."""
 
 
-def worker_count(tasks: Sequence[CompactionTask], num_threads: int | None) -> int:
-    """How many processes to use; 1 stands for none beside this one."""
+def worker_count(task_bytes: Sequence[int], num_threads: int | None) -> int:
+    """The number of processes to use for tasks of these sizes; 1 stands for this process alone."""
     if num_threads is not None:
-        return max(1, min(num_threads, len(tasks)))
-    if sum(task.num_bytes for task in tasks) < WORTH_A_PROCESS_BYTES:
+        return max(1, min(num_threads, len(task_bytes)))
+    if sum(task_bytes) < WORTH_A_PROCESS_BYTES:
         return 1
-    return max(1, min(os.cpu_count() or 1, len(tasks)))
+    return max(1, min(os.cpu_count() or 1, len(task_bytes)))
 
 
-def run_tasks(
-    dataset: Handle, tasks: Sequence[CompactionTask], workers: int = 1
+def run_in_processes(
+    dataset: Handle, tasks: Sequence[CompactionTask], workers: int
 ) -> Iterator[tuple[CompactionTask, Outcome]]:
     """Yield each task with its outcome, as they finish.
 
     Args:
         dataset: The dataset.
         tasks: The tasks.
-        workers: Processes to use; 1 for this one alone.
+        workers: The number of processes.
     """
-    if workers <= 1:
-        for task in tasks:
-            yield task, _run_here(dataset, task)
-        return
     waiting: queue.SimpleQueue[CompactionTask] = queue.SimpleQueue()
     for task in tasks:
         waiting.put(task)
@@ -65,13 +61,6 @@ def run_tasks(
             for process in processes:
                 process.kill()
                 process.wait()
-
-
-def _run_here(dataset: Handle, task: CompactionTask) -> Outcome:
-    try:
-        return task.execute(dataset)
-    except Exception as error:  # noqa: BLE001 - the caller decides what an error of one task means for the others
-        return error
 
 
 def _start() -> subprocess.Popen[bytes]:

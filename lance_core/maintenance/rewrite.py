@@ -8,21 +8,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap64
 
 from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.file.container import WrittenFile
-from lance_core.file.copy import copy_pages
+from lance_core.file.copy import PageSource, copy_pages
+from lance_core.file.reader import DataFileReader
 from lance_core.file.version import FileVersion
 from lance_core.file.writer import DataFileWriter
 from lance_core.maintenance.options import FORCE_COPY, CompactionOptions
 from lance_core.maintenance.results import CompactionMetrics, RewriteResult
-from lance_core.maintenance.source_fragment import SourceFragment, cut, open_fragment, open_pages
 from lance_core.store import ObjectStore
 from lance_core.table.fragment import DataFile, Fragment
 from lance_core.table.paths import DATA_PREFIX, data_key, new_data_file_name
@@ -30,7 +31,7 @@ from lance_core.table.rowids import U64Array, decode_row_ids, decode_versions, e
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.context.unneeded import remove_files
 from lance_core.verbs.files.dictionaries import check_dictionaries
-from lance_core.verbs.scan.read_fragment import read_fragment
+from lance_core.verbs.scan.read_fragment import Opened, opened_reader, physical_rows, read_fragment
 
 __all__ = ["discard", "rewrite"]
 
@@ -59,7 +60,7 @@ def rewrite(
         CorruptFileError: A file cannot be read; what was written is removed.
     """
     version = FileVersion.from_string(options.data_storage_version or source.manifest.data_storage_version)
-    fragments = [open_fragment(source, record) for record in records]
+    fragments = [_open_fragment(source, record) for record in records]
     written = _Rewriter(source, fragments, options, version, file_prefix).run()
     new = tuple(_with_row_ids(written, fragments) if source.manifest.uses_stable_row_ids else written)
     addresses = _addresses(fragments) if source.manifest.indices and not source.manifest.uses_stable_row_ids else None
@@ -78,12 +79,38 @@ def rewrite(
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _SourceFragment:
+    """A fragment that a task reads.
+
+    Attributes:
+        record: The fragment.
+        num_rows: Rows in its files.
+        live: Whether each of them is live; None if all are.
+        opened: Its open files, so that each is opened once.
+    """
+
+    record: Fragment
+    num_rows: int
+    live: npt.NDArray[np.bool_] | None
+    opened: Opened = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def num_live(self) -> int:
+        """The number of live rows."""
+        return self.num_rows if self.live is None else int(np.count_nonzero(self.live))
+
+    def kept(self, numbers: U64Array) -> U64Array:
+        """The numbers of the live rows, out of one for each row."""
+        return numbers if self.live is None else numbers[self.live]
+
+
 @dataclass(frozen=True, slots=True)
 class _Rewriter:
     """The files of one task."""
 
     source: Snapshot
-    fragments: list[SourceFragment]
+    fragments: list[_SourceFragment]
     options: CompactionOptions
     version: FileVersion
     prefix: str
@@ -94,7 +121,8 @@ class _Rewriter:
         try:
             if not self._copied(done):
                 done.extend(self._by_decoding())
-            check_dictionaries(self.source.manifest.schema, done, self.source.store)
+            if self.version is FileVersion.V0_1:
+                check_dictionaries(self.source.manifest.schema, done, self.source.store)
         except BaseException:
             discard(self.source.store, done)
             raise
@@ -125,8 +153,8 @@ class _Rewriter:
         """Copy pages."""
         if self.options.max_bytes_per_file is not None:
             raise UnsupportedError("copying pages into files of limited size")
-        sources = [open_pages(self.source, fragment) for fragment in self.fragments]
-        for parts in cut(sources, self.rows_per_file):
+        sources = [_open_pages(self.source, fragment) for fragment in self.fragments]
+        for parts in _files(sources, self.rows_per_file):
             written = copy_pages(
                 self.source.store,
                 data_key(self.prefix + new_data_file_name()),
@@ -182,7 +210,7 @@ class _Rewriter:
                 position = end
             fragment.opened.clear()  # small files are in memory as a whole
 
-    def _batches(self, fragment: SourceFragment) -> Iterator[pa.RecordBatch]:
+    def _batches(self, fragment: _SourceFragment) -> Iterator[pa.RecordBatch]:
         """All rows of a fragment, deleted ones included, `READ_BYTES` at a time."""
         schema = self.source.manifest.schema
         start, count = 0, FIRST_ROWS
@@ -200,6 +228,53 @@ class _Rewriter:
     def _new_writer(self) -> DataFileWriter:
         key = data_key(self.prefix + new_data_file_name())
         return DataFileWriter(self.source.store, key, self.source.manifest.schema, version=self.version)
+
+
+def _open_fragment(source: Snapshot, record: Fragment) -> _SourceFragment:
+    """Look up which rows of a fragment are live."""
+    num_rows = physical_rows(source, record)
+    deletions = source.deletions(record)
+    live = None if deletions is None else deletions.live_rows(num_rows)
+    return _SourceFragment(record=record, num_rows=num_rows, live=None if live is None or live.all() else live)
+
+
+def _open_pages(source: Snapshot, fragment: _SourceFragment) -> PageSource:
+    """Open the files of a fragment, to copy their pages; a later file wins over an earlier one."""
+    columns: dict[int, tuple[ObjectStore, str, DataFileReader, int]] = {}
+    for file in reversed(fragment.record.files):
+        store, key = source.data_file(file)
+        reader = opened_reader(source, file, fragment.opened)
+        for field_id, column in file.columns():
+            if field_id >= 0:
+                columns.setdefault(field_id, (store, key, reader, column))
+    return PageSource(num_rows=fragment.num_rows, keep=fragment.live, columns=columns)
+
+
+def _files(sources: Sequence[PageSource], rows_per_file: int) -> Iterator[list[PageSource]]:
+    """The pages of each new file: those of its `rows_per_file` rows, with no other rows kept."""
+    current: list[PageSource] = []
+    room = rows_per_file
+    for source in sources:
+        start, left = 0, source.num_kept
+        while left:
+            count = min(room, left)
+            current.append(_part(source, start, start + count))
+            start, left, room = start + count, left - count, room - count
+            if not room:
+                yield current
+                current, room = [], rows_per_file
+    if current:
+        yield current
+
+
+def _part(source: PageSource, start: int, end: int) -> PageSource:
+    """The rows from `start` to `end`, counted among those that are kept."""
+    if start == 0 and end == source.num_kept:
+        return source
+    kept = np.arange(source.num_rows) if source.keep is None else np.flatnonzero(source.keep)
+    keep = np.zeros(source.num_rows, np.bool_)
+    keep[kept[start:end]] = True
+    return replace(source, keep=keep)
 
 
 def discard(store: ObjectStore, written: Iterable[Fragment]) -> None:
@@ -220,7 +295,7 @@ def _fragment(written: WrittenFile) -> Fragment:
     return Fragment(files=(file,), physical_rows=written.num_rows)
 
 
-def _with_row_ids(written: Sequence[Fragment], fragments: Sequence[SourceFragment]) -> Iterator[Fragment]:
+def _with_row_ids(written: Sequence[Fragment], fragments: Sequence[_SourceFragment]) -> Iterator[Fragment]:
     """Hand the row ids and versions of the live rows over to the new fragments."""
     ids = np.concatenate([f.kept(_row_ids(f)) for f in fragments]) if fragments else np.zeros(0, np.uint64)
     created = np.concatenate([f.kept(_versions(f, f.record.created_at_versions)) for f in fragments])
@@ -237,26 +312,26 @@ def _with_row_ids(written: Sequence[Fragment], fragments: Sequence[SourceFragmen
         )
 
 
-def _row_ids(fragment: SourceFragment) -> U64Array:
+def _row_ids(fragment: _SourceFragment) -> U64Array:
     if fragment.record.row_ids is None:
         raise InvalidInputError(f"fragment {fragment.record.id} has no row ids in a dataset with stable row ids")
     return _checked(fragment, decode_row_ids(fragment.record.row_ids, fragment.num_rows), "row ids")
 
 
-def _versions(fragment: SourceFragment, data: bytes | None) -> U64Array:
+def _versions(fragment: _SourceFragment, data: bytes | None) -> U64Array:
     """The version of each row; 1 where none is recorded, as for rows that are older than the record."""
     if data is None:
         return np.ones(fragment.num_rows, np.uint64)
     return _checked(fragment, decode_versions(data, fragment.num_rows), "row versions")
 
 
-def _checked(fragment: SourceFragment, numbers: U64Array, what: str) -> U64Array:
+def _checked(fragment: _SourceFragment, numbers: U64Array, what: str) -> U64Array:
     if len(numbers) != fragment.num_rows:
         raise InvalidInputError(f"fragment {fragment.record.id} has {len(numbers)} {what} for {fragment.num_rows} rows")
     return numbers
 
 
-def _addresses(fragments: Sequence[SourceFragment]) -> bytes:
+def _addresses(fragments: Sequence[_SourceFragment]) -> bytes:
     """The addresses of the live rows, as a treemap, for the fragment reuse index."""
     result = BitMap64()
     for fragment in fragments:

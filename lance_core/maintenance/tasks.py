@@ -68,7 +68,8 @@ class CompactionTask:
         Raises:
             VersionNotFoundError: The plan's version was cleaned up.
         """
-        source = dataset.checkout_version(self.read_version).source
+        is_open = dataset.version == self.read_version
+        source = dataset.source if is_open else dataset.checkout_version(self.read_version).source
         return rewrite(source, self.records, self.options, file_prefix=file_prefix)
 
     def json(self) -> str:

@@ -14,10 +14,9 @@ from lance.dataset import DatasetOptimizer as PylanceOptimizer
 
 import lance_core
 import lance_core.fragment
-from lance_core.dataset.maintenance import CleanupSelectors
+from lance_core.dataset.maintenance import CleanupSelectors, DatasetOptimizer
 from lance_core.errors import InvalidInputError, RetryableConflictError, UnsupportedError
 from lance_core.maintenance import compact
-from lance_core.maintenance.optimizer import DatasetOptimizer
 from lance_core.optimize import Compaction, CompactionTask, RewriteResult
 from tests.interop.shapes import rows, write
 
