@@ -65,8 +65,8 @@ LIMITS: Final = {
     "read": Limit("lance_core", 13, 12),
     "compaction": Limit("lance_core", 20, 14),
     "output": Limit("lance_dagster", 16, 12),
-    "healthy-tick": Limit("lance_dagster", 11, 9),
-    "tick": Limit("lance_dagster", 12, 9),
+    "healthy-tick": Limit("lance_dagster", 9, 9),
+    "tick": Limit("lance_dagster", 10, 9),
     "spark-write": Limit("pyspark_lance", 11, 9),
     "spark-read": Limit("pyspark_lance", 6, 6),
 }
@@ -227,10 +227,11 @@ QUIET: Final = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 
 
 def maintain(folder: str, recording: contextlib.AbstractContextManager[None], fragments: int) -> None:
-    """Run a maintenance job on one table."""
+    """Run the ops of a maintenance job on one table."""
     dataset = table_of(f"{folder}/public/numbers.lance", fragments)
     job = lance_dagster.build_maintenance_job([dg.AssetKey("numbers")])
-    resources = {"io_manager": lance_dagster.LanceIOManager(root_uri=folder)}
+    manager = lance_dagster.LanceIOManager(root_uri=folder).create_io_manager(dg.build_init_resource_context())
+    resources = {"io_manager": dg.IOManagerDefinition.hardcoded_io_manager(manager)}
     run = dg.Definitions(jobs=[job], resources=resources).resolve_job_def(job.name)
     with recording:
         run.execute_in_process(run_config=QUIET)

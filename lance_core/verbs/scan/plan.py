@@ -143,12 +143,12 @@ def parts_of(
 
 
 def until_consistent(job: Callable[[], _Result]) -> _Result:
-    """Run a job, and again without the indices that were found to be wrong."""
+    """Run a job, and repeat it without the indices that were found to be wrong."""
     while True:
         try:
             return job()
         except ContradictionError:
-            continue  # each attempt asks fewer indices
+            continue  # each repetition uses fewer indices
 
 
 def _answer(source: Snapshot, condition: pc.Expression) -> tuple[Selection | None, frozenset[int]]:
