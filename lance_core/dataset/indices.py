@@ -36,6 +36,16 @@ class IndexingVerbs(Handle):
         """Whether there is an index."""
         return bool(self._manifest.indices)
 
+    @property
+    def index_kinds(self) -> dict[str, set[str]]:
+        """The kinds of the indices on one column each, such as "BTree", by name of the column. Not in pylance."""
+        names = {field.id: field.name for field in self._manifest.schema.fields}
+        found: dict[str, set[str]] = {}
+        for index in self._manifest.indices:
+            if len(index.fields) == 1 and index.fields[0] in names:
+                found.setdefault(names[index.fields[0]], set()).add(index.kind)
+        return found
+
     def describe_indices(self) -> list[IndexDescription]:
         """All indices, by name; among them `__lance_frag_reuse`, which deferred compactions make."""
         return describe_indices(self.source)

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, TypedDict
 
 import pyarrow.compute as pc
+from pyroaring import BitMap
 
 from lance_core.errors import InvalidInputError
+from lance_core.table.operations import KeyExistenceFilter
 from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.context.retry import CONFLICT_RETRIES, RETRY_TIMEOUT
 from lance_core.verbs.context.table_target import destination
+from lance_core.verbs.context.uncommitted_files import staged
 from lance_core.verbs.files.fragment_writer import ReaderLike
+from lance_core.verbs.pylance_types.fragments import FragmentMetadata
+from lance_core.verbs.pylance_types.operations import LanceOperation
 from lance_core.verbs.rows.delete import delete_rows, truncate
 from lance_core.verbs.rows.merge_insert import MergeInsertBuilder
+from lance_core.verbs.rows.removal import remove_rows
 from lance_core.verbs.rows.update import update_rows
 from lance_core.verbs.write.prepare import WriteOptions
 from lance_core.verbs.write.write_dataset import write_dataset
@@ -56,6 +62,39 @@ class ChangingVerbs(Handle):
         made = write_dataset(data, schema, place, WriteOptions.of(mode, options))
         assert made.base is not None  # the version that was made
         self.move_to(made.base)
+
+    def update_operation(
+        self,
+        new_fragments: Sequence[FragmentMetadata],
+        deleted_rows: Mapping[int, BitMap],
+        *,
+        inserted_rows: KeyExistenceFilter | None = None,
+    ) -> LanceOperation.Update:
+        """The operation that adds fragments and deletes rows of this version, for `commit_transaction`. Not in pylance.
+
+        Args:
+            new_fragments: The fragments to add.
+            deleted_rows: Offsets of the rows to delete, by fragment id; the deletion files are written.
+            inserted_rows: The inserted keys, by `lance_core.key_filter`: concurrent inserts of one of them conflict.
+
+        Raises:
+            InvalidInputError: The version has no such fragment.
+        """
+        rows = []
+        for number, offsets in sorted(deleted_rows.items()):
+            fragment = self._manifest.fragments.get(number)
+            if fragment is None:
+                raise InvalidInputError(f"version {self.version} of {self.uri} has no fragment {number}")
+            rows.append((fragment, offsets))
+        with staged(self.source) as files:
+            removal = remove_rows(files.source, rows, files)
+        return LanceOperation.Update(
+            removed_fragment_ids=list(removal.removed_fragment_ids),
+            updated_fragments=list(map(FragmentMetadata.from_record, removal.updated_fragments)),
+            new_fragments=list(new_fragments),
+            fields_for_preserving_frag_bitmap=[field.id for field, _ in self._manifest.schema.walk()],
+            inserted_rows=inserted_rows,
+        )
 
     def delete(
         self,

@@ -21,6 +21,7 @@ import numpy as np
 
 import lance_core
 from lance_core.errors import LanceError
+from lance_core.row_addresses import fragment_ids
 from lance_dagster._context import downstream_keys_of, plan_materializations
 from lance_dagster.events.materialization import column_schema, lineage_metadata, of_partition
 from lance_dagster.health.facts import deleted_fraction
@@ -184,7 +185,7 @@ def partition_rows(
         inside = at >= 0
         rows += np.bincount(at[inside], minlength=len(rows))
         if brought is not None:
-            fragments = batch.column("_rowaddr").to_numpy().astype(np.uint64) >> np.uint64(32)
+            fragments = fragment_ids(batch.column("_rowaddr").to_numpy())
             written += np.bincount(at[inside & np.isin(fragments, brought)], minlength=len(rows))
     return {
         name: PartitionRows(rows=int(rows[at]), written=None if brought is None else int(written[at]))

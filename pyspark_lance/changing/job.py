@@ -29,6 +29,7 @@ from lance_core import (
     key_filter,
 )
 from lance_core.errors import InvalidInputError, StoreError
+from lance_core.row_addresses import row_addresses, row_offsets
 from pyspark_lance.changing.task import ChangeReport, ChangeTask
 from pyspark_lance.engine.partitions import run_on_partitions
 from pyspark_lance.keys.equality import has_bytes
@@ -151,11 +152,11 @@ class Change:
             assert fragment is not None
             places = self.dataset.scanner(columns=list(within.columns), fragments=[fragment], with_row_address=True)
             for batch in places.to_batches():
-                offsets = batch.column("_rowaddr").to_numpy() & np.uint64(0xFFFF_FFFF)
-                taken = np.isin(offsets, np.asarray(rows.to_array(), np.uint64))
+                offsets = row_offsets(batch.column("_rowaddr").to_numpy())
+                taken = np.isin(offsets, np.asarray(rows.to_array(), np.int64))
                 outside = offsets[taken & (within.assign(batch) < 0)]
                 if len(outside):
-                    address = pc.field("_rowaddr") == pa.scalar((number << 32) + int(outside[0]), pa.uint64())
+                    address = pc.field("_rowaddr") == pa.scalar(row_addresses(number, outside[:1])[0], pa.uint64())
                     found = self.dataset.scanner(columns=columns, fragments=[fragment], filter=address).to_table()
                     row = found.to_pylist()[0]
                     key = ", ".join(f"{name} = {row[name]!r}" for name in self.on)
@@ -174,7 +175,7 @@ class Change:
             job=uuid.uuid4().hex,
             stored=self.stored,
             on=tuple(self.on),
-            stable=self.dataset.source.manifest.uses_stable_row_ids,
+            stable=self.dataset.has_stable_row_ids,
             # Only Spark compares by other collations: any key may be among those that are inserted.
             most_keys=MAX_EXACT_KEYS if all(has_bytes(self.dataset.schema.field(name)) for name in self.on) else 0,
             options={name: value for name, value in given.items() if value is not None},
@@ -222,7 +223,5 @@ def inserted_keys(dataset: LanceDataset, reports: Sequence[ChangeReport], on: Se
         return None
     keys = all_hashes((report.keys for report in reports), on)
     listed = len(keys) <= MAX_EXACT_KEYS and all(report.keys is not None for report in reports)
-    schema = dataset.source.manifest.schema
-    return key_filter(
-        keys.tolist() if listed else None, [one.id for name in on for one in schema.fields if one.name == name]
-    )
+    ids = {field.name(): field.id() for field in dataset.lance_schema.fields()}
+    return key_filter(keys.tolist() if listed else None, [ids[name] for name in on if name in ids])

@@ -324,7 +324,7 @@ def kind_column(kind: int) -> Column:
 
 def row_id_columns(base: LanceDataset) -> dict[str, str]:
     """The row columns that identify a row, with their names in a change."""
-    ids = {"_rowid": ROW_ID} if base.source.manifest.uses_stable_row_ids else {}
+    ids = {"_rowid": ROW_ID} if base.has_stable_row_ids else {}
     return {"_rowaddr": ADDRESS, **ids}
 
 

@@ -24,6 +24,7 @@ from pyroaring import BitMap
 
 from lance_core import MAX_EXACT_KEYS, FragmentMetadata, FragmentWriter
 from lance_core.errors import InvalidInputError
+from lance_core.row_addresses import rows_by_fragment
 from pyspark_lance.types.batch_convert import BatchConverter, ConverterTo
 from pyspark_lance.types.names import columns_named
 from pyspark_lance.writing.row_checks import AMBIGUOUS, hashes_of_keys
@@ -123,15 +124,12 @@ class _Changes:
     def _take_away(self, part: pa.RecordBatch) -> None:
         """Note removed rows, and reject to remove one twice."""
         addresses = part.column(ADDRESS).to_numpy()
-        fragments = addresses >> 32
-        order = np.argsort(fragments, kind="stable")
-        starts = np.flatnonzero(np.diff(fragments[order], prepend=-1))
-        for start, end in zip(starts, [*starts[1:], len(order)], strict=True):
-            rows = BitMap((addresses[order[start:end]] & 0xFFFF_FFFF).astype(np.uint32))
-            known = self._gone.setdefault(int(fragments[order[start]]), BitMap())
-            if len(rows) < end - start or known.intersect(rows):
-                raise InvalidInputError(f"{AMBIGUOUS}{self._twice(part, addresses)}")
-            known |= rows
+        found = rows_by_fragment(addresses)
+        known = {number: self._gone.setdefault(number, BitMap()) for number in found}
+        if sum(map(len, found.values())) < len(addresses) or any(known[i].intersect(found[i]) for i in found):
+            raise InvalidInputError(f"{AMBIGUOUS}{self._twice(part, addresses)}")
+        for number, rows in found.items():
+            self._gone[number] |= rows
 
     def _twice(self, part: pa.RecordBatch, addresses: npt.NDArray[np.int64]) -> str:
         """The key of a row that is removed twice, if both occurrences are in this batch."""

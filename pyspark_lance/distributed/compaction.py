@@ -171,7 +171,7 @@ class _Tasks:
     def __call__(self, number: int) -> RewriteResult:
         """Run a task."""
         dataset = lance_core.dataset(self.uri, self.read_version, storage_options=self.storage_options or None)
-        fragments = dataset.source.manifest.fragments
-        records = [fragment for one in self.fragment_ids[number] if (fragment := fragments.get(one)) is not None]
+        fragments = map(dataset.get_fragment, self.fragment_ids[number])
+        records = [fragment.record for fragment in fragments if fragment is not None]
         task = CompactionTask.of(records, self.read_version, self.options)
         return task.execute(dataset, file_prefix=f"{self.job}-{number}-")

@@ -132,10 +132,8 @@ def _narrowed(dataset: LanceDataset, on: Sequence[str], keys: pa.Table) -> Narro
 
 def _indexed(dataset: LanceDataset, on: Sequence[str]) -> list[str]:
     """Columns of the key that have an index."""
-    manifest = dataset.source.manifest
-    known = {index.fields[0] for index in manifest.indices if index.kind in _INDICES and len(index.fields) == 1}
-    with_index = {field.name for field in manifest.schema.fields if field.id in known}
-    return [name for name in on if name in with_index and _kind(dataset.schema.field(name).type) is not None]
+    indexed = {name for name, kinds in dataset.index_kinds.items() if not kinds.isdisjoint(_INDICES)}
+    return [name for name in on if name in indexed and _kind(dataset.schema.field(name).type) is not None]
 
 
 def _kind(kind: pa.DataType) -> str | None:

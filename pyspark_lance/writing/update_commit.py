@@ -5,20 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap
 
 import lance_core
-from lance_core import CommitResult, FragmentMetadata, LanceDataset, LanceOperation, Transaction, WriteAttempt
-from lance_core.errors import CommitConflictError, LanceError, RetryableConflictError
-from lance_core.threads import ThreadPool
+from lance_core import CommitResult, FragmentMetadata, LanceDataset, Transaction, WriteAttempt
+from lance_core.errors import CommitConflictError, RetryableConflictError
+from lance_core.row_addresses import rows_by_fragment
 from pyspark_lance.keys.equality import joined_by_key
 
 __all__ = ["commit_update", "lost_each_time", "rows_where", "rows_with_keys"]
-
-_SIDE_BY_SIDE: Final = 8
-"""Deletion vectors that are written at once: each waits for the storage."""
 
 _COMMIT_MESSAGE: Final = "__lance_commit_message"
 """The property in which pylance keeps a commit's message."""
@@ -55,14 +51,7 @@ def commit_update(
         SupersededError: A later attempt has committed.
         EarlierAttemptLandedError: An earlier attempt has, which `write_attempt` does not name.
     """
-    removed, updated = _without(dataset, gone)
-    operation = LanceOperation.Update(
-        removed_fragment_ids=removed,
-        updated_fragments=updated,
-        new_fragments=list(made),
-        fields_for_preserving_frag_bitmap=[node.id for node, _ in dataset.source.manifest.schema.walk()],
-        inserted_rows=inserted,
-    )
+    operation = dataset.update_operation(made, gone, inserted_rows=inserted)
     texts = {**(properties or {}), **({} if message is None else {_COMMIT_MESSAGE: message})}
     transaction = Transaction(
         read_version=dataset.version,
@@ -103,23 +92,6 @@ def rows_with_keys(dataset: LanceDataset, keys: pa.Table) -> dict[int, BitMap]:
 def _by_fragment(batches: Iterable[Any]) -> dict[int, BitMap]:
     found: dict[int, BitMap] = {}
     for batch in batches:
-        addresses = batch.column("_rowaddr").to_numpy()
-        fragments = addresses >> np.uint64(32)
-        for number in np.unique(fragments).tolist():
-            rows = BitMap((addresses[fragments == number] & np.uint64(0xFFFF_FFFF)).astype(np.uint32))
+        for number, rows in rows_by_fragment(batch.column("_rowaddr").to_numpy()).items():
             found[number] = found[number] | rows if number in found else rows
     return found
-
-
-def _without(dataset: LanceDataset, gone: Mapping[int, BitMap]) -> tuple[list[int], list[FragmentMetadata]]:
-    """Write the deletion vectors; gives the fragments of which nothing is left, and the others."""
-
-    def delete(number: int) -> tuple[int, FragmentMetadata | None]:
-        fragment = dataset.get_fragment(number)
-        if fragment is None:
-            raise LanceError(f"version {dataset.version} of {dataset.uri} has no fragment {number}")
-        return number, fragment.delete_rows(gone[number])
-
-    with ThreadPool(_SIDE_BY_SIDE) as pool:
-        found = list(pool.map(delete, sorted(gone)))
-    return [number for number, left in found if left is None], [left for _, left in found if left is not None]

@@ -27,7 +27,7 @@ from lance_core.index.kinds.zonemap import ZoneMap
 from lance_core.index.query.conditions import Compare, IsIn, IsNan, IsNull, StartsWith, Test
 from lance_core.index.query.evaluate import holds
 from lance_core.index.query.rows import Bools, Candidates, Ints, Rows, U64s, View
-from lance_core.table.row_addresses import fragment_ids
+from lance_core.row_addresses import fragment_ids
 
 __all__ = ["DATA_FILE", "DEFAULT_PAGE_ROWS", "IDS", "LOOKUP_FILE", "OLD_IDS", "BTree", "BTreeBuilder"]
 

@@ -18,7 +18,7 @@ from pyroaring import BitMap
 
 from lance_core.errors import CorruptFileError
 from lance_core.index.query.rows import ALL, NONE, SOME, Bools, Candidates, Ints, U64s, View
-from lance_core.table.row_addresses import by_fragment, row_addresses
+from lance_core.row_addresses import by_fragment, row_addresses
 
 __all__ = ["RowSet", "decode", "encode", "located", "numbers_of", "row_set", "union"]
 

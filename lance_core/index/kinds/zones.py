@@ -17,7 +17,7 @@ from pyroaring import BitMap
 
 from lance_core.errors import CorruptFileError
 from lance_core.index.query.rows import ALL, NONE, SOME, Bools, Candidates, Ints, Rows, View
-from lance_core.table.row_addresses import row_offsets
+from lance_core.row_addresses import row_offsets
 
 __all__ = ["ZONE_COLUMNS", "Zones", "cut"]
 

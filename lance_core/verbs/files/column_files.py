@@ -13,6 +13,7 @@ from lance_core.errors import InvalidInputError
 from lance_core.file.container import WrittenFile
 from lance_core.file.version import FileVersion
 from lance_core.file.writer import DataFileWriter
+from lance_core.row_addresses import row_addresses
 from lance_core.schema import Schema, typed_schema
 from lance_core.table.fragment import TOMBSTONE, DataFile, Fragment
 from lance_core.table.paths import data_key, new_data_file_name
@@ -57,7 +58,7 @@ def live_batches(
         mask = live[start:end]
         table = pa.Table.from_batches([with_types(batch, typed)])
         if with_row_id or with_row_address:
-            addresses = (np.uint64(fragment.id) << np.uint64(32)) | np.arange(start, end, dtype=np.uint64)
+            addresses = row_addresses(fragment.id, np.arange(start, end, dtype=np.uint64))
         if with_row_id:
             table = table.append_column(ROW_ID, pa.array(addresses if ids is None else ids[start:end], pa.uint64()))
         if with_row_address:

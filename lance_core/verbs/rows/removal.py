@@ -252,11 +252,15 @@ def remove_rows(source: Snapshot, rows: Iterable[tuple[Fragment, BitMap]], files
         files: Takes note of the files.
     """
     removed, updated, affected = [], [], {}
+    waiting: list[tuple[Fragment, BitMap]] = []  # each put is a request, and several are made in parallel
     unwritten: list[_Hidden] = []  # the first one, until there is another
     for fragment, gone in rows:
         affected[fragment.id] = gone
         if len(gone) == live_count(source, fragment):
             removed.append(fragment.id)
+            continue
+        if source.store.put_is_a_request:
+            waiting.append((fragment, gone))
             continue
         hidden = _hidden(source, fragment, gone)
         updated.append(hidden.fragment)
@@ -264,7 +268,10 @@ def remove_rows(source: Snapshot, rows: Iterable[tuple[Fragment, BitMap]], files
         unwritten.append(hidden)
         if len(updated) > 1:
             _put(source, unwritten)
-    if unwritten and files.settling is not None and not source.store.put_is_a_request:
+    if waiting:
+        with ThreadPool(READ_AHEAD) as pool:
+            updated = list(pool.map(lambda one: with_deletions(source, one[0], one[1], files), waiting))
+    if unwritten and files.settling is not None:
         files.settling.add(put_durably, source.store, unwritten[0].key, unwritten[0].data)
     else:
         _put(source, unwritten)

@@ -16,6 +16,7 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from lance_core.errors import InvalidInputError, UnsupportedError
+from lance_core.row_addresses import fragment_ids, row_offsets
 from lance_core.schema import Schema, schema_to_arrow
 from lance_core.table.fragment import Fragment
 from lance_core.table.rowids import U64Array
@@ -193,10 +194,10 @@ class NearestScanner(LanceScanner):
         """Which of some rows the filter keeps."""
         narrow = replace(self._narrow(), schema=Schema(fields=()), filter=self._options.filter)
         narrow = replace(narrow, conjuncts=self._options.conjuncts)
-        owners = addresses >> np.uint64(32)
+        owners, offsets = fragment_ids(addresses), row_offsets(addresses)
         found = [np.zeros(0, np.uint64)]
         for fragment in self._fragments:
-            own = addresses[owners == fragment.id] & np.uint64(0xFFFF_FFFF)
+            own = offsets[owners == fragment.id]
             if len(own):
                 scan = FragmentScan(self._source, fragment, narrow, possible=BitMap(own.tolist()))
                 found += [batch.column(ROW_ADDRESS).to_numpy() for batch in scan.batches()]

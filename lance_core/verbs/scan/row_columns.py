@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lance_core.errors import CorruptFileError
+from lance_core.row_addresses import row_addresses
 from lance_core.table.fragment import Fragment
 from lance_core.table.rowids import U64Array, decode_row_ids, decode_versions
 from lance_core.verbs.scan.read_fragment import Rows
@@ -96,7 +97,7 @@ class RowColumns:
 
     def _addresses(self, rows: Rows) -> U64Array:
         where = np.arange(rows.start, rows.stop) if isinstance(rows, range) else rows
-        return (np.uint64(self.fragment.id) << np.uint64(32)) | where.astype(np.uint64)
+        return row_addresses(self.fragment.id, where)
 
     def _offsets(self) -> Callable[[Rows], U64Array]:
         alive = np.ones(self.num_rows, np.bool_) if self.live is None else self.live

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from lance_core.errors import InvalidInputError, UnsupportedError
+from lance_core.row_addresses import fragment_ids, row_addresses, row_offsets
 from lance_core.table.rowids import U64Array, row_ids_of
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.scan.options import ScanOptions
@@ -54,7 +55,7 @@ def _addresses_of(source: Snapshot, ids: U64Array) -> U64Array:
         offsets = np.flatnonzero(np.isin(own, ids))
         if deletions is not None:
             offsets = offsets[deletions.live_rows(len(own))[offsets]]
-        found.update((int(own[offset]), (fragment.id << 32) | int(offset)) for offset in offsets)
+        found.update(zip(own[offsets].tolist(), row_addresses(fragment.id, offsets).tolist(), strict=True))
     missing = [number for number in ids.tolist() if number not in found]
     if missing:
         raise InvalidInputError(f"there is no row of id {missing[0]}")
@@ -64,11 +65,12 @@ def _addresses_of(source: Snapshot, ids: U64Array) -> U64Array:
 def check_live(source: Snapshot, addresses: U64Array) -> None:
     """Make sure that there is a row at each address."""
     by_id = {fragment.id: fragment for fragment in source.manifest.fragments}
-    for number in np.unique(addresses >> np.uint64(32)).tolist():
+    owners, all_offsets = fragment_ids(addresses), row_offsets(addresses)
+    for number in np.unique(owners).tolist():
         fragment = by_id.get(number)
-        offsets = (addresses[addresses >> np.uint64(32) == number] & np.uint64(0xFFFF_FFFF)).astype(np.int64)
+        offsets = all_offsets[owners == number]
         if fragment is None:
-            raise InvalidInputError(f"row address {(number << 32) | int(offsets[0])}: there is no fragment {number}")
+            raise InvalidInputError(f"row address {addresses[owners == number][0]}: there is no fragment {number}")
         total = physical_rows(source, fragment)
         if offsets.max() >= total:
             raise InvalidInputError(f"row {offsets.max()} lies outside the {total} rows of fragment {number}")

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lance_core.errors import InvalidInputError
+from lance_core.row_addresses import fragment_ids, row_offsets
 from lance_core.table.fragment import Fragment
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.scan.fragment_scan import FragmentScan
@@ -89,12 +90,9 @@ def take_addresses(
         options: The columns to read; other options are ignored.
     """
     unique, order = np.unique(addresses, return_inverse=True)
-    ids = unique >> np.uint64(32)
+    ids, offsets = fragment_ids(unique), row_offsets(unique)
     by_id = {fragment.id: fragment for fragment in fragments}
-    parts = []
-    for fragment_id in np.unique(ids).tolist():
-        offsets = (unique[ids == fragment_id] & np.uint64(0xFFFF_FFFF)).astype(np.int64)
-        parts.append((by_id[fragment_id], offsets))
+    parts = [(by_id[number], offsets[ids == number]) for number in np.unique(ids).tolist()]
     return _in_order(_gathered(source, parts, options), order)
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-import numpy as np
 from pyroaring import BitMap
 
+from lance_core.row_addresses import row_offsets
 from lance_core.schema import schema_to_arrow
 from lance_core.table.fragment import Fragment
 from lance_core.verbs.context.snapshot import Snapshot
@@ -71,7 +71,7 @@ def _rows_of(scan: FragmentScan, slices: Slices) -> BitMap:
     """Offsets of the rows of a scan that lie in the slices."""
     found = BitMap()
     for batch in scan.batches():
-        offsets = batch.column(ROW_ADDRESS).to_numpy() & np.uint64(0xFFFF_FFFF)
+        offsets = row_offsets(batch.column(ROW_ADDRESS).to_numpy())
         inside = slices.assign(batch) >= 0
         found |= bitmap_of(offsets[inside])
         scan.check_claims(batch, offsets, inside)

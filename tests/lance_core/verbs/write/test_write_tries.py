@@ -5,6 +5,7 @@ from datetime import timedelta
 import lance
 import pyarrow as pa
 import pytest
+from pyroaring import BitMap
 
 import lance_core
 from lance_core import Equals, Slice, Slices, WriteAttempt, commit_fragments, write_fragments
@@ -509,3 +510,16 @@ def test_a_commit_of_fragments_that_carries_once_lands_once(table):
     )
     assert late.version == 2
     assert values(table.uri) == [1, 2, 100, 101]
+
+
+def test_an_update_of_fragments_and_rows_is_one_version(table):
+    base = latest(table)
+    fragments = write_fragments(rows(1), table.uri, dataset_schema=base.lance_schema_bytes)
+    gone = {base.get_fragments()[0].fragment_id: BitMap([0])}
+    operation = base.update_operation(fragments, gone)
+    change = lance_core.Transaction(base.version, operation, affected_rows=gone)
+    done = lance_core.commit_transaction(base, change)
+    assert (done.version, done.operation, done.rows_added, done.rows_deleted) == (base.version + 1, "Update", 1, 1)
+    assert values(table.uri) == [1, 101]
+    with pytest.raises(InvalidInputError, match="no fragment 77"):
+        base.update_operation([], {77: BitMap([0])})

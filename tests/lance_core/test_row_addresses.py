@@ -1,8 +1,17 @@
 """Row addresses: fragment id and offset, alone and in arrays."""
 
 import numpy as np
+import pytest
+from pyroaring import BitMap
 
-from lance_core.table.row_addresses import by_fragment, fragment_ids, row_address, row_addresses, row_offsets
+from lance_core.row_addresses import (
+    by_fragment,
+    fragment_ids,
+    row_address,
+    row_addresses,
+    row_offsets,
+    rows_by_fragment,
+)
 
 LAST = 2**32 - 1
 
@@ -24,3 +33,11 @@ def test_groups_ascend_and_offsets_keep_their_order():
     found = [(fragment, offsets.tolist()) for fragment, offsets in by_fragment(addresses)]
     assert found == [(1, [5, 9]), (7, [2, 0])]
     assert list(by_fragment(addresses[:0])) == []
+
+
+@pytest.mark.parametrize("kind", [np.uint64, np.int64])
+def test_rows_are_gathered_by_fragment_in_any_order(kind):
+    parts = [row_addresses(2, np.array([9, 1])), row_addresses(0, np.array([4])), row_addresses(2, np.array([5]))]
+    addresses = np.concatenate(parts).astype(kind)
+    assert rows_by_fragment(addresses) == {0: BitMap([4]), 2: BitMap([1, 5, 9])}
+    assert rows_by_fragment(addresses[:0]) == {}

@@ -7,13 +7,15 @@ Stable row ids have no such halves, yet sets of them are stored by the same two 
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from pyroaring import BitMap
 
-__all__ = ["by_fragment", "fragment_ids", "row_address", "row_addresses", "row_offsets"]
+__all__ = ["by_fragment", "fragment_ids", "row_address", "row_addresses", "row_offsets", "rows_by_fragment"]
 
 U64s: TypeAlias = npt.NDArray[np.uint64]
 
@@ -58,3 +60,9 @@ def by_fragment(addresses: U64s) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
     starts = np.flatnonzero(np.diff(owners, prepend=-1)).tolist()
     for start, stop in zip(starts, [*starts[1:], len(owners)], strict=False):
         yield int(owners[start]), offsets[start:stop]
+
+
+def rows_by_fragment(addresses: npt.NDArray[np.uint64 | np.int64]) -> dict[int, BitMap]:
+    """The row offsets of addresses in any order, as a bitmap for each fragment."""
+    unsigned = addresses.astype(np.uint64, copy=False)
+    return {i: BitMap(array("I", rows.astype(np.uint32).tobytes())) for i, rows in by_fragment(unsigned)}
