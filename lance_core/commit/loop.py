@@ -55,6 +55,7 @@ from lance_core.table.idempotency import Proof
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import ApplyContext, Clone, Overwrite, Restore
 from lance_core.table.paths import DETACHED_BIT, Naming, is_detached
+from lance_core.table.table_format import TableFormat
 from lance_core.table.transaction import Transaction
 from lance_core.threads import ThreadPool
 
@@ -88,7 +89,6 @@ class CommitOptions:
         timeout_s: Seconds after which no further attempt is begun.
         durable: Whether the version must survive a power loss once it is committed; costs a few milliseconds on a
             local disk.
-        naming: Scheme of manifest names of a dataset that is created; an existing one keeps its own.
         detached: Commit a version that is not part of the history: it follows its read version whatever else
             happened, and is not found unless its number is known.
         idempotency_key: A transaction property. If a version since the read version carries it, or the table knows that
@@ -100,8 +100,7 @@ class CommitOptions:
         checked_through: Version up to which the caller has looked for `idempotency_key` or other attempts, if that is
             before the read
             version: those between are looked at as well.
-        data_storage_version: Version of data files, for Overwrite; None to infer it.
-        stable_row_ids: Whether a dataset that is created has stable row ids.
+        table_format: The format of a dataset that is created; an existing one keeps its own.
         brings: Configuration of a branch whose rows the commit brings: what the branch knows of landed writes stays
             known.
     """
@@ -109,14 +108,12 @@ class CommitOptions:
     max_retries: int = 20
     timeout_s: float = 1800.0
     durable: bool = True
-    naming: Naming = Naming.V2
     detached: bool = False
     idempotency_key: tuple[str, str] | None = None
     batch: tuple[str, int] | None = None
     write: WriteAttempt | None = None
     checked_through: int | None = None
-    data_storage_version: str | None = None
-    stable_row_ids: bool = False
+    table_format: TableFormat = field(default_factory=TableFormat)
     brings: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -291,7 +288,7 @@ class _CommitLoop:
 
     def _writer(self, latest: Manifest | None) -> VersionWriter:
         known = latest.location if latest is not None else None
-        naming = known.naming if known is not None else self.options.naming
+        naming = known.naming if known is not None else self.options.table_format.naming
         return VersionWriter(store=self.store, naming=naming, durable=self.options.durable, ready=self.ready)
 
     def _attempt(self, writer: VersionWriter, latest: Manifest | None, attempt: int) -> Committed | None:
@@ -510,8 +507,7 @@ class _CommitLoop:
             source = load_manifest(self.store, operation.version)
         context = ApplyContext(
             version=version,
-            data_storage_version=self.options.data_storage_version,
-            stable_row_ids=self.options.stable_row_ids,
+            table_format=self.options.table_format,
             source=source,
             proof=None if is_detached(version) else self._proof(transaction, latest),
         )

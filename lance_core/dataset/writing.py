@@ -14,6 +14,7 @@ from lance_core.commit import CommitOptions, WriteAttempt, commit
 from lance_core.dataset.lance_dataset import LanceDataset
 from lance_core.errors import DatasetExistsError, DatasetNotFoundError, InvalidInputError
 from lance_core.store import CommitLock
+from lance_core.table.table_format import TableFormat
 from lance_core.verbs.context.bases import DatasetBasePath
 from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.context.table_target import TableTarget, destination
@@ -98,10 +99,8 @@ def write_dataset(
         max_rows_per_file=max_rows_per_file,
         max_bytes_per_file=max_bytes_per_file,
         progress=progress,
-        data_storage_version=data_storage_version,
+        table_format=TableFormat.of(data_storage_version, enable_stable_row_ids, enable_v2_manifest_paths),
         use_legacy_format=use_legacy_format,
-        enable_v2_manifest_paths=enable_v2_manifest_paths is not False,
-        enable_stable_row_ids=enable_stable_row_ids,
         auto_cleanup_options=auto_cleanup_options,
         commit_message=commit_message,
         transaction_properties=transaction_properties,
@@ -151,9 +150,9 @@ def _write_attempt(
         commit_message=options.commit_message,
         write_attempt=attempt,
         storage_options=place.options,
-        data_storage_version=options.data_storage_version,
-        enable_stable_row_ids=options.enable_stable_row_ids,
-        enable_v2_manifest_paths=options.enable_v2_manifest_paths,
+        data_storage_version=options.table_format.data_storage_version,
+        enable_stable_row_ids=options.table_format.stable_row_ids,
+        enable_v2_manifest_paths=options.table_format.v2_manifest_paths,
         initial_bases=options.initial_bases or (),
     ).dataset
 
@@ -337,13 +336,11 @@ def commit_fragments(
         idempotency_key=idempotency_key,
         stream_batch=stream_batch,
         write_attempt=write_attempt,
-        data_storage_version=data_storage_version,
-        enable_stable_row_ids=enable_stable_row_ids,
+        table_format=TableFormat.of(data_storage_version, enable_stable_row_ids, enable_v2_manifest_paths),
         table_config=table_config,
         add_columns=add_columns,
         max_retries=max_retries,
         initial_bases=initial_bases,
-        enable_v2_manifest_paths=enable_v2_manifest_paths,
         require_empty=require_empty,
     )
     place = destination(uri, storage_options)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol, Self
 
 from lance_core.errors import DatasetNotFoundError, InvalidInputError
@@ -12,6 +12,7 @@ from lance_core.table.idempotency import Proof
 from lance_core.table.index import IndexMetadata, retain_relevant
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.rowids import assign_row_ids, with_versions
+from lance_core.table.table_format import TableFormat
 
 __all__ = [
     "ApplyContext",
@@ -32,15 +33,13 @@ class ApplyContext:
 
     Attributes:
         version: Version that is being made.
-        data_storage_version: Requested version of the data files; None to keep or infer it.
-        stable_row_ids: Whether a new dataset gets stable row ids.
+        table_format: The requested format.
         source: Manifest that Restore goes back to, or that Clone copies.
         proof: The proof of this commit that later versions keep; None for no proof.
     """
 
     version: int
-    data_storage_version: str | None = None
-    stable_row_ids: bool = False
+    table_format: TableFormat = field(default_factory=TableFormat)
     source: Manifest | None = None
     proof: Proof | None = None
 

@@ -80,22 +80,24 @@ class Overwrite:
             indices=(),
             next_row_id=next_row_id,
             config={**base.config, **self.config_upserts},
-            data_storage_version=context.data_storage_version or self._file_version() or base.data_storage_version,
+            data_storage_version=self._file_version(context) or base.data_storage_version,
             # No file of another format version is left.
             reader_flags=base.reader_flags & ~flags.MIXED_DATA_FILES,
             writer_flags=base.writer_flags & ~flags.MIXED_DATA_FILES,
         )
 
-    def _file_version(self) -> str | None:
-        """Return the version that all data files have; None without files, or if they differ."""
+    def _file_version(self, context: ApplyContext) -> str | None:
+        """The version that is asked for, or else that of all data files; None without files, or if they differ."""
+        if context.table_format.data_storage_version is not None:
+            return context.table_format.data_storage_version
         used = {data_file_version(f.file_major_version, f.file_minor_version) for f in data_files(self.fragments)}
         return used.pop() if len(used) == 1 else None
 
     def _created(self, context: ApplyContext) -> Manifest:
         if len({base.id for base in self.initial_bases}) < len(self.initial_bases):
             raise InvalidInputError("two base paths have the same id")
-        version = context.data_storage_version or self._file_version() or _DEFAULT_DATA_STORAGE_VERSION
-        stable = flags.STABLE_ROW_IDS if context.stable_row_ids else 0
+        version = self._file_version(context) or _DEFAULT_DATA_STORAGE_VERSION
+        stable = flags.STABLE_ROW_IDS if context.table_format.stable_row_ids else 0
         return Manifest(
             version=0,
             schema=self.schema,

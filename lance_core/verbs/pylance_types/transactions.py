@@ -18,7 +18,7 @@ from lance_core.store import ObjectStore
 from lance_core.table import transaction as records
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Append
-from lance_core.table.paths import Naming
+from lance_core.table.table_format import TableFormat
 from lance_core.verbs.pylance_types.conversion import from_record, to_record
 from lance_core.verbs.pylance_types.operations import LanceOperation
 
@@ -87,9 +87,8 @@ def commit_options(
     return CommitOptions(
         max_retries=max_retries,
         timeout_s=math.inf if commit_timeout is None else commit_timeout.total_seconds(),
-        naming=Naming.V1 if enable_v2_manifest_paths is False else Naming.V2,
         detached=bool(detached),
-        stable_row_ids=bool(enable_stable_row_ids),
+        table_format=TableFormat.of(None, enable_stable_row_ids, enable_v2_manifest_paths),
     )
 
 

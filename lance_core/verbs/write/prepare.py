@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Self
 
 import pyarrow as pa
@@ -16,6 +16,7 @@ from lance_core.file.collected import one_by_one
 from lance_core.schema import Schema
 from lance_core.store import PendingWrites
 from lance_core.table.manifest.manifest import Manifest
+from lance_core.table.table_format import TableFormat
 from lance_core.verbs.context.bases import DatasetBasePath, WriteTarget, numbered, write_targets
 from lance_core.verbs.context.table_target import TableTarget
 from lance_core.verbs.context.unsupported import reject
@@ -42,10 +43,8 @@ class WriteOptions:
     max_rows_per_file: int | None = MAX_ROWS_PER_FILE
     max_bytes_per_file: int | None = MAX_BYTES_PER_FILE
     progress: FragmentWriteProgress | None = None
-    data_storage_version: str | None = None
+    table_format: TableFormat = field(default_factory=TableFormat)
     use_legacy_format: bool | None = None
-    enable_v2_manifest_paths: bool = True
-    enable_stable_row_ids: bool = False
     auto_cleanup_options: Mapping[str, int] | None = None
     commit_message: str | None = None
     transaction_properties: Mapping[str, str] | None = None
@@ -66,9 +65,15 @@ class WriteOptions:
         Raises:
             UnsupportedError: An argument is not offered.
         """
-        known = {field.name for field in fields(cls)}
-        reject("write_dataset", {name: value for name, value in arguments.items() if name not in known})
-        return cls(mode=mode, **{name: value for name, value in arguments.items() if name in known})
+        given = dict(arguments)
+        chosen = TableFormat.of(
+            given.pop("data_storage_version", None),
+            given.pop("enable_stable_row_ids", None),
+            given.pop("enable_v2_manifest_paths", None),
+        )
+        known = {field.name for field in fields(cls)} - {"table_format"}
+        reject("write_dataset", {name: value for name, value in given.items() if name not in known})
+        return cls(mode=mode, table_format=chosen, **{name: value for name, value in given.items() if name in known})
 
 
 _logger = logging.getLogger(__name__)
@@ -210,7 +215,7 @@ def prepare(place: TableTarget, options: WriteOptions) -> PreparedWrite:
 
 def _file_version(base: Manifest | None, options: WriteOptions) -> FileVersion:
     """The version of new files: the one asked for, else the dataset's, else the default."""
-    wanted = options.data_storage_version
+    wanted = options.table_format.data_storage_version
     if options.use_legacy_format is not None:
         wanted = "legacy" if options.use_legacy_format else "stable"
     if wanted is None and base is not None:

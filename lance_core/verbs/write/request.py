@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import pyarrow as pa
@@ -13,7 +13,7 @@ from lance_core.commit import CommitOptions, WriteAttempt
 from lance_core.errors import InvalidInputError
 from lance_core.file import FileVersion
 from lance_core.table.fragment import Fragment
-from lance_core.table.paths import Naming
+from lance_core.table.table_format import TableFormat
 from lance_core.table.transaction import COMMIT_MESSAGE_KEY, SLICE_NAMES_KEY, SLICES_KEY
 from lance_core.verbs.context.bases import DatasetBasePath
 from lance_core.verbs.files.slices import Slices
@@ -39,13 +39,11 @@ class CommitRequest:
     idempotency_key: tuple[str, str] | None = None
     stream_batch: tuple[str, int] | None = None
     write_attempt: WriteAttempt | None = None
-    data_storage_version: str | None = None
-    enable_stable_row_ids: bool = False
+    table_format: TableFormat = field(default_factory=TableFormat)
     table_config: Mapping[str, str] | None = None
     add_columns: bool = False
     max_retries: int = 20
     initial_bases: Sequence[DatasetBasePath] = ()
-    enable_v2_manifest_paths: bool = True
     require_empty: bool = False
     first_field_id: int = 0
     """Id of the first field in fragments that bring their own columns."""
@@ -101,7 +99,7 @@ class CommitRequest:
         for fragment in self.fragments[:1]:
             for file in fragment.to_record().files[:1]:
                 return FileVersion.from_numbers(file.file_major_version, file.file_minor_version)
-        return FileVersion.from_string(self.data_storage_version)
+        return FileVersion.from_string(self.table_format.data_storage_version)
 
     def commit_options(self) -> CommitOptions:
         """How the commit is made.
@@ -109,13 +107,12 @@ class CommitRequest:
         Raises:
             InvalidInputError: The data storage version is not known.
         """
-        version = self.data_storage_version
+        version = self.table_format.data_storage_version
+        version = FileVersion.from_string(version).value if version else None
         return CommitOptions(
-            naming=Naming.V2 if self.enable_v2_manifest_paths else Naming.V1,
             max_retries=self.max_retries,
             idempotency_key=self.idempotency_key,
             batch=self.stream_batch,
             write=self.write_attempt,
-            data_storage_version=FileVersion.from_string(version).value if version else None,
-            stable_row_ids=self.enable_stable_row_ids,
+            table_format=replace(self.table_format, data_storage_version=version),
         )

@@ -58,11 +58,12 @@ def write_dataset(data: ReaderLike, schema: pa.Schema | None, place: TableTarget
         read_version=prepared.base_version,
         transaction_properties=options.transaction_properties,
         commit_message=options.commit_message,
-        data_storage_version=None if prepared.appended_to is not None else prepared.version.value,
-        enable_stable_row_ids=options.enable_stable_row_ids,
+        table_format=replace(
+            options.table_format,
+            data_storage_version=None if prepared.appended_to is not None else prepared.version.value,
+        ),
         table_config=table_config,
         initial_bases=options.initial_bases or (),
-        enable_v2_manifest_paths=options.enable_v2_manifest_paths,
         first_field_id=prepared.first_field_id,
     )
     may_be_committed = False

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from lance_core.arguments import checked
 from lance_core.schema.lance_schema import LanceSchema
+from lance_core.table.table_format import TableFormat
 from lance_core.verbs.context.bases import DatasetBasePath
 from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.context.table_target import destination
@@ -85,7 +86,7 @@ def write_fragments(
             max_rows_per_file=max_rows_per_file,
             max_bytes_per_file=max_bytes_per_file,
             progress=progress,
-            data_storage_version=data_storage_version,
+            table_format=TableFormat(data_storage_version=data_storage_version),
             use_legacy_format=use_legacy_format,
             initial_bases=initial_bases,
             target_bases=target_bases,

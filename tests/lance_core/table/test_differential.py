@@ -12,6 +12,7 @@ from lance_core._proto import transaction_pb2
 from lance_core.table import Manifest, Transaction
 from lance_core.table.index import with_bitmap
 from lance_core.table.operations import ApplyContext
+from lance_core.table.table_format import TableFormat
 
 
 def numbers(start, stop, **extra):
@@ -46,8 +47,9 @@ def check_history(path, skip=()):
         source = by_version.get(getattr(transaction.operation, "version", None))
         context = ApplyContext(
             version=version,
-            data_storage_version=theirs.data_storage_version,
-            stable_row_ids=theirs.uses_stable_row_ids,
+            table_format=TableFormat(
+                data_storage_version=theirs.data_storage_version, stable_row_ids=theirs.uses_stable_row_ids
+            ),
             source=source,
         )
         ours = transaction.apply(by_version.get(version - 1), context, theirs.timestamp_ns)

@@ -53,6 +53,7 @@ from lance_core.table.rowids import (
     encode_row_ids,
     encode_versions,
 )
+from lance_core.table.table_format import TableFormat
 
 SCHEMA = schema_from_arrow(pa.schema([("a", pa.int64())]))
 
@@ -355,7 +356,9 @@ def test_overwrite_takes_no_deletions_and_no_empty_files():
 
 
 def test_stable_row_ids_start_with_the_table():
-    base = applied(Overwrite(fragments=(fragment(),), schema=SCHEMA), None, stable_row_ids=True)
+    base = applied(
+        Overwrite(fragments=(fragment(),), schema=SCHEMA), None, table_format=TableFormat(stable_row_ids=True)
+    )
     after = applied(Append(fragments=(fragment(),)), base)
     assert decode_row_ids(after.fragments[1].row_ids).tolist() == list(range(10, 20))
     assert decode_versions(after.fragments[1].created_at_versions).tolist() == [2] * 10
