@@ -49,11 +49,12 @@ def build_change_type_job(
     Raises:
         DagsterInvalidDefinitionError: a table cannot be used, or there is none.
 
-    Example:
-        ```python
-        job = build_change_type_job([flights])
-        # launched with: ops: {lance_change_type_op: {config: {table: nyc/flights, column: delay, type: float64}}}
-        ```
+    Examples:
+        >>> job = lance_dagster.build_change_type_job(["nyc/flights"])
+        >>> change = {"table": "nyc/flights", "column": "delay", "type": "float64"}
+        >>> config = dg.validate_run_config(job, {"ops": {"lance_change_type_op": {"config": change}}})
+        >>> config["ops"]["lance_change_type_op"]["config"]["column"]
+        'delay'
     """
     refs = {ref.name: ref for ref in table_refs(tables)}
     if not refs:

@@ -55,6 +55,11 @@ def observable_lance_asset(
 
     Raises:
         DagsterInvalidDefinitionError: The URI holds credentials, which would show in the UI.
+
+    Examples:
+        >>> table = lance_dagster.observable_lance_asset("nyc/flights", "/lake/nyc/flights.lance")
+        >>> table.key.to_user_string(), table.is_observable
+        ('nyc/flights', True)
     """
     asset_key = table_refs([key])[0].key
     reject_credentials(f"asset {asset_key.to_user_string()}: its uri", uri)
@@ -136,6 +141,11 @@ def build_lance_observation_sensor(
         io_manager_key: The resource that knows where the tables are.
         minimum_interval_seconds: Between two ticks.
         default_status: Whether it runs as soon as it is deployed.
+
+    Examples:
+        >>> table = lance_dagster.observable_lance_asset("nyc/flights", "/lake/nyc/flights.lance")
+        >>> lance_dagster.build_lance_observation_sensor([table]).name
+        'lance_observation_sensor'
     """
     refs = table_refs(assets)
 
@@ -221,6 +231,10 @@ def lance_eager() -> Any:  # as Dagster's own: a condition that can be changed b
 
     Raises:
         NotImplementedError: this Dagster has no conditions on the tags of runs.
+
+    Examples:
+        >>> @dg.asset(deps=["flights"], automation_condition=lance_dagster.lance_eager())
+        ... def late_flights(): ...
     """
     condition = dg.AutomationCondition
     on_branch: Any

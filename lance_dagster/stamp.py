@@ -46,10 +46,14 @@ def stamp_lance_metadata(defs: dg.Definitions) -> dg.Definitions:
             of metadata is not known or has no value that can be used, or a partitioned asset does not say by its
             `partition_expr` which column holds the partition.
 
-    Example:
-        ```python
-        defs = stamp_lance_metadata(dg.Definitions(assets=[...], resources={"io_manager": LanceIOManager(...)}))
-        ```
+    Examples:
+        >>> @dg.asset
+        ... def flights(): ...
+        >>> lake = {"io_manager": lance_dagster.LanceIOManager(root_uri="/lake")}
+        >>> defs = lance_dagster.stamp_lance_metadata(dg.Definitions([flights], resources=lake))
+        >>> [asset] = defs.resolve_all_asset_specs()
+        >>> asset.metadata["dagster/uri"]
+        '/lake/public/flights.lance'
     """
     managers = _managers(defs)
     _check_inputs(defs, managers)

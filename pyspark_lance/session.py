@@ -50,6 +50,10 @@ def ensure_java() -> Path:
 
     Raises:
         JavaMissingError: There is none, or it is older than 17; the message says how to install one.
+
+    Examples:
+        >>> pyspark_lance.ensure_java().name
+        'java'
     """
     home = os.environ.get("JAVA_HOME")
     program = shutil.which("java", path=str(Path(home, "bin"))) if home else shutil.which("java")
@@ -65,7 +69,11 @@ def ensure_java() -> Path:
 
 
 def ensure_python() -> None:
-    """Have workers of new sessions run this Python, unless PYSPARK_PYTHON is set."""
+    """Have workers of new sessions run this Python, unless PYSPARK_PYTHON is set.
+
+    Examples:
+        >>> pyspark_lance.ensure_python()
+    """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 
@@ -104,6 +112,11 @@ def local_session(
 
     Raises:
         JavaMissingError: There is no Java to run on.
+
+    Examples:
+        >>> spark = pyspark_lance.local_session("local[1]")
+        >>> spark.range(3).count()
+        3
     """
     try:
         from pyspark.sql import SparkSession

@@ -14,9 +14,6 @@ from tests.ceph_server import PACKAGES, ceph_server, missing_programs
 from tests.s3_server import s3_server
 from tests.spark_classes import submit_options
 
-# A code location, which has no doctests, and what runs in an environment of its own.
-collect_ignore = ["ui/definitions.py", "mutants.py"]
-
 # A shell's `&` and `nohup` leave SIGINT ignored, and Dagster gives SIGTERM what SIGINT has: its children could not be
 # ended.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

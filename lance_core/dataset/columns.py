@@ -43,6 +43,12 @@ class EvolvingVerbs(Handle):
         Raises:
             SchemaError: A column exists, or the values do not fit.
             InvalidInputError: There are more or fewer values than rows.
+
+        Examples:
+            >>> flights = lance.write_dataset({"carrier": ["UA", "AA"], "delay": [11, 4]}, "flights.lance")
+            >>> flights.add_columns({"hours": "delay / 60.0"})
+            >>> flights.schema.names
+            ['carrier', 'delay', 'hours']
         """
         self._manifest = add_columns(self.source, transforms, read_columns, reader_schema, batch_size)
 
@@ -54,6 +60,11 @@ class EvolvingVerbs(Handle):
 
         Raises:
             SchemaError: A column exists, does not allow nulls, or cannot be stored.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> len(table.lance_schema_with([pa.field("day", pa.date32())])) > 0
+            True
         """
         return schema_to_bytes(with_null_columns(self._manifest, fields))
 
@@ -70,6 +81,12 @@ class EvolvingVerbs(Handle):
 
         Raises:
             SchemaError: A column exists already, or the join columns do not exist or differ in type.
+
+        Examples:
+            >>> flights = lance.write_dataset({"carrier": ["UA", "AA"], "delay": [11, 4]}, "flights.lance")
+            >>> flights.merge(pa.table({"carrier": ["UA", "AA"], "name": ["United", "American"]}), "carrier")
+            >>> flights.to_table(columns=["carrier", "name"]).to_pylist()
+            [{'carrier': 'UA', 'name': 'United'}, {'carrier': 'AA', 'name': 'American'}]
         """
         self._manifest = commit_made(self.source, joined(data_obj, schema, self._manifest.schema, left_on, right_on))
 
@@ -84,6 +101,12 @@ class EvolvingVerbs(Handle):
         Raises:
             SchemaError: A column does not exist, two would have one name, or a cast is not possible.
             InvalidInputError: A column that shall not be null has nulls, or a value does not fit the new type.
+
+        Examples:
+            >>> flights = lance.write_dataset({"carrier": ["UA", "AA"], "delay": [11, 4]}, "flights.lance")
+            >>> flights.alter_columns({"path": "delay", "name": "minutes"})
+            >>> flights.schema.names
+            ['carrier', 'minutes']
         """
         self._manifest = alter_columns(self.source, alterations)
 
@@ -93,5 +116,11 @@ class EvolvingVerbs(Handle):
         Raises:
             SchemaError: A column does not exist.
             InvalidInputError: No column would be left.
+
+        Examples:
+            >>> flights = lance.write_dataset({"carrier": ["UA", "AA"], "delay": [11, 4]}, "flights.lance")
+            >>> flights.drop_columns(["delay"])
+            >>> flights.schema.names
+            ['carrier']
         """
         self._manifest = drop_columns(self.source, columns)

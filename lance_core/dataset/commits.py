@@ -83,6 +83,13 @@ class CommittingVerbs(Handle):
             CommitConflictError: Another writer's commit rules this one out; `.retryable` tells whether doing the
                 change again on the latest version can help.
             SchemaError: A column has a name that `write_dataset` would reject.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> fragments = lance.write_fragments(pa.table({"id": [4]}), "t.lance")
+            >>> append = lance.LanceOperation.Append(fragments)
+            >>> lance.LanceDataset.commit("t.lance", append, read_version=1).version
+            2
         """
         reject("commit", others)
         if isinstance(operation, Transaction) and commit_message is not None:
@@ -125,6 +132,12 @@ class CommittingVerbs(Handle):
 
         Raises:
             UnsupportedError: A transaction is no append.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> append = lance.write_fragments(pa.table({"id": [4]}), "t.lance", return_transaction=True)
+            >>> lance.LanceDataset.commit_batch("t.lance", [append])["dataset"].count_rows()
+            4
         """
         reject("commit_batch", others)
         place = destination(dest, storage_options, commit_lock)
@@ -160,6 +173,12 @@ class CommittingVerbs(Handle):
 
         Raises:
             DatasetNotFoundError: It is no dataset's root.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> lance.LanceDataset.drop("t.lance")
+            >>> lance.list_tables(".")
+            []
         """
         store = open_store(base_uri, storage_options)
         latest = _latest_or_none(store)

@@ -29,21 +29,47 @@ class ConfiguringVerbs(Handle):
         return {key: value.decode(errors="replace") for key, value in self._manifest.schema.metadata.items()}
 
     def update_config(self, values: Changes, *, replace: bool = False) -> dict[str, str]:
-        """Change the configuration, and return all of it."""
+        """Change the configuration, and return all of it.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> table.update_config({"owner": "data"})
+            {'owner': 'data'}
+        """
         self._update(UpdateConfig(config=_change(values, replace)))
         return self.config()
 
     def delete_config_keys(self, keys: Sequence[str]) -> None:
-        """Remove keys from the configuration; those that are not there are ignored."""
+        """Remove keys from the configuration; those that are not there are ignored.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> written = table.update_config({"owner": "data"})
+            >>> table.delete_config_keys(["owner"])
+            >>> table.config()
+            {}
+        """
         self._update(UpdateConfig(config=UpdateMap(entries=dict.fromkeys(keys))))
 
     def update_metadata(self, values: Changes, *, replace: bool = False) -> dict[str, str]:
-        """Change the table's metadata, and return all of it."""
+        """Change the table's metadata, and return all of it.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> table.update_metadata({"source": "PyPI"})
+            {'source': 'PyPI'}
+        """
         self._update(UpdateConfig(table_metadata=_change(values, replace)))
         return self.metadata
 
     def update_schema_metadata(self, values: Changes, *, replace: bool = False) -> dict[str, str]:
-        """Change the schema's metadata, and return all of it."""
+        """Change the schema's metadata, and return all of it.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> table.update_schema_metadata({"source": "PyPI"})
+            {'source': 'PyPI'}
+        """
         self._update(UpdateConfig(schema_metadata=_change(values, replace)))
         return self.schema_metadata
 
@@ -56,17 +82,37 @@ class ConfiguringVerbs(Handle):
 
         Raises:
             SchemaError: There is no such field.
+
+        Examples:
+            >>> flights = lance.write_dataset({"carrier": ["UA", "AA"], "delay": [11, 4]}, "flights.lance")
+            >>> flights.update_field_metadata({"delay": {"unit": "minutes"}})
+            >>> flights.schema.field("delay").metadata
+            {b'unit': b'minutes'}
         """
         changes = {self._field_id(path): _change(values, replace) for path, values in field_updates.items()}
         self._update(UpdateConfig(field_metadata=changes))
 
     def replace_schema_metadata(self, new_metadata: Mapping[str, str]) -> None:
-        """Replace the schema's metadata; `update_schema_metadata` with `replace` is the newer name."""
+        """Replace the schema's metadata; `update_schema_metadata` with `replace` is the newer name.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> table.replace_schema_metadata({"source": "PyPI"})
+            >>> table.schema.metadata
+            {b'source': b'PyPI'}
+        """
         _deprecated("replace_schema_metadata", "update_schema_metadata(metadata, replace=True)")
         self.update_schema_metadata(new_metadata, replace=True)
 
     def replace_field_metadata(self, field_name: str, new_metadata: Mapping[str, str]) -> None:
-        """Replace a field's metadata; `update_field_metadata` with `replace` is the newer name."""
+        """Replace a field's metadata; `update_field_metadata` with `replace` is the newer name.
+
+        Examples:
+            >>> flights = lance.write_dataset({"carrier": ["UA", "AA"], "delay": [11, 4]}, "flights.lance")
+            >>> flights.replace_field_metadata("delay", {"unit": "minutes"})
+            >>> flights.schema.field("delay").metadata
+            {b'unit': b'minutes'}
+        """
         _deprecated("replace_field_metadata", "update_field_metadata({path: metadata}, replace=True)")
         self.update_field_metadata({field_name: new_metadata}, replace=True)
 

@@ -47,11 +47,25 @@ class HistoryVerbs(Handle):
         """All versions, oldest first: number, local time of the commit, and counters as texts.
 
         A version with unknown features has no counters.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> table.insert(pa.table({"id": [4]}))
+            >>> [one["version"] for one in table.versions()]
+            [1, 2]
         """
         return [_describe(version) for version in summaries(self._store)]
 
     def restore(self) -> None:
-        """Make this version the latest again, as a new version; the handle moves to it."""
+        """Make this version the latest again, as a new version; the handle moves to it.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> deleted = table.delete("id > 1")
+            >>> table.checkout_version(1).restore()
+            >>> lance.dataset("t.lance").count_rows()
+            3
+        """
         latest = load_following(self._store, self._manifest)
         transaction = records.Transaction(
             read_version=latest.version, operation=Restore(version=self._manifest.version)
@@ -59,13 +73,26 @@ class HistoryVerbs(Handle):
         self._manifest = commit(self._store, transaction, base=latest).manifest
 
     def get_version(self) -> dict[str, Any]:
-        """This version: number, local time of the commit, and counters as texts."""
+        """This version: number, local time of the commit, and counters as texts.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> table.get_version()["version"]
+            1
+        """
         shown = self._manifest
         counters = FragmentCounter().totals(shown.fragments.raw)
         return _describe(VersionSummary(version=shown.version, timestamp_ns=shown.timestamp_ns, counters=counters))
 
     def version_refs(self) -> list[dict[str, int]]:
-        """The numbers of all versions of this branch, oldest first, without reading them."""
+        """The numbers of all versions of this branch, oldest first, without reading them.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> table.insert(pa.table({"id": [4]}))
+            >>> [one["version"] for one in table.version_refs()]
+            [1, 2]
+        """
         return [{"version": number} for number in existing_versions(self._store)]
 
     def migrate_manifest_paths_v2(self) -> None:
@@ -77,6 +104,10 @@ class HistoryVerbs(Handle):
             DatasetNotFoundError: The dataset is gone.
             IncompatibleConflictError: It was dropped and made again.
             UnsupportedError: The version has writer flags that are not known.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1]}, "t.lance", enable_v2_manifest_paths=False)
+            >>> table.migrate_manifest_paths_v2()
         """
         self._manifest.check_writable()
         load_following(self._store, self._manifest)  # says if the dataset is gone, or another one
@@ -88,6 +119,11 @@ class HistoryVerbs(Handle):
 
         Raises:
             VersionNotFoundError: There is no such version.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> table.read_transaction(1).operation.name
+            'Overwrite'
         """
         try:
             record = load_version_record(self._store, int(version))
@@ -98,7 +134,14 @@ class HistoryVerbs(Handle):
         return None if found is None else Transaction.from_record(found)
 
     def get_transactions(self, recent_transactions: int = 10) -> list[Transaction | None]:
-        """The transactions of the latest versions up to this one, newest first."""
+        """The transactions of the latest versions up to this one, newest first.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> table.insert(pa.table({"id": [4]}))
+            >>> [transaction.operation.name for transaction in table.get_transactions()]
+            ['Append', 'Overwrite']
+        """
         numbers = (number for number in newest_versions(self._store) if number <= self.version)
         return [self.read_transaction(number) for number in islice(numbers, max(recent_transactions, 0))]
 
@@ -112,6 +155,12 @@ class HistoryVerbs(Handle):
 
         Raises:
             InvalidInputError: `ahead` is less than 1.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> table.insert(pa.table({"id": [4]}))
+            >>> [(one.version, transaction.operation.name) for one, transaction in table.history()]
+            [(2, 'Append'), (1, 'Overwrite')]
         """
         if ahead < 1:
             raise InvalidInputError(f"ahead is {ahead}; at least one version is read at once")
@@ -154,6 +203,13 @@ class HistoryVerbs(Handle):
 
         Returns:
             Version and transaction; None if there is none.
+
+        Examples:
+            >>> rows = {"id": [1, 2, 3]}
+            >>> table = lance.write_dataset(rows, "t.lance", transaction_properties={"run": "a"})
+            >>> version, transaction = table.find_transaction("run", "a")
+            >>> version, transaction.operation.name
+            (1, 'Overwrite')
         """
         found = find_by_property(
             self._store, key, value, newest=self._manifest, not_before=not_before, newer_than=newer_than
@@ -173,6 +229,13 @@ class HistoryVerbs(Handle):
         Returns:
             The transactions by version, newest first; and the versions in between whose transactions are not known any
             more, because they were cleaned up.
+
+        Examples:
+            >>> rows = {"id": [1, 2, 3]}
+            >>> table = lance.write_dataset(rows, "t.lance", transaction_properties={"run": "a"})
+            >>> found, missing = table.find_transactions("run", "a")
+            >>> sorted(found), missing
+            ([1], [])
         """
         found, missing = find_all_by_property(self._store, key, value, newest=self._manifest, not_before=not_before)
         return {version: Transaction.from_record(record) for version, record in found.items()}, missing
@@ -193,18 +256,37 @@ class HistoryVerbs(Handle):
 
         Raises:
             UndecidedWriteError: A version after `newer_than` was cleaned up that may have been the write's.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> fragments, key = lance.write_fragments(pa.table({"id": [4]}), "t.lance"), ("batch", "2026-01-01")
+            >>> done = lance.commit_fragments("t.lance", fragments, table.schema, idempotency_key=key)
+            >>> version, transaction = lance.dataset("t.lance").find_idempotent_commit(*key)
+            >>> version, transaction.operation.name
+            (2, 'Append')
         """
         found = find_idempotent_commit(self._store, self._manifest, (key, value), newer_than=newer_than)
         return None if found is None else (found[0].version, Transaction.from_record(found[1]))
 
     def landed_batch(self, stream: str) -> LandedBatch | None:
-        """The last batch of a stream that the table knows to have landed (`stream_batch`); None if it knows none."""
+        """The last batch of a stream that the table knows to have landed (`stream_batch`); None if it knows none.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> print(table.landed_batch("events"))
+            None
+        """
         return Proofs.of(self._manifest.config).streams.get(stream)
 
     def landed_attempts(self, token: tuple[str, str]) -> tuple[LandedAttempt, ...]:
         """The attempts of a write (`WriteAttempt.token`) that the table knows to have added rows, oldest first.
 
         Attempts of overwrites and of replacements are not among them, as these need no proof.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> table.landed_attempts(("run", "a"))
+            ()
         """
         return Proofs.of(self._manifest.config).attempts_of(token)
 
@@ -215,6 +297,11 @@ class HistoryVerbs(Handle):
 
         Raises:
             InvalidInputError: It is no kind.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> print(table.known_after("keys"))  # the whole history is known
+            None
         """
         if kind not in get_args(Kind):
             raise InvalidInputError(f"kind is {kind!r}; there are {', '.join(map(repr, get_args(Kind)))}")
@@ -224,6 +311,12 @@ class HistoryVerbs(Handle):
         """The latest version that is not newer than a time.
 
         A day, or a text without a zone, is in UTC; a `datetime` without one is local time, as `versions` gives it.
+
+        Examples:
+            >>> from datetime import datetime, timezone
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> table.version_as_of(datetime.now(timezone.utc))
+            1
         """
         try:
             limit = moment(_with_local_zone(asof))

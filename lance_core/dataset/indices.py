@@ -47,11 +47,25 @@ class IndexingVerbs(Handle):
         return found
 
     def describe_indices(self) -> list[IndexDescription]:
-        """All indices, by name; among them `__lance_frag_reuse`, which deferred compactions make."""
+        """All indices, by name; among them `__lance_frag_reuse`, which deferred compactions make.
+
+        Examples:
+            >>> flights = lance.write_dataset({"carrier": ["UA", "AA"], "delay": [11, 4]}, "flights.lance")
+            >>> flights.create_scalar_index("delay", "BTREE")
+            >>> [(index.name, index.num_rows_indexed) for index in flights.describe_indices()]
+            [('delay_idx', 2)]
+        """
         return describe_indices(self.source)
 
     def list_indices(self) -> list[IndexInformation]:
-        """All segments of all indices; `describe_indices` is the newer name."""
+        """All segments of all indices; `describe_indices` is the newer name.
+
+        Examples:
+            >>> flights = lance.write_dataset({"carrier": ["UA", "AA"], "delay": [11, 4]}, "flights.lance")
+            >>> flights.create_scalar_index("delay", "BTREE")
+            >>> [(index["name"], index["type"], index["fields"]) for index in flights.list_indices()]
+            [('delay_idx', 'BTree', ['delay'])]
+        """
         warnings.warn(
             "The 'list_indices' method is deprecated. Use describe_indices() instead.",
             DeprecationWarning,
@@ -76,6 +90,13 @@ class IndexingVerbs(Handle):
 
         Raises:
             NotFoundError: There is no index of that name.
+
+        Examples:
+            >>> flights = lance.write_dataset({"carrier": ["UA", "AA"], "delay": [11, 4]}, "flights.lance")
+            >>> flights.create_scalar_index("delay", "BTREE")
+            >>> flights.drop_index("delay_idx")
+            >>> flights.list_indices()
+            []
         """
         gone = tuple(index for index in self._manifest.indices if index.name == name)
         if not gone:
@@ -117,6 +138,12 @@ class IndexingVerbs(Handle):
             InvalidInputError: There is no such kind or parameter, or the name is in use.
             UnsupportedError: Indices of that kind are not built here.
             RetryableConflictError: Somebody made an index of that name, or moved the rows, meanwhile.
+
+        Examples:
+            >>> flights = lance.write_dataset({"carrier": ["UA", "AA"], "delay": [11, 4]}, "flights.lance")
+            >>> flights.create_scalar_index("delay", "BTREE")
+            >>> [index["name"] for index in flights.list_indices()]
+            ['delay_idx']
         """
         self._manifest = create_scalar_index(
             self.source,
@@ -159,6 +186,12 @@ class IndexingVerbs(Handle):
             InvalidInputError: No fragments are named, or there is no such fragment, kind or parameter, or the name is
                 in use.
             UnsupportedError: Indices of that kind are not built here.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> segment = table.create_index_uncommitted("id", "BTREE", "id_idx", fragment_ids=[0])
+            >>> segment.name, segment.fragment_ids
+            ('id_idx', {0})
         """
         if fragment_ids is None:
             raise InvalidInputError("create_index_uncommitted requires fragment_ids for distributed index build")
@@ -188,6 +221,13 @@ class IndexingVerbs(Handle):
             InvalidInputError: There are none, or they do not belong together.
             UnsupportedError: Indices of their kind are not built here.
             CorruptFileError: One cannot be read.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> segment = table.create_index_uncommitted("id", "BTREE", "id_idx", fragment_ids=[0])
+            >>> merged = table.merge_existing_index_segments([segment])
+            >>> merged.fragment_ids
+            {0}
         """
         return Index.from_record(merge_segments(self.source, [segment.to_record() for segment in segments]))
 
@@ -209,6 +249,13 @@ class IndexingVerbs(Handle):
             InvalidInputError: The segments do not belong together, or a segment of the index would lose a part of its
                 fragments.
             RetryableConflictError: Rows that they are about have moved since they were built.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> segment = table.create_index_uncommitted("id", "BTREE", "id_idx", fragment_ids=[0])
+            >>> table = table.commit_existing_index_segments("id_idx", "id", [segment])
+            >>> [index["name"] for index in table.list_indices()]
+            ['id_idx']
         """
         records = [segment.to_record() for segment in segments]
         self._manifest = commit_segments(self.source, index_name, column, records)
@@ -228,6 +275,11 @@ class IndexingVerbs(Handle):
             NotFoundError: There is no such index, or segment of it.
             UnsupportedError: Indices of its kind are not read.
             CorruptFileError: It cannot be read.
+
+        Examples:
+            >>> flights = lance.write_dataset({"carrier": ["UA", "AA"], "delay": [11, 4]}, "flights.lance")
+            >>> flights.create_scalar_index("delay", "BTREE")
+            >>> flights.prewarm_index("delay_idx")
         """
         reject("prewarm_index", {"with_position": with_position or None})
         prewarm(self.source, name, index_segments)
@@ -238,6 +290,12 @@ class IndexingVerbs(Handle):
         Raises:
             NotFoundError: There is no index of that name.
             UnsupportedError: It belongs to the write-ahead log.
+
+        Examples:
+            >>> flights = lance.write_dataset({"carrier": ["UA", "AA"], "delay": [11, 4]}, "flights.lance")
+            >>> flights.create_scalar_index("delay", "BTREE")
+            >>> flights.index_statistics("delay_idx")["num_indexed_rows"]
+            2
         """
         warnings.warn(
             "LanceDataset.index_statistics() is deprecated, use LanceDataset.stats.index_stats() instead",

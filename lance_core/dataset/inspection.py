@@ -33,11 +33,22 @@ class InspectingVerbs(Handle):
 
         Raises:
             CorruptFileError: They do not.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> table.validate()
         """
         validate(self.source)
 
     def fragment_ids(self) -> set[int]:
-        """Ids of this version's fragments."""
+        """Ids of this version's fragments.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> table.insert(pa.table({"id": [4]}))
+            >>> table.fragment_ids()
+            {0, 1}
+        """
         return set(self._manifest.fragments.ids)
 
     def tracked_files(
@@ -48,9 +59,20 @@ class InspectingVerbs(Handle):
         Args:
             min_version: Leave out older versions.
             progress: Called after each version with the number of versions done and their total.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> table.tracked_files().read_all().num_rows > 0
+            True
         """
         return tracked_files(self.source, min_version, progress)
 
     def all_files(self) -> pa.RecordBatchReader:
-        """All files below this branch's root: base_uri, path, size_bytes, last_modified."""
+        """All files below this branch's root: base_uri, path, size_bytes, last_modified.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> sorted(path.split("/")[0] for path in table.all_files().read_all()["path"].to_pylist())
+            ['_transactions', '_versions', '_versions', 'data']
+        """
         return all_files(self._store)

@@ -92,6 +92,14 @@ def dataset(
         DatasetNotFoundError: There is no dataset.
         VersionNotFoundError: There is no such version or tag, or none as old as `asof`.
         UnsupportedError: An argument is not offered.
+
+    Examples:
+        >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+        >>> table.insert(pa.table({"id": [4]}))
+        >>> lance.dataset("t.lance").count_rows()
+        4
+        >>> lance.dataset("t.lance", version=1).count_rows()
+        3
     """
     reject("dataset", others)
     _check_read_params(read_params)

@@ -69,6 +69,12 @@ class DatasetOptimizer:
 
         Raises:
             InvalidInputError: A key is missing or unknown, or a number cannot be used.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> table.optimize.enable_auto_cleanup({"interval": 20, "older_than_seconds": 86400})
+            >>> sorted(table.config())
+            ['lance.auto_cleanup.interval', 'lance.auto_cleanup.older_than']
         """
         given = dict(auto_cleanup_config)
         if set(given) != {"interval", "older_than_seconds"} or not all(_is_count(value) for value in given.values()):
@@ -76,7 +82,15 @@ class DatasetOptimizer:
         self._configure(auto_cleanup_keys(auto_cleanup_config))
 
     def disable_auto_cleanup(self) -> None:
-        """Remove no old versions after commits any more; commits a version."""
+        """Remove no old versions after commits any more; commits a version.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> table.optimize.enable_auto_cleanup({"interval": 20, "older_than_seconds": 86400})
+            >>> table.optimize.disable_auto_cleanup()
+            >>> table.config()
+            {}
+        """
         self._configure(dict.fromkeys(auto_cleanup_keys({"interval": 0, "older_than_seconds": 0})))
 
     def _configure(self, entries: Mapping[str, str | None]) -> None:
@@ -144,6 +158,14 @@ class DatasetOptimizer:
         Raises:
             InvalidInputError: An option cannot be used.
             RetryableConflictError: All fragments in question were changed meanwhile.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> table.insert(pa.table({"id": [4]}))
+            >>> table.optimize.compact_files().fragments_removed
+            2
+            >>> table.fragment_ids()
+            {2}
         """
         given = {name: value for name, value in locals().items() if name not in ("self", *_NOT_OPTIONS)}
         from lance_core.maintenance.compaction import compact  # noqa: PLC0415 - see the module's text
@@ -174,6 +196,14 @@ class DatasetOptimizer:
             UnsupportedError: An index that is named cannot be built here, or an argument is not offered.
             RetryableConflictError: Other writers changed the same each time.
             DatasetNotFoundError: The dataset is gone.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> table.create_scalar_index("id", "BTREE")
+            >>> table.insert(pa.table({"id": [4]}))
+            >>> table.optimize.optimize_indices()
+            >>> table.index_statistics("id_idx")["num_unindexed_rows"]
+            0
         """
         from lance_core.verbs.indices.optimize import optimize_indices  # noqa: PLC0415 - see the module's text
 
@@ -222,6 +252,12 @@ class MaintainingVerbs(Handle):
 
         Raises:
             InvalidInputError: A tagged version is selected, or an argument cannot be used.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> table.insert(pa.table({"id": [4]}))
+            >>> table.cleanup_old_versions(retain_versions=1).old_versions
+            1
         """
         from lance_core.maintenance import cleanup  # noqa: PLC0415 - see the module's text
 
@@ -251,6 +287,12 @@ class MaintainingVerbs(Handle):
             include_files: Whether to list the files.
             max_files: Most files to list.
             selectors: As there.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> table.insert(pa.table({"id": [4]}))
+            >>> table.explain_cleanup_old_versions(retain_versions=1).stats.old_versions
+            1
         """
         from lance_core.maintenance import cleanup  # noqa: PLC0415 - see the module's text
 

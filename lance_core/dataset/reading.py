@@ -59,6 +59,11 @@ class ReadingVerbs(Handle):
             InvalidInputError: An argument is invalid; for SQL the message has the position.
             SchemaError: A column does not exist.
             UnsupportedError: An argument is not offered, or the SQL uses something that is not known.
+
+        Examples:
+            >>> flights = lance.write_dataset({"carrier": ["UA", "AA"], "delay": [11, 4]}, "flights.lance")
+            >>> flights.scanner(columns=["carrier"], filter="delay > 5").to_table().to_pylist()
+            [{'carrier': 'UA'}]
         """
         chosen = self._manifest.fragments if fragments is None else [one.record for one in fragments]
         given = {"columns": columns, "filter": filter, "limit": limit, "offset": offset, **options}
@@ -96,7 +101,13 @@ class ReadingVerbs(Handle):
         offset: int | None = None,
         **options: Any,
     ) -> pa.Table:
-        """All rows as one table; arguments as `scanner`."""
+        """All rows as one table; arguments as `scanner`.
+
+        Examples:
+            >>> flights = lance.write_dataset({"carrier": ["UA", "AA"], "delay": [11, 4]}, "flights.lance")
+            >>> flights.to_table(columns=["carrier"], filter="delay > 5").to_pylist()
+            [{'carrier': 'UA'}]
+        """
         return self.scanner(columns, filter, limit, offset, **options).to_table()
 
     def to_batches(
@@ -107,19 +118,43 @@ class ReadingVerbs(Handle):
         offset: int | None = None,
         **options: Any,
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows in batches, with bounded memory; arguments as `scanner`."""
+        """Yield the rows in batches, with bounded memory; arguments as `scanner`.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> [batch.num_rows for batch in table.to_batches(batch_size=2)]
+            [2, 1]
+        """
         return self.scanner(columns, filter, limit, offset, **options).to_batches()
 
     def to_reader(self, columns: Columns = None, **options: Any) -> pa.RecordBatchReader:
-        """The rows as an Arrow reader; arguments as `scanner`."""
+        """The rows as an Arrow reader; arguments as `scanner`.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> table.to_reader().read_all().num_rows
+            3
+        """
         return self.scanner(columns, **options).to_reader()
 
     def to_pandas(self, columns: Columns = None, *, blob_mode: str = "lazy", **options: Any) -> Any:
-        """All rows as a pandas frame; arguments as `scanner`, and `blob_mode` as `LanceScanner.to_pandas`."""
+        """All rows as a pandas frame; arguments as `scanner`, and `blob_mode` as `LanceScanner.to_pandas`.
+
+        Examples:
+            >>> flights = lance.write_dataset({"carrier": ["UA", "AA"], "delay": [11, 4]}, "flights.lance")
+            >>> float(flights.to_pandas()["delay"].mean())
+            7.5
+        """
         return self.scanner(columns, **options).to_pandas(blob_mode=blob_mode)
 
     def rows_to_write(self) -> pa.RecordBatchReader:
-        """All rows as another table takes them: blobs with their payloads. Writers ask for it."""
+        """All rows as another table takes them: blobs with their payloads. Writers ask for it.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> lance.write_dataset(table.rows_to_write(), "copy.lance").count_rows()
+            3
+        """
         return self.scanner(blob_handling=AS_STORED).to_reader()
 
     def to_arrow_dataset(self) -> Dataset:
@@ -127,6 +162,11 @@ class ReadingVerbs(Handle):
 
         A handle is one itself to engines that scan them (DuckDB, `polars.scan_pyarrow_dataset`); this one also has
         Arrow's `filter` and hints of scans, and is one in each process.
+
+        Examples:
+            >>> flights = lance.write_dataset({"carrier": ["UA", "AA"], "delay": [11, 4]}, "flights.lance")
+            >>> flights.to_arrow_dataset().count_rows(filter=pc.field("delay") > 5)
+            1
         """
         from lance_core.verbs.scan.arrow_dataset import ArrowDataset  # noqa: PLC0415 - it imports pandas
 
@@ -141,6 +181,12 @@ class ReadingVerbs(Handle):
         Raises:
             InvalidInputError: It is no text; what the engine rejects is told when the query is run.
             UnsupportedError: DuckDB is not installed, told when the query is run.
+
+        Examples:
+            >>> flights = lance.write_dataset({"carrier": ["UA", "AA"], "delay": [11, 4]}, "flights.lance")
+            >>> query = flights.sql("SELECT max(delay) AS delay FROM dataset").build()
+            >>> query.to_batch_records()[0].to_pylist()
+            [{'delay': 11}]
         """
         from lance_core.dataset.sql import SqlQueryBuilder  # noqa: PLC0415 - it imports pandas
 
@@ -151,7 +197,13 @@ class ReadingVerbs(Handle):
         return self.to_reader().__arrow_c_stream__(requested_schema)
 
     def count_rows(self, filter: Filter = None, **options: Any) -> int:  # noqa: A002 - pylance's name
-        """Number of rows; without a filter only metadata is read. Arguments as `scanner`."""
+        """Number of rows; without a filter only metadata is read. Arguments as `scanner`.
+
+        Examples:
+            >>> flights = lance.write_dataset({"carrier": ["UA", "AA"], "delay": [11, 4]}, "flights.lance")
+            >>> flights.count_rows("delay > 5")
+            1
+        """
         return self.scanner(filter=filter, **options).count_rows()
 
     def __len__(self) -> int:
@@ -171,6 +223,11 @@ class ReadingVerbs(Handle):
                 position.
             SchemaError: A column does not exist.
             UnsupportedError: It uses something unknown; the message names it and has the position.
+
+        Examples:
+            >>> flights = lance.write_dataset({"carrier": ["UA", "AA"], "delay": [11, 4]}, "flights.lance")
+            >>> flights.count_rows(flights.parse_filter("delay BETWEEN 1 AND 5"))
+            1
         """
         from lance_core.verbs.expressions.sql import parse_filter  # noqa: PLC0415 - it imports the SQL parser
 
@@ -178,11 +235,24 @@ class ReadingVerbs(Handle):
         return parse_filter(text, scanned_columns(self._manifest, handling), assume_utc=assume_utc)
 
     def count_deleted_rows(self) -> int:
-        """Rows that deletion files hide."""
+        """Rows that deletion files hide.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> deleted = table.delete("id = 2")
+            >>> table.count_deleted_rows()
+            1
+        """
         return self._manifest.fragments.totals()[0]
 
     def head(self, num_rows: int | None, **options: Any) -> pa.Table:
-        """The first rows, all with None; arguments as `scanner`."""
+        """The first rows, all with None; arguments as `scanner`.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> table.head(2).to_pylist()
+            [{'id': 1}, {'id': 2}]
+        """
         return self.scanner(**{**options, "limit": num_rows}).to_table()
 
     def take(self, indices: Sequence[int] | pa.Array, columns: Columns = None) -> pa.Table:
@@ -194,6 +264,11 @@ class ReadingVerbs(Handle):
 
         Raises:
             InvalidInputError: A position lies outside the dataset.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> table.take([2, 0]).to_pylist()
+            [{'id': 3}, {'id': 1}]
         """
         options = scan_options(self._manifest, columns, flatten=False)
         return take_rows(self.source, self._manifest.fragments, indices, options)
@@ -235,6 +310,12 @@ class ReadingVerbs(Handle):
             InvalidInputError: It is no column of blobs, there is no such row, or an argument cannot be used.
             SchemaError: There is no such column.
             UnsupportedError: A row is deleted, or its payload lies outside its data file.
+
+        Examples:
+            >>> schema = pa.schema([pa.field("photo", pa.large_binary(), metadata={"lance-encoding:blob": "true"})])
+            >>> photos = lance.write_dataset(pa.table({"photo": [b"first", b"second"]}, schema), "photos.lance")
+            >>> [blob.readall() for blob in photos.take_blobs("photo", indices=[1])]
+            [b'second']
         """
         if buffer_size < 0:
             raise InvalidInputError(f"buffer_size must not be {buffer_size}")
@@ -265,6 +346,12 @@ class ReadingVerbs(Handle):
             InvalidInputError: It is no column of blobs, there is no such row, or an argument cannot be used.
             SchemaError: There is no such column.
             UnsupportedError: A row is deleted, or its payload lies outside its data file.
+
+        Examples:
+            >>> schema = pa.schema([pa.field("photo", pa.large_binary(), metadata={"lance-encoding:blob": "true"})])
+            >>> photos = lance.write_dataset(pa.table({"photo": [b"first", b"second"]}, schema), "photos.lance")
+            >>> photos.read_blobs("photo", indices=[1])
+            [(1, b'second')]
         """
         del preserve_order
         _check_buffer(io_buffer_size)
@@ -294,6 +381,12 @@ class ReadingVerbs(Handle):
             InvalidInputError: As `read_blobs`; or a part does not lie in its payload.
             SchemaError: There is no such column.
             UnsupportedError: A row is deleted, or its payload lies outside its data file.
+
+        Examples:
+            >>> schema = pa.schema([pa.field("photo", pa.large_binary(), metadata={"lance-encoding:blob": "true"})])
+            >>> photos = lance.write_dataset(pa.table({"photo": [b"first", b"second"]}, schema), "photos.lance")
+            >>> photos.read_blob_ranges("photo", [(1, 0, 3)], selector="indices")
+            [(0, 1, b'sec')]
         """
         del preserve_order
         _check_buffer(io_buffer_size)
@@ -309,6 +402,11 @@ class ReadingVerbs(Handle):
 
         Raises:
             InvalidInputError: There are not that many rows.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> table.sample(2).num_rows
+            2
         """
         total = self.count_rows()
         if not 0 <= num_rows <= total:
@@ -326,6 +424,11 @@ class ReadingVerbs(Handle):
 
         Raises:
             InvalidInputError: The positions do not ascend from 0 on.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> table.slice(1, 3).to_pylist()
+            [{'id': 2}, {'id': 3}]
         """
         if start < 0:
             raise InvalidInputError(f"start must be non-negative, got {start}")
@@ -341,13 +444,25 @@ class ReadingVerbs(Handle):
 
         Raises:
             UnsupportedError: A filter is given.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> table.insert(pa.table({"id": [4]}))
+            >>> [fragment.count_rows() for fragment in table.get_fragments()]
+            [3, 1]
         """
         if filter is not None:
             raise UnsupportedError("get_fragments: not offered: filter")
         return LanceFragment.all_of(self.source)
 
     def get_fragment(self, fragment_id: int) -> LanceFragment | None:
-        """The fragment of that id; None if there is none."""
+        """The fragment of that id; None if there is none.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> table.get_fragment(0).count_rows()
+            3
+        """
         record = self._manifest.fragments.get(fragment_id)
         return None if record is None else LanceFragment(self.source, record)
 

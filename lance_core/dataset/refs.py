@@ -54,6 +54,13 @@ class BranchingVerbs(Handle):
         Raises:
             InvalidInputError: The name is not allowed, or the branch exists.
             VersionNotFoundError: There is no such version.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> branch = table.create_branch("fix")
+            >>> deleted = branch.delete("id = 2")
+            >>> branch.count_rows(), table.count_rows()
+            (2, 3)
         """
         place = self._place
         first = create_branch(place, branch, reference, self._manifest)
@@ -76,6 +83,13 @@ class BranchingVerbs(Handle):
             InvalidInputError: The name is not allowed.
             VersionNotFoundError: There is no such version.
             DatasetExistsError: Files are left of a removed branch of that name.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> table.ensure_branch("fix").version
+            1
+            >>> table.ensure_branch("fix").version  # the branch that is there
+            1
         """
         place = self._place
         latest = ensure_branch(place, branch, reference, self._manifest, renew_promoted=renew_promoted)
@@ -103,6 +117,13 @@ class BranchingVerbs(Handle):
         Raises:
             DatasetExistsError: There is a dataset at the target.
             VersionNotFoundError: There is no such version.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> clone = table.shallow_clone("clone.lance", table.version)
+            >>> deleted = clone.delete("id = 2")
+            >>> clone.count_rows(), table.count_rows()
+            (2, 3)
         """
         reject("shallow_clone", others)
         options = self._options if storage_options is None else StorageOptions(storage_options)
@@ -126,6 +147,11 @@ class BranchingVerbs(Handle):
             storage_options: As in `shallow_clone`.
             copier: Runs the copies, for example on other machines; by default threads of this process do.
             **others: Further arguments of pylance's, which are rejected.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> table.deep_clone("copy.lance", table.version).count_rows()
+            3
         """
         reject("deep_clone", others)
         options = self._options if storage_options is None else StorageOptions(storage_options)
@@ -133,7 +159,13 @@ class BranchingVerbs(Handle):
         return type(self)(target_path, storage_options=dict(options), manifest=manifest)
 
     def base_paths(self) -> dict[int, DatasetBasePath]:
-        """The other places that files of this version may lie in, by id."""
+        """The other places that files of this version may lie in, by id.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> table.base_paths()
+            {}
+        """
         return {base.id: DatasetBasePath.from_record(base) for base in self._manifest.base_paths}
 
     def add_bases(
@@ -147,6 +179,12 @@ class BranchingVerbs(Handle):
 
         Raises:
             InvalidInputError: A name, path or id is taken.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> table = table.add_bases([lance.DatasetBasePath("memory://archive", name="archive")])
+            >>> [base.name for base in table.base_paths().values()]
+            ['archive']
         """
         operation = UpdateBases(new_bases=tuple(base.to_record() for base in new_bases))
         transaction = Transaction(

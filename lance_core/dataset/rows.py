@@ -48,7 +48,14 @@ class ChangingVerbs(Handle):
     """
 
     def insert(self, data: ReaderLike, *, mode: str = "append", **options: Any) -> None:
-        """Write rows; arguments as `write_dataset`. The handle moves to the version that was made."""
+        """Write rows; arguments as `write_dataset`. The handle moves to the version that was made.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> table.insert(pa.table({"id": [4]}))
+            >>> table.count_rows()
+            4
+        """
         if hasattr(options.get("transaction_properties"), "write_attempt_for"):
             raise InvalidInputError(
                 "these transaction properties belong to a write that may be attempted several times: give them to "
@@ -113,6 +120,13 @@ class ChangingVerbs(Handle):
         Raises:
             InvalidInputError: The predicate does not fit the columns.
             RetryableConflictError: Others changed the same rows each time.
+
+        Examples:
+            >>> flights = lance.write_dataset({"carrier": ["UA", "AA"], "delay": [11, 4]}, "flights.lance")
+            >>> flights.delete("delay < 5")
+            {'num_deleted_rows': 1}
+            >>> flights.to_table().to_pylist()
+            [{'carrier': 'UA', 'delay': 11}]
         """
         self._manifest, rows = delete_rows(
             self.source, predicate, conflict_retries=conflict_retries, retry_timeout=retry_timeout
@@ -120,7 +134,14 @@ class ChangingVerbs(Handle):
         return {"num_deleted_rows": rows}
 
     def truncate_table(self) -> None:
-        """Delete all rows; the columns stay."""
+        """Delete all rows; the columns stay.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> table.truncate_table()
+            >>> table.count_rows()
+            0
+        """
         self._manifest = truncate(self.source)
 
     def update(
@@ -147,6 +168,13 @@ class ChangingVerbs(Handle):
             InvalidInputError: A column does not exist, or an expression does not fit.
             RetryableConflictError: Others changed the same rows each time.
             UnsupportedError: A field of a struct is named rather than a column.
+
+        Examples:
+            >>> flights = lance.write_dataset({"carrier": ["UA", "AA"], "delay": [11, 4]}, "flights.lance")
+            >>> flights.update({"delay": "delay + 1"}, where="carrier = 'UA'")
+            {'num_rows_updated': 1}
+            >>> flights.to_table().sort_by("delay").to_pylist()
+            [{'carrier': 'AA', 'delay': 4}, {'carrier': 'UA', 'delay': 12}]
         """
         self._manifest, rows = update_rows(
             self.source,
@@ -166,5 +194,13 @@ class ChangingVerbs(Handle):
 
         Raises:
             InvalidInputError: A column does not exist, or there is no primary key.
+
+        Examples:
+            >>> flights = lance.write_dataset({"carrier": ["UA", "AA"], "delay": [11, 4]}, "flights.lance")
+            >>> new = pa.table({"carrier": ["AA", "DL"], "delay": [7, 0]})
+            >>> merge = flights.merge_insert("carrier").when_matched_update_all().when_not_matched_insert_all()
+            >>> counts = merge.execute(new)
+            >>> counts["num_inserted_rows"], counts["num_updated_rows"]
+            (1, 1)
         """
         return MergeInsertBuilder(self, on)

@@ -92,6 +92,13 @@ def write_dataset(
     Raises:
         DatasetExistsError: `mode` is "create" and there is a dataset.
         SchemaError: The rows do not fit the dataset, or cannot be stored; nothing was written.
+
+    Examples:
+        >>> flights = pa.table({"carrier": ["UA", "AA"], "delay": [11, 4]})
+        >>> lance.write_dataset(flights, "flights.lance", commit_message="first load").version
+        1
+        >>> lance.write_dataset(flights, "flights.lance", mode="append").count_rows()
+        4
     """
     reject("write_dataset", others)
     options = WriteOptions(
@@ -323,6 +330,12 @@ def commit_fragments(
         SchemaError: The fragments do not fit the dataset.
         ObjectNotFoundError: A file of the fragments is gone, such as after a cleanup; nothing was committed. On object
             storage files that this process wrote within the last hour are not looked for.
+
+    Examples:
+        >>> rows = pa.table({"id": [1, 2, 3]})
+        >>> fragments = lance.write_fragments(rows, "t.lance")
+        >>> lance.commit_fragments("t.lance", fragments, rows.schema, mode="create").dataset.version
+        1
     """
     request = CommitRequest(
         fragments=fragments,

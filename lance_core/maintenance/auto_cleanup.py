@@ -74,6 +74,11 @@ def auto_cleanup(dataset: Handle) -> CleanupStats | None:
 
     Returns:
         The result; None if this version does not trigger a cleanup.
+
+    Examples:
+        >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+        >>> print(maintenance.auto_cleanup(table))  # it is not configured
+        None
     """
     config = dataset.config()
     if PREFIX + "interval" not in config:

@@ -56,6 +56,12 @@ def change_type(
         SchemaError: There is no such column, or what `convert` raises; nothing was written.
         UnsupportedError: It has an index that cannot be built here; nothing was written.
         RetryableConflictError: Somebody else committed meanwhile. Calling it again finishes what was begun.
+
+    Examples:
+        >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+        >>> maintenance.change_type(table, "id", pa.int32(), lambda values, field: values.cast(pa.int32()))
+        >>> str(lance.dataset("t.lance").schema.field("id").type)
+        'int32'
     """
     schema = dataset.source.manifest.schema
     if column not in (field.name for field in schema.fields):

@@ -96,6 +96,10 @@ def select(
 
     Raises:
         InvalidInputError: An argument is empty or not positive.
+
+    Examples:
+        >>> maintenance.select(retain_versions=3).retain_versions
+        3
     """
     if isinstance(older_than, np.timedelta64):
         older_than = timedelta(microseconds=int(older_than / np.timedelta64(1, "us")))
@@ -135,6 +139,12 @@ def cleanup_old_versions(
 
     Raises:
         InvalidInputError: An argument is not positive, or a tagged version is taken and that is an error.
+
+    Examples:
+        >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+        >>> table.insert(pa.table({"id": [4]}))
+        >>> maintenance.cleanup_old_versions(table, maintenance.select(retain_versions=1)).old_versions
+        1
     """
     for name, value in (("delete_rate_limit", delete_rate_limit), ("delete_concurrency", delete_concurrency)):
         if value is not None and value < 1:
@@ -162,6 +172,13 @@ def explain_cleanup_old_versions(
         selectors: Which versions to remove.
         include_files: Whether to list the files.
         max_files: Most files to list.
+
+    Examples:
+        >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+        >>> table.insert(pa.table({"id": [4]}))
+        >>> explanation = maintenance.explain_cleanup_old_versions(table, maintenance.select(retain_versions=1))
+        >>> explanation.stats.old_versions
+        1
     """
     plan: CleanupPlan = plan_cleanup(dataset.source.store, dataset.source.manifest, selectors)
     listed = plan.files[:max_files] if include_files else ()

@@ -216,6 +216,12 @@ def compact(
 
     Raises:
         RetryableConflictError: The fragments of all tasks were changed meanwhile, and `retries` is 0.
+
+    Examples:
+        >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+        >>> table.insert(pa.table({"id": [4]}))
+        >>> maintenance.compact(table).fragments_removed
+        2
     """
     done = CompactionMetrics()
     for attempt in range(retries + 1):
@@ -296,6 +302,14 @@ def commit_what_fits(
 
     Raises:
         RetryableConflictError: That was so for all of them, or other writers were faster each time.
+
+    Examples:
+        >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+        >>> table.insert(pa.table({"id": [4]}))
+        >>> plan = maintenance.Compaction.plan(table)
+        >>> results = [task.execute(table) for task in plan.tasks]
+        >>> maintenance.commit_what_fits(table, results, {}).fragments_removed
+        2
     """
     left, dropped, before = list(results), 0, dataset.source.manifest.indices
     while left:

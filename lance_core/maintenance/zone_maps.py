@@ -50,6 +50,12 @@ def index_partitions(
 
     Returns:
         The names of the zone maps that were made or refreshed.
+
+    Examples:
+        >>> rows = {"day": ["2026-01-01", "2026-01-02"]}
+        >>> table = lance.write_dataset(rows, "t.lance")
+        >>> maintenance.index_partitions(table, ["day"], most_uncovered=0)
+        ['day_idx']
     """
     manifest = dataset.source.manifest
     if len(manifest.fragments) <= most_uncovered:
@@ -94,6 +100,12 @@ def columns_without_zone_map(
         dataset: The handle.
         columns: The columns.
         most_uncovered: How many fragments may lie outside.
+
+    Examples:
+        >>> rows = {"day": ["2026-01-01", "2026-01-02"]}
+        >>> table = lance.write_dataset(rows, "t.lance")
+        >>> maintenance.columns_without_zone_map(table, ["day"], most_uncovered=0)
+        ['day']
     """
     manifest = dataset.source.manifest
     if len(manifest.fragments) <= most_uncovered:

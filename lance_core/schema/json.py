@@ -61,6 +61,10 @@ def schema_to_json(schema: pa.Schema) -> dict[str, Any]:
     Raises:
         UnsupportedError: A type has no form in JSON (maps, views, intervals), or is nested too deep.
         InvalidInputError: The argument is not a pyarrow schema.
+
+    Examples:
+        >>> lance.schema_to_json(pa.schema({"id": pa.int64()}))
+        {'fields': [{'name': 'id', 'type': {'type': 'int64'}, 'nullable': True}]}
     """
     if not isinstance(schema, pa.Schema):
         raise InvalidInputError(f"schema_to_json takes a pyarrow.Schema, not {type(schema).__name__}")
@@ -77,6 +81,11 @@ def json_to_schema(schema_json: Mapping[str, Any]) -> pa.Schema:
 
     Raises:
         InvalidInputError: A field is missing, a type is unknown, or the schema is nested too deep.
+
+    Examples:
+        >>> schema = pa.schema({"id": pa.int64()})
+        >>> lance.json_to_schema(lance.schema_to_json(schema)) == schema
+        True
     """
     try:
         fields = [_field_from_json(field) for field in schema_json["fields"]]

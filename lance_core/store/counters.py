@@ -18,10 +18,26 @@ def count_read(num_calls: int, num_bytes: int) -> None:
 
 
 def iops_counter() -> int:
-    """Number of reads since the process started: file system calls, or requests."""
+    """Number of reads since the process started: file system calls, or requests.
+
+    Examples:
+        >>> flights = lance.write_dataset({"carrier": ["UA", "AA"], "delay": [11, 4]}, "flights.lance")
+        >>> before = lance.iops_counter()
+        >>> rows = lance.dataset("flights.lance").to_table()
+        >>> lance.iops_counter() > before
+        True
+    """
     return _counts[0]
 
 
 def bytes_read_counter() -> int:
-    """Number of bytes read since the process started."""
+    """Number of bytes read since the process started.
+
+    Examples:
+        >>> flights = lance.write_dataset({"carrier": ["UA", "AA"], "delay": [11, 4]}, "flights.lance")
+        >>> before = lance.bytes_read_counter()
+        >>> rows = lance.dataset("flights.lance").to_table()
+        >>> lance.bytes_read_counter() > before
+        True
+    """
     return _counts[1]

@@ -131,6 +131,12 @@ def canonical_uri(uri: str | os.PathLike[str]) -> str:
     Raises:
         InvalidInputError: The URI carries user information or a query, which can hold credentials, and URIs are
             written into manifests.
+
+    Examples:
+        >>> lance.canonical_uri("s3a://lake//flights.lance/")
+        's3://lake/flights.lance'
+        >>> lance.canonical_uri("/lake/old/../flights.lance")
+        '/lake/flights.lance'
     """
     scheme, rest = split_uri(uri)
     if scheme == "":

@@ -65,6 +65,15 @@ def build_audited_job(
     Raises:
         DagsterInvalidDefinitionError: there is no asset, something else is among them, or partitions differ; when the
             code location is loaded, there is no blocking check either.
+
+    Examples:
+        >>> @dg.asset
+        ... def flights(): ...
+        >>> @dg.asset_check(asset=flights, blocking=True)
+        ... def has_rows(): return dg.AssetCheckResult(passed=True)
+        >>> job = lance_dagster.build_audited_job([flights, has_rows], name="nightly")
+        >>> job.name
+        'nightly'
     """
     checked_job_name(name, "build_audited_job: name")
     given = [assets] if isinstance(assets, str | dg.AssetsDefinition) else list(assets)

@@ -99,6 +99,10 @@ def build_branch_jobs(
 
     Raises:
         DagsterInvalidDefinitionError: a table cannot be used.
+
+    Examples:
+        >>> [job.name for job in lance_dagster.build_branch_jobs(["nyc/flights"])]
+        ['lance_promote', 'lance_discard']
     """
     checked_job_name(promote_name, "build_branch_jobs: promote_name")
     checked_job_name(discard_name, "build_branch_jobs: discard_name")

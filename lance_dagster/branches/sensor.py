@@ -93,6 +93,11 @@ def build_branch_sensor(  # noqa: PLR0913 - each is a choice of its own, most by
     Raises:
         ValueError: an ending is none.
         DagsterInvalidDefinitionError: a table cannot be used.
+
+    Examples:
+        >>> jobs = lance_dagster.build_branch_jobs(["nyc/flights"])
+        >>> lance_dagster.build_branch_sensor(["nyc/flights"], jobs, auto_promote=False).name
+        'lance_branches'
     """
     for ending in (on_failure, on_cancel):
         if ending not in get_args(Ending):

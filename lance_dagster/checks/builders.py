@@ -50,6 +50,11 @@ def build_lance_health_checks(
         policy: The thresholds; its defaults if not given. An asset's metadata `lance/maintenance` changes them.
         severity: Of a check that fails.
         io_manager_key: The resource that knows where the tables are.
+
+    Examples:
+        >>> checks = lance_dagster.build_lance_health_checks(["nyc/flights"])
+        >>> sorted(key.name for check in checks for key in check.check_keys)
+        ['lance_deleted_fraction', 'lance_small_fragments', 'lance_uncovered_indices', 'lance_versions']
     """
     chosen = LanceMaintenancePolicy() if policy is None else policy
     refs = table_refs(assets)
@@ -126,6 +131,11 @@ def build_lance_integrity_checks(
         severity: Of a check that fails.
         blocking: Whether what is downstream in the same run waits for it.
         io_manager_key: The resource that knows where the tables are.
+
+    Examples:
+        >>> checks = lance_dagster.build_lance_integrity_checks(["nyc/flights"])
+        >>> [key.name for check in checks for key in check.check_keys]
+        ['lance_integrity']
     """
     return [_integrity_check(ref, severity, blocking, io_manager_key) for ref in table_refs(assets)]
 
@@ -228,6 +238,11 @@ def build_lance_primary_key_check(
 
     Raises:
         ValueError: no column is named.
+
+    Examples:
+        >>> check = lance_dagster.build_lance_primary_key_check("nyc/flights", ["id"])
+        >>> [key.name for key in check.check_keys]
+        ['lance_primary_key']
     """
     names, ref = list(columns), table_ref(asset)
     if isinstance(columns, str) or not names:
@@ -296,6 +311,11 @@ def build_lance_drift_check(
         asset: The asset, its spec or key.
         severity: Of a check that fails.
         io_manager_key: The resource that knows where the table is.
+
+    Examples:
+        >>> check = lance_dagster.build_lance_drift_check("nyc/flights")
+        >>> [key.name for key in check.check_keys]
+        ['lance_drift']
     """
     ref = table_ref(asset)
 

@@ -144,6 +144,11 @@ def build_maintenance_job(
     Raises:
         DagsterInvalidDefinitionError: A table or its metadata cannot be used.
         ValueError: The engine is neither "process" nor "spark".
+
+    Examples:
+        >>> job = lance_dagster.build_maintenance_job(["nyc/flights"])
+        >>> job.name
+        'lance_maintenance'
     """
     chosen = LanceMaintenancePolicy() if policy is None else policy
     if engine not in ("process", "spark"):

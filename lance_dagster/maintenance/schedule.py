@@ -42,6 +42,11 @@ def build_maintenance_schedule(
 
     Raises:
         ValueError: the schedule cannot be spread.
+
+    Examples:
+        >>> job = lance_dagster.build_maintenance_job(["nyc/flights"])
+        >>> lance_dagster.build_maintenance_schedule(job, "0 3 * * *").name
+        'lance_maintenance_schedule'
     """
     names = tables_of(job)
     crons = [cron_schedule] if jitter is None else _spread(cron_schedule, jitter)

@@ -94,6 +94,11 @@ def build_maintenance_sensor(
 
     Raises:
         DagsterInvalidDefinitionError: a table is not one of the job, or its metadata cannot be used.
+
+    Examples:
+        >>> job = lance_dagster.build_maintenance_job(["nyc/flights"])
+        >>> lance_dagster.build_maintenance_sensor(job, ["nyc/flights"]).name
+        'lance_maintenance_sensor'
     """
     chosen = LanceMaintenancePolicy() if policy is None else policy
     refs = [ref for ref in table_refs(tables) if not is_foreign(ref)]

@@ -29,10 +29,10 @@ class LanceFilter(str):
 def lance_filter(expression: pc.Expression) -> LanceFilter:
     """Make an expression a metadata value.
 
-    Example:
-        ```python
-        ins={"flights": dg.AssetIn(metadata={"lance/filter": lance_filter(pc.field("dep_delay") > 60)})}
-        ```
+    Examples:
+        >>> late = lance_dagster.lance_filter(pc.field("delay") > 60)
+        >>> @dg.asset(ins={"flights": dg.AssetIn(metadata={"lance/filter": late})})
+        ... def late_flights(flights): ...
     """
     made = LanceFilter(expression)
     made.expression = expression

@@ -86,6 +86,10 @@ def build_undo_job(
 
     Raises:
         DagsterInvalidDefinitionError: a table cannot be used.
+
+    Examples:
+        >>> lance_dagster.build_undo_job(["nyc/flights"]).name
+        'lance_undo'
     """
     checked_job_name(name, "build_undo_job: name")
     refs = table_refs(assets)

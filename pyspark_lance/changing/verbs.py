@@ -124,6 +124,14 @@ def merge(  # noqa: PLR0913 - each is a choice of its own, all but three have a 
         RetryableConflictError: Others changed the same rows each time.
         SupersededError: A later attempt of the same write has committed.
         EarlierAttemptLandedError: An earlier one has, which `write_attempt` does not name.
+
+    Examples:
+        >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+        >>> changes = spark.createDataFrame([(3,), (4,)], "id long")
+        >>> pyspark_lance.merge(changes, "t.lance", on="id").version
+        2
+        >>> lance.dataset("t.lance").count_rows()
+        4
     """
     keys = list(_spelled([on] if isinstance(on, str) else on, df.columns, df.sparkSession))
     _check_clauses(keys, when_matched, when_not_matched, when_not_matched_by_source)
@@ -209,6 +217,12 @@ def delete(
         InvalidInputError: The condition does not fit the table, or an argument is wrong.
         DatasetNotFoundError: There is no table.
         RetryableConflictError: Others changed the same rows each time.
+
+    Examples:
+        >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+        >>> result = pyspark_lance.delete("t.lance", "id = 3", spark=spark)
+        >>> lance.dataset("t.lance").count_rows()
+        2
     """
     options = ChangeOptions(
         storage_options=storage_options,
@@ -269,6 +283,12 @@ def update(
         InvalidInputError: The condition does not fit the table.
         DatasetNotFoundError: There is no table.
         RetryableConflictError: Others changed the same rows each time.
+
+    Examples:
+        >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+        >>> result = pyspark_lance.update("t.lance", {"id": "id + 10"}, "id = 3", spark=spark)
+        >>> lance.dataset("t.lance").count_rows("id = 13")
+        1
     """
     options = ChangeOptions(
         storage_options=storage_options,

@@ -102,6 +102,13 @@ def convert(
         UnsupportedError: Neither Spark nor an installed library can read the source.
         InvalidInputError: The files of the source do not go together, or have changed since the conversion was begun.
         LanceError: The table differs from the source, or a file cannot be read.
+
+    Examples:
+        >>> source = os.path.abspath("t.parquet")
+        >>> spark.range(3).write.parquet(source)
+        >>> converted = pyspark_lance.convert(source, "t.lance", spark=spark)
+        >>> lance.dataset("t.lance").count_rows()
+        3
     """
     _check(mode, max_bytes_per_commit)
     session = session_of(spark)
@@ -204,6 +211,13 @@ def to_parquet(
 
     Raises:
         LanceError: The folder differs from the table.
+
+    Examples:
+        >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+        >>> target = os.path.abspath("t.parquet")
+        >>> written = pyspark_lance.to_parquet("t.lance", target, spark=spark)
+        >>> spark.read.parquet(target).count()
+        3
     """
     if mode not in ("error", "overwrite", "append"):
         raise InvalidInputError(f"mode {mode!r} is none of error, overwrite, append")

@@ -59,6 +59,9 @@ def register(spark: SparkSession, name: str = "lance") -> None:
 
     Needed only where Spark does not find the package by itself (it was sent along with the job, for example), or where
     the name is taken: a JVM connector of the same name goes first.
+
+    Examples:
+        >>> pyspark_lance.register(spark)
     """
     found = {"name": classmethod(lambda _: name), "parallelism": parallelism_of(spark)}
     spark.dataSource.register(type("NamedLanceDataSource", (LanceDataSource,), found))

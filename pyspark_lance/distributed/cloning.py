@@ -48,6 +48,11 @@ def deep_clone(
         DatasetExistsError: There is a table at the target.
         VersionNotFoundError: There is no such version.
         LanceError: A copy failed; nothing is committed.
+
+    Examples:
+        >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+        >>> pyspark_lance.deep_clone(spark, "t.lance", "copy.lance").count_rows()
+        3
     """
     dataset = lance_core.dataset(uri, storage_options=storage_options)
 

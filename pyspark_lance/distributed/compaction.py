@@ -98,6 +98,12 @@ def compact(
         InvalidInputError: An option cannot be used.
         LanceError: All tasks failed; the message has the first error.
         RetryableConflictError: The fragments of all tasks were changed meanwhile.
+
+    Examples:
+        >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+        >>> table.insert(pa.table({"id": [4]}))
+        >>> pyspark_lance.compact(spark, "t.lance").metrics.fragments_removed
+        2
     """
     dataset = lance_core.dataset(uri, storage_options=storage_options)
     plan = Compaction.plan(dataset, options)
@@ -133,6 +139,15 @@ def execute_tasks(
     Returns:
         The results, to be committed, and the tasks that failed. All other files of the tasks are deleted, and all of
         them if this is interrupted.
+
+    Examples:
+        >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+        >>> table.insert(pa.table({"id": [4]}))
+        >>> from lance_core.optimize import Compaction
+        >>> plan = Compaction.plan(table)
+        >>> results, failures = pyspark_lance.execute_tasks(spark, table.uri, plan.tasks)
+        >>> len(results), len(failures)
+        (1, 0)
     """
     job = _Tasks(
         uri=uri,

@@ -62,6 +62,12 @@ def create_scalar_index(
         UnsupportedError: Indices of that kind are not built here.
         LanceError: A task failed; nothing is committed.
         RetryableConflictError: Somebody moved rows of the fragments meanwhile.
+
+    Examples:
+        >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+        >>> index = pyspark_lance.create_scalar_index(spark, "t.lance", "id", "BTREE")
+        >>> [index["name"] for index in lance.dataset("t.lance").list_indices()]
+        ['id_idx']
     """
     dataset = lance_core.dataset(uri, storage_options=storage_options)
     job = str(uuid.uuid4())[:_JOB_CHARACTERS]

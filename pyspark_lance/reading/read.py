@@ -87,6 +87,11 @@ def read(
         UnsupportedError: Spark has no type for a column; the message names it.
         UnsupportedError: The filter compares a column that has a collation.
         InvalidInputError: The filter does not fit the columns, or is no SQL.
+
+    Examples:
+        >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+        >>> pyspark_lance.read(spark, "t.lance", filter="id > 1").count()
+        2
     """
     if asof is not None:
         asof = moment(asof, zone=zone_named(session_zone(spark)))

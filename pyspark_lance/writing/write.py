@@ -117,6 +117,13 @@ def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a de
         DatasetExistsError: The mode is to create, and there is a table; or there are rows and `require_empty` is set.
         CommitConflictError: Another writer came first. Nothing was changed.
         OutcomeUnknownError: It is not known whether the commit took effect.
+
+    Examples:
+        >>> frame = spark.range(3)
+        >>> pyspark_lance.write(frame, "t.lance").version
+        1
+        >>> pyspark_lance.write(frame, "t.lance", mode="overwrite").version
+        2
     """
     options = WriteOptions(
         mode="error" if mode == "errorifexists" or mode == "ignore" else mode,  # noqa: PLR1714 - mypy follows this

@@ -61,7 +61,17 @@ class BatchUDF:
 def batch_udf(
     output_schema: pa.Schema | None = None, checkpoint_file: str | PathLike[str] | None = None
 ) -> Callable[[Callable[[pa.RecordBatch], Any]], BatchUDF]:
-    """Decorate a function to be passed to `add_columns`; arguments as `BatchUDF`."""
+    """Decorate a function to be passed to `add_columns`; arguments as `BatchUDF`.
+
+    Examples:
+        >>> @lance.batch_udf(output_schema=pa.schema({"late": pa.bool_()}))
+        ... def late(batch):
+        ...     return pa.record_batch({"late": pc.greater(batch["delay"], 10)})
+        >>> flights = lance.write_dataset({"carrier": ["UA", "AA"], "delay": [11, 4]}, "flights.lance")
+        >>> flights.add_columns(late, read_columns=["delay"])
+        >>> flights.to_table(columns=["carrier", "late"]).to_pylist()
+        [{'carrier': 'UA', 'late': True}, {'carrier': 'AA', 'late': False}]
+    """
 
     def wrap(func: Callable[[pa.RecordBatch], Any]) -> BatchUDF:
         return BatchUDF(func, output_schema, checkpoint_file)

@@ -163,7 +163,14 @@ class Handle:
         return self._manifest.fragments.totals()[1]
 
     def config(self) -> dict[str, str]:
-        """The table's configuration."""
+        """The table's configuration.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> written = table.update_config({"owner": "data"})
+            >>> table.config()
+            {'owner': 'data'}
+        """
         return dict(self._manifest.config)
 
     @property
@@ -185,6 +192,12 @@ class Handle:
 
         Raises:
             VersionNotFoundError: There is none.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> table.insert(pa.table({"id": [4]}))
+            >>> table.checkout_version(1).count_rows()
+            3
         """
         resolved = self._place.resolve(version)
         if (resolved.branch, resolved.version) == (self.branch, self.version):
@@ -196,6 +209,13 @@ class Handle:
 
         Raises:
             DatasetNotFoundError: The dataset is gone.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> other = lance.write_dataset({"id": [4]}, "t.lance", mode="append")
+            >>> table.checkout_latest()
+            >>> table.version
+            2
         """
         found = load_latest(self._store, self._manifest)
         if found is None:
@@ -203,7 +223,13 @@ class Handle:
         self._manifest = found
 
     def session(self) -> Session:
-        """What this handle remembers of files and indices, to be given to others."""
+        """What this handle remembers of files and indices, to be given to others.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> lance.dataset("t.lance", session=table.session()).version  # files are not opened again
+            1
+        """
         return self._session
 
     def _beside(self, uri: str, manifest: Manifest) -> Self:

@@ -40,6 +40,14 @@ def delete_uncommitted_files(
 
     Raises:
         InvalidInputError: The prefix is too short.
+
+    Examples:
+        >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+        >>> writer = lance.FragmentWriter("t.lance", table.schema, file_prefix="0" * 32)
+        >>> writer.write(pa.table({"id": [4]}))
+        >>> fragments = writer.finish()
+        >>> lance.delete_uncommitted_files("t.lance", file_prefix="0" * 32)
+        1
     """
     if len(file_prefix) < 16:
         raise InvalidInputError(f"file_prefix {file_prefix!r} is too short to tell one write from all others")

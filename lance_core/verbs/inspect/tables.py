@@ -34,6 +34,11 @@ def list_tables(
 
     Returns:
         Paths relative to the root, such as "nyc/flights.lance", in ascending order; empty if the root does not exist.
+
+    Examples:
+        >>> written = lance.write_dataset({"id": [1]}, "lake/public/t.lance")
+        >>> lance.list_tables("lake")
+        ['public/t.lance']
     """
     store = open_store(root_uri, StorageOptions(storage_options))
     found = _walk(store.root, "") if store.is_local else _skip(store)

@@ -82,7 +82,14 @@ class Branches:
         self._moved = moved
 
     def list(self) -> dict[str, dict[str, Any]]:
-        """All branches by name: parent, lineage, fork version, time, size of the first manifest, metadata."""
+        """All branches by name: parent, lineage, fork version, time, size of the first manifest, metadata.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> branch = table.create_branch("fix")
+            >>> sorted(table.branches.list())
+            ['fix']
+        """
         return {name: _describe(ref) for name, ref in sorted(self._load())}
 
     def list_ordered(self, order: str | None = None) -> Ordered:
@@ -90,6 +97,12 @@ class Branches:
 
         Args:
             order: "asc" or "desc"; None for the latter.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> branch = table.create_branch("fix")
+            >>> [name for name, _ in table.branches.list_ordered("asc")]
+            ['fix']
         """
         sign = checked_order(order)
         found = sorted(self._load(), key=lambda pair: (sign * pair[1].parent_version, pair[0]))
@@ -107,6 +120,13 @@ class Branches:
 
         Raises:
             VersionNotFoundError: There is no such branch.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> branch = table.create_branch("fix")
+            >>> table.branches.replace_metadata("fix", {"owner": "data"})
+            >>> table.branches.list()["fix"]["metadata"]
+            {'owner': 'data'}
         """
         old = load_branch(self._place.root, branch)
         replace_durably(self._place.root, branch_ref_key(branch), replace(old, metadata=dict(metadata)).to_bytes())
@@ -125,6 +145,12 @@ class Branches:
             VersionNotFoundError: There is no such branch.
             IncompatibleConflictError: The fork version is gone.
             SchemaError: There is no such column.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> table.create_branch("fix").insert(pa.table({"id": [4]}))
+            >>> table.branches.diff("fix").rows
+            RowChanges(at_fork=3, on_branch=4, added=1, removed=0)
         """
         return branch_diff(self._place, name, partition_by)
 
@@ -157,6 +183,14 @@ class Branches:
             IncompatibleConflictError: The fork version, or one since then, is gone.
             SchemaError: The branch has other columns than its parent.
             InvalidInputError: The tag exists, or the branch was promoted and changed since then.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> table.create_branch("fix").insert(pa.table({"id": [4]}))
+            >>> table.branches.promote("fix").version
+            2
+            >>> lance.dataset("t.lance").count_rows()
+            4
         """
         done, version = promote(
             self._place,
@@ -177,6 +211,12 @@ class Branches:
 
         Raises:
             InvalidInputError: Another branch was forked from it, or a tag names one of its versions.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> branch = table.create_branch("fix")
+            >>> table.branches.discard("fix"), table.branches.discard("fix")
+            (True, False)
         """
         try:
             self.delete(name)
@@ -190,6 +230,11 @@ class Branches:
         Args:
             older_than: Only names below which nothing was written for so long, so that a branch that is being created
                 is left out.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> table.branches.orphans()
+            []
         """
         refs, torn = read_branches(self._place.root)
         return find_orphans(self._place, {*refs, *torn}, older_than)
@@ -205,6 +250,12 @@ class Branches:
 
         Raises:
             CorruptFileError: The file of a branch or tag is torn: which branches are needed is not known.
+
+        Examples:
+            >>> from datetime import timedelta
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> table.branches.sweep(timedelta(days=7), dry_run=True)
+            Sweep(stale=(), orphans=(), kept={})
         """
         refs, torn = read_branches(self._place.root)
         reject_torn(torn.values())
@@ -225,6 +276,13 @@ class Branches:
             InvalidInputError: Another branch was forked from it, or a tag names one of its versions.
             UnsupportedError: Its latest version has feature flags that are not known.
             CorruptFileError: The file of another branch or of a tag is torn, and could need this one.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> branch = table.create_branch("fix")
+            >>> table.branches.delete("fix")
+            >>> table.branches.list()
+            {}
         """
         check_known_branch_name(branch)
         root = self._place.root

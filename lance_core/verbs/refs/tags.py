@@ -36,6 +36,12 @@ class Tags:
         """All tags by name: branch, version, times, size of the manifest, metadata.
 
         A tag whose file is torn is left out; the log names it.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> table.tags.create("july", 1)
+            >>> table.tags.list()["july"]["version"]
+            1
         """
         return {name: describe_tag(ref) for name, ref in self._load().items()}
 
@@ -44,6 +50,13 @@ class Tags:
 
         Args:
             order: "asc" or "desc"; None for the latter, the newest version first.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> table.tags.create("july", 1)
+            >>> table.tags.create("august", 1)
+            >>> [name for name, _ in table.tags.list_ordered("asc")]
+            ['august', 'july']
         """
         sign = checked_order(order)
         found = sorted(self._load().items(), key=lambda pair: (sign * pair[1].version, pair[0]))
@@ -61,6 +74,12 @@ class Tags:
 
         Raises:
             VersionNotFoundError: There is no such tag.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> table.tags.create("july", 1)
+            >>> table.tags.get_version("july")
+            1
         """
         return load_tag(self._place.root, tag).version
 
@@ -74,6 +93,12 @@ class Tags:
         Raises:
             InvalidInputError: The name is not allowed, or the tag exists.
             VersionNotFoundError: There is no such version.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> table.tags.create("july", 1)
+            >>> lance.dataset("t.lance", version="july").count_rows()
+            3
         """
         resolved = self._place.resolve(reference)
         write_tag(self._place, tag, resolved.branch, resolved.manifest())
@@ -83,6 +108,14 @@ class Tags:
 
         Raises:
             VersionNotFoundError: There is no such tag or version.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> table.tags.create("july", 1)
+            >>> table.insert(pa.table({"id": [4]}))
+            >>> table.tags.update("july", 2)
+            >>> table.tags.get_version("july")
+            2
         """
         old = load_tag(self._place.root, tag)
         resolved = self._place.resolve(reference)
@@ -100,6 +133,13 @@ class Tags:
 
         Raises:
             VersionNotFoundError: There is no such tag.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> table.tags.create("july", 1)
+            >>> table.tags.replace_metadata("july", {"checked": "yes"})
+            >>> table.tags.list()["july"]["metadata"]
+            {'checked': 'yes'}
         """
         old = load_tag(self._place.root, tag)
         replace_durably(self._place.root, tag_ref_key(tag), replace(old, metadata=dict(metadata)).to_bytes())
@@ -109,6 +149,13 @@ class Tags:
 
         Raises:
             VersionNotFoundError: There is no such tag.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> table.tags.create("july", 1)
+            >>> table.tags.delete("july")
+            >>> table.tags.list()
+            {}
         """
         try:
             load_tag(self._place.root, tag)

@@ -106,6 +106,12 @@ def key_hashes(table: pa.Table | pa.RecordBatch, columns: Sequence[str]) -> npt.
     Args:
         table: The rows, in the dataset's types: equal values of another type have another hash.
         columns: The columns of the key.
+
+    Examples:
+        >>> narrow = pa.table({"id": pa.array([1, 2], pa.int32())})
+        >>> wide = pa.table({"id": pa.array([1, 2], pa.int64())})
+        >>> lance.key_hashes(narrow, ["id"]).tolist() == lance.key_hashes(wide, ["id"]).tolist()
+        True
     """
     rows = zip(*(table.column(name).to_pylist() for name in columns), strict=True)
     digests = b"".join(blake2b(repr(row).encode(), digest_size=8).digest() for row in rows)
@@ -120,6 +126,11 @@ def key_filter(hashes: Iterable[int] | None, field_ids: Sequence[int]) -> KeyExi
         hashes: What `key_hashes` gives for the keys; None if there are more of them than `MAX_EXACT_KEYS`: any key may
             be among them then, and whoever inserts at the same time begins again.
         field_ids: Fields of the key.
+
+    Examples:
+        >>> hashes = lance.key_hashes(pa.table({"id": [1, 2]}), ["id"])
+        >>> type(lance.key_filter(hashes, [0])).__name__
+        'KeyExistenceFilter'
     """
     if hashes is None:
         return any_keys(field_ids)

@@ -76,6 +76,13 @@ def write_fragments(
 
     Raises:
         SchemaError: The data does not fit.
+
+    Examples:
+        >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+        >>> fragments = lance.write_fragments(pa.table({"id": [4]}), "t.lance")
+        >>> append = lance.LanceOperation.Append(fragments)
+        >>> lance.LanceDataset.commit("t.lance", append, read_version=table.version).count_rows()
+        4
     """
     del max_rows_per_group, enable_stable_row_ids
     reject("write_fragments", others)
