@@ -391,6 +391,17 @@ def commit_transaction(
         CommitConflictError: Another writer's commit rules this one out.
         SupersededError: A later attempt of the same write has committed.
         EarlierAttemptLandedError: An earlier attempt has committed that `write_attempt` does not name.
+
+    Examples:
+        >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+        >>> append = lance.write_fragments(pa.table({"id": [4]}), "t.lance", return_transaction=True)
+        >>> key = ("batch", "2026-01-01")
+        >>> lance.commit_transaction(table, append, idempotency_key=key).deduplicated
+        False
+        >>> lance.commit_transaction(table, append, idempotency_key=key).deduplicated
+        True
+        >>> lance.dataset("t.lance").count_rows()
+        4
     """
     record = transaction.to_record()
     properties = {

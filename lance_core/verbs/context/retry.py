@@ -76,6 +76,14 @@ def retrying(
     Raises:
         CommitConflictError: A conflict allowed no further attempt, or the last attempt had one as well.
         InvalidInputError: A limit is negative.
+
+    Examples:
+        >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+        >>> def delete_largest(base, attempt):
+        ...     largest = max(base.to_table()["id"].to_pylist())
+        ...     return base.delete(f"id = {largest}", conflict_retries=0)
+        >>> lance.retrying(table, delete_largest, lambda base, conflict: lance.dataset("t.lance"))
+        {'num_deleted_rows': 1}
     """
     if conflict_retries < 0 or (retry_timeout is not None and retry_timeout < timedelta(0)):
         raise InvalidInputError("conflict_retries and retry_timeout must not be negative")
