@@ -14,10 +14,10 @@ from lance_core.verbs.columns.makers import joined
 from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.files.fragment_writer import ReaderLike
 
-__all__ = ["EvolvingVerbs"]
+__all__ = ["ColumnVerbs"]
 
 
-class EvolvingVerbs(Handle):
+class ColumnVerbs(Handle):
     """Methods that change columns. The handle moves to the new version.
 
     A concurrent change of rows can raise a RetryableConflictError: call the method again after `checkout_latest`.

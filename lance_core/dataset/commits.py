@@ -23,7 +23,7 @@ from lance_core.verbs.pylance_types.operations import LanceOperation
 from lance_core.verbs.pylance_types.transactions import Transaction, commit_operation, commit_options, merged
 from lance_core.verbs.refs.clones import release_tags
 
-__all__ = ["BulkCommitResult", "CommittingVerbs"]
+__all__ = ["BulkCommitResult", "CommitVerbs"]
 
 COMMIT_TIMEOUT: Final = timedelta(minutes=30)
 
@@ -35,7 +35,7 @@ class BulkCommitResult(TypedDict):
     merged: Transaction
 
 
-class CommittingVerbs(Handle):
+class CommitVerbs(Handle):
     """Methods for writers that work in several processes."""
 
     @classmethod

@@ -11,13 +11,13 @@ from lance_core.table.operations import UpdateConfig, UpdateMap
 from lance_core.table.transaction import Transaction
 from lance_core.verbs.context.handle import Handle
 
-__all__ = ["ConfiguringVerbs"]
+__all__ = ["ConfigurationVerbs"]
 
 Changes = Mapping[str, str | None]
 """New values by key; None removes a key."""
 
 
-class ConfiguringVerbs(Handle):
+class ConfigurationVerbs(Handle):
     """Methods that change the configuration, and the metadata of the table, its schema and its fields.
 
     With `replace`, values are the whole new map; otherwise they are merged into it, and None removes a key.

@@ -25,10 +25,10 @@ from lance_core.verbs.inspect.indices import (
 )
 from lance_core.verbs.pylance_types.indices import Index
 
-__all__ = ["IndexingVerbs"]
+__all__ = ["IndexVerbs"]
 
 
-class IndexingVerbs(Handle):
+class IndexVerbs(Handle):
     """Methods for indices."""
 
     @property

@@ -12,10 +12,10 @@ from lance_core.verbs.inspect.statistics import LanceStats
 from lance_core.verbs.inspect.tracked_files import all_files, tracked_files
 from lance_core.verbs.inspect.validation import validate
 
-__all__ = ["InspectingVerbs"]
+__all__ = ["InspectionVerbs"]
 
 
-class InspectingVerbs(Handle):
+class InspectionVerbs(Handle):
     """Methods that show a dataset without reading rows."""
 
     @property

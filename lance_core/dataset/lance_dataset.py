@@ -10,16 +10,16 @@ from typing import Any
 from lance_core.arguments import checked, checked_methods
 from lance_core.commit import load_manifest
 from lance_core.dataset.arrow_interface import ArrowInterface
-from lance_core.dataset.columns import EvolvingVerbs
-from lance_core.dataset.commits import CommittingVerbs
-from lance_core.dataset.configuration import ConfiguringVerbs
+from lance_core.dataset.columns import ColumnVerbs
+from lance_core.dataset.commits import CommitVerbs
+from lance_core.dataset.configuration import ConfigurationVerbs
 from lance_core.dataset.history import HistoryVerbs, Timestamp
-from lance_core.dataset.indices import IndexingVerbs
-from lance_core.dataset.inspection import InspectingVerbs
-from lance_core.dataset.maintenance import MaintainingVerbs
+from lance_core.dataset.indices import IndexVerbs
+from lance_core.dataset.inspection import InspectionVerbs
+from lance_core.dataset.maintenance import MaintenanceVerbs
 from lance_core.dataset.reading import ReadingVerbs
-from lance_core.dataset.refs import BranchingVerbs
-from lance_core.dataset.rows import ChangingVerbs
+from lance_core.dataset.refs import RefVerbs
+from lance_core.dataset.rows import RowVerbs
 from lance_core.errors import InvalidInputError, VersionNotFoundError
 from lance_core.store import CommitLock, StorageOptions, open_store
 from lance_core.table.manifest.manifest import Manifest
@@ -34,14 +34,14 @@ __all__ = ["LanceDataset", "dataset"]
 class LanceDataset(
     ReadingVerbs,
     HistoryVerbs,
-    ChangingVerbs,
-    EvolvingVerbs,
-    BranchingVerbs,
-    ConfiguringVerbs,
-    IndexingVerbs,
-    InspectingVerbs,
-    CommittingVerbs,
-    MaintainingVerbs,
+    RowVerbs,
+    ColumnVerbs,
+    RefVerbs,
+    ConfigurationVerbs,
+    IndexVerbs,
+    InspectionVerbs,
+    CommitVerbs,
+    MaintenanceVerbs,
     ArrowInterface,
 ):
     """A handle on one version of a dataset.

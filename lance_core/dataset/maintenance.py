@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from lance_core.maintenance.cleanup import CleanupExplanation, CleanupStats
     from lance_core.maintenance.results import CompactionMetrics
 
-__all__ = ["CleanupSelectors", "DatasetOptimizer", "MaintainingVerbs"]
+__all__ = ["CleanupSelectors", "DatasetOptimizer", "MaintenanceVerbs"]
 
 _NOT_OPTIONS: Final = ("transaction_properties", "progress")
 
@@ -221,7 +221,7 @@ class DatasetOptimizer:
         self._dataset.move_to(found)
 
 
-class MaintainingVerbs(Handle):
+class MaintenanceVerbs(Handle):
     """Methods that keep a dataset small and fast."""
 
     @property

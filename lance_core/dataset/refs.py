@@ -20,10 +20,10 @@ from lance_core.verbs.refs.clones import Clones
 from lance_core.verbs.refs.ensure import ensure_branch
 from lance_core.verbs.refs.tags import Tags
 
-__all__ = ["BranchingVerbs"]
+__all__ = ["RefVerbs"]
 
 
-class BranchingVerbs(Handle):
+class RefVerbs(Handle):
     """Methods for tags, branches, clones and base paths."""
 
     @property

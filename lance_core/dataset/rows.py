@@ -23,9 +23,9 @@ from lance_core.verbs.rows.merge_insert import MergeInsertBuilder
 from lance_core.verbs.rows.removal import remove_rows
 from lance_core.verbs.rows.update import update_rows
 from lance_core.verbs.write.prepare import WriteOptions
-from lance_core.verbs.write.write_dataset import write_dataset
+from lance_core.verbs.write.write_dataset import write_version
 
-__all__ = ["ChangingVerbs", "DeleteResult", "UpdateResult"]
+__all__ = ["DeleteResult", "RowVerbs", "UpdateResult"]
 
 
 class DeleteResult(TypedDict):
@@ -40,7 +40,7 @@ class UpdateResult(TypedDict):
     num_rows_updated: int
 
 
-class ChangingVerbs(Handle):
+class RowVerbs(Handle):
     """Methods that change rows. The handle moves to the new version.
 
     A change is computed on the handle's version and rebased on the latest one if others committed meanwhile. If they
@@ -66,7 +66,7 @@ class ChangingVerbs(Handle):
         )
         options.pop("max_rows_per_group", None)  # it changes no result
         place = destination(self, storage_options, commit_lock)
-        made = write_dataset(data, schema, place, WriteOptions.of(mode, options))
+        made = write_version(data, schema, place, WriteOptions.of(mode, options))
         assert made.base is not None  # the version that was made
         self.move_to(made.base)
 

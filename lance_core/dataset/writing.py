@@ -24,11 +24,11 @@ from lance_core.verbs.files.progress import FragmentWriteProgress
 from lance_core.verbs.files.slices import Slices
 from lance_core.verbs.pylance_types.fragments import FragmentMetadata
 from lance_core.verbs.pylance_types.transactions import Transaction
-from lance_core.verbs.write.commit_fragments import commit_fragments as commit_request
+from lance_core.verbs.write.commit_fragments import commit_request
 from lance_core.verbs.write.facts import CommitFacts, commit_facts
 from lance_core.verbs.write.prepare import WriteOptions, prepare, write_mode
 from lance_core.verbs.write.request import CommitRequest
-from lance_core.verbs.write.write_dataset import write_dataset as write_version
+from lance_core.verbs.write.write_dataset import write_version
 
 __all__ = ["CommitResult", "WriteResult", "commit_fragments", "commit_transaction", "write_dataset"]
 

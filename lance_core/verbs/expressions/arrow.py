@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
@@ -73,29 +74,43 @@ def stored_types(schema: Schema | pa.Schema) -> pa.Schema:
 
 def columns_of(expression: pc.Expression) -> list[str]:
     """Names of the top-level columns that an expression refers to, in order of first use."""
-    global _recent_columns  # noqa: PLW0603 - one entry
-    buffer, recent = _serialized(expression), _recent_columns
-    if buffer.size <= _SMALL:
-        return list(_known_columns(buffer.to_pybytes()))
-    if recent is None or recent[0] is not buffer:
-        recent = _recent_columns = buffer, _columns(buffer)
-    return list(recent[1])
+    found = _serialized(expression)
+    if found.buffer.size <= _SMALL:
+        return list(_known_columns(found.buffer.to_pybytes()))
+    if found.columns is None:
+        found.columns = _columns(found.buffer)
+    return list(found.columns)
 
 
-_recent: tuple[pc.Expression, pa.Buffer] | None = None
-"""The last long expression, serialized: each batch asks for that several times, and it takes a tenth of a second."""
-_recent_columns: tuple[pa.Buffer, tuple[str, ...]] | None = None
+@dataclass(slots=True)
+class _Serialized:
+    """An expression, serialized, and its columns once they were asked for."""
+
+    expression: pc.Expression
+    buffer: pa.Buffer
+    columns: tuple[str, ...] | None = None
 
 
-def _serialized(expression: pc.Expression) -> pa.Buffer:
-    global _recent  # noqa: PLW0603 - one entry
-    recent = _recent
-    if recent is not None and recent[0] is expression:
-        return recent[1]
+@dataclass(slots=True)
+class _Recent:
+    """The last long expression: each batch asks for it several times, and serializing it takes a tenth of a second."""
+
+    last: _Serialized | None = None
+
+
+_recent: Final = _Recent()
+
+
+def _serialized(expression: pc.Expression) -> _Serialized:
+    """The expression, serialized now or before."""
+    last = _recent.last
+    if last is not None and last.expression is expression:
+        return last
     _, (buffer,) = expression.__reduce__()
+    found = _Serialized(expression, buffer)
     if buffer.size > _SMALL:
-        _recent = expression, buffer
-    return buffer
+        _recent.last = found
+    return found
 
 
 @lru_cache(maxsize=256)
@@ -128,7 +143,7 @@ def calls_of(expression: pc.Expression) -> list[str]:
 
 def prepare(expression: pc.Expression) -> None:
     """Register our functions that an expression calls with Arrow: it may come from another process."""
-    buffer = _serialized(expression)
+    buffer = _serialized(expression).buffer
     if b"lance." in memoryview(buffer).tobytes():
         from lance_core.verbs.expressions.sql.python_functions import register  # noqa: PLC0415 - it imports the SQL parser
 
@@ -162,7 +177,7 @@ def evaluated(rows: pa.RecordBatch | pa.Table, expressions: Mapping[str, pc.Expr
 
 def _pieces(expression: pc.Expression) -> Split | pc.Expression:
     """The expression; one of many parts in pieces, as Arrow's time grows with the square of their number."""
-    buffer = _serialized(expression)
+    buffer = _serialized(expression).buffer
     return expression if buffer.size <= LARGE else split(buffer.to_pybytes())
 
 
@@ -186,7 +201,7 @@ def matching(batch: pa.RecordBatch, expression: pc.Expression) -> pa.Array:
 
 def _plain(batch: pa.RecordBatch, expression: pc.Expression) -> pa.Array | None:
     """A comparison of a column with a value of its type, without the plan that Arrow makes of an expression."""
-    if _serialized(expression).size > _SMALL:
+    if _serialized(expression).buffer.size > _SMALL:
         return None  # the tree of a long condition takes longer than the plan
     test = condition_of(expression)
     if not isinstance(test, Compare) or len(test.path) != 1:

@@ -68,7 +68,7 @@ from lance_core.verbs.write.replace import remove_slices
 from lance_core.verbs.write.request import CommitRequest
 from lance_core.verbs.write.vacancy import check_empty
 
-__all__ = ["commit_fragments"]
+__all__ = ["commit_request"]
 
 REPLACE_ATTEMPTS: Final = 10
 """How often a replacement is computed again before its conflict is reported."""
@@ -76,7 +76,7 @@ REPLACE_ATTEMPTS: Final = 10
 _Outcome = tuple[Manifest, CommitFacts]
 
 
-def commit_fragments(
+def commit_request(
     place: TableTarget, request: CommitRequest, ready: Callable[[], None] | None = None
 ) -> tuple[Manifest, CommitFacts]:
     """Make fragments part of a dataset; see `lance_core.commit_fragments`.
@@ -107,7 +107,7 @@ def commit_fragments(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _FragmentsCommit:
-    """One call of `commit_fragments`."""
+    """One call of `commit_request`."""
 
     place: TableTarget
     request: CommitRequest

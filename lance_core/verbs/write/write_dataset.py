@@ -14,14 +14,14 @@ from lance_core.store import PendingWrites, canonical_uri
 from lance_core.store.memory import MemoryStore
 from lance_core.verbs.context.table_target import TableTarget
 from lance_core.verbs.files.fragment_writer import ReaderLike
-from lance_core.verbs.write.commit_fragments import commit_fragments
+from lance_core.verbs.write.commit_fragments import commit_request
 from lance_core.verbs.write.prepare import WriteOptions, prepare
 from lance_core.verbs.write.request import CommitRequest
 
-__all__ = ["AutoCleanupConfig", "auto_cleanup_keys", "write_dataset"]
+__all__ = ["AutoCleanupConfig", "auto_cleanup_keys", "write_version"]
 
 
-def write_dataset(data: ReaderLike, schema: pa.Schema | None, place: TableTarget, options: WriteOptions) -> TableTarget:
+def write_version(data: ReaderLike, schema: pa.Schema | None, place: TableTarget, options: WriteOptions) -> TableTarget:
     """Write rows to a dataset, in one version; see `lance_core.write_dataset`.
 
     Args:
@@ -74,7 +74,7 @@ def write_dataset(data: ReaderLike, schema: pa.Schema | None, place: TableTarget
         may_be_committed = True
 
     try:
-        manifest, _ = commit_fragments(place, request, ready)
+        manifest, _ = commit_request(place, request, ready)
     except OutcomeUnknownError:
         raise  # the files may be in use
     except BaseException as error:
