@@ -60,7 +60,7 @@ def clones(dataset: LanceDataset, output: Output, release: str | None, yes: bool
 @click.argument("branch")
 @click.option("--tag", help="Name of a tag for the new version.  [promoted.<branch>.<id>]")
 @click.option("--no-tag", is_flag=True, help="Do not tag the new version.")
-@click.option("-m", "--message", help="A text for the history.")
+@click.option("-m", "--message", help="A string for the history.")
 @click.option("--discard", "then_discard", is_flag=True, help="Throw the branch away afterwards.")
 def promote(
     dataset: LanceDataset,

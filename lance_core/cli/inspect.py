@@ -28,7 +28,7 @@ _RUN_KEY = "dagster.run_id"
 """Property by which commits of lance_dagster name their run."""
 
 _SHORT_RUN = 8
-"""So many characters tell runs apart, as in the Dagster UI."""
+"""The characters of a run's id that distinguish runs, as in the Dagster UI."""
 
 
 @command("info")

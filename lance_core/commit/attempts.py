@@ -50,7 +50,7 @@ class WriteAttempt:
             later.
         earlier: Versions that earlier attempts have committed, as far as they are known. Those that land while this one
             is at work are found by the commit.
-        on_earlier_attempt: What an append does about an earlier attempt whose rows cannot be told from others any more:
+        on_earlier_attempt: What an append does if the rows of an earlier attempt cannot be identified any more:
             "replace" raises, "adopt" keeps the earlier commit and adds nothing, "append" adds the rows beside them.
         conflict_policy: What happens if another write has committed since the version that this one was made from.
             "fail": what filled the same rows is a conflict. "later_wins": an overwrite or a replacement also replaces
@@ -127,10 +127,10 @@ def check_concurrent_attempts(write: WriteAttempt, root: str, committed: Mapping
 
 
 def reject_overruled(write: WriteAttempt, root: str, others: Mapping[int, Transaction]) -> None:
-    """Stop a write whose rows a later write has filled meanwhile.
+    """Reject a write whose rows a later write has filled since.
 
     Raises:
-        SupersededError: One of the commits is that of a later write.
+        SupersededError: A later write has filled the rows.
     """
     for version, other in others.items():
         if number_of(other.properties) > write.number:
@@ -142,10 +142,10 @@ def reject_overruled(write: WriteAttempt, root: str, others: Mapping[int, Transa
 
 
 def reject_superseded(write: WriteAttempt, root: str, committed: Mapping[int, Transaction]) -> None:
-    """Stop an attempt that comes too late.
+    """Reject an attempt after which a later one has committed.
 
     Raises:
-        SupersededError: One of the commits is that of a later attempt.
+        SupersededError: A later attempt has committed.
     """
     for version, other in committed.items():
         if write.is_superseded_by(other.properties):

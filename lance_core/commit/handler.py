@@ -199,7 +199,7 @@ class VersionWriter:
         return Manifest.from_bytes(data, location)
 
     def _put_hint(self, version: int) -> None:
-        """Tell local readers where to start looking; object stores are listed instead."""
+        """Write the version hint for local readers; object stores are listed instead."""
         if not self.store.is_local:
             return
         try:

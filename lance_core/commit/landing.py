@@ -4,7 +4,7 @@
 
 A put of N + 1 succeeds as well after other writers have committed N + 1 and more, and cleanup has removed it. Nothing
 was ever made from such a version, so that it must not be acknowledged. The last version is never cleaned up: where
-there is none above N + 1 the commit has landed. Otherwise what stands above tells whether it was made from it.
+there is none above N + 1 the commit has landed. Otherwise the version above shows whether it was made from it.
 
 The second look is always made where it costs no request. On object storage it is made if the first one is more than
 `LOOK_AGAIN_AFTER` old, and cleanup keeps younger versions there for a few times as long. An external index that gives
@@ -95,7 +95,7 @@ def has_landed(store: ObjectStore, put: Put) -> bool:
         put: The version.
 
     Raises:
-        OutcomeUnknownError: It is not known.
+        OutcomeUnknownError: The history does not show whether the version is part of it.
     """
     if gives_numbers_once(store) or (store.put_is_a_request and put.looked.age() < LOOK_AGAIN_AFTER):
         return True

@@ -12,7 +12,7 @@ from typing import TypeAlias
 from lance_core.store import ObjectStore
 from lance_core.table.manifest.manifest import Manifest
 
-__all__ = ["Listener", "on_commit", "tell"]
+__all__ = ["Listener", "notify", "on_commit"]
 
 _logger = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ def on_commit(listener: Listener) -> None:
         _listeners.append(listener)
 
 
-def tell(store: ObjectStore, manifest: Manifest) -> None:
+def notify(store: ObjectStore, manifest: Manifest) -> None:
     """Call the listeners, in the order in which they registered.
 
     An error that one raises is logged: the version is committed, and must not look failed to the committer.

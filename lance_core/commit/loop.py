@@ -1,4 +1,4 @@
-"""The commit loop: judge, rebase, apply, put, and again if another writer was faster.
+"""The commit loop: judge, rebase, apply, put, and again if another writer committed first.
 
     latest manifest -> transactions since the read version -> verdicts -> rebased transaction
         -> next manifest -> conditional put -> committed, or back to the start after a pause
@@ -24,7 +24,7 @@ from lance_core.commit.attempts import WriteAttempt, check_concurrent_attempts
 from lance_core.commit.conflict import AffectedRows, Verdict, judge
 from lance_core.commit.handler import VersionWriter
 from lance_core.commit.landing import Clock, Put, has_landed
-from lance_core.commit.listeners import tell
+from lance_core.commit.listeners import notify
 from lance_core.commit.proofs import landed_batch, landed_idempotent_commit, proof_of, reject_later_attempt
 from lance_core.commit.rebase import Rebased, rebase
 from lance_core.commit.relation import carries_on
@@ -187,7 +187,7 @@ def commit(
         return work.detached()
     done = work.run()
     if not done.deduplicated:
-        tell(store, done.manifest)
+        notify(store, done.manifest)
     return done
 
 
@@ -239,7 +239,7 @@ class _CommitLoop:
         writer.discard()
         raise RetryableConflictError(
             f"Retryable commit conflict: {self.store.root}: Failed to commit the transaction after "
-            f"{self.options.max_retries} retries: other writers were faster"
+            f"{self.options.max_retries} retries: other writers committed first each time"
         )
 
     def _look_again(self, latest: Manifest | None, attempt: int) -> Manifest | None:
@@ -256,7 +256,7 @@ class _CommitLoop:
         return load_following(self.store, latest, listed=listed, winning_manifest=self.winning_manifest)
 
     def _put(self, writer: VersionWriter, manifest: Manifest, transaction: Transaction) -> Manifest | None:
-        """Put a version; None if another writer was faster.
+        """Put a version; None if another writer committed that version first.
 
         Then a listing is needed, and what stands in the version's place: rivals are at work as long as that takes, and
         where each read is a request both are made at once.
@@ -292,7 +292,7 @@ class _CommitLoop:
         return VersionWriter(store=self.store, naming=naming, durable=self.options.durable, ready=self.ready)
 
     def _attempt(self, writer: VersionWriter, latest: Manifest | None, attempt: int) -> Committed | None:
-        """Try to follow the latest version; None if another writer was faster."""
+        """Try to follow the latest version; None if another writer committed that version first."""
         began = time.monotonic()
         proven = self._proven(latest)
         if proven is not None:
@@ -398,7 +398,7 @@ class _CommitLoop:
         """Take note of a version, if the one after it in the history can have been made from it.
 
         Raises:
-            HistoryGapError: It cannot.
+            HistoryGapError: The version was made from another one.
         """
         before, self.before = self.before or self.base, manifest
         follows = before is not None and before.version == manifest.version - 1

@@ -3,7 +3,7 @@
     Delete, Update   deletion vectors of fragments that others also deleted from are merged, and the transaction is
                      recorded as made from the latest version
     CreateIndex      fragments whose indexed values changed meanwhile are taken out of the new indices
-    Overwrite        columns are numbered anew in a dataset that uses no field id again
+    Overwrite        columns get new ids in a dataset that uses no field id again
 
 Everything else carries on as it is, with its original read version.
 """
@@ -127,7 +127,7 @@ def deletion_vector(data: BytesLike, fragment: Fragment, manifest: Manifest) -> 
     """Read the deletion file of a fragment that has one, and hold it against what the manifest says.
 
     Raises:
-        CorruptFileError: It is none, or does not fit.
+        CorruptFileError: The bytes are no deletion file, or do not fit the fragment.
     """
     found = fragment.deletion_file
     assert found is not None
@@ -149,7 +149,7 @@ def _merged(
             f"Retryable commit conflict for version {latest.version} of {store.root}: both modified rows of fragment "
             f"{fragment.id} at offsets {list(both[:5])}"
         )
-    # A vector that was merged is written as a bitmap at any size, which tells it from a fresh one.
+    # A vector that was merged is written as a bitmap at any size, which distinguishes it from a new one.
     union = deleted | affected
     data, file_type = union.to_bytes(DeletionFileType.BITMAP)
     file = DeletionFile(

@@ -171,7 +171,7 @@ def load_following(
 
     Raises:
         DatasetNotFoundError: The dataset is gone.
-        IncompatibleConflictError: It was dropped and made again.
+        IncompatibleConflictError: The dataset was dropped and made again.
     """
     if listed is None and not store.put_is_a_request and _is_latest(store, known):
         return known
@@ -362,7 +362,7 @@ def reject_gone(store: ObjectStore) -> None:
     """Make sure that a dataset that was opened is there, when something of it is not.
 
     Raises:
-        DatasetNotFoundError: It has no version any more.
+        DatasetNotFoundError: The dataset has no version any more.
     """
     if locate_latest(store) is None:
         raise _dropped(store)
@@ -378,7 +378,7 @@ def explain_missing(store: ObjectStore, known: Manifest, error: Exception) -> No
 
     Raises:
         DatasetNotFoundError: The dataset was dropped.
-        IncompatibleConflictError: It was dropped and made again.
+        IncompatibleConflictError: The dataset was dropped and made again.
     """
     if not isinstance(error, ObjectNotFoundError) and getattr(error, "errno", None) != errno.ENOENT:
         return
@@ -395,7 +395,7 @@ def summaries(store: ObjectStore) -> Iterator[VersionSummary]:
 
     Raises:
         DatasetNotFoundError: There are none any more.
-        VersionNotFoundError: One was removed after it was listed.
+        VersionNotFoundError: A version was removed after it was listed.
     """
     located = (_located(found) for found in store.list(VERSIONS_PREFIX))
     keys = {found[0]: found[1].key for found in located if found is not None}
@@ -451,7 +451,7 @@ def find_by_property(
         newer_than: Do not look at this version or older ones; they are not read.
 
     Raises:
-        UnsupportedError: That version has features that are not known.
+        UnsupportedError: The version that was found has unknown feature flags.
     """
     for manifest in _backwards(store, newest, newer_than):
         if not_before is not None and manifest.timestamp < not_before:

@@ -96,7 +96,7 @@ class ColumnVerbs(Handle):
         Args:
             *alterations: Each with the keys "path", and "name", "nullable" or "data_type". Casts go between integers,
                 between floats, between decimals, between dates, times and durations, and between the sizes of texts,
-                bytes and lists; they write the column anew. Times without a zone are interpreted in a new zone.
+                bytes and lists; they rewrite the column. Times without a zone are interpreted in a new zone.
 
         Raises:
             SchemaError: A column does not exist, two would have one name, or a cast is not possible.

@@ -69,9 +69,9 @@ class CommitVerbs(Handle):
             storage_options: Credentials and options of the storage, under object_store's names.
             enable_v2_manifest_paths: False gives a new dataset the old names of manifests.
             detached: Commit outside of the history: the version is found only by its number.
-            max_retries: How often the commit is rebased on faster writers' versions. With 0 an Overwrite must follow
-                its read version directly.
-            commit_message: A text for the history; for a transaction, put it among its properties.
+            max_retries: How often the commit is rebased on versions that others committed first. With 0 an Overwrite
+                must follow its read version directly.
+            commit_message: A string for the history; for a transaction, put it among its properties.
             enable_stable_row_ids: Give rows ids that survive compaction; only for a new dataset.
             commit_timeout: Time after which no further attempt starts; None for no limit.
             **others: Arguments of pylance's that are not offered.
@@ -80,7 +80,7 @@ class CommitVerbs(Handle):
             The dataset at the new version; a dataset that was passed in does not move.
 
         Raises:
-            CommitConflictError: Another writer's commit rules this one out; `.retryable` tells whether doing the
+            CommitConflictError: Another writer's commit rules this one out; `.retryable` says whether doing the
                 change again on the latest version can help.
             SchemaError: A column has a name that `write_dataset` would reject.
 
@@ -172,7 +172,7 @@ class CommitVerbs(Handle):
             ignore_not_found: Whether a missing dataset is no error.
 
         Raises:
-            DatasetNotFoundError: It is no dataset's root.
+            DatasetNotFoundError: The URI is no dataset's root.
 
         Examples:
             >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")

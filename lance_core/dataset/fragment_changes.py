@@ -45,7 +45,7 @@ _WHOLE = (1 << 63) - 1
 
 
 class _Numbered(FragmentWriteProgress):
-    """Tells of the one fragment of a write under the id that it will have."""
+    """Reports the one fragment of a write under its later id."""
 
     def __init__(self, progress: FragmentWriteProgress, fragment_id: int) -> None:
         self._progress = progress
@@ -111,7 +111,7 @@ class FragmentChanges:
             fragment_id: Id of the fragment; None lets the commit pick one.
             schema: Schema of the rows; needed only for an iterable of batches.
             max_rows_per_group: Changes no result.
-            progress: Told when the file is begun and when it is complete.
+            progress: Called when the file begins and when it is complete.
             mode: "append" fits the rows to the dataset if there is one.
             data_storage_version: Version of the file.
             use_legacy_format: The older spelling of that.
@@ -266,7 +266,7 @@ class FragmentChanges:
         """Check that the fragment's files, row counts and deletions fit together.
 
         Raises:
-            CorruptFileError: They do not.
+            CorruptFileError: Files, row counts and deletions do not fit together.
         """
         validate_fragment(self._source, self.record)
 

@@ -102,7 +102,7 @@ class HistoryVerbs(Handle):
 
         Raises:
             DatasetNotFoundError: The dataset is gone.
-            IncompatibleConflictError: It was dropped and made again.
+            IncompatibleConflictError: The dataset was dropped and made again.
             UnsupportedError: The version has writer flags that are not known.
 
         Examples:
@@ -296,7 +296,7 @@ class HistoryVerbs(Handle):
         Writes up to that version are known from the history only, as far as it was not cleaned up.
 
         Raises:
-            InvalidInputError: It is no kind.
+            InvalidInputError: The kind is unknown.
 
         Examples:
             >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
@@ -344,5 +344,5 @@ def _describe(version: VersionSummary) -> dict[str, Any]:
 
 
 def _local_time(ns: int) -> datetime:
-    """The time as pylance tells it: local, naive, and cut to microseconds in floating point."""
-    return datetime.fromtimestamp(ns // 1e9) + timedelta(microseconds=(ns % 1e9) // 1e3)  # noqa: DTZ006 - pylance tells local time
+    """The time as pylance returns it: local, naive, and cut to microseconds in floating point."""
+    return datetime.fromtimestamp(ns // 1e9) + timedelta(microseconds=(ns % 1e9) // 1e3)  # noqa: DTZ006 - pylance returns local time

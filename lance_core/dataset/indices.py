@@ -220,7 +220,7 @@ class IndexVerbs(Handle):
         Raises:
             InvalidInputError: There are none, or they do not belong together.
             UnsupportedError: Indices of their kind are not built here.
-            CorruptFileError: One cannot be read.
+            CorruptFileError: A segment cannot be read.
 
         Examples:
             >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
@@ -274,7 +274,7 @@ class IndexVerbs(Handle):
         Raises:
             NotFoundError: There is no such index, or segment of it.
             UnsupportedError: Indices of its kind are not read.
-            CorruptFileError: It cannot be read.
+            CorruptFileError: The index cannot be read.
 
         Examples:
             >>> flights = lance.write_dataset({"carrier": ["UA", "AA"], "delay": [11, 4]}, "flights.lance")
@@ -289,7 +289,7 @@ class IndexVerbs(Handle):
 
         Raises:
             NotFoundError: There is no index of that name.
-            UnsupportedError: It belongs to the write-ahead log.
+            UnsupportedError: The index belongs to the write-ahead log.
 
         Examples:
             >>> flights = lance.write_dataset({"carrier": ["UA", "AA"], "delay": [11, 4]}, "flights.lance")

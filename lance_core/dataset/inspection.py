@@ -32,7 +32,7 @@ class InspectionVerbs(Handle):
         """Check that this version is consistent: ids, files, row counts and deletions.
 
         Raises:
-            CorruptFileError: They do not.
+            CorruptFileError: The version is not consistent; the message names the first problem.
 
         Examples:
             >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")

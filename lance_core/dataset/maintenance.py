@@ -152,7 +152,7 @@ class DatasetOptimizer:
             partition_by: Columns whose values must be the same in all rows of a merged fragment. Not in pylance.
             repair_pages: Also rewrite fragments in which `verify` finds pages that other readers misread. Not in
                 pylance.
-            transaction_properties: Texts for the history, by key. Not in pylance.
+            transaction_properties: Strings for the history, by key. Not in pylance.
             progress: Is called with the rows that are done and those that there are. Not in pylance.
 
         Raises:
@@ -187,8 +187,8 @@ class DatasetOptimizer:
             num_indices_to_merge: How many of an index's last segments are merged, together with uncovered fragments; 0
                 makes a new segment of these alone. 1 by default.
             index_names: Which indices; by default all of the kinds that are built here.
-            retrain: Build them anew, each as one segment.
-            transaction_properties: Texts for the history, by key. Not in pylance.
+            retrain: Rebuild each index as one segment.
+            transaction_properties: Strings for the history, by key. Not in pylance.
             **others: Rejected.
 
         Raises:

@@ -173,8 +173,8 @@ class ReadingVerbs(Handle):
             sql: A SELECT in DuckDB's SQL; the dataset is called `dataset`, or what `table_name` says.
 
         Raises:
-            InvalidInputError: It is no text; what the engine rejects is told when the query is run.
-            UnsupportedError: DuckDB is not installed, told when the query is run.
+            InvalidInputError: The query is no string; errors of the engine are raised when the query runs.
+            UnsupportedError: DuckDB is not installed; raised when the query runs.
 
         Examples:
             >>> flights = lance.write_dataset({"carrier": ["UA", "AA"], "delay": [11, 4]}, "flights.lance")

@@ -115,7 +115,7 @@ class RowVerbs(Handle):
         Args:
             predicate: SQL text or a pyarrow expression.
             conflict_retries: How often the deletion is done again when others changed the same rows.
-            retry_timeout: It is not begun anew after so long.
+            retry_timeout: Time after which no further attempt begins.
 
         Raises:
             InvalidInputError: The predicate does not fit the columns.
@@ -161,7 +161,7 @@ class RowVerbs(Handle):
                 is cast to the column's type as CAST does. A struct is given as a whole, with `named_struct`.
             where: SQL text or a pyarrow expression; None for all rows.
             conflict_retries: How often the update is done again when others changed the same rows.
-            retry_timeout: It is not begun anew after so long.
+            retry_timeout: Time after which no further attempt begins.
             data_storage_version: Version of the new files; None for the dataset's.
 
         Raises:

@@ -70,7 +70,7 @@ def write_dataset(
         max_bytes_per_file: Bytes after which a new fragment is begun, counted between batches; None for the default.
         commit_lock: A function from the version that is about to be committed to a context manager, which is held while
             the manifest is put; the returned dataset keeps it. None for that of the given dataset.
-        progress: Told when a file is begun and when it is complete.
+        progress: Called when a file begins and when it is complete.
         storage_options: Credentials and options of the storage, under object_store's names.
         data_storage_version: Version of the files; None for the default, or the dataset's own.
         use_legacy_format: The older spelling of that.
@@ -78,11 +78,11 @@ def write_dataset(
         enable_stable_row_ids: Give rows ids that survive compaction; for a dataset that is created.
         auto_cleanup_options: "interval" in versions and "older_than_seconds", kept in the configuration of a dataset
             that is created; pylance's writers act on it.
-        commit_message: A text for the history.
-        transaction_properties: Texts for the history, by key. Those of `lance_dagster.pipes.commit_properties` make the
-            write one that may be attempted several times: it replaces the rows of earlier attempts.
+        commit_message: A string for the history.
+        transaction_properties: Strings for the history, by key. Those of `lance_dagster.pipes.commit_properties` make
+            the write one that may be attempted several times: it replaces the rows of earlier attempts.
         initial_bases: Base paths of a dataset that is created.
-        target_bases: Base paths, by name or URI, that files go to in turns; the dataset's URI stands for itself.
+        target_bases: Base paths, by name or URI, that files go to round-robin; the dataset's URI stands for itself.
         target_all_bases: All base paths; with True the dataset itself comes first.
         **others: Arguments of pylance's that are not offered; None is ignored, as it means their default.
 
@@ -296,8 +296,8 @@ def commit_fragments(
             latest now, or that of the dataset given. 0: there was no dataset yet.
         identity: `LanceDataset.identity` of `read_version` when it was read, if `uri` is no dataset; it detects a table
             that was dropped and made again since, which has versions of the same numbers.
-        transaction_properties: Texts for the history, by key.
-        commit_message: A text for the history.
+        transaction_properties: Strings for the history, by key.
+        commit_message: A string for the history.
         idempotency_key: A transaction property (key, value) that at most one commit may carry: if one that is newer
             than `read_version` does, or the table knows that an older one did, it is adopted and nothing is committed.
             It is set on the commit. The table keeps it in its own state, so that the version may be cleaned up.

@@ -68,7 +68,7 @@ def fields_of(transforms: Any) -> list[pa.Field] | None:
     """The fields that an argument of `add_columns` names; None if it stands for columns with values.
 
     Raises:
-        InvalidInputError: It is an empty list.
+        InvalidInputError: The argument is an empty list.
     """
     if isinstance(transforms, pa.Field):
         return [transforms]
@@ -91,7 +91,7 @@ def add_null_columns(
     Args:
         source: The version to add them to.
         fields: The columns.
-        properties: Texts for the history.
+        properties: Strings for the history.
 
     Raises:
         SchemaError: A column exists, or does not allow nulls.
@@ -212,7 +212,7 @@ def _kept_fragment(cache: BatchUDFCheckpoint | None, kept: str) -> Fragment:
     except (LanceError, ValueError, LookupError, TypeError, AttributeError) as error:
         where = "" if cache is None else cache.path
         raise InvalidInputError(
-            f"{where} cannot be used as a checkpoint: {error!r}; delete it to begin anew"
+            f"{where} cannot be used as a checkpoint: {error!r}; delete it to start again"
         ) from error
 
 

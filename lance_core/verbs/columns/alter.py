@@ -106,7 +106,7 @@ def retype_columns(
         source: The version to change.
         types: The new types, by column of the table itself.
         convert: Called with the live values of a column, run by run, and the new field.
-        properties: Texts for the history.
+        properties: Strings for the history.
 
     Raises:
         SchemaError: A column does not exist, or is of JSON.
@@ -219,7 +219,7 @@ def _cast(
     convert: Convert | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> Manifest:
-    """Write the cast columns anew, under new ids; the old values stay in their files, without a name."""
+    """Rewrite the cast columns under new ids; the old values stay in their files, without a name."""
     old_ids = {node.id for change in casts for node, _ in change.old.walk()}
     for index in source.manifest.indices:
         if old_ids & {*index.fields, *index.covering_fields}:

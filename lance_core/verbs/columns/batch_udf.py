@@ -47,8 +47,8 @@ class BatchUDF:
         """Call the function and check its result.
 
         Raises:
-            SchemaError: It does not have the schema that was promised.
-            InvalidInputError: It has another number of rows.
+            SchemaError: The result does not have the declared schema.
+            InvalidInputError: The result has another number of rows than the batch.
         """
         result = as_batch(self.func(batch))
         if self.output_schema is not None:
@@ -87,7 +87,7 @@ class BatchUDFCheckpoint:
         path: The file.
 
     Raises:
-        InvalidInputError: It is no checkpoint, or cannot be written.
+        InvalidInputError: The file is no checkpoint, or cannot be written.
     """
 
     def __init__(self, path: str | PathLike[str]) -> None:
@@ -161,10 +161,10 @@ class BatchUDFCheckpoint:
 
 
 def check_output(schema: pa.Schema, expected: pa.Schema) -> None:
-    """Make sure that a function returned what it promised, or what it returned first.
+    """Check that a function returned its declared schema, or the schema that it returned first.
 
     Raises:
-        SchemaError: It did not.
+        SchemaError: The result has another schema.
     """
     if schema != expected:
         raise SchemaError(

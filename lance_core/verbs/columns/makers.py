@@ -99,7 +99,7 @@ class _Function:
             where = "" if self.cache is None else self.cache.path
             raise InvalidInputError(
                 f"{where} cannot be used as a checkpoint: it has {kept.num_rows} rows of {kept.schema.names} for batch "
-                f"{batch_index} of fragment {fragment_id}, which has {rows.num_rows}; delete it to begin anew"
+                f"{batch_index} of fragment {fragment_id}, which has {rows.num_rows}; delete it to start again"
             )
         return pa.Table.from_batches([kept])
 

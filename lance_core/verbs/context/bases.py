@@ -100,7 +100,7 @@ def numbered(bases: Sequence[DatasetBasePath]) -> tuple[BasePath, ...]:
     """Records of the base paths of a dataset that is created, with ids from 1 on.
 
     Raises:
-        InvalidInputError: Two have the same id, name or path.
+        InvalidInputError: Two base paths have the same id, name or path.
     """
     taken = {base.id for base in bases if base.id}
     result, next_id = [], 1
@@ -127,7 +127,7 @@ def write_targets(
     target_all_bases: bool | None,
     options: Mapping[str, str],
 ) -> list[WriteTarget]:
-    """Where new data files go, in turns.
+    """The targets of new data files, round-robin.
 
     Args:
         store: The dataset's own store.

@@ -116,7 +116,7 @@ class Place:
 
         Raises:
             VersionNotFoundError: There is no such tag or branch.
-            InvalidInputError: It is no reference.
+            InvalidInputError: The argument is no reference.
         """
         if reference is None:
             return self._at(self.branch, self.version)
@@ -169,7 +169,7 @@ def find_tag(root: ObjectStore, tag: str) -> TagRef | None:
     """Read a tag; None if there is none.
 
     Raises:
-        CorruptFileError: Its file is torn.
+        CorruptFileError: The file of the reference is torn.
     """
     check_known_tag_name(tag)
     key = tag_ref_key(tag)
@@ -258,7 +258,7 @@ def load_branch(root: ObjectStore, branch: str) -> BranchRef:
     Raises:
         DatasetNotFoundError: The dataset is gone.
         VersionNotFoundError: There is no such branch.
-        CorruptFileError: Its file is torn.
+        CorruptFileError: The file of the reference is torn.
     """
     check_known_branch_name(branch)
     try:

@@ -38,7 +38,7 @@ class Session:
         return Session, (self.indices.max_bytes, self.files.max_bytes)
 
     def __repr__(self) -> str:
-        """Tell how much is kept."""
+        """Show how much is kept."""
         index, metadata = self.index_cache_size_bytes(), self.files.num_bytes
         return f"Session(index_cache_size_bytes={index}, metadata_cache_size_bytes={metadata})"
 

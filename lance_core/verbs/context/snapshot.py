@@ -73,7 +73,7 @@ class Snapshot:
 
         Raises:
             CorruptFileError: The deletion file is missing, or is none.
-            VersionNotFoundError: It went with its version, by a cleanup.
+            VersionNotFoundError: A cleanup removed the version, and its deletion files.
             ObjectNotFoundError: It is missing, in a version that is not the latest.
         """
         file = fragment.deletion_file

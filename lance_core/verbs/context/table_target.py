@@ -44,7 +44,7 @@ def destination(
         commit_lock: The lock that is held around commits; None for that of the dataset.
 
     Raises:
-        TypeError: It is neither, or the lock is no function.
+        TypeError: The argument is neither a path nor a dataset, or the lock is no function.
     """
     if not isinstance(where, Handle | str | PathLike):
         raise TypeError(f"a dataset is given by str, Path or LanceDataset, not {type(where)}")

@@ -59,7 +59,7 @@ class UncommittedFiles:
         Args:
             operation: The change.
             affected_rows: Rows that it takes away, as offsets by fragment id.
-            properties: Texts for the history.
+            properties: Strings for the history.
             options: How to commit.
 
         Raises:

@@ -14,7 +14,7 @@ def reject(verb: str, arguments: Mapping[str, Any]) -> None:
     """Reject arguments that are not offered; None means the default and passes.
 
     Raises:
-        UnsupportedError: One has a value.
+        UnsupportedError: An argument has a value.
     """
     given = sorted(name for name, value in arguments.items() if value is not None)
     if given:

@@ -1,4 +1,4 @@
-"""Filters: SQL text or Arrow expressions over the columns of a dataset."""
+"""Filters: SQL strings or Arrow expressions over the columns of a dataset."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def check_filter(filter_: object, schema: Schema | pa.Schema) -> pc.Expression |
     """The filter as an expression over columns in storage types.
 
     Args:
-        filter_: SQL text, an expression, or one of them as the entry `expr_filter` of a mapping; None for none.
+        filter_: an SQL string, an expression, or one of them as the entry `expr_filter` of a mapping; None for none.
         schema: The columns that it can refer to.
 
     Raises:
-        InvalidInputError: It is no condition, or no filter.
+        InvalidInputError: The argument is no filter, or its value is no boolean.
         SchemaError: The SQL refers to a column that does not exist.
         UnsupportedError: The SQL uses something unknown.
     """
@@ -61,7 +61,7 @@ def check_filter(filter_: object, schema: Schema | pa.Schema) -> pc.Expression |
         from lance_core.verbs.expressions.sql import parse_filter  # noqa: PLC0415 - it imports the SQL parser
 
         return parse_filter(filter_, schema)
-    raise InvalidInputError(f"a filter is SQL text or a pyarrow.compute expression, not {type(filter_).__name__}")
+    raise InvalidInputError(f"a filter is an SQL string or a pyarrow.compute expression, not {type(filter_).__name__}")
 
 
 def stored_types(schema: Schema | pa.Schema) -> pa.Schema:

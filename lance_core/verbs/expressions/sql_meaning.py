@@ -82,7 +82,7 @@ def with_sql_meaning(expression: pc.Expression, schema: pa.Schema) -> pc.Express
         schema: The columns, in storage types.
 
     Raises:
-        InvalidInputError: It names a column by its place.
+        InvalidInputError: The expression names a column by its position.
     """
     buffer = buffer_of(expression, in_deep_thread)
     data = memoryview(buffer).tobytes()

@@ -51,7 +51,7 @@ def check_dictionaries(schema: Schema, fragments: Sequence[Fragment], store: Obj
     """Make sure that new 0.1 files use no other dictionaries than those of the dataset.
 
     Raises:
-        SchemaError: One does.
+        SchemaError: A file uses another dictionary.
         UnsupportedError: A file lies in a base path.
     """
     for field, values in _dictionaries(schema, fragments, store):

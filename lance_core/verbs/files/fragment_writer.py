@@ -44,7 +44,7 @@ __all__ = [
 MAX_ROWS_PER_FILE: Final = 1024 * 1024
 MAX_BYTES_PER_FILE: Final = 90 * 1024**3
 CLOSING_AT_A_TIME: Final = 8
-"""Files of one writer that become durable side by side, while the next one is filled."""
+"""Files of one writer that become durable in parallel, while the next one is filled."""
 
 ReaderLike = Any
 """A table, batch, reader, scanner or dataset of Arrow, a pandas or polars frame, a dict of columns, a list of dicts, or
@@ -67,8 +67,8 @@ class FragmentWriter:
         file_prefix: Start of the names of the data files.
         dataset_schema: The schema, or `LanceDataset.lance_schema_bytes`, of an existing dataset to append to: its field
             ids are used and its types demanded. None numbers the fields of `schema` afresh.
-        targets: Where files go, in turns; None for the dataset itself.
-        progress: Told when a file is begun and when it is complete.
+        targets: Where files go, round-robin; None for the dataset itself.
+        progress: Called when a file begins and when it is complete.
         first_field_id: Id of the first field where they are numbered afresh (`Manifest.first_new_field_id`).
         max_buffered_bytes: Bytes of rows that wait for their pages, of all columns together: the more columns, the
             smaller are the pages, down to 64 KiB.
@@ -231,7 +231,7 @@ class FragmentWriter:
         file.complete()
         self._num_ended += 1
         is_alone = is_last and self._num_ended == 1
-        # Progress is told in order, and a file of 0.1 needs the dictionaries of the one before.
+        # Progress is reported in order, and a file of 0.1 needs the dictionaries of the one before.
         if (is_last and not settles) or self._progress is not None or self._version is FileVersion.V0_1:
             written = file.close(durable_name=is_alone)
             self._schema = known_dictionaries(self._schema, written.dictionaries)

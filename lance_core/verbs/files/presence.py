@@ -49,7 +49,7 @@ def check_present(store: ObjectStore, fragments: Iterable[Fragment]) -> None:
         fragments: The new fragments.
 
     Raises:
-        ObjectNotFoundError: One is not there.
+        ObjectNotFoundError: A file is not there.
     """
     names = [file.path for fragment in fragments for file in fragment.files if file.base_id is None]
     if not store.put_is_a_request:

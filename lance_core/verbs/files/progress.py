@@ -1,4 +1,4 @@
-"""Progress of a write: told when a fragment's file is begun and when it is complete."""
+"""Progress of a write: called when a fragment's file begins and when it is complete."""
 
 from __future__ import annotations
 

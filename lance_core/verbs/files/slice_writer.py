@@ -2,8 +2,8 @@
 
 batch --assign--> slice of each row --> one FragmentWriter per slice, several of them open at a time
 
-What the schema means for a file is worked out once for all writers. Files are encoded one after the other, by the
-thread that writes, and reach the storage side by side.
+The plan of a file is computed from the schema once for all writers. Files are encoded one after the other, by the
+thread that writes, and reach the storage in parallel.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class SliceWriter:
         """Write rows.
 
         Raises:
-            SchemaError: They do not fit; so do the errors of `assign`.
+            SchemaError: The rows do not fit the schema, or no slice.
         """
         if self._assign is None:
             self._write_to(0, batch)

@@ -50,7 +50,7 @@ def delete_uncommitted_files(
         1
     """
     if len(file_prefix) < 16:
-        raise InvalidInputError(f"file_prefix {file_prefix!r} is too short to tell one write from all others")
+        raise InvalidInputError(f"file_prefix {file_prefix!r} is too short to distinguish one write from all others")
     store = open_store(uri, storage_options)
     kept = {data_key(name) for name in keep}
     folder = INDICES_PREFIX if index_segments else DATA_PREFIX

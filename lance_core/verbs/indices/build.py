@@ -55,7 +55,7 @@ def indexed_field(schema: Schema, field_id: int) -> IndexedField:
     """The field of that id.
 
     Raises:
-        UnsupportedError: It lies in a list.
+        UnsupportedError: The field lies in a list.
         InvalidInputError: There is none.
     """
     for top in schema.fields:

@@ -50,10 +50,10 @@ def optimize_indices(
         num_indices_to_merge: How many of the last segments become one, with what no segment covers; 0 makes a new
             segment of that, None is 1.
         index_names: Which indices; None for all that can be built here.
-        retrain: Build each anew as one segment.
+        retrain: Rebuild each index as one segment.
         conflict_retries: How often it is done again when others changed the same.
         replaced: Fragments that a compaction has just replaced, and those in their place, whose ids may be missing.
-        properties: Texts for the history, by key.
+        properties: Strings for the history, by key.
 
     Raises:
         NotFoundError: There is no index of a name.

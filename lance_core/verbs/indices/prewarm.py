@@ -19,7 +19,7 @@ def prewarm(source: Snapshot, name: str, segments: Iterable[str | uuid.UUID] | N
     Raises:
         NotFoundError: There is no such index, or segment of it.
         UnsupportedError: Indices of its kind are not read.
-        CorruptFileError: It cannot be read.
+        CorruptFileError: The index cannot be read.
     """
     own = {index.uuid: index for index in source.manifest.indices if index.name == name}
     if not own:

@@ -81,7 +81,7 @@ def merge_segments(source: Snapshot, segments: Sequence[IndexMetadata]) -> Index
     Raises:
         InvalidInputError: There are none, or they do not belong together.
         UnsupportedError: Indices of their kind are not built.
-        CorruptFileError: One cannot be read.
+        CorruptFileError: A segment cannot be read.
     """
     kind, field = _checked(source, segments)
     contents = [source.indices.read(segment, field.type) for segment in segments]
@@ -114,7 +114,7 @@ def commit_segments(
         name: Name of the index, whatever the segments were called.
         column: The indexed column.
         segments: Of one kind, no fragment in two of them.
-        properties: Texts for the history, by key.
+        properties: Strings for the history, by key.
 
     Raises:
         SchemaError: There is no such column.

@@ -87,6 +87,6 @@ class LanceStats:
 
         Raises:
             NotFoundError: There is no index of that name.
-            UnsupportedError: It belongs to the write-ahead log.
+            UnsupportedError: The index belongs to the write-ahead log.
         """
         return index_statistics(self._source, index_name)

@@ -23,7 +23,7 @@ def validate(source: Snapshot) -> None:
     """Check that a version is consistent: ids of fragments and rows, files, row counts and deletions.
 
     Raises:
-        CorruptFileError: It is not; the error names the first problem.
+        CorruptFileError: The version is not consistent; the message names the first problem.
     """
     manifest = source.manifest
     field_ids = [node.id for node, _ in manifest.schema.walk()]
@@ -59,7 +59,7 @@ def validate_fragment(source: Snapshot, fragment: Fragment) -> None:
     """Check that the files, row counts and deletions of a fragment fit together.
 
     Raises:
-        CorruptFileError: They do not.
+        CorruptFileError: Files, row counts and deletions do not fit together.
     """
     taken: set[int] = set()
     rows = None
@@ -95,7 +95,7 @@ def check_columns(file: DataFile, reader: DataFileReader, schema: Schema) -> Non
     """Check that the columns that a manifest names are in the file.
 
     Raises:
-        CorruptFileError: One is not, or they are misnamed.
+        CorruptFileError: A column is missing in the file, or has another name.
     """
     file.check_columns(fields_with_columns(schema))
     if reader.version is FileVersion.V0_1:

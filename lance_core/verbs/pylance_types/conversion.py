@@ -32,7 +32,7 @@ def to_record(operation: LanceOperation.BaseOperation) -> records.Operation:
     """The record of an operation.
 
     Raises:
-        UnsupportedError: It is one that cannot be committed.
+        UnsupportedError: The operation cannot be committed.
     """
     make = _TO_RECORD.get(type(operation))
     if make is None:

@@ -193,7 +193,7 @@ class LanceOperation:
 
     @dataclass
     class RewrittenIndex:
-        """An index that was written anew along with the rows.
+        """An index that was rewritten along with the rows.
 
         Attributes:
             old_id: UUID that goes.
@@ -215,7 +215,7 @@ class LanceOperation:
 
         Attributes:
             groups: The replaced fragments with their replacements.
-            rewritten_indices: Indices that were written anew along.
+            rewritten_indices: Indices that were rewritten along with the rows.
         """
 
         groups: list[LanceOperation.RewriteGroup]

@@ -33,7 +33,7 @@ class Transaction:
         read_version: Version that the change was made from; 0 for a new dataset.
         operation: The change.
         uuid: Names the transaction; it survives rebases.
-        transaction_properties: Free texts that describe the change.
+        transaction_properties: Free strings that describe the change.
         affected_rows: Rows that a Delete or Update takes away, as offsets by fragment id, so that it can follow
             others on the same fragments; known only to whoever made the change (not in pylance).
     """
@@ -108,7 +108,7 @@ def commit_operation(
         operation: The change.
         base: A version that was read before; None if none was.
         read_version: Version that an operation is based on; None for the latest if the operation allows it.
-        properties: Free texts for the history, for an operation.
+        properties: Free strings for the history, for an operation.
         options: How to commit.
 
     Raises:
@@ -137,8 +137,8 @@ def merged(transactions: Sequence[Transaction]) -> records.Transaction:
     """One transaction that does what several appends do.
 
     Raises:
-        InvalidInputError: There is none.
-        UnsupportedError: One is no append.
+        InvalidInputError: No transaction is given.
+        UnsupportedError: A transaction is no append.
     """
     if not transactions:
         raise InvalidInputError("commit_batch: no transaction was given")

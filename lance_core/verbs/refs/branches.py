@@ -138,7 +138,7 @@ class Branches:
 
         Args:
             name: The branch.
-            partition_by: Columns that tell partitions apart: those that the changed rows have are read, counted on
+            partition_by: Columns that distinguish partitions: those that the changed rows have are read, counted on
                 both sides. None: the partitions that the branch's commits name.
 
         Raises:
@@ -174,8 +174,8 @@ class Branches:
         Args:
             name: The branch.
             tag: Name of a tag for the new version; True for `promoted.<branch>.<id>`, False for none.
-            commit_message: A text for the history.
-            transaction_properties: More texts for the history, besides those of the branch's commits.
+            commit_message: A string for the history.
+            transaction_properties: More strings for the history, besides those of the branch's commits.
 
         Raises:
             VersionNotFoundError: There is no such branch.
@@ -387,7 +387,7 @@ def _check_deletable(store: ObjectStore) -> None:
     """Reject to delete a branch whose latest version has unknown feature flags; one that cannot be read is deleted.
 
     Raises:
-        UnsupportedError: Its latest version has.
+        UnsupportedError: The latest version has unknown feature flags.
     """
     try:
         latest = load_latest(store)

@@ -190,7 +190,7 @@ def check_schemas(branch: Branch) -> None:
     """Make sure that a branch has the columns that it was forked with.
 
     Raises:
-        SchemaError: It has others; names them.
+        SchemaError: The branch has other columns; the message names them.
     """
     before, after = _columns(branch.parent.manifest.schema), _columns(branch.head.manifest.schema)
     if before == after:

@@ -44,7 +44,7 @@ class FileCopy:
         """Copy it; within one storage the storage does.
 
         Raises:
-            StoreError: That failed, or the file is gone.
+            StoreError: The copy failed, or the file is missing.
         """
         copy_object(self.source, self.key, self.target, self.target_key)
 

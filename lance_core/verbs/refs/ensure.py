@@ -41,7 +41,7 @@ def ensure_branch(
         branch: Its name.
         reference: Where it begins if it is made.
         known: The version of the handle.
-        renew_promoted: Whether a branch that was promoted, and has brought nothing since, is begun anew.
+        renew_promoted: Whether a branch that was promoted, and has brought nothing since, is created again.
 
     Raises:
         InvalidInputError: The name is not allowed.
@@ -58,7 +58,7 @@ def ensure_branch(
             Branches(place).delete(branch)
         try:
             return create_branch(place, branch, reference, known)
-        except (InvalidInputError, DatasetExistsError):  # somebody else was faster
+        except (InvalidInputError, DatasetExistsError):  # another process created it first
             if attempt + 1 == ATTEMPTS:
                 raise
     raise AssertionError("the last attempt returns or raises")
@@ -67,7 +67,7 @@ def ensure_branch(
 def _is_spent(store: ObjectStore, ref: BranchRef, latest: Manifest) -> bool:
     """Whether a branch was promoted, and has nothing since that is not on its parent.
 
-    Upkeep brings nothing, and neither does a commit that takes others back: what it leaves was there before.
+    Maintenance brings nothing, and neither does a commit that takes others back: what it leaves was there before.
     """
     marked = ref.metadata.get(MARK_BRANCH_VERSION, "")
     if not marked.isdecimal():

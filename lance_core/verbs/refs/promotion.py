@@ -10,7 +10,7 @@ A promotion that dies between two steps is run again: files that are copied twic
 the branch's identity, so that it lands once. The branch keeps its own files and stays as it is.
 
 Ids are given by the parent. A new fragment gets the next fragment id of the version that the commit follows, and its
-deletion file, which is named after the id, is written anew. With stable row ids rows that were there at the fork keep
+deletion file, which is named after the id, is rewritten. With stable row ids rows that were there at the fork keep
 theirs, and rows that were created on the branch get new ones: the parent may have given the same ids to others.
 """
 
@@ -98,7 +98,7 @@ class Promotion:
         fragments_removed: Fragments that went.
         fragments_updated: Fragments that lost rows, or had columns rewritten.
         files_copied: Files that were copied into the parent.
-        bytes_copied: Their bytes, as far as manifests tell.
+        bytes_copied: Their bytes, as far as manifests record them.
         tag: Tag on the version; None without one.
         deduplicated: Whether an earlier promotion of this version of the branch, or the lack of any change, left
             nothing to commit.
@@ -135,8 +135,8 @@ def promote(
         place: Where references are kept.
         name: The branch.
         tag: Name of the tag on the new version; True for one made of the branch's name, False for none.
-        commit_message: A text for the history.
-        transaction_properties: More texts for the history; they win over those of the branch's commits.
+        commit_message: A string for the history.
+        transaction_properties: More strings for the history; they win over those of the branch's commits.
 
     Returns:
         The result, and the parent's version that has the branch's rows. Changes left behind are also logged as a
@@ -372,7 +372,7 @@ class _Promotion:
         """Make sure before anything is written that the tag can be made.
 
         Raises:
-            InvalidInputError: It names another version.
+            InvalidInputError: The tag names another version.
         """
         if self.tag is None:
             return

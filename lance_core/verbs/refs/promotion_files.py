@@ -28,7 +28,7 @@ class OwnFiles:
         source: Start of the branch's keys.
         target: Start of the parent's keys; empty for main.
         keys: Keys below either.
-        num_bytes: Bytes of the data files, as far as the manifest tells.
+        num_bytes: Bytes of the data files, as far as the manifest records them.
     """
 
     root: ObjectStore

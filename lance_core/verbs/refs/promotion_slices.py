@@ -43,7 +43,7 @@ class Explained:
         """Names of the slices that rows of a batch lie in.
 
         Raises:
-            RetryableConflictError: That cannot be told.
+            RetryableConflictError: The rows do not show their slices.
         """
         found: dict[str, None] = {}
         for one in self.groups:

@@ -1,4 +1,4 @@
-"""Promotion where versions of the parent were cleaned up since the fork: what they did is told by the state they left.
+"""Promotion where versions of the parent were cleaned up since the fork: what they did shows in the state they left.
 
     fork       latest
     0 1 2 3    0 1      5      0, 1  as they were, but for later deletions
@@ -88,7 +88,7 @@ def check_slices(transaction: Transaction, commits: Mapping[int, Transaction]) -
     """Make sure that no commit that is still there filled a slice of the branch.
 
     Raises:
-        RetryableConflictError: One did.
+        RetryableConflictError: A commit filled a slice of the branch.
     """
     own = slice_names(transaction.properties)
     for version, other in commits.items():
@@ -165,7 +165,7 @@ def _ids(fragment: Fragment) -> npt.NDArray[np.uint64]:
 def _by_value(
     fork: Snapshot, latest: Snapshot, moved: Sequence[tuple[Fragment, BitMap]], new: Sequence[Fragment]
 ) -> _Rows:
-    """The rows by the values of the fragments that they were in: those lie side by side, in the same order."""
+    """The rows by the values of the fragments that they were in: those lie next to each other, in the same order."""
     names = [field.name for field in fork.manifest.schema.fields if _is_comparable(arrow_type_of(field))]
     if not names or not new:
         raise RetryableConflictError(f"the rows of fragment {moved[0][0].id} are gone")

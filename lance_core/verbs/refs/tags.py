@@ -210,7 +210,7 @@ def checked_order(order: str | None) -> int:
     """1 for "asc", -1 for "desc" or None.
 
     Raises:
-        InvalidInputError: It is something else.
+        InvalidInputError: The order is another value.
     """
     if order not in (None, "asc", "desc"):
         raise InvalidInputError(f"Invalid sort order {order!r}. Valid values are: asc, desc")
@@ -218,7 +218,7 @@ def checked_order(order: str | None) -> int:
 
 
 def describe_tag(ref: TagRef) -> dict[str, Any]:
-    """A tag as `Tags.list` tells of it."""
+    """A tag as `Tags.list` returns it."""
     return {
         "branch": ref.branch,
         "version": ref.version,

@@ -65,7 +65,7 @@ class MergeInsertBuilder:
         self._write: WriteAttempt | None = None
 
     def commit_properties(self, properties: Mapping[str, str]) -> Self:
-        """Texts for the history, by key: the transaction properties of the commit. Not offered by pylance."""
+        """Strings for the history, by key: the transaction properties of the commit. Not offered by pylance."""
         self._properties = dict(properties)
         return self
 
@@ -126,7 +126,7 @@ class MergeInsertBuilder:
         return self
 
     def retry_timeout(self, timeout: timedelta) -> Self:
-        """It is not begun anew after so long."""
+        """The time after which no further attempt begins."""
         if not isinstance(timeout, timedelta):
             raise TypeError(f"retry_timeout takes a timedelta, not {type(timeout).__name__}")
         self._timeout = timeout
@@ -146,7 +146,7 @@ class MergeInsertBuilder:
         """How updated rows are stored.
 
         Args:
-            mode: "rewrite_rows" moves them; "rewrite_columns" writes only the source's columns anew, of all rows of
+            mode: "rewrite_rows" moves them; "rewrite_columns" rewrites only the source's columns, of all rows of
                 the fragments that have matches; "auto" does the former, unless the source lacks columns, no row is
                 deleted, and each column of the key has a B-tree or bitmap index.
         """
@@ -158,12 +158,12 @@ class MergeInsertBuilder:
         return self
 
     def target_bases(self, bases: Sequence[str]) -> Self:
-        """Base paths, by name or URI, that new fragments go to in turns; the dataset's URI stands for itself."""
+        """Base paths, by name or URI, that new fragments go to round-robin; the dataset's URI stands for itself."""
         self._target_bases = list(bases)
         return self
 
     def target_all_bases(self, include_primary: bool = True) -> Self:
-        """New fragments go to all base paths in turns.
+        """New fragments go to all base paths, round-robin.
 
         Args:
             include_primary: Whether the dataset itself comes first among them.
@@ -226,7 +226,7 @@ class MergeInsertBuilder:
 
         Args:
             schema: Columns of the source; None for those of the dataset.
-            verbose: Changes nothing: all steps are told.
+            verbose: Changes nothing: all steps are shown.
 
         Raises:
             SchemaError: The columns do not fit.
@@ -241,7 +241,7 @@ class MergeInsertBuilder:
         return "\n".join(merge_steps(source, self._clauses, found).lines())
 
     def analyze_plan(self, data_obj: ReaderLike, *, schema: pa.Schema | None = None) -> str:
-        """Work the merge out, and say what it would do and how long that took, with its plan; nothing is committed.
+        """Compute the merge, and return what it would do and how long that took, with its plan; nothing is committed.
 
         Files that it writes are deleted again. Arguments and errors as `execute` and `explain_plan`.
         """
@@ -268,7 +268,7 @@ class MergeInsertBuilder:
         """Reject a plan of a merge that looks its keys up in an index, as pylance does.
 
         Raises:
-            UnsupportedError: It does.
+            UnsupportedError: The merge looks its keys up in an index.
         """
         clauses, manifest = self._clauses, source.manifest
         ids = [manifest.schema.column(name).id for name in clauses.on]

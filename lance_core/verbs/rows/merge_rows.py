@@ -97,7 +97,7 @@ class _Merge:
         clauses: What to do.
         rows: The source.
         files: Takes note of files that are written.
-        targets: Where new files go, in turns.
+        targets: Where new files go, round-robin.
         data_storage_version: Version of new files; None for the dataset's.
     """
 
@@ -324,7 +324,7 @@ class _Merge:
         return pa.Table.from_batches(batches, schema=schema_to_arrow(schema))
 
     def _rewrite_columns(self, matches: Sequence[_Match], new: Rows) -> Merged:
-        """Write the source's columns of all rows of the fragments with matches anew; new rows have only these."""
+        """Rewrite the source's columns of all rows of the fragments with matches; new rows have only these."""
         columns = [name for name in self.rows.schema.names if name not in self.clauses.on]
         schema = self._schema(columns)
         updated, offsets = [], {}

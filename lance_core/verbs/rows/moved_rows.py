@@ -28,7 +28,7 @@ class MovedRows:
         source: The version.
         files: Takes note of the files.
         data_storage_version: Version of the files; None for the dataset's.
-        targets: Where files go, in turns; None for the dataset itself.
+        targets: Where files go, round-robin; None for the dataset itself.
         schema: The columns that are written; None for all.
     """
 
@@ -64,7 +64,7 @@ class MovedRows:
             row_ids: Ids of rows that were there before; None for new rows, which come after all others.
 
         Raises:
-            SchemaError: They do not fit the dataset.
+            SchemaError: The rows do not fit the dataset.
         """
         self._writer.write(rows)
         if self._stable and row_ids is not None:

@@ -48,17 +48,17 @@ SCATTERED_SHARE: Final = 1 / 16
 """Rows that are less than this share of the rows around them are read one by one."""
 
 READ_AHEAD: Final = 8
-"""Fragments that are looked at side by side: each costs a round trip on object storage."""
+"""Fragments that are read in parallel: each costs a round trip on object storage."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Removal:
-    """Rows that go.
+    """Rows that a commit removes.
 
     Attributes:
-        removed_fragment_ids: Fragments none of whose rows is left.
+        removed_fragment_ids: Fragments without a remaining row.
         updated_fragments: Fragments with a new deletion file, which is written.
-        affected_rows: Offsets of the rows that go, by fragment id.
+        affected_rows: Offsets of the removed rows, by fragment id.
     """
 
     removed_fragment_ids: tuple[int, ...]
@@ -82,7 +82,7 @@ def each_fragment(
     look: Callable[[FragmentScan], BitMap],
     plan_of: Callable[[], ScanPlan] | None = None,
 ) -> Iterator[tuple[Fragment, BitMap]]:
-    """Look at the fragments, small ones together and others side by side.
+    """Look at the fragments, small ones together and others in parallel.
 
     Args:
         source: The version.

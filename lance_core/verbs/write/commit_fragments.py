@@ -185,7 +185,7 @@ class _FragmentsCommit:
         """Make sure that fragments written for a new dataset can go into one that was created meanwhile.
 
         Raises:
-            RetryableConflictError: They replace slices that it already has, or number its columns otherwise.
+            RetryableConflictError: The dataset has rows in the same slices, or other column ids.
         """
         if self.mode in ("create", "overwrite"):
             return
@@ -349,7 +349,7 @@ class _FragmentsCommit:
         """Make sure that slices which have to be empty are, but for rows of earlier attempts.
 
         Raises:
-            DatasetExistsError: They are not.
+            DatasetExistsError: A slice has rows of other writes.
         """
         if not self.request.require_empty:
             return
@@ -357,7 +357,7 @@ class _FragmentsCommit:
         rows: Rows = {}
         if self.write is not None and attempts:
             if self.write.on_earlier_attempt == "append":
-                return  # rows that cannot be told from others may stay
+                return  # rows that cannot be identified may stay
             rows, _, _ = rows_of_attempts(source, self.write, attempts)
         check_empty(source, self.request.slices, rows)
 
@@ -407,7 +407,7 @@ class _FragmentsCommit:
         """Make sure that fragments that were written for a version fit a later one.
 
         Raises:
-            RetryableConflictError: Its columns are others.
+            RetryableConflictError: The later version has other columns.
         """
         if self.mode in ("append", "replace") and _field_ids(base.schema) != _field_ids(latest.schema):
             raise RetryableConflictError(f"{self.uri}: its columns were changed meanwhile; do the write again")

@@ -87,7 +87,7 @@ def rows_of_attempts(
         versions: The versions that the earlier attempts committed.
 
     Raises:
-        EarlierAttemptError: The rows of one cannot be told from others any more, and nobody said what to do then.
+        EarlierAttemptError: The rows of an attempt cannot be identified, and `on_earlier_attempt` is "replace".
     """
     rows: Rows = {}
     beside: set[int] = set()
@@ -100,7 +100,7 @@ def rows_of_attempts(
             if write.on_earlier_attempt == "replace":
                 raise EarlierAttemptError(
                     f"{source.store.root}: an earlier attempt of this write added rows in version {version}, and they "
-                    f"cannot be told from others any more: {error}. Nothing was written. Remove them, for example by "
+                    f"cannot be identified any more: {error}. Nothing was written. Remove them, for example by "
                     f"a delete or, if it is still there, by restoring version {version - 1}, and write with "
                     "on_earlier_attempt 'append'; or keep them instead of what was to be written now, with "
                     "on_earlier_attempt 'adopt'."
@@ -115,7 +115,7 @@ def landed_attempts(store: ObjectStore, write: WriteAttempt | None, since: int, 
     """The attempts of a write that were committed after a version.
 
     Raises:
-        SupersededError: One of them is a later one.
+        SupersededError: A later attempt has committed.
         HistoryGapError: A version in between was cleaned up that may have been one.
     """
     if write is None:
@@ -159,7 +159,7 @@ def _rows_of_attempt(source: Snapshot, write: WriteAttempt, version: int) -> Row
     """The rows of an attempt that are alive in a version, from its own version if that is there, else from the state.
 
     Raises:
-        TraceLostError: They cannot be told from others.
+        TraceLostError: The rows cannot be identified.
     """
     try:
         return rows_of_version(source, version)
@@ -197,7 +197,7 @@ def rows_of_version(source: Snapshot, version: int) -> Rows:
         version: The version that added them.
 
     Raises:
-        TraceLostError: They cannot be told from others.
+        TraceLostError: The rows cannot be identified.
     """
     origin = _source(source, version)
     transaction = _transaction(origin)

@@ -56,7 +56,7 @@ class WriteOptions:
         """Check what protobuf would reject once the files are written."""
         for key, value in (self.transaction_properties or {}).items():
             if not isinstance(key, str) or not isinstance(value, str):
-                raise ArgumentTypeError(f"transaction_properties are texts, not {key!r:.80}: {value!r:.80}")
+                raise ArgumentTypeError(f"transaction_properties are strings, not {key!r:.80}: {value!r:.80}")
 
     @classmethod
     def of(cls, mode: str, arguments: Mapping[str, Any]) -> Self:
@@ -87,7 +87,7 @@ class PreparedWrite:
         place: Where it goes; its base is the latest version if the caller named no version.
         options: How.
         version: Version of the new files.
-        targets: Where files go, in turns.
+        targets: Where files go, round-robin.
     """
 
     place: TableTarget
@@ -165,8 +165,8 @@ def _check_there(place: TableTarget) -> None:
     """Check that the dataset still exists before files are written for it, if that costs no request.
 
     Raises:
-        DatasetNotFoundError: It is.
-        IncompatibleConflictError: Another one is in its place.
+        DatasetNotFoundError: The dataset is gone.
+        IncompatibleConflictError: The dataset was dropped and made again.
     """
     base = place.base
     if base is None or base.location is None or place.store.put_is_a_request:

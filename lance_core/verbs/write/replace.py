@@ -38,7 +38,7 @@ def remove_slices(
         others: Further rows that go, as offsets of rows that are alive by fragment id.
 
     Raises:
-        SchemaError, InvalidInputError: The slices cannot be told apart in this dataset.
+        SchemaError, InvalidInputError: The slices cannot be distinguished in this dataset.
     """
     return remove_rows(source, _with_others(source, slices, dict(others or {})), files)
 
@@ -56,7 +56,7 @@ def rows_in_slices(source: Snapshot, slices: Slices) -> Iterator[tuple[Fragment,
     """The rows that lie in slices, as offsets of rows that are alive, by fragment.
 
     Raises:
-        SchemaError, InvalidInputError: The slices cannot be told apart in this dataset.
+        SchemaError, InvalidInputError: The slices cannot be distinguished in this dataset.
     """
     columns = ScanOptions(schema=source.manifest.schema.project(slices.columns), with_row_address=True)
 

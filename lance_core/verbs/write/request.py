@@ -52,8 +52,8 @@ class CommitRequest:
         """Make sure that the arguments go together.
 
         Raises:
-            InvalidInputError: They do not.
-            SchemaError: The slices cannot be told apart in data of this schema.
+            InvalidInputError: Two arguments contradict each other.
+            SchemaError: The slices cannot be distinguished in data of this schema.
         """
         if self.mode not in MODES:
             raise InvalidInputError(f"mode is one of {', '.join(MODES)}, not {self.mode!r}")

@@ -63,12 +63,12 @@ def write_fragments(
         max_rows_per_file: Rows after which a new fragment is begun; None for the default.
         max_rows_per_group: Rows of a group in 0.1 files; groups are not tuned here, so that it changes no result.
         max_bytes_per_file: Bytes after which a new fragment is begun, counted between batches; None for the default.
-        progress: Told when a file is begun and when it is complete.
+        progress: Called when a file begins and when it is complete.
         data_storage_version: Version of the files; None for the default, or the dataset's own.
         use_legacy_format: The older spelling of that.
         storage_options: Credentials and options of the storage, under object_store's names.
         enable_stable_row_ids: Given to the commit, which decides; fragments are the same either way.
-        target_bases: Base paths, by name or URI, that files go to in turns.
+        target_bases: Base paths, by name or URI, that files go to round-robin.
         target_all_bases: All base paths; with True the dataset itself comes first.
         initial_bases: Base paths of a dataset that will be created.
         dataset_schema: `LanceDataset.lance_schema_bytes` of the dataset to append to, if it is not to be looked up.

@@ -384,7 +384,7 @@ def test_no_attempt_begins_after_the_time_is_up(path, monkeypatch):
     attempts = []
     monkeypatch.setattr(VersionWriter, "put", lambda *_: attempts.append(1))
     options = CommitOptions(timeout_s=1e-9, max_retries=50)
-    with pytest.raises(RetryableConflictError, match="other writers were faster"):
+    with pytest.raises(RetryableConflictError, match="other writers committed first"):
         commit(store, appending(1, fragment_of(0, 3, path)), options=options)
     assert len(attempts) == 1
 

@@ -66,7 +66,7 @@ def parse_expression(text: str, schema: pa.Schema | Schema) -> pc.Expression:
 
 
 def parse_column(text: str, schema: pa.Schema | Schema) -> Column:
-    """Compile an expression, and tell the type of its values; arguments and errors as `parse_expression`."""
+    """Compile an expression, and return it with the type of its values; arguments and errors as `parse_expression`."""
     compiled = _compiled(text, schema)
     return Column(expression=compiled.expression, type=compiled.type)
 

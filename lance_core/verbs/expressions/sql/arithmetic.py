@@ -98,7 +98,7 @@ def minus(value: Typed) -> Typed:
     """The value with the other sign.
 
     Raises:
-        InvalidInputError: It has none.
+        InvalidInputError: Values of this type have no sign.
     """
     if pa.types.is_null(value.type):
         return value

@@ -74,7 +74,7 @@ def type_of(node: exp.DataType, text: str) -> pa.DataType:
     """The Arrow type that a type of SQL names.
 
     Raises:
-        UnsupportedError: It is not known.
+        UnsupportedError: The type is not known.
     """
     name = node.this.name if isinstance(node.this, exp.DType) else str(node.this)
     numbers = [int(parameter.name) for parameter in node.expressions if parameter.name.isdigit()]

@@ -87,7 +87,7 @@ def _check_range(column: Typed, other: Typed) -> None:
     """Reject a literal that no value of a column of integers can be compared with exactly, as pylance does.
 
     Raises:
-        InvalidInputError: It is such a literal.
+        InvalidInputError: No value of the column equals the literal exactly.
     """
     if not (column.is_column and pa.types.is_integer(column.type)) or not other.is_literal:
         return

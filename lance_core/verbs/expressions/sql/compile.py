@@ -50,7 +50,7 @@ class TextCompiler:
         """The expression.
 
         Raises:
-            InvalidInputError: It is no expression, or makes no sense.
+            InvalidInputError: The string is no expression, or its types do not fit.
             SchemaError: A column does not exist.
             UnsupportedError: A construct is not known.
         """

@@ -1,7 +1,7 @@
 """SQL as pylance reads it, on sqlglot's parser.
 
 Names are bare or in back-ticks; both 'single' and "double" quotes make texts. `==` is `=`. Functions keep their names
-and arguments as written: which ones exist is told by `functions.py`, not by the parser.
+and arguments as written: `functions.py` knows which ones exist, the parser does not.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _QUERIES = frozenset({TokenType.SELECT, TokenType.WITH, TokenType.VALUES})
 
 
 class LocatedError(InvalidInputError):
-    """An error that tells already where in the text it is."""
+    """An error whose message names the place in the string."""
 
 
 class LocatedUnsupportedError(UnsupportedError, ValueError):
@@ -66,7 +66,7 @@ def parse(text: str) -> exp.Expr:
     """The tree of one expression.
 
     Raises:
-        InvalidInputError: The text is no expression; tells where.
+        InvalidInputError: The string is no expression; the message names the place.
     """
     dialect = _Lance()
     try:
@@ -143,7 +143,7 @@ def invalid(node: exp.Expr, text: str, why: str) -> NoReturn:
     """Reject an expression that makes no sense.
 
     Raises:
-        InvalidInputError: Always; tells why and where.
+        InvalidInputError: Always; the message names cause and place.
     """
     raise LocatedError(f"{why}{_where(node, text)}")
 

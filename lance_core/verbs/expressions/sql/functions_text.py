@@ -22,7 +22,7 @@ def text(value: Typed) -> Typed:
     """The value, if it is a text; numbers are written out.
 
     Raises:
-        InvalidInputError: It is none.
+        InvalidInputError: The value is neither a string nor a number.
     """
     if is_text(value.type):
         return value

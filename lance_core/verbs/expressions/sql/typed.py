@@ -121,7 +121,7 @@ class Typed:
         """The same with another type; nothing is lost, or the evaluation fails.
 
         Raises:
-            InvalidInputError: It is a literal that does not fit.
+            InvalidInputError: The literal does not fit the type.
         """
         if self.type == kind:
             return self
