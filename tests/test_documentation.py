@@ -1,5 +1,6 @@
 """Every Python snippet of the documentation runs as it stands: the snippets of a page in order, in one process."""
 
+import importlib.util
 import os
 import re
 import sys
@@ -43,6 +44,21 @@ def test_pages_name_pages_that_exist():
 def test_every_page_is_in_the_navigation():
     listed = set(re.findall(r"(?:- |: )([\w/-]+\.md)", (processes.ROOT / "mkdocs.yml").read_text()))
     assert {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")} <= listed
+
+
+def test_modules_and_names_of_how_it_works_exist():
+    found = set(
+        re.findall(r"`((?:lance_core|pyspark_lance|lance_dagster)(?:\.\w+)+)`", (DOCS / "how-it-works.md").read_text())
+    )
+    assert len(found) > 25
+    missing = []
+    for name in found:
+        module, _, last = name.rpartition(".")
+        if importlib.util.find_spec(module) is None or not (
+            importlib.util.find_spec(name) or hasattr(importlib.import_module(module), last)
+        ):
+            missing.append(name)
+    assert missing == []
 
 
 MADE = {"format.md", "architecture.md", "architecture.svg"}
