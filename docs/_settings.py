@@ -9,8 +9,7 @@ from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hi
 from pydantic_core import PydanticUndefined
 
 from lance_dagster.io_manager.config import LanceIOManager
-from lance_dagster.tables.settings import INPUT_KEYS, INPUT_PINS, OUTPUT_KEYS, OutputSettings
-from lance_dagster.tables.settings_keys import PREFIX, READ_ELSEWHERE
+from lance_dagster.tables.settings import INPUT_KEYS, INPUT_PINS, OUTPUT_KEYS, PREFIX, READ_ELSEWHERE, OutputSettings
 from pyspark_lance.datasource.options import OPTIONS
 
 __all__ = ["settings_page"]

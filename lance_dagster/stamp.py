@@ -19,8 +19,7 @@ from lance_dagster.io_manager.config import LanceIOManager
 from lance_dagster.lineage.declared_columns import column_lineage
 from lance_dagster.tables.location import SHARED_KEY, is_shared, locate_table
 from lance_dagster.tables.partition_expr import partition_column
-from lance_dagster.tables.settings import check_input
-from lance_dagster.tables.settings_keys import plain_metadata
+from lance_dagster.tables.settings import check_input, plain_metadata
 
 __all__ = ["stamp_lance_metadata"]
 

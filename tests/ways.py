@@ -64,9 +64,9 @@ LIMITS: Final = {
     "write": Limit("lance_core", 20, 12),
     "read": Limit("lance_core", 13, 12),
     "compaction": Limit("lance_core", 20, 14),
-    "output": Limit("lance_dagster", 16, 12),
-    "healthy-tick": Limit("lance_dagster", 9, 9),
-    "tick": Limit("lance_dagster", 10, 9),
+    "output": Limit("lance_dagster", 12, 12),
+    "healthy-tick": Limit("lance_dagster", 7, 9),
+    "tick": Limit("lance_dagster", 8, 9),
     "spark-write": Limit("pyspark_lance", 11, 9),
     "spark-read": Limit("pyspark_lance", 6, 6),
 }

@@ -14,7 +14,7 @@ import dagster as dg
 
 import lance_core
 from lance_core.errors import LanceError
-from lance_dagster.events.markdown import cell, code, table
+from lance_dagster.events.table_log import cell, code, table
 from lance_dagster.tables.branch_policy import BRANCH_TAG
 
 __all__ = ["branch_entries", "branches_page", "failed_checks", "runs_of_branch"]

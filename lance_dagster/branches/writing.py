@@ -21,7 +21,7 @@ from lance_dagster.handlers.arrow_schema import with_known_types, with_vectors
 from lance_dagster.handlers.arrow_write import write_arrow
 from lance_dagster.handlers.base import WriteRequest
 from lance_dagster.properties import ASSET_KEY, PROMOTED_FROM, RUN_ID, properties_of
-from lance_dagster.tables.branch_policy import BRANCH_TAG
+from lance_dagster.tables.branch_policy import BRANCH_TAG, MAIN
 
 __all__ = ["NEUTRAL", "begin_empty", "begun_without_rows", "branch_for_writing", "branch_metadata", "discard_branch"]
 
@@ -136,18 +136,17 @@ def _emptied(frame: pa.Schema, request: WriteRequest) -> lance_core.LanceDataset
 def branch_metadata(
     dataset: lance_core.LanceDataset, instance: dg.DagsterInstance | None, key: dg.AssetKey
 ) -> dict[str, Any]:
-    """Further entries of the event of a write to a branch; none for main.
+    """Further entries of the event of a write to a branch.
 
     Args:
         dataset: The version that was written.
         instance: Where checks were recorded; None leaves the page of the branches out.
         key: The asset.
     """
-    if dataset.branch is None:
-        return {}
-    fork = dataset.branches.list().get(dataset.branch, {})
+    branch = dataset.branch or MAIN
+    fork = dataset.branches.list().get(branch, {})
     known = {
-        BRANCH_TAG: dataset.branch,
+        BRANCH_TAG: branch,
         "lance/published": False,
         "lance/base_version": fork.get("parent_version"),
     }

@@ -13,7 +13,7 @@ import lance_core
 from lance_core.errors import SchemaError
 from lance_dagster.handlers.exact_cast import shown_row
 from lance_dagster.tables.partitions import plan_partitions
-from lance_dagster.tables.settings_keys import plain_metadata
+from lance_dagster.tables.settings import plain_metadata
 
 __all__ = ["Uniqueness", "count_duplicates"]
 

@@ -12,7 +12,7 @@ import dagster as dg
 from pydantic import BaseModel, model_validator
 
 from lance_dagster.components.yaml_values import misfit_of
-from lance_dagster.tables.settings_keys import meant
+from lance_dagster.tables.names import meant
 
 __all__ = ["empty_lists", "with_checked_keys"]
 

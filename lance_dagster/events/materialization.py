@@ -1,13 +1,13 @@
 """Metadata of materialisations; `stamp.py` has that of definitions.
 
-Which entries stand at the top of an event is in `event_layout.py`.
+`layout` decides which entries stand at the top of an event.
 
 A run of more than 31 partitions has the long ones (schema, inputs, table log) in the event of its last partition only.
 
 An entry that the asset itself sets under one of these keys stays. The operation of a first write is called Create.
 
 All numbers come from the manifest of the commit and from the writers, but for the rows of partitions that a write adds
-to (`partition_counts`). Unknown numbers, such as the rows that an earlier attempt wrote, are left out.
+to (`reporting`). Unknown numbers, such as the rows that an earlier attempt wrote, are left out.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ import dagster as dg
 
 from lance_dagster.events.layout import COMMIT, columns_of, laid_out
 from lance_dagster.events.table_log import recent, table_log
-from lance_dagster.health.facts import measure
-from lance_dagster.health.policy import LanceMaintenancePolicy
+from lance_dagster.health.facts import DEFAULT_TARGET, TARGET_KEY
 from lance_dagster.lineage.declared_columns import column_lineage
 from lance_dagster.lineage.history import input_record
 from lance_dagster.properties import ATTEMPT, RUN_ID, properties_of
@@ -61,7 +60,9 @@ def event_metadata(
         kept_tries: Versions of earlier attempts of the write whose rows stay beside its own.
     """
     dataset = written.dataset
-    found = measure(dataset, LanceMaintenancePolicy(), count_versions=False, look_at_indices=False)
+    target = int(dataset.config().get(TARGET_KEY, DEFAULT_TARGET))
+    stats, rows = dataset.stats.dataset_stats(target), dataset.count_rows()
+    deleted = stats["num_deleted_rows"]
     wrote = not written.deduplicated
     created = written.operation == "Overwrite" and written.read_version == 0
     known: dict[str, Any] = {
@@ -74,17 +75,17 @@ def event_metadata(
         "lance/operation": "Create" if created else written.operation,
         "lance/version": dataset.version,
         "lance/read_version": written.read_version,
-        "dagster/row_count": found.rows,
-        "dagster/size_bytes": found.bytes,
+        "dagster/row_count": rows,
+        "dagster/size_bytes": dataset.total_bytes,
         "dagster/table_name": location.name,
         "dagster/uri": location.uri,
         "dagster/column_schema": column_schema(dataset.schema),
         "lance/bytes_written": written.bytes_written if wrote and written.rows_inserted is None else None,
-        "lance/fragments": found.fragments,
+        "lance/fragments": stats["num_fragments"],
         "lance/fragments_added": written.fragments_added,
         "lance/fragments_removed": written.fragments_removed,
-        "lance/small_fragments": found.small_fragments,
-        "lance/deleted_fraction": found.deleted_fraction,
+        "lance/small_fragments": stats["num_small_files"],
+        "lance/deleted_fraction": deleted / (deleted + rows) if deleted else 0.0,
         "lance/attempts": written.attempts,
         "lance/transaction_uuid": written.transaction_uuid,
         "lance/deduplicated": written.deduplicated or None,

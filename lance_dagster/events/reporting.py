@@ -31,7 +31,7 @@ from lance_dagster.tables.branch_policy import BRANCH_TAG, MAIN
 from lance_dagster.tables.location import TableLocation
 from lance_dagster.tables.partitions import plan_partitions
 from lance_dagster.tables.refs import TableRef
-from lance_dagster.tables.settings_keys import plain_metadata
+from lance_dagster.tables.settings import plain_metadata
 
 __all__ = [
     "Known",
@@ -44,11 +44,14 @@ __all__ = [
     "partition_rows",
     "partitions_of_runs",
     "record",
+    "rows_of_partitions",
 ]
 
 _PAGE: Final = 500
 _MOST_PAGES: Final = 40
 _COUNTED_ALONE: Final = 8
+_MOST_OPENED: Final = 64
+"""How many fragments are opened at most where no zone maps are kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,6 +194,48 @@ def partition_rows(
         name: PartitionRows(rows=int(rows[at]), written=None if brought is None else int(written[at]))
         for at, name in enumerate(slices.names)
     }
+
+
+def rows_of_partitions(
+    written: lance_core.WriteResult,
+    ref: TableRef,
+    keys: Sequence[str],
+    columns: Sequence[str],
+    *,
+    adds: bool,
+    most_uncovered: int | None,
+) -> dict[str, int]:
+    """The rows of the partitions of a write in the version that it made; none where that is not known.
+
+    A partition that the write replaced, or created with its table, has the rows that were written. After an append, a
+    merge, or the adoption of an earlier attempt's commit they are counted in the new version, by zone maps where they
+    suffice. Nothing is counted where as many fragments would have to be opened as call for a refresh of the zone maps,
+    so that a step costs the same however long the table is.
+
+    Args:
+        written: The result of the write.
+        ref: The asset.
+        keys: The partitions.
+        columns: The partition columns.
+        adds: Whether the write leaves the rows that a partition has.
+        most_uncovered: How many fragments may lie outside of zone maps; None for no zone maps.
+    """
+    if written.slice_rows and (written.operation == "Overwrite" or not adds):
+        return {key: written.slice_rows[key] for key in keys if key in written.slice_rows}
+    most = _MOST_OPENED if most_uncovered is None else most_uncovered
+    if _uncovered(written.dataset, columns) > most + (written.fragments_added or 0):
+        return {}
+    return {key: found.rows for key, found in partition_rows(written.dataset, ref, keys).items()}
+
+
+def _uncovered(dataset: lance_core.LanceDataset, columns: Sequence[str]) -> int:
+    """How many fragments lie outside of a zone map on one of the columns; nothing but the manifest is looked at."""
+    covered: dict[str, set[int]] = {column: set() for column in columns}
+    for index in dataset.describe_indices():
+        if index.index_type == "ZoneMap" and len(index.field_names) == 1 and index.field_names[0] in covered:
+            covered[index.field_names[0]].update(*(one.fragment_ids for one in index.segments))
+    wanted = set(dataset.fragment_ids())
+    return len(set[int]().union(*(wanted - found for found in covered.values())))
 
 
 def materializations(

@@ -21,7 +21,7 @@ import pyarrow as pa
 from lance_core.errors import InvalidInputError, SchemaError
 from lance_dagster.handlers.base import CommitMode
 from lance_dagster.handlers.exact_cast import CastRejectedError, can_cast, cast_exactly
-from lance_dagster.tables.settings_keys import plain_metadata
+from lance_dagster.tables.settings import plain_metadata
 from pyspark_lance import SchemaMode
 
 __all__ = ["fit_batch", "known_schema", "target_schema", "widened", "with_known_types", "with_vectors"]
@@ -151,7 +151,7 @@ def target_schema(frame: pa.Schema, table: pa.Schema | None, mode: CommitMode, s
         if field.name not in given:
             continue
         found = frame.field(field.name).type
-        if not can_cast(found, field.type):
+        if found != field.type and not can_cast(found, field.type):
             raise CastRejectedError(field.name, found, field.type)
     known = set(table.names)
     added = [field for field in frame if field.name not in known]

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     import lance_core
     from lance_dagster.health.policy import LanceMaintenancePolicy  # the reports of Pipes measure without Dagster
 
-__all__ = ["TableHealth", "deleted_fraction", "measure"]
+__all__ = ["DEFAULT_TARGET", "TARGET_KEY", "TableHealth", "deleted_fraction", "measure"]
 
 DEFAULT_TARGET: Final = 1024 * 1024
 _SYSTEM: Final = "__lance_"
-_TARGET_KEY: Final = "lance.compaction.target_rows_per_fragment"
+TARGET_KEY: Final = "lance.compaction.target_rows_per_fragment"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,10 +122,9 @@ def measure(
     policy: LanceMaintenancePolicy,
     *,
     count_versions: bool = True,
-    look_at_indices: bool = True,
 ) -> TableHealth:
     """Measure the version of a handle; lists the versions unless told not to, and reads nothing else."""
-    target = policy.target_rows_per_fragment or int(dataset.config().get(_TARGET_KEY, DEFAULT_TARGET))
+    target = policy.target_rows_per_fragment or int(dataset.config().get(TARGET_KEY, DEFAULT_TARGET))
     stats = dataset.stats.dataset_stats(target)
     rows = dataset.count_rows()
     versions = dataset.version_refs() if count_versions else []
@@ -139,7 +138,7 @@ def measure(
         bytes=dataset.total_bytes,
         versions=len(versions),
         oldest=versions[0]["version"] if versions else 0,
-        unindexed=_unindexed(dataset, rows) if look_at_indices else {},
+        unindexed=_unindexed(dataset, rows),
     )
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final, Self
 
 import dagster as dg
 
-from lance_dagster.tables.settings_keys import meant
+from lance_dagster.tables.names import meant
 
 __all__ = ["MAINTENANCE_KEY", "LanceMaintenancePolicy", "parse_age", "policy_of"]
 

@@ -158,7 +158,7 @@ class LanceIOManager(dg.ConfigurableIOManagerFactory["LanceTableIOManager"], Roo
             storage_options=dict(self.storage_options),
             schema=self.schema_,
             output=output,
-            read=self.read,
+            reads_materialized=self.read == "materialized",
             default_load_type=self.default_load_type,
             spark=self.spark,
             type_handlers=tuple(self.type_handlers()),
@@ -167,8 +167,7 @@ class LanceIOManager(dg.ConfigurableIOManagerFactory["LanceTableIOManager"], Roo
             data_storage_version=self.data_storage_version,
             table_config=dict(self.table_config),
             branching=self.branching,
-            index_partitions=self.index_partitions,
-            max_unindexed_fragments=self.max_unindexed_fragments,
+            max_unindexed_fragments=self.max_unindexed_fragments if self.index_partitions else None,
             ui_url=self.ui_url or "",
             derive_column_lineage=self.derive_column_lineage,
         )
@@ -176,7 +175,7 @@ class LanceIOManager(dg.ConfigurableIOManagerFactory["LanceTableIOManager"], Roo
     @property
     def table_root(self) -> "TableRoot":
         """Where the tables are; jobs, checks and sensors ask for it."""
-        return self.settings().table_root
+        return self.settings()
 
     def create_io_manager(self, context: dg.InitResourceContext) -> "LanceTableIOManager":  # noqa: ARG002 - Dagster's signature
         """Called by Dagster for each process that runs steps."""

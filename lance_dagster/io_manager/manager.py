@@ -40,7 +40,7 @@ from lance_dagster.events.materialization import (
     of_several,
     partition_metadata,
 )
-from lance_dagster.events.partition_counts import rows_of_partitions
+from lance_dagster.events.reporting import rows_of_partitions
 from lance_dagster.handlers import (
     LanceTypeHandler,
     Loading,
@@ -90,8 +90,7 @@ from lance_dagster.tables.branch_policy import BRANCH_TAG, branch_of_run
 from lance_dagster.tables.location import TableLocation, locate_table
 from lance_dagster.tables.partitions import PartitionPlan, plan_partitions
 from lance_dagster.tables.refs import TableRef, TableRoot
-from lance_dagster.tables.settings import OutputSettings, TableSettings
-from lance_dagster.tables.settings_keys import PREFIX, plain_metadata
+from lance_dagster.tables.settings import PREFIX, OutputSettings, TableSettings, plain_metadata
 
 __all__ = ["LanceTableIOManager"]
 
@@ -105,7 +104,7 @@ class LanceTableIOManager(dg.IOManager):
     @property
     def table_root(self) -> TableRoot:
         """Where the tables are; jobs, checks and sensors ask for it."""
-        return self._settings.table_root
+        return self._settings
 
     def spark_session(self) -> Any:
         """The session of the `spark` resource, else the active one; for work on tables that Spark is to do."""
@@ -164,9 +163,9 @@ class LanceTableIOManager(dg.IOManager):
         """Report the write to Dagster."""
         context, written = output.context, outcome.dataset
         set_data_version(context, data_version(written.root_uri, written.version, written.branch))
-        entries = event_metadata(outcome, output.location, kept_tries(output, outcome)) | branch_metadata(
-            outcome.dataset, instance_of(context), context.asset_key
-        )
+        entries = event_metadata(outcome, output.location, kept_tries(output, outcome))
+        if written.branch is not None:
+            entries |= branch_metadata(written, instance_of(context), context.asset_key)
         if casts:
             entries["lance/casts"] = dg.MetadataValue.json(casts)
             context.log.info("%s: columns were cast, and every value kept: %s", output.where, casts)
@@ -197,7 +196,7 @@ class LanceTableIOManager(dg.IOManager):
                 output.keys,
                 () if plan is None else plan.slices.columns,
                 adds=output.settings.write_mode in ("append", "merge"),
-                most_uncovered=self._settings.max_unindexed_fragments if self._settings.index_partitions else None,
+                most_uncovered=self._settings.max_unindexed_fragments,
             )
         except Exception as error:  # noqa: BLE001 - a number of the report of a write that is done
             output.context.log.warning("%s: the rows of its partitions were not counted: %s", output.where, error)
@@ -382,7 +381,8 @@ class LanceTableIOManager(dg.IOManager):
 
     def _index_partitions(self, output: Output, dataset: lance_core.LanceDataset) -> None:
         """Refresh zone maps on the partition columns; a failure is logged, as the write is done."""
-        if not self._settings.index_partitions or output.keys is None or dataset.branch is not None:
+        most_uncovered = self._settings.max_unindexed_fragments
+        if most_uncovered is None or output.keys is None or dataset.branch is not None:
             return  # main is indexed after a promotion
         try:
             plan = self._partitions(output, dataset.schema)
@@ -390,7 +390,7 @@ class LanceTableIOManager(dg.IOManager):
             made = index_partitions(
                 dataset,
                 columns,
-                most_uncovered=self._settings.max_unindexed_fragments,
+                most_uncovered=most_uncovered,
                 transaction_properties=output.tags.of_run,
             )
         except Exception as error:  # noqa: BLE001 - an index only saves work

@@ -35,8 +35,7 @@ from lance_dagster.tables.filters import LanceFilter
 from lance_dagster.tables.location import TableLocation
 from lance_dagster.tables.partitions import plan_partitions
 from lance_dagster.tables.refs import as_moment, branch_for_reading
-from lance_dagster.tables.settings import INPUT_PINS, TableSettings, check_input
-from lance_dagster.tables.settings_keys import plain_metadata
+from lance_dagster.tables.settings import INPUT_PINS, TableSettings, check_input, plain_metadata
 
 __all__ = ["MissingInputError", "read_requests", "wanted_columns", "wanted_rows"]
 
@@ -176,7 +175,7 @@ def _open(
             began = run_began(instance_of(context), facts)
             return branch_for_reading(location.uri, branch, began, options)
         if not pins:
-            if settings.read == "materialized":
+            if settings.reads_materialized:
                 return _materialized(context, location, options, where)
             return lance_core.dataset(location.uri, storage_options=options)
         value = metadata[pins[0]]

@@ -1,4 +1,4 @@
-"""Removal of outputs of ops (`op_outputs`) that no run can load any more.
+"""Removal of outputs of ops (`store`) that no run can load any more.
 
 {root_uri}/_ops/{run}/...      goes with the age of the policy, and stays
 
@@ -27,7 +27,8 @@ import pyarrow as pa
 import lance_core
 from lance_core.errors import DatasetNotFoundError
 from lance_dagster._context import is_silent
-from lance_dagster.op_outputs.store import FOLDER, below_root
+from lance_dagster.tables.location import below_root
+from lance_dagster.tables.names import RESERVED_FOLDER
 from lance_dagster.tables.refs import TableRoot
 
 __all__ = ["OpOutputs", "clean_op_outputs"]
@@ -67,7 +68,7 @@ def clean_op_outputs(
     done = OpOutputs()
     if age is None:
         return done
-    folder = below_root(root.root_uri, FOLDER)
+    folder = below_root(root.root_uri, RESERVED_FOLDER)
     names = _by_run(lance_core.list_tables(folder, storage_options=root.options))
     begun = _by_run(lance_core.list_tables(folder, storage_options=root.options, unfinished=True))
     for run in begun:
@@ -80,12 +81,12 @@ def clean_op_outputs(
         if record is not None and _root(record.dagster_run) in busy:
             done.kept_runs += 1
             continue
-        uris = [below_root(root.root_uri, f"{FOLDER}/{table}") for table in tables]
+        uris = [below_root(root.root_uri, f"{RESERVED_FOLDER}/{table}") for table in tables]
         found = list(_open(uris, root))
         if (record is None and run in begun) or _ended(record, found) > before:
             done.kept_runs += 1
             continue
-        left = [below_root(root.root_uri, f"{FOLDER}/{table}") for table in begun.get(run, ())]
+        left = [below_root(root.root_uri, f"{RESERVED_FOLDER}/{table}") for table in begun.get(run, ())]
         done.runs += bool(found or left)
         done.tables += len(found) + len(left)
         done.bytes += sum(one.total_bytes for one in found)
@@ -93,7 +94,7 @@ def clean_op_outputs(
             # With a version it is a table, which can be dropped like the others.
             nothing = pa.table({"nothing": pa.nulls(0)})
             found += [lance_core.write_dataset(nothing, uri, storage_options=root.options) for uri in left]
-            _remove(found, below_root(root.root_uri, f"{FOLDER}/{run}"), root)
+            _remove(found, below_root(root.root_uri, f"{RESERVED_FOLDER}/{run}"), root)
     return done
 
 
@@ -115,7 +116,7 @@ def _by_run(tables: Sequence[str]) -> dict[str, list[str]]:
 
 
 def _plain(segment: str) -> str:
-    """The name that a folder stands for; see `op_outputs`."""
+    """The name that a folder stands for; see `store`."""
     return re.sub(rb"=([0-9a-f]{2})", lambda found: bytes([int(found[1], 16)]), segment.encode()).decode(
         errors="replace"
     )

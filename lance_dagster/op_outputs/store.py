@@ -6,7 +6,7 @@
     anything else      one row with its pickle, as Dagster's own IO managers keep it
 
 A table each, which a retry of the step writes again; maintenance removes those of runs that are long over
-(`op_cleanup`). Characters of a name that a folder cannot have are written as "=" and two hexadecimal digits of each
+(`cleanup`). Characters of a name that a folder cannot have are written as "=" and two hexadecimal digits of each
 byte.
 """
 
@@ -27,14 +27,20 @@ from lance_dagster.handlers import LanceTypeHandler, Loading, handler_for_value
 from lance_dagster.handlers.base import ReadRequest, WriteRequest
 from lance_dagster.loading.inputs import wanted_columns, wanted_rows
 from lance_dagster.properties import RUN_ID, STEP_KEY
-from lance_dagster.tables.location import checked_root
+from lance_dagster.tables.location import below_root
 from lance_dagster.tables.names import RESERVED_FOLDER
-from lance_dagster.tables.settings import INPUT_PINS, OUTPUT_KEYS, OutputSettings, TableSettings, check_input
-from lance_dagster.tables.settings_keys import plain_metadata, reject_of_ops
+from lance_dagster.tables.settings import (
+    INPUT_PINS,
+    OUTPUT_KEYS,
+    OutputSettings,
+    TableSettings,
+    check_input,
+    plain_metadata,
+    reject_of_ops,
+)
 
-__all__ = ["FOLDER", "below_root", "load_op_output", "store_op_output"]
+__all__ = ["load_op_output", "store_op_output"]
 
-FOLDER: Final = RESERVED_FOLDER
 _PICKLED: Final = "__lance_dagster_pickle"
 """The only column of a table that holds a pickle."""
 
@@ -161,13 +167,7 @@ def load_op_output(
 def _uri(context: dg.OutputContext, settings: TableSettings) -> str:
     run, step, name, *mapping_key = context.get_identifier()
     table = ".".join(map(_segment, [name, *mapping_key]))
-    return below_root(settings.root_uri, f"{FOLDER}/{_segment(run)}/{_segment(step)}/{table}.lance")
-
-
-def below_root(root_uri: str, path: str) -> str:
-    """The URI of a path below the root of an IO manager."""
-    place, mark, query = checked_root(root_uri).partition("?")
-    return f"{place.rstrip('/')}/{path}{mark}{query}"
+    return below_root(settings.root_uri, f"{RESERVED_FOLDER}/{_segment(run)}/{_segment(step)}/{table}.lance")
 
 
 def _segment(name: str) -> str:

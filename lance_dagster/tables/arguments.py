@@ -8,7 +8,7 @@ from typing import Any, Final
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from lance_dagster.tables.location import checked_root
-from lance_dagster.tables.settings_keys import meant
+from lance_dagster.tables.names import meant
 
 __all__ = ["CheckedArguments", "RootArguments", "reject_unknown_arguments"]
 
@@ -51,10 +51,7 @@ class RootArguments(CheckedArguments):
         default=None, alias="schema", description="Folder for assets that name none; else their keys name it."
     )
 
-    @field_validator("root_uri", mode="before")
-    @classmethod
-    def _check_root(cls, value: object) -> object:
-        return checked_root(value)
+    _check_root = field_validator("root_uri", mode="before")(checked_root)
 
 
 def reject_unknown_arguments(model: type[BaseModel], given: Any) -> None:

@@ -14,12 +14,12 @@ job has tagged writes to a branch of its own whatever the policy says.
 """
 
 import os
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 import dagster as dg
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from lance_dagster.tables.arguments import reject_unknown_arguments
+from lance_dagster.tables.arguments import CheckedArguments
 
 if TYPE_CHECKING:
     from lance_dagster._context import RunFacts
@@ -60,7 +60,7 @@ MAIN = "main"
 _ALLOWED = "ASCII letters, digits, '.', '-' and '_', with single slashes between parts"
 
 
-class BranchPolicy(dg.Config):
+class BranchPolicy(dg.Config, CheckedArguments):
     """The runs that write to a branch; made by its class methods, see the list at the head of the module.
 
     Attributes:
@@ -68,16 +68,8 @@ class BranchPolicy(dg.Config):
         name: The run tag, or the environment variable.
     """
 
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
-
     kind: Literal["off", "per_run", "per_backfill", "from_tag", "env"] = "off"
     name: str | None = Field(default=None, description="The run tag, or the environment variable, that names it.")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _check_arguments(cls, values: Any) -> Any:
-        reject_unknown_arguments(cls, values)
-        return values
 
     @model_validator(mode="after")
     def _is_named(self) -> Self:

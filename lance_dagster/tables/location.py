@@ -31,6 +31,7 @@ __all__ = [
     "OWN_BRANCH_KEY",
     "SHARED_KEY",
     "TableLocation",
+    "below_root",
     "checked_root",
     "is_shared",
     "locate_table",
@@ -169,8 +170,17 @@ def locate_table(
             branch=_text(metadata, OWN_BRANCH_KEY),
             own_options=_own_options.get((asset_key.to_user_string(), elsewhere)),
         )
+    return TableLocation(uri=below_root(root_uri, f"{schema}/{table}.lance"), schema=schema, table=table)
+
+
+def below_root(root_uri: str, path: str) -> str:
+    """The URI of a path below the root of an IO manager.
+
+    Raises:
+        DagsterInvalidDefinitionError: `checked_root` rejects the root.
+    """
     place, mark, query = checked_root(root_uri).partition("?")
-    return TableLocation(uri=f"{place.rstrip('/')}/{schema}/{table}.lance{mark}{query}", schema=schema, table=table)
+    return f"{place.rstrip('/')}/{path}{mark}{query}"
 
 
 def remember_options(asset_key: dg.AssetKey, uri: str, options: Mapping[str, Any]) -> None:

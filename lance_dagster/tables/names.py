@@ -1,14 +1,16 @@
-"""Names of jobs, of ops and of dynamic outputs, made of asset keys; and of the folder of their outputs."""
+"""Names of jobs, ops, dynamic outputs and their folder; and the nearest known name of a misspelt one."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
+from difflib import get_close_matches
 from hashlib import sha256
 from typing import Final
 
 import dagster as dg
 
-__all__ = ["RESERVED_FOLDER", "checked_job_name", "mapping_key"]
+__all__ = ["RESERVED_FOLDER", "checked_job_name", "mapping_key", "meant"]
 
 RESERVED_FOLDER: Final = "_ops"
 """Below the root, for outputs of ops."""
@@ -39,3 +41,10 @@ def checked_job_name(name: str, where: str) -> str:
             f"{where} must be made of ASCII letters, digits and underscores, not {name!r}"
         )
     return name
+
+
+def meant(name: str, known: Collection[str]) -> str:
+    """`; is 'x' meant?`, naming the nearest of the known names; nothing if none is near."""
+    plain = {one.removeprefix("lance/").lower(): one for one in sorted(known)}
+    found = get_close_matches(name.removeprefix("lance/").lower(), plain, n=1, cutoff=0.5)
+    return f"; is {plain[found[0]]!r} meant?" if found else ""

@@ -22,38 +22,39 @@
     per input, definition metadata of the input:
         columns  lance/version  lance/tag  lance/as_of  lance/filter  lance/missing
 
-A `lance/...` entry that is not in these lists is an error, so that a misspelt or not yet offered one is never
-silently ignored. So are the keys of other table IO managers, with the key to use here; `write_mode` is understood.
+Entries that nothing reads are rejected, so that a misspelt one is never silently ignored:
+
+`lance/...` in            read                                          else
+-------------             ----                                          ----
+definition of an asset    settings, and what jobs and checks read       rejected, naming the nearest key
+output at run time        settings, lance/schema, lance/column_lineage  rejected; the keys of events are the user's
+input                     pins, filter                                  rejected
+output of an op           lance/commit_message, lance/vector_columns,   rejected
+                          lance/cluster
+
+The keys of other table IO managers are rejected with the key to use here; `write_mode` is understood.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 import dagster as dg
 
-from lance_dagster.tables.branch_policy import BranchPolicy
+from lance_dagster.tables.names import meant
 from lance_dagster.tables.partition_expr import partition_column
 from lance_dagster.tables.refs import TableRoot, as_moment
-from lance_dagster.tables.settings_keys import (
-    FOREIGN_INPUT_KEYS,
-    FOREIGN_OUTPUT_KEYS,
-    OF_DEFINITIONS,
-    PREFIX,
-    READ_ELSEWHERE,
-    plain_metadata,
-    reject_at_run_time,
-    reject_foreign,
-    reject_unknown,
-)
 from pyspark_lance import EmptyOutput, OutOfPartition, SchemaMode
 
 __all__ = [
+    "EVENT_KEYS",
     "INPUT_KEYS",
     "INPUT_PINS",
     "OUTPUT_KEYS",
+    "PREFIX",
+    "READ_ELSEWHERE",
     "LoadType",
     "OnEarlierAttempt",
     "OutputSettings",
@@ -62,7 +63,68 @@ __all__ = [
     "WriteMode",
     "check_input",
     "partition_columns",
+    "plain_metadata",
+    "reject_of_ops",
 ]
+
+PREFIX: Final = "lance/"
+READ_ELSEWHERE: Final = {"lance/maintenance", "lance/column_lineage", "lance/schema", "lance/shared_table"}
+"""Definition metadata that jobs, checks and lineage read."""
+
+_OF_OUTPUTS: Final = frozenset({"lance/column_lineage", "lance/schema"})
+"""Those of them that an output may say as well."""
+
+OF_DEFINITIONS: Final = ("partition_expr", "schema", "table")
+"""Known entries of definitions without the prefix."""
+
+EVENT_KEYS: Final = frozenset(
+    PREFIX + name
+    for name in (
+        "bytes_written",
+        "commit_attempts",
+        "deduplicated",
+        "deleted_fraction",
+        "fragments",
+        "fragments_added",
+        "fragments_removed",
+        "inputs",
+        "kept_try",
+        "operation",
+        "replaced_try",
+        "rows_deleted",
+        "rows_inserted",
+        "rows_updated",
+        "rows_written",
+        "small_fragments",
+        "table_log",
+        "transaction_uuid",
+    )
+)
+"""Entries that the IO manager itself adds to events; an asset may say them in its place."""
+
+_OP_OUTPUT_KEYS: Final = frozenset({"lance/commit_message", "lance/vector_columns", "lance/cluster"})
+
+FOREIGN_OUTPUT_KEYS: Final[Mapping[str, str]] = {
+    "mode": "lance/write_mode",
+    "upsert_options": "lance/write_mode merge with lance/merge_on",
+    "upsert_keys": "lance/merge_on",
+    "overwrite_schema": "lance/schema_mode overwrite",
+    "schema_mode": "lance/schema_mode",
+    "schema_update_mode": "lance/schema_mode",
+    "custom_metadata": "lance/commit_message",
+}
+"""Keys of other table IO managers in the metadata of an asset, and their equivalents here."""
+
+_AMBIGUOUS: Final = frozenset({"mode", "schema_mode"})
+"""Those of them that may be anything in the metadata of an output."""
+
+FOREIGN_INPUT_KEYS: Final[Mapping[str, str]] = {
+    "filter": "lance/filter",
+    "version": "lance/version",
+    "tag": "lance/tag",
+}
+"""The same in the metadata of an input."""
+
 
 WriteMode = Literal["overwrite", "append", "merge", "error", "create_only"]
 OnEarlierAttempt = Literal["replace", "adopt", "append"]
@@ -160,35 +222,23 @@ OUTPUT_KEYS = frozenset(PREFIX + one.name for one in fields(OutputSettings))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableSettings:
-    """Options of the IO manager for every table. Storage options are secrets: they are in no repr.
+class TableSettings(TableRoot):
+    """Options of the IO manager for every table below its root.
 
     Attributes:
-        root_uri: The folder or prefix that the tables are in.
-        storage_options: How to reach it.
-        schema: The folder of assets that name none.
         output: How outputs are written, unless the asset says otherwise.
-        read: Whether an input is the latest version, or the one that Dagster last recorded.
         default_load_type: What an input without a type annotation becomes.
         spark: The resource with the Spark session, or None for the active session.
         type_handlers: Handlers for further types of values, which come before those of this package.
         max_rows_per_file: Rows of a data file; None for lance_core's default.
         max_bytes_per_file: Bytes of a data file; None for lance_core's default.
         data_storage_version: Version of new data files; None for the table's own, or lance_core's default.
-        table_config: Entries of the table's configuration to set with each write; none is ever removed. Those that the
-            table lacks are set in a version of their own before an append, a merge or a replacement of partitions.
-        branching: Which runs write to a branch.
-        index_partitions: Whether zone maps on the partition columns are made and refreshed.
-        max_unindexed_fragments: How many fragments may lie outside of them.
-        ui_url: Start of the links to the UI.
+        table_config: Entries of the table's configuration to set with each write; none is ever removed. Entries that
+            the table lacks are set in a version of their own before an append, a merge or a replacement of partitions.
         derive_column_lineage: Whether the plans of Spark frames are asked where columns come from.
     """
 
-    root_uri: str
-    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
-    schema: str | None = None
     output: OutputSettings = field(default_factory=OutputSettings)
-    read: ReadMode = "latest"
     default_load_type: LoadType = "auto"
     spark: Any = field(default=None, repr=False)
     type_handlers: Sequence[Any] = ()
@@ -196,24 +246,7 @@ class TableSettings:
     max_bytes_per_file: int | None = None
     data_storage_version: str | None = None
     table_config: Mapping[str, str] = field(default_factory=dict)
-    branching: BranchPolicy = field(default_factory=BranchPolicy.off)
-    index_partitions: bool = True
-    max_unindexed_fragments: int = 64
-    ui_url: str = ""
     derive_column_lineage: bool = False
-
-    @property
-    def table_root(self) -> TableRoot:
-        """Where the tables are."""
-        return TableRoot(
-            root_uri=self.root_uri,
-            storage_options=self.storage_options,
-            schema=self.schema,
-            branching=self.branching,
-            ui_url=self.ui_url,
-            max_unindexed_fragments=self.max_unindexed_fragments if self.index_partitions else None,
-            reads_materialized=self.read == "materialized",
-        )
 
 
 INPUT_PINS = ("lance/version", "lance/tag", "lance/as_of")
@@ -308,3 +341,101 @@ def _checked(key: str, value: object, where: str) -> Any:
     if not good:
         raise dg.DagsterInvalidDefinitionError(f"{where}: metadata {key} must be {wanted}, not {value!r}")
     return value
+
+
+def plain_metadata(value: object) -> object:
+    """The Python value of a metadata entry, given plain or in one of Dagster's metadata classes."""
+    return value.value if isinstance(value, dg.MetadataValue) else value
+
+
+def reject_unknown(
+    metadata: Mapping[str, object],
+    known: Collection[str],
+    *,
+    where: str,
+    plain: tuple[str, ...] = (),
+    others: Collection[str] = (),
+) -> None:
+    """Reject `lance/...` entries that nothing reads.
+
+    Args:
+        metadata: The entries.
+        known: Those that are read.
+        where: The asset, input or output, for messages.
+        plain: Entries without the prefix that are read, for the message.
+        others: Entries that are let through and not recommended.
+
+    Raises:
+        DagsterInvalidDefinitionError: there is one; names it, and the nearest known one.
+    """
+    for key in sorted(metadata):
+        if key.startswith(PREFIX) and key not in known and key not in others:
+            raise dg.DagsterInvalidDefinitionError(
+                f"{where}: metadata {key!r} is not offered; known here: {', '.join([*plain, *sorted(known)])}"
+                f"{meant(key, known)}"
+            )
+
+
+def reject_foreign(metadata: Mapping[str, object], foreign: Mapping[str, str], *, where: str) -> None:
+    """Reject the keys of other IO managers, which would be ignored here.
+
+    Raises:
+        DagsterInvalidDefinitionError: there is one.
+    """
+    for key, own in foreign.items():
+        if key in metadata:
+            raise dg.DagsterInvalidDefinitionError(
+                f"{where}: metadata {key!r} is another IO manager's, and LanceIOManager does not read it; use {own}"
+            )
+
+
+def reject_at_run_time(
+    metadata: Mapping[str, object], known: Collection[str], choices: Mapping[str, Collection[str]], *, where: str
+) -> None:
+    """Reject entries of an output's metadata at run time that look like settings and are not followed.
+
+    Args:
+        metadata: The output's.
+        known: The settings, each with the prefix.
+        choices: The values of those that have a few.
+        where: The asset, for messages.
+
+    Raises:
+        DagsterInvalidDefinitionError: there is one.
+    """
+    late = sorted(({"partition_expr"} | (READ_ELSEWHERE - _OF_OUTPUTS)) & set(metadata))
+    if late:
+        raise dg.DagsterInvalidDefinitionError(
+            f"{where}: metadata {late[0]!r} is read from the definition of the asset, and this output says it at run "
+            f'time; move it to @asset(metadata={{"{late[0]}": ...}})'
+        )
+    reject_unknown(metadata, {*known, *_OF_OUTPUTS}, where=where, others=EVENT_KEYS)
+    foreign = {
+        key: own
+        for key, own in FOREIGN_OUTPUT_KEYS.items()
+        if key not in _AMBIGUOUS or plain_metadata(metadata.get(key)) in _values(own, choices)
+    }
+    reject_foreign(metadata, foreign, where=where)
+
+
+def _values(key: str, choices: Mapping[str, Collection[str]]) -> tuple[Any, ...]:
+    return tuple(choices.get(key, ()))
+
+
+def reject_of_ops(metadata: Mapping[str, object], settings: Collection[str], *, where: str) -> None:
+    """Reject entries in the metadata of an op's output, which is no asset, that are not followed.
+
+    Args:
+        metadata: The output's, of its definition or at run time.
+        settings: The settings of outputs, each with the prefix.
+        where: The output, for messages.
+
+    Raises:
+        DagsterInvalidDefinitionError: there is one.
+    """
+    for key in sorted(set(metadata) & ({*settings, *READ_ELSEWHERE} - _OP_OUTPUT_KEYS)):
+        raise dg.DagsterInvalidDefinitionError(
+            f"{where}: metadata {key!r} is for assets, and this output is none: a frame on its way to another op, "
+            "written once per run. Make it an asset, or leave the entry out"
+        )
+    reject_unknown(metadata, _OP_OUTPUT_KEYS, where=where, others=EVENT_KEYS)

@@ -152,7 +152,7 @@ class TestConfiguration:
         assert settings.output == OutputSettings(
             write_mode="append", schema_mode="add_columns", empty_output="skip", out_of_partition="allow", cluster=False
         )
-        assert (settings.schema, settings.read, settings.default_load_type) == ("prod", "materialized", "pandas")
+        assert (settings.schema, settings.reads_materialized, settings.default_load_type) == ("prod", True, "pandas")
         assert (settings.max_rows_per_file, settings.max_bytes_per_file) == (10, 20)
         assert (settings.data_storage_version, settings.table_config) == ("2.1", {"a": "b"})
         assert "hush" not in repr(settings)

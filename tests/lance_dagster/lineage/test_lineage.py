@@ -14,8 +14,7 @@ import lance_core
 from lance_dagster import BranchPolicy, LanceTableResource
 from lance_dagster.branches.page import branches_page
 from lance_dagster.cli.app import cli
-from lance_dagster.events.markdown import cell, run_link
-from lance_dagster.events.table_log import history_page, recent, table_log
+from lance_dagster.events.table_log import cell, history_page, recent, run_link, table_log
 from lance_dagster.io_manager.column_types import change_column_type
 from lance_dagster.lineage.history import read_history
 from lance_dagster.undo.plan import plan_undo
