@@ -23,16 +23,15 @@ except ImportError:
 __all__ = [
     "AnyContext",
     "RunFacts",
+    "RunningStep",
     "add_metadata",
     "asset_definition",
-    "assets_of_step",
     "attempt_facts",
     "defined_metadata",
     "downstream_keys",
     "downstream_keys_of",
     "facts_of",
     "input_annotation",
-    "instance_of",
     "is_external",
     "is_external_asset",
     "is_fan_in",
@@ -46,18 +45,11 @@ __all__ = [
     "output_name",
     "plan_materializations",
     "process_executor",
-    "run_began",
-    "run_created_at",
-    "run_ended",
     "run_facts",
     "run_partition_keys",
-    "run_succeeded",
-    "running_resources",
-    "running_run",
     "running_step",
     "said_at_run_time",
     "set_data_version",
-    "step_of",
     "tag_run",
     "tick_time",
     "type_metadata",
@@ -73,7 +65,7 @@ _ABSENT = (CheckError, dg.DagsterError)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
-    """Who is writing.
+    """A run, its step if one is known, and the instance that has their records.
 
     Attributes:
         run_id: The run.
@@ -84,6 +76,7 @@ class RunFacts:
         attempt: 0 for the first attempt of the step in this run, then 1, 2, ...
         tags: The run's tags.
         number: Its number in the instance: later runs have higher ones; 0 if the instance has no record of it.
+        instance: The Dagster instance; None if it is not known.
     """
 
     run_id: str
@@ -94,6 +87,12 @@ class RunFacts:
     attempt: int = 0
     tags: Mapping[str, str] = field(default_factory=dict)
     number: int = 0
+    instance: dg.DagsterInstance | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def step(self) -> tuple[str, str] | None:
+        """The run and its step; None if no step is known."""
+        return None if self.step_key is None else (self.run_id, self.step_key)
 
     @property
     def is_retry(self) -> bool:
@@ -105,15 +104,61 @@ class RunFacts:
         """The backfill that launched the run."""
         return self.tags.get("dagster/backfill")
 
+    def record(self, run_id: str) -> dg.RunRecord | None:
+        """The instance's record of a run; None if it has none."""
+        return None if self.instance is None else self.instance.get_run_record_by_id(run_id)
+
+    def created_at(self, run_id: str) -> datetime | None:
+        """When a run was created; None if the instance has no record of it."""
+        record = self.record(run_id)
+        return None if record is None else record.create_timestamp.replace(tzinfo=UTC)
+
+    def succeeded(self, run_id: str) -> bool:
+        """Whether a run succeeded; False if the instance has no record of it."""
+        record = self.record(run_id)
+        return record is not None and record.dagster_run.status is dg.DagsterRunStatus.SUCCESS
+
+    def ended(self, run_id: str) -> bool:
+        """Whether a run has ended; True if the instance has no record of it."""
+        record = self.record(run_id)
+        return record is None or record.dagster_run.is_finished
+
+    def began(self) -> datetime | None:
+        """When the backfill that launched the run was requested, or else its root run; None without a record of it."""
+        if self.instance is None:
+            return None
+        backfill_id = self.tags.get("dagster/root_backfill_id") or self.backfill_id
+        backfill = None if backfill_id is None else self.instance.get_backfill(backfill_id)
+        if backfill is not None:
+            return datetime.fromtimestamp(backfill.backfill_timestamp, UTC)
+        return self.created_at(self.root_run_id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningStep:
+    """The step that is running right here, in the body of an asset or op.
+
+    Attributes:
+        instance: The Dagster instance.
+        facts: The run and the step.
+        assets: The assets that the step makes.
+        resources: Its resources, IO managers among them.
+    """
+
+    instance: dg.DagsterInstance
+    facts: RunFacts
+    assets: frozenset[dg.AssetKey] = frozenset()
+    resources: Sequence[Any] = ()
+
 
 def run_facts(context: dg.OutputContext | dg.InputContext) -> RunFacts | None:
-    """Read them; None in a context that was built by hand and belongs to no run."""
+    """The facts of an input's or output's step; None in a context that was built by hand and belongs to no run."""
     step = _step(context)
     if step is None:
         return None
     record = step.instance.get_run_record_by_id(step.run_id)
     return replace(
-        facts_of(step.dagster_run),
+        facts_of(step.dagster_run, step.instance),
         run_id=step.run_id,
         step_key=step.step.key,
         attempt=int(getattr(step, "previous_attempt_count", 0)),
@@ -121,8 +166,8 @@ def run_facts(context: dg.OutputContext | dg.InputContext) -> RunFacts | None:
     )
 
 
-def facts_of(run: dg.DagsterRun) -> RunFacts:
-    """The facts in the record of a run, without its step."""
+def facts_of(run: dg.DagsterRun, instance: dg.DagsterInstance | None) -> RunFacts:
+    """The facts of a run, without its step."""
     tags = dict(run.tags)
     parent = run.parent_run_id or tags.get("dagster/parent_run_id")
     return RunFacts(
@@ -131,6 +176,7 @@ def facts_of(run: dg.DagsterRun) -> RunFacts:
         parent_run_id=parent,
         job_name=run.job_name,
         tags=tags,
+        instance=instance,
     )
 
 
@@ -139,18 +185,6 @@ def tag_run(context: dg.OutputContext, tags: Mapping[str, str]) -> None:
     step = _step(context)
     if step is not None and not tags.items() <= dict(step.dagster_run.tags).items():
         step.instance.add_run_tags(step.run_id, dict(tags))
-
-
-def run_began(instance: dg.DagsterInstance | None, facts: RunFacts) -> datetime | None:
-    """When the backfill that launched a run was asked for, or else its root run; None if there is no record of it."""
-    if instance is None:
-        return None
-    backfill_id = facts.tags.get("dagster/root_backfill_id") or facts.backfill_id
-    backfill = None if backfill_id is None else instance.get_backfill(backfill_id)
-    if backfill is not None:
-        return datetime.fromtimestamp(backfill.backfill_timestamp, UTC)
-    record = instance.get_run_record_by_id(facts.root_run_id)
-    return None if record is None else record.create_timestamp.replace(tzinfo=UTC)
 
 
 def output_name(context: dg.OutputContext) -> str:
@@ -227,12 +261,6 @@ def type_metadata(context: dg.InputContext | dg.OutputContext) -> Mapping[str, A
         return {}
 
 
-def instance_of(context: dg.OutputContext | dg.InputContext) -> dg.DagsterInstance | None:
-    """The instance of the run; None in a context that was built without one."""
-    step = _step(context)
-    return None if step is None else step.instance
-
-
 def process_executor(context: dg.OutputContext | dg.InputContext) -> str | None:
     """The name of the run's executor if it runs each step in a process of its own; None if it does not."""
     step = _step(context)
@@ -278,27 +306,6 @@ def is_external(context: dg.InputContext) -> bool:
     if layer is None or graph is None or not graph.has(context.asset_key):
         return True
     return not graph.get(context.asset_key).is_materializable
-
-
-def run_created_at(context: dg.OutputContext, run_id: str) -> datetime | None:
-    """When a run was created; None when the instance has no record of it."""
-    step = _step(context)
-    record = step.instance.get_run_record_by_id(run_id) if step is not None else None
-    return None if record is None else record.create_timestamp.replace(tzinfo=UTC)
-
-
-def run_succeeded(context: dg.OutputContext, run_id: str) -> bool:
-    """Whether a run has ended well; False for one that the instance has no record of."""
-    step = _step(context)
-    record = step.instance.get_run_record_by_id(run_id) if step is not None else None
-    return record is not None and record.dagster_run.status is dg.DagsterRunStatus.SUCCESS
-
-
-def run_ended(context: dg.OutputContext, run_id: str) -> bool:
-    """Whether a run has ended; True for one that the instance has no record of."""
-    step = _step(context)
-    record = step.instance.get_run_record_by_id(run_id) if step is not None else None
-    return record is None or record.dagster_run.is_finished
 
 
 def is_silent(instance: dg.DagsterInstance, record: dg.RunRecord, longer_than: timedelta) -> bool:
@@ -494,8 +501,8 @@ def plan_materializations(
     for event in events:
         if event.partition is not None:
             planned = AssetMaterializationPlannedData(event.asset_key, partition=event.partition)
-            step = running_step()
-            made = build(context.run.job_name, "" if step is None else step[1], planned)
+            running = running_step()
+            made = build(context.run.job_name, (running and running.facts.step_key) or "", planned)
             context.instance.report_dagster_event(made, context.run.run_id)
 
 
@@ -507,70 +514,45 @@ def _said(context: dg.OutputContext) -> set[str]:
         return set()
 
 
-def step_of(context: dg.InputContext | dg.OutputContext) -> tuple[str, str] | None:
-    """Run and step that an input or output belongs to; None in a context that was built by hand."""
-    try:
-        step = context.step_context
-    except dg.DagsterInvariantViolationError:
-        return None
-    return None if step is None else (step.run_id, step.step.key)
-
-
-def running_step() -> tuple[str, str] | None:
-    """Run and step that is running right here, in the body of an asset or op; None elsewhere."""
+def running_step() -> RunningStep | None:
+    """The step that is running right here, in the body of an asset or op; None elsewhere."""
     try:
         context = dg.OpExecutionContext.get()
-        return context.run_id, context.get_step_execution_context().step.key
+        instance, facts = context.instance, facts_of(context.run, context.instance)
     except (dg.DagsterInvariantViolationError, AttributeError):
         return None
-
-
-def running_run() -> tuple[dg.DagsterInstance, RunFacts] | None:
-    """The instance and the run of the step that is running right here; None elsewhere."""
     try:
-        context = dg.OpExecutionContext.get()
-        return context.instance, facts_of(context.run)
-    except (dg.DagsterInvariantViolationError, AttributeError):
-        return None
-
-
-def assets_of_step() -> set[dg.AssetKey]:
-    """The assets that the step makes which is running right here; none elsewhere."""
-    try:
-        step = dg.OpExecutionContext.get().get_step_execution_context()
-    except (dg.DagsterInvariantViolationError, AttributeError):
-        return set()
+        step = context.get_step_execution_context()
+        resources = list(context.resources._asdict().values())
+    except (dg.DagsterInvariantViolationError, AttributeError):  # a body that a test calls directly
+        return RunningStep(instance=instance, facts=facts)
     assets = getattr(step, "assets_def", None)
-    return set(assets.keys) if assets is not None else set()
+    return RunningStep(
+        instance=instance,
+        facts=replace(facts, step_key=step.step.key),
+        assets=frozenset(() if assets is None else assets.keys),
+        resources=resources,
+    )
 
 
-def attempt_facts(instance: dg.DagsterInstance, facts: RunFacts) -> dict[str, Any]:
-    """The facts of a run that tell the attempts of one write apart, as JSON takes them.
+def attempt_facts(running: RunningStep) -> dict[str, Any]:
+    """The facts of a step by which the attempts of one write are recognized, as JSON takes them.
 
-    `succeeded` are the runs of its chain of re-executions that ended well: their writes are none of these attempts.
+    `succeeded` lists the runs of its chain of re-executions that succeeded: their writes are none of these attempts.
     """
-    record = instance.get_run_record_by_id(facts.run_id)
-    began = instance.get_run_record_by_id(facts.root_run_id)
+    facts, instance = running.facts, running.instance
+    record, began = facts.record(facts.run_id), facts.record(facts.root_run_id)
     chain = [] if began is None else [began.dagster_run]
     chain += instance.get_runs(filters=dg.RunsFilter(tags={"dagster/root_run_id": facts.root_run_id}))
-    step = running_step()
     return {
         "root_run_id": facts.root_run_id,
-        "step_key": None if step is None else step[1],
+        "step_key": facts.step_key,
         "backfill_id": facts.backfill_id,
         "number": 0 if record is None else int(record.storage_id),
         "is_retry": facts.is_retry,
         "since": None if began is None else (began.create_timestamp.replace(tzinfo=UTC) - CLOCK_SKEW).isoformat(),
         "succeeded": [run.run_id for run in chain if run.status is dg.DagsterRunStatus.SUCCESS],
     }
-
-
-def running_resources() -> list[Any]:
-    """The resources of the step that is running right here, its IO managers among them; none elsewhere."""
-    try:
-        return list(dg.OpExecutionContext.get().resources._asdict().values())
-    except (dg.DagsterInvariantViolationError, AttributeError):
-        return []
 
 
 def _step(context: dg.OutputContext | dg.InputContext) -> Any | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 from pydantic import Field
 
-from lance_dagster._context import assets_of_step, attempt_facts, running_resources, running_run, running_step
+from lance_dagster._context import RunningStep, attempt_facts, running_step
 from lance_dagster.lineage.step_inputs import remember_input
 from lance_dagster.tables.arguments import RootArguments
 from lance_dagster.tables.branch_policy import BRANCH_TAG, BranchPolicy, branch_of_run
@@ -58,15 +58,15 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"], RootArgu
             DagsterInvalidDefinitionError: a name cannot be a folder name.
             DatasetNotFoundError: the step makes the asset, and there is no table for the branch to begin with.
         """
-        running = running_run()
-        root = self.table_root if running is None else self._root_of_step()
+        running = running_step()
+        root = self._root_of(running)
         uri = root.locate(asset_key).uri
-        branch = None if running is None else branch_of_run(root.branching, running[1])
+        branch = None if running is None else branch_of_run(root.branching, running.facts)
         if branch is None or running is None:
             return uri
         ref = table_ref(asset_key)
         main = root.open_or_none(ref)
-        if ref.key in assets_of_step():
+        if ref.key in running.assets:
             from lance_core.errors import DatasetNotFoundError  # noqa: PLC0415 - code locations load without it
 
             if main is None:
@@ -74,7 +74,7 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"], RootArgu
                     f"asset {ref.name} has no table at {uri} yet, and a branch needs a table to begin with: write a "
                     "first version on main, one without rows will do"
                 )
-            running[0].add_run_tags(running[1].run_id, {BRANCH_TAG: branch})
+            running.instance.add_run_tags(running.facts.run_id, {BRANCH_TAG: branch})
             return main.ensure_branch(branch, renew_promoted=True).uri
         return main.checkout_version((branch, None)).uri if main is not None and branch in main.branches.list() else uri
 
@@ -91,11 +91,11 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"], RootArgu
         Raises:
             DagsterInvariantViolationError: no step is running.
         """
-        running = running_run()
+        running = running_step()
         if running is None:
             raise dg.DagsterInvariantViolationError("pipes_extras is called in the body of an asset or op")
-        branch = branch_of_run(self._root_of_step().branching, running[1])
-        return {"lance_dagster": {**attempt_facts(*running), "branch": branch}}
+        branch = branch_of_run(self._root_of(running).branching, running.facts)
+        return {"lance_dagster": {**attempt_facts(running), "branch": branch}}
 
     def open(
         self,
@@ -126,21 +126,20 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"], RootArgu
             VersionNotFoundError: there is no such version, tag or branch.
         """
         pinned = any(given is not None for given in (version, tag, branch, as_of))
-        running = None if pinned else running_run()
-        if running is None:
+        running = running_step()
+        if running is None or pinned:
             dataset = self.table_root.open(asset_key, version=version, tag=tag, branch=branch, as_of=as_of)
         else:
-            instance, facts = running
-            dataset = self._root_of_step().open_in_run(asset_key, facts, instance)
-        remember_input(running_step(), table_ref(asset_key).name, dataset)
+            dataset = self._root_of(running).open_in_run(asset_key, running.facts)
+        remember_input(None if running is None else running.facts.step, table_ref(asset_key).name, dataset)
         return dataset
 
-    def _root_of_step(self) -> TableRoot:
-        """The tables with the policy of the running step."""
+    def _root_of(self, running: RunningStep | None) -> TableRoot:
+        """The tables with the branch policy that the running step has for this root."""
         root = self.table_root
-        if self.branching.kind != "off":
+        if running is None or self.branching.kind != "off":
             return root
-        others = (getattr(one, "table_root", None) for one in running_resources())
+        others = (getattr(one, "table_root", None) for one in running.resources)
         same = (one for one in others if isinstance(one, TableRoot) and one.root_uri == root.root_uri)
         return replace(
             root, branching=next((one.branching for one in same if one.branching.kind != "off"), self.branching)

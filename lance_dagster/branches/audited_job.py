@@ -201,7 +201,7 @@ def _publish_asset(
     policy: dict[str, Any] = {"backfill_policy": policies[0]} if policies else {}
 
     def publish(context: dg.AssetExecutionContext) -> None:
-        facts = facts_of(context.run)
+        facts = facts_of(context.run, context.instance)
         root = table_root(getattr(context.resources, io_manager_key))
         partitioned = {key for one in assets if one.partitions_def is not None for key in one.keys}
         for ref in refs:

@@ -261,7 +261,9 @@ def _branch(context: dg.OpExecutionContext, config: BranchConfig) -> str:
     """
     given = config.branch or context.run.tags.get(BRANCH_TAG)
     found = named_branch(
-        given, facts_of(context.run), where="the configuration" if config.branch else f"run tag {BRANCH_TAG}"
+        given,
+        facts_of(context.run, context.instance),
+        where="the configuration" if config.branch else f"run tag {BRANCH_TAG}",
     )
     if found is None:
         raise dg.Failure(f"which branch? Set the run tag {BRANCH_TAG}, or `branch` in the configuration of the op")

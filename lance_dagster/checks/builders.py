@@ -375,4 +375,4 @@ def _unreported(context: dg.AssetCheckExecutionContext, ref: TableRef, one: "Tab
 def _open(context: dg.AssetCheckExecutionContext, ref: TableRef, io_manager_key: str) -> "lance_core.LanceDataset":
     """The table as the run sees it."""
     root = table_root(getattr(context.resources, io_manager_key))
-    return root.open_in_run(ref.resolved(context), facts_of(context.run), context.instance)
+    return root.open_in_run(ref.resolved(context), facts_of(context.run, context.instance))

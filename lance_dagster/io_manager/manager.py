@@ -22,13 +22,11 @@ from lance_dagster._context import (
     defined_metadata,
     downstream_keys,
     input_annotation,
-    instance_of,
     is_fan_in,
     output_name,
     run_facts,
     said_at_run_time,
     set_data_version,
-    step_of,
     tag_run,
     type_metadata,
 )
@@ -165,7 +163,7 @@ class LanceTableIOManager(dg.IOManager):
         set_data_version(context, data_version(written.root_uri, written.version, written.branch))
         entries = event_metadata(outcome, output.location, kept_tries(output, outcome))
         if written.branch is not None:
-            entries |= branch_metadata(written, instance_of(context), context.asset_key)
+            entries |= branch_metadata(written, output.instance, context.asset_key)
         if casts:
             entries["lance/casts"] = dg.MetadataValue.json(casts)
             context.log.info("%s: columns were cast, and every value kept: %s", output.where, casts)
@@ -207,7 +205,7 @@ class LanceTableIOManager(dg.IOManager):
         if not self._settings.derive_column_lineage or not has_plan(obj):
             return None
         try:
-            return plan_lineage(step_of(output.context), obj)
+            return plan_lineage(output.step, obj)
         except Exception as error:  # noqa: BLE001 - Spark's plans are no public interface, and the write is done
             output.context.log.warning("%s: its column lineage could not be derived: %s", output.where, error)
             return None
@@ -236,12 +234,13 @@ class LanceTableIOManager(dg.IOManager):
             return load_op_output(
                 context.upstream_output, self._settings, find_loading, where, context.definition_metadata
             )
-        loading = find_loading()
+        loading, facts = find_loading(), run_facts(context)
+        step = None if facts is None else facts.step
         upstream = context.upstream_output.definition_metadata if context.upstream_output is not None else {}
         location = self._locate(context.asset_key, upstream)
         settings = replace(self._settings, storage_options=location.options(self._settings.storage_options) or {})
         try:
-            requests = read_requests(context, location, settings, loading, where=where, upstream=upstream)
+            requests = read_requests(context, facts, location, settings, loading, where=where, upstream=upstream)
         except MissingInputError as error:
             self._check_place(context.asset_key, upstream, None, where)
             if plain_metadata(context.definition_metadata.get("lance/missing")) != "empty":
@@ -254,11 +253,11 @@ class LanceTableIOManager(dg.IOManager):
             return self._empty(context, loading, known)
         values = {}
         for key, request in requests.items():
-            remember_input(step_of(context), context.asset_key.to_user_string(), request.dataset)
+            remember_input(step, context.asset_key.to_user_string(), request.dataset)
             context.log.debug("%s: version %s of %s", where, request.dataset.version, location.uri)
             values[key] = loading.handler.load(request)
             if self._settings.derive_column_lineage:
-                remember_frame(step_of(context), context.asset_key.to_user_string(), values[key])
+                remember_frame(step, context.asset_key.to_user_string(), values[key])
         if loading.by_partition:
             return values
         return values[None] if None in values else list(values.values())
@@ -311,7 +310,7 @@ class LanceTableIOManager(dg.IOManager):
             keys=keys,
             tags=tags,
             existing=existing,
-            attempts=EarlierAttempts() if existing is None else find_earlier_attempts(context, existing, tags, facts),
+            attempts=EarlierAttempts() if existing is None else find_earlier_attempts(existing, tags, facts),
             branch=branch,
         )
 
@@ -438,7 +437,7 @@ class LanceTableIOManager(dg.IOManager):
             output=settings,
             # The table's configuration belongs to main: a promotion does not bring it there.
             table=self._settings if output.existing is None or output.branch is None else self._without_config,
-            properties={**output.tags.properties, **input_properties(step_of(output.context))},
+            properties={**output.tags.properties, **input_properties(output.step)},
             write_attempt=None,
             require_empty=plan is not None and settings.write_mode == "error" and mode in ("append", "replace"),
             known=known_schema(output.metadata, type_metadata(output.context), output.where),

@@ -14,7 +14,6 @@ import lance_core
 from lance_core.errors import DatasetExistsError, InvalidInputError
 from lance_dagster._context import (
     RunFacts,
-    run_ended,
     type_metadata,
 )
 from lance_dagster.branches.writing import NEUTRAL, begun_without_rows
@@ -60,6 +59,16 @@ class Output:
     attempts: EarlierAttempts
     branch: str | None = None
     begun: bool = False  # the table was made just now, empty, for the branch to begin with
+
+    @property
+    def step(self) -> tuple[str, str] | None:
+        """The run and the step that write; None outside of a run."""
+        return None if self.facts is None else self.facts.step
+
+    @property
+    def instance(self) -> dg.DagsterInstance | None:
+        """The Dagster instance of the run; None outside of one."""
+        return None if self.facts is None else self.facts.instance
 
     @property
     def uri(self) -> str:
@@ -126,7 +135,7 @@ def is_alone(output: Output, frame: pa.Schema) -> bool:
 
 def is_over(output: Output, run_id: str) -> bool:
     """Whether a run, other than the one that writes, has ended; or is not known any more."""
-    return (output.facts is not None and output.facts.run_id == run_id) or run_ended(output.context, run_id)
+    return output.facts is None or output.facts.run_id == run_id or output.facts.ended(run_id)
 
 
 def new_columns(output: Output, frame: pa.Schema, obj: Any) -> pa.Schema:

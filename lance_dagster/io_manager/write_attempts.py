@@ -25,7 +25,6 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Any
 
 import dagster as dg
@@ -39,7 +38,7 @@ from lance_core.errors import (
     NotFoundError,
     SupersededError,
 )
-from lance_dagster._context import RunFacts, run_created_at, run_succeeded
+from lance_dagster._context import CLOCK_SKEW, RunFacts
 from lance_dagster.properties import (
     ASSET_KEY,
     ATTEMPT,
@@ -70,8 +69,6 @@ __all__ = [
 
 _OF_RUN = (RUN_ID, ROOT_RUN_ID, JOB_NAME, STEP_KEY, ASSET_KEY)
 _SHOWN_KEYS = 3
-# How far the clocks of the Dagster instance and of the committing machine may differ.
-_CLOCK_SKEW = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,15 +158,14 @@ def commit_tags(
 
 
 def find_earlier_attempts(
-    context: dg.OutputContext, dataset: lance_core.LanceDataset, tags: CommitTags, facts: RunFacts | None
+    dataset: lance_core.LanceDataset, tags: CommitTags, facts: RunFacts | None
 ) -> EarlierAttempts:
     """Find the commits of earlier attempts of a write.
 
     Args:
-        context: The output's context, to ask the Dagster instance about earlier runs.
         dataset: The table at its latest version; its history is walked back from there.
         tags: The properties of this write's commit.
-        facts: The run.
+        facts: The run; its instance is asked about earlier runs.
 
     Raises:
         SupersededError: A later attempt has committed already.
@@ -177,8 +173,8 @@ def find_earlier_attempts(
     write = tags.write_attempt()
     if facts is None or write is None or not facts.is_retry:
         return EarlierAttempts()
-    created = run_created_at(context, facts.root_run_id)
-    not_before = None if created is None else created - _CLOCK_SKEW
+    created = facts.created_at(facts.root_run_id)
+    not_before = None if created is None else created - CLOCK_SKEW
     found, missing = dataset.find_transactions(*write.token, not_before=not_before)
     earlier = {}
     for version, transaction in found.items():
@@ -189,7 +185,7 @@ def find_earlier_attempts(
                 f"version {version} of {dataset.uri} was committed by a later attempt of this write, attempt "
                 f"{properties.get('dagster.attempt')} of run {run_id}; nothing was written"
             )
-        if run_id == facts.run_id or not run_succeeded(context, run_id):
+        if run_id == facts.run_id or not facts.succeeded(run_id):
             earlier[version] = transaction
     gone = []
     for one in dataset.landed_attempts(write.token):
@@ -198,7 +194,7 @@ def find_earlier_attempts(
                 f"version {one.version} of {dataset.uri} was committed by a later attempt of this write, in run "
                 f"{one.note}; nothing was written"
             )
-        if one.version not in found and (one.note == facts.run_id or not run_succeeded(context, one.note)):
+        if one.version not in found and (one.note == facts.run_id or not facts.succeeded(one.note)):
             gone.append(one.version)
     return EarlierAttempts(found=earlier, gone=gone, missing=_undecided(dataset, write, facts, missing))
 

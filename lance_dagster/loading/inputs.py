@@ -18,13 +18,11 @@ import pyarrow.parquet as pq
 import lance_core
 from lance_core.errors import DatasetNotFoundError, LanceError, SchemaError, VersionNotFoundError
 from lance_dagster._context import (
-    instance_of,
+    RunFacts,
     is_external,
     is_fan_in,
     is_list_of_assets,
     is_own_upstream,
-    run_began,
-    run_facts,
 )
 from lance_dagster.handlers import Loading
 from lance_dagster.handlers.base import ReadRequest
@@ -44,6 +42,7 @@ _KEYS_SHOWN = 3
 
 def read_requests(
     context: dg.InputContext,
+    facts: RunFacts | None,
     location: TableLocation,
     settings: TableSettings,
     loading: Loading,
@@ -55,6 +54,7 @@ def read_requests(
 
     Args:
         context: The input; its definition metadata is used.
+        facts: The run that loads it; None outside of one.
         location: Its table.
         settings: The IO manager's.
         loading: The handler and the type of the input.
@@ -85,7 +85,7 @@ def read_requests(
         )
     keys = sorted(context.asset_partition_keys) if partitioned else None
     try:
-        dataset = _open(context, location, settings, metadata, where)
+        dataset = _open(context, facts, location, settings, metadata, where)
     except DatasetNotFoundError as error:
         if (keys != [] and not is_own_upstream(context)) or loading.optional:
             raise MissingInputError(str(error)) from error
@@ -96,7 +96,7 @@ def read_requests(
             raise MissingInputError(f"{where}: no partition goes with that of this run")
         if keys:
             rows = _partition_filter(context, keys, upstream.get("partition_expr"), schema)
-            _check_written(context, dataset, rows, where, optional=loading.optional)
+            _check_written(context, facts, dataset, rows, where, optional=loading.optional)
     own = wanted_rows(metadata.get("lance/filter"), dataset, where)
 
     def request(wanted: Sequence[str] | None) -> ReadRequest:
@@ -118,6 +118,7 @@ class MissingInputError(DatasetNotFoundError):
 
 def _check_written(
     context: dg.InputContext,
+    facts: RunFacts | None,
     dataset: lance_core.LanceDataset,
     rows: pc.Expression | None,
     where: str,
@@ -132,7 +133,7 @@ def _check_written(
     Raises:
         MissingInputError: none was.
     """
-    instance = instance_of(context)
+    instance = None if facts is None else facts.instance
     if instance is None or ((is_own_upstream(context) or is_external(context)) and not optional):
         return
     keys = sorted(context.asset_partition_keys)
@@ -161,19 +162,22 @@ def _listed(keys: Sequence[str]) -> str:
 
 
 def _open(
-    context: dg.InputContext, location: TableLocation, settings: TableSettings, metadata: dict[str, object], where: str
+    context: dg.InputContext,
+    facts: RunFacts | None,
+    location: TableLocation,
+    settings: TableSettings,
+    metadata: dict[str, object],
+    where: str,
 ) -> lance_core.LanceDataset:
     """The table at the version to read."""
     options = location.options(settings.storage_options)
     pins = [pin for pin in INPUT_PINS if metadata.get(pin) is not None]
     try:
-        facts = run_facts(context)
         branch = branch_of_run(settings.branching, facts)
         if location.branch is not None:
             return _open_own_branch(location, options, metadata)
         if not pins and branch is not None and facts is not None:
-            began = run_began(instance_of(context), facts)
-            return branch_for_reading(location.uri, branch, began, options)
+            return branch_for_reading(location.uri, branch, facts.began(), options)
         if not pins:
             if settings.reads_materialized:
                 return _materialized(context, location, options, where)

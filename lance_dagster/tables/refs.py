@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 from pydantic import ConfigDict, Field
 
-from lance_dagster._context import AnyContext, RunFacts, asset_definition, run_began
+from lance_dagster._context import AnyContext, RunFacts, asset_definition
 from lance_dagster.tables.branch_policy import BranchPolicy, branch_of_run
 from lance_dagster.tables.location import TableLocation, locate_table
 
@@ -151,9 +151,7 @@ class TableRoot:
         opened = lance_core.dataset(uri, version=(branch, version), storage_options=options)
         return opened if as_of is None else opened.checkout_version(opened.version_as_of(as_moment(as_of)))
 
-    def open_in_run(
-        self, table: TableLike, facts: RunFacts, instance: dg.DagsterInstance | None
-    ) -> lance_core.LanceDataset:
+    def open_in_run(self, table: TableLike, facts: RunFacts) -> lance_core.LanceDataset:
         """Open a table as a run sees it.
 
         A run on a branch sees the branch where the table has it, else main as it was when the backfill, or the root
@@ -162,14 +160,11 @@ class TableRoot:
         Args:
             table: The table.
             facts: The run.
-            instance: Where it is recorded.
         """
         branch, location = branch_of_run(self.branching, facts), self.locate(table)
         if branch is None or location.branch is not None:
             return self.open(table)
-        return branch_for_reading(
-            location.uri, branch, run_began(instance, facts), location.options(self.storage_options)
-        )
+        return branch_for_reading(location.uri, branch, facts.began(), location.options(self.storage_options))
 
     def open_or_none(self, table: TableLike) -> lance_core.LanceDataset | None:
         """The newest version of a table; None when there is no table yet."""
