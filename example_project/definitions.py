@@ -43,9 +43,9 @@ _TABLES = [
     assets.routes,
 ]
 _policy = LanceMaintenancePolicy(cleanup_older_than="30d")
-_upkeep = build_maintenance_job(_TABLES, _policy)
+_maintenance = build_maintenance_job(_TABLES, _policy)
 _here = Path(__file__).parent
-_weekly = LanceMaintenanceComponent.resolve_from_yaml((_here / "weekly_upkeep.yaml").read_text())
+_weekly = LanceMaintenanceComponent.resolve_from_yaml((_here / "weekly_maintenance.yaml").read_text())
 _reports = LanceLakehouseComponent.resolve_from_yaml((_here / "reports.yaml").read_text(), scope={"lake": _ROOT})
 _branch_jobs = build_branch_jobs([assets.flights])
 _unique_delays = build_lance_primary_key_check(assets.delays, ["date", "carrier"], blocking=True)
@@ -75,11 +75,11 @@ _parts = (
                 resources={"spark": _spark},
             ),
             *_branch_jobs,
-            _upkeep,
+            _maintenance,
         ],
-        schedules=[build_maintenance_schedule(_upkeep, cron_schedule="0 3 * * *")],
+        schedules=[build_maintenance_schedule(_maintenance, cron_schedule="0 3 * * *")],
         sensors=[
-            build_maintenance_sensor(_upkeep, _TABLES, _policy),
+            build_maintenance_sensor(_maintenance, _TABLES, _policy),
             build_branch_sensor([assets.flights], _branch_jobs),
             build_lance_observation_sensor([assets.notices, assets.flights]),
         ],

@@ -1,8 +1,8 @@
-"""`make demo`: real flights through Spark into Lance tables, by Dagster; then the tables tell what happened.
+"""`make demo`: real flights through Spark into Lance tables, by Dagster; then the history that the tables record.
 
 Five runs: the five reference tables; `flights` for a range of days at once; one of these days again, which replaces
 exactly that day; what is made of the flights; `aircraft` again, which merges them by their number. The history
-that is printed comes from the tables alone. Upkeep follows.
+that is printed comes from the tables alone. Maintenance follows.
 Then a week is made again on a branch, and the branch is promoted into main by one commit: what it changed, and the
 versions before and after, are printed. At last a table that somebody else writes is looked at, and all checks run.
 
@@ -55,7 +55,7 @@ def main() -> None:
     """Run the demonstration.
 
     Raises:
-        SystemExit: there is no Java, or a run failed.
+        SystemExit: No Java is installed, or a run failed.
     """
     chosen = _arguments()
     console = Console()
@@ -76,16 +76,16 @@ def main() -> None:
         for title, (job, tags) in runs.items():
             _run(job, tags, title, instance, bar)
         _print_histories(console)
-        _run("lance_maintenance", {}, "upkeep", instance, bar)
-        _print_upkeep(console, _observed(instance))
-        _tell_of_a_branch(console, _week(chosen.again), instance, bar)
+        _run("lance_maintenance", {}, "maintenance", instance, bar)
+        _print_maintenance(console, _observed(instance))
+        _show_a_branch(console, _week(chosen.again), instance, bar)
         _write_notices()
         _run("observe_notices", {}, "a table that others write", instance, bar)
         _run("check_tables", {}, "checks", instance, bar)
     console.print(f"\n{time.monotonic() - started:.0f} s. [bold]make ui[/bold] shows it in the Dagster UI.")
 
 
-def _tell_of_a_branch(console: Console, week: tuple[str, str], instance: dg.DagsterInstance, bar: Progress) -> None:
+def _show_a_branch(console: Console, week: tuple[str, str], instance: dg.DagsterInstance, bar: Progress) -> None:
     """Make a week again on a branch, look at what it changes, and promote it; print the versions before and after."""
     before = _flights()
     tags = {**_span(*week), "lance/branch": BRANCH}
@@ -125,7 +125,7 @@ def _flights() -> lance_core.LanceDataset:
 
 
 def _write_notices() -> None:
-    """What the weather office does: it knows nothing of Dagster."""
+    """Commits of the weather office, which does not use Dagster."""
     for number, (day, text) in enumerate((("2013-02-08", "blizzard"), ("2013-03-08", "snow"))):
         row = pa.table({"day": [date.fromisoformat(day)], "notice": [text]})
         mode: Literal["append", "create"] = "append" if number else "create"
@@ -133,7 +133,7 @@ def _write_notices() -> None:
 
 
 def _observed(instance: dg.DagsterInstance) -> dict[str, Mapping[str, Any]]:
-    """What maintenance told of each table: the metadata of the newest observation."""
+    """What maintenance reported of each table: the metadata of the newest observation."""
     found: dict[str, Mapping[str, Any]] = {}
     for name in TABLES:
         (record,) = instance.fetch_observations(dg.AssetKey(["nyc", name]), limit=1).records
@@ -142,16 +142,18 @@ def _observed(instance: dg.DagsterInstance) -> dict[str, Mapping[str, Any]]:
     return found
 
 
-def _print_upkeep(console: Console, upkeep: Mapping[str, Mapping[str, Any]]) -> None:
+def _print_maintenance(console: Console, observed: Mapping[str, Mapping[str, Any]]) -> None:
     """Fragments and bytes before and after."""
-    shown = Table(title="upkeep: small fragments become large ones, no row changes", title_justify="left")
+    shown = Table(title="maintenance: small fragments become large ones, no row changes", title_justify="left")
     for heading in ("table", "", "rows", "fragments before", "after", "MB before", "after", "seconds"):
         shown.add_column(heading, justify="left" if heading in ("table", "") else "right")
-    for name, told in upkeep.items():
-        sizes = (f"{told[f'lance/bytes_{when}'] / 1e6:.1f}" for when in ("before", "after"))
-        fragments = (f"{told[f'lance/fragments_{when}']:,}" for when in ("before", "after"))
-        seconds = f"{told['lance/seconds']:.1f}"
-        shown.add_row(name, told["lance/maintenance"], f"{told['lance/rows_after']:,}", *fragments, *sizes, seconds)
+    for name, entries in observed.items():
+        sizes = (f"{entries[f'lance/bytes_{when}'] / 1e6:.1f}" for when in ("before", "after"))
+        fragments = (f"{entries[f'lance/fragments_{when}']:,}" for when in ("before", "after"))
+        seconds = f"{entries['lance/seconds']:.1f}"
+        shown.add_row(
+            name, entries["lance/maintenance"], f"{entries['lance/rows_after']:,}", *fragments, *sizes, seconds
+        )
     console.print(shown)
 
 
@@ -233,11 +235,11 @@ def _row(dataset: lance_core.LanceDataset) -> tuple[str, ...]:
     )
 
 
-def _keys(text: str | None) -> str:
+def _keys(value: str | None) -> str:
     """Partition keys as the commit has them: all, or their number, first and last."""
-    if text is None:
+    if value is None:
         return "(not partitioned)"
-    keys = json.loads(text)
+    keys = json.loads(value)
     if isinstance(keys, dict):
         return f"{keys['count']} keys, {keys['first']} .. {keys['last']}"
     return keys[0] if len(keys) == 1 else f"{len(keys)} keys, {keys[0]} .. {keys[-1]}"

@@ -39,7 +39,7 @@ def clear_example_home() -> None:
     """Delete what an earlier run of the example made, and nothing else.
 
     Raises:
-        SystemExit: the folder holds things under the names of the example's that it did not make.
+        SystemExit: The folder holds files under names of the example that the example did not create.
     """
     home = example_home()
     found = [home / name for name in _OWN if (home / name).exists()]

@@ -15,7 +15,7 @@ def main() -> None:
     """Replace this process by `dagster dev`.
 
     Raises:
-        SystemExit: there is no Java; the message says how to get one.
+        SystemExit: No Java is installed; the message says how to install one.
     """
     try:
         pyspark_lance.ensure_java()

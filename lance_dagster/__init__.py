@@ -8,7 +8,7 @@
     LanceMaintenancePolicy       what maintenance does to tables, and when they need it
     build_maintenance_job        maintenance as a job;  build_maintenance_schedule, build_maintenance_sensor run it
     build_lance_..._check(s)     health, integrity, primary_key, drift
-    observable_lance_asset       a table that others write;  build_lance_observation_sensor tells what they committed
+    observable_lance_asset       a table that others write;  build_lance_observation_sensor reports what they committed
     build_change_type_job        another type for a column of a table
     lance_eager                  automation that waits for what is published
 

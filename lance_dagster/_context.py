@@ -1,4 +1,4 @@
-"""Facts about the run and its step from Dagster, and the two things that only the step can record.
+"""Facts about a run and its step from Dagster, and the metadata and data version that only the step can record.
 
 The only module that reads `step_context`, which Dagster gives to IO managers without calling it public, and the only
 one that asks the instance about runs. Everything else uses Dagster's public interface. Where a name is missing (another
@@ -221,7 +221,7 @@ def said_at_run_time(context: dg.OutputContext) -> Mapping[str, Any]:
 
 
 def downstream_keys(context: dg.OutputContext) -> tuple[dg.DagsterInstance, list[dg.AssetKey]] | None:
-    """The assets of the code location that depend on an output's asset, and the instance; None if nobody can tell."""
+    """The assets of the code location downstream of an output's asset, and the instance; None if they are not known."""
     step = _step(context)
     graph = _asset_graph(getattr(step, "job_def", None))
     if step is None or graph is None:
@@ -300,7 +300,7 @@ def _sources(context: dg.InputContext) -> Sequence[Any] | None:
 
 
 def is_external(context: dg.InputContext) -> bool:
-    """Whether nothing in the code location materializes the asset of an input; True where nobody can tell."""
+    """Whether nothing in the code location materializes the asset of an input; True if that is not known."""
     layer = getattr(getattr(_step(context), "job_def", None), "asset_layer", None)
     graph = _asset_graph(getattr(_step(context), "job_def", None))
     if layer is None or graph is None or not graph.has(context.asset_key):
@@ -316,8 +316,12 @@ def is_silent(instance: dg.DagsterInstance, record: dg.RunRecord, longer_than: t
     """
     if record.dagster_run.is_finished or record.dagster_run.status is dg.DagsterRunStatus.QUEUED:
         return False
-    told = instance.get_records_for_run(record.dagster_run.run_id, limit=1, ascending=False).records
-    newest = told[0].event_log_entry.timestamp if told else record.create_timestamp.replace(tzinfo=UTC).timestamp()
+    newest_events = instance.get_records_for_run(record.dagster_run.run_id, limit=1, ascending=False).records
+    newest = (
+        newest_events[0].event_log_entry.timestamp
+        if newest_events
+        else record.create_timestamp.replace(tzinfo=UTC).timestamp()
+    )
     return _now() - datetime.fromtimestamp(newest, UTC) > longer_than
 
 
@@ -357,7 +361,7 @@ def add_metadata(
         context: The output.
         entries: For all of its events.
         by_partition: All entries of the events of single partitions, keyed by partition, in the order in which they are
-            to be shown; they take the place of `entries` where there is a step to tell.
+            to be shown; they replace `entries` where there is a step to report.
     """
     step = _step(context)
     if step is None or not by_partition or not hasattr(step, "add_asset_metadata"):
@@ -395,7 +399,7 @@ def asset_definition(
 def is_external_asset(
     context: dg.OpExecutionContext | dg.SensorEvaluationContext, asset_key: dg.AssetKey
 ) -> bool | None:
-    """Whether the code location has an asset without materializing it; None if it has none, or does not tell."""
+    """Whether the code location has an asset without materializing it; None if the asset is not known."""
     try:
         repository = context.repository_def
     except _ABSENT:
@@ -405,7 +409,7 @@ def is_external_asset(
 
 
 def _asset_graph(job: Any) -> Any:
-    """The assets of the code location that a job comes from; None if nobody can tell."""
+    """The assets of the code location that a job comes from; None if they are not known."""
     graph: Any = getattr(getattr(job, "asset_layer", None), "asset_graph", None)
     return getattr(graph, "source_asset_graph", graph)  # that of a job has the assets of the job only
 
@@ -422,7 +426,7 @@ def run_partition_keys(
 
 
 def job_beside_resources(graph: dg.GraphDefinition, resources: Mapping[str, Any], **options: Any) -> dg.JobDefinition:
-    """A job that brings some resources of its own, and takes those that it lacks from the code location.
+    """A job with some resources of its own; the others are those of the code location.
 
     `GraphDefinition.to_job` with resources insists on all of them, but for "io_manager", at once; the same job without
     that check is what a code location completes.

@@ -1,4 +1,4 @@
-"""`build_change_type_job`: another type for a column of a table, as a Dagster job.
+"""`build_change_type_job`: a job that changes the type of a column of a table.
 
 For a table that an asset fills partition by partition, or appends to: it cannot be overwritten whole, and a column that
 has become too narrow is changed in place. The run reports an observation with the new columns; the rows are the same,
@@ -47,7 +47,7 @@ def build_change_type_job(
         io_manager_key: The resource that knows where the tables are: a `LanceIOManager` or a `LanceTableResource`.
 
     Raises:
-        DagsterInvalidDefinitionError: a table cannot be used, or there is none.
+        DagsterInvalidDefinitionError: A table cannot be used, or none is given.
 
     Examples:
         >>> job = lance_dagster.build_change_type_job(["nyc/flights"])
@@ -104,7 +104,7 @@ def _chosen(refs: dict[str, TableRef], table: str | None) -> TableRef:
     """The table of a run.
 
     Raises:
-        DagsterInvalidInvocationError: it is none of the job's, or none of several is named.
+        DagsterInvalidInvocationError: The table is none of the job's, or the job has several and none is named.
     """
     if table is None and len(refs) == 1:
         return next(iter(refs.values()))

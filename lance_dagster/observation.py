@@ -34,7 +34,7 @@ def observable_lance_asset(
     automation_condition: dg.AutomationCondition[Any] | None = None,
     io_manager_key: str | None = None,
 ) -> dg.SourceAsset:
-    """An asset that somebody else writes; observing it tells its data version, rows and newest change.
+    """An asset that somebody else writes; observing it records its data version, rows and newest change.
 
     Maintenance of the table does not move the data version. `LanceIOManager` loads the asset from this URI, its branch
     and with its storage options, as sensors do. Maintenance and promotion leave the table alone unless the metadata
@@ -129,11 +129,11 @@ def build_lance_observation_sensor(
     minimum_interval_seconds: int = 60,
     default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
 ) -> dg.SensorDefinition:
-    """Tell of versions that others committed, each once, as an observation of the asset.
+    """Make a sensor that reports versions which others committed, each once, as an observation of the asset.
 
-    An observation has the operation, the commit message, the rows that came in and went, and the time of the commit.
-    Versions that Dagster runs made are theirs to tell, and rewrites change nothing. A tick looks at fifty versions of
-    a table at most, and the next one goes on; of a table that is seen for the first time these are the newest.
+    An observation has the operation, the commit message, the rows added and removed, and the time of the commit.
+    Versions that Dagster runs made are reported by the runs, and rewrites change nothing. A tick reads at most fifty
+    versions of a table, and the next tick continues; the first tick reads the newest ones.
 
     Args:
         assets: Assets, specs or keys; those of `observable_lance_asset` are looked for where they are.
@@ -188,15 +188,15 @@ def _foreign_versions(
         if start and dataset.version - start > _MOST_PER_TICK:
             dataset = _oldest_of_them(dataset, start)
         found = list(islice(read_history(dataset, after=start), _MOST_PER_TICK))
-    except (LanceError, OSError) as error:  # the other tables are told of; this one is tried again
+    except (LanceError, OSError) as error:  # the other tables are reported; the next tick reads this one again
         context.log.warning("%s cannot be read: %s", ref.name, error)
         return [], None
-    foreign = [one for one in found if one.run_id is None and not one.is_upkeep]
+    foreign = [one for one in found if one.run_id is None and not one.is_maintenance]
     return list(_observations(ref, dataset, reversed(foreign))), dataset.version
 
 
 def _oldest_of_them(dataset: "lance_core.LanceDataset", after: int) -> "lance_core.LanceDataset":
-    """The table at as many versions as a tick takes after one that was told of; the next tick goes on there."""
+    """The table at as many versions as a tick takes after one that was reported; the next tick continues there."""
     there = [one["version"] for one in dataset.version_refs() if one["version"] > after]
     return dataset if len(there) <= _MOST_PER_TICK else dataset.checkout_version(there[_MOST_PER_TICK - 1])
 

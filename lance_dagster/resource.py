@@ -52,11 +52,11 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"], RootArgu
         """The URI of the table of an asset, or of "schema/table"; outside of a run whether it exists is not looked at.
 
         Inside of a step of a run on a branch it is that of the branch: for the assets that the step makes the branch is
-        begun if it has to be, for others it is main where the table has no such branch.
+        created if need be, for others it is main where the table has no such branch.
 
         Raises:
-            DagsterInvalidDefinitionError: a name cannot be a folder name.
-            DatasetNotFoundError: the step makes the asset, and there is no table for the branch to begin with.
+            DagsterInvalidDefinitionError: A name cannot be a folder name.
+            DatasetNotFoundError: The step makes the asset, and there is no table for the branch to fork from.
         """
         running = running_step()
         root = self._root_of(running)
@@ -79,7 +79,7 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"], RootArgu
         return main.checkout_version((branch, None)).uri if main is not None and branch in main.branches.list() else uri
 
     def pipes_extras(self) -> dict[str, Any]:
-        """Extras for a Dagster Pipes session: the facts of the running step that make its writes exactly-once.
+        """Extras for a Dagster Pipes session: the facts of the running step that make its retries idempotent.
 
         `lance_dagster.pipes.commit_properties` reads them in the other process. No storage option is among them.
 
@@ -89,7 +89,7 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"], RootArgu
             ```
 
         Raises:
-            DagsterInvariantViolationError: no step is running.
+            DagsterInvariantViolationError: No step is running.
         """
         running = running_step()
         if running is None:
@@ -113,7 +113,7 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"], RootArgu
         commits of the step record it.
 
         Args:
-            asset_key: An asset key, spec or definition, which follow the IO manager's rules, or the text
+            asset_key: An asset key, spec or definition, which follow the IO manager's rules, or the string
                 "schema/table", which names the folders themselves.
             version: A version number, on the branch if one is given.
             tag: A tag.
@@ -121,9 +121,9 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"], RootArgu
             as_of: The newest version at or before this time; without a zone it is in UTC.
 
         Raises:
-            ValueError: arguments exclude each other.
-            DatasetNotFoundError: there is no table.
-            VersionNotFoundError: there is no such version, tag or branch.
+            ValueError: Arguments exclude each other.
+            DatasetNotFoundError: The table does not exist.
+            VersionNotFoundError: The version, tag or branch does not exist.
         """
         pinned = any(given is not None for given in (version, tag, branch, as_of))
         running = running_step()

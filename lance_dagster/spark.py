@@ -65,9 +65,9 @@ class LanceSparkResource(dg.ConfigurableResource["LanceSparkResource"], CheckedA
         """The session.
 
         Raises:
-            JavaMissingError: there is no Java to run on.
-            DagsterInvariantViolationError: the process has a session of another kind or of another master.
-            DagsterInvalidDefinitionError: settings contradict each other.
+            JavaMissingError: No Java is installed.
+            DagsterInvariantViolationError: The process has a session of another kind or of another master.
+            DagsterInvalidDefinitionError: Settings contradict each other.
         """
         if self._is_remote and (self.connect or self.python is not None):
             named = "connect" if self.connect else "python"

@@ -1,4 +1,4 @@
-"""`build_audited_job`: write to a branch, audit it, publish it, and only then tell Dagster.
+"""`build_audited_job`: a write-audit-publish job, which reports to Dagster only what is published.
 
     assets ──write──> branch of the run ──> checks read the branch ──all blocking ones passed──> publish
                                                                                                    │
@@ -43,7 +43,7 @@ def build_audited_job(
     tags: Mapping[str, str] | None = None,
     allow_unaudited: bool = False,
 ) -> Any:
-    """Make a job that publishes assets once their checks have passed; see the module's text.
+    """Make a job that publishes assets once their checks have passed; the head of the module draws it.
 
     Each run writes to a branch of its own, which its re-executions continue, regardless of the IO manager's policy.
     Everything that the job materializes is published by it; assets of other IO managers do not belong here.
@@ -63,8 +63,8 @@ def build_audited_job(
         A job for `dg.Definitions(jobs=[...])`, which finds the checks there, as those of `dg.define_asset_job` do.
 
     Raises:
-        DagsterInvalidDefinitionError: there is no asset, something else is among them, or partitions differ; when the
-            code location is loaded, there is no blocking check either.
+        DagsterInvalidDefinitionError: No asset is given, something else is among the assets, or their partitions
+            differ; or, once the code location is loaded, no check of them blocks.
 
     Examples:
         >>> @dg.asset
@@ -81,7 +81,8 @@ def build_audited_job(
     stored = [one for one in given if isinstance(one, dg.AssetsDefinition) and one not in checks]
     if not stored or len(stored) + len(checks) < len(given):
         raise dg.DagsterInvalidDefinitionError(
-            f"job {name}: an audited job is made of assets and asset checks, at least one asset, not of {given!r}"
+            f"job {name}: a write-audit-publish job is made of assets and asset checks, at least one asset, "
+            f"not of {given!r}"
         )
     audit = _Audit(
         name=name,
@@ -104,7 +105,7 @@ def build_audited_job(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Audit:
-    """The parts of an audited job."""
+    """The parts of a write-audit-publish job."""
 
     name: str
     stored: Sequence[dg.AssetsDefinition]
@@ -134,7 +135,7 @@ class _Audit:
         """The job with the checks and resources of its code location.
 
         Raises:
-            DagsterInvalidDefinitionError: none of the checks blocks.
+            DagsterInvalidDefinitionError: None of the checks blocks.
         """
         given = {key for one in self.checks for key in one.check_keys}
         found = [
@@ -158,7 +159,7 @@ class _Audit:
         """The job with some checks.
 
         Raises:
-            DagsterInvalidDefinitionError: the assets read others that are not given.
+            DagsterInvalidDefinitionError: The assets read others that are not given.
         """
         defs = dg.Definitions(
             assets=[*self.stored, self.publish, *self.upstream],
@@ -213,7 +214,7 @@ def _publish_asset(
         deps=[ref.key for ref in refs],
         partitions_def=next(iter(partitions), None),
         required_resource_keys={io_manager_key},
-        description="Promotes the branch of this run, and only then tells of the partitions.",
+        description="Promotes the branch of this run, and only then reports the partitions.",
         **policy,
     )(publish)
     return made

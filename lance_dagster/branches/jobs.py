@@ -1,8 +1,8 @@
 """`build_branch_jobs`: promote or discard the branch of some tables, as Dagster jobs.
 
     lance_promote    each table: gates -> one commit on main -> one materialization per partition
-    lance_discard    each table: the branch is gone afterwards; partitions whose last event was about it are reported
-                     as main has them
+    lance_discard    each table: the branch is deleted; partitions whose last event was about it are reported as main
+                     has them
 
 The branch comes from the run tag `lance/branch` or from the configuration of the op. Both jobs can be run again, and
 tables without the branch are skipped: an earlier promotion is found, not made again, and only reported if that was not
@@ -77,7 +77,7 @@ def build_branch_jobs(
     promote_name: str = "lance_promote",
     discard_name: str = "lance_discard",
 ) -> tuple[dg.JobDefinition, dg.JobDefinition]:
-    """Make the two jobs that end a branch; see the module's text.
+    """Make the two jobs that end a branch; the head of the module draws them.
 
     All gates of all tables are checked before the first one is promoted. A table that cannot be promoted fails the
     run after the others are done; main is unchanged there.
@@ -146,7 +146,7 @@ def _promote(job: _Job, context: dg.OpExecutionContext, config: BranchConfig) ->
         checks = failed_checks(context.instance, ref.key, branch, main=main) or [] if gates.require_checks else []
         problems = promotion.gate_problems(main, branch, gates, checks)
         rejected |= {ref.name: problems} if problems else {}
-    reasons = "; ".join(f"{name}: {text}" for name, problems in rejected.items() for text in problems)
+    reasons = "; ".join(f"{name}: {one}" for name, problems in rejected.items() for one in problems)
     if rejected and not forced:
         raise dg.Failure(
             f"branch {branch} is not promoted, and main is unchanged: {reasons}. Run it on the branch again until "
@@ -198,8 +198,8 @@ def _report(
     record(context, events)
     if published.is_new and not published.is_of(ref):
         context.log_event(observation_of_table(ref, published.dataset, {"lance/promoted_from": published.branch}))
-    gone = job.discard and discard_branch(main, published.branch)
-    if events or gone:
+    discarded = job.discard and discard_branch(main, published.branch)
+    if events or discarded:
         _show_branches(context, ref, main)
     return True
 
@@ -213,11 +213,11 @@ def _discard(job: _Job, context: dg.OpExecutionContext, config: BranchConfig) ->
             context.log.info("%s: there is no table", ref.name)
             continue
         written = _written_partitions(context.instance, ref, branch)
-        gone = discard_branch(main, branch)
-        context.log.info("%s: branch %s %s", ref.name, branch, "is gone" if gone else "was not there")
+        discarded = discard_branch(main, branch)
+        context.log.info("%s: branch %s %s", ref.name, branch, "is discarded" if discarded else "does not exist")
         if written is not None:
             _report_main(job, context, ref, main, branch, written)
-        if gone:
+        if discarded:
             _show_branches(context, ref, main)
 
 
@@ -228,14 +228,14 @@ def _written_partitions(instance: dg.DagsterInstance, ref: TableRef, branch: str
 
     partitions = partitions_of_runs(instance, ref.key, [run.run_id for run in runs_of_branch(instance, branch)])
     known = known_versions(instance, ref.key, partitions)
-    about = [one for one, told in known.items() if told.branch == branch]
+    about = [one for one, reported in known.items() if reported.branch == branch]
     return [one for one in about if one is not None] if about else None
 
 
 def _report_main(
     job: _Job, context: dg.OpExecutionContext, ref: TableRef, main: Any, branch: str, partitions: Sequence[str]
 ) -> None:
-    """Report what main has of partitions whose newest event was about a branch that is gone."""
+    """Report what main has of partitions whose newest event was about a branch that was discarded."""
     from lance_dagster.events.reporting import Report, materializations, partition_rows, record  # noqa: PLC0415 - as above
 
     latest = main.checkout_version((None, None))

@@ -138,13 +138,13 @@ def _rows(
         base = f"{cell(one['parent_branch'] or 'main')}@{one['parent_version']}"
         promoted = one["metadata"].get("lance.promoted_version")
         try:
-            told, ahead = _short(main, name, one) if short else _long(main, name)
+            cells, ahead = _short(main, name, one) if short else _long(main, name)
         except LanceError as error:  # one that is broken, or was discarded just now, does not hide the others
             columns = len(_SHORT if short else _LONG)
             yield [code(name), base, *[""] * (columns - 4), _age(one["create_at"]), cell(f"cannot be read: {error}")]
             continue
         state = f"promoted as {promoted}" if promoted else f"open{ahead}"
-        yield [code(name), base, *told, _checks(checks, name), _age(one["create_at"]), cell(state)]
+        yield [code(name), base, *cells, _checks(checks, name), _age(one["create_at"]), cell(state)]
 
 
 def _short(main: lance_core.LanceDataset, name: str, described: Mapping[str, Any]) -> tuple[list[str], str]:

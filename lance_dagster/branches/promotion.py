@@ -70,7 +70,7 @@ class Published:
         dataset: Main at the version that has the branch's rows, or at the newest if that one was cleaned up.
         version: The version that has the branch's rows.
         branch: The branch.
-        promotion: The result of the promotion; None if the branch is gone and an earlier promotion was found.
+        promotion: The result of the promotion; None if the branch was discarded and an earlier promotion was found.
         properties: The transaction properties of the commit.
         partitions: The partitions that the branch filled; empty for an asset without any, or if they are not known.
     """
@@ -108,7 +108,7 @@ def publish(
     """Promote a branch, once; None if the table has none and never had.
 
     Raises:
-        LanceError: it cannot be promoted, and main is unchanged.
+        LanceError: The branch cannot be promoted, and main is unchanged.
     """
     try:
         promotion = main.branches.promote(branch, tag=tag, transaction_properties=properties)
@@ -196,10 +196,10 @@ def promotion_events(
     latest = published.dataset.checkout_version((None, None))
     if published.is_new:
         due = list(known)
-    else:  # without a commit of the promotion the branch had nothing to bring, and what main has is known
+    else:  # without a commit of the promotion the branch had no changes, and what main has is known
         least = published.version if published.properties else 0
-        due = [one for one, told in known.items() if told.version is None or told.version < least]
-    overtaken = any((told.version or 0) > published.version for told in known.values())
+        due = [one for one, reported in known.items() if reported.version is None or reported.version < least]
+    overtaken = any((reported.version or 0) > published.version for reported in known.values())
     dataset = published.dataset if published.is_new and not overtaken else latest
     if not due:
         return []
@@ -245,7 +245,7 @@ def _promotion_metadata(published: Published, partitions: int) -> dict[str, Any]
 
 
 def _new_fragments(published: Published) -> set[int] | None:
-    """The fragments that the promotion brought; None if it was made by another call."""
+    """The fragments that the promotion added; None if it was made by another call."""
     if not published.is_new:
         return None
     try:
@@ -255,12 +255,12 @@ def _new_fragments(published: Published) -> set[int] | None:
     return set(published.dataset.fragment_ids()) - set(before.fragment_ids())
 
 
-def _number(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isdecimal() else None
+def _number(value: str | None) -> int | None:
+    return int(value) if value is not None and value.isdecimal() else None
 
 
 def gate_problems(main: lance_core.LanceDataset, branch: str, gates: Gates, checks: Sequence[str]) -> list[str]:
-    """The reasons against the promotion of a branch; none for one that is gone or has been promoted.
+    """The reasons against the promotion of a branch; none for one that was discarded or promoted.
 
     Args:
         main: The table.

@@ -74,7 +74,7 @@ def build_branch_sensor(  # noqa: PLR0913 - each is a choice of its own, most by
     minimum_interval_seconds: int = 30,
     default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
 ) -> dg.SensorDefinition:
-    """Make a sensor that looks at the open branches of tables; see the module's text.
+    """Make a sensor that looks at the open branches of tables; the head of the module has the rules.
 
     Args:
         tables: Assets, specs or keys; branches of external and observable assets are left alone, as by the jobs.
@@ -91,8 +91,8 @@ def build_branch_sensor(  # noqa: PLR0913 - each is a choice of its own, most by
         default_status: Whether it runs as soon as it is deployed.
 
     Raises:
-        ValueError: an ending is none.
-        DagsterInvalidDefinitionError: a table cannot be used.
+        ValueError: An ending has another value.
+        DagsterInvalidDefinitionError: A table cannot be used.
 
     Examples:
         >>> jobs = lance_dagster.build_branch_jobs(["nyc/flights"])
@@ -132,7 +132,7 @@ def _tick(
     context: dg.SensorEvaluationContext, refs: list[TableRef], resource: Any, rules: "_Rules"
 ) -> dg.SensorResult | dg.SkipReason:
     """Look at all branches once; the cursor holds what was reported."""
-    told = set(json.loads(context.cursor)) if context.cursor else set()
+    reported = set(json.loads(context.cursor)) if context.cursor else set()
     by_branch: dict[str, list[_Found]] = {}
     for found in _branches(context, refs, resource):
         by_branch.setdefault(found.branch, []).append(found)
@@ -148,9 +148,9 @@ def _tick(
             requests.append(dg.RunRequest(run_key=key, job_name=job, tags={BRANCH_TAG: branch}))
         elif action == "report":
             known.add(key)
-            if key not in told:
+            if key not in reported:
                 events += _reports(context.instance, where, reason)
-    if not requests and not events and known == told:
+    if not requests and not events and known == reported:
         return dg.SkipReason(f"{len(by_branch)} branches, none of which has to be ended")
     return dg.SensorResult(run_requests=requests, asset_events=events, cursor=json.dumps(sorted(known)))
 

@@ -1,6 +1,6 @@
 """Tables as a run on a branch writes them.
 
-The branch begins at main's latest version; a table that is not there yet begins empty on main. `tables` has how such
+The branch forks from main's latest version; a missing table is created without rows on main. `tables.refs` has how such
 a run reads.
 """
 
@@ -23,76 +23,76 @@ from lance_dagster.handlers.base import WriteRequest
 from lance_dagster.properties import ASSET_KEY, PROMOTED_FROM, RUN_ID, properties_of
 from lance_dagster.tables.branch_policy import BRANCH_TAG, MAIN
 
-__all__ = ["NEUTRAL", "begin_empty", "begun_without_rows", "branch_for_writing", "branch_metadata", "discard_branch"]
+__all__ = ["NEUTRAL", "branch_for_writing", "branch_metadata", "create_empty", "discard_branch", "is_created_empty"]
 
-_BEGUN: Final = (BRANCH_TAG, "begun empty")
-"""The property of the commit that makes a table for a branch to begin with."""
+_CREATED_EMPTY: Final = (BRANCH_TAG, "begun empty")
+"""The property of the commit that creates a table without rows for a branch to fork from."""
 
-_BEGUN_BY: Final = "lance/begun_by"
-"""Its property with the run that made it so."""
+_CREATED_BY: Final = "lance/begun_by"
+"""The property of that commit with its run."""
 
 NEUTRAL: Final = ("UpdateConfig", "ReserveFragments", "Rewrite", "CreateIndex")
-"""Names of operations that bring no row and take none away."""
+"""Names of operations that neither add nor remove rows."""
 
 _PROMOTION_TAG: Final = "promoted."
-"""How the names of tags begin that promotions make by themselves."""
+"""The beginning of the names of tags that promotions create by themselves."""
 
 
 def branch_for_writing(main: lance_core.LanceDataset, branch: str) -> lance_core.LanceDataset:
     """The latest version of a branch; any number of runs may ask for it at once.
 
-    A branch that was promoted is created anew: later writes to the old one could not be promoted.
+    A branch that was promoted is created again: later writes to the old one could not be promoted.
     """
     return main.ensure_branch(branch, renew_promoted=True)
 
 
 def discard_branch(main: lance_core.LanceDataset, branch: str) -> bool:
     """Remove a branch, and the tags that promotions of it have made; returns whether there was such a branch."""
-    gone = main.branches.discard(branch)
+    existed = main.branches.discard(branch)
     for name, tag in main.tags.list().items():
         if name.startswith(_PROMOTION_TAG) and (tag.get("metadata") or {}).get(PROMOTED_FROM) == branch:
             main.tags.delete(name)
-    return gone
+    return existed
 
 
-def begun_without_rows(main: lance_core.LanceDataset, is_over: Callable[[str], bool]) -> bool:
-    """Whether a table was made for a branch to begin with, and nobody has written a row since, on any branch.
+def is_created_empty(main: lance_core.LanceDataset, is_over: Callable[[str], bool]) -> bool:
+    """Whether a table was created for a branch to fork from, and has no rows on main or any branch.
 
     Args:
         main: The table.
-        is_over: Whether a run has ended: one that has not may be about to write to what it began.
+        is_over: Whether a run has ended: a run that has not may be about to write to the table that it created.
     """
     try:
         made = [main.read_transaction(1)]
-        if main.count_rows() or not _is_begun(made[0]):
+        if main.count_rows() or not _is_empty_creation(made[0]):
             return False
         made += [main.read_transaction(version) for version in range(2, main.version + 1)]
     except NotFoundError:  # cleaned up
         return False
     for one in made:
-        run = properties_of(one).get(_BEGUN_BY)
-        if one is None or not (_is_begun(one) or one.operation.name in NEUTRAL) or (run and not is_over(run)):
+        run = properties_of(one).get(_CREATED_BY)
+        if one is None or not (_is_empty_creation(one) or one.operation.name in NEUTRAL) or (run and not is_over(run)):
             return False
     return not any(main.checkout_version((name, None)).count_rows() for name in main.branches.list())
 
 
-def _is_begun(made: lance_core.Transaction | None) -> bool:
-    return properties_of(made).get(_BEGUN[0]) == _BEGUN[1]
+def _is_empty_creation(made: lance_core.Transaction | None) -> bool:
+    return properties_of(made).get(_CREATED_EMPTY[0]) == _CREATED_EMPTY[1]
 
 
-def begin_empty(handler: LanceTypeHandler, value: Any, request: WriteRequest) -> lance_core.LanceDataset:
-    """Make a table without rows on main, with the columns of a value, for a branch to begin with.
+def create_empty(handler: LanceTypeHandler, value: Any, request: WriteRequest) -> lance_core.LanceDataset:
+    """Create a table without rows on main, with the columns of a value, for a branch to fork from.
 
-    One that is there, and was `begun_without_rows`, gets these columns in place of its own.
+    An existing table that `is_created_empty` gets these columns in place of its own.
 
     Args:
         handler: The value's.
         value: What will be written to the branch.
         request: That write, with main's URI.
     """
-    owner = {key: text for key, text in request.properties.items() if key == ASSET_KEY}
+    owner = {key: one for key, one in request.properties.items() if key == ASSET_KEY}
     if RUN_ID in request.properties:
-        owner[_BEGUN_BY] = request.properties[RUN_ID]
+        owner[_CREATED_BY] = request.properties[RUN_ID]
     output = replace(request.output, empty_output="write", write_mode="create_only")
     again = request.existing is not None
     empty = replace(
@@ -101,8 +101,8 @@ def begin_empty(handler: LanceTypeHandler, value: Any, request: WriteRequest) ->
         slices=None,
         require_empty=False,
         output=replace(output, schema_mode="overwrite") if again else output,
-        properties={**dict([_BEGUN]), **owner},
-        write_attempt=lance_core.WriteAttempt(token=_BEGUN, conflict_policy="exclusive") if again else None,
+        properties={**dict([_CREATED_EMPTY]), **owner},
+        write_attempt=lance_core.WriteAttempt(token=_CREATED_EMPTY, conflict_policy="exclusive") if again else None,
     )
     try:
         limit = getattr(value, "limit", None) if type(value).__module__.startswith("pyspark.") else None

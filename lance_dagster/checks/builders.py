@@ -121,7 +121,7 @@ def build_lance_integrity_checks(
     blocking: bool = False,
     io_manager_key: str = "io_manager",
 ) -> list[dg.AssetChecksDefinition]:
-    """Checks that a table is whole.
+    """Checks that a table is complete.
 
     The manifest can be read, every file is there with its size and its rows, and there are as many rows as the last
     materialization said.
@@ -197,9 +197,9 @@ def _row_problems(
     from lance_core.errors import VersionNotFoundError  # noqa: PLC0415 - heavy imports at first use
 
     event = context.instance.get_latest_materialization_event(ref.key)
-    told = event.asset_materialization.metadata if event is not None and event.asset_materialization else {}
-    version, rows = (told[key].value if key in told else None for key in ("lance/version", "dagster/row_count"))
-    branch = told["lance/branch"].value if "lance/branch" in told else None
+    recorded = event.asset_materialization.metadata if event is not None and event.asset_materialization else {}
+    version, rows = (recorded[key].value if key in recorded else None for key in ("lance/version", "dagster/row_count"))
+    branch = recorded["lance/branch"].value if "lance/branch" in recorded else None
     if not isinstance(version, int) or not isinstance(rows, int) or (branch or "main") != (dataset.branch or "main"):
         return
     if version > dataset.version:
@@ -237,7 +237,7 @@ def build_lance_primary_key_check(
         io_manager_key: The resource that knows where the table is.
 
     Raises:
-        ValueError: no column is named.
+        ValueError: No column is named.
 
     Examples:
         >>> check = lance_dagster.build_lance_primary_key_check("nyc/flights", ["id"])
@@ -272,7 +272,7 @@ def build_lance_primary_key_check(
         return dg.AssetCheckResult(
             passed=not found.duplicates and not found.nulls,
             severity=severity,
-            description=found.text,
+            description=found.summary,
             metadata={
                 "lance/version": dataset.version,
                 "lance/rows_checked": found.rows,
@@ -287,7 +287,7 @@ def build_lance_primary_key_check(
 def _unreadable(
     dataset: "lance_core.LanceDataset", error: Exception, severity: dg.AssetCheckSeverity
 ) -> dg.AssetCheckResult:
-    """The result of a check that cannot read the table: a file is gone, torn, or out of reach."""
+    """The result of a check that cannot read the table: a file is missing, torn, or out of reach."""
     return dg.AssetCheckResult(
         passed=False,
         severity=severity,
@@ -322,7 +322,7 @@ def build_lance_drift_check(
     @dg.asset_check(
         asset=ref.key,
         name="lance_drift",
-        description="The newest version was written by Dagster or by upkeep.",
+        description="The newest version was written by Dagster or by maintenance.",
         required_resource_keys={io_manager_key},
     )
     def drift(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
@@ -333,10 +333,10 @@ def build_lance_drift_check(
         for one in read_history(dataset, count_changes=False):
             if COLUMN_TYPE in one.properties:
                 continue
-            if (one.run_id or one.undid) is not None and not one.is_upkeep:
+            if (one.run_id or one.undid) is not None and not one.is_maintenance:
                 unreported = _unreported(context, ref, one)
                 break
-            if not one.is_upkeep and one.operation != "Clone":  # with which a branch begins
+            if not one.is_maintenance and one.operation != "Clone":  # with which a branch begins
                 foreign.append(one)
         listed = ", ".join(f"{one.version} ({one.operation})" for one in foreign[:_SHOWN])
         problems = [f"versions that Dagster did not write: {listed}"] if foreign else []

@@ -26,13 +26,13 @@ class Uniqueness:
         rows: Rows that were looked at.
         duplicates: Rows beyond the first of each key.
         nulls: Rows of which a column of the key is null.
-        text: The same in words, with an example.
+        summary: These numbers in a sentence, with an example.
     """
 
     rows: int
     duplicates: int
     nulls: int
-    text: str
+    summary: str
 
 
 def count_duplicates(
@@ -65,8 +65,8 @@ def count_duplicates(
         one = pc.is_null(table[name])
         is_null = one if is_null is None else pc.or_(is_null, one)
     nulls = pc.sum(is_null).as_py() or 0
-    text = f"{table.num_rows:,} rows, {duplicates:,} with a key that another has, {nulls:,} without a key"
+    summary = f"{table.num_rows:,} rows, {duplicates:,} with a key that another has, {nulls:,} without a key"
     if duplicates:
         example = counted.filter(pc.greater(counted["count_all"], 1)).slice(0, 1).select(list(columns))
-        text += f"; for example {shown_row(example)}"
-    return Uniqueness(rows=table.num_rows, duplicates=duplicates, nulls=nulls, text=text)
+        summary += f"; for example {shown_row(example)}"
+    return Uniqueness(rows=table.num_rows, duplicates=duplicates, nulls=nulls, summary=summary)

@@ -17,7 +17,7 @@ from lance_core.cli.output import Output
 from lance_core.errors import LanceError
 from lance_core.printing import printable
 from lance_dagster.cli.undo_report import report_earlier_undo, report_undo, reporting_instance
-from lance_dagster.events.table_log import partitions_text
+from lance_dagster.events.table_log import partitions_label
 from lance_dagster.lineage.history import read_history
 from lance_dagster.lineage.runs import NoSuchRunError, find_run, find_tables, lineage, open_branches
 from lance_dagster.undo.plan import AlreadyUndoneError, Undo, plan_undo
@@ -105,7 +105,7 @@ def _run_or_itself(tables: list[lance_core.LanceDataset], run_id: str, where: st
 @click.option(
     "--run", "run_id", metavar="ID", required=True, help="The run to take back; a beginning of its id will do."
 )
-@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.option("--dry-run", is_flag=True, help="Only report what would be done.")
 @click.option("--yes", is_flag=True, help="Do it.")
 @click.option(
     "--report", is_flag=True, help="Report to the Dagster instance of DAGSTER_HOME what the tables hold afterwards."
@@ -207,7 +207,7 @@ def _for_people(entry: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **entry,
         "time": str(entry["time"])[:_TO_SECONDS],
-        "partitions": partitions_text(entry["partitions"]),
+        "partitions": partitions_label(entry["partitions"]),
         "inputs": "\n".join(_input_for_people(read) for read in entry["inputs"]),
     }
 

@@ -17,13 +17,13 @@ __all__ = ["change_type_command"]
 @_command("change-type", "TABLE")
 @click.argument("column")
 @click.argument("type_name", metavar="TYPE")
-@click.option("--allow-loss", is_flag=True, help="Cast even where values change: fractions are cut off, say.")
+@click.option("--allow-loss", is_flag=True, help="Cast even where values change: fractions are truncated, for example.")
 def change_type_command(
     uri: str, options: Mapping[str, str] | None, output: Output, column: str, type_name: str, allow_loss: bool
 ) -> None:
     """Give COLUMN another TYPE, such as int64, float64, date32 or 'timestamp[us, tz=UTC]'.
 
-    Its values are written anew, in one commit; older versions keep the old type. A value that would change is named,
+    Its values are rewritten in one commit; older versions keep the old type. A value that would change is named,
     and nothing is written, unless --allow-loss is given.
     """
     dataset = lance_core.dataset(uri, storage_options=None if options is None else dict(options))

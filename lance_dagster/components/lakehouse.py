@@ -39,7 +39,7 @@ class LakehouseTable(dg.Model, dg.Resolvable):
         description="What the policy says otherwise here; false: left alone; true: maintained though external.",
     )
     external: bool = Field(
-        default=False, description="Others write the table: declare the asset, tell of their commits."
+        default=False, description="Others write the table: declare the asset, and report their commits."
     )
 
     def spec(self) -> dg.AssetSpec:

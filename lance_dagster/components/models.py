@@ -19,17 +19,17 @@ class PolicyFields(dg.Model, dg.Resolvable):
     target_bytes_per_fragment: int | None = Field(
         default=None, description="Fragments with as many bytes are large enough."
     )
-    max_bytes_per_file: int | None = Field(default=None, description="Bytes after which a new file is begun.")
+    max_bytes_per_file: int | None = Field(default=None, description="Bytes after which a new file is started.")
     materialize_deletions_threshold: float | None = Field(
         default=None, description="Rewrite a fragment if more than this share of its rows is deleted."
     )
     cleanup_older_than: str | None = Field(default=None, description='Such as "7d"; "never" for no limit of age.')
-    retain_versions: int | None = Field(default=None, description="So many of the newest versions stay.")
+    retain_versions: int | None = Field(default=None, description="How many of the newest versions stay.")
     refresh_indices: bool | None = Field(default=None, description="Extend indices to rows that they miss.")
     max_parallel_tasks: int | None = Field(default=None, description="Rewrites that run at a time.")
-    dry_run: bool | None = Field(default=None, description="Only say what would be done.")
-    max_small_fragments: int | None = Field(default=None, description="More of them, and a table needs upkeep.")
-    max_versions: int | None = Field(default=None, description="More of them, and a table needs upkeep.")
+    dry_run: bool | None = Field(default=None, description="Only report what would be done.")
+    max_small_fragments: int | None = Field(default=None, description="More of them, and a table needs maintenance.")
+    max_versions: int | None = Field(default=None, description="More of them, and a table needs maintenance.")
 
     def overrides(self) -> dict[str, Any]:
         """The fields that are set."""

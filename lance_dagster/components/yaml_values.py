@@ -34,8 +34,8 @@ def misfit_of(value: Any, annotation: Any, place: str) -> str | None:
         if items is not None and isinstance(value, list):
             found = (misfit_of(one, items, f"{place}[{position}]") for position, one in enumerate(value))
             return next((one for one in found if one is not None), None)
-        texts = any(get_origin(kind) is dict for kind in kinds) and isinstance(value, Mapping)
-        wrong = [key for key, one in value.items() if not isinstance(one, str)] if texts else []
+        takes_strings = any(get_origin(kind) is dict for kind in kinds) and isinstance(value, Mapping)
+        wrong = [key for key, one in value.items() if not isinstance(one, str)] if takes_strings else []
         return f"{place}.{wrong[0]} must be a string; put it into quotes" if wrong else None
     if value is None:
         return f"{place} has no value; give it one, or leave it out"

@@ -97,13 +97,13 @@ def columns_of(schema: pa.Schema) -> Iterator[tuple[str, str, bool, Mapping[str,
 
 
 def _tags(metadata: Mapping[bytes, bytes] | None) -> dict[str, str]:
-    """Field metadata that is short text and legal as tags; Arrow's and Spark's own entries stay out."""
+    """Field metadata whose strings are short and legal as tags; Arrow's and Spark's own entries stay out."""
     tags = {}
     for key, value in (metadata or {}).items():
         try:
-            name, text = key.decode(), value.decode()
+            name, tag = key.decode(), value.decode()
         except UnicodeDecodeError:
             continue
-        if len(name) <= 63 and len(text) <= 63 and not name.startswith(("ARROW:", "SPARK::", "PARQUET:")):
-            tags[name] = text
+        if len(name) <= 63 and len(tag) <= 63 and not name.startswith(("ARROW:", "SPARK::", "PARQUET:")):
+            tags[name] = tag
     return tags

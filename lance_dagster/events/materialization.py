@@ -50,14 +50,14 @@ _LONG: Final = frozenset(
 
 
 def event_metadata(
-    written: lance_core.WriteResult, location: TableLocation, kept_tries: Sequence[int] = ()
+    written: lance_core.WriteResult, location: TableLocation, kept_attempts: Sequence[int] = ()
 ) -> dict[str, Any]:
     """The entries of one materialisation, for every partition of it.
 
     Args:
         written: The result of the write.
         location: The table.
-        kept_tries: Versions of earlier attempts of the write whose rows stay beside its own.
+        kept_attempts: Versions of earlier attempts of the write whose rows stay beside its own.
     """
     dataset = written.dataset
     target = int(dataset.config().get(TARGET_KEY, DEFAULT_TARGET))
@@ -66,8 +66,8 @@ def event_metadata(
     wrote = not written.deduplicated
     created = written.operation == "Overwrite" and written.read_version == 0
     known: dict[str, Any] = {
-        "lance/replaced_try": _try_of(written, written.replaced_versions),
-        "lance/kept_try": _try_of(written, kept_tries),
+        "lance/replaced_try": _attempt_of(written, written.replaced_versions),
+        "lance/kept_try": _attempt_of(written, kept_attempts),
         "lance/rows_written": written.rows_written if wrote else None,
         "lance/rows_inserted": written.rows_inserted,
         "lance/rows_updated": written.rows_updated,
@@ -93,7 +93,7 @@ def event_metadata(
     return {key: value for key, value in known.items() if value is not None}
 
 
-def _try_of(written: lance_core.WriteResult, versions: Sequence[int]) -> dg.JsonMetadataValue | None:
+def _attempt_of(written: lance_core.WriteResult, versions: Sequence[int]) -> dg.JsonMetadataValue | None:
     """The newest of the earlier attempts that committed versions: its run, attempt and version."""
     if not versions:
         return None
@@ -122,7 +122,7 @@ def lineage_metadata(
     derived: dg.TableColumnLineage | None = None,
     branches: str | None = None,
 ) -> dict[str, Any]:
-    """The entries that tell where a table comes from: its inputs, its page as Markdown, and its columns' lineage.
+    """The entries about where a table comes from: its inputs, its page as Markdown, and its columns' lineage.
 
     Args:
         definition: The asset's definition metadata.
@@ -205,7 +205,7 @@ def _plain(value: Any) -> Any:
 
 
 def column_schema(schema: pa.Schema) -> dg.TableSchema:
-    """The columns as the Dagster UI shows them: Arrow types, nullability, text metadata of fields as tags."""
+    """The columns as the Dagster UI shows them: Arrow types, nullability, string metadata of fields as tags."""
     return dg.TableSchema(
         columns=[
             dg.TableColumn(

@@ -73,7 +73,7 @@ class PartitionRows:
 
     Attributes:
         rows: All of them.
-        written: Those in the fragments that a commit brought; None if that is not known.
+        written: Those in the fragments that a commit added; None if that is not known.
     """
 
     rows: int
@@ -159,13 +159,13 @@ def partition_rows(
 ) -> dict[str, PartitionRows]:
     """Count the rows of partitions; nothing where that is not possible.
 
-    Few are counted one by one, where zone maps tell most of it; many, and those of a commit, by one scan of columns.
+    A few partitions are counted one by one, mostly by zone maps; many, and those of a commit, by one scan of columns.
 
     Args:
         dataset: The table.
         ref: The asset; its partitions and the metadata `partition_expr` are used.
         partitions: The partitions.
-        new: The fragments that a commit brought, whose rows count as written; None if they are not known.
+        new: The fragments that a commit added, whose rows count as written; None if they are not known.
     """
     if not partitions or ref.partitions_def is None:
         return {}
@@ -178,7 +178,7 @@ def partition_rows(
         plans = [plan_partitions(ref.key, ref.partitions_def, [one], expression, dataset.schema) for one in partitions]
         counts = (dataset.count_rows(filter=plan.slices.expression(dataset.schema)) for plan in plans)
         return {plan.keys[0]: PartitionRows(rows=rows) for plan, rows in zip(plans, counts, strict=True)}
-    brought = None if new is None else np.array(sorted(new), np.uint64)
+    added = None if new is None else np.array(sorted(new), np.uint64)
     rows, written = np.zeros(len(slices.names), np.int64), np.zeros(len(slices.names), np.int64)
     batches = dataset.to_batches(
         columns=list(slices.columns), filter=slices.expression(dataset.schema), with_row_address=True
@@ -187,11 +187,11 @@ def partition_rows(
         at = slices.assign(batch.select(list(slices.columns)))
         inside = at >= 0
         rows += np.bincount(at[inside], minlength=len(rows))
-        if brought is not None:
+        if added is not None:
             fragments = fragment_ids(batch.column("_rowaddr").to_numpy())
-            written += np.bincount(at[inside & np.isin(fragments, brought)], minlength=len(rows))
+            written += np.bincount(at[inside & np.isin(fragments, added)], minlength=len(rows))
     return {
-        name: PartitionRows(rows=int(rows[at]), written=None if brought is None else int(written[at]))
+        name: PartitionRows(rows=int(rows[at]), written=None if added is None else int(written[at]))
         for at, name in enumerate(slices.names)
     }
 

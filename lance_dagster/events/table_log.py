@@ -1,7 +1,7 @@
-"""Pages about a table in Markdown, for the metadata of its events; every value stays text in its cell.
+"""Pages about a table in Markdown, for the metadata of its events; no value is read as Markdown.
 
 lance/table_log    the last ten versions: a link to the run, time, operation, rows, partitions; branches and where they
-                   begin, tags, what was read for each version, and which assets read the table
+                   begin, tags, the inputs of each version, and the assets that read the table
 
 Columns without an entry are left out, so that a page fits into the 800 pixels that Dagster's UI has for it.
 """
@@ -19,7 +19,7 @@ from lance_dagster.lineage.history import TableVersion, read_history
 if TYPE_CHECKING:
     import lance_core
 
-__all__ = ["cell", "code", "history_page", "partitions_text", "recent", "run_link", "table", "table_log"]
+__all__ = ["cell", "code", "history_page", "partitions_label", "recent", "run_link", "table", "table_log"]
 
 LAST: Final = 10
 _KEYS_SHOWN: Final = 2
@@ -47,7 +47,7 @@ def history_page(versions: Iterable[TableVersion], ui_url: str = "") -> str:
                 f"{one.time:%Y-%m-%d %H:%M:%S}".translate(_ON_ONE_LINE),
                 cell(one.operation),
                 cell(one.rows),
-                cell(partitions_text(one.partitions)),
+                cell(partitions_label(one.partitions)),
                 cell(_cut(one.message)),
             ]
             for one in versions
@@ -125,11 +125,11 @@ def _tags(dataset: lance_core.LanceDataset) -> str:
 
 
 def _inputs(versions: Iterable[TableVersion]) -> str:
-    rows = [[str(one.version), cell(read.asset), cell(read.text)] for one in versions for read in one.inputs]
+    rows = [[str(one.version), cell(read.asset), cell(read.label)] for one in versions for read in one.inputs]
     return table(["version", "read", "at version"], rows) if rows else "none"
 
 
-def partitions_text(partitions: Any) -> str:
+def partitions_label(partitions: Any) -> str:
     """Partition keys in short: the keys, or how many and from where to where."""
     if partitions is None:
         return ""
@@ -142,21 +142,21 @@ def partitions_text(partitions: Any) -> str:
 
 
 def cell(value: object) -> str:
-    """A value as the text of a cell: marks are escaped, control and direction characters are spelled, long ones cut."""
+    """A value as a cell: Markdown is escaped, control and direction characters are spelled, long values truncated."""
     if value is None:
         return ""
-    text = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
-    shown = text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+    plain = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+    shown = plain if len(plain) <= _LONGEST else plain[: _LONGEST - 1] + "…"
     return _SPECIAL.sub(r"\\\1", printable(shown).replace("\n", "\\n"))
 
 
 def code(name: str) -> str:
-    """A name as code; one that has more than letters, digits and the signs of paths stays text."""
+    """A name as code, if it has only letters, digits and the signs of paths; else as a cell."""
     return f"`{name}`" if _PLAIN.fullmatch(name) else cell(name)
 
 
 def run_link(run_id: str | None, ui_url: str = "") -> str:
-    """A link to a run in the UI, which is at a URL or path of its own; what is no id of a run stays text."""
+    """A link to a run in the UI at a URL or path; anything that is no id of a run becomes a cell."""
     if run_id is None:
         return ""
     return f"[{run_id[:8]}]({ui_url.rstrip('/')}/runs/{run_id})" if _RUN_ID.fullmatch(run_id) else cell(run_id)

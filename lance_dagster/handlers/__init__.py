@@ -60,7 +60,7 @@ def handler_for_value(value: object, *, where: str, own: Sequence[LanceTypeHandl
         own: The IO manager's own handlers, which come first.
 
     Raises:
-        DagsterInvariantViolationError: none does.
+        DagsterInvariantViolationError: No handler writes values of this type.
     """
     found = _found(type(value), own)
     if found is not None:
@@ -104,7 +104,7 @@ def handler_for_load(annotation: object, default: str, *, where: str, own: Seque
         own: The IO manager's own handlers, which come first.
 
     Raises:
-        DagsterInvariantViolationError: none loads this type.
+        DagsterInvariantViolationError: No handler loads values of this type.
     """
     wanted = _unwrapped(annotation)
     choices = {"by_partition": wanted.by_partition, "as_list": wanted.as_list, "optional": wanted.optional}
@@ -123,7 +123,7 @@ def handler_for_load(annotation: object, default: str, *, where: str, own: Seque
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Wanted:
-    """A type without what is around it."""
+    """The type of one value, and how the annotation wraps it."""
 
     inner: object
     by_partition: bool = False

@@ -28,7 +28,7 @@ __all__ = ["fit_batch", "known_schema", "target_schema", "widened", "with_known_
 
 
 def known_schema(metadata: Mapping[str, object], annotation: Mapping[str, object], where: str) -> pa.Schema:
-    """The columns that are known of an asset beforehand; none if nothing tells them.
+    """The columns that the definition of an asset declares; none if it declares none.
 
     Args:
         metadata: The asset's; `lance/schema` is used, and has all columns if it is there.
@@ -40,8 +40,8 @@ def known_schema(metadata: Mapping[str, object], annotation: Mapping[str, object
         DagsterInvalidDefinitionError: `lance/schema` is neither a schema nor a mapping from columns to names of Arrow
             types.
     """
-    for told in (metadata, annotation):
-        given = plain_metadata(told.get("lance/schema"))
+    for declared in (metadata, annotation):
+        given = plain_metadata(declared.get("lance/schema"))
         if given is not None:
             return _schema_of(given, where)
     for key in _COLUMNS_OF_TYPES:
@@ -107,16 +107,16 @@ def with_known_types(frame: pa.Schema, known: pa.Schema, table: pa.Schema | None
 
     Args:
         frame: The frame's columns.
-        known: The columns that the asset's metadata or annotation tells.
+        known: The columns that the asset's metadata or annotation declares.
         table: The table's columns; None when there is no table yet.
         without_rows: Whether the frame has no row: then its types are ignored, and without columns it has all.
     """
-    told = {field.name: field for field in [*known, *(table or ())]}
+    types = {field.name: field for field in [*known, *(table or ())]}
     if without_rows and not len(frame):
         return table if table is not None else known
     return pa.schema(
         [
-            told[field.name] if field.name in told and (without_rows or pa.types.is_null(field.type)) else field
+            types[field.name] if field.name in types and (without_rows or pa.types.is_null(field.type)) else field
             for field in frame
         ]
     )

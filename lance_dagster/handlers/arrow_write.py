@@ -38,7 +38,7 @@ def write_arrow(
         request: What to write where.
 
     Raises:
-        LanceError: nothing was committed, and the files that were written are gone.
+        LanceError: The write failed; nothing was committed, and the files that were written are deleted.
     """
     without_table = False  # for a merge to merge into
     without_rows = isinstance(batches, list) and not any(batch.num_rows for batch in batches)
@@ -79,7 +79,7 @@ def check_arrow(batches: Iterable[pa.RecordBatch | pa.Table], schema: pa.Schema,
     """Whether batches are to be written to a table that is not there yet; nothing is written.
 
     Raises:
-        LanceError: they would be rejected.
+        LanceError: The write would reject the batches.
     """
     without_rows = isinstance(batches, list) and not any(batch.num_rows for batch in batches)
     wanted = with_known_types(schema, request.known, None, without_rows=without_rows)
@@ -102,7 +102,7 @@ def check_arrow(batches: Iterable[pa.RecordBatch | pa.Table], schema: pa.Schema,
 def widen_nulls(request: WriteRequest, frame: pa.Schema, table: pa.Schema) -> pa.Schema:
     """The table's columns, with the frame's types for those that were null so far.
 
-    An overwrite brings them along; else they are changed in a version of their own.
+    An overwrite changes them in its own commit; other writes do so in a version before.
     """
     types = widened(frame, table)
     if not types:
@@ -124,7 +124,7 @@ def _skips_empty(num_rows: int, request: WriteRequest) -> bool:
     """Whether there is nothing to do.
 
     Raises:
-        InvalidInputError: there is no row, and that is an error.
+        InvalidInputError: The output has no rows, and `empty_output` is error.
     """
     if num_rows or request.output.empty_output == "write":
         return False
@@ -200,6 +200,6 @@ def reject_outside(table: pa.Table, slices: lance_core.Slices, uri: str) -> None
     """Reject rows that lie in none of the run's partitions.
 
     Raises:
-        InvalidInputError: there is one.
+        InvalidInputError: A row lies outside.
     """
     slices.reject_outside(table, slices.assign(table), uri)

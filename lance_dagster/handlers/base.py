@@ -43,7 +43,7 @@ class WriteRequest:
         properties: Transaction properties of the commit.
         write_attempt: The write and the number of the attempt; None outside of a run.
         require_empty: Whether the slices must have no row but those of earlier attempts when the commit is made.
-        known: The columns that the asset's metadata `lance/schema` or its annotation tells.
+        known: The columns that the asset's metadata `lance/schema` or its annotation declares.
     """
 
     uri: str
@@ -64,7 +64,7 @@ class WriteRequest:
 
     @property
     def identity(self) -> str | None:
-        """Tells that version from one of a table that was made again; None when there was no table."""
+        """The identity of that version, which a table that was created again does not share; None without a table."""
         return None if self.existing is None else self.existing.identity
 
     @property
@@ -135,7 +135,7 @@ class LanceTypeHandler(ABC):
         A value that can be read once only is not looked at.
 
         Raises:
-            LanceError: the write would reject the value.
+            LanceError: The write would reject the value.
         """
         return True
 
@@ -144,7 +144,7 @@ class LanceTypeHandler(ABC):
         """Write a value with one commit; None when it has no rows and empty output is skipped.
 
         Raises:
-            LanceError: and then the table is unchanged.
+            LanceError: The write failed, and the table is unchanged.
         """
 
     @abstractmethod
@@ -160,6 +160,6 @@ class LanceTypeHandler(ABC):
             load_as: The class that the input is annotated with, if any.
 
         Raises:
-            DatasetNotFoundError: this kind of value needs a table.
+            DatasetNotFoundError: This kind of value needs a table.
         """
         raise DatasetNotFoundError("there is no table yet, and a value of this type is not made without one")

@@ -17,8 +17,8 @@
     dictionaries                their values, and back
     nulls                       anything
 
-Values are compared, not types: `int64` into `int32` is fine until a number is too large. Text is never parsed, numbers
-are never spelled, and a time gets or loses no zone.
+Values are compared, not types: `int64` into `int32` is fine until a number is too large. Strings are never parsed,
+numbers are never formatted, and no time gets or loses a zone.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _is_integer_or_decimal(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_decimal(kind))
 
 
-def _is_text(kind: pa.DataType) -> bool:
+def _is_string(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
@@ -95,7 +95,7 @@ def _is_date_or_timestamp(kind: pa.DataType) -> bool:
 _PAIRS: Final[tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], bool]], ...]] = (
     (_is_number, _is_number),
     (_is_integer_or_decimal, _is_integer_or_decimal),
-    (_is_text, _is_text),
+    (_is_string, _is_string),
     (_is_binary, _is_binary),
     (_is_date_or_timestamp, pa.types.is_date),
     (pa.types.is_time, pa.types.is_time),
@@ -144,10 +144,10 @@ def cast_exactly(column: Column, field: pa.Field) -> Column:
 
 
 def shown(value: pa.Scalar) -> str:
-    """A value for messages: dates and times as such, strings in quotes, long ones cut."""
+    """A value for messages: dates and times as such, strings in quotes, long ones truncated."""
     plain: Any = value.as_py() if not pa.types.is_timestamp(value.type) else pc.cast(value, pa.string()).as_py()
-    text = repr(plain) if isinstance(plain, str) and not pa.types.is_timestamp(value.type) else str(plain)
-    return text if len(text) <= _LONGEST_SHOWN else text[: _LONGEST_SHOWN - 1] + "…"
+    spelled = repr(plain) if isinstance(plain, str) and not pa.types.is_timestamp(value.type) else str(plain)
+    return spelled if len(spelled) <= _LONGEST_SHOWN else spelled[: _LONGEST_SHOWN - 1] + "…"
 
 
 def shown_row(row: pa.Table) -> str:

@@ -54,7 +54,7 @@ def merge_arrow(table: pa.Table, request: WriteRequest) -> WriteResult:
     """Merge a table, whose columns are those of the dataset, in one commit.
 
     Raises:
-        LanceError: nothing was committed.
+        LanceError: The merge failed, and nothing was committed.
     """
     dataset, output = request.existing, request.output
     assert dataset is not None
@@ -129,10 +129,10 @@ def merge_result(dataset: LanceDataset, request: WriteRequest, **facts: Any) -> 
 
 
 def may_insert(request: WriteRequest) -> None:
-    """Make sure that a merge into a missing table inserts rows.
+    """Reject a merge into a missing table that inserts no rows.
 
     Raises:
-        DatasetNotFoundError: it inserts nothing.
+        DatasetNotFoundError: The merge inserts nothing.
     """
     if request.output.when_not_matched != "insert":
         raise DatasetNotFoundError(
@@ -144,8 +144,8 @@ def check_keys(table: pa.Table, key: Sequence[str]) -> None:
     """Reject a source that has a key twice, of which only one could win.
 
     Raises:
-        SchemaError: a column of the key is missing.
-        InvalidInputError: a key is there twice.
+        SchemaError: A column of the key is missing.
+        InvalidInputError: Two rows have the same key.
     """
     missing = [name for name in key if name not in table.column_names]
     if missing:
@@ -224,7 +224,7 @@ def undo_is_exact(request: WriteRequest, keys: Callable[[], pa.Table]) -> bool:
         False if it does not, and the earlier commit is to be kept.
 
     Raises:
-        EarlierAttemptError: It does not, and nobody said what to do then.
+        EarlierAttemptError: The result would be another one, and `on_earlier_attempt` says to replace.
     """
     write, dataset = request.write_attempt, request.existing
     if write is None or not write.earlier or dataset is None or write.on_earlier_attempt == "append":

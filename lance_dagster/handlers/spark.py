@@ -136,18 +136,18 @@ class SparkHandler(LanceTypeHandler):
 
 
 def with_known_types(value: DataFrame, request: WriteRequest) -> DataFrame:
-    """A frame with types for columns of which it knows none, from the table, or from the metadata `lance/schema`.
+    """A frame whose columns of unknown types have those of the table, or of the metadata `lance/schema`.
 
     A new table of a frame without rows gets the types of the metadata.
     """
     existing = None if request.existing is None else request.existing.schema
     if not value.columns and len(existing if existing is not None else request.known):
         return _empty_frame(existing if existing is not None else request.known, value.sparkSession)
-    told = {field.name: field for field in [*request.known, *(existing or ())] if not pa.types.is_null(field.type)}
-    void = [field.name for field in value.schema if field.dataType.typeName() == "void" and field.name in told]
+    known = {field.name: field for field in [*request.known, *(existing or ())] if not pa.types.is_null(field.type)}
+    void = [field.name for field in value.schema if field.dataType.typeName() == "void" and field.name in known]
     if existing is None and len(request.known) and value.isEmpty():
-        void = [name for name in value.columns if name in told]
-    return with_types(value, pa.schema([told[name] for name in void]))
+        void = [name for name in value.columns if name in known]
+    return with_types(value, pa.schema([known[name] for name in void]))
 
 
 def with_types(value: DataFrame, schema: pa.Schema) -> DataFrame:
@@ -162,7 +162,7 @@ def with_types(value: DataFrame, schema: pa.Schema) -> DataFrame:
 
 
 def _vectors(value: DataFrame, request: WriteRequest) -> dict[str, int]:
-    """The widths of vectors that the metadata `lance/schema` tells of a new table."""
+    """The widths of vectors that the metadata `lance/schema` declares for a new table."""
     if request.existing is not None:
         return {}
     vectors = [field for field in request.known if pa.types.is_fixed_size_list(field.type)]

@@ -52,7 +52,7 @@ def cast_in_job(frame: DataFrame, given: pa.Schema, table: pa.Schema) -> DataFra
         table: The table's columns.
 
     Raises:
-        CastRejectedError: a type has no value that the table's could keep.
+        CastRejectedError: No value of a column's type can be stored in the table's type.
     """
     changed: dict[str, Any] = {}
     for field in table:
@@ -81,7 +81,7 @@ def _is_plain(kind: pa.DataType) -> bool:
 
 
 def _spark_type(kind: pa.DataType) -> str | None:
-    """None for types that need no cast of Spark's: text, bytes, times of other units."""
+    """The name of a type in Spark; None for types that Spark need not cast: strings, bytes, times of other units."""
     if pa.types.is_decimal(kind):
         return f"decimal({kind.precision},{kind.scale})"
     if pa.types.is_timestamp(kind):
@@ -106,7 +106,7 @@ def lossy_values() -> Iterator[None]:
     """Turn the failure of such a job into an error of our own.
 
     Raises:
-        CastRejectedError: a value would change; names column and value.
+        CastRejectedError: A value would change; the error names column and value.
     """
     try:
         yield

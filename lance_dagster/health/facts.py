@@ -73,7 +73,7 @@ class TableHealth:
         }
 
     def metadata(self) -> dict[str, int | float]:
-        """The entries of events and check results; see the module's text."""
+        """The entries of events and check results; the head of the module lists them."""
         known: dict[str, int | float | None] = {
             "lance/version": self.version,
             "lance/fragments": self.fragments,
@@ -123,7 +123,7 @@ def measure(
     *,
     count_versions: bool = True,
 ) -> TableHealth:
-    """Measure the version of a handle; lists the versions unless told not to, and reads nothing else."""
+    """Measure the version of a handle; lists the versions if they count, and reads nothing else."""
     target = policy.target_rows_per_fragment or int(dataset.config().get(TARGET_KEY, DEFAULT_TARGET))
     stats = dataset.stats.dataset_stats(target)
     rows = dataset.count_rows()

@@ -41,21 +41,21 @@ class LanceMaintenancePolicy:
             table's own configuration, else 1,048,576.
         target_bytes_per_fragment: Fragments with as many bytes are large enough, however few rows they have; None for
             the table's own configuration, else no such limit.
-        max_bytes_per_file: Bytes after which a new file is begun; None for the table's configuration, else no limit.
+        max_bytes_per_file: Bytes after which a new file is started; None for the table's configuration, else no limit.
         materialize_deletions_threshold: A fragment is rewritten if more than this share of its rows is deleted.
-        cleanup_older_than: Versions older than this are removed, with the files that only they need: a text such as
-            "7d" or "1h 30m", a timedelta, or None (as text, "never") for no limit of age. Tagged versions, and those
-            that branches need, stay.
-        retain_versions: So many of the newest versions stay, however old they are; without `cleanup_older_than` all
+        cleanup_older_than: Versions older than this are removed, with the files that only they need: a string such as
+            "7d" or "1h 30m", a timedelta, or None (as a string, "never") for no limit of age. Tagged versions, and
+            those that branches need, stay.
+        retain_versions: How many of the newest versions stay, however old they are; without `cleanup_older_than` all
             others go. With neither, nothing is removed.
         refresh_indices: Whether indices are extended to the rows that they do not cover.
         max_parallel_tasks: Rewrites that run at a time; None lets the executor of the job decide.
         dry_run: Only report what would be done.
-        max_small_fragments: With more small fragments than this a table needs upkeep.
+        max_small_fragments: With more small fragments than this a table needs maintenance.
         max_versions: With more versions than this, or more since the last maintenance, a table needs it.
 
     Raises:
-        ValueError: a value means nothing.
+        ValueError: A value is of the wrong type or out of range.
     """
 
     target_rows_per_fragment: int | None = None
@@ -113,7 +113,7 @@ class LanceMaintenancePolicy:
 
     @property
     def cleans_up(self) -> bool:
-        """Whether old versions are removed at all."""
+        """Whether old versions are removed."""
         return self.age is not None or self.retain_versions is not None
 
     def changed(self, overrides: Mapping[str, Any], *, where: str) -> LanceMaintenancePolicy:
@@ -124,7 +124,7 @@ class LanceMaintenancePolicy:
             where: Who asks for it, for messages.
 
         Raises:
-            DagsterInvalidDefinitionError: a field is unknown, or its value is invalid.
+            DagsterInvalidDefinitionError: A field is unknown, or its value is invalid.
         """
         known = [one.name for one in fields(self)]
         unknown = sorted(set(overrides) - set(known))
@@ -148,22 +148,22 @@ class LanceMaintenancePolicy:
         }
 
 
-def parse_age(text: str) -> timedelta | None:
+def parse_age(age: str) -> timedelta | None:
     """Read an age such as "14d" or "1h 30m"; "never" is None.
 
     Raises:
-        ValueError: it is none.
+        ValueError: The string is no age.
     """
-    if text.strip().lower() == NEVER:
+    if age.strip().lower() == NEVER:
         return None
     position, seconds = 0, 0.0
-    while position < len(text):
-        match = _PART.match(text.lower(), position)
+    while position < len(age):
+        match = _PART.match(age.lower(), position)
         if match is None or match[2] not in _SECONDS:
-            raise ValueError(f'{text!r} is no duration; write "7d", "12h" or "1h 30m", or "{NEVER}"')
+            raise ValueError(f'{age!r} is no duration; write "7d", "12h" or "1h 30m", or "{NEVER}"')
         seconds += float(match[1]) * _SECONDS[match[2]]
         position = match.end()
-    if not text.strip():
+    if not age.strip():
         raise ValueError("a duration is missing")
     return timedelta(seconds=seconds)
 
@@ -179,7 +179,7 @@ def policy_of(
         where: The asset, for messages.
 
     Raises:
-        DagsterInvalidDefinitionError: the entry cannot be used.
+        DagsterInvalidDefinitionError: The entry is neither a policy, a mapping of its fields, True nor False.
     """
     given = (metadata or {}).get(MAINTENANCE_KEY)
     value = given.value if isinstance(given, dg.MetadataValue) else given

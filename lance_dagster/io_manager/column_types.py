@@ -1,8 +1,8 @@
-"""Types of columns by name, and another type for a column of a table.
+"""Types of columns by name, and the change of a column's type.
 
-A column changes its type by one commit that writes its values anew (`lance_core.maintenance.change_type`); versions
-before it keep the old type. Values keep what they are: numbers stay the same numbers, and text that is no number does
-not become one, unless losses are allowed.
+A column changes its type by one commit that rewrites its values (`lance_core.maintenance.change_type`); versions before
+it keep the old type. No value changes: numbers stay the same numbers, and a string that spells no number is rejected,
+unless losses are allowed.
 """
 
 from __future__ import annotations
@@ -64,22 +64,22 @@ def parse_type(name: str) -> pa.DataType:
     """The Arrow type of a name, as pyarrow spells types.
 
     Raises:
-        InvalidInputError: there is none; names the nearest.
+        InvalidInputError: No type has that name; the error names the nearest.
     """
-    text = name.strip()
-    if found := _ZONED.fullmatch(text):
+    spelled = name.strip()
+    if found := _ZONED.fullmatch(spelled):
         return pa.timestamp(found[1], found[2])
-    if found := _DECIMAL.fullmatch(text):
+    if found := _DECIMAL.fullmatch(spelled):
         make = pa.decimal256 if found[1] == "256" else pa.decimal128
         return make(int(found[2]), int(found[3]))
-    if found := _VECTOR.fullmatch(text):
+    if found := _VECTOR.fullmatch(spelled):
         return pa.list_(parse_type(found[1]), int(found[2]))
-    if found := _LIST.fullmatch(text):
+    if found := _LIST.fullmatch(spelled):
         return (pa.large_list if found[1] else pa.list_)(parse_type(found[2]))
     try:
-        return pa.type_for_alias(text)
+        return pa.type_for_alias(spelled)
     except ValueError:
-        plain = " ".join(text.lower().split())
+        plain = " ".join(spelled.lower().split())
         sql = get_close_matches(plain, _SQL_NAMES, n=1, cutoff=0.9)
         near = [_SQL_NAMES[one] for one in sql] or get_close_matches(plain, (*_NAMES, *_ALIASES), n=1, cutoff=0.4)
         hint = f"; is {near[0]!r} meant?" if near else ""
@@ -102,14 +102,14 @@ def change_column_type(
     Args:
         dataset: The table at its latest version.
         column: The column.
-        kind: The type. Beside what `exact_cast` keeps, text becomes numbers, dates, times or booleans that are spelled
-            so, and these become text.
-        allow_loss: Whether values may change, as Arrow's casts change them: fractions are cut off, times become days.
+        kind: The type. Beside the casts of `exact_cast`, strings become the numbers, dates, times or booleans that they
+            spell, and these become strings.
+        allow_loss: Whether values may change as in Arrow's casts, which truncate fractions, and times to days.
         properties: Transaction properties of the commits.
 
     Raises:
-        SchemaError: there is no such column, there is no such cast, or a value would change; nothing was written.
-        UnsupportedError: the column has an index that cannot be built anew; nothing was written.
+        SchemaError: The column or the cast does not exist, or a value would change; nothing was written.
+        UnsupportedError: The column has an index that cannot be rebuilt; nothing was written.
     """
 
     def convert(values: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
@@ -170,24 +170,24 @@ def with_remedy(error: LanceError, uri: str, *, whole: bool) -> LanceError:
         whole: Whether the write would overwrite the whole table.
     """
     if isinstance(error, CastRejectedError):
-        text, column, wanted = str(error), error.column, error.source
+        message, column, wanted = str(error), error.column, error.source
     elif isinstance(error, SchemaError) and (found := _OF_SPARK.fullmatch(str(error))):
-        text, column = found[1], found[2]
+        message, column = found[1], found[2]
         wanted = None
     else:
         return error
     if whole:
         return SchemaError(
-            f"{text}. Cast it in the asset, or give the asset the metadata lance/schema_mode: overwrite, by which the "
-            "output's columns replace the table's"
+            f"{message}. Cast it in the asset, or give the asset the metadata lance/schema_mode: overwrite, by which "
+            "the output's columns replace the table's"
         )
     name = "TYPE" if wanted is None else shlex.quote(str(wanted))
     return SchemaError(
-        f"{text}. Cast it in the asset, or change the column's type in the table: lance-dagster change-type "
+        f"{message}. Cast it in the asset, or change the column's type in the table: lance-dagster change-type "
         f"{shlex.quote(uri)} {shlex.quote(column)} {name} (or the job of "
         "build_change_type_job), and run the asset again"
     )
 
 
 _OF_SPARK: Final = re.compile(r"(column '(.+?)': .+); cast it, or replace the whole table with mode=.*", re.DOTALL)
-"""What `pyspark_lance.write` says of a column of another type; its remedy is not one of partitioned assets."""
+"""The message of `pyspark_lance.write` about a column of another type; partitioned assets need another remedy."""

@@ -1,6 +1,6 @@
 """`LanceIOManager`: the configuration, as Dagster shows and validates it.
 
-Kept apart from the work itself (`table_io_manager`), so that loading a code location imports neither pyarrow nor
+The work itself is in `manager`, so that loading a code location imports neither pyarrow nor
 lance_core nor pyspark.
 """
 
@@ -34,11 +34,11 @@ __all__ = ["LanceIOManager"]
 class LanceIOManager(dg.ConfigurableIOManagerFactory["LanceTableIOManager"], RootArguments):
     """Stores assets as Lance tables, one per asset, at `{root_uri}/{asset key}.lance`.
 
-    Takes and gives Spark DataFrames (classic and Connect), pyarrow tables and readers, pandas and polars frames.
+    Stores and loads Spark DataFrames (classic and Connect), pyarrow tables and readers, pandas and polars frames.
     A run of some partitions replaces the rows of exactly these partitions, in one commit; the asset's metadata
     `partition_expr` names the column, or for several dimensions `{dimension: column}`. Each commit carries the run in
-    its transaction properties. A write that is tried again takes the place of the attempt before it: what the last
-    attempt was given is what the table holds, once.
+    its transaction properties. A retry of a write replaces the attempt before it: the table holds the
+    rows of the last attempt.
 
     Example:
         ```python
@@ -73,7 +73,7 @@ class LanceIOManager(dg.ConfigurableIOManagerFactory["LanceTableIOManager"], Roo
     on_earlier_attempt: OnEarlierAttempt = Field(
         default="replace",
         description=(
-            "What a retry of an append does if rows that an earlier attempt added cannot be told from others any more. "
+            "What a retry of an append does if the rows of an earlier attempt cannot be distinguished any more. "
             "replace: fails and names the remedies. adopt: keeps the earlier attempt's commit. append: adds its rows."
         ),
     )
@@ -106,7 +106,7 @@ class LanceIOManager(dg.ConfigurableIOManagerFactory["LanceTableIOManager"], Roo
     index_partitions: bool = Field(
         default=True,
         description=(
-            "Keep a zone map on the partition columns, so that work on a partition costs a partition: made and "
+            "Keep a zone map on the partition columns, so that work on a partition costs a partition: created and "
             "refreshed after a write, in a version of its own, when max_unindexed_fragments lie outside of it."
         ),
     )
@@ -126,8 +126,8 @@ class LanceIOManager(dg.ConfigurableIOManagerFactory["LanceTableIOManager"], Roo
     derive_column_lineage: bool = Field(
         default=False,
         description=(
-            "Tell dagster/column_lineage from the plan of a Spark frame, as far as it goes, where the asset's metadata "
-            "lance/column_lineage does not."
+            "Report dagster/column_lineage from the plan of a Spark frame, as far as it goes, where the asset's "
+            "metadata lance/column_lineage does not."
         ),
     )
 
@@ -174,7 +174,7 @@ class LanceIOManager(dg.ConfigurableIOManagerFactory["LanceTableIOManager"], Roo
 
     @property
     def table_root(self) -> "TableRoot":
-        """Where the tables are; jobs, checks and sensors ask for it."""
+        """The location of the tables, for jobs, checks and sensors."""
         return self.settings()
 
     def create_io_manager(self, context: dg.InitResourceContext) -> "LanceTableIOManager":  # noqa: ARG002 - Dagster's signature

@@ -30,7 +30,7 @@ from lance_dagster._context import (
     tag_run,
     type_metadata,
 )
-from lance_dagster.branches.writing import begin_empty, begun_without_rows, branch_for_writing, branch_metadata
+from lance_dagster.branches.writing import branch_for_writing, branch_metadata, create_empty, is_created_empty
 from lance_dagster.events.materialization import (
     arranged,
     event_metadata,
@@ -58,11 +58,11 @@ from lance_dagster.io_manager.output import (
     have_other_columns,
     is_alone,
     is_over,
-    kept_tries,
+    kept_attempts,
     new_columns,
     reject_to_keep,
     wants_no_table,
-    warn_of_tries,
+    warn_of_earlier_attempts,
 )
 from lance_dagster.io_manager.ownership import (
     check_old_place,
@@ -101,11 +101,11 @@ class LanceTableIOManager(dg.IOManager):
 
     @property
     def table_root(self) -> TableRoot:
-        """Where the tables are; jobs, checks and sensors ask for it."""
+        """The location of the tables, for jobs, checks and sensors."""
         return self._settings
 
     def spark_session(self) -> Any:
-        """The session of the `spark` resource, else the active one; for work on tables that Spark is to do."""
+        """The session of the `spark` resource, else the active one; for work on tables by Spark."""
         from lance_dagster.handlers.spark import session_of  # noqa: PLC0415 - optional
 
         return session_of(self._settings)
@@ -114,8 +114,9 @@ class LanceTableIOManager(dg.IOManager):
         """Write an asset's value with one commit, which replaces the commits of earlier attempts.
 
         Raises:
-            DagsterInvariantViolationError: the output belongs to no asset, or cannot be stored.
-            LanceError: the value does not fit, or another writer came first; the table is unchanged.
+            DagsterInvariantViolationError: The value is of a type that no handler stores.
+            LanceError: The value does not fit the table, or the commit lost the race against another writer; the table
+                is unchanged.
         """
         reject_memory_of_another_process(context, self._settings)
         if not context.has_asset_key:
@@ -124,7 +125,7 @@ class LanceTableIOManager(dg.IOManager):
         output = self._output(context)
         handler = handler_for_value(obj, where=output.where, own=self._settings.type_handlers)
         try:
-            output = self._begun(output, handler, obj)
+            output = self._with_branch(output, handler, obj)
             outcome = self._write(output, handler, obj)
         except LanceError as error:
             whole = output.keys is None and output.settings.write_mode == "overwrite"
@@ -135,12 +136,12 @@ class LanceTableIOManager(dg.IOManager):
             context.log.info("%s has no rows; nothing was written", output.where)
             context.add_output_metadata({"lance/rows_written": 0})
             return
-        warn_of_tries(output, outcome)
-        if output.existing is None or output.begun:
+        warn_of_earlier_attempts(output, outcome)
+        if output.existing is None or output.is_created_empty:
             check_still_owner(outcome.dataset, context.asset_key, context.definition_metadata, output.where)
         for version in outcome.overruled_versions:
             context.log.warning(
-                "%s: version %s was committed meanwhile by %s; this run is the later one; its rows take their place "
+                "%s: version %s was committed meanwhile by %s; this run is the later one; its rows replace them "
                 "in version %s",
                 output.where,
                 version,
@@ -154,14 +155,14 @@ class LanceTableIOManager(dg.IOManager):
                 output.where,
                 outcome.dataset.version,
             )
-        self._tell(output, outcome, obj, casts_of(handler.arrow_schema(obj), output, outcome))
+        self._report(output, outcome, obj, casts_of(handler.arrow_schema(obj), output, outcome))
         self._index_partitions(output, outcome.dataset)
 
-    def _tell(self, output: Output, outcome: lance_core.WriteResult, obj: Any, casts: Mapping[str, str]) -> None:
+    def _report(self, output: Output, outcome: lance_core.WriteResult, obj: Any, casts: Mapping[str, str]) -> None:
         """Report the write to Dagster."""
         context, written = output.context, outcome.dataset
         set_data_version(context, data_version(written.root_uri, written.version, written.branch))
-        entries = event_metadata(outcome, output.location, kept_tries(output, outcome))
+        entries = event_metadata(outcome, output.location, kept_attempts(output, outcome))
         if written.branch is not None:
             entries |= branch_metadata(written, output.instance, context.asset_key)
         if casts:
@@ -196,12 +197,12 @@ class LanceTableIOManager(dg.IOManager):
                 adds=output.settings.write_mode in ("append", "merge"),
                 most_uncovered=self._settings.max_unindexed_fragments,
             )
-        except Exception as error:  # noqa: BLE001 - a number of the report of a write that is done
+        except Exception as error:  # noqa: BLE001 - the write is done, and only a number of its report is missing
             output.context.log.warning("%s: the rows of its partitions were not counted: %s", output.where, error)
             return {}
 
     def _derived(self, output: Output, obj: Any) -> dg.TableColumnLineage | None:
-        """Where the columns come from by the plan of the frame; nothing is known if it cannot be read."""
+        """The column lineage by the plan of the frame; None if the plan cannot be read."""
         if not self._settings.derive_column_lineage or not has_plan(obj):
             return None
         try:
@@ -214,8 +215,8 @@ class LanceTableIOManager(dg.IOManager):
         """Load an upstream asset: the partitions that Dagster asks for, of one version of its table.
 
         Raises:
-            DagsterInvariantViolationError: the input is no asset, or its type cannot be loaded.
-            LanceError: table, version or column does not exist.
+            DagsterInvariantViolationError: The input has a type that no handler loads.
+            LanceError: The table, the version or a column does not exist.
         """
         reject_memory_of_another_process(context, self._settings)
         asset = f"asset {context.asset_key.to_user_string()}" if context.has_asset_key else "no asset"
@@ -242,12 +243,12 @@ class LanceTableIOManager(dg.IOManager):
         try:
             requests = read_requests(context, facts, location, settings, loading, where=where, upstream=upstream)
         except MissingInputError as error:
-            self._check_place(context.asset_key, upstream, None, where)
+            self._check_owner(context.asset_key, upstream, None, where)
             if plain_metadata(context.definition_metadata.get("lance/missing")) != "empty":
                 return _missing(context, loading, error)
             requests = None
         if requests is None:
-            self._check_place(context.asset_key, upstream, None, where)
+            self._check_owner(context.asset_key, upstream, None, where)
             context.log.info("%s: there is no table at %s yet; it is loaded without rows", where, location.uri)
             known = known_schema(upstream, type_metadata(context), where)
             return self._empty(context, loading, known)
@@ -263,7 +264,7 @@ class LanceTableIOManager(dg.IOManager):
         return values[None] if None in values else list(values.values())
 
     def _empty(self, context: dg.InputContext, loading: Loading, known: pa.Schema) -> Any:
-        """What an input is when there is nothing to load."""
+        """The value of an input for which there is nothing to load."""
         if loading.by_partition:
             return {}
         if loading.as_list and not is_fan_in(context):
@@ -274,7 +275,7 @@ class LanceTableIOManager(dg.IOManager):
         return locate_table(self._settings.root_uri, asset_key, metadata, default_schema=self._settings.schema)
 
     def _output(self, context: dg.OutputContext) -> Output:
-        """The facts about an output that do not depend on its value."""
+        """The facts about an output that are known without its value."""
         asset = context.asset_key.to_user_string()
         definition, said = defined_metadata(context), said_at_run_time(context)
         settings = self._settings.output.overridden(definition, asset=asset, strict=True)
@@ -295,7 +296,7 @@ class LanceTableIOManager(dg.IOManager):
             existing = self._open(location.uri)
         except LanceError as error:
             raise named(error, f"asset {asset}", None, location.uri, self._settings) from error
-        self._check_place(context.asset_key, definition, existing, f"asset {asset}")
+        self._check_owner(context.asset_key, definition, existing, f"asset {asset}")
         branch = branch_of_run(self._settings.branching, facts)
         if branch is not None:
             tag_run(context, {BRANCH_TAG: branch})
@@ -314,14 +315,14 @@ class LanceTableIOManager(dg.IOManager):
             branch=branch,
         )
 
-    def _check_place(
+    def _check_owner(
         self,
         asset_key: dg.AssetKey,
         metadata: Mapping[str, object],
         existing: lance_core.LanceDataset | None,
         where: str,
     ) -> None:
-        """Make sure that the table is the asset's own."""
+        """Reject a table that belongs to another asset."""
         if existing is not None:
             check_owner(existing, asset_key, metadata, where)
             return
@@ -334,10 +335,11 @@ class LanceTableIOManager(dg.IOManager):
             where=where,
         )
 
-    def _begun(self, output: Output, handler: LanceTypeHandler, obj: Any) -> Output:
-        """The output with its branch: a table that is not there yet begins empty, unless the write would be rejected.
+    def _with_branch(self, output: Output, handler: LanceTypeHandler, obj: Any) -> Output:
+        """The output with the branch that it is written to.
 
-        So does one that a write has left so, with columns that are not those of the value.
+        A branch needs a table to fork from. A missing table is created without rows on main, unless the write would be
+        rejected; a table that was created so for other columns gets the columns of the value.
         """
         existing, frame = output.existing, handler.arrow_schema(obj)
         if (
@@ -347,7 +349,7 @@ class LanceTableIOManager(dg.IOManager):
         ):
             return output
         main = None if existing is None else self._open(output.location.uri)
-        if main is not None and not begun_without_rows(main, partial(is_over, output)):
+        if main is not None and not is_created_empty(main, partial(is_over, output)):
             return output
         plan = self._partitions(output, new_columns(output, frame, obj))
         new = replace(output, existing=None)
@@ -355,10 +357,10 @@ class LanceTableIOManager(dg.IOManager):
             return output
         if main is None or have_other_columns(frame, main.schema):
             request = self._request(replace(new, existing=main, branch=None), "create", None, output.settings)
-            main = begin_empty(handler, obj, request)
+            main = create_empty(handler, obj, request)
         if existing is not None:
             main.branches.discard(output.branch)
-        return replace(output, existing=branch_for_writing(main, output.branch), begun=True)
+        return replace(output, existing=branch_for_writing(main, output.branch), is_created_empty=True)
 
     def _open(self, uri: str) -> lance_core.LanceDataset | None:
         try:
@@ -408,13 +410,13 @@ class LanceTableIOManager(dg.IOManager):
         if mode in ("append", "merge") and settings.on_earlier_attempt == "replace":
             reject_missing(output.attempts, output.uri)
         if mode == "append" and output.attempts.versions and settings.empty_output == "skip":
-            settings = replace(settings, empty_output="write")  # the earlier rows have to go all the same
+            settings = replace(settings, empty_output="write")  # the earlier rows are removed nevertheless
         if alone:
             settings = replace(settings, schema_mode="overwrite")
         request = self._request(output, mode, plan, settings)
         if settings.write_mode == "merge" and output.existing is None:
             may_insert(request)
-        exclusive = alone or (output.begun and wants_no_table(settings, plan))
+        exclusive = alone or (output.is_created_empty and wants_no_table(settings, plan))
         attempt = output.tags.write_attempt(
             earlier=output.attempts.versions,
             on_earlier_attempt=settings.on_earlier_attempt,
@@ -435,7 +437,7 @@ class LanceTableIOManager(dg.IOManager):
             existing=output.existing,
             slices=None if plan is None else plan.slices,
             output=settings,
-            # The table's configuration belongs to main: a promotion does not bring it there.
+            # The table's configuration belongs to main: a promotion does not copy it there.
             table=self._settings if output.existing is None or output.branch is None else self._without_config,
             properties={**output.tags.properties, **input_properties(output.step)},
             write_attempt=None,
@@ -449,10 +451,10 @@ class LanceTableIOManager(dg.IOManager):
 
 
 def _missing(context: dg.InputContext, loading: Loading, error: MissingInputError) -> None:
-    """None for an input of which nothing was ever written, if it may be None.
+    """None, for an optional input of which nothing was ever written.
 
     Raises:
-        DatasetNotFoundError: it may not.
+        DatasetNotFoundError: The input is not optional.
     """
     if not loading.optional:
         raise DatasetNotFoundError(str(error)) from None

@@ -1,4 +1,4 @@
-"""One output on its way into its table: where it goes, how it is committed, and what is said of it."""
+"""One output on its way into its table: its target, the mode of its commit, and what is logged about it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lance_dagster._context import (
     RunFacts,
     type_metadata,
 )
-from lance_dagster.branches.writing import NEUTRAL, begun_without_rows
+from lance_dagster.branches.writing import NEUTRAL, is_created_empty
 from lance_dagster.handlers.arrow_schema import known_schema, with_known_types
 from lance_dagster.handlers.base import CommitMode
 from lance_dagster.io_manager.write_attempts import (
@@ -35,11 +35,11 @@ __all__ = [
     "have_other_columns",
     "is_alone",
     "is_over",
-    "kept_tries",
+    "kept_attempts",
     "new_columns",
     "reject_to_keep",
     "wants_no_table",
-    "warn_of_tries",
+    "warn_of_earlier_attempts",
 ]
 
 
@@ -58,7 +58,7 @@ class Output:
     existing: lance_core.LanceDataset | None
     attempts: EarlierAttempts
     branch: str | None = None
-    begun: bool = False  # the table was made just now, empty, for the branch to begin with
+    is_created_empty: bool = False  # this write has created the table, without rows, for the branch to fork from
 
     @property
     def step(self) -> tuple[str, str] | None:
@@ -72,7 +72,7 @@ class Output:
 
     @property
     def uri(self) -> str:
-        """Where the commit goes: the table, or its branch."""
+        """The target of the commit: the table, or its branch."""
         return self.location.uri if self.branch is None or self.existing is None else self.existing.uri
 
 
@@ -80,15 +80,15 @@ def commit_mode(output: Output, plan: PartitionPlan | None) -> CommitMode:
     """The mode of the commit.
 
     Raises:
-        DatasetExistsError: the write mode forbids it, because rows or a table are there.
+        DatasetExistsError: The write mode forbids the commit, because rows or a table exist.
     """
     existing, mode = output.existing, output.settings.write_mode
-    is_new = existing is None or (output.begun and not existing.count_rows())
+    is_new = existing is None or (output.is_created_empty and not existing.count_rows())
     if mode == "overwrite":
         return "overwrite" if plan is None else "replace"
     if mode == "merge":
         return "create" if existing is None else "merge"
-    if mode == "append" or output.attempts.versions:  # what the earlier attempts put in goes
+    if mode == "append" or output.attempts.versions:  # the rows of earlier attempts are removed
         return "append"
     if wants_no_table(output.settings, plan) and not is_new:
         raise DatasetExistsError(f"{output.where}: the table {output.location.uri} exists, and write_mode is {mode}")
@@ -105,23 +105,22 @@ def commit_mode(output: Output, plan: PartitionPlan | None) -> CommitMode:
 
 
 def wants_no_table(settings: OutputSettings, plan: PartitionPlan | None) -> bool:
-    """Whether the write is only right as long as there is no table, or a branch without any commit."""
+    """Whether the write needs that no table exists, or that its branch has no commit."""
     return settings.write_mode == "create_only" or (settings.write_mode == "error" and plan is None)
 
 
 def is_alone(output: Output, frame: pa.Schema) -> bool:
-    """Whether a table was made by earlier attempts of this write and nobody else, and need not be kept to change it.
+    """Whether the write may replace the whole table, because nothing in it is anybody else's.
 
-    Nor need one that was made for a branch to begin with, if nobody has written a row to it.
-
-    It need not if the write is to create the table, or brings other columns than the earlier attempts did.
+    True for a table that earlier attempts of this write alone have made, if the write creates the table or has other
+    columns than these attempts; and for a table without rows that was created for a branch to fork from.
     """
     existing, attempts = output.existing, output.attempts
     if existing is not None and output.branch is None and output.tags.token is not None and not attempts.versions:
-        return have_other_columns(frame, existing.schema) and begun_without_rows(existing, partial(is_over, output))
+        return have_other_columns(frame, existing.schema) and is_created_empty(existing, partial(is_over, output))
     if (
         existing is None
-        or attempts.gone
+        or attempts.cleaned_up
         or not attempts.found
         or attempts.found[attempts.versions[0]].read_version != 0
     ):
@@ -134,7 +133,7 @@ def is_alone(output: Output, frame: pa.Schema) -> bool:
 
 
 def is_over(output: Output, run_id: str) -> bool:
-    """Whether a run, other than the one that writes, has ended; or is not known any more."""
+    """Whether a run is the one that writes, has ended, or is unknown."""
     return output.facts is None or output.facts.run_id == run_id or output.facts.ended(run_id)
 
 
@@ -151,9 +150,9 @@ def have_other_columns(frame: pa.Schema, table: pa.Schema) -> bool:
     return any(field.type not in (pa.null(), table.field(field.name).type) for field in frame)
 
 
-def warn_of_tries(output: Output, outcome: lance_core.WriteResult) -> None:
-    """Log what has become of the rows of earlier attempts of the write."""
-    kept = kept_tries(output, outcome)
+def warn_of_earlier_attempts(output: Output, outcome: lance_core.WriteResult) -> None:
+    """Log whether the rows of earlier attempts of the write are replaced or stay."""
+    kept = kept_attempts(output, outcome)
     for versions, fate in ((outcome.replaced_versions, "are replaced in"), (kept, "stay, beside those of")):
         if versions:
             output.context.log.warning(
@@ -165,8 +164,8 @@ def warn_of_tries(output: Output, outcome: lance_core.WriteResult) -> None:
             )
 
 
-def kept_tries(output: Output, outcome: lance_core.WriteResult) -> list[int]:
-    """The versions of earlier attempts whose rows the write has left, and added its own beside them."""
+def kept_attempts(output: Output, outcome: lance_core.WriteResult) -> list[int]:
+    """The versions of earlier attempts whose rows stay beside those of the write."""
     if outcome.deduplicated or output.settings.on_earlier_attempt != "append":
         return []
     return [version for version in output.attempts.versions if version not in outcome.replaced_versions]
@@ -187,10 +186,10 @@ def casts_of(frame: pa.Schema, output: Output, outcome: lance_core.WriteResult) 
 
 
 def reject_to_keep(output: Output) -> None:
-    """Reject to skip an attempt without rows while the rows of an earlier one are in the table.
+    """Reject an attempt without rows that would be skipped while the table has rows of an earlier attempt.
 
     Raises:
-        InvalidInputError: They are.
+        InvalidInputError: The table has rows of an earlier attempt.
     """
     if output.attempts.versions:
         version = output.attempts.versions[-1]

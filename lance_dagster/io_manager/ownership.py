@@ -1,4 +1,4 @@
-"""One table belongs to one asset, and is where the next step finds it.
+"""Which asset a table belongs to.
 
 Commits name the asset that they were made for. An asset that finds the commits of another one in its table is rejected
 before anything is written, unless its metadata `lance/shared_table` says that several assets write there.
@@ -23,7 +23,7 @@ from lance_dagster.tables.settings import TableSettings
 __all__ = ["check_old_place", "check_owner", "owner_of"]
 
 _MOST_VERSIONS: Final = 20
-"""So many of the newest versions are looked at; maintenance by others makes fewer between two writes."""
+"""How many of the newest versions are read; maintenance by others makes fewer between two writes."""
 _MEMORY: Final = ("memory", "shared-memory")
 _OLD_PARTS: Final = 2
 """Earlier releases used the last two parts of a key."""
@@ -41,7 +41,7 @@ def owner_of(dataset: lance_core.LanceDataset) -> tuple[int, list[str]] | None:
 def check_owner(
     dataset: lance_core.LanceDataset, asset_key: dg.AssetKey, metadata: Mapping[str, object], where: str
 ) -> None:
-    """Make sure that an asset may write to a table.
+    """Reject a table that was written for another asset.
 
     Args:
         dataset: The newest version of the table.
@@ -50,7 +50,7 @@ def check_owner(
         where: The asset, for messages.
 
     Raises:
-        DagsterInvalidDefinitionError: the table was written for another asset.
+        DagsterInvalidDefinitionError: The table was written for another asset.
     """
     if is_shared(metadata, where):
         return
@@ -68,7 +68,7 @@ def check_owner(
 def check_still_owner(
     dataset: lance_core.LanceDataset, asset_key: dg.AssetKey, metadata: Mapping[str, object], where: str
 ) -> None:
-    """Make sure that nobody made the table for another asset while this asset wrote its first rows.
+    """Reject a table that was created for another asset while this asset wrote its first rows.
 
     Args:
         dataset: The version that was committed.
@@ -77,7 +77,7 @@ def check_still_owner(
         where: The asset, for messages.
 
     Raises:
-        DagsterInvalidDefinitionError: somebody did; the table has the rows of both.
+        DagsterInvalidDefinitionError: The table was created for another asset, and has the rows of both.
     """
     if dataset.version == 1 or is_shared(metadata, where):
         return
@@ -101,10 +101,10 @@ def check_old_place(
     storage_options: Mapping[str, str] | None,
     where: str,
 ) -> None:
-    """Make sure that the asset has no table where earlier releases stored it; asked when it has none in its place.
+    """Reject an asset without a table whose rows are where earlier releases stored them.
 
     Raises:
-        DagsterInvalidDefinitionError: it has one.
+        DagsterInvalidDefinitionError: The asset has a table there.
     """
     path = asset_key.path
     if len(path) <= _OLD_PARTS:
@@ -128,7 +128,7 @@ def reject_memory_of_another_process(context: dg.OutputContext | dg.InputContext
     """Reject tables in memory where each step has a process, and a memory, of its own.
 
     Raises:
-        DagsterInvalidDefinitionError: the root is in memory, and the executor runs steps in other processes.
+        DagsterInvalidDefinitionError: The root is in memory, and the executor runs steps in other processes.
     """
     if urlsplit(settings.root_uri).scheme not in _MEMORY:
         return

@@ -9,14 +9,14 @@ rows of the last attempt, once.
     first attempt of a first run      write; the commit looks for other attempts among the versions that land meanwhile
     retry or re-execution         look for the token in the table's history, back to the root run's creation
         found, of a later attempt     stop: this one comes too late
-        found, of this run, or    its rows are replaced: overwrite does so by itself, append takes them out in the same
+        found, of this run, or    its rows are replaced: overwrite does so by itself, append removes them in the same
         of one that did not       commit
         end well
         found, of a run that      this is a deliberate second run: write, and leave that commit alone
         ended well
 
 A commit that adds rows is also noted in the table's own state, with its run; that stays when its version is cleaned up.
-Its rows are taken out if they can still be told from others; else the retry is an error.
+Its rows are removed if they can still be distinguished from others; else the retry is an error.
 """
 
 from __future__ import annotations
@@ -103,19 +103,19 @@ class EarlierAttempts:
     """The commits of earlier attempts of a write, which this one replaces.
 
     Attributes:
-        found: Their transactions by version, newest first.
-        gone: Versions of theirs that were cleaned up, and that the table's state knows of.
-        missing: Versions that may have been theirs, but were cleaned up.
+        found: Transactions of earlier attempts by version, newest first.
+        cleaned_up: Versions of earlier attempts that were cleaned up, and that the table's state records.
+        missing: Versions that were cleaned up, and may have been committed by earlier attempts.
     """
 
     found: Mapping[int, lance_core.Transaction] = field(default_factory=dict)
-    gone: Sequence[int] = ()
+    cleaned_up: Sequence[int] = ()
     missing: Sequence[int] = ()
 
     @property
     def versions(self) -> tuple[int, ...]:
         """The versions, oldest first."""
-        return tuple(sorted({*self.found, *self.gone}))
+        return tuple(sorted({*self.found, *self.cleaned_up}))
 
 
 def commit_tags(
@@ -187,7 +187,7 @@ def find_earlier_attempts(
             )
         if run_id == facts.run_id or not facts.succeeded(run_id):
             earlier[version] = transaction
-    gone = []
+    cleaned_up = []
     for one in dataset.landed_attempts(write.token):
         if one.number > write.number:
             raise SupersededError(
@@ -195,14 +195,17 @@ def find_earlier_attempts(
                 f"{one.note}; nothing was written"
             )
         if one.version not in found and (one.note == facts.run_id or not facts.succeeded(one.note)):
-            gone.append(one.version)
-    return EarlierAttempts(found=earlier, gone=gone, missing=_undecided(dataset, write, facts, missing))
+            cleaned_up.append(one.version)
+    return EarlierAttempts(found=earlier, cleaned_up=cleaned_up, missing=_undecided(dataset, write, facts, missing))
 
 
 def _undecided(
     dataset: lance_core.LanceDataset, write: lance_core.WriteAttempt, facts: RunFacts, missing: Sequence[int]
 ) -> list[int]:
-    """The versions that may have been an earlier attempt's: not noted by the table, and no first attempt came after."""
+    """The cleaned up versions that may be an earlier attempt's.
+
+    The table's state does not record them, and no first attempt of the write came after them.
+    """
     known_after = dataset.known_after("attempts")
     firsts = [
         one.version
@@ -214,10 +217,10 @@ def _undecided(
 
 
 def reject_missing(attempts: EarlierAttempts, uri: str) -> None:
-    """Reject to append or merge when it cannot be known what earlier attempts have added.
+    """Reject an append or merge if versions that earlier attempts may have committed were cleaned up.
 
     Raises:
-        EarlierAttemptError: Versions were cleaned up that may be theirs.
+        EarlierAttemptError: Such versions were cleaned up.
     """
     if attempts.missing:
         raise EarlierAttemptError(
@@ -241,17 +244,17 @@ def made_by(dataset: lance_core.LanceDataset, version: int) -> str:
 
 
 def named(error: LanceError, where: str, keys: Sequence[str] | None, uri: str, settings: TableSettings) -> LanceError:
-    """An error of a write with the asset, its partitions, the table, and for a conflict who was in the way."""
+    """An error of a write that names asset, partitions and table, and for a conflict the committer of the version."""
     listed = ", ".join(map(repr, (keys or ())[:_SHOWN_KEYS])) + (" ..." if len(keys or ()) > _SHOWN_KEYS else "")
     partitions = "" if keys is None else f", partition {listed}"
-    text = str(error)
+    message = str(error)
     for known in (f"{where}, table {uri}: ", f"{where}: ", f"{uri}: "):
-        text = text.removeprefix(known)
-    found = re.search(r"\bversion (\d+)", text) if isinstance(error, CommitConflictError) else None
+        message = message.removeprefix(known)
+    found = re.search(r"\bversion (\d+)", message) if isinstance(error, CommitConflictError) else None
     if found is not None:
         dataset = lance_core.dataset(uri, storage_options=dict(settings.storage_options) or None)
-        text = f"{text.rstrip('.')}. Version {found[1]} was committed by {made_by(dataset, int(found[1]))}."
+        message = f"{message.rstrip('.')}. Version {found[1]} was committed by {made_by(dataset, int(found[1]))}."
     kinds = (cls for cls in type(error).__mro__ if cls.__module__ == LanceError.__module__)
     kind = next(cls for cls in kinds if cls is not EarlierAttemptLandedError)
-    made: LanceError = kind(f"{where}{partitions}, table {uri}: {text}")
+    made: LanceError = kind(f"{where}{partitions}, table {uri}: {message}")
     return made

@@ -16,7 +16,7 @@ _TAG: Final = "dagster/input_data_version/"
 def consumers(
     found: tuple[dg.DagsterInstance, Sequence[dg.AssetKey]] | None, asset_key: dg.AssetKey
 ) -> dict[str, int | None] | None:
-    """Assets that depend on an asset, and the version that each read last; None if nobody can tell.
+    """Assets that depend on an asset, and the version that each read last; None if they are not known.
 
     Writers of Lance tables record the versions that they read; for other assets Dagster keeps the data version of the
     input.
@@ -28,20 +28,20 @@ def consumers(
     if found is None:
         return None
     instance, keys = found[0], list(found[1][:_MOST])
-    told: dict[str, int | None] = {key.to_user_string(): None for key in keys}
+    read: dict[str, int | None] = {key.to_user_string(): None for key in keys}
     for record in instance.get_asset_records(keys) if keys else ():
         event = record.asset_entry.last_materialization
         if event is not None and event.asset_materialization is not None:
             made = event.asset_materialization
             version = _version(made.metadata, made.tags or {}, asset_key)
-            told[record.asset_entry.asset_key.to_user_string()] = version
-    return told
+            read[record.asset_entry.asset_key.to_user_string()] = version
+    return read
 
 
 def _version(
     metadata: Mapping[str, dg.MetadataValue[Any]], tags: Mapping[str, str], asset_key: dg.AssetKey
 ) -> int | None:
-    """The version of a table that a materialization read, as far as it tells."""
+    """The version of a table that a materialization read, as far as its event records it."""
     entry: Any = metadata["lance/inputs"].value if "lance/inputs" in metadata else None
     for read in entry if isinstance(entry, list | tuple) else ():
         if isinstance(read, Mapping) and read.get("asset") == asset_key.to_user_string():

@@ -54,8 +54,8 @@ __all__ = [
 _AHEAD: Final = 8
 """Versions that are read at once where most of them will be."""
 _BOOKKEEPING: Final = "ReserveFragments"
-_UPKEEP: Final = frozenset({"Rewrite", "CreateIndex", _BOOKKEEPING})
-_KEEPS_ROWS: Final = _UPKEEP | {"UpdateConfig", "UpdateBases", "UpdateMemWalState"}
+_MAINTENANCE: Final = frozenset({"Rewrite", "CreateIndex", _BOOKKEEPING})
+_KEEPS_ROWS: Final = _MAINTENANCE | {"UpdateConfig", "UpdateBases", "UpdateMemWalState"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +75,7 @@ class TableInput:
     branch: str | None = None
 
     @property
-    def text(self) -> str:
+    def label(self) -> str:
         """Version and branch in words; the branch is named unless it is main."""
         return f"{self.version}" if self.branch is None else f"{self.version} of branch {self.branch}"
 
@@ -90,8 +90,8 @@ class TableVersion:
         time: When it was committed, in UTC.
         operation: The Lance operation; None if it is not recorded.
         rows: Live rows.
-        rows_added: Rows that came in; None if the version before is gone, or nobody counted.
-        rows_removed: Rows that went; None likewise.
+        rows_added: Rows that were added; None if the version before was cleaned up, or they were not counted.
+        rows_removed: Rows that were removed; None likewise.
         fragments: Fragments.
         read_version: Version that the change was made from.
         properties: The properties of the transaction.
@@ -110,7 +110,7 @@ class TableVersion:
 
     @property
     def writers(self) -> list[str]:
-        """The Dagster runs whose writes it brings: one, or for the promotion of a branch all that wrote there."""
+        """The Dagster runs whose writes it has: one, or for the promotion of a branch all that wrote there."""
         return several(self.properties.get(RUN_ID))
 
     @property
@@ -147,32 +147,32 @@ class TableVersion:
     def partitions(self) -> Any:
         """The partitions that were written: a list of keys, or a mapping with count, first and last; None for none.
 
-        Any other text, of another writer, counts as the one key.
+        A string that is no JSON, of another writer, counts as the one key.
         """
-        text = self.properties.get(PARTITION_KEYS)
-        if text is None:
+        value = self.properties.get(PARTITION_KEYS)
+        if value is None:
             return None
         try:
-            told = json.loads(text)
+            found = json.loads(value)
         except ValueError:
-            return [text]
-        if isinstance(told, list):  # a promotion joins lists, and puts what is shortened beside them as text
-            return next((json.loads(one) for one in told if is_shortened(one)), told)
-        return told if isinstance(told, dict) else [text]
+            return [value]
+        if isinstance(found, list):  # a promotion joins lists, and puts summaries beside them as strings
+            return next((json.loads(one) for one in found if is_shortened(one)), found)
+        return found if isinstance(found, dict) else [value]
 
     @property
     def inputs(self) -> list[TableInput]:
         """The tables that were read for it."""
         return [
-            _input(key.removeprefix(INPUT_PREFIX), text)
-            for key, texts in sorted(self.properties.items())
+            _input(key.removeprefix(INPUT_PREFIX), value)
+            for key, values in sorted(self.properties.items())
             if key.startswith(INPUT_PREFIX)
-            for text in several(texts)
+            for value in several(values)
         ]
 
     @property
     def undid(self) -> str | None:
-        """The run whose change it took back; a promotion tells only what was taken back on its branch."""
+        """The run whose change it took back; a promotion records only what was taken back on its branch."""
         return None if PROMOTED_FROM in self.properties else self.properties.get(UNDO_RUN_ID)
 
     @property
@@ -197,9 +197,9 @@ class TableVersion:
         return self.operation in _KEEPS_ROWS or COLUMN_TYPE in self.properties
 
     @property
-    def is_upkeep(self) -> bool:
+    def is_maintenance(self) -> bool:
         """Whether it only rearranges existing rows, or changes indices."""
-        return self.operation in _UPKEEP
+        return self.operation in _MAINTENANCE
 
 
 def read_history(
@@ -210,8 +210,8 @@ def read_history(
     Args:
         dataset: The handle.
         after: Stop at this version.
-        count_changes: Whether to count the rows that came in and went, by comparing fragments.
-        ahead: So many versions are read at once, for a caller that is going to ask for them.
+        count_changes: Whether to count the rows that were added and removed, by comparing fragments.
+        ahead: How many versions are read at once, for a caller that is going to ask for them.
     """
     steps = dataset.history(ahead=ahead)
     current = next(steps, None)
@@ -248,7 +248,7 @@ def _version(
 def _row_changes(
     handle: lance_core.LanceDataset, before: lance_core.LanceDataset | None, operation: str | None
 ) -> tuple[int | None, int | None]:
-    """Rows that came in and rows that went, by the fragments of two neighbouring versions."""
+    """The rows added and the rows removed, by the fragments of two neighbouring versions."""
     if operation in _KEEPS_ROWS:
         return 0, 0
     if before is None:
@@ -299,8 +299,8 @@ def last_data_change(dataset: lance_core.LanceDataset) -> int:
     for one in read_history(dataset, count_changes=False):
         if one.changes_rows:
             return one.version
-        told = one.properties.get(DATA_VERSION, "")
-        number = int(told) if told.isdigit() else one.read_version or one.version
+        found = one.properties.get(DATA_VERSION, "")
+        number = int(found) if found.isdigit() else one.read_version or one.version
     return number
 
 
@@ -323,12 +323,12 @@ def input_record(read: TableInput) -> dict[str, Any]:
     return entry if read.branch is None else {**entry, "branch": read.branch}
 
 
-def _input(asset: str, text: str) -> TableInput:
+def _input(asset: str, value: str) -> TableInput:
     """Read what `input_properties` wrote; a bare number is a version."""
     try:
-        told = json.loads(text)
+        found = json.loads(value)
     except ValueError:
-        told = None
-    if isinstance(told, dict):
-        return TableInput(asset=asset, uri=told.get("uri"), version=told.get("version"), branch=told.get("branch"))
-    return TableInput(asset=asset, uri=None, version=told if isinstance(told, int) else None)
+        found = None
+    if isinstance(found, dict):
+        return TableInput(asset=asset, uri=found.get("uri"), version=found.get("version"), branch=found.get("branch"))
+    return TableInput(asset=asset, uri=None, version=found if isinstance(found, int) else None)

@@ -22,7 +22,7 @@ def find_tables(root_or_table: str, storage_options: Mapping[str, str] | None) -
     """The table of that URI, or all tables below it but outputs of ops.
 
     Raises:
-        DatasetNotFoundError: there is none.
+        DatasetNotFoundError: There is no table at the URI or below it.
     """
     try:
         return [lance_core.dataset(root_or_table, storage_options=storage_options)]
@@ -50,7 +50,7 @@ def find_run(tables: Iterable[lance_core.LanceDataset], beginning: str, *, where
         where: The tables, for messages.
 
     Raises:
-        NoSuchRunError: there is none, or there are several.
+        NoSuchRunError: No run has such an id, or several runs have.
     """
     tables, found = list(tables), set[str]()
     for table in tables:

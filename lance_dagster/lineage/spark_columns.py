@@ -1,4 +1,4 @@
-"""Column lineage from the plan of a Spark frame: best effort, and off unless the IO manager is told to.
+"""Column lineage from the plan of a Spark frame: best effort, and off unless the IO manager is configured so.
 
     load_input      remembers the attributes of the frames that a step is given, by Spark's own ids of expressions
     handle_output   follows the attributes of the frame that it stores back through the plan, to those that it knows
@@ -7,8 +7,8 @@
     Union, rollup, cube               from what is in the same place of each side or grouping
     other nodes that make attributes  from all that they refer to: explode, mapInPandas and the like
 
-Filters, joins and sorts are no sources: lineage tells where values come from, not what chose them. A frame that left
-Spark on its way (`toPandas`, a cache of rows) and one of a Connect session, whose plan is on the server, tell nothing.
+Filters, joins and sorts are no sources: lineage is where values come from, not what chose them. A frame that left
+Spark on its way (`toPandas`, a cache of rows) and one of a Connect session, whose plan is on the server, have none.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def remember_frame(step: Step | None, asset: str, frame: Any) -> None:
 
 
 def plan_lineage(step: Step | None, frame: Any) -> dg.TableColumnLineage | None:
-    """Where the columns of a frame come from, as far as its plan tells; None if it does not tell of any.
+    """Where the columns of a frame come from, as far as its plan shows; None if it shows none.
 
     Args:
         step: The step that made it, and was given its inputs.

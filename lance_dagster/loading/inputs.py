@@ -65,9 +65,9 @@ def read_requests(
         One read by each partition key, or a single one by None; None if there is no table yet, and none is expected.
 
     Raises:
-        DagsterInvalidDefinitionError: the input's metadata cannot be used.
-        MissingInputError: there is no table, or nothing has ever been written to the partitions.
-        LanceError: table, version or column does not exist.
+        DagsterInvalidDefinitionError: The input's metadata cannot be used.
+        MissingInputError: The table does not exist, or nothing was ever written to the partitions.
+        LanceError: The version or a column does not exist.
     """
     metadata = {key: plain_metadata(value) for key, value in context.definition_metadata.items()}
     check_input(metadata, where)
@@ -76,14 +76,13 @@ def read_requests(
             f"{where} is a list of several assets, and Dagster asks for the first of them each time; give the op an "
             "input of its own for each asset"
         )
-    partitioned = context.has_asset_partitions
+    keys = sorted(context.asset_partition_keys) if context.has_asset_partitions else None
     several = loading.by_partition or (loading.as_list and not is_fan_in(context))
-    if several and not partitioned:
+    if several and keys is None:
         raise dg.DagsterInvalidDefinitionError(
             f"{where} is annotated as a {'dict' if loading.by_partition else 'list'}, one value per partition, but the "
             "asset has no partitions"
         )
-    keys = sorted(context.asset_partition_keys) if partitioned else None
     try:
         dataset = _open(context, facts, location, settings, metadata, where)
     except DatasetNotFoundError as error:
@@ -113,7 +112,7 @@ def read_requests(
 
 
 class MissingInputError(DatasetNotFoundError):
-    """What an input is to load was never written."""
+    """Nothing that an input loads was ever written."""
 
 
 def _check_written(
@@ -125,13 +124,13 @@ def _check_written(
     *,
     optional: bool,
 ) -> None:
-    """Make sure that one of the partitions of an input was written at some time, by Dagster or by others.
+    """Reject an input of which no partition was ever written, by Dagster or by others.
 
     Of an asset that others write, or that loads its own earlier partitions, only an optional input must have some.
     Partitions that are missing beside others are named in the log.
 
     Raises:
-        MissingInputError: none was.
+        MissingInputError: None of the partitions was ever written.
     """
     instance = None if facts is None else facts.instance
     if instance is None or ((is_own_upstream(context) or is_external(context)) and not optional):

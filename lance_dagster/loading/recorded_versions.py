@@ -56,11 +56,11 @@ def recorded_versions(instance: dg.DagsterInstance, key: dg.AssetKey) -> dict[st
 
 
 def equal_version(dataset: lance_core.LanceDataset, version: int) -> lance_core.LanceDataset | None:
-    """The oldest version after one that is gone, if it is sure to have the same rows; else None.
+    """The oldest version after one that was cleaned up, if it is sure to have the same rows; else None.
 
     Args:
         dataset: The table.
-        version: The version that is gone.
+        version: The version that was cleaned up.
     """
     from lance_dagster.lineage.history import read_history  # noqa: PLC0415 - heavy imports at first use
 

@@ -28,7 +28,7 @@ def build_maintenance_schedule(
 ) -> dg.ScheduleDefinition:
     """Run a maintenance job by a cron schedule, which is stopped until somebody starts it.
 
-    The tables of a run are worked on in an order that each tick draws anew, so that a run that is cut short does not
+    The tables of a run are worked on in an order that each tick draws again, so that a run that ends early does not
     always leave the same ones. With a `jitter` each table has a minute of its own within that time after the tick, the
     same every day, so that not all of them begin at once.
 
@@ -41,7 +41,7 @@ def build_maintenance_schedule(
         default_status: Whether it runs as soon as it is deployed.
 
     Raises:
-        ValueError: the schedule cannot be spread.
+        ValueError: The schedule cannot be spread.
 
     Examples:
         >>> job = lance_dagster.build_maintenance_job(["nyc/flights"])
@@ -80,7 +80,7 @@ def tables_of(job: dg.JobDefinition) -> list[str]:
     """The names of the tables of a maintenance job.
 
     Raises:
-        DagsterInvalidDefinitionError: it is another kind of job.
+        DagsterInvalidDefinitionError: The job is of another kind.
     """
     entry = job.metadata.get(TABLES_KEY)
     value: Any = entry.value if entry is not None else None

@@ -1,13 +1,13 @@
 """`build_maintenance_sensor`: maintenance when a table needs it.
 
-The cursor holds for each table the version that the last maintenance which went well was asked for, and the request
-that is not known to have gone well:
+The cursor records for each table the version of the last successful request for maintenance, and the request whose
+outcome is open:
 
     {"nyc/flights": {"done": 17}, "nyc/planes": {"done": 3, "asked": 9, "request": "4be1...", "failures": 2}}
 
 A run that failed is asked for again for the tables that it did not report, at once and then after one, three, seven ...
 intervals, at most a day, even if by then they pass no threshold: its last steps may be left. One that was canceled is
-not, before there is a new version: somebody did not want it.
+not, before there is a new version: a person decided against it.
 """
 
 import json
@@ -47,7 +47,7 @@ class _Asked:
         done: The version that maintenance was asked for and went well; None for none yet.
         asked: The version that it was asked for last.
         request: The request, as the tag of its run; None if it went well.
-        tries: How many runs failed, one after the other.
+        failures: How many runs failed, one after the other.
         failed_at: When the last of them did, in seconds since 1970.
     """
 
@@ -88,12 +88,12 @@ def build_maintenance_sensor(
         name: Name of the sensor; `<job>_sensor` if not given.
         io_manager_key: The resource that knows where the tables are.
         minimum_interval_seconds: Between two ticks.
-        silent_after: An open run that has told Dagster nothing for that long is taken as killed, and its tables no
+        silent_after: An open run that has logged no event for that long counts as killed, and its tables no
             longer wait for it. Where that is wrong, both runs finish: one finds the work done.
         default_status: Whether it runs as soon as it is deployed.
 
     Raises:
-        DagsterInvalidDefinitionError: a table is not one of the job, or its metadata cannot be used.
+        DagsterInvalidDefinitionError: A table is not one of the job, or its metadata cannot be used.
 
     Examples:
         >>> job = lance_dagster.build_maintenance_job(["nyc/flights"])
@@ -130,7 +130,7 @@ def build_maintenance_sensor(
                 due[ref.name] = found
         _log(context, due, silent, silent_after)
         requests = [_request(due, states)] if due else []
-        reason = None if due else f"none of {len(refs)} tables needs upkeep"
+        reason = None if due else f"none of {len(refs)} tables needs maintenance"
         cursor = _written(states)
         if reason is not None and cursor == (context.cursor or "{}"):
             return dg.SkipReason(reason)
@@ -150,7 +150,7 @@ def _log(
         context.log.info("%s: %s", asset, "; ".join(problems))
         for run_id in silent.get(asset, ()):
             context.log.warning(
-                "%s: the open run %s has logged nothing for %s, its process seems to be gone, and it is not waited "
+                "%s: the open run %s has logged nothing for %s, its process seems to have ended, and it is not waited "
                 "for. Terminate it in the UI",
                 asset, run_id, silent_after,
             )  # fmt: skip
@@ -158,8 +158,10 @@ def _log(
 
 def _read(cursor: str | None) -> dict[str, _Asked]:
     """The cursor; one of an earlier release has the version that maintenance was asked for in the place of a record."""
-    told: dict[str, Any] = json.loads(cursor) if cursor else {}
-    return {name: _Asked(**one) if isinstance(one, dict) else _Asked(done=one, asked=one) for name, one in told.items()}
+    records: dict[str, Any] = json.loads(cursor) if cursor else {}
+    return {
+        name: _Asked(**one) if isinstance(one, dict) else _Asked(done=one, asked=one) for name, one in records.items()
+    }
 
 
 def _written(states: dict[str, _Asked]) -> str:
@@ -267,9 +269,9 @@ def _busy(
 
 def _tables_of_run(run: dg.DagsterRun) -> Sequence[str]:
     """The tables that a run was asked for by its tags or its configuration; none if it names none."""
-    told = run.tags.get(TABLES_KEY)
-    if told is not None:
-        return list(json.loads(told))
+    listed = run.tags.get(TABLES_KEY)
+    if listed is not None:
+        return list(json.loads(listed))
     plan: Any = run.run_config
     for key in ("ops", "plan", "config", "tables"):
         plan = plan.get(key) if isinstance(plan, dict) else None

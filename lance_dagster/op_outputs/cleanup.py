@@ -3,13 +3,13 @@
 {root_uri}/_ops/{run}/...      goes with the age of the policy, and stays
 
 while the run, or one that re-executes it or is re-executed with it, is not finished: steps that are not executed
-    again are loaded from the run that did them. A run that has told nothing for as long as the age, and for a day at
-    least, was killed, and stays unfinished for ever
+    again are loaded from the run that did them. A run that has logged no event for as long as the age, and for a day at
+    least, counts as killed: Dagster leaves it unfinished for ever
 while less than the age has gone by since the run ended; for a run that the instance does not know, and one whose
     end it does not know, since its newest output
 
-What was begun and never committed, by an op that was killed, goes with the outputs of its run; for a run that the
-instance does not know it stays, as its writer may be at work.
+Files that an op which was killed has never committed are removed with the outputs of its run; those of a run that the
+instance does not know stay, as its writer may be at work.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ def clean_op_outputs(
         return done
     folder = below_root(root.root_uri, RESERVED_FOLDER)
     names = _by_run(lance_core.list_tables(folder, storage_options=root.options))
-    begun = _by_run(lance_core.list_tables(folder, storage_options=root.options, unfinished=True))
-    for run in begun:
+    uncommitted = _by_run(lance_core.list_tables(folder, storage_options=root.options, unfinished=True))
+    for run in uncommitted:
         names.setdefault(run, [])
     records = _records(instance, [_plain(run) for run in names])
     busy = _busy_roots(instance, max(age, _SILENT))
@@ -83,10 +83,10 @@ def clean_op_outputs(
             continue
         uris = [below_root(root.root_uri, f"{RESERVED_FOLDER}/{table}") for table in tables]
         found = list(_open(uris, root))
-        if (record is None and run in begun) or _ended(record, found) > before:
+        if (record is None and run in uncommitted) or _ended(record, found) > before:
             done.kept_runs += 1
             continue
-        left = [below_root(root.root_uri, f"{RESERVED_FOLDER}/{table}") for table in begun.get(run, ())]
+        left = [below_root(root.root_uri, f"{RESERVED_FOLDER}/{table}") for table in uncommitted.get(run, ())]
         done.runs += bool(found or left)
         done.tables += len(found) + len(left)
         done.bytes += sum(one.total_bytes for one in found)
@@ -99,7 +99,7 @@ def clean_op_outputs(
 
 
 def _ended(record: dg.RunRecord | None, found: Sequence[lance_core.LanceDataset]) -> datetime:
-    """When a run ended, as far as that is known; the far past if nothing is left that could tell."""
+    """When a run ended, as far as that is known; the far past if neither record nor outputs are left."""
     if record is not None and record.end_time is not None:
         return datetime.fromtimestamp(record.end_time, UTC)
     if found:
@@ -157,5 +157,5 @@ def _remove(tables: Sequence[lance_core.LanceDataset], run_folder: str, root: Ta
             lance_core.LanceDataset.drop(table.uri, storage_options=root.options)
     # Where there are no folders, nothing has this name on the local disk.
     for folder, _, _ in os.walk(run_folder.removeprefix("file://"), topdown=False):
-        with suppress(OSError):  # not empty, or gone
+        with suppress(OSError):  # not empty, or deleted by another process
             os.rmdir(folder)  # noqa: PTH106 - as walk gives it

@@ -46,10 +46,10 @@ _PICKLED: Final = "__lance_dagster_pickle"
 
 
 def store_op_output(context: dg.OutputContext, obj: Any, settings: TableSettings) -> None:
-    """Write what an op gave.
+    """Write the output of an op.
 
     Raises:
-        DagsterInvariantViolationError: the value is no frame, and cannot be pickled.
+        DagsterInvariantViolationError: The value is neither a frame nor can be pickled.
     """
     where = f"output {context.name!r} of {context.step_key!r}"
     handler = _handler(obj, where, settings)
@@ -76,7 +76,7 @@ def _settings(context: dg.OutputContext, where: str) -> OutputSettings:
     """How the output is written, by the few entries of its metadata that mean something for it.
 
     Raises:
-        DagsterInvalidDefinitionError: another entry looks like a setting.
+        DagsterInvalidDefinitionError: Another entry looks like a setting.
     """
     settings = OutputSettings(schema_mode="overwrite")
     for metadata in (context.definition_metadata, said_at_run_time(context)):
@@ -89,7 +89,7 @@ _EMPTY: Final = pa.table({})
 
 
 def _handler(obj: Any, where: str, settings: TableSettings) -> LanceTypeHandler | None:
-    """What writes a value as rows; None for what is no frame."""
+    """The handler that writes a value as rows; None if the value is no frame."""
     try:
         return handler_for_value(obj, where=where, own=settings.type_handlers)
     except dg.DagsterInvariantViolationError:
@@ -100,7 +100,7 @@ def _pickled(obj: Any, where: str) -> pa.Table:
     """A value as a table of one row.
 
     Raises:
-        DagsterInvariantViolationError: it cannot be pickled.
+        DagsterInvariantViolationError: The value cannot be pickled.
     """
     try:
         data = pickle.dumps(obj)
@@ -130,8 +130,8 @@ def load_op_output(
         metadata: The input's: `columns` and `lance/filter` are followed.
 
     Raises:
-        DatasetNotFoundError: nothing was stored.
-        DagsterInvalidDefinitionError: the metadata has an entry that cannot be followed.
+        DatasetNotFoundError: Nothing was stored.
+        DagsterInvalidDefinitionError: The metadata has an entry that cannot be followed.
     """
     metadata = {key: plain_metadata(value) for key, value in metadata.items()}
     check_input(metadata, where)

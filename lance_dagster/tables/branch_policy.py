@@ -9,8 +9,8 @@
     env("NAME")                   the variable's value, read when the run writes; as for the tag, but main has to be
                                   asked for by name, NAME=main: with the variable unset or empty the run fails
 
-Re-executions use the branch of the first run: it is named by the root run or the root backfill. A run that an audited
-job has tagged writes to a branch of its own whatever the policy says.
+Re-executions use the branch of the first run: it is named by the root run or the root backfill. A run of a
+write-audit-publish job has the tag `lance/audited`, and writes to a branch of its own whatever the policy says.
 """
 
 import os
@@ -43,16 +43,16 @@ BRANCH_TAG = "lance/branch"
 """Run tag that names the branch."""
 
 AUDITED_TAG = "lance/audited"
-"""Run tag of audited jobs: each run writes to a branch of its own."""
+"""Run tag of write-audit-publish jobs: each run writes to a branch of its own."""
 
 PUBLISHES_TAG = "lance/publishes"
-"""Tag of runs whose materializations tell of main, though the run tag `lance/branch` names a branch."""
+"""Tag of runs whose materializations report main, though the run tag `lance/branch` names a branch."""
 
 FORCE_TAG = "lance/force"
 """Run tag that promotes a branch although gates reject it."""
 
 NO_RETRIES = {"dagster/max_retries": "0"}
-"""Tags of runs that are not retried: what one rejects, the next rejects as well."""
+"""Tags of runs that are not retried, because a retry would be rejected for the same reason."""
 
 AUTO = "auto"
 MAIN = "main"
@@ -107,8 +107,7 @@ def branch_of_run(policy: BranchPolicy, facts: "RunFacts | None") -> str | None:
     """The branch that a run writes to; None for main, and outside of a run.
 
     Raises:
-        DagsterInvalidDefinitionError: a tag or variable names a branch that cannot be, is empty, or the variable is
-            not set.
+        DagsterInvalidDefinitionError: A tag or variable is empty or is no name of a branch, or the variable is not set.
     """
     if facts is None:
         return None
@@ -140,7 +139,7 @@ def named_branch(value: str | None, facts: "RunFacts", *, where: str) -> str | N
         where: The source of the value, for messages.
 
     Raises:
-        DagsterInvalidDefinitionError: no branch can have that name.
+        DagsterInvalidDefinitionError: No branch can have that name.
     """
     if not value or value == MAIN:
         return None
@@ -157,7 +156,7 @@ def check_name(name: str, *, where: str) -> str:
     """A name that a branch can have in every tool.
 
     Raises:
-        DagsterInvalidDefinitionError: it is none.
+        DagsterInvalidDefinitionError: No branch can have that name.
     """
     from lance_core.dataset import check_branch_name  # noqa: PLC0415 - heavy imports at first use
     from lance_core.errors import InvalidInputError  # noqa: PLC0415 - code locations load without lance_core

@@ -1,7 +1,7 @@
 """`lance_filter`: a pyarrow expression that Dagster accepts as metadata of an input.
 
 Dagster records the metadata of an input with each load and rejects values that it cannot write down, an expression
-among them. So it travels as a text, which the UI shows, that carries the expression along.
+among them. So it travels as a string, which the UI shows, with the expression as an attribute.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["LanceFilter", "lance_filter"]
 
 
 class LanceFilter(str):
-    """A text that carries the expression that it spells.
+    """A string with the expression that it spells.
 
     Attributes:
         expression: The expression.

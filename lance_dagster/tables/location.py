@@ -85,7 +85,7 @@ def checked_root(root_uri: Any) -> Any:
     """Check a configured root, and return it; an environment variable is checked once it has a value.
 
     Raises:
-        DagsterInvalidDefinitionError: it is empty, which would be the file system's root, has no slash behind its
+        DagsterInvalidDefinitionError: The root is empty, which would be the file system's root, has no slash behind its
             scheme, or holds credentials, which would show in the UI, in events and in errors.
     """
     if isinstance(root_uri, dg.EnvVar) or not isinstance(root_uri, str):
@@ -111,10 +111,10 @@ def checked_root(root_uri: Any) -> Any:
 
 
 def reject_credentials(what: str, uri: str) -> None:
-    """Make sure that a URI names no user or password.
+    """Reject a URI with a user or password.
 
     Raises:
-        DagsterInvalidDefinitionError: It does; the error does not repeat them.
+        DagsterInvalidDefinitionError: The URI has one; the error does not repeat it.
     """
     parts = urlsplit(uri.partition("?")[0])
     user, at, host = parts.netloc.rpartition("@")
@@ -138,12 +138,12 @@ def locate_table(
         default_schema: The IO manager's schema, if it has one.
 
     Raises:
-        DagsterInvalidDefinitionError: a name cannot be a folder name everywhere, or `checked_root` rejects the root.
+        DagsterInvalidDefinitionError: A name cannot be a folder name everywhere, or `checked_root` rejects the root.
     """
     path = asset_key.path
-    named = _text(metadata, "schema") or default_schema
+    named = _string(metadata, "schema") or default_schema
     folders = [named] if named else path[:-1] or [_DEFAULT_SCHEMA]
-    schema, table = "/".join(folders), _text(metadata, "table") or path[-1]
+    schema, table = "/".join(folders), _string(metadata, "table") or path[-1]
     for segment in (*folders, table):
         if not _SEGMENT.fullmatch(segment):
             raise dg.DagsterInvalidDefinitionError(
@@ -160,14 +160,14 @@ def locate_table(
             f"asset {asset_key.to_user_string()}: its table cannot be in the folder {taken[0]!r}, which {reason}. Give "
             'the asset the metadata "schema" with another folder'
         )
-    elsewhere = _text(metadata, "lance/uri")
+    elsewhere = _string(metadata, "lance/uri")
     if elsewhere is not None:
         reject_credentials(f"asset {asset_key.to_user_string()}: its metadata lance/uri", elsewhere)
         return TableLocation(
             uri=elsewhere.rstrip("/"),
             schema=schema,
             table=table,
-            branch=_text(metadata, OWN_BRANCH_KEY),
+            branch=_string(metadata, OWN_BRANCH_KEY),
             own_options=_own_options.get((asset_key.to_user_string(), elsewhere)),
         )
     return TableLocation(uri=below_root(root_uri, f"{schema}/{table}.lance"), schema=schema, table=table)
@@ -197,7 +197,7 @@ def is_shared(metadata: Mapping[str, object], where: str) -> bool:
     """Whether an asset's metadata says that other assets write to its table as well.
 
     Raises:
-        DagsterInvalidDefinitionError: the entry is neither True nor False.
+        DagsterInvalidDefinitionError: The entry is neither True nor False.
     """
     value = metadata.get(SHARED_KEY, False)
     value = value.value if isinstance(value, dg.MetadataValue) else value
@@ -206,8 +206,8 @@ def is_shared(metadata: Mapping[str, object], where: str) -> bool:
     return value
 
 
-def _text(metadata: Mapping[str, object], key: str) -> str | None:
-    """A text entry of definition metadata, given plain or as Dagster's text value."""
+def _string(metadata: Mapping[str, object], key: str) -> str | None:
+    """A string in definition metadata, given plain or as one of Dagster's text values."""
     value = metadata.get(key)
     if isinstance(value, dg.TextMetadataValue):
         value = value.text

@@ -34,7 +34,7 @@ def checked_job_name(name: str, where: str) -> str:
         where: The argument or key that gives it, for messages.
 
     Raises:
-        DagsterInvalidDefinitionError: it is none.
+        DagsterInvalidDefinitionError: No job can have that name.
     """
     if not name or _NOT_IN_KEYS.search(name):
         raise dg.DagsterInvalidDefinitionError(

@@ -1,4 +1,4 @@
-"""`partition_expr` as other table IO managers have it: SQL text, of which the column counts here.
+"""`partition_expr` as other table IO managers have it: an SQL expression, of which the column counts here.
 
     written                                      understood as
     -------                                      -------------
@@ -8,8 +8,8 @@
     day::date  DATE(day)  TO_DATE(day)           the same
     DATE_TRUNC('day', ts) and anything else      rejected, naming the column to write
 
-Other IO managers put the text into a query, which compares it with the bounds of a partition. Here the bounds become
-values of the column's own type, so that a cast changes nothing.
+Other IO managers put the expression into a query, which compares it with the bounds of a partition. Here the bounds
+become values of the column's own type, so that a cast changes nothing.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ def partition_column(expression: str, *, where: str) -> str:
     """The column that an entry `partition_expr` names.
 
     Args:
-        expression: The entry: a column, or SQL text that casts one.
+        expression: The entry: a column, or an SQL expression that casts one.
         where: The asset, for messages.
 
     Raises:
-        DagsterInvalidDefinitionError: it is another expression; names the column to write in its place.
+        DagsterInvalidDefinitionError: The entry is another expression; the error names the column to write instead.
     """
-    text = expression.strip()
+    sql = expression.strip()
     for cast in _CASTS:
-        found = cast.fullmatch(text)
+        found = cast.fullmatch(sql)
         if found is not None:
             return _plain(found[1])
-    if not _SQL.search(text):
+    if not _SQL.search(sql):
         return expression
-    words = [_plain(word) for word in _WORD.findall(text) if word and word.upper() not in _NO_COLUMNS]
+    words = [_plain(word) for word in _WORD.findall(sql) if word and word.upper() not in _NO_COLUMNS]
     columns = list(dict.fromkeys(words))
     remedy = f'"partition_expr": "{columns[0]}"' if len(columns) == 1 else '"partition_expr": "column"'
     raise dg.DagsterInvalidDefinitionError(

@@ -11,8 +11,8 @@
                                string, int       as for static keys
     multi                      one per dimension all of its dimensions' conditions
 
-Windows are half-open, and days of 23 or 25 hours keep their length because the ends are instants. Nothing here is
-ever SQL text, so a key such as ``x') OR 1=1 --`` is a value like any other. A key without an exact condition is
+Windows are half-open, and days of 23 or 25 hours keep their length because the ends are instants. Keys never
+become SQL, so a key such as ``x') OR 1=1 --`` is a value like any other. A key without an exact condition is
 rejected with the name of the asset, the dimension, the column and the key, before anything is written: a slice that is
 too wide deletes rows of other partitions.
 """
@@ -104,7 +104,7 @@ def plan_partitions(
 
 
 def _columns_in(partition_expr: object, schema: pa.Schema, asset_key: dg.AssetKey) -> object:
-    """The entry with columns in place of SQL text that casts them; a column of the very name comes first."""
+    """The entry with columns in place of SQL expressions that cast them; an existing column of the exact name wins."""
 
     def column(expression: object) -> object:
         if not isinstance(expression, str) or expression in schema.names:
@@ -244,7 +244,7 @@ def _timestamp_window(dimension: _Dimension, key: str) -> lance_core.Between:
         if not _wall_clock_is_exact(edge):
             raise InvalidInputError(
                 f"partition {key!r} begins or ends at {edge.isoformat()}, a time that the clocks show twice that day; "
-                f"column {dimension.column!r} of type {dimension.type} has no time zone and cannot tell the two apart"
+                f"column {dimension.column!r} of type {dimension.type} has no time zone and cannot distinguish the two"
             )
     return lance_core.Between(start.replace(tzinfo=None, fold=0), end.replace(tzinfo=None, fold=0))
 

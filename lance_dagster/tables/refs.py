@@ -3,8 +3,8 @@
     TableRef     one asset, as far as its table goes: key and definition metadata
     TableRoot    the folder that all tables are in, and how to reach it: where the table of a key is, and how to open it
 
-An asset is named as Dagster names it (a definition, a spec, a key), or by the text "schema/table". The rules are those
-of the IO manager (`location`), from the same code.
+An asset is named as Dagster names it (a definition, a spec, a key), or by the string "schema/table". The
+location rules are those of the IO manager (`location`).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class TableRef:
         partitions_def: Its partitions; None if it has none, or only the key is known.
         is_external: Whether others write the asset: an external or observable one. None where the code location has
             to be asked, as for a key or a spec.
-        is_spec: Whether an `AssetSpec` named it, which declares an asset and does not tell who writes it.
+        is_spec: Whether an `AssetSpec` named it, which declares an asset and does not say who writes it.
     """
 
     key: dg.AssetKey
@@ -94,7 +94,7 @@ class TableRoot:
         branching: Which runs read and write a branch.
         ui_url: Where the Dagster UI is, if not at the root of its host.
         reads_materialized: Whether inputs are the versions that Dagster recorded last, which cleanup must keep; None if
-            the resource does not tell.
+            the resource does not say.
         max_unindexed_fragments: How many fragments may lie outside of zone maps on partition columns; None for no zone
             maps.
     """
@@ -116,7 +116,7 @@ class TableRoot:
         """The location of a table.
 
         Raises:
-            DagsterInvalidDefinitionError: a name cannot be a folder name.
+            DagsterInvalidDefinitionError: A name cannot be a folder name.
         """
         if isinstance(table, str) and "/" in table:
             return locate_table(self.root_uri, dg.AssetKey(table.split("/")), {}, default_schema=None)
@@ -188,7 +188,7 @@ def branch_for_reading(
         storage_options: How to reach it.
 
     Raises:
-        DatasetNotFoundError: there is no table.
+        DatasetNotFoundError: The table does not exist.
     """
     import lance_core  # noqa: PLC0415 - code locations load without it
     from lance_core.errors import NotFoundError, VersionNotFoundError  # noqa: PLC0415 - as above
@@ -210,7 +210,7 @@ def table_root(resource: object) -> TableRoot:
     """The tables of a resource: a `LanceIOManager`, as configured or at work, or a `LanceTableResource`.
 
     Raises:
-        DagsterInvalidDefinitionError: it is none of these.
+        DagsterInvalidDefinitionError: The resource is none of these.
     """
     found = resource if isinstance(resource, TableRoot) else getattr(resource, "table_root", None)
     if not isinstance(found, TableRoot):
@@ -238,7 +238,7 @@ def chosen_refs(context: dg.OpExecutionContext, refs: Sequence[TableRef], wanted
         wanted: Keys; all tables of the job if empty.
 
     Raises:
-        Failure: one is none of the job's.
+        Failure: A key is none of the job's.
     """
     known = {ref.name: ref for ref in refs}
     unknown = sorted(set(wanted) - set(known))
@@ -252,7 +252,7 @@ def is_tagged(context: dg.OpExecutionContext, tag: str) -> bool:
     """Whether the run has a tag that is true or false.
 
     Raises:
-        Failure: it has another value.
+        Failure: The tag has another value.
     """
     given = context.run.tags.get(tag)
     if given not in (None, "true", "false"):
@@ -264,7 +264,7 @@ def table_refs(tables: Iterable[TableLike] | TableLike) -> list[TableRef]:
     """The tables of assets, specs and keys, in order and each once; a definition of several assets gives several.
 
     Raises:
-        DagsterInvalidDefinitionError: something else is among them.
+        DagsterInvalidDefinitionError: A reference is of another kind.
     """
     if isinstance(tables, TableRef | str | dg.AssetKey | dg.AssetSpec | dg.AssetsDefinition | dg.SourceAsset):
         tables = [tables]
@@ -281,7 +281,7 @@ def table_ref(table: TableLike) -> TableRef:
     """The one table that is meant.
 
     Raises:
-        DagsterInvalidDefinitionError: it is none, or several.
+        DagsterInvalidDefinitionError: The reference stands for no table, or for several.
     """
     refs = list(_refs(table))
     if len(refs) != 1:
@@ -335,5 +335,5 @@ def _refs(table: Any) -> Iterator[TableRef]:
         yield TableRef(key=dg.AssetKey(list(table)))
     else:
         raise dg.DagsterInvalidDefinitionError(
-            f'a table is named by an asset, a spec, an asset key or the text "schema/table", not by {table!r}'
+            f'a table is named by an asset, a spec, an asset key or the string "schema/table", not by {table!r}'
         )

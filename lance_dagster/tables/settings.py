@@ -14,7 +14,7 @@
                                 lance/when_not_matched_by_source
                                                            rows only in the table, or the run's partitions of it:
                                                            nothing, delete
-                                lance/commit_message       text shown in the table's history
+                                lance/commit_message       message shown in the table's history
                                 lance/vector_columns       {"column": width}: lists stored as fixed-size vectors
                                 lance/maintenance          fields of a LanceMaintenancePolicy (`policy`)
                                 lance/column_lineage       where each column comes from (`column_lineage`)
@@ -162,8 +162,7 @@ class OutputSettings:
                 there, keys of other IO managers are rejected only where nothing else can be meant.
 
         Raises:
-            DagsterInvalidDefinitionError: an entry is unknown, belongs elsewhere, or has a value that is not one of its
-                values.
+            DagsterInvalidDefinitionError: An entry is unknown, belongs elsewhere, or has a value that it cannot have.
         """
         where = f"asset {asset}"
         if strict:
@@ -177,7 +176,7 @@ class OutputSettings:
         """These options, changed by those entries of metadata that are options.
 
         Raises:
-            DagsterInvalidDefinitionError: an entry has a value that is not one of its values.
+            DagsterInvalidDefinitionError: An entry has a value that it cannot have.
         """
         changes = {
             key.removeprefix(PREFIX): _checked(key, plain_metadata(value), where)
@@ -195,7 +194,7 @@ class OutputSettings:
         """Reject options that do not go together.
 
         Raises:
-            DagsterInvalidDefinitionError: they do not.
+            DagsterInvalidDefinitionError: Two options exclude each other, or one lacks another that it needs.
         """
         if self.write_mode == "merge" and not self.merge_on:
             raise dg.DagsterInvalidDefinitionError(
@@ -259,7 +258,7 @@ def check_input(metadata: Mapping[str, object], where: str) -> None:
     """Reject entries of an input's metadata that nothing reads, that exclude each other, or whose value is of no use.
 
     Raises:
-        DagsterInvalidDefinitionError: there is one.
+        DagsterInvalidDefinitionError: The metadata has such an entry.
     """
     reject_unknown(metadata, INPUT_KEYS, where=where, plain=("columns",))
     reject_foreign(metadata, FOREIGN_INPUT_KEYS, where=where)
@@ -287,8 +286,8 @@ def check_input(metadata: Mapping[str, object], where: str) -> None:
             raise dg.DagsterInvalidDefinitionError(f"{where}: metadata lance/{error}") from error
     if given["lance/filter"] is not None and not isinstance(given["lance/filter"], str | list | tuple):
         raise dg.DagsterInvalidDefinitionError(
-            f"{where}: metadata lance/filter must be SQL text, lance_filter(expression) of a pyarrow expression, or a "
-            f'list of [column, operator, value] such as [["carrier", "==", "UA"]], not {given["lance/filter"]!r}'
+            f"{where}: metadata lance/filter must be an SQL string, lance_filter(expression) of a pyarrow expression, "
+            f'or a list of [column, operator, value] such as [["carrier", "==", "UA"]], not {given["lance/filter"]!r}'
         )
 
 
@@ -334,7 +333,7 @@ def _checked(key: str, value: object, where: str) -> Any:
         good = isinstance(columns, list | tuple) and bool(columns) and all(isinstance(c, str) and c for c in columns)
         wanted = "a column, or a list of columns"
     elif key == "lance/commit_message":
-        good, wanted = isinstance(value, str), "a text"
+        good, wanted = isinstance(value, str), "a string"
     else:
         good = isinstance(value, Mapping) and all(type(width) is int and width > 0 for width in value.values())
         wanted = "a mapping from columns to widths"
@@ -366,7 +365,7 @@ def reject_unknown(
         others: Entries that are let through and not recommended.
 
     Raises:
-        DagsterInvalidDefinitionError: there is one; names it, and the nearest known one.
+        DagsterInvalidDefinitionError: An entry is not read; the error names it, and the nearest known one.
     """
     for key in sorted(metadata):
         if key.startswith(PREFIX) and key not in known and key not in others:
@@ -380,7 +379,7 @@ def reject_foreign(metadata: Mapping[str, object], foreign: Mapping[str, str], *
     """Reject the keys of other IO managers, which would be ignored here.
 
     Raises:
-        DagsterInvalidDefinitionError: there is one.
+        DagsterInvalidDefinitionError: The metadata has such a key.
     """
     for key, own in foreign.items():
         if key in metadata:
@@ -401,7 +400,7 @@ def reject_at_run_time(
         where: The asset, for messages.
 
     Raises:
-        DagsterInvalidDefinitionError: there is one.
+        DagsterInvalidDefinitionError: The metadata has such an entry.
     """
     late = sorted(({"partition_expr"} | (READ_ELSEWHERE - _OF_OUTPUTS)) & set(metadata))
     if late:
@@ -431,7 +430,7 @@ def reject_of_ops(metadata: Mapping[str, object], settings: Collection[str], *, 
         where: The output, for messages.
 
     Raises:
-        DagsterInvalidDefinitionError: there is one.
+        DagsterInvalidDefinitionError: The metadata has such an entry.
     """
     for key in sorted(set(metadata) & ({*settings, *READ_ELSEWHERE} - _OP_OUTPUT_KEYS)):
         raise dg.DagsterInvalidDefinitionError(

@@ -1,4 +1,4 @@
-"""The materializations after an undo: what the table holds once the change of a run is gone."""
+"""The materializations after an undo: what the table holds without the change of a run."""
 
 from __future__ import annotations
 
@@ -90,9 +90,9 @@ def earlier_undo_events(
 
 
 def _partitions(instance: dg.DagsterInstance, ref: TableRef, made: Sequence[TableVersion]) -> list[str]:
-    """The partitions that versions have written, by their own word, else as Dagster recorded them of their runs.
+    """The partitions that versions have written, as their commits name them, else as Dagster recorded.
 
-    Only those of the asset: of a version that was made for several of them Dagster's records tell them apart.
+    Only those of the asset: a version that was made for several assets is split by Dagster's records.
     """
     made = [one for one in made if ref.name in one.assets] or list(made)
     named = [one.partitions for one in made]

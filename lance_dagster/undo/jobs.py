@@ -39,11 +39,11 @@ class UndoConfig(ChosenTables):
 
     Attributes:
         run_id: The run to undo, or a beginning of its id that no other run has; else the run tag `lance/undo_run`.
-        dry_run: Only say what would be done; the run tag `lance/dry_run` does the same.
+        dry_run: Only report what would be done; the run tag `lance/dry_run` does the same.
     """
 
     run_id: str | None = Field(default=None, description="The run to undo; else the run tag lance/undo_run.")
-    dry_run: bool = Field(default=False, description="Only say what would be done.")
+    dry_run: bool = Field(default=False, description="Only report what would be done.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,7 @@ class _Planned:
 def build_undo_job(
     assets: Iterable[TableLike] | TableLike, *, name: str = "lance_undo", io_manager_key: str = "io_manager"
 ) -> dg.JobDefinition:
-    """Make the job that undoes a run; see the module's text.
+    """Make the job that undoes a run; the head of the module says how.
 
     Args:
         assets: Assets, specs or keys.
@@ -85,7 +85,7 @@ def build_undo_job(
         io_manager_key: The resource that knows where the tables are: a `LanceIOManager` or a `LanceTableResource`.
 
     Raises:
-        DagsterInvalidDefinitionError: a table cannot be used.
+        DagsterInvalidDefinitionError: A table cannot be used.
 
     Examples:
         >>> lance_dagster.build_undo_job(["nyc/flights"]).name
@@ -175,10 +175,10 @@ def _plan(found: Sequence[tuple[TableRef, Any]], run_id: str) -> Iterator[_Plann
 
 
 def _planned(refs: Sequence[TableRef], made: "Sequence[TableVersion]", **facts: Any) -> _Planned:
-    """What is to be done about versions: told to the assets that they were made for, else to all of the table."""
+    """What is to be done about versions, reported for the assets that they were made for, else for all of the table."""
     named = {name for one in made for name in one.assets}
-    told = [ref for ref in refs if ref.name in named] or list(refs)
-    return _Planned(refs=told, others=[ref for ref in refs if ref not in told], **facts)
+    reported = [ref for ref in refs if ref.name in named] or list(refs)
+    return _Planned(refs=reported, others=[ref for ref in refs if ref not in reported], **facts)
 
 
 def _report(context: dg.OpExecutionContext, root: Any, one: _Planned, run_id: str) -> None:
@@ -191,7 +191,7 @@ def _report(context: dg.OpExecutionContext, root: Any, one: _Planned, run_id: st
     else:
         context.log.info("%s: run %s is undone in version %d", one.names, run_id, undone)
     shown: dict[str, Any] = {"context": context, "ui_url": root.ui_url}
-    is_told = undone is not None
+    is_reported = undone is not None
     for ref in one.refs:
         location = root.locate(ref)
         if one.plan is not None and undone is not None:
@@ -199,8 +199,8 @@ def _report(context: dg.OpExecutionContext, root: Any, one: _Planned, run_id: st
         else:
             assert one.done is not None
             events = earlier_undo_events(context.instance, ref, location, one.done, run_id, **shown)
-            is_told = is_told or bool(events)
+            is_reported = is_reported or bool(events)
         record(context, events)
-    if one.branch is None and is_told:
+    if one.branch is None and is_reported:
         for ref in one.others:
             context.log_event(observation_of_table(ref, root.open(ref), {UNDO_ENTRY: run_id}))

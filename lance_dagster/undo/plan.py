@@ -1,12 +1,12 @@
 """Undo the change of one run to a table by one new commit, if that is exact; otherwise report the reason.
 
-    nothing came after it but maintenance,   -> the version before it is restored
-    and changes taken back themselves
-    others came after it, elsewhere          -> one Update: the fragments that it brought go, those that it took return
-                                                as they were
-    others touched what it brought, or wrote
+    only maintenance came after it, and
+    changes that were undone themselves      -> the version before it is restored
+    others came after it, elsewhere          -> one Update: the fragments that it added are removed, those that it
+                                                removed return as they were
+    others changed its fragments, or wrote
     to its partitions; the version before it
-    is gone; it created the table; ...       -> rejected, with the reason
+    was cleaned up; it created the table ... -> rejected, with the reason
 
 `plan_undo` writes nothing. `Undo.commit` must follow the planned version directly: a commit in between is a conflict.
 """
@@ -118,14 +118,14 @@ class Undo:
 
 
 def plan_undo(dataset: lance_core.LanceDataset, run_id: str) -> Undo | None:
-    """Find out how a run's change of a branch can be taken back; None if it changed nothing there.
+    """Plan the undo of a run's change of a branch; None if the run changed nothing there.
 
     Args:
         dataset: The newest version of the branch.
         run_id: The run.
 
     Raises:
-        CannotUndoError: it cannot.
+        CannotUndoError: The change cannot be undone exactly.
     """
     made = versions_of_run(dataset, run_id)
     if not made:
@@ -135,10 +135,10 @@ def plan_undo(dataset: lance_core.LanceDataset, run_id: str) -> Undo | None:
             raise _rejected(
                 dataset,
                 run_id,
-                f"version {one.version} brought the writes of {len(one.writers)} runs at once from a branch; take back "
+                f"version {one.version} holds the writes of {len(one.writers)} runs at once from a branch; take back "
                 f"run {one.committed_by}, which promoted them"
                 if one.committed_by
-                else f"version {one.version} brought the writes of {len(one.writers)} runs at once from a branch",
+                else f"version {one.version} holds the writes of {len(one.writers)} runs at once from a branch",
             )
     versions = tuple(one.version for one in made)
     later = list(read_history(dataset, after=versions[0] - 1, count_changes=False))[::-1]
@@ -146,7 +146,7 @@ def plan_undo(dataset: lance_core.LanceDataset, run_id: str) -> Undo | None:
     if any(one.undid == run_id for one in later):
         raise AlreadyUndoneError(str(_rejected(dataset, run_id, "it has been taken back already")))
     before = _before(dataset, run_id, versions[0])
-    if all(one.is_upkeep for one in _still_there(others)):
+    if all(one.is_maintenance for one in _still_there(others)):
         return Undo(
             dataset=dataset,
             run_id=run_id,
@@ -177,7 +177,7 @@ def _reversed(
 ) -> Undo:
     """Undo a change with later commits of others: fragment by fragment."""
     last = made[-1].version
-    between = [one.version for one in others if one.version < last and not one.is_upkeep]
+    between = [one.version for one in others if one.version < last and not one.is_maintenance]
     if between:
         raise _rejected(dataset, run_id, f"versions {between} of others lie between its own")
     odd = [f"{one.version} ({one.operation})" for one in made if one.operation not in _PLAIN]
@@ -205,8 +205,8 @@ def _still_there(others: Sequence[TableVersion]) -> list[TableVersion]:
     """Versions, newest first, without those that were taken back among themselves, and without what took them back."""
     numbers = {one.version for one in others}
     undos = [one for one in others if one.undone_versions and numbers.issuperset(one.undone_versions)]
-    gone = {number for one in undos for number in (one.version, *one.undone_versions)}
-    return [one for one in others if one.version not in gone]
+    undone = {number for one in undos for number in (one.version, *one.undone_versions)}
+    return [one for one in others if one.version not in undone]
 
 
 def _check_partitions(
@@ -257,22 +257,22 @@ def _inverse(
     dataset: lance_core.LanceDataset, run_id: str, before: lance_core.LanceDataset, after: lance_core.LanceDataset
 ) -> lance_core.LanceOperation.Update:
     old, new, now = ({one.fragment_id: one.metadata for one in ds.get_fragments()} for ds in (before, after, dataset))
-    brought, taken = sorted(new.keys() - old.keys()), sorted(old.keys() - new.keys())
+    added, removed = sorted(new.keys() - old.keys()), sorted(old.keys() - new.keys())
     changed = sorted(key for key in old.keys() & new.keys() if old[key] != new[key])
-    touched = [key for key in (*brought, *changed) if now.get(key) != new[key]]
+    touched = [key for key in (*added, *changed) if now.get(key) != new[key]]
     if touched:
         raise _rejected(dataset, run_id, f"fragments {touched} of its rows were changed since")
-    if taken and dataset.has_stable_row_ids:
+    if removed and dataset.has_stable_row_ids:
         raise _rejected(dataset, run_id, "rows with stable ids would return under others")
-    holed = [key for key in taken if old[key].deletion_file is not None]
+    holed = [key for key in removed if old[key].deletion_file is not None]
     if holed:
         raise _rejected(dataset, run_id, f"fragments {holed} had deleted rows, whose list belongs to their ids")
     if changed and dataset.has_index:
         raise _rejected(dataset, run_id, f"indices may lack rows that would return to fragments {changed}")
     return lance_core.LanceOperation.Update(
-        removed_fragment_ids=brought,
+        removed_fragment_ids=added,
         updated_fragments=[old[key] for key in changed],
-        new_fragments=[old[key] for key in taken],
+        new_fragments=[old[key] for key in removed],
     )
 
 

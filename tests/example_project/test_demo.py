@@ -128,7 +128,7 @@ def test_at_last_a_week_on_a_branch_is_promoted_by_one_commit(demo, source):
     assert fork == table.version - 1
     branch = table.checkout_version(("backfill/week", None))
     assert ordered(branch.to_table()) == ordered(table.to_table()) == ordered(source)
-    upkeep, story = demo[1].split("upkeep: small fragments become large ones")
+    upkeep, story = demo[1].split("maintenance: small fragments become large ones")
     assert "backfill/week" not in upkeep
     assert "branch backfill/week: a week beside main, before it is promoted" in story
     assert "7 days, 2013-01-15 .. 2013-01-21" in story
@@ -169,7 +169,7 @@ def test_what_is_printed_is_what_the_tables_say(demo):
             properties = table.read_transaction(version["version"]).transaction_properties
             if properties and not {"dagster.maintenance", "promoted_from"} & properties.keys():
                 assert properties["dagster.run_id"][:8] in printed
-    assert "upkeep: small fragments become large ones" in printed
+    assert "maintenance: small fragments become large ones" in printed
     assert f"{RANGE} keys, {FIRST} .. {LAST}" in printed
 
 

@@ -439,7 +439,7 @@ class TestWhenTheLocationLoads:
             ({"lance/version": "x"}, "lance/version is not int: 'x'"),
             ({"lance/tag": 5}, "lance/tag is not str: 5"),
             ({"lance/as_of": "yesterday"}, "lance/as_of is no time in its ISO form"),
-            ({"lance/filter": 5}, "lance/filter must be SQL text"),
+            ({"lance/filter": 5}, "lance/filter must be an SQL string"),
         ],
     )
     def test_an_input_that_cannot_be_loaded_is_rejected(self, entry, said):
