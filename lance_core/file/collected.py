@@ -1,15 +1,15 @@
-"""Rows of columns that wait until they make a page, and the memory that they keep.
+"""Rows of columns that are buffered until they fill a page, and the memory that they hold.
 
-A slice keeps the whole of the memory that it was cut from, and so may any column of a batch that came from elsewhere:
+A slice holds the whole memory of its array, and so may any column of a batch of another library:
 
     message     |id|label|image .....................................|
-                 ^^ waits for a page of megabytes, and the images, which are long written, wait with it
+                 ^^ is buffered for a page of megabytes, and holds the memory of the images, which are written already
 
-So once rows of some size have passed, most of which no longer wait, columns that are narrow beside the others are
-copied. Wide ones are left: they keep little more than what waits of them, and become pages soon.
+So after some bytes of rows, most of which are written by then, columns that are narrow compared with the others are
+copied. Wide columns are not: they hold little more memory than their buffered rows, and soon fill pages.
 
-Arrow's allocator keeps what is freed for a second or so, in which a stream brings many batches. So it is told to give
-memory back to the system whenever some megabytes have passed.
+Arrow's allocator keeps freed memory for about a second, in which a stream yields many batches. So it is asked to
+release unused memory to the system after every few megabytes.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from lance_core.file.write_plan import ColumnWritePlan
 __all__ = ["Collected", "Releaser", "one_by_one"]
 
 _PASSED_BYTES: Final = 16 * 1024 * 1024
-"""Rows that may pass before columns are looked at."""
+"""Bytes of rows between two checks of the columns."""
 _TIMES: Final = 4
-"""A column is copied if the rows that passed are so many times larger than what waits of it."""
+"""A column is copied if all rows since the last check are larger than its buffered rows by this factor."""
 _LARGEST_COPY: Final = 2**30
 _RETURNED_BYTES: Final = 16 * 1024 * 1024
-"""Rows that may pass before unused memory is given back to the system."""
+"""Bytes of rows after which unused memory is released to the system."""
 
 _Rows = TypeVar("_Rows", bound="pa.RecordBatch | pa.Table")
 
@@ -52,19 +52,19 @@ class Collected:
         self.unsettled_bytes = 0
 
     def add(self, array: pa.Array, num_bytes: int) -> None:
-        """Add rows of about so many bytes."""
+        """Add rows of about `num_bytes` bytes."""
         self.arrays.append(array)
         self.num_bytes += num_bytes
         self.unsettled_bytes += num_bytes
 
     def take(self) -> list[pa.Array]:
-        """All rows, which no longer wait then."""
+        """Remove and return all buffered rows."""
         arrays, self.arrays = self.arrays, []
         self.num_bytes = self._num_settled = self.unsettled_bytes = 0
         return arrays
 
-    def resolve_outcome(self, passed: int) -> None:
-        """Copy what was added since the last call if it is small beside the bytes of all rows that passed since."""
+    def copy_if_small(self, passed: int) -> None:
+        """Copy the rows since the last call if they are small compared with the bytes of all rows since then."""
         if self.unsettled_bytes * _TIMES < passed and self.unsettled_bytes < _LARGEST_COPY:
             added = self.arrays[self._num_settled :]
             if added:
@@ -74,7 +74,7 @@ class Collected:
 
 
 class Releaser:
-    """Sees to it that waiting rows keep about as much memory as they have bytes.
+    """Limits the memory that buffered rows hold to about their own size.
 
     Args:
         columns: All columns of a file.
@@ -88,7 +88,7 @@ class Releaser:
         self._next_look = _PASSED_BYTES
 
     def passed(self, num_bytes: int) -> None:
-        """Account for rows of so many bytes that were added, or written, since the last call."""
+        """Account for rows of `num_bytes` bytes that were added, or written, since the last call."""
         self._passed += num_bytes
         if self._passed < self._next_look:
             return
@@ -96,14 +96,14 @@ class Releaser:
             self._next_look = self._passed + _PASSED_BYTES
             return
         for column in self._columns:
-            column.resolve_outcome(self._passed)
+            column.copy_if_small(self._passed)
         self._passed, self._next_look = 0, _PASSED_BYTES
 
 
 def one_by_one(batches: Iterable[_Rows]) -> Iterator[_Rows]:
-    """The batches of a stream, none of which is held here while the next one is made.
+    """The batches of a stream; no batch is held here while the next one is created.
 
-    Neither is the memory of earlier ones, if the caller, too, lets go of each batch before it asks for the next one.
+    The memory of earlier batches is free if the caller also drops each batch before it requests the next one.
     """
     passed = 0
     for batch in batches:
@@ -116,7 +116,7 @@ def one_by_one(batches: Iterable[_Rows]) -> Iterator[_Rows]:
 
 
 def _copied(arrays: Sequence[Any]) -> pa.Array:
-    """The rows in memory of their own; arrays of dictionaries go on sharing a dictionary that is but one."""
+    """The rows in new memory; dictionary arrays keep sharing a common dictionary."""
     if len(arrays) == 1:
         return pa.concat_arrays([arrays[0].slice(0, 0), arrays[0]])
     return concatenate(arrays)

@@ -1,4 +1,4 @@
-"""Reading the pages of one column, a few ahead of the rows that are handed out."""
+"""Reading the pages of one column, a few pages ahead of the rows that are returned."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ Fetch: TypeAlias = Callable[[Sequence[ByteRange]], Sequence[BytesLike]]
 Kept: TypeAlias = Callable[[int], None]
 
 FEW_POINTS: Final = 128
-"""Up to so many rows, every value is looked up by itself; of longer runs, those of one width."""
+"""Up to this many rows every value is looked up separately; in longer runs only values of one width."""
 
-# Rows and bytes that are decoded in one go; larger pages are decoded in parts.
+# Most rows and bytes of one decoding task; larger pages are decoded in parts.
 _MAX_ROWS: Final = 4 * 1024 * 1024
 _MAX_BYTES: Final = 128 * 1024 * 1024
 # Small pages are decoded together, up to about this many bytes.
 _GROUP_BYTES: Final = 4 * 1024 * 1024
-# The fixed cost of looking up a few rows of a page, as bytes.
+# The fixed cost of looking up a few rows of a page, in bytes.
 _LOOK_UP_BYTES: Final = 64 * 1024
 
-# Errors that numpy and pyarrow raise on broken bytes that no check of ours caught before. A TypeError is a mistake in
-# this package, and a lack of memory says nothing about the file: neither is blamed on it.
+# Errors that numpy and pyarrow raise on corrupt bytes that no check here caught. A TypeError is not among them, because
+# it is a fault of this package, and neither is a lack of memory, which is no property of the file.
 _SYMPTOMS: Final = (ValueError, IndexError, OverflowError, struct.error, pa.ArrowException)
 
 
@@ -50,9 +50,9 @@ def located(where: str) -> Iterator[None]:
     """Add the file, and the column and page if known, to errors of the block that do not name them.
 
     Raises:
-        CorruptFileError: The block found broken bytes, or failed because of them.
-        UnsupportedError: The block met a feature that is not implemented.
-        MemoryError: The memory did not suffice, which says nothing about the file.
+        CorruptFileError: The block found corrupt bytes, or failed because of them.
+        UnsupportedError: The block needs a feature that is not implemented.
+        MemoryError: The memory did not suffice.
     """
     try:
         yield
@@ -69,14 +69,14 @@ def located(where: str) -> Iterator[None]:
 
 
 class PageTask:
-    """One page, or a part of it, on its way from the file to an array.
+    """The decoding of one page, or of a part of it, to an array.
 
     Args:
         where: File, column and page, for messages.
-        steps: Its decoder.
-        num_rows: Rows that it will give.
-        num_bytes: About how many bytes it reads.
-        is_whole: Whether it reads the whole page, in one request.
+        steps: The decoder.
+        num_rows: Number of rows of the array.
+        num_bytes: Approximate number of bytes to read.
+        is_whole: Whether the whole page is read, in one request.
     """
 
     __slots__ = ("_future", "_result", "_steps", "_where", "is_whole", "num_bytes", "num_rows")
@@ -91,7 +91,7 @@ class PageTask:
         self.is_whole = is_whole
 
     def advance(self, answer: Sequence[BytesLike] | None) -> Sequence[ByteRange] | None:
-        """Take the decoder one step further: returns the ranges it asks for, None once it is done."""
+        """Advance the decoder by one step; returns the ranges that it needs next, None when it is done."""
         with located(self._where):
             try:
                 return next(self._steps) if answer is None else self._steps.send(answer)
@@ -102,27 +102,27 @@ class PageTask:
             return None
 
     def finish(self, answer: Sequence[BytesLike], fetch: Fetch) -> None:
-        """Take the decoder to its end in the pool."""
+        """Run the decoder to its end in the pool."""
         self._future = submit(self.run, answer, fetch)
 
     def run(self, answer: Sequence[BytesLike], fetch: Fetch) -> None:
-        """Take the decoder to its end, here and now."""
+        """Run the decoder to its end in this thread."""
         ranges = self.advance(answer)
         while ranges is not None:
             ranges = self.advance(fetch(ranges))
 
     def result(self) -> pa.Array:
-        """The array; waits for it."""
+        """The array, once it is decoded."""
         if self._future is not None:
             self._future.result()
         return self._result
 
 
 class RowStream:
-    """Wanted rows in order, from tasks that are started some way ahead.
+    """Wanted rows in order, from tasks that are started ahead of time.
 
     Args:
-        tasks: What is to be done, in the order of the rows.
+        tasks: The tasks, in the order of the rows.
     """
 
     def __init__(self, tasks: Iterator[PageTask]) -> None:
@@ -137,17 +137,17 @@ class RowStream:
         return current + sum(task.num_rows for task in self._waiting)
 
     def rows_at_hand(self) -> int:
-        """Rows of the page that comes next, so that they can be handed out without a copy."""
+        """Rows of the next page, which can be returned without a copy."""
         if self._current is not None and len(self._current):
             return len(self._current)
         return self._waiting[0].num_rows if self._waiting else 0
 
     def bytes_ahead(self) -> int:
-        """Bytes of the pages that are decoded or being decoded ahead."""
+        """Bytes of the pages that are decoded or being decoded ahead of time."""
         return sum(task.num_bytes for task in self._waiting)
 
     def next_tasks(self, num_bytes: int) -> list[PageTask]:
-        """The tasks for the next pages, of about so many bytes; none when all are under way."""
+        """The tasks for the next pages, of about `num_bytes` bytes; none when all have been started."""
         tasks: list[PageTask] = []
         total = 0
         while not self._exhausted and (not tasks or total < num_bytes):
@@ -177,15 +177,15 @@ class RowStream:
 def point_task(
     key: str, field: Field, pages: ColumnPages, rows: Sequence[int], num_rows: int, kept: Kept
 ) -> PageTask | None:
-    """A few rows of one column of a 2.1 or 2.2 file, value by value; None if there is no way for it.
+    """A task that reads a few rows of a column of a 2.1 or 2.2 file value by value; None where that is not possible.
 
     Args:
         key: The file, for messages.
         field: A top-level field that has a column of its own.
-        pages: The column's pages; takes note of what is read of them.
-        rows: Which rows, ascending, one at least; a run is a `range`.
+        pages: The column's pages, which cache what is read of them.
+        rows: Numbers of the rows, ascending, at least one; a run is a `range`.
         num_rows: Rows in the file.
-        kept: Called with about how many bytes are noted.
+        kept: Called with the approximate number of bytes that are cached.
 
     Raises:
         CorruptFileError: The pages do not make up the rows of the file.
@@ -218,7 +218,7 @@ def point_task(
 
 
 def _by_page(bounds: Sequence[int], rows: Sequence[int]) -> Iterator[tuple[int, int, Sequence[int]]]:
-    """The pages of some rows: its number, its first row, and the rows counted from that."""
+    """The pages of some rows: the number of each page, its first row, and the rows counted from its first."""
     at = 0
     while at < len(rows):
         number = bisect_right(bounds, rows[at]) - 1
@@ -233,7 +233,7 @@ def _by_page(bounds: Sequence[int], rows: Sequence[int]) -> Iterator[tuple[int, 
 
 
 class ColumnReadPlan:
-    """How the wanted rows of one column of a 2.1 or 2.2 file are read.
+    """The plan for reading wanted rows of one column of a 2.1 or 2.2 file.
 
     Args:
         key: The file, for messages.
@@ -333,7 +333,7 @@ class ColumnReadPlan:
 
 
 class _Wanted:
-    """A page, and which of its rows are wanted; `key` is that of its group, once it was asked for."""
+    """A page and its wanted rows; `key` caches the key of its group."""
 
     __slots__ = ("index", "is_large", "is_whole", "key", "num_bytes", "page", "rows", "size")
 

@@ -1,6 +1,6 @@
 """The frame of a 2.x data file, filled page by page with encoded pages.
 
-page buffers, each at a multiple of 64 bytes, in the order in which they come
+page buffers, each at a multiple of 64 bytes, in the order of writing
 file descriptor, column metadata, offset tables, footer        (see `metadata` and `footer`)
 """
 
@@ -33,23 +33,23 @@ from lance_core.store import ObjectWriter
 
 __all__ = ["PageFile", "WrittenFile"]
 
-# Small buffers are collected until a write has about this many bytes; larger ones are written without a copy.
+# Small buffers are collected into writes of about this many bytes; larger ones are written without a copy.
 _WRITE_BYTES: Final = 256 * 1024
 _PADDINGS: Final = tuple(PADDING * length for length in range(ALIGNMENT))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenFile:
-    """A finished file, with what a manifest needs to know about it.
+    """The description of a finished file for a manifest.
 
     Attributes:
         key: Its key in the store.
         size_bytes: Its size.
         num_rows: Rows in it.
         field_ids: The fields that have columns in it.
-        column_indices: Their columns; none in 0.1.
+        column_indices: The columns of these fields; none in 0.1.
         version: Its format.
-        dictionaries: 0.1 only: the values of dictionary columns by field id, which the manifest has to repeat.
+        dictionaries: In 0.1 the values of dictionary columns by field id, which the manifest has to repeat.
     """
 
     key: str
@@ -62,10 +62,10 @@ class WrittenFile:
 
 
 class PageFile:
-    """A data file that is being put together.
+    """A data file that is being written.
 
     Args:
-        sink: Where to.
+        sink: The target of the bytes.
         key: The file's key.
         schema: The columns.
         version: The format: 2.0 or later.
@@ -87,7 +87,7 @@ class PageFile:
 
     @property
     def position(self) -> int:
-        """Bytes of the file so far, and where the next one goes."""
+        """The number of bytes so far, which is the position of the next byte."""
         return self._position
 
     def add_page(
@@ -99,7 +99,7 @@ class PageFile:
             column: Its column.
             buffers: Its buffers, in order.
             encoding: Its description.
-            length: The length that is recorded for it.
+            length: The length to record for it.
             num_rows: Rows in it.
         """
         offsets, sizes = [], []
@@ -167,7 +167,7 @@ class PageFile:
         self._write_out()
 
     def _described(self) -> Schema:
-        """The schema as the file tells it."""
+        """The schema as the file records it."""
         if not self._schema_metadata and not any(map(is_blob_v2, self._schema.fields)):
             return self._schema
         fields = tuple(blob.described(f) if is_blob_v2(f) else f for f in self._schema.fields)
@@ -175,7 +175,7 @@ class PageFile:
         return dataclasses.replace(self._schema, fields=fields, metadata=metadata)
 
     def close(self, num_rows: int, *, durable_name: bool = True) -> WrittenFile:
-        """Make a file visible that is complete; see `ObjectWriter.close_unnamed` for its name."""
+        """Make a complete file visible; `durable_name` as in `ObjectWriter.close_unnamed`."""
         if durable_name:
             self._sink.close()
         else:
@@ -183,11 +183,11 @@ class PageFile:
         return self.written(num_rows)
 
     def close_early(self) -> Sequence[Callable[[], object]]:
-        """Make a file visible that is complete; see `ObjectWriter.close_early`."""
+        """Make a complete file visible; see `ObjectWriter.close_early`."""
         return self._sink.close_early()
 
     def written(self, num_rows: int) -> WrittenFile:
-        """What a manifest needs to know about a file that is complete."""
+        """The description of a complete file for a manifest."""
         return WrittenFile(
             key=self._key,
             size_bytes=self._position,
@@ -198,7 +198,7 @@ class PageFile:
         )
 
     def abort(self) -> None:
-        """Drop everything; does nothing after `finish`."""
+        """Drop the file; does nothing after `finish`."""
         self._sink.abort()
 
     def append(self, buffer: BytesLike) -> tuple[int, int]:
@@ -222,12 +222,12 @@ class PageFile:
         return start, end
 
     def _write(self, data: bytes) -> None:
-        """Write metadata, which is not aligned and goes out in the end."""
+        """Write metadata, which is not aligned and comes last."""
         self._position += len(data)
         self._unwritten.append(data)
 
     def _write_out(self) -> None:
-        """Hand the collected buffers to the store in one piece."""
+        """Write the collected buffers to the store in one call."""
         if self._unwritten:
             self._sink.write(b"".join(self._unwritten))
             self._unwritten, self._unwritten_bytes = [], 0

@@ -1,16 +1,16 @@
-"""Put files together by copying their pages as they are.
+"""Merge data files by copying their pages unchanged.
 
 A page of a 2.x file is complete in itself: its description and its buffers mean the same in any file of that version.
-Only the position of the buffers and the page's first row are recorded outside of it; they are written anew:
+Only the position of the buffers and the page's first row are recorded outside of it, and are rewritten:
 
     page whose rows all stay         copied: description and buffers byte for byte, each buffer aligned
     page that loses some rows        decoded, without those rows, and encoded again
     page that others misread         decoded and encoded again (see `encoding.hidden_nulls` and `encoding.drafts`)
     page that loses all rows         left out
-    small pages side by side         decoded and encoded together, or a file of many loads would be all small pages
+    consecutive small pages          decoded and encoded together, so that files of many loads get large pages
     column that a source lacks       encoded as nulls
 
-In 2.0 a page of list items does not know which rows its items belong to, so that only whole files are copied.
+In 2.0 a page of list items has no record of the rows of its items, so that only whole files are copied.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ __all__ = ["PageSource", "copy_pages"]
 
 DEFAULT_READ_BYTES: Final = 16 * 1024 * 1024
 
-# Both must hold for a page to be small: it costs readers more to find than to read.
+# A page below both limits is small: readers need more time to find it than to read it.
 SMALL_ROWS: Final = 16 * 1024
 SMALL_BYTES: Final = 64 * 1024
-# Share of the bytes that must be in pages to copy.
+# Least share of the bytes that must be in copied pages.
 WORTH_COPYING: Final = 0.1
 _TOTAL_BUFFERED: Final = 256 * 1024 * 1024
 _MIN_PAGE_BYTES: Final = 64 * 1024
@@ -65,8 +65,8 @@ class PageSource:
 
     Attributes:
         num_rows: Rows in the files.
-        keep: Which of them to keep; None for all.
-        columns: For each field id that is there the store and key of its file, the opened file, and its column.
+        keep: For each row whether to keep it; None for all.
+        columns: For each available field id the store and key of its file, the opened file, and its column.
     """
 
     num_rows: int
@@ -75,7 +75,7 @@ class PageSource:
 
     @property
     def num_kept(self) -> int:
-        """Rows to keep."""
+        """Number of rows to keep."""
         return self.num_rows if self.keep is None else int(np.count_nonzero(self.keep))
 
 
@@ -92,16 +92,16 @@ def copy_pages(
     """Write one file with the rows of several, one after the other.
 
     Args:
-        store: Where to.
+        store: The store of the new file.
         key: The new file's key.
         schema: Its columns.
-        version: Its version, which must be that of all sources.
+        version: Its version, which must be the version of all sources.
         sources: The rows.
-        merge_small: Whether small pages are put together, and a copy rejected in which there is little to copy.
-        read_bytes: Bytes that are read at a time.
+        merge_small: Whether to merge small pages, and to reject files with few pages to copy.
+        read_bytes: Bytes per read.
 
     Raises:
-        UnsupportedError: Pages cannot be copied between these files; nothing is left under `key`.
+        UnsupportedError: Pages cannot be copied between these files; no file is written.
     """
     if version is FileVersion.V0_1:
         raise UnsupportedError("copying pages of 0.1 files")
@@ -132,7 +132,7 @@ class _Column:
     """A column of the new file.
 
     Attributes:
-        top: The top-level field, with only what is on the way down to the column.
+        top: The top-level field, with only the fields on the path to the column.
         field: The field that has the column.
         items_per_row: Items of a page per row.
     """
@@ -144,12 +144,12 @@ class _Column:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """How some rows of a source are handled in one column.
+    """A run of rows of a source in one column, to copy or to decode.
 
     Attributes:
         start: First row.
         end: Row after the last.
-        page: The page to copy; None to decode the rows, or to make nulls of them where the source lacks the column.
+        page: The page to copy; None to decode the rows, or to write nulls where the source lacks the column.
         size: Bytes of the page.
     """
 
@@ -160,7 +160,7 @@ class _Step:
 
     @property
     def is_small(self) -> bool:
-        """Whether the page is better put together with others."""
+        """Whether the page should be merged with others."""
         return self.size < SMALL_BYTES and self.end - self.start < SMALL_ROWS
 
 
@@ -171,7 +171,7 @@ def _columns(schema: Schema, version: FileVersion) -> list[_Column]:
 
 
 def _only(path: Sequence[Field]) -> Field:
-    """The first field of a path, with just the children on it."""
+    """The first field of a path, with only the children on the path."""
     result = path[-1]
     for field in reversed(path[:-1]):
         result = replace(field, children=(result,))
@@ -216,12 +216,12 @@ def _alike(theirs: Field, mine: Field) -> bool:
 
 
 def _steps(column: _Column, sources: Sequence[PageSource], version: FileVersion) -> list[list[_Step]]:
-    """How the rows of each source are handled in one column."""
+    """The steps for the rows of each source in one column."""
     return [list(_steps_of(column, source, version)) for source in sources]
 
 
 def _judge(steps: Sequence[Sequence[Sequence[_Step]]]) -> None:
-    """Reject a copy in which hardly anything would be copied: decoding whole rows is faster than column by column."""
+    """Reject a copy of few pages: decoding whole rows is faster than decoding columns one by one."""
     every = [step for of_column in steps for of_source in of_column for step in of_source]
     copied = sum(step.size for step in every if step.page is not None and not step.is_small)
     if copied < WORTH_COPYING * sum(step.size for step in every):
@@ -268,13 +268,13 @@ def _is_misread(pages: ColumnPages, index: int, column: _Column, version: FileVe
 
 
 class _Copier:
-    """Takes steps of all columns and keeps the pages of each column in order.
+    """Runs the steps of all columns and keeps the pages of each column in order.
 
     Args:
         file: The new file.
         columns: Its columns.
         version: Its version.
-        read_bytes: Bytes that are read at a time.
+        read_bytes: Bytes per read.
     """
 
     def __init__(self, file: PageFile, columns: Sequence[_Column], version: FileVersion, read_bytes: int) -> None:
@@ -288,13 +288,13 @@ class _Copier:
         self._pending: deque[tuple[int, Future[list[EncodedPage]]]] = deque()
 
     def copy(self, source: PageSource, steps: Sequence[Sequence[_Step]]) -> None:
-        """Add the rows of one source: `steps` has those of each column."""
+        """Add the rows of one source; `steps` has the steps of each column."""
         batch: list[tuple[int, _Step]] = []
         size = 0
         for column, own in enumerate(steps):
             for first, step in _runs(own):
                 if step.page is None:
-                    # What is decoded now must not overtake pages of this column that wait to be copied.
+                    # Pages of this column that are queued for copying come before the decoded rows.
                     if batch and batch[-1][0] == column:
                         self._copy(source, batch)
                         batch, size = [], 0
@@ -309,7 +309,7 @@ class _Copier:
         self._copy(source, batch)
 
     def finish(self) -> None:
-        """Write what is left."""
+        """Write the remaining rows."""
         for column in range(len(self._columns)):
             self._flush(column)
         self._drain(0)
@@ -340,7 +340,7 @@ class _Copier:
                 )
 
     def _decode(self, source: PageSource, column: int, start: int, end: int) -> None:
-        """Decode rows and keep those that stay, to be encoded with what follows."""
+        """Decode rows and buffer those to keep, to be encoded with the following rows."""
         chosen = self._columns[column]
         place = source.columns.get(chosen.field.id)
         keep = None if source.keep is None else source.keep[start:end]
@@ -382,7 +382,7 @@ class _Copier:
 
 
 def _runs(steps: Sequence[_Step]) -> Iterator[tuple[int, _Step]]:
-    """Steps, with rows that are decoded and follow each other as one: its first row, and its last step."""
+    """The steps, with consecutive decoded rows merged into one: its first row, and its last step."""
     first: int | None = None
     for position, step in enumerate(steps):
         if step.page is not None:

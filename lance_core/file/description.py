@@ -27,11 +27,11 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class LanceBufferDescriptor:
-    """Where a buffer lies.
+    """The position of a buffer.
 
     Attributes:
         position: Its first byte in the file.
-        size: Its bytes.
+        size: Its number of bytes.
     """
 
     position: int
@@ -66,13 +66,13 @@ class LanceColumnMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LanceFileMetadata:
-    """What a file says about itself.
+    """The metadata of a file.
 
     Attributes:
         schema: Its columns.
         num_rows: Rows in it.
-        major_version: Of the format, as the footer has it: 0 for 2.0.
-        minor_version: Of the format, as the footer has it: 3 for 2.0.
+        major_version: Major version in the footer: 0 for format 2.0.
+        minor_version: Minor version in the footer: 3 for format 2.0.
         num_data_bytes: Bytes before the description of the columns, without global buffers.
         num_column_metadata_bytes: Bytes that describe the columns.
         num_global_buffer_bytes: Bytes of the global buffers.
@@ -116,10 +116,10 @@ class LanceFileStatistics:
 
 
 def described(metadata: FileMetadata) -> LanceFileMetadata:
-    """What a file says about itself.
+    """The metadata of a file.
 
     Raises:
-        UnsupportedError: It is a 0.1 file, which is laid out in another way.
+        UnsupportedError: The file is of version 0.1, which has another layout.
         CorruptFileError: A page contradicts the file.
     """
     _reject_legacy(metadata)
@@ -144,7 +144,7 @@ def measured(metadata: FileMetadata) -> LanceFileStatistics:
     """Pages and bytes of each column.
 
     Raises:
-        UnsupportedError: It is a 0.1 file, which is laid out in another way.
+        UnsupportedError: The file is of version 0.1, which has another layout.
     """
     _reject_legacy(metadata)
     return LanceFileStatistics(

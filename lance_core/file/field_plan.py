@@ -25,7 +25,7 @@ _STRINGS: Final = ("string", "large_string", "binary", "large_binary")
 
 
 class FieldPlan:
-    """How the wanted rows of one top-level field of a 2.0 file are read.
+    """The plan for reading wanted rows of one top-level field of a 2.0 file.
 
     Args:
         key: The file, for messages.
@@ -109,7 +109,7 @@ def _plain_column(pages: ColumnPages) -> PlainColumn:
 
 
 def _holds_lists(column: PlainColumn) -> bool:
-    """Whether a column is described as lists; all its pages are described alike."""
+    """Whether a column is described as lists; all its pages have the same form."""
     if column.bounds.size == 1:
         return False
     encoding = column.pages.page(0, 0, int(column.bounds[1])).encoding

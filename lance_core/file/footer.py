@@ -12,8 +12,8 @@ All integers are unsigned and little-endian.
         34     2  minor version
         36     4  magic, always b"LANC"
 
-A 0.1 file ends in the last 8 of these bytes as well; before them stands the position of its metadata (8 bytes).
-A reader fetches the end of the file, checks the magic, then the version, and rejects what it does not know.
+A 0.1 file also ends in the last 8 of these bytes; before them is the position of its metadata (8 bytes).
+A reader fetches the end of the file, checks the magic, then the version, and rejects unknown versions.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FOOTER_SIZE: Final = _LAYOUT.size
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footer:
-    """Where the parts of one data file are.
+    """The positions of the parts of one data file.
 
     >>> footer = Footer(column_metadata=64, column_table=80, buffer_table=96, num_buffers=1, num_columns=1,
     ...                 major=2, minor=2)
@@ -72,7 +72,7 @@ class Footer:
             tail: The last bytes of the file, at least 40.
 
         Raises:
-            CorruptFileError: The file is too short, or is no Lance file.
+            CorruptFileError: The file is too short, or is not a Lance file.
         """
         read_version(tail)
         if len(tail) < FOOTER_SIZE:

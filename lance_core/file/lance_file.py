@@ -32,7 +32,7 @@ def stable_version() -> str:
 
 
 class ReaderResults:
-    """Rows that were asked for; they are read when one of the methods is called.
+    """Requested rows, which are read when one of the methods is called.
 
     Args:
         schema: Their schema.
@@ -59,11 +59,11 @@ class LanceFileReader:
         path: Path or URI of the file.
         storage_options: Credentials and options of the storage, under object_store's names.
         columns: Columns to read, in order; a dotted path reads part of a struct. None reads all.
-        **others: Arguments of pylance's that are not offered.
+        **others: Other arguments of pylance, which are rejected.
 
     Raises:
-        ObjectNotFoundError: There is no such file.
-        CorruptFileError: It is no data file.
+        ObjectNotFoundError: The file does not exist.
+        CorruptFileError: The file is not a data file.
         SchemaError: A column does not exist.
     """
 
@@ -85,10 +85,10 @@ class LanceFileReader:
         return self._file.num_rows
 
     def metadata(self) -> LanceFileMetadata:
-        """What the file says about itself.
+        """The metadata of the file.
 
         Raises:
-            UnsupportedError: It is a 0.1 file.
+            UnsupportedError: The file is of version 0.1.
         """
         return described(self._file.metadata)
 
@@ -96,7 +96,7 @@ class LanceFileReader:
         """Pages and bytes of each column.
 
         Raises:
-            UnsupportedError: It is a 0.1 file.
+            UnsupportedError: The file is of version 0.1.
         """
         return measured(self._file.metadata)
 
@@ -104,7 +104,7 @@ class LanceFileReader:
         """Bytes that belong to the file as a whole, as `LanceFileWriter.add_global_buffer` added them.
 
         Raises:
-            InvalidInputError: There is none of that index.
+            InvalidInputError: The file has no global buffer of that index.
         """
         return bytes(self._file.read_global_buffer(index))
 
@@ -120,10 +120,10 @@ class LanceFileReader:
     def read_range(
         self, start: int, num_rows: int, *, batch_size: int = BATCH_ROWS, batch_readahead: int = 16
     ) -> ReaderResults:
-        """A range of rows; further arguments as `read_all`.
+        """A range of rows; other arguments as `read_all`.
 
         Raises:
-            InvalidInputError: The range does not lie in the file.
+            InvalidInputError: The range ends after the file.
         """
         if start < 0 or num_rows < 0 or start + num_rows > self._file.num_rows:
             raise InvalidInputError(f"rows {start} to {start + num_rows} of {self._file.num_rows}")
@@ -132,10 +132,10 @@ class LanceFileReader:
     def take_rows(
         self, indices: Sequence[int], *, batch_size: int = BATCH_ROWS, batch_readahead: int = 16
     ) -> ReaderResults:
-        """Rows by ascending numbers; further arguments as `read_all`.
+        """Rows by ascending numbers; other arguments as `read_all`.
 
         Raises:
-            InvalidInputError: A number does not lie in the file, or they do not ascend.
+            InvalidInputError: A number is beyond the end of the file, or the numbers do not ascend.
         """
         return self._read(np.asarray(indices, np.int64), batch_size, batch_readahead)
 
@@ -145,7 +145,7 @@ class LanceFileReader:
         stored = schema_to_arrow(self._schema)
         typed = resolve_extensions(stored)
         for index, field in enumerate(typed):
-            if is_json_type(field.type):  # in files alone JSON is shown as it is stored, as by pylance
+            if is_json_type(field.type):  # in single files JSON is shown in its stored form, as by pylance
                 typed = typed.set(index, stored.field(index))
 
         def batches() -> Iterator[pa.RecordBatch]:
@@ -158,16 +158,16 @@ class LanceFileReader:
 
 @checked_methods
 class LanceFileWriter:
-    """Writes one data file. As a context manager it closes the file, or drops it if the body raises.
+    """Writes one data file. As a context manager the writer closes the file, or drops it if the body raises.
 
     Args:
         path: Path or URI of the file.
         schema: The columns; None takes those of the first batch.
         version: Version of the file; None for the default.
         storage_options: Credentials and options of the storage, under object_store's names.
-        max_page_bytes: Bytes of a column that make a page; None for the default. From 2.1 on at least 64 KiB.
-        data_cache_bytes: Bytes of all columns together that may wait for their pages; None for 8 MiB a column.
-        **others: Arguments of pylance's that are not offered.
+        max_page_bytes: Bytes of a column that fill a page; None for the default. From 2.1 on at least 64 KiB.
+        data_cache_bytes: Most buffered bytes of all columns together; None for 8 MiB per column.
+        **others: Other arguments of pylance, which are rejected.
 
     Raises:
         UnsupportedError: The version or an argument is not offered.
@@ -199,10 +199,10 @@ class LanceFileWriter:
         self.size_bytes: int | None = None
 
     def write_batch(self, batch: pa.RecordBatch | pa.Table) -> None:
-        """Append rows. Several threads may write: the rows of a call stay together.
+        """Append rows. Several threads may write; the rows of one call stay together.
 
         Raises:
-            SchemaError: They have other columns than the file.
+            SchemaError: The rows have other columns than the file.
             InvalidInputError: The file is closed.
         """
         with self._lock:
@@ -219,10 +219,10 @@ class LanceFileWriter:
         self._writer(self._schema).write(_json_stored(batch.select(self._schema.names)))
 
     def close(self) -> int | None:
-        """End the file; returns the number of its rows, None if it was closed already.
+        """Finish the file; returns the number of its rows, None if it was closed already.
 
         Raises:
-            SchemaError: No row was written and no schema given, so that the file would have no columns.
+            SchemaError: No rows were written and no schema was given, so that the columns are unknown.
         """
         with self._lock:
             if self.closed:
@@ -245,7 +245,7 @@ class LanceFileWriter:
 
         Raises:
             InvalidInputError: The file is closed.
-            UnsupportedError: It is a 0.1 file.
+            UnsupportedError: The file is of version 0.1.
         """
         with self._lock:
             self._check_open()
@@ -256,11 +256,11 @@ class LanceFileWriter:
         """Add bytes that belong to the file as a whole; they are kept until it is closed.
 
         Returns:
-            Their index, for `LanceFileReader.read_global_buffer`; the first is 1.
+            The index for `LanceFileReader.read_global_buffer`, from 1 on.
 
         Raises:
             InvalidInputError: The file is closed.
-            UnsupportedError: It is a 0.1 file.
+            UnsupportedError: The file is of version 0.1.
         """
         with self._lock:
             self._check_open()
@@ -302,7 +302,7 @@ class LanceFileWriter:
 
 
 def _json_stored(rows: pa.RecordBatch | pa.Table) -> pa.RecordBatch | pa.Table:
-    """The rows with columns of JSON strings as they are stored."""
+    """The rows, with JSON columns in their stored form."""
     for index, field in enumerate(rows.schema):
         if is_json_type(field.type):
             column = rows.column(index)
@@ -314,7 +314,7 @@ def _json_stored(rows: pa.RecordBatch | pa.Table) -> pa.RecordBatch | pa.Table:
 
 
 def _locate(path: str | PathLike[str], storage_options: Mapping[str, str] | None) -> tuple[ObjectStore, str]:
-    """The store of the folder that a file lies in, and the file's key there."""
+    """The store of the file's folder, and the file's key there."""
     folder, _, name = canonical_uri(fspath(path)).rpartition("/")
     if not name:
         raise InvalidInputError(f"{path} is no file")
@@ -328,7 +328,7 @@ def _check_positive(**numbers: int | None) -> None:
 
 
 def reject(what: str, others: Mapping[str, object]) -> None:
-    """Reject arguments of pylance's that are not offered, by name."""
+    """Reject unsupported arguments of pylance by name."""
     given = sorted(name for name, value in others.items() if value is not None)
     if given:
         raise UnsupportedError(f"{what}: not offered: {', '.join(given)}")

@@ -5,7 +5,7 @@ dictionary values       once per dictionary field
 page table              (i64 position, i64 elements) per field id and batch, ids from the lowest to the highest
 statistics              pages and page table of the statistics (see `statistics`), optional
 u32 length, Manifest    the schema of the file, optional
-u32 length, Metadata    batch offsets and the positions of all that
+u32 length, Metadata    batch offsets and the positions of the parts above
 footer, 16 bytes        i64 position of the length of the Metadata, u16 0, u16 2, "LANC"
 """
 
@@ -41,7 +41,7 @@ __all__ = ["LegacyFileReader", "LegacyFileWriter"]
 _FOOTER: Final = struct.Struct("<qHH4s")
 _BOUNDS: Final = (("null_counts", "null_count"), ("lowest", "min_value"), ("highest", "max_value"))
 _BATCH_ROWS: Final = 8192
-# Rows that one task reads.
+# Rows per task.
 _TASK_ROWS: Final = 64 * 1024
 
 
@@ -49,7 +49,7 @@ class LegacyFileWriter:
     """Writes batches of columns into a 0.1 file.
 
     Args:
-        sink: Where the bytes go.
+        sink: The target of the bytes.
         schema: The columns.
         kinds: Their Arrow types.
 
@@ -82,13 +82,13 @@ class LegacyFileWriter:
             self._flush(_BATCH_ROWS)
 
     def finish(self) -> None:
-        """Write what is left, and the metadata."""
+        """Write the remaining rows and the metadata."""
         self._flush(1)
         fields = self._with_dictionaries()
         metadata = file_pb2.Metadata(batch_offsets=self._batch_offsets)
         metadata.page_table_position = self._write_table(self._pages)
         self._write_statistics(metadata)
-        # No version of a dataset: pylance writes 1 into every file.
+        # The version is not a dataset's: pylance writes 1 into every file.
         manifest = table_pb2.Manifest(fields=fields, version=1)
         manifest.writer_version.library, manifest.writer_version.version = LIBRARY, LIBRARY_VERSION
         manifest.data_format.file_format = "lance"
@@ -103,7 +103,7 @@ class LegacyFileWriter:
         return {field_id: encoder.values() for field_id, encoder in self._dictionaries.items()}
 
     def _flush(self, least: int) -> None:
-        """Write whole batches, down to fewer than `least` rows."""
+        """Write whole batches until fewer than `least` rows are left."""
         if self._rows_collected < max(least, 1):
             return
         columns = [pa.chunked_array(arrays, kind) for arrays, kind in zip(self._collected, self._kinds, strict=True)]
@@ -138,7 +138,7 @@ class LegacyFileWriter:
         return offsets_at
 
     def _with_dictionaries(self) -> list[file_pb2.Field]:
-        """Write the values of the dictionaries; returns the fields of the file, which tell where they are."""
+        """Write the values of the dictionaries; returns the fields of the file, with their positions."""
         fields = schema_to_protobuf(self._schema, legacy=True)
         for wire in fields:
             if wire.id in self._dictionaries:
@@ -183,10 +183,10 @@ class LegacyFileWriter:
 
 
 class _FileDictionary:
-    """The one dictionary of a column in a 0.1 file, which grows as batches bring new values.
+    """The single dictionary of a column in a 0.1 file, which grows with the values of each batch.
 
-    It begins with the values that the dataset has: readers may use those for all files. An empty string is null in it,
-    as it is read.
+    It begins with the dictionary of the dataset, which readers may use for all files. An empty string is null in it,
+    because readers read it as null.
     """
 
     def __init__(self, field: Field) -> None:
@@ -202,7 +202,7 @@ class _FileDictionary:
     def map(self, array: Any) -> pa.Array:
         """The same values as indices into the dictionary of the file.
 
-        Nulls become the value that is read as null, or where there is none the first one.
+        Nulls become the value that is read as null, or the first value if there is none.
         """
         array = without_null_values(array)
         dictionary = _with_null_for_empty(array.dictionary)
@@ -212,7 +212,7 @@ class _FileDictionary:
             self._values = pa.concat_arrays([self._values, new])
             known = pa.compute.index_in(dictionary, value_set=self._values)
         if not len(self._values):
-            # All are null: something must stand there for the indices.
+            # All values are null: the indices need one value.
             self._values = _with_null_for_empty(_empty_value(self._values.type))
         null = pa.compute.index_in(pa.nulls(1, self._values.type), value_set=self._values)[0].as_py() or 0
         indices = known.take(array.indices).fill_null(null).cast(self._index_type)
@@ -220,13 +220,13 @@ class _FileDictionary:
 
 
 def _empty_value(kind: pa.DataType) -> pa.Array:
-    """An array of one value: 0, false, or a string without characters."""
+    """An array of one value: 0, false, or an empty string."""
     is_number = pa.types.is_primitive(kind)
     return pa.array([0], pa.int8()).cast(kind) if is_number else pa.array([""]).cast(kind)
 
 
 def _with_null_for_empty(values: Any) -> pa.Array:
-    """How values will be read: an empty string or bytes as null."""
+    """The values as they will be read: empty strings or bytes as null."""
     kind = values.type
     strings = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
     if kind not in strings:
@@ -238,16 +238,16 @@ def _with_null_for_empty(values: Any) -> pa.Array:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LegacyFileReader:
-    """A 0.1 file that is being read; made by `open`.
+    """A reader of a 0.1 file; created by `open`.
 
     Attributes:
         key: The file, for messages.
-        schema: The file's own schema, None if it does not tell.
+        schema: The file's own schema; None if it records none.
         batch_offsets: First row of each batch, and the number of rows.
         raw_table: The page table: shape (ids from the lowest to the highest, batches, 2).
         first_id: The lowest field id in the file.
         size: Size of the file.
-        statistics: Where the statistics are, None if there are none.
+        statistics: The position of the statistics; None if there are none.
     """
 
     key: str
@@ -263,13 +263,13 @@ class LegacyFileReader:
         """Read the metadata of a file.
 
         Args:
-            store: Where the file is.
+            store: The store of the file.
             key: Its key.
             tail: The end of the file, at least 16 bytes.
             size: Size of the file.
 
         Raises:
-            CorruptFileError: It does not follow the format.
+            CorruptFileError: The file does not follow the format.
         """
         if len(tail) < _FOOTER.size:
             raise CorruptFileError(f"{len(tail)} bytes are too short for a data file")
@@ -286,7 +286,7 @@ class LegacyFileReader:
         ids = [field.id for field, _ in schema.walk()] if schema is not None else []
         num_batches = offsets.size - 1
         table = metadata.page_table_position
-        # Without a schema the table goes on to the next thing in the file, whatever that is.
+        # Without a schema the table ends where the next part of the file begins.
         count = max(ids) - min(ids) + 1 if ids else (position - table) // max(16 * num_batches, 1)
         if count < 0 or count > 2**20:
             raise CorruptFileError(f"a page table of {count} fields")
@@ -317,7 +317,7 @@ class LegacyFileReader:
         return found
 
     def page_bounds(self, ids: Iterable[int], columns: Mapping[int, int], fetch: Fetch) -> list[PageBounds]:
-        """The statistics of some fields, as far as there are any."""
+        """The recorded statistics of some fields."""
         own_ids = self._own_ids(columns)
         found = self.statistics
         num_batches = self.batch_offsets.size - 1
@@ -342,7 +342,7 @@ class LegacyFileReader:
 
         Args:
             field: The field.
-            columns: Field ids that the manifest says are in the file, and their place among the file's fields.
+            columns: Field ids that the file has according to the manifest, and their positions among its fields.
             runs: The wanted rows.
         """
         table = self._table(field, columns)
@@ -391,10 +391,10 @@ class LegacyFileReader:
         return PageTable(pages=pages, dictionaries=dictionaries, size=self.size)
 
     def _own_ids(self, columns: Mapping[int, int]) -> dict[int, int]:
-        """What the file itself calls the fields that the manifest says are in it.
+        """The file's own ids of the fields that it has according to the manifest.
 
-        An overwrite of a dataset that uses no field id again, and repairs of early datasets, number the fields of
-        files that were written before. Then their places tell: pylance takes the first for the lowest of the file.
+        An overwrite of a dataset that uses no field id again, and repairs of early datasets, give new ids to fields of
+        older files. Then fields are matched by position: pylance assigns the lowest id of the file to the first field.
         """
         own = [] if self.schema is None else [field.id for field, _ in self.schema.walk()]
         given = {i: place for i, place in columns.items() if i >= 0 and place < len(own)}
@@ -409,7 +409,7 @@ def _read_parts(field: Field, table: PageTable, parts: Sequence[tuple[int, int, 
 
 
 class _Source:
-    """Bytes of a file whose end is there already."""
+    """Bytes of a file whose tail has been read."""
 
     def __init__(self, store: ObjectStore, key: str, tail: memoryview, size: int) -> None:
         self._store = store

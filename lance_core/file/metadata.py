@@ -1,4 +1,4 @@
-"""The metadata of a 2.x data file, which lies between the pages and the footer.
+"""The metadata of a 2.x data file, between the pages and the footer.
 
     page buffers and global buffers     each at a multiple of 64 bytes, filled up with "H"
     column metadata                     one ColumnMetadata message per column, back to back
@@ -49,7 +49,7 @@ __all__ = [
 ]
 
 ReadBytes: TypeAlias = Callable[[int, int], BytesLike]
-"""Reads a range of a file: start and end, excluded."""
+"""(start, end) -> the bytes of this range of a file; the end is excluded."""
 
 ALIGNMENT: Final = 64
 PADDING: Final = b"H"
@@ -61,16 +61,16 @@ _COLUMN_ENCODING: Final = "/lance.encodings.ColumnEncoding"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnPages:
-    """The pages of one column, parsed when they are first asked for.
+    """The pages of one column, parsed when they are first accessed.
 
     Attributes:
         messages: The pages as the column metadata describes them.
         num_items: Length of each page.
         size: Size of the file.
         column: The column's encoding.
-        read: Reads a range of the file, for descriptions that lie elsewhere.
+        read: Reads a range of the file, for descriptions outside of the column metadata.
         buffers: Buffers of the column as a whole.
-        points: What is known for single values of its pages, see `point_task`.
+        points: Cached facts for reading single values of its pages, see `point_task`.
     """
 
     messages: Sequence[ColumnMetadata.Page]
@@ -85,8 +85,8 @@ class ColumnPages:
         """One page.
 
         Raises:
-            CorruptFileError: Its buffers lie outside the file, or its description cannot be parsed.
-            UnsupportedError: Its description is of an unknown kind.
+            CorruptFileError: A buffer is outside the file, or the page's description cannot be parsed.
+            UnsupportedError: The page's description is of an unknown kind.
         """
         message = self.messages[index]
         if len(message.buffer_offsets) != len(message.buffer_sizes):
@@ -106,11 +106,11 @@ class ColumnPages:
 
 
 class ColumnList(Sequence[ColumnPages]):
-    """The columns of a file, each made when it is first asked for: a wide file is read for few of them.
+    """The columns of a file, each created at its first access, because most reads need few columns of a wide file.
 
     Args:
-        count: How many there are.
-        make: Gives one by its number.
+        count: The number of columns.
+        make: (number of a column) -> the column.
     """
 
     __slots__ = ("_count", "_known", "_make")
@@ -149,8 +149,8 @@ class FileMetadata:
         num_rows: Rows in the file.
         size_bytes: Its size.
         columns: The columns' pages, by column index.
-        global_buffers: Where the global buffers are.
-        metadata_range: Where the columns are described, their offset table included; empty in 0.1.
+        global_buffers: The ranges of the global buffers.
+        metadata_range: The range of the column metadata and its offset table; empty in 0.1.
     """
 
     version: FileVersion
@@ -163,7 +163,7 @@ class FileMetadata:
 
 
 def column_to_bytes(pages: Sequence[ColumnMetadata.Page], *, is_blob: bool) -> bytes:
-    """The metadata of one column; a blob of 2.0 says that it is one."""
+    """The metadata of one column; a column of 2.0 blobs is marked as such."""
     message = ColumnMetadata(encoding=_column_encoding(is_blob=is_blob), pages=pages)
     return message.SerializeToString()
 
@@ -180,20 +180,20 @@ def _column_encoding(*, is_blob: bool) -> Encoding:
 
 @lru_cache(maxsize=1024)
 def plain_encoding(bits: int, count: int) -> Encoding:
-    """The description of a full-zip page of so many numbers without levels; nobody changes it."""
+    """The description of a full-zip page of numbers without levels, cached; callers must not change it."""
     return page_encoding(plain_layout(bits, count))
 
 
 def check_column_table(table: Sequence[ByteRange], start: int, footer: Footer) -> None:
-    """Make sure that the metadata of all columns lies where it belongs.
+    """Make sure that the metadata of all columns is between the pages and the offset table.
 
     Args:
         table: The column metadata offset table.
-        start: Position of the first byte that may hold some.
+        start: First position at which column metadata can begin.
         footer: The file's footer.
 
     Raises:
-        CorruptFileError: It does not.
+        CorruptFileError: The metadata of a column is elsewhere.
     """
     for index, (position, end) in enumerate(table):
         if position < start or end > footer.column_table:
@@ -210,7 +210,7 @@ def column_from_bytes(data: bytes, index: int, size: int, read: ReadBytes) -> Co
         read: Reads a range of the file.
 
     Raises:
-        CorruptFileError: It cannot be parsed.
+        CorruptFileError: The bytes cannot be parsed.
         UnsupportedError: The column is described in an unknown way.
     """
     message = ColumnMetadata()
@@ -245,10 +245,10 @@ def descriptor_to_bytes(schema: Schema, num_rows: int) -> bytes:
 
 @lru_cache(maxsize=32)
 def descriptor_from_bytes(data: bytes) -> tuple[Schema, int]:
-    """Schema and number of rows of global buffer 0; files of a dataset often have the same.
+    """Schema and number of rows of global buffer 0, cached because files of a dataset often have the same.
 
     Raises:
-        CorruptFileError: It cannot be parsed.
+        CorruptFileError: The bytes cannot be parsed.
     """
     try:
         descriptor = FileDescriptor.FromString(data)
@@ -267,8 +267,8 @@ def table_from_bytes(data: memoryview, count: int, size: int) -> list[ByteRange]
 
     Args:
         data: The bytes that begin with the table.
-        count: How many entries it has.
-        size: Size of the file; no range may end after it.
+        count: Number of entries.
+        size: Size of the file, which bounds all ranges.
 
     Raises:
         CorruptFileError: The table is cut short, or a range lies outside the file.
@@ -316,7 +316,7 @@ def _parse_page_encoding(encoding: Encoding, read: ReadBytes, size: int) -> Mess
 
 @lru_cache(maxsize=4096)
 def _parsed(type_url: str, data: bytes) -> Message:
-    """A message that nobody changes: pages of small files are described alike."""
+    """A cached message, which callers must not change: pages of small files often have the same description."""
     return TYPES[type_url].FromString(data)
 
 

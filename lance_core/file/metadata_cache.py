@@ -1,4 +1,4 @@
-"""What files say of themselves, kept for the next scan: data files never change under their names."""
+"""A cache of the metadata of data files, which never change under their names."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class _Key(NamedTuple):
 
 
 class MetadataCache:
-    """Metadata of files by store, key and size; several threads may use it. It travels empty.
+    """Metadata of files by store, key and size. Several threads may use it; a pickled cache is empty.
 
     Args:
-        max_bytes: About how many bytes of metadata are kept; those that were not asked for longest are forgotten.
+        max_bytes: Approximate limit of the cached bytes; the least recently used metadata is evicted.
     """
 
     def __init__(self, max_bytes: int = METADATA_CACHE_BYTES) -> None:
@@ -34,11 +34,11 @@ class MetadataCache:
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[type[MetadataCache], tuple[int]]:
-        """Travel empty."""
+        """Pickle an empty cache."""
         return MetadataCache, (self.max_bytes,)
 
     def get(self, root: str, key: str, size: int) -> FileMetadata | None:
-        """What is known of a file."""
+        """The cached metadata of a file."""
         name = _Key(root, key, size)
         with self._lock:
             found = self._known.get(name)
@@ -47,7 +47,7 @@ class MetadataCache:
             return found
 
     def put(self, root: str, key: str, metadata: FileMetadata) -> None:
-        """Remember a file."""
+        """Cache the metadata of a file."""
         name = _Key(root, key, metadata.size_bytes)
         size = _size_of(metadata)
         with self._lock:
@@ -57,7 +57,7 @@ class MetadataCache:
             self._add(name, size)
 
     def grew(self, root: str, key: str, size: int, num_bytes: int) -> None:
-        """Take note that the metadata of a file holds more than it did."""
+        """Record that the metadata of a file has grown."""
         name = _Key(root, key, size)
         with self._lock:
             if name in self._known:
@@ -72,6 +72,6 @@ class MetadataCache:
 
 
 def _size_of(metadata: FileMetadata) -> int:
-    """About how much memory it takes: the bytes of the descriptions of columns, which are kept, and the records."""
+    """The approximate memory size: the bytes of the column descriptions, and the records."""
     start, end = metadata.metadata_range
     return 1024 + (end - start) + 512 * len(metadata.schema.fields)

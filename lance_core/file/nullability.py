@@ -12,14 +12,14 @@ __all__ = ["check_nulls", "has_strict_items"]
 
 
 def check_nulls(field: Field, array: pa.Array) -> None:
-    """Make sure that values are null only where nulls are allowed; values hidden by a null struct do not count.
+    """Make sure that values are null only where nulls are allowed; values below a null struct do not count.
 
     Args:
         field: A top-level field.
         array: Values of its Arrow type.
 
     Raises:
-        SchemaError: They are not.
+        SchemaError: A value is null where nulls are not allowed.
     """
     if not field.nullable and array.null_count:
         raise SchemaError(f"column {field.name!r} is not nullable, but the data has nulls in it")
@@ -28,20 +28,20 @@ def check_nulls(field: Field, array: pa.Array) -> None:
 
 
 def has_strict_items(field: Field) -> bool:
-    """Whether nulls are forbidden somewhere below a field."""
+    """Whether nulls are not allowed somewhere below a field."""
     return any(_is_strict(child) for child in field.children)
 
 
 def _is_strict(field: Field) -> bool:
-    """Whether nulls are forbidden somewhere in the field; the entries of a map never are null anyway."""
+    """Whether nulls are not allowed somewhere in the field; entries of a map are never null."""
     return any(not node.nullable and node.name not in ("entries", "key") for node, _ in field.walk())
 
 
 def _check_items(array: pa.Array, name: str) -> None:
-    """Arrow's cast lets null items pass into a list that must not have them."""
+    """Check the children of a type: Arrow's cast accepts null items in a list that must not have them."""
     kind = array.type
     if pa.types.is_struct(kind):
-        # Flattened children are null where the struct is, so that what is hidden further out is known further in.
+        # Flattened children are null where the struct is, so that outer nulls are known at inner levels.
         for index, (child, values) in enumerate(zip(kind, array.flatten(), strict=True)):
             if not child.nullable and has_nulls_inside(array, index):
                 raise SchemaError(

@@ -1,4 +1,4 @@
-"""The threads that encode and decode pages: numpy and pyarrow leave the interpreter lock for most of that work."""
+"""The threads that encode and decode pages: numpy and pyarrow release the interpreter lock for most of that work."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _pools: dict[int, ThreadPool] = {}
 
 
 def num_threads() -> int:
-    """The environment variable LANCE_CPU_THREADS if it is set; else one per core of this process, at most four.
+    """The number in the environment variable LANCE_CPU_THREADS; by default one per core of the process, at most four.
 
     Raises:
         InvalidInputError: The variable is not a positive number.
@@ -38,7 +38,7 @@ def num_threads() -> int:
 
 
 def submit(work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-    """Run `work` in the pool of this process, or at once if it is to have one thread only."""
+    """Run `work` in the pool of this process, or in this thread if the pool has one thread only."""
     with _lock:
         pool = _pools.get(os.getpid())
         if pool is None and (threads := num_threads()) > 1:
@@ -49,7 +49,7 @@ def submit(work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future
     try:
         return pool.submit(work, *args, **kwargs)
     except BaseException:
-        _pools.pop(os.getpid(), None)  # it was interrupted, and takes no more
+        _pools.pop(os.getpid(), None)  # it was interrupted, and accepts no more jobs
         raise
 
 

@@ -2,10 +2,10 @@
 
     open      the tail of the file: footer, offset tables, column metadata and file descriptor, usually in one request
     read      per column the pages that hold wanted rows; the first byte ranges of all columns in one request; pages
-              are decoded in the pool, one page per column ahead of the batch that is being put together
+              are decoded in the pool, one page per column ahead of the current batch
 
-The file's own schema may be older than the dataset's: what to read is told by a schema with field ids, and where it
-is by a mapping from field ids to columns, both from the manifest.
+The file's own schema may be older than the dataset's: a schema with field ids says what to read, and a mapping from
+field ids to columns says where it is; both come from the manifest.
 """
 
 from __future__ import annotations
@@ -47,30 +47,30 @@ from lance_core.store import ObjectStore
 __all__ = ["DataFileReader"]
 
 _TAIL: Final = 64 * 1024
-# Bytes of pages per column, and of all columns, that are read ahead.
+# Most bytes of pages that are read ahead, per column and of all columns.
 _AHEAD_BYTES: Final = 8 * 1024 * 1024
 _TOTAL_AHEAD_BYTES: Final = 256 * 1024 * 1024
 _DEFAULT_BATCH_ROWS: Final = 8192
-# Handing a page to another thread costs more than decoding so few bytes.
+# Passing a page to another thread costs more than decoding this many bytes.
 _INLINE_BYTES: Final = 256 * 1024
-# Columns of more pages than this are not kept as dictionaries.
+# Most pages of a column that is read as a dictionary.
 _MOST_DICTIONARIES: Final = 16
-# Fewer rows out of a page are decoded at once: in many small steps, at which threads only wait for each other.
+# Fewer rows of a page are decoded in this thread: many small steps make threads wait for each other.
 _FEW_ROWS: Final = 4096
-# Runs of no more rows than this are put together chunk by chunk.
+# Runs of at most this many rows are assembled chunk by chunk.
 _POINT_RUN: Final = 8192
 
 
 class DataFileReader:
-    """Reads one data file; made by `open`.
+    """Reads one data file; created by `open`.
 
     Args:
-        store: Where the file is.
+        store: The store of the file.
         key: Its key.
-        metadata: What it says about itself.
-        legacy: The reader of its pages, if it is a 0.1 file.
-        whole: All bytes of the file, if it is so small that they came with the metadata.
-        cache: Where the metadata is kept, if it is.
+        metadata: Its metadata.
+        legacy: The reader of its pages, for a 0.1 file.
+        whole: All bytes of the file, if they were read with the metadata of a small file.
+        cache: The cache of the metadata, if there is one.
     """
 
     def __init__(
@@ -94,16 +94,16 @@ class DataFileReader:
         """Read the metadata of a file.
 
         Args:
-            store: Where the file is.
+            store: The store of the file.
             key: Its key.
-            size: What the manifest says its size is; checked if given, of 0.1 files as the least that it can be.
-            cache: Where metadata is kept; a file of a known size that is in it is not read here, unless it is so
-                small that its pages come with the metadata.
+            size: Its size according to the manifest, which is checked; for 0.1 files a lower bound.
+            cache: The cache of metadata; a cached file of known size is not read here, unless it is so small that its
+                pages are read with the metadata.
 
         Raises:
-            ObjectNotFoundError: There is no such file.
-            CorruptFileError: It is no Lance file, is cut short, or contradicts itself.
-            UnsupportedError: Its version is not known.
+            ObjectNotFoundError: The file does not exist.
+            CorruptFileError: The file is not a Lance file, is truncated, or contradicts itself.
+            UnsupportedError: The version of the file is not known.
         """
         known = cache.get(store.root, key, size) if cache is not None and size else None
         if known is not None and known.size_bytes > _TAIL:
@@ -139,14 +139,14 @@ class DataFileReader:
 
     @property
     def metadata(self) -> FileMetadata:
-        """All that the file says about itself."""
+        """The metadata of the file."""
         return self._metadata
 
     def read_global_buffer(self, index: int) -> BytesLike:
         """Bytes that belong to the file as a whole; 0 is the file descriptor.
 
         Raises:
-            InvalidInputError: There is none of that index.
+            InvalidInputError: The file has no global buffer of that index.
         """
         buffers = self._metadata.global_buffers
         if not 0 <= index < len(buffers):
@@ -154,10 +154,10 @@ class DataFileReader:
         return self._store.get_range(self._key, *buffers[index])
 
     def check(self) -> None:
-        """Parse the metadata of all columns, which otherwise waits until they are read.
+        """Parse the metadata of all columns, which is otherwise parsed when they are read.
 
         Raises:
-            CorruptFileError: It cannot be parsed.
+            CorruptFileError: The metadata of a column cannot be parsed.
             UnsupportedError: A column is described in an unknown way.
         """
         for _ in self._metadata.columns:
@@ -171,7 +171,7 @@ class DataFileReader:
             return self._legacy.read_dictionaries(self.fetch)
 
     def page_bounds(self, ids: Iterable[int], columns: Mapping[int, int]) -> list[PageBounds]:
-        """The statistics that a 0.1 file has of some fields; none in other files.
+        """The statistics of some fields in a 0.1 file; none in other files.
 
         Args:
             ids: The fields.
@@ -183,7 +183,7 @@ class DataFileReader:
             return self._legacy.page_bounds(ids, columns, self.fetch)
 
     def has_dictionary(self, index: int) -> bool:
-        """Whether every page of a column, of which there are few, holds its values once and indices into them."""
+        """Whether a column has few pages, and each of them is a dictionary page."""
         if self._legacy is not None or not self.version.has_levels:
             return False
         with located(self._key):
@@ -200,7 +200,7 @@ class DataFileReader:
         if self.version.has_levels:
             fields = column_fields(self.schema)
         else:
-            # 0.1 has no columns, only field ids: places among them.
+            # 0.1 has field ids instead of columns: their positions.
             columns = plain_columns if self.version is not FileVersion.V0_1 else lambda top: (f for f, _ in top.walk())
             fields = [field for top in self.schema.fields for field in columns(top)]
         return {field.id: index for index, field in enumerate(fields)}
@@ -216,8 +216,8 @@ class DataFileReader:
         """Read rows.
 
         Args:
-            schema: What to read; the file's own schema if it is None. All its columns must be in the file.
-            columns: Field ids and their columns in this file; those of the file's own schema if it is None.
+            schema: The columns to read, all of them in the file; None for the file's own schema.
+            columns: Field ids and their columns in this file; None for those of the file's own schema.
             rows: A range of rows, or ascending row numbers without repetition; all rows if it is None.
             batch_rows: Rows per batch; None for batches as large as the pages allow, which costs no copies.
 
@@ -226,8 +226,8 @@ class DataFileReader:
 
         Raises:
             InvalidInputError: Rows are out of range or not ascending, or a column is not in the file.
-            CorruptFileError: The file does not follow the format; names the file, the column and the page.
-            UnsupportedError: An encoding is not known; names the same.
+            CorruptFileError: The file does not follow the format; the message names the file, the column and the page.
+            UnsupportedError: An encoding is not known; the message names the file, the column and the page.
         """
         schema = self.schema if schema is None else schema
         columns = self.column_indices() if columns is None else columns
@@ -262,7 +262,7 @@ class DataFileReader:
         return RowRuns.of_rows(numbers)
 
     def _points(self, runs: RowRuns) -> Sequence[int]:
-        """The rows as numbers, if they are so few that their values are looked up one by one, or a short run."""
+        """The numbers of the rows, if their values are looked up one by one; empty for many rows."""
         count = runs.count
         if not 0 < count <= _POINT_RUN:
             return []
@@ -271,18 +271,18 @@ class DataFileReader:
         return runs.rows().tolist() if count <= FEW_POINTS else []
 
     def _point_task(self, field: Field, columns: Mapping[int, int], points: Sequence[int]) -> PageTask | None:
-        """Some rows of a field, if they are looked up value by value."""
+        """A task for some rows of a field, if their values are looked up one by one."""
         index = columns.get(field.id)
         if not points or self._legacy is not None or not self.version.has_levels or not is_column(field):
             return None
         if index is None or not 0 <= index < len(self._metadata.columns):
-            return None  # the plain way says what is wrong
+            return None  # reading whole pages reports the error
         return point_task(self._key, field, self._metadata.columns[index], points, self.num_rows, self._kept)
 
     def _point_batches(
         self, schema: pa.Schema, tasks: Sequence[PageTask], count: int, batch_rows: int | None
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of all columns at once; each round of ranges is one request for all of them."""
+        """The rows of all columns together; each round of ranges is one request for all columns."""
         active = [(task, asked) for task in tasks if (asked := task.advance(None)) is not None]
         while active:
             answers = iter(self.fetch([r for _, ranges in active for r in ranges]))
@@ -296,7 +296,7 @@ class DataFileReader:
     def _field_reader(
         self, field: Field, columns: Mapping[int, int], runs: RowRuns, point: PageTask | None
     ) -> _FieldReader:
-        """How a field is read; `point` looks its values up, if that is possible."""
+        """The reader of a field; `point` looks its values up one by one, where that is possible."""
         if point is not None:
             return _FieldReader(field, [RowStream(iter([point]))])
         if self._legacy is not None:
@@ -339,12 +339,12 @@ class DataFileReader:
             left -= count
 
     def _load(self, readers: Sequence[RowStream], budget: int, *, is_first: bool) -> None:
-        """Start on the next pages of some columns: each round of ranges is one request for all of them.
+        """Start to read the next pages of some columns; each round of ranges is one request for all columns.
 
         Args:
             readers: The columns.
             budget: Bytes to read ahead per column.
-            is_first: Whether nothing can be handed out yet: the largest page is then decoded here, not waited for.
+            is_first: Whether no rows are available yet: then the largest page is decoded in this thread.
         """
         tasks = [task for reader in readers for task in reader.next_tasks(budget)]
         active = [(task, asked) for task in tasks if (asked := task.advance(None)) is not None]
@@ -365,7 +365,7 @@ class DataFileReader:
                     following += _going_on(task, task.advance(answer))
                 else:
                     later.append((task, answer))
-            # One of those that are waited for is decoded here.
+            # The largest of the pending pages is decoded in this thread.
             running = [(task, submit(task.advance, answer)) for task, answer in later[1:]]
             if own is not None and last is not None:
                 own.run(last, self.fetch)
@@ -376,7 +376,7 @@ class DataFileReader:
             active = following
 
     def _kept(self, num_bytes: int) -> None:
-        """Tell the cache that the metadata has grown."""
+        """Report to the cache that the metadata has grown."""
         if self._cache is not None:
             self._cache.grew(self._store.root, self._key, self._metadata.size_bytes, num_bytes)
 
@@ -405,7 +405,7 @@ class _FieldReader:
 
 
 def _going_on(task: PageTask, asked: Sequence[ByteRange] | None) -> Iterator[tuple[PageTask, Sequence[ByteRange]]]:
-    """The task with what it asks for next, unless it is done."""
+    """The task with the ranges that it needs next, unless it is done."""
     if asked is not None:
         yield task, asked
 
@@ -415,7 +415,7 @@ def _largest(tasks: Iterable[PageTask]) -> PageTask | None:
 
 
 def _empty_batches(schema: pa.Schema, num_rows: int, batch_rows: int | None) -> Iterator[pa.RecordBatch]:
-    """Batches without columns, which still have a number of rows."""
+    """Batches without columns, but with a number of rows."""
     step = batch_rows or max(num_rows, 1)
     for start in range(0, num_rows, step):
         length = min(step, num_rows - start)
@@ -426,12 +426,12 @@ def _empty_batches(schema: pa.Schema, num_rows: int, batch_rows: int | None) -> 
 def _read_metadata(
     store: ObjectStore, key: str, tail: memoryview, size: int, expected_size: int | None
 ) -> tuple[FileMetadata, LegacyFileReader | None]:
-    """Parse what stands at the end of a file; reads more of it if the tail is too short."""
+    """Parse the metadata at the end of a file; reads more of the file if the tail is too short."""
     is_as_expected = expected_size is None or expected_size == size
     if expected_size is not None and expected_size > size:
         raise CorruptFileError(f"the file has {size} bytes, the manifest says {expected_size}")
     version = FileVersion.from_numbers(*read_version(bytes(tail[-8:])))
-    # Releases of the reference library up to 4.0 record the size of a 0.1 file without what stands behind its pages.
+    # Releases of the reference library up to 4.0 record the size of a 0.1 file without the parts after its pages.
     if not is_as_expected and version is not FileVersion.V0_1:
         raise CorruptFileError(f"the file has {size} bytes, the manifest says {expected_size}")
     if version is FileVersion.V0_1:
@@ -476,7 +476,7 @@ def _read_metadata(
 
 
 def _columns(store: ObjectStore, key: str, table: Sequence[ByteRange], tail: memoryview, start: int) -> ColumnList:
-    """The columns of a file whose end, from `start` on, is there; `table` tells where each is described."""
+    """The columns of a file whose bytes from `start` on are in `tail`; `table` has the range of each description."""
     size = start + len(tail)
 
     def read(begin: int, end: int) -> BytesLike:
@@ -484,7 +484,7 @@ def _columns(store: ObjectStore, key: str, table: Sequence[ByteRange], tail: mem
 
     first = min((position for position, _ in table), default=start)
     last = max((end for _, end in table), default=start)
-    described = bytes(tail[first - start : last - start])  # a copy, so that not all of the tail is kept
+    described = bytes(tail[first - start : last - start])  # a copy, so that the rest of the tail is not kept
 
     def column(index: int) -> ColumnPages:
         position, end = table[index]

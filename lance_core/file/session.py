@@ -1,4 +1,4 @@
-"""Data files below one place, under pylance's names."""
+"""Data files below one folder, under pylance's names."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class ListResult:
     """The content of a folder.
 
     Attributes:
-        common_prefixes: Its folders, relative to the session's place.
-        objects: Its files, relative to the session's place.
+        common_prefixes: Its folders, relative to the session's folder.
+        objects: Its files, relative to the session's folder.
     """
 
     common_prefixes: list[str]
@@ -33,12 +33,12 @@ class ListResult:
 
 @checked_methods
 class LanceFileSession:
-    """Opens, lists, moves and removes files below one place; paths are relative to it.
+    """Opens, lists, moves and removes files below one folder; paths are relative to it.
 
     Args:
-        base_path: Path or URI of the place.
+        base_path: Path or URI of the folder.
         storage_options: Credentials and options of the storage, under object_store's names.
-        **others: Arguments of pylance's that are not offered.
+        **others: Other arguments of pylance, which are rejected.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class LanceFileSession:
         return LanceFileWriter(self._uri(path), schema, storage_options=self._options, **arguments)
 
     def contains(self, path: str) -> bool:
-        """Whether there is a file."""
+        """Whether a file exists."""
         try:
             self._store.head(path)
         except ObjectNotFoundError:
@@ -70,7 +70,7 @@ class LanceFileSession:
         return [found.key for found in self._store.list(_prefix(path))]
 
     def list_with_delimiter(self, path: str | None = None) -> ListResult:
-        """Files and folders in a folder; None is the session's place."""
+        """Files and folders in a folder; None is the session's folder."""
         prefix = _prefix(path)
         folders: dict[str, None] = {}
         files = []
@@ -86,7 +86,7 @@ class LanceFileSession:
         """Bytes of a file.
 
         Raises:
-            ObjectNotFoundError: There is no such file.
+            ObjectNotFoundError: The file does not exist.
             InvalidInputError: The offset or the length is negative.
             StoreError: The file is shorter.
         """
@@ -98,13 +98,13 @@ class LanceFileSession:
         """Remove a file.
 
         Raises:
-            ObjectNotFoundError: There is no such file.
+            ObjectNotFoundError: The file does not exist.
         """
         self._store.head(path)
         self._store.delete(path)
 
     def upload_file(self, local_path: str | PathLike[str], remote_path: str) -> None:
-        """Copy a file of this machine to the session's place, in pieces.
+        """Copy a local file to the session's folder, in pieces.
 
         Raises:
             OSError: The local file cannot be read.
@@ -114,10 +114,10 @@ class LanceFileSession:
                 target.write(piece)
 
     def download_file(self, remote_path: str, local_path: str | PathLike[str]) -> None:
-        """Copy a file to this machine, in pieces.
+        """Copy a file to a local file, in pieces.
 
         Raises:
-            ObjectNotFoundError: There is no such file.
+            ObjectNotFoundError: The file does not exist.
             OSError: The local file cannot be written.
         """
         size = self._store.head(remote_path).size

@@ -1,4 +1,4 @@
-"""Statistics of the pages of 0.1 files: bounds that let a reader skip batches.
+"""Statistics of the pages of 0.1 files: bounds by which a reader skips batches.
 
 One struct per field, named by the field's id, with one row per batch:
 
@@ -9,9 +9,9 @@ One struct per field, named by the field's id, with one row per batch:
     all values null                integers, dates: the bounds of the type; decimals: those of 128 bits, whatever the
                                    precision; floats: -inf and +inf; strings, binary: null
     floats                         NaN is ignored; a minimum of zero is -0.0, a maximum of zero is +0.0
-    strings and binary             cut to 64 bytes; a cut maximum is raised in its last place, null if it cannot be
+    strings and binary             truncated to 64 bytes; a truncated maximum is increased, null if it cannot be
 
-Bounds need not occur among the values. There are none for fields inside lists, timestamps, and types without order.
+Bounds need not occur among the values. Fields inside lists, timestamps, and types without order have none.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PREFIX_BYTES: Final = 64
 
 _LOWEST_DECIMAL: Final = -(1 << 127)
 _HIGHEST_DECIMAL: Final = (1 << 127) - 1
-"""Unscaled, as the bits of an array hold them."""
+"""Unscaled, as in the buffer of an array."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ class PageBounds:
     highest: Any
 
     def promise(self, batch: int) -> tuple[Any, Any] | None:
-        """Bounds of all values that are read from a batch; None where nulls are, which are read as other values."""
+        """Bounds of all values that are read from a batch; None with nulls, which are read as other values."""
         bounds = self.lowest[batch], self.highest[batch]
         if self.null_counts[batch].as_py() != 0 or not (bounds[0].is_valid and bounds[1].is_valid):
             return None
@@ -67,10 +67,10 @@ class PageBounds:
 
 
 class StatisticsCollector:
-    """Collects the statistics of a file, batch by batch.
+    """Computes the statistics of a file, batch by batch.
 
     Raises:
-        CorruptFileError: Two fields of the schema have one id, by which statistics are found.
+        CorruptFileError: Two fields of the schema have the same id, by which statistics are recorded.
     """
 
     def __init__(self, schema: Schema) -> None:
@@ -89,7 +89,7 @@ class StatisticsCollector:
             self._fields.append(field)
 
     def add(self, field: Field, array: Any) -> None:
-        """Take the values of a top-level field in the next batch."""
+        """Add the values of a top-level field in the next batch."""
         if field.logical_type == "struct":
             for index, child in enumerate(field.children):
                 self.add(child, array.field(index))
@@ -121,7 +121,7 @@ class StatisticsCollector:
 
 
 def has_statistics(kind: pa.DataType) -> bool:
-    """Whether values of that type have bounds."""
+    """Whether values of a type have bounds."""
     types = pa.types
     if types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind):
         return not types.is_float16(kind)
@@ -166,7 +166,7 @@ def _float_bounds(array: Any) -> tuple[float, float]:
 
 
 def _widest(kind: Any) -> tuple[Any, Any]:
-    """The lowest and highest value of a type whose values have no Python form at the limits."""
+    """The lowest and highest value of a type, including values that Python's types cannot hold."""
     if pa.types.is_decimal(kind):
         return _LOWEST_DECIMAL, _HIGHEST_DECIMAL
     width = kind.bit_width
@@ -176,7 +176,7 @@ def _widest(kind: Any) -> tuple[Any, Any]:
 
 
 def _array(values: Sequence[Any], kind: Any) -> Any:
-    """An array of bounds; those of decimals can have more digits than the type."""
+    """An array of bounds; bounds of decimals can have more digits than the type."""
     if not pa.types.is_decimal128(kind):
         return pa.array(values, kind)
     numbers = b"".join(_unscaled(value, kind.scale).to_bytes(16, "little", signed=True) for value in values)
@@ -184,7 +184,7 @@ def _array(values: Sequence[Any], kind: Any) -> Any:
 
 
 def _unscaled(value: Decimal | int, scale: int) -> int:
-    """The integer that a decimal is stored as."""
+    """The integer that stores a decimal."""
     if isinstance(value, int):
         return value
     sign, digits, exponent = value.as_tuple()
@@ -202,7 +202,7 @@ def _raised_string(string: str) -> str | None:
     cut = _truncated(string)
     for end in range(len(cut), 0, -1):
         following = ord(cut[end - 1]) + 1
-        # Surrogates are no characters.
+        # Surrogates are not characters.
         following = 0xE000 if 0xD800 <= following <= 0xDFFF else following
         if following <= 0x10FFFF:
             return cut[: end - 1] + chr(following)

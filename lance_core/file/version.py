@@ -1,8 +1,8 @@
-"""The versions of the file format, with the numbers for each in footers and manifests.
+"""The versions of the file format, with their numbers in footers and manifests.
 
     data_storage_version    footer      DataFile of a manifest
     0.1, legacy             (0, 2)      (0, 2)
-    2.0                     (0, 3)      (2, 0)      a footer of (2, 0) is read, too
+    2.0                     (0, 3)      (2, 0)      a footer of (2, 0) is read as well
     2.1                     (2, 1)      (2, 1)
     2.2, stable             (2, 2)      (2, 2)
 
@@ -47,8 +47,8 @@ class FileVersion(Enum):
         """The version of a `data_storage_version`; None and "stable" are the default.
 
         Raises:
-            UnsupportedError: The version exists, but is not offered.
-            InvalidInputError: There is no such version.
+            UnsupportedError: The version is unstable.
+            InvalidInputError: The version does not exist.
         """
         if name in (None, "stable"):
             return DEFAULT_VERSION
@@ -65,7 +65,7 @@ class FileVersion(Enum):
         """The version of a footer or of a manifest's data file.
 
         Raises:
-            UnsupportedError: The numbers are not known.
+            UnsupportedError: The numbers belong to no known version.
         """
         version = _BY_NUMBERS.get((major, minor))
         if version is None:

@@ -1,4 +1,4 @@
-"""How the columns of a schema are written: what is the same in each of its files, worked out once."""
+"""Plans for writing the columns of a schema, computed once for all its files."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ _PACKABLE: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnWritePlan:
-    """How one top-level field is written.
+    """The plan for writing one top-level field.
 
     Attributes:
         field: The field.
         target: The Arrow type that is written.
         first_column: Number of its first column in the file.
-        is_checked: Whether nulls may be where they must not.
-        is_blob: Whether payloads lie outside of its pages.
-        leaf: How values lie in memory, if it is one column of numbers or strings and asks for no encoding.
+        is_checked: Whether values have to be checked for nulls that are not allowed.
+        is_blob: Whether payloads are stored outside of the pages.
+        leaf: The memory layout of a single column of numbers or strings without requested encodings; else None.
     """
 
     field: Field
@@ -49,7 +49,7 @@ class ColumnWritePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileWritePlan:
-    """How files of a schema and a version are written.
+    """The plan for writing files of a schema and a version.
 
     Attributes:
         arrow_schema: The types that are written.
@@ -68,8 +68,8 @@ def write_plan(schema: Schema, version: FileVersion) -> FileWritePlan:
     """The plan for a schema.
 
     Raises:
-        UnsupportedError: The version cannot hold it.
-        InvalidInputError: The metadata of a field asks for an encoding in a way that is not possible.
+        UnsupportedError: The version cannot store the schema.
+        InvalidInputError: The metadata of a field requests an impossible encoding.
     """
     name = f"plan {version.value}"
     found: FileWritePlan | None = schema.memo.get(name)
@@ -109,7 +109,7 @@ def _computed(schema: Schema, version: FileVersion) -> FileWritePlan:
 
 
 def _check_blobs(schema: Schema, version: FileVersion) -> None:
-    """Make sure that blobs of 2.2 are columns of a 2.2 file."""
+    """Make sure that blobs of 2.2 are top-level columns of a 2.2 file."""
     for top in schema.fields:
         for field, _ in top.walk():
             if is_blob_v2(field) and (field is not top or version is not FileVersion.V2_2):

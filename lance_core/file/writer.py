@@ -1,8 +1,8 @@
 """Writing one data file.
 
-Batches are collected per column until they make a page of some megabytes; a page is encoded in the pool while the
-next one is collected. Buffers are appended to the file as they become ready, each at a multiple of 64 bytes, and the
-metadata follows when the writer is finished (see `metadata`). Nothing is visible under the key before that.
+Rows are buffered per column until they fill a page of some megabytes; a page is encoded in the pool while rows of the
+next one are buffered. Buffers are appended to the file as they become ready, each at a multiple of 64 bytes, and the
+metadata follows when the writer is finished (see `metadata`). The file is not visible under its key before that.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = ["DEFAULT_PAGE_BYTES", "TOTAL_BUFFERED", "DataFileWriter"]
 DEFAULT_PAGE_BYTES: Final = 8 * 1024 * 1024
 TOTAL_BUFFERED: Final = 96 * 1024 * 1024
 _MIN_PAGE_BYTES: Final = 64 * 1024
-# Handing a page to another thread costs more than encoding so few bytes.
+# Passing a page to another thread costs more than encoding this many bytes.
 _INLINE_BYTES: Final = 256 * 1024
 _WIDE_BYTES: Final = 1024
 _MAX_PAGE_ROWS: Final = 2**31 - 1
@@ -49,7 +49,7 @@ _SMALL_BYTES: Final = 64 * 1024
 
 
 class _Pending(NamedTuple):
-    """Pages that are being encoded, from so many bytes of rows; wide rows are copied for it at most."""
+    """Pages that are being encoded, and the bytes of their rows; rows of wide columns are not copied."""
 
     first_column: int
     num_bytes: int
@@ -61,18 +61,17 @@ class DataFileWriter:
     """Writes batches into one data file.
 
     Args:
-        store: Where to.
+        store: The store of the file.
         key: The file's key.
-        schema: The columns, with the ids that they have in the dataset.
+        schema: The columns, with their ids in the dataset.
         version: The format.
-        page_bytes: Bytes of a column that make a page; less in wide files, so that memory stays bounded.
-        choices: Encodings that were chosen for earlier files of the same rows.
-        buffered_bytes: Bytes of rows that may wait for their pages, of all columns together, unless the smallest pages
-            need more.
+        page_bytes: Bytes of a column that fill a page; fewer in wide files, so that memory stays bounded.
+        choices: Encodings that were chosen for earlier files of the same write.
+        buffered_bytes: Most buffered bytes of all columns together, unless the smallest pages need more.
 
     Raises:
         UnsupportedError: The version cannot be written.
-        InvalidInputError: The metadata of a field asks for an encoding in a way that is not possible.
+        InvalidInputError: The metadata of a field requests an impossible encoding.
     """
 
     def __init__(
@@ -92,7 +91,7 @@ class DataFileWriter:
         self._schema = schema
         self._version = version
         wide = buffered_bytes // max(len(schema.fields), 1)
-        # In 2.0 a page is what is read at once, so that it may be as small as the caller wants.
+        # In 2.0 a page is the unit of reading, so that it may be as small as the caller wants.
         smallest = _MIN_PAGE_BYTES if version.has_levels else min(_MIN_PAGE_BYTES, page_bytes)
         self._page_bytes = max(smallest, min(page_bytes, wide))
         self._limits = Limits(large_chunks=version is FileVersion.V2_2)
@@ -114,13 +113,13 @@ class DataFileWriter:
 
     @property
     def bytes_written(self) -> int:
-        """Bytes of the file so far, without rows that wait for their page and pages that are being encoded."""
+        """Bytes of the file so far, without buffered rows and pages that are being encoded."""
         return self._file.position if self._legacy is None else self._legacy.position
 
     def has_reached(self, num_bytes: int) -> bool:
-        """Whether the file has so many bytes, rows that wait for their page not counted.
+        """Whether the file has `num_bytes` bytes, without buffered rows.
 
-        It waits for the pages that are being encoded only where these may decide it.
+        The call waits for pages that are being encoded only if the result depends on them.
         """
         pending = sum(one.num_bytes for one in self._pending)
         if self.bytes_written < num_bytes <= self.bytes_written + pending:
@@ -131,10 +130,10 @@ class DataFileWriter:
         """Append rows.
 
         Args:
-            batch: Columns are found by name; they must be those of the schema.
+            batch: Rows with the columns of the schema, in any order.
 
         Raises:
-            SchemaError: A column is missing, superfluous or of another type, or holds nulls that it must not.
+            SchemaError: A column is missing, unknown or of another type, or has nulls that are not allowed.
             InvalidInputError: The writer is finished.
         """
         if self._done:
@@ -152,7 +151,7 @@ class DataFileWriter:
         self._write_ready(waits=passed >= self._page_bytes)
 
     def _columns(self, batch: pa.RecordBatch | pa.Table) -> list[list[pa.Array]]:
-        """The chunks of each column, as arrays of the types that are written; those without rows are left out."""
+        """The chunks of each column, as arrays of the types that are written, without empty ones."""
         names = self._plan.arrow_schema.names
         if batch.schema.equals(self._plan.arrow_schema):
             columns = _plain_columns(batch)
@@ -170,7 +169,7 @@ class DataFileWriter:
         """Append bytes that belong to the file as a whole; returns their index, from 1 on.
 
         Raises:
-            UnsupportedError: It is a 0.1 file.
+            UnsupportedError: The file is of version 0.1.
         """
         self._reject_legacy("global buffers")
         return self._file.add_global_buffer(data)
@@ -179,25 +178,25 @@ class DataFileWriter:
         """Add to the metadata of the schema, or replace.
 
         Raises:
-            UnsupportedError: It is a 0.1 file.
+            UnsupportedError: The file is of version 0.1.
         """
         self._reject_legacy("metadata that is added after the schema")
         self._file.add_schema_metadata(key, value)
 
     def finish(self) -> WrittenFile:
-        """Write what is left and the metadata, and make the file visible."""
+        """Write the remaining rows and the metadata, and make the file visible."""
         self.complete()
         return self.close()
 
     def complete(self) -> None:
-        """Write what is left and the metadata; all that is missing then is `close`, which waits for the storage."""
+        """Write the remaining rows and the metadata; the last step is `close`, which waits for the storage."""
         if self._done:
             raise InvalidInputError(f"{self._key}: the writer is finished")
         self._done = True
         if self._legacy is not None:
             self._legacy.finish()
             return
-        # Threads encode the large pages while the small ones are encoded here; one alone would only be waited for.
+        # Threads encode large pages while this thread encodes small ones; for a single page a thread saves no time.
         left = sorted(self._collected, key=lambda one: one.num_bytes < _INLINE_BYTES)
         is_alone = not self._pending and len(left) == 1
         for collected in left:
@@ -206,28 +205,28 @@ class DataFileWriter:
         self._file.complete(self._num_rows)
 
     def written(self) -> WrittenFile:
-        """What `close` will return, for a file that is complete.
+        """The future result of `close`, for a complete file.
 
         Raises:
-            UnsupportedError: It is a 0.1 file.
+            UnsupportedError: The file is of version 0.1.
         """
         self._reject_legacy("what is known before it is closed")
         return self._file.written(self._num_rows)
 
     def close_early(self) -> Sequence[Callable[[], object]]:
-        """Make a file visible that is complete; what is returned makes it durable (`ObjectWriter.close_early`).
+        """Make a complete file visible; the returned calls make it durable (`ObjectWriter.close_early`).
 
         Raises:
-            UnsupportedError: It is a 0.1 file.
+            UnsupportedError: The file is of version 0.1.
         """
         self._reject_legacy("a name before it is durable")
         return self._file.close_early()
 
     def close(self, *, durable_name: bool = True) -> WrittenFile:
-        """Make a file visible that is complete. It may be called from another thread than the other methods.
+        """Make a complete file visible. Another thread than that of the other methods may call this.
 
         Args:
-            durable_name: Whether its name has to be durable, too; else `store.sync_names` makes it so.
+            durable_name: Whether its name has to be durable as well; else `store.sync_names` makes it durable.
         """
         if self._legacy is None:
             return self._file.close(self._num_rows, durable_name=durable_name)
@@ -242,7 +241,7 @@ class DataFileWriter:
         )
 
     def abort(self) -> None:
-        """Drop everything; does nothing once the file is visible."""
+        """Drop the file; does nothing once it is visible."""
         self._done = True
         for pending in self._pending:
             pending.pages.cancel()
@@ -254,7 +253,7 @@ class DataFileWriter:
             raise UnsupportedError(f"{self._key}: {what} in a 0.1 file")
 
     def _collect(self, collected: Collected, chunk: pa.Array) -> int:
-        """Add rows of a column, and encode them once they make a page; gives their bytes."""
+        """Add rows of a column, and encode them once they fill a page; returns their bytes."""
         size: int = max(chunk.nbytes, 1)
         full = self._page_bytes - self._page_bytes // 64
         if collected.num_bytes + size < full and len(chunk) <= _MAX_PAGE_ROWS:
@@ -294,9 +293,9 @@ class DataFileWriter:
         self._drain(num_threads() + 1)
 
     def _write_small(self, plan: ColumnWritePlan, leaf: Leaf, array: pa.Array) -> bool:
-        """Write a few numbers as they are, or a page like an earlier one, as the encoder would; not if it has to look.
+        """Write a few raw numbers, or a page like an earlier one; returns False if the encoder has to choose.
 
-        A few numbers that are null or all the same are left to it, too.
+        The encoder also gets numbers that are null or all equal.
         """
         count, width = len(array), leaf.width
         if count <= TINY_VALUES and not (leaf.is_string or leaf.list_size or array.null_count):
@@ -313,7 +312,7 @@ class DataFileWriter:
         return page is not None
 
     def _flush_blobs(self, plan: ColumnWritePlan, array: Any) -> None:
-        """Write payloads, each aligned, and then the page that tells where they are."""
+        """Write payloads, each aligned, and then the page with their positions."""
         positions = []
         is_v2 = is_blob_v2(plan.field)
         for value in array.field("data") if is_v2 else array:
@@ -330,9 +329,9 @@ class DataFileWriter:
         self._file.add_encoded(plan.first_column, page)
 
     def _write_ready(self, *, waits: bool) -> None:
-        """Write pages that are encoded, and with `waits` those that soon are.
+        """Write the encoded pages; with `waits` also pages that are still being encoded.
 
-        They keep the batch that they come from, or copies of its rows, which is much beside the next one.
+        Pages that are being encoded hold the memory of their batch, or of copies of its rows.
         """
         while self._pending and (self._pending[0].pages.done() or (waits and self._pending[0].is_wide)):
             self._drain(len(self._pending) - 1)
@@ -359,7 +358,7 @@ def _encode(
 
 
 def _plain_columns(batch: Any) -> list[list[pa.Array]]:
-    """The chunks of each column of rows that have the very types that are written."""
+    """The chunks of each column, for rows that already have the types that are written."""
     if isinstance(batch, pa.Table):
         batches = batch.to_batches() if batch.num_columns > 1 else []
         if len(batches) != 1:

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from lance_core.errors import LanceError
-from lance_core.file.joined import can_join, join
+from lance_core.file.coalesced import can_coalesce, coalesce
 from lance_core.schema import Schema
 from lance_core.table.fragment import DataFile
 from lance_core.verbs.expressions.arrow import columns_of, matching_all
@@ -118,7 +118,7 @@ def _can_join(scan: FragmentScan, first: FragmentScan | None) -> bool:
         return _columns(file) == _columns(first.fragment.files[0])
     wanted = scan.first_columns
     is_whole = bool(wanted.fields) and wanted.only_ids(set(file.fields)) == wanted
-    return is_whole and (file.file_major_version, file.file_minor_version) >= (2, 1) and can_join(wanted)
+    return is_whole and (file.file_major_version, file.file_minor_version) >= (2, 1) and can_coalesce(wanted)
 
 
 def _columns(file: DataFile) -> object:
@@ -173,7 +173,7 @@ def _rows_of(
         ])  # fmt: skip
         columns = dict(file.columns())
         num_rows = sum(counts) if rows is None else len(rows)
-        (batch,) = join(readers).read(wanted, columns, rows, batch_rows=num_rows)
+        (batch,) = coalesce(readers).read(wanted, columns, rows, batch_rows=num_rows)
     except (LanceError, ValueError):
         return None
     return batch

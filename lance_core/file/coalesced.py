@@ -1,9 +1,9 @@
-"""Several data files read as if they were one.
+"""Several small data files read as one, so that their pages are decoded together.
 
-A page of few bytes costs more than reading its bytes: columns of many small files are decoded much faster together.
-The pages of 2.1 and 2.2 files refer to nothing outside of them, so that pages of files that lie end to end make a file:
+The fixed cost of a small page is higher than that of its bytes: columns of many small files are decoded much faster
+together. Pages of 2.1 and 2.2 files refer to no other part of their file, so that concatenated files are a file:
 
-    bytes    | file 0         | file 1   | file 2       |      file i begins at the sum of the sizes before it
+    bytes    | file 0         | file 1   | file 2       |      file i begins at the sum of the earlier sizes
     column   | its pages of 0 | of 1     | of 2         |
     rows     | rows of 0      | of 1     | of 2         |
 """
@@ -25,36 +25,36 @@ from lance_core.file.metadata import ColumnList, ColumnPages, FileMetadata
 from lance_core.file.reader import DataFileReader
 from lance_core.schema import Schema
 
-__all__ = ["can_join", "join"]
+__all__ = ["can_coalesce", "coalesce"]
 
 
-def can_join(schema: Schema) -> bool:
-    """Whether these columns can be read from joined files.
+def can_coalesce(schema: Schema) -> bool:
+    """Whether columns can be read from coalesced files.
 
-    Blobs cannot, whose descriptors tell places in their own file, nor dictionaries, which would become one.
+    Not possible are blobs, whose descriptors are positions in their own file, and dictionaries, which would be merged.
     """
     fields = [field for field, _ in schema.walk()]
     return not any(blob.is_any_blob(field) or field.logical_type.startswith("dict:") for field in fields)
 
 
-def join(readers: Sequence[DataFileReader]) -> DataFileReader:
-    """A reader of the rows of several files, one after the other.
+def coalesce(readers: Sequence[DataFileReader]) -> DataFileReader:
+    """A reader of the rows of several files, in order.
 
     Args:
         readers: The files, of one version from 2.1 on, with the same columns.
 
     Raises:
-        InvalidInputError: They differ in version or number of columns, or are older than 2.1.
+        InvalidInputError: The files differ in version or number of columns, or are older than 2.1.
     """
     metadata = [reader.metadata for reader in readers]
     first = metadata[0]
     if not first.version.has_levels or {(m.version, len(m.columns)) for m in metadata} != {
         (first.version, len(first.columns))
     }:
-        raise InvalidInputError("files that differ, or are older than 2.1, cannot be joined")
+        raise InvalidInputError("files that differ, or are older than 2.1, cannot be coalesced")
     starts = [0, *accumulate(one.size_bytes for one in metadata)]
     columns = ColumnList(
-        len(first.columns), lambda index: _joined_pages([one.columns[index] for one in metadata], starts)
+        len(first.columns), lambda index: _coalesced_pages([one.columns[index] for one in metadata], starts)
     )
     whole = FileMetadata(
         version=first.version,
@@ -64,13 +64,13 @@ def join(readers: Sequence[DataFileReader]) -> DataFileReader:
         columns=columns,
         global_buffers=(),
     )
-    store: Any = _JoinedStore(readers, starts)
+    store: Any = _CoalescedStore(readers, starts)
     return DataFileReader(store, f"{len(readers)} files", whole)
 
 
-def _joined_pages(parts: Sequence[ColumnPages], starts: Sequence[int]) -> ColumnPages:
+def _coalesced_pages(parts: Sequence[ColumnPages], starts: Sequence[int]) -> ColumnPages:
     firsts = [0, *accumulate(len(part.messages) for part in parts)]
-    return _JoinedPages(
+    return _CoalescedPages(
         messages=(),
         num_items=np.concatenate([part.num_items for part in parts]),
         size=starts[-1],
@@ -83,7 +83,7 @@ def _joined_pages(parts: Sequence[ColumnPages], starts: Sequence[int]) -> Column
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _JoinedPages(ColumnPages):
+class _CoalescedPages(ColumnPages):
     """The pages of a column in all the files.
 
     Attributes:
@@ -110,15 +110,15 @@ class _JoinedPages(ColumnPages):
         )
 
 
-class _JoinedStore:
-    """Reads ranges of the joined files: the only method that a reader which has its metadata calls on a store."""
+class _CoalescedStore:
+    """A store with the one method that a reader with metadata calls: reading ranges of the coalesced files."""
 
     def __init__(self, readers: Sequence[DataFileReader], starts: Sequence[int]) -> None:
         self._readers = readers
         self._starts = starts
 
     def get_ranges(self, key: str, ranges: Sequence[ByteRange]) -> Sequence[BytesLike]:
-        """Read ranges, none of which crosses from one file into another; the key names no file of its own."""
+        """Read ranges, each within one file; the key is ignored."""
         del key
         by_file: dict[int, list[int]] = {}
         for position, (start, _) in enumerate(ranges):
