@@ -1,5 +1,5 @@
 """Arrow arrays to page buffers and back: pure functions of bytes, no input or output.
 
-An array is shred into levels and values; values become blocks, which a compression encodes and a structural layout
+An array is split into levels and values; values become blocks, which a compression encodes and a structural layout
 arranges into page buffers.
 """

@@ -1,7 +1,7 @@
 """Decoded levels and values to Arrow arrays.
 
 A column is one path from a top-level field to a leaf. Its array is built from the leaf outwards, one layer at a time,
-with structs that hold only the child on the path; `merge_columns` joins the columns of one top-level field.
+with structs that hold only the child on the path; `merge_columns` merges the columns of one top-level field.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ def assemble(path: Sequence[Field], decoded: DecodedRows) -> pa.Array:
 
     Args:
         path: The fields from the top-level one down to the column.
-        decoded: What a structural decoder returned.
+        decoded: The result of a structural decoder.
 
     Returns:
         An array with one slot per covered row.
 
     Raises:
-        CorruptFileError: Levels and values do not fit each other or the path.
+        CorruptFileError: Levels and values contradict each other or the path.
     """
     unraveled = unravel(decoded.levels)
     layers = unraveled.layers
     if len(layers) == 1 and path[-1].logical_type == "struct" and not path[-1].children:
-        # The reference library gives structs without fields one layer, whatever structs are around them.
+        # The reference library writes one layer for a struct without fields, whatever structs enclose it.
         layers = (ItemLayer(validity=None, length=unraveled.num_slots),) * len(path)
     if len(layers) != len(path):
         raise CorruptFileError(f"{len(layers)} layers for {len(path)} levels of nesting")
@@ -47,7 +47,7 @@ def assemble(path: Sequence[Field], decoded: DecodedRows) -> pa.Array:
         raise CorruptFileError("the innermost layer is a list")
     array = _leaf_array(path[-1], decoded, unraveled.num_slots, leaf_layer.validity)
     child = path[-1]
-    # Fixed size lists of structs have no levels of their own: theirs, and those around them, are as many as the items.
+    # Fixed size lists of structs have no levels of their own: they and the layers around them have one level per item.
     step = 1
     for field, layer in zip(reversed(path[:-1]), layers[1:], strict=True):
         if layer_kind(field) == "fixed_size_list":
@@ -58,7 +58,7 @@ def assemble(path: Sequence[Field], decoded: DecodedRows) -> pa.Array:
 
 
 def take_rows(array: pa.Array, covered: RowRuns, wanted: RowRuns) -> pa.Array:
-    """Of an array that has one slot per covered row, the slots of the wanted rows."""
+    """The slots of the wanted rows, from an array with one slot per covered row."""
     if covered.starts.size == wanted.starts.size and bool(
         (covered.starts == wanted.starts).all() and (covered.ends == wanted.ends).all()
     ):
@@ -69,7 +69,7 @@ def take_rows(array: pa.Array, covered: RowRuns, wanted: RowRuns) -> pa.Array:
 
 
 def merge_columns(field: Field, arrays: Sequence[pa.Array]) -> pa.Array:
-    """Join the arrays of the columns of one field, in the order of `leaf_paths`, row by row.
+    """Merge the arrays of the columns of one field, in the order of `leaf_paths`, row by row.
 
     Raises:
         CorruptFileError: The columns do not agree on the nesting.
@@ -83,7 +83,7 @@ def merge_columns(field: Field, arrays: Sequence[pa.Array]) -> pa.Array:
 
 
 def _merge(field: Field, arrays: list[Any]) -> tuple[Any, list[Any]]:
-    """Join the arrays that belong to `field`; returns the joined one and those left over."""
+    """Merge the arrays that belong to `field`; returns the merged array and the remaining ones."""
     if is_column(field):
         return arrays[0], arrays[1:]
     first = arrays[0]
@@ -143,7 +143,7 @@ def _list_parts(array: Any) -> tuple[Any, Any]:
 
 
 def _wrap(field: Field, child: pa.Field, layer: ItemLayer | ListLayer, array: pa.Array, step: int) -> pa.Array:
-    """The array of a field around that of its child; every `step`-th slot of its layer counts."""
+    """The array of a field, from the array of its child; every `step`-th slot of its layer counts."""
     kind = layer_kind(field)
     if (kind == "list") != isinstance(layer, ListLayer):
         raise CorruptFileError(f"field {field.name!r} of type {field.logical_type} does not fit its layer")
@@ -167,7 +167,7 @@ def _wrap_list(field: Field, child: pa.Field, layer: ListLayer, array: pa.Array)
         raise UnsupportedError(f"field {field.name!r}: more than 2^31 items in one array; read fewer rows at a time")
     offsets = layer.offsets if large else layer.offsets.astype(np.int32)
     if field.logical_type == "map":
-        # The entries of a map have one child at a time here, so they cannot make a map yet.
+        # Here the entries of a map have one child only, which is not a map yet.
         target: pa.DataType = pa.list_(child)
         if pa.types.is_struct(child.type) and child.type.num_fields == 2:
             target = arrow_type_of(field)
@@ -190,7 +190,7 @@ def _leaf_array(field: Field, decoded: DecodedRows, num_slots: int, validity: Ma
     kind = arrow_type_of(field)
     values = decoded.values
     if pa.types.is_struct(kind) and kind.num_fields == 0:
-        # Pages of structs without fields say "null" for lack of values.
+        # Pages of structs without fields are pages of nulls, because they have no values.
         return pa.Array.from_buffers(kind, num_slots, [None])
     if values is None or pa.types.is_null(kind):
         return pa.nulls(num_slots, kind)
@@ -209,7 +209,7 @@ def _leaf_array(field: Field, decoded: DecodedRows, num_slots: int, validity: Ma
 def _items_array(items: Sequence[DataBlock], kind: pa.DataType) -> pa.Array:
     first = items[0]
     if pa.types.is_boolean(kind) and isinstance(first, FixedWidthBlock) and first.num_values == 1:
-        # The one value of a constant page is a whole byte.
+        # The value of a constant page takes a whole byte.
         first = FixedWidthBlock(data=first.data, bits_per_value=1, num_values=1)
         return block_to_array(first, kind)
     arrays = [block_to_array(block, kind) for block in items]

@@ -1,4 +1,4 @@
-"""One array of several, and dictionaries without null values, which is what makes those of several arrays one."""
+"""Concatenation of arrays, and dictionaries without null values, which can be unified."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["concatenate", "without_null_values"]
 
 
 def concatenate(arrays: Sequence[Any]) -> pa.Array:
-    """One array of several, at least one; dictionaries are unified first.
+    """Concatenate at least one array; dictionaries are unified first.
 
     Raises:
         InvalidInputError: The dictionaries have together more values than their indices can count.

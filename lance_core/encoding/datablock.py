@@ -6,9 +6,8 @@
     PackedStructBlock     one child block per field
     NullBlock             no bytes at all
 
-A block has no nulls of its own: which slots are null is told by the definition levels of the page, and the slot of
-a null holds any value. The one exception are the items of fixed size lists, which have no levels; their validity is
-part of the block. All numbers are little endian.
+A block has no nulls: the definition levels of the page mark null slots, which hold any value. The only exception are
+the items of fixed size lists, which have no levels; their validity is part of the block. All numbers are little-endian.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ class FixedWidthBlock:
     Attributes:
         data: The bytes, ``ceil(num_values * bits_per_value / 8)`` of them.
         bits_per_value: 1 (bits, least significant first) or a multiple of 8.
-        num_values: How many values there are.
+        num_values: Number of values.
     """
 
     data: Bytes
@@ -78,7 +77,7 @@ class VariableBlock:
     Attributes:
         offsets: ``num_values + 1`` ascending positions in `data`; the first may be non-zero.
         data: The bytes of all values.
-        num_values: How many values there are.
+        num_values: Number of values.
     """
 
     offsets: Offsets
@@ -94,7 +93,7 @@ class FixedSizeListBlock:
         items: The ``num_values * dimension`` items.
         dimension: Items per list.
         validity: Bitmap of the items (LSB first, 1 = valid); None when all are valid.
-        num_values: How many lists there are.
+        num_values: Number of lists.
     """
 
     items: DataBlock
@@ -122,7 +121,7 @@ DataBlock: TypeAlias = FixedWidthBlock | VariableBlock | FixedSizeListBlock | Pa
 
 
 def array_to_block(array: pa.Array) -> DataBlock:
-    """Views the values of an Arrow array; the validity of the array itself is left to the caller.
+    """Views the values of an Arrow array; the validity of the array is not part of the block.
 
     Nothing is copied, except for bits that do not start at a byte, views, and dictionaries (which are expanded).
 
@@ -161,7 +160,7 @@ def block_to_array(block: DataBlock, kind: pa.DataType, validity: pa.Buffer | No
 
     Args:
         block: The values.
-        kind: The Arrow type to give them.
+        kind: The Arrow type of the result.
         validity: Bitmap (LSB first, 1 = valid) of the array's slots, None when all are valid.
 
     Returns:
@@ -325,7 +324,7 @@ def _fixed_size_list_to_array(
 
 
 def _wide_values_to_lists(block: FixedWidthBlock, kind: pa.FixedSizeListType, validity: pa.Buffer | None) -> pa.Array:
-    """Lists whose description does not say that they are lists: fields of packed structs."""
+    """Lists that the description does not mark as lists: fields of packed structs."""
     size = kind.list_size
     if size == 0 or block.bits_per_value % size:
         raise CorruptFileError(f"values of {block.bits_per_value} bits in a column of type {kind}")
@@ -346,7 +345,7 @@ def _packed_struct_to_array(block: PackedStructBlock, kind: pa.StructType, valid
 
 
 def ascends(offsets: npt.NDArray[np.integer[Any]]) -> bool:
-    """Whether no number is below the one before; differences of numbers that a file gives may overflow."""
+    """Whether numbers ascend; computed without differences, which may overflow for numbers of a corrupt file."""
     return bool((offsets[1:] >= offsets[:-1]).all())
 
 
@@ -354,7 +353,7 @@ def require_fixed_width(block: DataBlock) -> FixedWidthBlock:
     """The block itself, if its values have one width.
 
     Raises:
-        InvalidInputError: They have not.
+        InvalidInputError: The values differ in width.
     """
     if not isinstance(block, FixedWidthBlock):
         raise InvalidInputError(f"a {type(block).__name__} has no fixed width")
@@ -365,7 +364,7 @@ def require_variable(block: DataBlock) -> VariableBlock:
     """The block itself, if its values vary in length.
 
     Raises:
-        InvalidInputError: They do not.
+        InvalidInputError: The values have a fixed width.
     """
     if not isinstance(block, VariableBlock):
         raise InvalidInputError(f"a {type(block).__name__} has no offsets")

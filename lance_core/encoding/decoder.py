@@ -1,4 +1,4 @@
-"""Decoding pages of 2.1 and 2.2 files: which structural layout, and what becomes of its rows."""
+"""Decoding pages of 2.1 and 2.2 files: calls the decoder of the page's structural layout and assembles its rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MAX_LAYERS: Final = 128
 
 
 def group_key(page: PageInfo, field: Field, *, is_whole: bool) -> bytes | None:
-    """Consecutive pages with the same key, all whole or none, are read as a group; None for a page that is not."""
+    """The key of a page; consecutive pages with the same key, all whole or none, are a group. None for no group."""
     layout = page.encoding
     if not isinstance(layout, PageLayout) or field.logical_type.startswith("dict:"):
         return None
@@ -38,9 +38,9 @@ def decode_pages(pages: Sequence[PageInfo], path: Sequence[Field], rows: RowRuns
     """Read rows of one column from a page, or from several consecutive pages with the same `group_key`.
 
     Args:
-        pages: Where they are; their `encoding` is a `PageLayout`.
+        pages: The pages; their `encoding` is a `PageLayout`.
         path: The fields from the top-level one down to the column.
-        rows: Which rows are wanted, ascending, counted from the first row of the first page.
+        rows: The wanted rows, ascending, counted from the first row of the first page.
 
     Returns:
         An array of the wanted rows. Structs in it have only the child on the path.
@@ -53,7 +53,7 @@ def decode_pages(pages: Sequence[PageInfo], path: Sequence[Field], rows: RowRuns
     wanted = rows
     if factor != 1:
         pages = [replace(page, num_rows=page.num_rows * factor) for page in pages]
-        # Chunks may cut the fixed size lists that are counted by their items: such pages are read whole.
+        # A chunk may end inside a fixed size list that is counted by its items: such pages are read whole.
         wanted = RowRuns.of_range(0, sum(page.num_rows for page in pages))
     layout = pages[0].encoding
     if not isinstance(layout, PageLayout):
@@ -82,10 +82,10 @@ def _blobs(path: Sequence[Field], decoded: DecodedRows, rows: RowRuns) -> Steps[
 
 
 def parse_layers(numbers: Sequence[int]) -> tuple[Layer, ...]:
-    """The layers that a description names.
+    """The layers of a page description.
 
     Raises:
-        UnsupportedError: One of them is not known.
+        UnsupportedError: A layer is not known.
     """
     if not 0 < len(numbers) <= _MAX_LAYERS:
         raise CorruptFileError(f"a page of {len(numbers)} layers")

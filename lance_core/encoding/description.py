@@ -1,4 +1,4 @@
-"""The description of a page as it stands in the column metadata: a google.protobuf.Any message inside of another."""
+"""The description of a page in the column metadata: a google.protobuf.Any message inside of another."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ TYPES: Final[dict[str, type[Message]]] = {
     "/lance.encodings.ArrayEncoding": ArrayEncoding,
     "/lance.encodings21.PageLayout": PageLayout,
 }
-"""What a page is described by, by the name that the description carries."""
+"""The messages that describe pages, by the name in the description."""
 _TYPE_URLS: Final = {kind: url for url, kind in TYPES.items()}
 
 
 def page_encoding(description: Message) -> Encoding:
-    """The description of a page as it stands in the column metadata; one that stands there already is left alone."""
+    """The description of a page for the column metadata; one that has this form already is returned as it is."""
     if isinstance(description, Encoding):
         return description
     wrapped = AnyMessage(type_url=_TYPE_URLS[type(description)], value=description.SerializeToString())

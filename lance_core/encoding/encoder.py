@@ -42,7 +42,7 @@ from lance_core.schema import Field
 __all__ = ["encode_field"]
 
 _Earlier: TypeAlias = tuple[Choices | None, int]
-"""What was chosen for earlier pages, and the number of the column."""
+"""The choices for earlier pages, and the number of the column."""
 
 
 def encode_field(
@@ -53,8 +53,8 @@ def encode_field(
     Args:
         field: The field.
         array: Its values; at least one row.
-        limits: What the version of the file allows.
-        choices: What was chosen for earlier pages of the same writer; None to look at the values alone.
+        limits: Limits of the version of the file.
+        choices: The choices for earlier pages of the same writer; None to choose by the values alone.
         first_column: Number of the field's first column, for `choices`.
 
     Returns:
@@ -70,7 +70,7 @@ def encode_field(
 def _encode_column(
     column: ShreddedColumn, array: pa.Array, index: int, limits: Limits, earlier: _Earlier
 ) -> list[EncodedPage]:
-    """One page, or several where so many levels stand between two values that they do not fit a chunk."""
+    """One page, or several if the levels between two values do not fit a chunk."""
     page = _encode_page(column, limits, earlier)
     if page is not None and not column.top.children:
         return [page]
@@ -126,7 +126,7 @@ def _encode_values(
     options: EncodingOptions,
     choice: Choice | None = None,
 ) -> tuple[EncodedPage | None, Choice]:
-    """A page of values, and what was chosen for it if that is not given."""
+    """A page of values; a new choice is made and kept unless one is given."""
     choice = _choose(block, levels, limits, options) if choice is None else choice
     if choice.layout == "dictionary":
         encoded = values.dictionary_encode()
@@ -139,7 +139,7 @@ def _encode_values(
 
 
 def _encode_empty_struct(column: ShreddedColumn) -> EncodedPage:
-    """Structs without fields have no values: their page says "null", which readers know to ignore."""
+    """Structs without fields have no values: they are written as a page of nulls, which readers ignore."""
     if column.levels.definition is not None or column.levels.repetition is not None:
         raise UnsupportedError(f"field {column.field.name!r}: structs without fields that are null or in lists")
     levels = replace(column.levels, layers=(Layer.NULLABLE_ITEM,) * len(column.levels.layers))
@@ -158,7 +158,7 @@ def _plain_dictionary(values: Any) -> Any:
 
 
 def _fill_nulls(block: DataBlock, values: pa.Array) -> DataBlock:
-    """Put a value that occurs into the slots of nulls, so that they cost little and show nothing."""
+    """Put an existing value into the slots of nulls, which compresses well and hides the old content of the slots."""
     if not values.null_count or not isinstance(block, FixedWidthBlock) or block.bits_per_value not in (8, 16, 32, 64):
         return block
     nulls = null_mask(values)
@@ -170,7 +170,7 @@ def _fill_nulls(block: DataBlock, values: pa.Array) -> DataBlock:
 
 
 def _limits_of(block: DataBlock, limits: Limits, options: EncodingOptions) -> Limits:
-    """The limits with chunks as small as asked for, but not too small for the longest value."""
+    """The limits with chunks as small as requested, but large enough for the longest value."""
     if options.chunk_bytes is None or not isinstance(block, VariableBlock) or not block.num_values:
         return limits
     least = 2 * int(np.diff(block.offsets).max()) + 5 * block.offsets.itemsize
@@ -254,12 +254,12 @@ def _encode_dictionary(
     items = array_to_block(values.dictionary)
     encoding, data = encode_block(items, choose_items(items, limits, options))
     dictionary = miniblock.Dictionary(encoding=encoding, data=data, num_items=len(values.dictionary))
-    # Wishes for a layout and for byte planes are about values, not about indices.
+    # Requests for a layout and for byte planes concern values, not indices.
     options = replace(options, layout=None, bss=None)
     choice = choose_fixed(block, has_levels=True, limits=limits, options=options, dictionary=False)
     try:
         chunks = encode_miniblock(block, choice.compression, max_values=limits.max_values, max_bytes=limits.max_bytes)
     except InvalidInputError:
-        # Packed values come by the thousand, which can be more than a field's metadata lets a chunk have.
+        # Packed chunks have 1024 values, which can exceed the chunk size in the field's metadata.
         chunks = encode_miniblock(block, "flat", max_values=limits.max_values, max_bytes=limits.max_bytes)
     return miniblock.encode(levels, chunks, num_rows=num_rows, dictionary=dictionary, large_chunks=limits.large_chunks)

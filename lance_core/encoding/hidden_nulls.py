@@ -2,11 +2,11 @@
 
 Earlier releases of this library wrote "all valid" for items below null structs if no item was null itself:
 
-    layers      ALL_VALID_ITEM, NULLABLE_ITEM       misread: who reads the field alone looks at the first layer only
-                NULLABLE_ITEM, NULLABLE_ITEM        right
-                ALL_VALID_ITEM, NULLABLE_LIST, ..   right: lists below a null have no items
+    layers      ALL_VALID_ITEM, NULLABLE_ITEM       misread: readers of a single field use the first layer only
+                NULLABLE_ITEM, NULLABLE_ITEM        correct
+                ALL_VALID_ITEM, NULLABLE_LIST, ..   correct: lists below a null have no items
 
-This library reads such pages rightly; the reference library takes what stands in the slot for a value.
+This library reads such pages correctly; the reference library returns the content of the slot as a value.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["hides_nulls"]
 
 
 def hides_nulls(description: Message) -> bool:
-    """Whether a page says "all valid" of items that lie below nulls."""
+    """Whether a page declares items below nulls as all valid."""
     if not isinstance(description, PageLayout):
         return False
     name = description.WhichOneof("layout")
@@ -36,7 +36,7 @@ def _are_misread(layers: Sequence[int]) -> bool:
         if layer == Layer.ALL_VALID_ITEM:
             all_valid = True
         elif layer != Layer.NULLABLE_ITEM:
-            all_valid = False  # a list: nulls around it show in its own layer
+            all_valid = False  # a list: its own layer has the nulls around it
         elif all_valid:
             return True
     return False

@@ -1,13 +1,13 @@
-"""What encoders hand to a file writer and a file reader hands to decoders: pages.
+"""Pages: the results of encoders for the file writer, and the inputs of decoders from the file reader.
 
 A page is a run of rows of one column: a message that describes it and the buffers that the message refers to by
 index. Neither encoders nor decoders do I/O:
 
     encoder   arrays  ->  EncodedPage      its buffers are written by `file`
     decoder   PageInfo -> Steps            a generator that yields byte ranges of the file, is sent their bytes,
-                                           and returns what it decoded
+                                           and returns the decoded result
 
-A decoder that must read an index before it knows which values to read simply yields twice. `lock_step` runs many
+A decoder that must read an index before the values yields twice. `lock_step` runs many
 decoders together, so that the ranges of all columns reach the store in one request.
 """
 
@@ -47,11 +47,11 @@ BytesLike: TypeAlias = Any
 """Anything with the buffer protocol: bytes, memoryview, numpy and Arrow buffers."""
 
 _GAP_BYTES = 16 * 1024
-"""No store reads what lies closer together than this apart, or it maps the file."""
+"""Ranges with smaller gaps are read together by every store, or the file is mapped."""
 
 T = TypeVar("T")
 Steps: TypeAlias = Generator[Sequence[ByteRange], Sequence[BytesLike], T]
-"""A decoder at work: yields ranges, is sent one buffer per range, returns a `T`."""
+"""A running decoder: yields ranges, is sent one buffer per range, returns a `T`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,9 +60,9 @@ class EncodedPage:
 
     Attributes:
         num_rows: Top-level rows in the page.
-        length: What the page says its length is: rows, or items where the format counts those.
-        encoding: The description: `PageLayout` (2.1 and later) or `ArrayEncoding` (2.0); or that as `page_encoding`
-            makes it.
+        length: The recorded length: rows, or items where the format counts items.
+        encoding: The description: `PageLayout` (2.1 and later) or `ArrayEncoding` (2.0), or the result of
+            `page_encoding`.
         buffers: Bytes of the page buffers, in the order in which the description counts them.
     """
 
@@ -79,14 +79,14 @@ class EncodedPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageInfo:
-    """A page as it lies in a file.
+    """A page in a file.
 
     Attributes:
         first_row: Row of the file at which the page begins.
         num_rows: Rows in the page.
-        length: The length that the page claims (see `EncodedPage.length`).
+        length: The recorded length (see `EncodedPage.length`).
         encoding: The parsed description.
-        buffers: Where the page buffers are, as ranges of the file.
+        buffers: The ranges of the page buffers in the file.
     """
 
     first_row: int
@@ -112,9 +112,9 @@ def as_bytes(buffer: BytesLike) -> Bytes:
 
 
 def empty_bytes(size: int) -> Bytes:
-    """An array to be filled, in Arrow's memory, which goes back to the system whichever thread made it.
+    """An uninitialized array in Arrow's memory, which is released to the system from every thread.
 
-    The C library keeps some of each thread's arrays of megabytes, those of numpy among them.
+    The C library keeps large freed arrays of each thread, including those of numpy.
     """
     return np.frombuffer(pa.allocate_buffer(size), np.uint8) if size else np.empty(0, np.uint8)
 
@@ -122,15 +122,15 @@ def empty_bytes(size: int) -> Bytes:
 def merged_ranges(
     starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64], pages: npt.NDArray[np.int64]
 ) -> tuple[list[ByteRange], npt.NDArray[np.int64]]:
-    """Ranges of the file that hold all runs of bytes, those with small gaps between them together.
+    """Ranges of the file that hold all runs of bytes; runs with small gaps between them are merged.
 
     Args:
-        starts: Where the runs begin.
-        ends: Where they end.
-        pages: The number of the page that each lies in: pages may lie in different files, and are not read together.
+        starts: The starts of the runs.
+        ends: The ends of the runs.
+        pages: The number of the page of each run; pages may be in different files, so that runs of two are not merged.
 
     Returns:
-        The ranges, and how many of the runs each holds, in their order.
+        The ranges, and the number of runs in each.
     """
     gaps = starts[1:] - ends[:-1]
     apart = np.flatnonzero((gaps > _GAP_BYTES) | (gaps < 0) | (pages[1:] != pages[:-1])) + 1
@@ -140,9 +140,9 @@ def merged_ranges(
 
 
 def joined(pieces: Sequence[BytesLike]) -> tuple[Bytes, npt.NDArray[np.int64]]:
-    """One array that holds all pieces, and where in it each begins.
+    """One array of all pieces, and the start of each piece in it.
 
-    Pieces of one mapped file, or of one larger read, are left where they are.
+    Pieces of one mapped file, or of one larger read, are not copied.
     """
     if len(pieces) == 1:
         return as_bytes(pieces[0]), np.zeros(1, np.int64)
@@ -157,7 +157,7 @@ def joined(pieces: Sequence[BytesLike]) -> tuple[Bytes, npt.NDArray[np.int64]]:
 
 
 def run_steps(steps: Steps[T], fetch: Callable[[Sequence[ByteRange]], Sequence[BytesLike]]) -> T:
-    """Run one decoder to its end, with `fetch` reading the ranges that it asks for."""
+    """Run one decoder to its end; `fetch` reads the ranges that it yields."""
     try:
         ranges = next(steps)
         while True:
@@ -168,10 +168,10 @@ def run_steps(steps: Steps[T], fetch: Callable[[Sequence[ByteRange]], Sequence[B
 
 
 def lock_step(many: Sequence[Steps[T]]) -> Steps[list[T]]:
-    """Several decoders as one that asks for the ranges of all of them together.
+    """Combine several decoders into one that yields the ranges of all of them together.
 
-    Each round collects what every unfinished decoder asks for, so that a column whose index must be read first costs
-    one more round, not one more round per column.
+    Each round collects the ranges of every unfinished decoder, so that columns whose index must be read first cost one
+    more round in total, not one more round each.
     """
     results: dict[int, T] = {}
     waiting: dict[int, Sequence[ByteRange]] = {}

@@ -1,12 +1,12 @@
-"""A few rows of a column: where each value lies is computed, and only these bytes are read.
+"""A few rows of a column: the position of each value is computed, and only its bytes are read.
 
-    page          known once it was read before            read for a value
+    page          cached after the first read              read for a value
     mini-block    where chunks begin, the dictionary       its chunk
     full-zip      nothing                                  its bytes
     constant      the value                                nothing
 
-What is known of a page stays with the metadata of its file. Pages that hold lists, and compressions for which
-there is no `chunk_gatherer`, are read as pages of many rows are; both ways give the same values.
+Cached facts of a page are kept with the metadata of its file. Pages with lists, and compressions without a
+`chunk_gatherer`, are read in the same way as many rows; both ways return the same values.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _VALID: Final = wire_layers([Layer.ALL_VALID_ITEM])
 _NULLABLE: Final = wire_layers([Layer.NULLABLE_ITEM])
 _SMALL_PAGE: Final = 64 * 1024
 _MOST_KEPT: Final = 1024 * 1024
-"""Bytes that describe the chunks of a page, or are its dictionary: of more, nothing is kept."""
+"""Most bytes of chunk descriptions, or of a dictionary, that are cached for a page."""
 
 Values: TypeAlias = tuple[list[BytesLike], npt.NDArray[np.bool_] | None]
-"""Bytes of values as `ChunkGatherer` gives them, and which of them are valid; None for all."""
+"""Bytes of values in the form of `ChunkGatherer`, and for each value whether it is valid; None if all are."""
 
 
 class PointPage:
-    """A page of which single values are read; this one holds the same value everywhere, or nulls.
+    """A page of which single values are read; this base class is a page of one value, or of nulls.
 
     Args:
         bits: Bits of a value, 0 for varying length.
@@ -57,25 +57,25 @@ class PointPage:
         self.value = value
 
     def unknown(self) -> list[ByteRange]:
-        """What has to be read before anything else; nothing if it was."""
+        """The ranges that have to be read first; empty once they are cached."""
         return []
 
     def learn(self, answers: Sequence[BytesLike]) -> int:
-        """Take note of it; returns about how many bytes are kept."""
+        """Cache the content of these ranges; returns the approximate number of cached bytes."""
         del answers
         return 0
 
     def whole(self) -> ByteRange | None:
-        """Where all values are, if they are so few that they are read together with what is unknown."""
+        """The range of all values, if they are few enough to be read together with `unknown`."""
         return None
 
     def ranges(self, rows: Sequence[int]) -> list[ByteRange]:
-        """Where the values of ascending rows of the page lie."""
+        """The ranges of the values of ascending rows of the page."""
         del rows
         return []
 
     def values(self, rows: Sequence[int], answers: Sequence[memoryview]) -> Values:
-        """The values, out of the bytes of these ranges."""
+        """The values, from the bytes of these ranges."""
         del answers
         if self.value is None:
             return [self.blank] * len(rows), np.zeros(len(rows), np.bool_)
@@ -88,7 +88,7 @@ class PointPage:
 
     @property
     def blank(self) -> bytes:
-        """What stands for a null."""
+        """The bytes in place of a null."""
         return bytes(-(-self.bits // 8))
 
 
@@ -116,7 +116,7 @@ class _Raw(PointPage):
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """Where the chunks of a page lie, and the end; how many values are in each and those before; the dictionary."""
+    """The bounds of the chunks of a page; the number of values up to the end of each chunk; the dictionary."""
 
     bounds: Counts
     ends: Counts
@@ -172,7 +172,7 @@ class _Chunked(PointPage):
         return 512 + int(bounds.nbytes + ends.nbytes) + 2 * kept
 
     def _items(self, data: BytesLike) -> FixedWidthBlock | VariableBlock:
-        own = as_bytes(bytes(data))  # what was read with it is not kept
+        own = as_bytes(bytes(data))  # a copy, so that the rest of the read is not kept
         block = decode_block(self._layout.dictionary, own, self._layout.num_dictionary_items)
         if isinstance(block, VariableBlock) and not self.bits:
             return block
@@ -185,7 +185,7 @@ class _Chunked(PointPage):
         return self.bits > 0 and not self._layout.num_dictionary_items
 
     def _parts(self, rows: Sequence[int]) -> list[_Part]:
-        """The chunks of some rows: its number, how many values it has, and places of the rows in it."""
+        """The chunks of some rows: number of the chunk, number of its values, and positions of the rows in it."""
         table = self._table
         assert table is not None
         if isinstance(rows, range):
@@ -236,7 +236,7 @@ class _Chunked(PointPage):
         return self._looked_up(found, valid), valid
 
     def _looked_up(self, found: list[BytesLike], valid: npt.NDArray[np.bool_] | None) -> list[BytesLike]:
-        """The entries of the dictionary, by their numbers; the values if there is none."""
+        """The items of the dictionary, by index; the values themselves without a dictionary."""
         items = self._table.items if self._table is not None else None
         if items is None:
             return found
@@ -293,16 +293,16 @@ def _is_fixed(kind: pa.DataType) -> bool:
 
 
 def point_page(page: PageInfo, kind: pa.DataType, bits: int) -> PointPage | None:
-    """A page of which single values are read; None if there is no way for it.
+    """A page of which single values are read; None where that is not possible.
 
     Args:
-        page: Where it is.
+        page: The page.
         kind: Type of the values.
         bits: Their `value_bits`.
 
     Raises:
-        CorruptFileError: Its description cannot be.
-        UnsupportedError: It holds what is not known.
+        CorruptFileError: The description is invalid.
+        UnsupportedError: The description has an unknown encoding.
     """
     layout = page.encoding
     if not isinstance(layout, PageLayout):
@@ -371,7 +371,7 @@ def read_points(
     Args:
         pages: Pages, and ascending rows of each, one at least.
         kind: Type of the values.
-        kept: Called with about how many bytes a page keeps.
+        kept: Called with the approximate number of bytes that a page caches.
 
     Raises:
         CorruptFileError: The bytes do not follow the format.

@@ -1,7 +1,7 @@
-"""Pages like an earlier one of their column, in a few operations.
+"""Pages like an earlier page of their column, encoded in a few operations.
 
-The first small page of a column is the encoder's. The next ones are much alike: they differ in their values, and their
-description in a few counts. So they need no statistics, no levels of nesting and no arrays over chunks:
+The encoder writes the first small page of a column. The next pages are similar: they differ in their values, and their
+descriptions in a few counts. So they need no statistics, no levels of nesting and no arrays over chunks:
 
     description of the earlier page -> Pattern -> buffers of the new page, and its description with other counts
 
@@ -54,7 +54,7 @@ class Leaf(NamedTuple):
     """A column that is one array of values.
 
     Attributes:
-        width: Bytes per value, of strings per offset.
+        width: Bytes per value; for strings, bytes per offset.
         is_string: Whether its values have varying lengths.
         list_size: Numbers per value in short lists; else 0.
     """
@@ -65,7 +65,7 @@ class Leaf(NamedTuple):
 
 
 def leaf_of(kind: pa.DataType) -> Leaf | None:
-    """How values of a type lie in memory; None where pages of it are not repeated."""
+    """The memory layout of values of a type; None for types whose pages are not repeated."""
     if pa.types.is_primitive(kind):
         return Leaf(kind.bit_width // 8) if kind.bit_width in (8, 16, 32, 64) else None
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
@@ -81,15 +81,15 @@ def leaf_of(kind: pa.DataType) -> Leaf | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pattern:
-    """What the description of a page tells about the next ones.
+    """The properties of a page that the next pages share.
 
     Attributes:
         layout: The description.
-        values: How values, or indices, are written: "raw" without a chunk, or the name of a compression.
+        values: The encoding of values, or of indices: "raw" without a chunk, or the name of a compression.
         compressor: The general compression of a chunk's values.
-        has_nulls: Whether it has definition levels.
+        has_nulls: Whether the page has definition levels.
         has_items: Whether values are indices into a dictionary.
-        described: Descriptions that were made of it, by the counts in them.
+        described: Cached descriptions, by the counts in them.
     """
 
     layout: PageLayout
@@ -101,14 +101,14 @@ class Pattern:
 
     @property
     def most_values(self) -> int:
-        """Values of a page of which everything fits one chunk; pages without chunks have any number."""
+        """Most values of a page of one chunk; pages without chunks have no limit."""
         if self.values == "raw":
             return _ANY_NUMBER
         is_packed = self.values == "inline_bitpacking" or self.has_nulls
         return BLOCK_VALUES if is_packed else _MOST_VALUES
 
     def description(self, count: int, num_items: int) -> Encoding:
-        """The description of a page of so many values, and items of a dictionary."""
+        """The description of a page of `count` values, with `num_items` items of a dictionary."""
         known = self.described.get((count, num_items))
         if known is None:
             layout = PageLayout()
@@ -125,7 +125,7 @@ class Pattern:
 
 
 def pattern_of(layout: PageLayout) -> Pattern | None:
-    """The pattern of a page; None if none like it are made here."""
+    """The pattern of a page; None for pages that are not repeated."""
     if layout.HasField("full_zip_layout"):
         return _raw_pattern(layout, layout.full_zip_layout)
     return _chunk_pattern(layout, layout.mini_block_layout) if layout.HasField("mini_block_layout") else None
@@ -169,12 +169,12 @@ def repeated(leaf: Leaf, array: Any, pattern: Pattern) -> EncodedPage | None:
     """A page like an earlier one.
 
     Args:
-        leaf: How the values lie in memory.
+        leaf: The memory layout of the values.
         array: The values, some kilobytes; nulls are among them if and only if the earlier page had some.
         pattern: The earlier page.
 
     Returns:
-        The page; None if these values need another one.
+        The page; None if these values need another encoding.
     """
     count = len(array)
     if count > pattern.most_values:
@@ -221,7 +221,7 @@ def _page(pattern: Pattern, buffers: list[bytes], count: int, num_items: int = 0
 
 
 def constant_page(leaf: Leaf, array: Any) -> EncodedPage | None:
-    """A page of values that are all the same, and not null; None if they differ or are lists."""
+    """A page of equal values that are not null; None if they differ or are lists."""
     count = len(array)
     if leaf.list_size:
         return None
@@ -247,7 +247,7 @@ def _constant(value: bytes | None) -> Encoding:
 
 
 def _common_string(array: Any, leaf: Leaf, count: int) -> bytes | None:
-    """The string that all values are; None if they differ."""
+    """The string that all values equal; None if they differ."""
     _, places, data = array.buffers()
     offsets = np.frombuffer(places, f"<i{leaf.width}", count + 1, array.offset * leaf.width)
     first, last = int(offsets[0]), int(offsets[-1])
@@ -283,7 +283,7 @@ def _strings(array: Any, leaf: Leaf, count: int) -> bytes | None:
 
 
 def _indices(array: Any, count: int) -> tuple[npt.NDArray[Any], bytes, int] | None:
-    """The indices of strings, their dictionary and how many items it has; None if there are too many."""
+    """The indices of strings, their dictionary and its number of items; None if it has too many."""
     encoded = array.dictionary_encode()
     items = encoded.dictionary
     if 2 * len(items) >= count or len(items) >= _MANY_ITEMS:

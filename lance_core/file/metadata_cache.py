@@ -67,8 +67,8 @@ class MetadataCache:
         self._sizes[name] = self._sizes.get(name, 0) + num_bytes
         self.num_bytes += num_bytes
         while self.num_bytes > self.max_bytes:
-            gone, _ = self._known.popitem(last=False)
-            self.num_bytes -= self._sizes.pop(gone)
+            evicted, _ = self._known.popitem(last=False)
+            self.num_bytes -= self._sizes.pop(evicted)
 
 
 def _size_of(metadata: FileMetadata) -> int:

@@ -199,21 +199,21 @@ def _truncated(string: str) -> str:
 def _raised_string(string: str) -> str | None:
     if len(string.encode()) <= PREFIX_BYTES:
         return string
-    cut = _truncated(string)
-    for end in range(len(cut), 0, -1):
-        following = ord(cut[end - 1]) + 1
+    prefix = _truncated(string)
+    for end in range(len(prefix), 0, -1):
+        following = ord(prefix[end - 1]) + 1
         # Surrogates are not characters.
         following = 0xE000 if 0xD800 <= following <= 0xDFFF else following
         if following <= 0x10FFFF:
-            return cut[: end - 1] + chr(following)
+            return prefix[: end - 1] + chr(following)
     return None
 
 
 def _raised_bytes(value: bytes) -> bytes | None:
     if len(value) <= PREFIX_BYTES:
         return value
-    cut = value[:PREFIX_BYTES]
-    for end in range(len(cut), 0, -1):
-        if cut[end - 1] < 255:
-            return cut[: end - 1] + bytes([cut[end - 1] + 1])
+    prefix = value[:PREFIX_BYTES]
+    for end in range(len(prefix), 0, -1):
+        if prefix[end - 1] < 255:
+            return prefix[: end - 1] + bytes([prefix[end - 1] + 1])
     return None

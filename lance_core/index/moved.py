@@ -88,11 +88,11 @@ def _has_some_nulls(zones: ZoneMap, zone: int) -> bool:
 
 def _joined(zones: ZoneMap, found: Sequence[tuple[int, int, int, int]]) -> ZoneMap:
     """The derived zones; neighbours with the same single value are merged."""
-    picked = np.array([zone for zone, *_ in found], np.int64)
-    lows, highs = zones.lows.take(pa.array(picked)), zones.highs.take(pa.array(picked))
+    sources = np.array([zone for zone, *_ in found], np.int64)
+    lows, highs = zones.lows.take(pa.array(sources)), zones.highs.take(pa.array(sources))
     same = pc.fill_null(pc.equal(lows, highs), False).to_numpy(zero_copy_only=False)
-    same = same & (zones.nulls[picked] == 0) & (zones.nans[picked] == 0)
-    if len(picked) > 1:
+    same = same & (zones.nulls[sources] == 0) & (zones.nans[sources] == 0)
+    if len(sources) > 1:
         like_next = pc.fill_null(pc.equal(lows.slice(0, len(lows) - 1), lows.slice(1)), False)
         joins = same[:-1] & same[1:] & like_next.to_numpy(zero_copy_only=False)
     else:

@@ -105,10 +105,10 @@ class MemoryStore(SingleDeletes, LinklessStore):
 
     def list(self, prefix: str, *, start_after: str | None = None, limit: int | None = None) -> Iterator[ObjectMeta]:
         """Yield objects in ascending order of keys."""
-        cut = len(self._root) + 1
+        length = len(self._root) + 1
         start = f"{self._root}/{check_prefix(prefix)}"
         found = sorted(name for name in list(_objects) if name.startswith(start))
-        keys = [name[cut:] for name in found if start_after is None or name[cut:] > start_after]
+        keys = [name[length:] for name in found if start_after is None or name[length:] > start_after]
         for key in keys[:limit]:
             yield self.head(key)
 

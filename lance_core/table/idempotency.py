@@ -172,14 +172,14 @@ class Proof:
             after: The version, with its number and its time.
             before: The preceding version; None for the first.
         """
-        brought = Proofs.of(self.brings)
-        if self.idempotency_key is None and self.batch is None and self.attempt is None and not brought.entries():
+        branch = Proofs.of(self.brings)
+        if self.idempotency_key is None and self.batch is None and self.attempt is None and not branch.entries():
             return after
         known = Proofs.of(after.config)
         hour = after.timestamp_ns // _HOUR_NS
         start = 0 if before is None else before.version
         since = {"streams": start, "keys": 0, "attempts": start} | dict(known.since)
-        known = _with_branch(replace(known, since=since), brought, after.version)
+        known = _with_branch(replace(known, since=since), branch, after.version)
         if self.batch is not None:
             number = LandedBatch(number=self.batch[1], version=after.version, hour=hour)
             known = replace(known, streams={**known.streams, self.batch[0]: number})
@@ -224,17 +224,17 @@ def inherited(config: Mapping[str, str], latest: Mapping[str, str]) -> dict[str,
     return mine | {key: value for key, value in latest.items() if is_proof(key)}
 
 
-def _with_branch(known: Proofs, brought: Proofs, version: int) -> Proofs:
+def _with_branch(known: Proofs, branch: Proofs, version: int) -> Proofs:
     """Proofs with those of a branch whose rows a version adds; fragments and versions of the branch are not kept."""
     streams = dict(known.streams)
-    for name, one in brought.streams.items():
+    for name, one in branch.streams.items():
         if name not in streams or streams[name].number < one.number:
             streams[name] = replace(one, version=version)
-    keys = {digest: (version, hour) for digest, (_, hour) in brought.keys.items() if digest not in known.keys}
+    keys = {digest: (version, hour) for digest, (_, hour) in branch.keys.items() if digest not in known.keys}
     mine = {(one.token, one.version, one.number) for one in known.attempts}
     attempts = [
         replace(one, version=version, fragments=None, row_ids=None)
-        for one in brought.attempts
+        for one in branch.attempts
         if (one.token, one.version, one.number) not in mine
     ]
     return replace(known, streams=streams, keys={**known.keys, **keys}, attempts=(*known.attempts, *attempts))

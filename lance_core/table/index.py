@@ -196,11 +196,11 @@ def without_fragments(
     indices: Iterable[IndexMetadata], fields: Collection[int], fragment_ids: Iterable[int]
 ) -> tuple[IndexMetadata, ...]:
     """Remove fragments from the bitmaps of indices over some fields, whose values changed there."""
-    gone = BitMap(fragment_ids)
-    if not fields or not gone:
+    removed = BitMap(fragment_ids)
+    if not fields or not removed:
         return tuple(indices)
     return tuple(
-        with_bitmap(index, lambda covered: covered - gone)
+        with_bitmap(index, lambda covered: covered - removed)
         if any(f in fields for f in (*index.fields, *index.covering_fields))
         else index
         for index in indices

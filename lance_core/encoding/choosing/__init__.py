@@ -1,1 +1,1 @@
-"""Which layout and which compression a page gets."""
+"""The choice of the layout and the compression of a page."""

@@ -1,8 +1,8 @@
-"""What was chosen for a page of a column, for the next small pages of it.
+"""Choices for a page of a column, reused for the next small pages of the column.
 
-Statistics of a small page cost more than its encoding, and the pages of one writer are much alike. A choice is taken
-again as long as pages come out about as small as the one that it was made for, and is looked at afresh now and then:
-values may have become better to compress. Most of these pages are made by the pattern of that one (see `repeat`).
+Statistics of a small page cost more than its encoding, and the pages of one writer are similar. A choice is reused as
+long as pages are about as small as the page for which it was made, and is repeated from time to time, because later
+values may compress better. Most of these pages are written by the pattern of the earlier one (see `repeat`).
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ __all__ = ["Choices"]
 
 _SMALL_BYTES: Final = 64 * 1024
 _USES: Final = 16
-"""Pages after which statistics are taken again; twice as many each time that they say the same again."""
+"""Pages after which statistics are computed again; the number doubles each time that the choice stays the same."""
 _MOST_USES: Final = 256
 _WORSE: Final = 1.25
-"""Bytes per value, against those of the page that the choice was made for, from which it is no longer taken."""
+"""A choice is dropped if a page has more bytes per value than its first page, by this factor."""
 _PADDING: Final = 64
 _PACKED_LEVELS: Final = 512
-"""Levels of a page that are packed."""
+"""Number of levels of a page from which they are packed."""
 
 _Key: TypeAlias = tuple[int, bool, int]
 
@@ -41,12 +41,12 @@ class _Known:
     uses: int = 0
 
     def fits(self, num_bytes: int, num_values: int) -> bool:
-        """Whether a page came out as small as expected."""
+        """Whether a page is as small as expected."""
         return num_bytes <= _WORSE * self.bytes_per_value * num_values + _PADDING
 
 
 class Choices:
-    """The choices for the pages of one schema, by the column, the presence of levels and the order of the size.
+    """The choices for the pages of one schema, by column, presence of levels and magnitude of the size.
 
     Several writers may use them at the same time.
     """
@@ -56,17 +56,17 @@ class Choices:
 
     @classmethod
     def of(cls, schema: Schema, version: str) -> Choices:
-        """Those of a schema, for all writers of its files of a version: of one write, and of appends on one handle."""
+        """The choices of a schema and a version, shared by the files of a write and by appends on one handle."""
         found: Choices = schema.memo.setdefault(f"choices {version}", cls())
         return found
 
     def repeated(self, column: int, leaf: Leaf, array: Any) -> EncodedPage | None:
-        """A page of 2.2 like an earlier one of its column; None if the encoder has to look at the values.
+        """A page of 2.2 like an earlier one of its column; None if the encoder has to choose.
 
         Args:
-            column: Its number.
-            leaf: How its values lie in memory.
-            array: Its values, of some kilobytes.
+            column: Number of the column.
+            leaf: The memory layout of its values.
+            array: The values, some kilobytes.
         """
         count, nulls = len(array), array.null_count
         if nulls == count:
@@ -89,7 +89,7 @@ class Choices:
         return page
 
     def again(self, column: int, block: DataBlock, *, has_levels: bool) -> Choice | None:
-        """The choice for a page; None if statistics must be taken."""
+        """The earlier choice for a page; None if statistics must be computed."""
         key = _key(column, block.num_values, has_levels=has_levels)
         known = self._known.get(key)
         if known is None or known.uses >= known.limit or not block.num_values:
@@ -100,7 +100,7 @@ class Choices:
         return known.choice
 
     def fits(self, column: int, page: EncodedPage, num_values: int, *, has_levels: bool) -> bool:
-        """Whether a page came out as expected; if not, the choice is forgotten."""
+        """Whether a page is as small as expected; if not, the choice is dropped."""
         key = _key(column, num_values, has_levels=has_levels)
         known = self._known.get(key)
         if known is not None and known.fits(page.size_bytes, num_values):
@@ -109,7 +109,7 @@ class Choices:
         return False
 
     def keep(self, column: int, choice: Choice, page: EncodedPage, block: DataBlock, *, has_levels: bool) -> None:
-        """Remember what was chosen for a page."""
+        """Keep the choice for a page."""
         if block.num_values and choice.layout != "constant" and _is_small(block):
             assert isinstance(page.encoding, PageLayout)
             key = _key(column, block.num_values, has_levels=has_levels)
@@ -132,7 +132,7 @@ def _is_small(block: DataBlock) -> bool:
 
 
 def _may_be_constant(block: DataBlock) -> bool:
-    """Whether the ends are alike, so that all values may be."""
+    """Whether the first and the last value are equal, so that all values may be equal."""
     if isinstance(block, FixedSizeListBlock):
         return False  # lists are never written as constants
     if isinstance(block, FixedWidthBlock):

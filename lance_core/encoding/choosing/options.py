@@ -1,12 +1,12 @@
-"""What the metadata of a field asks of the encoder; the keys are those of the reference library.
+"""Encodings that the metadata of a field requests; the keys are those of the reference library.
 
     lance-encoding:
-      compression               none: the values as they are. lz4, zstd: chunks are compressed, whatever else is done
-                                to them; large values each by itself, always with zstd. fsst: strings and bytes; it
-                                means nothing to numbers
-      compression-level         0 .. 22, of zstd; lz4 has none
-      structural-encoding       miniblock, fullzip; of the top-level field, too
-      bss                       on: numbers of 32 and 64 bits as byte planes, with lz4 if no compression is asked for;
+      compression               none: raw values. lz4, zstd: chunks are compressed after any other encoding; large
+                                values are compressed one by one, always with zstd. fsst: strings and bytes; ignored
+                                for numbers
+      compression-level         0 .. 22, of zstd; lz4 has no level
+      structural-encoding       miniblock, fullzip; also set on the top-level field
+      bss                       on: numbers of 32 and 64 bits as byte planes, with lz4 unless another is requested;
                                 off: never; auto: where a sample shrinks
       rle-threshold             0 .. 1: run lengths if there are fewer runs than this part of the values
       dict-divisor              a dictionary if there are fewer items than values divided by this
@@ -14,11 +14,11 @@
       dict-max-size             ... if its items have no more bytes than this
       dict-values-compression   none, lz4, zstd: of the items of a dictionary; 2.2
       dict-values-compression-level
-      minichunk-size            bytes of strings in a chunk, as far as they can be cut so small
+      minichunk-size            bytes of strings in a chunk; more if a value needs more
 
-Without a key the statistics of a page decide (see `strategy`). `none` comes before `bss` and `rle-threshold`. 2.1 and
-2.2 follow all of them; 2.0 the compression of strings (fsst only with offsets of 32 bits), 0.1 none. Numbers in vectors
-and in packed structs are stored as they are. Other keys in the metadata of a field are kept and mean nothing here.
+Without a key the statistics of a page decide (see `strategy`). `none` takes precedence over `bss` and `rle-threshold`.
+2.1 and 2.2 support all keys, 2.0 the compression of strings (fsst only with offsets of 32 bits), 0.1 none. Numbers in
+vectors and in packed structs are stored raw. Other keys in the metadata of a field are kept and have no effect here.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LAYOUT_KEY: Final = _PREFIX + "structural-encoding"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodingOptions:
-    """What the metadata of a field asks for; None where it does not say. The attributes are explained by the module."""
+    """The requests in the metadata of a field, None without one; the head of the module explains the attributes."""
 
     compression: str | None = None
     level: int | None = None
@@ -54,26 +54,26 @@ class EncodingOptions:
 
     @property
     def scheme(self) -> str | None:
-        """General compression as the names of compressions have it, for example "zstd:9"."""
+        """The general compression as in the names of compressions, for example "zstd:9"."""
         return _scheme(self.compression, self.level)
 
     @property
     def items_scheme(self) -> str | None:
-        """The same for the items of dictionaries."""
+        """The general compression of the items of dictionaries."""
         return _scheme(self.items_compression, self.items_level)
 
     @property
     def asks_for_dictionary(self) -> bool:
-        """Whether it says when a dictionary is wanted."""
+        """Whether the metadata has a condition for dictionaries."""
         return (self.dict_divisor, self.dict_size_ratio, self.dict_max_size) != (None, None, None)
 
 
 def encoding_options(field: Field, top: Field | None = None) -> EncodingOptions:
-    """Read what is asked of a field.
+    """Read the requested encodings of a field.
 
     Args:
         field: The field.
-        top: The top-level field that it lies below, whose structural encoding is its own if it has none.
+        top: Its top-level field, whose structural encoding is the default of the field.
 
     Raises:
         InvalidInputError: A value is not possible.

@@ -1,4 +1,4 @@
-"""Which encoding a page gets: cheap statistics of its values decide.
+"""The choice of the encoding of a page, by cheap statistics of its values.
 
     all values equal                             constant page
     few distinct values                          dictionary
@@ -9,9 +9,9 @@
     values of 4 KiB and more                     full-zip
     everything else                              mini-block, flat or variable
 
-A page is looked at through a sample of a few contiguous stretches; only what the sample promises is tried on the
-whole page. The metadata of a field overrules (see `request`). FSST is written where it is asked for: it packs less
-tightly than Zstandard, and reading it takes longer than reading LZ4.
+Statistics are computed on a sample of a few contiguous runs; only encodings that are promising there are tried on the
+whole page. Requests in the metadata of a field take precedence (see `options`). FSST is written only on request: its
+files are larger than with Zstandard, and slower to read than with LZ4.
 """
 
 from __future__ import annotations
@@ -54,19 +54,19 @@ __all__ = [
 _SAMPLE_STRETCHES: Final = 8
 _SAMPLE_LENGTH: Final = 512
 
-# A step to a more costly encoding must save at least this part of the bytes.
+# A more expensive encoding must need at most this share of the bytes.
 _WORTHWHILE: Final = 0.8
 _LARGE_VALUE: Final = 4096
 _LARGEST_SAMPLE: Final = 256 * 1024
-# LZ4 makes strings three times as slow to read.
+# Reading strings with LZ4 takes three times as long.
 _LZ4_OVER_PLAIN: Final = 0.65
-# Zstandard packs tighter than LZ4 and takes longer: it must be worth it.
+# Zstandard is slower than LZ4: it must save more.
 _ZSTD_OVER_LZ4: Final = 0.5
 _MANY_ITEMS: Final = 256
-# A smaller sample says nothing about the number of distinct values.
+# A smaller sample does not reveal the number of distinct values.
 _MIN_DICTIONARY_SAMPLE: Final = 16
 TINY_VALUES: Final = 64
-"""Values that take less than their description, however they are encoded: they are written as they are."""
+"""Number of values that take less space than their description in any encoding: they are written raw."""
 _TINY_BYTES: Final = 1024
 
 
@@ -75,11 +75,12 @@ _NO_OPTIONS: Final = EncodingOptions()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What the version of the file allows.
+    """Limits of the version of the file.
 
     Attributes:
-        large_chunks: 2.2: chunks of more than 32 KiB, constant pages with a value, compressed items of dictionaries.
-        chunk_bytes: Fewer bytes per chunk than there might be.
+        large_chunks: Whether the file is 2.2, which has chunks above 32 KiB, constant pages with a value, and
+            compressed items of dictionaries.
+        chunk_bytes: A requested lower limit of the bytes per chunk.
     """
 
     large_chunks: bool
@@ -99,11 +100,11 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """What to do with a page.
+    """The encoding of a page.
 
     Attributes:
         layout: The structural layout; `dictionary` is a mini-block page of indices.
-        compression: Of the values (or of the indices), by the names of `encode_miniblock`.
+        compression: The compression of the values (or of the indices), by the names of `encode_miniblock`.
     """
 
     layout: Literal["constant", "dictionary", "miniblock", "fullzip"]
@@ -111,7 +112,7 @@ class Choice:
 
 
 def sample(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """A few contiguous stretches, evenly spread."""
+    """A few contiguous runs of values, evenly spread."""
     total = _SAMPLE_STRETCHES * _SAMPLE_LENGTH
     if values.shape[0] <= total:
         return values
@@ -127,9 +128,9 @@ def choose_fixed(
     Args:
         block: The values.
         has_levels: Whether the page has repetition or definition levels.
-        limits: What the version allows.
-        options: What the field asks for.
-        dictionary: Whether it may be a dictionary; not for what are the indices of one.
+        limits: Limits of the version.
+        options: Requests of the field.
+        dictionary: Whether a dictionary is possible; not for indices of a dictionary.
     """
     plain = Choice(layout="miniblock" if has_levels else "fullzip")
     if options.layout is not None:
@@ -187,7 +188,7 @@ def _choose_words(
 
 
 def _asked_for(values: npt.NDArray[Any], bits: int, options: EncodingOptions, *, dictionary: bool) -> Choice | None:
-    """What the field asks for, whatever the statistics say."""
+    """The requested encoding, if the request does not depend on statistics; else None."""
     if options.bss == "on" and bits >= 32:
         return _compressed("byte_stream_split", options.scheme or "lz4")
     if options.rle_threshold is not None and num_runs(values) < options.rle_threshold * values.size:
@@ -198,7 +199,7 @@ def _asked_for(values: npt.NDArray[Any], bits: int, options: EncodingOptions, *,
 def _packed_or_runs(
     values: npt.NDArray[Any], part: npt.NDArray[Any], bits: int, plain: Choice, options: EncodingOptions
 ) -> tuple[Choice, float]:
-    """Plain, bit-packed or as runs, and the bits per value that this takes."""
+    """The best of raw, bit-packed and run-length encoding, and its bits per value."""
     best, best_bits = plain, float(bits)
     packed = packed_bits(values)
     if packed <= 0.95 * bits:
@@ -213,7 +214,7 @@ def _compressed(name: str, scheme: str | None) -> Choice:
 
 
 def _squeezed_words(part: npt.NDArray[Any], bits: int, best: Choice, options: EncodingOptions, scheme: str) -> Choice:
-    """What becomes smallest when it is compressed after all."""
+    """The encoding that is smallest after general compression."""
     names = dict.fromkeys((best.compression, "flat"))
     if bits >= 32 and options.bss != "off":
         names["byte_stream_split"] = None
@@ -232,9 +233,9 @@ def choose_variable(
 
     Args:
         block: The values.
-        limits: What the version allows.
-        options: What the field asks for.
-        dictionary: Whether it may be a dictionary.
+        limits: Limits of the version.
+        options: Requests of the field.
+        dictionary: Whether a dictionary is possible.
     """
     lengths = np.diff(block.offsets)
     longest = int(lengths.max()) if lengths.size else 0
@@ -268,12 +269,12 @@ def choose_variable(
 
 
 def dictionary_pays(items: DataBlock, values: DataBlock, options: EncodingOptions) -> bool:
-    """Whether a dictionary is worth it, or what the field asks for.
+    """Whether a dictionary saves space, or as much as the field requests.
 
     Args:
         items: Its items.
         values: All values.
-        options: What the field asks for.
+        options: Requests of the field.
     """
     if items.num_values * (options.dict_divisor or 2) >= values.num_values:
         return False
@@ -293,26 +294,26 @@ def _data_bytes(block: DataBlock) -> int:
 
 
 def _total_bytes(block: DataBlock) -> int:
-    """Bytes of values, of their offsets, too."""
+    """Bytes of values, including their offsets."""
     offsets = block.offsets.itemsize * block.num_values if isinstance(block, VariableBlock) else 0
     return _data_bytes(block) + offsets
 
 
 def _per_value_compression(block: VariableBlock, lengths: npt.NDArray[Any], options: EncodingOptions) -> str:
-    """How values are compressed one by one: with Zstandard where they are large and a sample shrinks."""
+    """The compression of single values: Zstandard if they are large and a sample shrinks."""
     if options.compression == "none" or not block.num_values:
         return "variable"
     if options.compression == "fsst":
         return "fsst(variable)"
     if options.scheme is not None:
-        # With nulls the reference library cannot read such values from LZ4, and never writes it.
+        # The reference library never writes LZ4 here, and cannot read it in pages with nulls.
         return f"general:{'zstd' if options.scheme == 'lz4' else options.scheme}(variable)"
     if float(lengths.mean()) < _LARGE_VALUE:
         return "variable"
-    picked = np.linspace(0, block.num_values - 1, min(block.num_values, _SAMPLE_STRETCHES)).astype(np.int64)
+    sampled = np.linspace(0, block.num_values - 1, min(block.num_values, _SAMPLE_STRETCHES)).astype(np.int64)
     codec = pa.Codec("zstd", compression_level=1)
     plain = squeezed = 0
-    for start, end in zip(block.offsets[picked].tolist(), block.offsets[picked + 1].tolist(), strict=True):
+    for start, end in zip(block.offsets[sampled].tolist(), block.offsets[sampled + 1].tolist(), strict=True):
         value = block.data[start : min(end, start + _LARGEST_SAMPLE)]
         plain += value.size
         squeezed += len(codec.compress(value.tobytes(), asbytes=True))
@@ -342,7 +343,7 @@ def _is_constant(block: VariableBlock) -> bool:
 
 
 def _squeezed_variable(stretches: list[VariableBlock], limits: Limits) -> str:
-    """The general compression that pays on a sample, or none."""
+    """The general compression that saves enough space on a sample, or none."""
     sizes = {"variable": 0, "general:lz4(variable)": 0, "general:zstd(variable)": 0}
     for piece in stretches[:: max(1, len(stretches) // 3)]:
         for name in sizes:
@@ -355,7 +356,7 @@ def _squeezed_variable(stretches: list[VariableBlock], limits: Limits) -> str:
 
 
 def choose_items(items: DataBlock, limits: Limits, options: EncodingOptions) -> str:
-    """How the items of a dictionary are written: compressed if there are many, which 2.1 does not know."""
+    """The compression of the items of a dictionary: general compression for many items, except in 2.1."""
     name = "variable" if isinstance(items, VariableBlock) else "flat"
     scheme = "lz4" if items.num_values >= _MANY_ITEMS else None
     if options.items_compression is not None:
@@ -384,7 +385,7 @@ def can_be_zipped(block: DataBlock) -> bool:
 
 
 def _peeled(block: DataBlock) -> tuple[DataBlock, int, bool]:
-    """The items of lists, of lists of lists, too; how many one value has; and whether any is null."""
+    """The innermost items of nested lists, how many a value has, and whether an item is null."""
     dimension, has_nulls = 1, False
     while isinstance(block, FixedSizeListBlock):
         dimension *= block.dimension
@@ -394,7 +395,7 @@ def _peeled(block: DataBlock) -> tuple[DataBlock, int, bool]:
 
 
 def choose_packed(block: PackedStructBlock) -> Choice:
-    """Choose for packed structs: rows of fixed width go into chunks, others are zipped."""
+    """Choose for packed structs: mini-block for rows of fixed width, full-zip for others."""
     if all(isinstance(child, FixedWidthBlock) for child in block.children):
         return Choice(layout="miniblock", compression="packed_struct")
     return Choice(layout="fullzip")

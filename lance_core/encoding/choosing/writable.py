@@ -1,7 +1,7 @@
-"""What can be written: types that the schema can name, but that a file of some version cannot hold, are rejected.
+"""Checks that values can be written: some types of a schema cannot be stored in files of every version.
 
     lists of equal length   of numbers, of such lists, of nothing (the null type), and of structs
-    binary of no bytes      as a page of one value in 2.2, not at all before
+    binary of no bytes      as a constant page in 2.2, not before
     packed structs          stored row by row in one column (see `paths.is_packed`); their fields can be
         2.0                     numbers of whole bytes, and lists of equal length of such
         2.1                     numbers of whole bytes
@@ -23,14 +23,14 @@ from lance_core.schema import Field, arrow_type_of
 
 _OLDEST = "0.1"
 _ZERO_WIDTH = ("2.2",)
-"""Versions that can say of all values of a page that they are one, which may have no bytes."""
+"""Versions with constant pages, whose value may have no bytes."""
 
 __all__ = ["Packable", "check_packed_values", "check_writable"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packable:
-    """What fields of packed structs can be, beside numbers of whole bytes.
+    """Types of fields of packed structs, besides numbers of whole bytes.
 
     Attributes:
         lists: Lists of equal length.
@@ -42,15 +42,15 @@ class Packable:
 
 
 def check_writable(field: Field, packable: Packable | None, version: str) -> None:
-    """Make sure that a field, without those below it, can be written.
+    """Make sure that a field can be written; its children are not checked.
 
     Args:
         field: The field.
-        packable: What can be packed; None if nothing is.
-        version: The file version, for the error.
+        packable: Types of fields in packed structs; None if the version has no packed structs.
+        version: The file version, for error messages.
 
     Raises:
-        UnsupportedError: It cannot.
+        UnsupportedError: The version cannot store the field.
     """
     if packable is not None and is_packed(field) and not is_blob_v2(field):
         _check_packed(field, packable, version)
@@ -93,7 +93,7 @@ def _can_be_packed(kind: pa.DataType, packable: Packable) -> bool:
 
 
 def _peeled(kind: pa.DataType) -> tuple[pa.DataType, int]:
-    """The items of lists of equal length, of lists of lists, too, and how many one value has."""
+    """The innermost items of nested lists of equal length, and how many a value has."""
     dimension = 1
     while isinstance(kind, pa.FixedSizeListType):
         dimension *= kind.list_size
@@ -114,10 +114,10 @@ def _width(kind: pa.DataType) -> int | None:
 
 
 def check_packed_values(field: Field, array: pa.StructArray) -> None:
-    """Make sure that no field of a packed struct is null where the struct is not.
+    """Make sure that a field of a packed struct is null only where the struct is null.
 
     Raises:
-        UnsupportedError: One is.
+        UnsupportedError: A field is null where the struct is not.
     """
     for index, child in enumerate(field.children):
         if has_nulls_inside(array, index):

@@ -32,11 +32,11 @@ from lance_core.errors import CorruptFileError, InvalidInputError
 __all__ = ["COMPRESSION", "compressed_bits"]
 
 _MANY = 8
-"""From so many values of a chunk on numpy takes less time than slices."""
+"""Number of values of a chunk from which numpy takes less time than slices."""
 
 
 def _transposed(data: Bytes, counts: Counts, width: int, *, split: bool) -> Bytes:
-    """Every chunk turned from values to planes of bytes (`split`) or back."""
+    """Every chunk transposed from values to planes of bytes (`split`) or back."""
     out = np.empty_like(data)
     per_chunk = int(counts[0]) if counts.size else 0
     even = counts.size > 1 and bool((counts[:-1] == per_chunk).all())

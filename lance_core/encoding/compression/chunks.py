@@ -1,4 +1,4 @@
-"""Where the buffers of mini-block chunks lie, and how they are gathered into one piece.
+"""The positions of the buffers of mini-block chunks, and how buffers are gathered into one array.
 
 A mini-block page is a row of chunks; each chunk has the same number of value buffers. `ChunkBuffers` describes one of
 these buffers for all chunks at once, so that a page is decoded with a few array operations:
@@ -60,9 +60,9 @@ class ChunkBuffers:
     """One buffer of every chunk of a page.
 
     Attributes:
-        data: The memory that all chunks lie in.
+        data: The memory of all chunks.
         starts: Position of each chunk's buffer in `data`.
-        sizes: Its size in bytes, without padding.
+        sizes: Size of each chunk's buffer in bytes, without padding.
     """
 
     data: Bytes
@@ -82,7 +82,7 @@ class ChunkBuffers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MiniBlockPage:
-    """The values of a page, encoded and cut into chunks.
+    """The values of a page, encoded and divided into chunks.
 
     Attributes:
         encoding: The description for the page's `value_compression`.
@@ -97,10 +97,10 @@ class MiniBlockPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkLimits:
-    """How large a chunk may become.
+    """The maximum size of a chunk.
 
     Attributes:
-        max_values: Most values per chunk; at most 32768, which is all that the chunk's 4-bit logarithm can say.
+        max_values: Most values per chunk; at most 32768, the maximum of the chunk's 4-bit logarithm.
         max_bytes: Most bytes that the value buffers of one chunk may have together, padding included.
     """
 
@@ -132,10 +132,10 @@ def total_count(counts: Counts) -> int:
 
 
 def check_chunks(buffers: ChunkBuffers, counts: Counts) -> None:
-    """Checks that every chunk lies inside the data, so that what follows may slice without looking.
+    """Checks that every chunk is inside the data, so that later slices need no checks.
 
     Raises:
-        CorruptFileError: A chunk lies outside, or the sizes together exceed the data (chunks overlap).
+        CorruptFileError: A chunk is outside the data, or the sum of the sizes exceeds it (chunks overlap).
     """
     starts, sizes = buffers.starts, buffers.sizes
     if not starts.size == sizes.size == counts.size:
@@ -184,10 +184,10 @@ def equal_steps(values: Counts) -> int | None:
 
 
 def require_room(num_bytes: int) -> None:
-    """Checks a size that no byte of the file bears out, before memory is taken for it.
+    """Checks a declared size before memory is allocated for it.
 
     Raises:
-        CorruptFileError: It is more than 8 GiB.
+        CorruptFileError: The size is more than 8 GiB.
     """
     if num_bytes > _MOST_BYTES:
         raise CorruptFileError(f"{num_bytes} bytes in one page")

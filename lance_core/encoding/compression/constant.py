@@ -40,11 +40,11 @@ def repeat_value(value: bytes, num_values: int, bits_per_value: int | None = Non
 
     Args:
         value: Its little-endian bytes.
-        num_values: How often.
-        bits_per_value: Its width; 1 takes the lowest bit. By default all of its bytes.
+        num_values: The number of values.
+        bits_per_value: Its width; 1 stands for the lowest bit. By default all of its bytes.
 
     Raises:
-        CorruptFileError: The value has not that width, or the block would have more than 8 GiB.
+        CorruptFileError: The value has another width, or the block would have more than 8 GiB.
     """
     bits = len(value) * 8 if bits_per_value is None else bits_per_value
     if len(value) != (bits + 7) // 8 or not value:

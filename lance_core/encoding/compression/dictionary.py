@@ -1,8 +1,8 @@
 """Dictionaries: values given by their number in a list of distinct items.
 
-In 2.1 and 2.2 pages the list of items is a buffer of the page (`MiniBlockLayout.dictionary`), the numbers are what is
-in the chunks. `expand` brings them together. As a `CompressiveEncoding` of its own a dictionary is in the format, but
-no writer produces it and its bytes are not settled: it is rejected by its name.
+In 2.1 and 2.2 pages the list of items is a buffer of the page (`MiniBlockLayout.dictionary`), and the numbers are in
+the chunks. `expand` looks the items up. The format has a `CompressiveEncoding` for dictionaries as well, but no writer
+uses it and its bytes are not specified: it is rejected by name.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def expand(items: DataBlock, indices: DataBlock) -> DataBlock:
         indices: Unsigned numbers of 8 to 64 bits, one per value; all of them must point at an item.
 
     Raises:
-        CorruptFileError: An index points nowhere.
-        UnsupportedError: Items of that kind.
+        CorruptFileError: An index is beyond the items.
+        UnsupportedError: The items are of an unsupported kind.
     """
     if not isinstance(indices, FixedWidthBlock) or indices.bits_per_value not in (8, 16, 32, 64):
         raise CorruptFileError("dictionary indices that are no integers")

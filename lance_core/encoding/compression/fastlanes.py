@@ -9,9 +9,9 @@ so that each row is a slice of L neighbours. Lane l is a stream of bits, in whic
 
     packed   |word 0 of lane 0|word 0 of lane 1| ... |word 0 of lane L-1|word 1 of lane 0| ... |      W * L words
 
-Many blocks of 1024 values are unpacked with T vector operations, whatever their number. The blocks are taken a few
-hundred at a time, so that what one operation writes is still in the cache for the next one. A few blocks alone, and
-words of 64 bits, are unpacked with two gathers of words, at places from a table, which is less work to set up.
+Many blocks of 1024 values are unpacked with T vector operations, whatever their number. The blocks are processed a few
+hundred at a time, so that the result of one operation is still in the cache for the next one. Few blocks, and words of
+64 bits, are unpacked with two gathers of words at positions from a table, which needs less setup.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ Words: TypeAlias = npt.NDArray[Any]
 
 _FL_ORDER = (0, 4, 2, 6, 1, 5, 3, 7)
 _BLOCKS_AT_ONCE = 512
-# Measured: gathering wide words takes no longer if few are on their way at once, and less where widths alternate.
+# Measured: for small batches gathering wide words is as fast, and faster where widths alternate.
 _WIDE_BLOCKS_AT_ONCE = 32
 # Measured: up to three blocks per four bits of a word, gathering is faster.
 _FEW_PER_BIT = 0.75
-# The same for packing, where the rows of a few blocks are put together by one operation.
+# The same for packing, where one operation combines the rows of a few blocks.
 _FEW_TO_PACK_PER_BIT = 0.25
 
 
@@ -170,13 +170,13 @@ def unpack_at(data: Bytes, starts: Counts, widths: Counts, dtype: np.dtype[Any])
 
 
 def unpack_some(words: Words, starts: Counts, widths: Counts, places: Counts) -> Words:
-    """Unpacks one value out of each of some blocks, which may be the same block several times.
+    """Unpacks one value of each of some blocks, which may be the same block several times.
 
     Args:
         words: The memory that the blocks lie in.
         starts: For each value, the number of the first packed word of its block.
         widths: Bits per value of that block, at most the size of a word.
-        places: Which of the 1024 values of the block it is.
+        places: For each value, its position among the 1024 values of the block.
     """
     bits = words.dtype.itemsize * 8
     lanes = BLOCK_VALUES // bits
@@ -184,7 +184,7 @@ def unpack_some(words: Words, starts: Counts, widths: Counts, places: Counts) ->
     at, shift = np.divmod(row[places] * widths, bits)
     word = starts + at * lanes + lane[places]
     following = np.minimum(word + lanes, starts + widths * lanes - 1)
-    # A block of width 0 has no words: whatever stands in their place is masked.
+    # A block of width 0 has no words: the words that are read instead are masked.
     low = words.take(word, mode="clip") >> shift.astype(words.dtype)
     high = words.take(following, mode="clip") << (bits - shift).astype(words.dtype)
     found: Words = (low | high) & masks[widths]
@@ -233,7 +233,7 @@ def pack(values: Words, width: int, out: Words) -> None:
 
 @lru_cache(maxsize=128)
 def _rows_of_words(width: int, bits: int) -> tuple[Words, Words, npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-    """How rows lie in words.
+    """The positions of rows in words.
 
     Returns:
         For each row its shift, and `bits` minus that; the first row in each word; the rows that go on in the next one.
@@ -246,7 +246,7 @@ def _rows_of_words(width: int, bits: int) -> tuple[Words, Words, npt.NDArray[np.
 
 @lru_cache(maxsize=4)
 def in_rows(bits: int) -> npt.NDArray[np.intp]:
-    """Which of the 1024 values stand in each row, one row after the other."""
+    """The numbers of the 1024 values in the order of the rows."""
     rows = np.arange(bits)
     first = np.array(_FL_ORDER)[rows // 8] * 16 + rows % 8 * 128
     return (first[:, None] + np.arange(BLOCK_VALUES // bits)).ravel()

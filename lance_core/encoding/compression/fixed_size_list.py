@@ -1,12 +1,12 @@
 """Fixed size lists: the items of all lists back to back, with the validity of the items where some are null.
 
     mini-block chunk, buffer 0     |validity bitmap of the items|       if has_validity; n * dimension bits, LSB first
-                      buffer 1 ..  whatever the items are encoded with
+                      buffer 1 ..  the buffers of the encoded items
     per value                      |validity, ceil(dimension / 8) bytes|items|     zipped, one value after the other
 
 Lists of lists have one level of this encoding per dimension; the bitmaps come first, from the outermost to the
-innermost, and count the items of their level. Without any validity nothing but the description tells lists from
-their items, and nothing is copied.
+innermost, and count the items of their level. Without validity lists and their items differ only in the description,
+and nothing is copied.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _MOST_ITEMS = 2**40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Layer:
-    """One dimension: how many of its items one value has in all, and their validity."""
+    """One dimension: the number of its items per value, and their validity."""
 
     dimension: int
     items_per_value: int
@@ -125,7 +125,7 @@ def _validity_bytes(layers: Sequence[tuple[int, bool]]) -> list[int]:
 def _unzipped(
     block: FixedWidthBlock, layers: Sequence[tuple[int, bool]], validity_bytes: Sequence[int]
 ) -> tuple[Bytes, list[Bytes | None]]:
-    """Takes zipped values apart: the items, and one bitmap (or None) per layer."""
+    """Splits zipped values: the items, and one bitmap (or None) per layer."""
     if not any(validity_bytes):
         return block.data, [None] * len(layers)
     if block.bits_per_value % 8:
@@ -209,7 +209,7 @@ def _encode_blocks(block: DataBlock, argument: str, counts: Counts) -> tuple[Com
 def _encode_per_value(block: DataBlock, argument: str) -> tuple[CompressiveEncoding, FixedWidthBlock]:
     layers, bottom = _peeled(block)
     if isinstance(bottom, NullBlock):
-        # Nothing but their validity is stored of such items.
+        # Only the validity of such items is stored.
         data, inner, width = np.empty(0, np.uint8), CompressiveEncoding(constant=Constant()), 0
         nothing = np.zeros((bottom.num_values + 7) // 8, np.uint8)
         layers[-1] = replace(layers[-1], validity=nothing)

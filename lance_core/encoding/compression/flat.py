@@ -37,7 +37,7 @@ __all__ = ["COMPRESSION", "flat_bits", "flat_encoding", "gather_flat"]
 
 _MAX_BITS = 2**31
 _MANY: Final = 8
-"""From so many values of a chunk on numpy takes less time than slices."""
+"""Number of values of a chunk from which numpy takes less time than slices."""
 
 
 def flat_encoding(bits_per_value: int) -> CompressiveEncoding:

@@ -5,11 +5,11 @@ r"""FSST: strings as codes of one byte, each of which stands for a symbol of one
     value
         |code|code|255|literal byte|code|...       255 escapes a byte that is part of no symbol
 
-`on` = 0 means that the values are not compressed after all; the two bytes before it matter to no reader. The codes
-themselves are stored as variable values, in mini-block chunks or one by one; codes never reach over the end of a value.
+`on` = 0 means that the values are not compressed; readers ignore the two bytes before it. The codes are stored as
+variable values, in mini-block chunks or one by one; a code never extends over the end of a value.
 A table is chosen by `fsst_symbols`, for a whole page. Values that it does not shrink are stored without it.
 
-Expanding codes is taking from a dictionary, which Arrow does fast. It is twice as fast with pairs of codes: two bytes
+Codes are expanded by Arrow's take from a dictionary. It is twice as fast with pairs of codes: two bytes
 of codes are one 16-bit index into a dictionary of 65536 strings. Where a value ends between the two codes of a pair,
 its end is that of the first symbol. With escapes a 17th bit says that the first byte of a pair is a literal.
 """
@@ -47,7 +47,7 @@ _MIN_CODES_FOR_PAIRS = 400_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Symbols:
-    """What the codes stand for.
+    """The symbols of the codes.
 
     Attributes:
         count: Number of symbols; codes from here to 254 are invalid.
@@ -107,7 +107,7 @@ def _expand(table: bytes, block: DataBlock) -> VariableBlock:
 
 
 def _find_literals(codes: Bytes, symbols: _Symbols) -> npt.NDArray[np.intp] | None:
-    """Where the bytes are that escapes announce; None if there are none.
+    """The positions of the literal bytes after escapes; None if there are none.
 
     Raises:
         CorruptFileError: A code has no symbol, or the last one is an escape.
@@ -169,7 +169,7 @@ def _expand_pairs(
 ) -> tuple[Offsets, Bytes]:
     size = codes.size
     if size % 2 or codes.ctypes.data % 2:
-        # One more code at the end, whose symbol lies behind the last value.
+        # One more code at the end, whose symbol is after the last value.
         even = np.zeros(size + size % 2, np.uint8)
         even[:size] = codes
         codes = even

@@ -1,12 +1,13 @@
-"""FSST, the writing side: which symbols a page gets, and how its values become codes (the bytes: see `fsst`).
+"""The encoder of FSST: the choice of the symbols of a page, and of the codes of its values (for the bytes see `fsst`).
 
-Symbols are found in rounds on a sample: it is compressed with the symbols so far, and those of them and of their
-neighbouring pairs that save most are the symbols of the next round (Boncz, Neumann, Leis: FSST, VLDB 2020).
+Symbols are found in rounds on a sample: it is compressed with the current symbols, and the symbols and neighbouring
+pairs that save most become the symbols of the next round (Boncz, Neumann, Leis: FSST, VLDB 2020).
 
-All values are compressed in step, the k-th codes of all of them at once. Values are cut into stretches, so that one
-long value does not make many steps; a symbol ends where its stretch ends. What the next code is, two tables tell:
+All values are compressed together, first the first codes of all values, then the second ones, and so on. Long values
+are divided into stretches to bound the number of steps; a symbol ends where its stretch ends. Two tables give the next
+code:
 
-    long [hash of 3 bytes]     the one symbol of 3 to 8 bytes that may begin so; its other bytes are compared
+    long [hash of 3 bytes]     the one symbol of 3 to 8 bytes that may match; its other bytes are compared
     short [2 bytes]            else the symbol of 2 bytes, or of 1 byte, or 256 + the byte: an escape
 """
 
@@ -45,14 +46,14 @@ Positions = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Symbols:
-    """Symbols, and the tables to find them by the bytes that follow.
+    """Symbols, and the tables to find them by the next bytes.
 
     Attributes:
-        strings: What the codes 0, 1, ... stand for; at most 255, of 1 to 8 bytes.
+        strings: The symbols of the codes 0, 1, ...; at most 255, of 1 to 8 bytes.
         words: By token (a code, or 256 + a literal byte): its first 8 bytes as a number, little-endian.
-        masks: By token: which bits of such a number the symbol has.
-        lengths: By token: bytes.
-        long: By hash of 3 bytes: a token; one that never matches where there is none.
+        masks: By token: the bits of this number that belong to the symbol.
+        lengths: By token: number of bytes.
+        long: By hash of 3 bytes: a token; where there is none, one that never matches.
         short: By 2 bytes: the token of the 2-byte symbol, else that of the first byte.
         single: By 1 byte: its token.
     """
@@ -97,13 +98,13 @@ def find_symbols(data: Bytes, offsets: Offsets) -> Symbols:
 
     Args:
         data: Their bytes.
-        offsets: Where each begins, and where the last one ends; shape (values + 1,).
+        offsets: The start of each value, and the end of the last one; shape (values + 1,).
     """
     starts, ends = _stretches(offsets.astype(np.int64), _SAMPLE_STRETCH)
     wanted = _SAMPLE_BYTES // _SAMPLE_STRETCH
     if starts.size > wanted:
-        picked = np.linspace(0, starts.size - 1, wanted).astype(np.int64)
-        starts, ends = starts[picked], ends[picked]
+        sampled = np.linspace(0, starts.size - 1, wanted).astype(np.int64)
+        starts, ends = starts[sampled], ends[sampled]
     sizes = ends - starts
     first = np.cumsum(sizes) - sizes
     sample = data[np.repeat(starts - first, sizes) + np.arange(int(sizes.sum()))]
@@ -118,12 +119,12 @@ def compress(symbols: Symbols, data: Bytes, offsets: Offsets) -> tuple[Bytes, Of
     """Replace the bytes of all values by codes.
 
     Args:
-        symbols: What codes may stand for.
+        symbols: The symbols.
         data: The bytes of the values.
-        offsets: Where each begins, and where the last one ends; shape (values + 1,).
+        offsets: The start of each value, and the end of the last one; shape (values + 1,).
 
     Returns:
-        The codes, and where those of each value begin; of the type of `offsets`, from 0.
+        The codes, and the start of the codes of each value; of the type of `offsets`, from 0.
     """
     bounds = offsets.astype(np.int64)
     pieces: list[Bytes] = []
@@ -142,7 +143,7 @@ def compress(symbols: Symbols, data: Bytes, offsets: Offsets) -> tuple[Bytes, Of
 
 
 def _compress_block(symbols: Symbols, data: Bytes, bounds: Positions) -> tuple[Bytes, Positions]:
-    """The codes of some values, and where those of each value end."""
+    """The codes of some values, and the end of the codes of each value."""
     starts, ends = _stretches(bounds, _STRETCH)
     tokens, counts = _tokens(symbols, data, starts, ends)
     last = np.searchsorted(starts, bounds[1:])
@@ -208,7 +209,7 @@ def _slot_of(string: bytes) -> int:
 
 
 def _most_useful(symbols: Symbols, tokens: Tokens, counts: Positions) -> list[bytes]:
-    """Of the symbols and literals that a sample used, and of their pairs, those that save most."""
+    """The symbols, literals and pairs of a compressed sample that save most bytes."""
     gains: dict[bytes, int] = {}
     uses: npt.NDArray[Any] = np.bincount(tokens, minlength=2 * _LITERAL)
     for token in np.flatnonzero(uses).tolist():

@@ -1,14 +1,14 @@
 """General compression: LZ4 or Zstandard around another encoding.
 
     lz4    |u32 size when decompressed|raw LZ4 block|
-    zstd   |u64 size when decompressed|Zstandard frame|      a frame without the size before it is read, too
+    zstd   |u64 size when decompressed|Zstandard frame|      a frame without the size before it is read as well
 
-In a mini-block page it is the first value buffer of every chunk that is compressed, in a full-zip page every value,
-and a block is compressed as a whole.
+In a mini-block page the first value buffer of every chunk is compressed, in a full-zip page every value, and a block
+as a whole.
 
-pyarrow does not tell when an LZ4 block holds fewer bytes than stated: the rest of its buffer is whatever was there
-before. But a block ends with the last five bytes as they are (all of them, if there are fewer), so that the end of the
-buffer is compared with the end of the block. Bytes that happen to lie there already are the only way round that.
+pyarrow does not report that an LZ4 block holds fewer bytes than stated: the rest of the buffer is uninitialized. The
+last five bytes of an LZ4 block are literals (all of them, if there are fewer), so that the end of the buffer is
+compared with the end of the block. Only uninitialized memory with the same bytes passes this check.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ __all__ = ["COMPRESSION", "Compressor", "Decompressor", "compressed_bytes", "com
 
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _LARGEST = 2**31
-# Bytes at the end of what an LZ4 block holds that always stand there uncompressed.
+# Number of bytes at the end of an LZ4 block that are always literals.
 _LITERALS = 5
-# Pages are rejected that would grow by more than this and to more than that.
+# Pages are rejected whose size grows by more than this factor and to more than this many bytes.
 _PAGE_RATIO = 1024
 _PAGE_BYTES = 2**30
 
@@ -49,11 +49,11 @@ class _Scheme:
     """One algorithm.
 
     Attributes:
-        name: As in the names of compressions and in the metadata of fields.
-        number: As in the description.
-        codec: What pyarrow calls it.
+        name: Its name in names of compressions and in the metadata of fields.
+        number: Its number in page descriptions.
+        codec: Its name in pyarrow.
         prefix: Bytes of the size before the data.
-        max_ratio: What the algorithm can shrink data by at most; more is not believed.
+        max_ratio: The algorithm's highest compression ratio; higher stated ratios are rejected.
     """
 
     name: str
@@ -70,7 +70,7 @@ _SCHEMES = (
 
 
 class Decompressor:
-    """Decompresses the pieces of one page and watches how large they become together.
+    """Decompresses the pieces of one page and limits their total size.
 
     Args:
         compression: The description of the scheme.
@@ -89,10 +89,10 @@ class Decompressor:
         self._room = max(_PAGE_BYTES, compressed_bytes * _PAGE_RATIO)
 
     def __call__(self, data: Bytes) -> Bytes:
-        """What a piece holds.
+        """The decompressed bytes of a piece.
 
         Raises:
-            CorruptFileError: Its bytes do not follow the scheme, or state a size that cannot be.
+            CorruptFileError: The bytes do not follow the scheme, or state an impossible size.
         """
         size = self._stated(data)
         if size is None:
@@ -100,7 +100,7 @@ class Decompressor:
         return decompressed_bytes(self._codec, data[self._scheme.prefix :], size) if size else data[:0]
 
     def to_bytes(self, data: Bytes) -> bytes:
-        """The same as Python's bytes, out of which values are cut for a fraction of what a view costs."""
+        """The decompressed bytes of a piece as Python's bytes, whose slices cost a fraction of those of a view."""
         size = self._stated(data)
         if not size:
             return b"" if size == 0 else self._bare_frame(data).tobytes()
@@ -113,14 +113,14 @@ class Decompressor:
         return plain
 
     def _stated(self, data: Bytes) -> int | None:
-        """How many bytes a piece says that it holds; None for a frame that does not tell."""
+        """The stated size of a piece; None for a frame without a size."""
         if not data.size:
             return 0
         if self._scheme.name == "zstd" and _is_bare_frame(data):
             return None
         prefix = self._scheme.prefix
         if data.size < prefix:
-            raise CorruptFileError(f"compressed data of {data.size} bytes does not tell its size")
+            raise CorruptFileError(f"compressed data of {data.size} bytes does not state its size")
         size = int.from_bytes(data[:prefix], "little")
         limit = min(data.size * self._scheme.max_ratio + 2**17, _LARGEST, self._room)
         if size > limit:
@@ -142,10 +142,10 @@ class Decompressor:
 
 
 def decompressed_bytes(codec: pa.Codec, data: Bytes, size: int) -> Bytes:
-    """Decompress a frame or block that holds so many bytes.
+    """Decompress a frame or block of `size` bytes.
 
     Raises:
-        CorruptFileError: It does not.
+        CorruptFileError: The frame or block has another size.
     """
     try:
         plain = np.frombuffer(codec.decompress(data, size), np.uint8)
@@ -156,13 +156,13 @@ def decompressed_bytes(codec: pa.Codec, data: Bytes, size: int) -> Bytes:
 
 
 def _check_end(codec: pa.Codec, data: Bytes, end: bytes, size: int) -> None:
-    """Make sure that an LZ4 block holds as many bytes as stated, by the last ones, see above."""
+    """Make sure that an LZ4 block has the stated size, by its last bytes (see the head of the module)."""
     if codec.name == "lz4_raw" and data[data.size - len(end) :].tobytes() != end:
         raise CorruptFileError(f"an lz4 block of {data.size} bytes does not hold {size} bytes")
 
 
 def _is_bare_frame(data: Bytes) -> bool:
-    # The reserved bit tells a frame from a size that happens to look like its magic number.
+    # The reserved bit distinguishes a frame from a size that equals its magic number.
     return data.size < 8 or (data[:4].tobytes() == _ZSTD_MAGIC and not data[4] & 0x10)
 
 
@@ -176,7 +176,7 @@ class Compressor:
 
     def __init__(self, scheme: _Scheme, level: int | None) -> None:
         self._prefix = scheme.prefix
-        # pyarrow knows levels of zstd only; 0 is the default in both libraries.
+        # pyarrow supports levels for zstd only; 0 is the default in both libraries.
         self._codec = (
             pa.Codec(scheme.codec, compression_level=level)
             if level and scheme.name == "zstd"
@@ -195,7 +195,7 @@ class Compressor:
 
 
 def compressor(encoding: CompressiveEncoding) -> Compressor | None:
-    """What compresses pieces as a description says; None for a level or a scheme that is not known here."""
+    """The compressor of a page description; None for a description with a level, or with an unknown scheme."""
     compression = encoding.general.compression
     found = [scheme for scheme in _SCHEMES if scheme.number == compression.scheme]
     return Compressor(found[0], None) if found and not compression.HasField("level") else None
@@ -216,7 +216,7 @@ def _opened(encoding: CompressiveEncoding, buffers: ChunkBuffers) -> ChunkBuffer
 def _joined(pieces: Sequence[Bytes]) -> ChunkBuffers:
     sizes = np.array([piece.size for piece in pieces], np.int64)
     if len(pieces) > 1:
-        # Arrow's allocator keeps its pages: those of a fresh numpy array cost more than the copy.
+        # Arrow's allocator reuses its pages: new pages of a numpy array cost more than the copy.
         data = np.concatenate(pieces, out=np.frombuffer(pa.allocate_buffer(int(sizes.sum())), np.uint8))
     else:
         data = pieces[0] if pieces else np.empty(0, np.uint8)

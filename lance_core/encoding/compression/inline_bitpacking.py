@@ -45,14 +45,14 @@ from lance_core.errors import CorruptFileError, InvalidInputError, UnsupportedEr
 __all__ = ["COMPRESSION", "joined_rows", "packed_bits", "spread_rows", "word_type"]
 
 _MANY: Final = 8
-"""From so many values of a chunk on they are unpacked together."""
+"""Number of values of a chunk from which they are unpacked together."""
 
 
 def word_type(bits: int) -> np.dtype[Any]:
     """The unsigned words of 8, 16, 32 or 64 bits that values are packed from.
 
     Raises:
-        CorruptFileError: Another width.
+        CorruptFileError: The width is not 8, 16, 32 or 64 bits.
     """
     if bits not in (8, 16, 32, 64):
         raise CorruptFileError(f"bit packing of words of {bits} bits")

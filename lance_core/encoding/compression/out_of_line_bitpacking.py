@@ -1,4 +1,4 @@
-"""Out-of-line bit packing: one bit width for all values, told by the page description. Used for levels.
+"""Out-of-line bit packing: one bit width for all values, in the page description. Used for levels.
 
     block   |1024 values packed|1024 values packed|...|tail|       see fastlanes; W * 128 bytes for 1024 values
 
@@ -147,7 +147,7 @@ def _encode_blocks(block: DataBlock, argument: str, counts: Counts) -> tuple[Com
         out_of_line_bitpacking=OutOfLineBitpacking(uncompressed_bits_per_value=bits, values=flat_encoding(width))
     )
     whole, tail = counts // BLOCK_VALUES, counts % BLOCK_VALUES
-    # Raw where that is not longer; a packed tail of the same length would be taken for a raw one.
+    # Raw unless packing is shorter: a packed tail of the same length would be read as raw words.
     raw = (tail > 0) & (tail * words.dtype.itemsize <= packed_bytes(width))
     if raw.any():
         return encoding, _pack_with_raw_tails(words, counts, raw, width)

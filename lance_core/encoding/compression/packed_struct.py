@@ -1,6 +1,6 @@
 """Packed structs: the fields of one row next to each other, rows back to back.
 
-    chunk   |a0|b0|c0|a1|b1|c1|...|       bits_per_value tells the width of each field, `values` is flat
+    chunk   |a0|b0|c0|a1|b1|c1|...|       bits_per_value has the width of each field, `values` is flat
 
 All fields have one width each and no nulls. Structs with strings are `variable_packed_struct`.
 """
@@ -47,8 +47,8 @@ def join_rows(block: DataBlock) -> tuple[list[int], FixedWidthBlock]:
     """The widths of the fields of structs in bits, and their values row by row.
 
     Raises:
-        InvalidInputError: The block is no struct.
-        UnsupportedError: A field has no width of whole bytes.
+        InvalidInputError: The block is not a struct.
+        UnsupportedError: The width of a field is not in whole bytes.
     """
     if not isinstance(block, PackedStructBlock) or not block.children:
         raise InvalidInputError(f"a {type(block).__name__} is no struct that could be packed")

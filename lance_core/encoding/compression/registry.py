@@ -2,9 +2,9 @@
 
 A compression is described in the file by a `CompressiveEncoding` message and chosen for writing by a name such as
 ``"flat"``, ``"fsst"``, or, where compressions nest, ``"general:zstd:9(flat)"``: the compression's own name, arguments
-after colons, and the name of what is inside in parentheses.
+after colons, and the name of the inner compression in parentheses.
 
-Values are stored in one of three ways, and a compression offers those that make sense for it:
+Values are stored in one of three ways, and a compression offers those that it supports:
 
     mini-block   many chunks, all decoded together; one or more buffers per chunk
     block        one buffer that is decoded as a whole (dictionary items), or one such buffer per chunk (levels)
@@ -56,7 +56,7 @@ _MAX_NESTING = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compression:
-    """What one compression can do; None marks what it does not offer.
+    """The functions of one compression; None for those that it does not offer.
 
     The second argument of the encoders is the part of the name after the compression's own: ``":lz4(flat)"``.
 
@@ -65,12 +65,12 @@ class Compression:
         takes_argument: Whether something may follow its own name: a scheme, or an inner compression.
         decode_miniblock: (encoding, value buffers, counts) -> the values of all chunks.
         decode_block: (encoding, data, number of values) -> the values.
-        decode_blocks: The same for one buffer per chunk: (encoding, buffers, counts) -> the values of all chunks.
+        decode_blocks: (encoding, one buffer per chunk, counts) -> the values of all chunks.
         decode_per_value: (encoding, values as they are in the page) -> the values.
-        gather: Some values of all chunks: (encoding, buffer, chunk of each value,
-            place of each value in its chunk, counts) -> these values; None where all values have to be decoded.
-        chunk_gatherer: (encoding, number of value buffers) -> what reads some values of one chunk, and their bits, 0
-            for varying length; None where all values have to be decoded.
+        gather: (encoding, buffer, chunk of each value, position of each value in its chunk, counts) -> some values of
+            all chunks; None where all values have to be decoded.
+        chunk_gatherer: (encoding, number of value buffers) -> a function that reads some values of one chunk, and their
+            bits, 0 for varying length; None where all values have to be decoded.
         gives_plain_values: Whether decoded values have one width, or offsets, so that some of them can be copied.
         encode_words: (values of one chunk as unsigned words) -> the chunk's only buffer; None for words that it does
             not encode.
@@ -111,7 +111,7 @@ def decode_miniblock(encoding: CompressiveEncoding, buffers: Sequence[ChunkBuffe
         counts: Values per chunk, int64.
 
     Returns:
-        The values of all chunks, concatenated; a view of the page's memory where they lie so already.
+        The values of all chunks, concatenated; a view of the page's memory where possible.
 
     Raises:
         CorruptFileError: The bytes do not follow the encoding.
@@ -131,7 +131,7 @@ def decode_block(encoding: CompressiveEncoding, data: Bytes, num_values: int) ->
     Args:
         encoding: Its description.
         data: Its bytes.
-        num_values: How many values it holds.
+        num_values: Number of values.
 
     Raises:
         CorruptFileError: The bytes do not follow the encoding.
@@ -150,7 +150,7 @@ def decode_blocks(encoding: CompressiveEncoding, buffers: ChunkBuffers, counts: 
 
     Args:
         encoding: The description that all of them share.
-        buffers: Where they lie.
+        buffers: The buffer of each chunk.
         counts: Values (levels) per chunk.
 
     Returns:
@@ -192,7 +192,7 @@ def gather_values(
 
 
 def chunk_gatherer(encoding: CompressiveEncoding, num_buffers: int) -> tuple[ChunkGatherer, int] | None:
-    """What reads some values of one chunk, and their bits, 0 for varying length; None where there is no such reader.
+    """A function that reads some values of one chunk, and their bits, 0 for varying length; None if there is none.
 
     Args:
         encoding: The page's `value_compression`.
@@ -211,7 +211,7 @@ def decode_per_value(encoding: CompressiveEncoding, block: FixedWidthBlock | Var
 
     Args:
         encoding: The page's `value_compression`.
-        block: The values as they lie in the page: of the page's `bits_per_value`, or with lengths.
+        block: The values as stored in the page: of the page's `bits_per_value`, or with lengths.
 
     Raises:
         CorruptFileError: The bytes do not follow the encoding.
@@ -224,14 +224,14 @@ def decode_per_value(encoding: CompressiveEncoding, block: FixedWidthBlock | Var
 
 
 def encode_miniblock(block: DataBlock, name: str, *, max_values: int = 4096, max_bytes: int = 8192) -> MiniBlockPage:
-    """Encodes values and cuts them into chunks.
+    """Encodes values and divides them into chunks.
 
     Args:
         block: The values.
         name: The compression, see the module.
         max_values: Most values per chunk, 2 .. 32768. Inline bit packing always has 1024.
-        max_bytes: Most bytes in the value buffers of one chunk, padding included. The whole chunk, that is also its
-            header and levels, may have 32 KiB in 2.1 and 2 GiB in 2.2.
+        max_bytes: Most bytes in the value buffers of one chunk, padding included. The whole chunk, with its header and
+            levels, may have 32 KiB in 2.1 and 2 GiB in 2.2.
 
     Raises:
         InvalidInputError: The block is of the wrong kind, or a value does not fit a chunk.
@@ -299,7 +299,7 @@ def parse_name(name: str) -> tuple[Compression, str]:
     """Splits the name of a compression into the compression and the rest: ``":lz4(flat)"`` or ``"(flat)"`` or ``""``.
 
     Raises:
-        UnsupportedError: There is no such compression.
+        UnsupportedError: The compression is unknown.
     """
     end = min((at for at in (name.find(":"), name.find("(")) if at >= 0), default=len(name))
     compression = COMPRESSIONS.get(name[:end])
@@ -309,7 +309,7 @@ def parse_name(name: str) -> tuple[Compression, str]:
 
 
 def inner_name(argument: str, default: str) -> str:
-    """What stands in the parentheses of a name's argument, or `default` if there are none.
+    """The name in the parentheses of an argument, or `default` without parentheses.
 
     Raises:
         InvalidInputError: The parentheses do not match.
@@ -337,7 +337,7 @@ def described(encoding: CompressiveEncoding) -> Compression:
 
 
 def _check_nesting(encoding: CompressiveEncoding) -> None:
-    """Rejects descriptions that nest without end."""
+    """Rejects descriptions that nest too deeply."""
     depth = 0
     name = encoding.WhichOneof("compression")
     while name in ("general", "fsst", "fixed_size_list"):

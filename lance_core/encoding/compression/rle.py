@@ -1,10 +1,10 @@
-"""Run lengths: equal neighbours are stored once, with their number.
+"""Run lengths: equal consecutive values are stored once, with their number.
 
     mini-block chunk, buffer 0   |value of run 0|value of run 1|...|      flat, 8 to 64 bits
                       buffer 1   |u8 length|u8 length|...|                1 .. 255; longer runs are split
     block (levels)               |u64 bytes of the values|values|u8 lengths|
 
-The lengths of a chunk may sum to more than its values: the last run is then cut.
+The lengths of a chunk may sum to more than its values: the last run is then shortened.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _sums(repeats: Bytes, runs: Counts) -> Counts:
 
 
 def _clipped(repeats: Bytes, runs: Counts, counts: Counts) -> Counts:
-    """Run lengths with those cut that reach over the end of their chunk."""
+    """Run lengths, shortened where they extend over the end of their chunk."""
     ends = np.cumsum(repeats, dtype=np.int64)
     first = np.concatenate([[0], np.cumsum(_sums(repeats, runs))[:-1]])
     inside = np.minimum(ends - np.repeat(first, runs), np.repeat(counts, runs))

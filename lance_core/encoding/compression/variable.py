@@ -5,7 +5,7 @@
     block              |u32 32|u32 start|u32 o0|...|u32 on|bytes| offsets count from `start`, o0 = 0
     block, early files |u8 32|u32 n|u32 start|u32 o0|...|bytes|
 
-All with u64 in place of u32 if offsets have 64 bits (`offsets = flat{64}`). Per value nothing is left to do.
+With offsets of 64 bits (`offsets = flat{64}`) all u32 are u64. Values that are stored one by one are the raw bytes.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def offset_bits(encoding: CompressiveEncoding) -> int:
 
     Raises:
         UnsupportedError: The values or the offsets are compressed.
-        CorruptFileError: Another width.
+        CorruptFileError: The width is not 32 or 64 bits.
     """
     if encoding.variable.HasField("values"):
         raise UnsupportedError("variable values with a buffer compression of their own")
@@ -169,7 +169,7 @@ def _decode_block(encoding: CompressiveEncoding, data: Bytes, num_values: int) -
     width = bits // 8
     if data.size < 2 * width:
         raise CorruptFileError(f"a block of {data.size} bytes has no header")
-    # The second to fourth byte are the low bytes of the count in early files; now they are zero.
+    # The second to fourth byte are the low bytes of the count in early files, and zero in later ones.
     early = bool(data[1:4].any())
     stated = int(data[0]) if early else int(data[:width].view(f"<u{width}")[0])
     if stated != bits:
@@ -198,7 +198,7 @@ def _decode_per_value(encoding: CompressiveEncoding, block: FixedWidthBlock | Va
 def _encode_miniblock(block: DataBlock, _argument: str, limits: ChunkLimits) -> MiniBlockPage:
     values = require_variable(block)
     width = values.offsets.itemsize
-    counts = _cut(values.offsets, limits)
+    counts = _chunk_counts(values.offsets, limits)
     ends = np.cumsum(counts)
     low = values.offsets[ends - counts].astype(np.int64)
     high = values.offsets[ends].astype(np.int64)
@@ -228,7 +228,7 @@ def _fill_offsets(out: Bytes, offsets: Offsets, counts: Counts, starts: Counts, 
         at += count
 
 
-def _cut(offsets: Offsets, limits: ChunkLimits) -> Counts:
+def _chunk_counts(offsets: Offsets, limits: ChunkLimits) -> Counts:
     """Values per chunk: powers of two (at least 2) such that offsets and bytes stay within the limits."""
     num_values = offsets.size - 1
     width = offsets.itemsize
@@ -272,18 +272,18 @@ def _encode_block(block: DataBlock, _argument: str) -> tuple[CompressiveEncoding
 
 
 def chunk_of_values(offsets: Offsets, values: bytes) -> bytes:
-    """The buffer of a mini-block chunk with all of some values.
+    """The buffer of a mini-block chunk of values.
 
     Args:
-        offsets: Their offsets, from any number on.
-        values: Their bytes.
+        offsets: Ascending offsets; the first may be non-zero.
+        values: The bytes of the values.
     """
     head, first, width = offsets.nbytes, int(offsets[0]), offsets.itemsize
     return b"".join(((offsets + (head - first)).tobytes(), values, _FILLS[-len(values) % width]))
 
 
 def block_of_values(offsets: Offsets, values: bytes) -> bytes:
-    """The block of some values; arguments as `chunk_of_values`."""
+    """The block of values; arguments as `chunk_of_values`."""
     width = offsets.itemsize
     head = struct.pack("<2Q" if width == 8 else "<2I", 8 * width, (offsets.size + 2) * width)
     return b"".join((head, (offsets - int(offsets[0])).tobytes(), values))

@@ -3,7 +3,7 @@
     value   |field of one width|u32 length|bytes of a variable field|...|       length: u64 if bits_per_length is 64
 
 The description has one entry per field: its encoding, and either `bits_per_value` or `bits_per_length`. A struct that
-is null has no bytes at all; its fields come out as zeros and empty values.
+is null has no bytes; its fields are decoded as zeros and empty values.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MAX_BITS = 2**31
 
 
 class _Rows:
-    """Rows that are read field by field: a position in every row moves forward."""
+    """Rows that are read field by field, with a current position in each row."""
 
     def __init__(self, block: VariableBlock) -> None:
         self._data = block.data
@@ -44,7 +44,7 @@ class _Rows:
         self._ends = ends[self._present]
 
     def _advance(self, sizes: Counts | int) -> Counts:
-        """Steps over the next `sizes` bytes of every row and returns where they start."""
+        """Advances by `sizes` bytes in every row and returns their start."""
         starts = self._at
         self._at = starts + sizes
         if (self._at > self._ends).any():
@@ -72,7 +72,7 @@ class _Rows:
         return VariableBlock(offsets=offsets, data=self._data[places], num_values=self._count)
 
     def finish(self) -> None:
-        """Checks that nothing is left."""
+        """Checks that no bytes are left."""
         if (self._at != self._ends).any():
             raise CorruptFileError("a packed struct goes on after its last field")
 

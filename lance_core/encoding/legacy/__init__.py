@@ -1,4 +1,4 @@
-"""Pages of 0.1 files: one page per field and batch, plain, with no way to say null.
+"""Pages of 0.1 files: one plain page per field and batch, without nulls.
 
     plain         little-endian values, bools as bits; fixed size lists are their items
     var_binary    the bytes of all values, then n + 1 i64 offsets that count from the beginning of the file; the page
@@ -8,5 +8,5 @@
     dictionary    indices, plain; the values once per file
     null          no bytes
 
-A null is written as zero bits, an empty list, or the first item of a dictionary, and so it is read back.
+A null is written as zero bits, an empty list, or the first item of a dictionary, and is read back as such.
 """

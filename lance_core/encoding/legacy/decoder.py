@@ -22,7 +22,7 @@ _LISTS = ("list", "list.struct", "large_list", "large_list.struct")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageTable:
-    """Where the pages of a file are.
+    """The positions of the pages of a file.
 
     Attributes:
         pages: By field id: position and number of elements of the page of each batch.
@@ -38,7 +38,7 @@ class PageTable:
         """Position and number of elements of one page.
 
         Raises:
-            CorruptFileError: It lies outside the file.
+            CorruptFileError: The page is outside the file.
         """
         if field.id not in self.pages:
             raise CorruptFileError(f"field {field.name!r} ({field.id}) is not in the file")
@@ -48,10 +48,10 @@ class PageTable:
         return position, length
 
     def check(self, start: int, end: int) -> ByteRange:
-        """A range of the file, if it is one.
+        """The range, after a check that it is inside the file.
 
         Raises:
-            CorruptFileError: It is not.
+            CorruptFileError: The range is outside the file.
         """
         if not 0 <= start <= end <= self.size:
             raise CorruptFileError(f"bytes {start} to {end} of a file of {self.size}")
@@ -63,8 +63,8 @@ def read_field(field: Field, table: PageTable, batch: int, start: int, end: int)
 
     Args:
         field: The field.
-        table: Where the pages are.
-        batch: Which batch.
+        table: The positions of the pages.
+        batch: Number of the batch.
         start: First value.
         end: End of the values, excluded.
 
@@ -179,9 +179,9 @@ def read_dictionary_values(kind: pa.DataType, table: PageTable, position: int, c
 
     Args:
         kind: Their type.
-        table: The file that they are in; its size is what counts.
-        position: Where they are: the values, or the offsets of strings.
-        count: How many there are.
+        table: The page table, whose size of the file bounds the values.
+        position: Position of the values, or of the offsets of strings.
+        count: Number of values.
 
     Raises:
         CorruptFileError: The bytes do not follow the format.

@@ -1,1 +1,1 @@
-"""Repetition and definition levels: from nested arrays to levels, and paths to their leaves."""
+"""Repetition and definition levels of nested arrays, and the paths to their leaves."""

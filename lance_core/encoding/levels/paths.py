@@ -1,4 +1,4 @@
-"""Which fields of a schema have a column of their own.
+"""The fields of a schema that have a column of their own.
 
 In 2.1 and 2.2 files only leaves have columns; lists, structs and maps exist as layers of the repetition and
 definition levels of the leaves below them:
@@ -42,7 +42,7 @@ BLOB_V2_NAME: Final = "lance.blob.v2"
 
 
 def is_packed(field: Field) -> bool:
-    """Whether the field is a struct that is stored row by row in one column; descriptions of blobs are."""
+    """Whether the field is a struct that is stored row by row in one column, as descriptors of blobs are."""
     if field.logical_type != "struct":
         return False
     if is_blob_v2(field):
@@ -90,7 +90,7 @@ def plain_columns(field: Field) -> Iterator[Field]:
 
 
 def layer_kind(field: Field) -> Literal["list", "item", "fixed_size_list"]:
-    """What a field is as a layer of levels."""
+    """The kind of layer that a field adds to the levels."""
     if field.logical_type in LIST_TYPES:
         return "list"
     if field.children and field.logical_type.startswith("fixed_size_list:"):
@@ -102,8 +102,8 @@ def items_per_row(path: Sequence[Field]) -> int:
     """How many items a page counts per row: fixed size lists of structs are counted by their items.
 
     Raises:
-        UnsupportedError: Such lists stand inside lists. Their levels are not settled: pylance 14 writes levels there
-            that it cannot read.
+        UnsupportedError: A fixed size list of structs is inside a list. Its levels are not specified: pylance 14 writes
+            levels that it cannot read.
     """
     factor = 1
     in_list = False

@@ -2,7 +2,7 @@
 
 A column has layers, listed from the leaf outwards. Levels are 16-bit and mean:
 
-    definition    0 is "there, all the way down". Walking the layers from the leaf outwards hands out 1, 2, 3 ...:
+    definition    0 is a value that is not null. The layers, from the leaf outwards, get the numbers 1, 2, 3 ...:
                       ALL_VALID_ITEM, ALL_VALID_LIST   none
                       NULLABLE_ITEM                    one: this item is null
                       NULLABLE_LIST                    one: this list is null
@@ -51,7 +51,7 @@ Mask: TypeAlias = npt.NDArray[np.bool_]
 
 
 class Layer(IntEnum):
-    """What one layer of nesting holds; the numbers are the wire's."""
+    """The kinds of layers of nesting; the numbers are the wire's."""
 
     ALL_VALID_ITEM = 1
     ALL_VALID_LIST = 2
@@ -62,12 +62,12 @@ class Layer(IntEnum):
 
     @property
     def is_list(self) -> bool:
-        """Whether it is a layer of lists."""
+        """Whether this is a layer of lists."""
         return self not in (Layer.ALL_VALID_ITEM, Layer.NULLABLE_ITEM)
 
     @property
     def num_levels(self) -> int:
-        """How many definition levels it takes."""
+        """The number of its definition levels."""
         if self is Layer.NULL_AND_EMPTY_LIST:
             return 2
         return 0 if self in (Layer.ALL_VALID_ITEM, Layer.ALL_VALID_LIST) else 1
@@ -92,7 +92,7 @@ class Levels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ItemLayer:
-    """Validity of the items of one layer; None if all are valid."""
+    """The validity of the items of one layer; None if all are valid."""
 
     validity: Mask | None
     length: int
@@ -109,11 +109,11 @@ class ListLayer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unraveled:
-    """What levels say, one record per layer from the leaf outwards.
+    """The meaning of levels, one record per layer from the leaf outwards.
 
     Attributes:
-        layers: Same order as `Levels.layers`.
-        num_slots: How many values the column has.
+        layers: The layers, in the order of `Levels.layers`.
+        num_slots: Number of values of the column.
     """
 
     layers: tuple[ItemLayer | ListLayer, ...]
@@ -126,17 +126,17 @@ def wire_layers(layers: Sequence[Layer]) -> list[RepDefLayer.ValueType]:
 
 
 def count_lists(layers: Sequence[Layer]) -> int:
-    """How many of the layers are lists: the highest repetition level."""
+    """The number of list layers, which is the highest repetition level."""
     return sum(1 for layer in layers if layer.is_list)
 
 
 def max_definition(layers: Sequence[Layer]) -> int:
-    """The highest definition level that the layers hand out."""
+    """The highest definition level of the layers."""
     return sum(layer.num_levels for layer in layers)
 
 
 def slot_levels(layers: Sequence[Layer]) -> int:
-    """The highest definition level that still has a slot among the values."""
+    """The highest definition level with a slot among the values."""
     highest = 0
     for layer in layers:
         if layer.is_list:
@@ -146,7 +146,7 @@ def slot_levels(layers: Sequence[Layer]) -> int:
 
 
 def slot_mask(levels: Levels) -> Mask | None:
-    """Which levels have a slot among the values; None if all have one."""
+    """For each level whether it has a slot among the values; None if all have one."""
     if levels.definition is None or count_lists(levels.layers) == 0:
         return None
     highest = slot_levels(levels.layers)
@@ -158,7 +158,7 @@ def slot_mask(levels: Levels) -> Mask | None:
 def unravel(levels: Levels) -> Unraveled:
     """Turn levels into validity and offsets per layer.
 
-    The first level always begins a row, whatever its repetition says: a run of levels may have been cut inside a row.
+    The first level always begins a row, whatever its repetition: a run of levels may begin inside a row.
 
     Raises:
         CorruptFileError: A level is higher than the layers allow.
@@ -187,10 +187,10 @@ def unravel(levels: Levels) -> Unraveled:
 
 
 def check_levels(levels: Levels) -> None:
-    """Reject levels that the layers do not hand out, and arrays of a wrong length.
+    """Reject levels that the layers do not define, and arrays of a wrong length.
 
     Raises:
-        CorruptFileError: They do not fit.
+        CorruptFileError: A level or a length is invalid.
     """
     highest = (count_lists(levels.layers), max_definition(levels.layers))
     for name, found, limit in zip(

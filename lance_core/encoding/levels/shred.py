@@ -1,9 +1,9 @@
 """Arrow arrays to levels: the writing half of `repdef`.
 
-A nested array is walked from its root to each of its leaves. On the way every row becomes one entry, every list item
-beyond the first of its list becomes one more, and an entry that ends early (null or empty) is marked with a code.
-Codes are handed out from the root inwards, because the layers below are not known yet; they are turned into
-definition levels, which count from the leaf outwards, when the leaf is reached.
+A nested array is traversed from its root to each of its leaves. Every row becomes one entry, every list item after the
+first of its list becomes one more entry, and an entry that ends early (null or empty) is marked with a code. Codes are
+numbered from the root inwards, because the layers below are not known yet; at the leaf they are converted to definition
+levels, which count from the leaf outwards.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class ShreddedColumn:
     """One column of a nested array.
 
     Attributes:
-        top: The top-level field that the column lies below.
-        field: The field that the column belongs to.
+        top: The top-level field of the column.
+        field: The field of the column.
         levels: Nesting and nulls.
-        values: The slots, among them those of null items.
+        values: The slots, including those of null items.
         num_rows: Top-level rows.
     """
 
@@ -46,15 +46,15 @@ class ShreddedColumn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Entries:
-    """The walk so far.
+    """The state of the traversal.
 
     Attributes:
         count: Entries: one level each at the end.
-        depth: List layer, from the root (1), that the entry continues; 0 begins a row. None: all begin rows.
-        codes: Why the entry has ended, 0 if it has not. None: none has.
-        slots: Which entries have a slot in the array below; None: all.
-        layers: From the root inwards.
-        num_codes: Codes handed out.
+        depth: The list layer, from the root (1), that each entry continues; 0 begins a row. None if all begin rows.
+        codes: The code of each entry that has ended, 0 for others. None if no entry has ended.
+        slots: For each entry whether it has a slot in the array below; None if all have.
+        layers: The layers from the root inwards.
+        num_codes: The number of codes so far.
     """
 
     count: int
@@ -76,7 +76,7 @@ def shred(field: Field, array: pa.Array) -> Iterator[ShreddedColumn]:
         One record per column, depth-first.
 
     Raises:
-        UnsupportedError: A fixed size list of structs stands inside a list.
+        UnsupportedError: A fixed size list of structs is inside a list.
     """
     num_rows = len(array)
     for leaf, entries, values in _walk(field, array, _Entries(count=num_rows)):
@@ -84,7 +84,7 @@ def shred(field: Field, array: pa.Array) -> Iterator[ShreddedColumn]:
 
 
 def null_mask(array: pa.Array) -> Mask | None:
-    """Which slots are null; None if none is."""
+    """For each slot whether it is null; None if no slot is."""
     if isinstance(array.type, pa.BaseExtensionType):
         return null_mask(array.storage)
     if pa.types.is_null(array.type):
@@ -144,9 +144,9 @@ def _marked(codes: LevelArray | None, mask: Mask, code: int) -> LevelArray:
 
 
 def _with_items(entries: _Entries, nulls: Mask | None) -> _Entries:
-    """Add a layer of items, which can be null below a null struct even if none of them is null itself.
+    """Add a layer of items, which can be null because of a null struct above.
 
-    Readers that see this layer alone, as those of a single leaf do, find nulls of outer structs through it.
+    Readers of a single leaf use this layer alone, so that it must have the nulls of outer structs.
     """
     mask = None if nulls is None else _spread(nulls, entries)
     if mask is not None and mask.any():
@@ -162,7 +162,7 @@ def _with_items(entries: _Entries, nulls: Mask | None) -> _Entries:
 
 
 def _is_below_null(entries: _Entries) -> bool:
-    """Whether a slot lies below a null: of a struct, or of a list of equal length, which leave slots to their items."""
+    """Whether a slot is below a null struct or a null list of equal length, whose items keep their slots."""
     if entries.codes is None:
         return False
     codes = entries.codes if entries.slots is None else entries.codes[entries.slots]
@@ -189,7 +189,7 @@ def _with_lists(entries: _Entries, array: Any) -> tuple[_Entries, pa.Array]:
     if total == int(offsets[-1] - offsets[0]):
         values = array.values.slice(int(offsets[0]), total)
     else:
-        # Lists that are null, or lie below a null, hide items: they are left out.
+        # Items of lists that are null or below a null are dropped.
         starts = np.zeros(entries.count, np.int64)
         starts[slice(None) if entries.slots is None else entries.slots] = offsets[:-1]
         before = np.cumsum(kept) - kept
@@ -207,9 +207,9 @@ def _list_offsets(array: Any) -> npt.NDArray[Any]:
 
 
 def _mark_lists(entries: _Entries, nulls: Mask | None, ended: Mask, *, below_null: bool) -> _Entries:
-    """Mark the lists that are null or empty (`ended` holds both) and add the layer that says which occur.
+    """Mark the lists that are null or empty (`ended` has both) and add their layer.
 
-    Lists below a null struct count as null for the layer: readers look there for levels that have no value.
+    Lists below a null struct count as null in the layer: readers find levels without a value there.
     """
     codes, num_codes = entries.codes, entries.num_codes
     null_here = nulls is not None and bool(nulls.any())

@@ -59,7 +59,7 @@ def is_blob(field: Field) -> bool:
 
 
 def is_any_blob(field: Field) -> bool:
-    """Whether the field is blobs of any version, in any of the forms in which they are read."""
+    """Whether the values of the field are blobs of any version, in any form in which they are read."""
     is_described = field.logical_type == "struct" and _METADATA_KEY in field.metadata
     return is_described or is_blob(field) or is_blob_v2(field) or is_blob_v2_payload(field)
 
@@ -69,7 +69,7 @@ def descriptors(array: pa.Array, positions: Sequence[int], *, null: int = 1 << 1
 
     Args:
         array: The payloads.
-        positions: Where in the file they were put; ignored for nulls and empty ones.
+        positions: Their positions in the file; ignored for null and empty ones.
         null: The position of a null: 1 in 2.0.
     """
     sizes = _sizes(array)
@@ -92,7 +92,7 @@ def encode(array: pa.Array, positions: Sequence[int], *, large_chunks: bool) -> 
 
     Args:
         array: The payloads of a top-level column.
-        positions: Where in the file they were put.
+        positions: Their positions in the file.
         large_chunks: Whether the file is 2.2.
     """
     table = descriptors(array, positions)
@@ -117,7 +117,7 @@ def encode_v2(array: Any, positions: Sequence[int]) -> EncodedPage:
 
     Args:
         array: A struct array of `data` and `uri`.
-        positions: Where in the file the payloads were put; ignored for nulls and empty ones.
+        positions: Positions of the payloads in the file; ignored for null and empty ones.
 
     Raises:
         UnsupportedError: A blob is given by its address.
@@ -144,7 +144,7 @@ def encode_v2(array: Any, positions: Sequence[int]) -> EncodedPage:
 
 
 def described(field: Field) -> Field:
-    """A field of blobs of 2.2 as its file describes it: the parts of its descriptors."""
+    """A field of blobs of 2.2 as a struct of the parts of its descriptors."""
     parts = zip(DESCRIPTOR_V2, DESCRIPTOR_V2_TYPES, strict=True)
     children = tuple(Field(name=name, logical_type=kind, nullable=False) for name, kind in parts)
     return replace(field, logical_type="struct", children=children)
@@ -157,14 +157,14 @@ def decode(inner: Steps[DecodedRows], layers: tuple[Layer, ...], field: Field, r
         inner: The decoder of the page of descriptors.
         layers: The layers of the blob layout.
         field: The field that is read: binary for payloads, struct for descriptors.
-        rows: Which rows are wanted.
+        rows: The wanted rows.
 
     Returns:
         Exactly the wanted rows.
 
     Raises:
         CorruptFileError: The descriptors do not follow the format.
-        UnsupportedError: Blobs inside lists.
+        UnsupportedError: The blobs are inside lists.
     """
     if count_lists(layers):
         raise UnsupportedError("blobs inside lists")

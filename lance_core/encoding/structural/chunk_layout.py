@@ -9,7 +9,7 @@
     definition levels   padded to 8
     value buffers       each padded to 8
 
-Sizes are without padding. Integers are little-endian. All chunks of a page are laid out and taken apart together.
+Sizes are without padding. Integers are little-endian. All chunks of a page are laid out and split together.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ChunkParts:
     Attributes:
         num_levels: Levels per chunk.
         repetition: Their repetition levels, compressed; None in a page without.
-        definition: Their definition levels, likewise.
+        definition: Their definition levels, compressed; None in a page without.
         values: The value buffers.
     """
 
@@ -52,25 +52,25 @@ class ChunkParts:
     values: tuple[ChunkBuffers, ...]
 
     def buffers(self) -> list[ChunkBuffers]:
-        """All parts in the order in which they lie in a chunk."""
+        """All parts in their order in a chunk."""
         levels = [part for part in (self.repetition, self.definition) if part is not None]
         return [*levels, *self.values]
 
     @property
     def num_level_buffers(self) -> int:
-        """How many of the parts are levels."""
+        """The number of parts that are levels."""
         return (self.repetition is not None) + (self.definition is not None)
 
 
 def lay_out(parts: ChunkParts, *, wide_sizes: bool) -> tuple[Bytes, Counts] | None:
-    """Put chunks together.
+    """Assemble chunks.
 
     Args:
-        parts: What they are made of.
+        parts: The parts of the chunks.
         wide_sizes: Whether sizes of value buffers take 32 bits (2.2).
 
     Returns:
-        The bytes of all chunks and the size of each; None if a number does not fit its place in the header.
+        The bytes of all chunks and the size of each; None if a number does not fit its field in the header.
     """
     buffers = parts.buffers()
     num_chunks = parts.num_levels.size
@@ -124,9 +124,9 @@ def take_apart(
     """Find the parts of chunks.
 
     Args:
-        data: Memory that holds the chunks, at multiples of 8 bytes.
-        starts: Where each chunk begins.
-        sizes: How large it is.
+        data: The memory of the chunks, which begin at multiples of 8 bytes.
+        starts: The start of each chunk.
+        sizes: The size of each chunk.
         levels: Whether the page has repetition and definition levels.
         num_values: Value buffers per chunk.
         wide_sizes: See `lay_out`.
@@ -164,12 +164,12 @@ def take_one_apart(chunk: memoryview, *, num_levels: int | None, num_values: int
 
     Args:
         chunk: The chunk.
-        num_levels: How many definition levels it has to have; None in a page without.
+        num_levels: Expected number of definition levels; None in a page without.
         num_values: Value buffers per chunk.
         wide_sizes: See `lay_out`.
 
     Raises:
-        CorruptFileError: It has another number of levels, or a part would end after it.
+        CorruptFileError: The chunk has another number of levels, or a part would end after it.
     """
     has_levels = num_levels is not None
     end = _header_size(has_levels, num_values, wide_sizes=wide_sizes)

@@ -1,12 +1,12 @@
-"""Constant pages: one value, or nothing but nulls.
+"""Constant pages: one value, or only nulls.
 
                                          no levels                 levels
     all null                             no buffer                 repetition, definition
     value of at most 32 bytes, inline    no buffer                 repetition, definition
     value in a buffer                    scalar                    scalar, repetition, definition
 
-Where a page has levels both level buffers are there, and may be empty: u16 each, or compressed, with their number in
-the description. A page of nulls without buffers is a flat column. 2.1 knows only pages of nulls.
+A page with levels has both level buffers, which may be empty: u16 each, or compressed, with their number in the
+description. A page of nulls without buffers is a flat column. In 2.1 all constant pages are pages of nulls.
 
     scalar      u32 number of buffers, u32 size of each, the buffers: of a string its two i32 offsets and its bytes
 """
@@ -71,10 +71,10 @@ def decode(page: PageInfo, layout: ConstantLayout, layers: tuple[Layer, ...], ro
     """Read rows of a page.
 
     Args:
-        page: Where it is.
+        page: The page.
         layout: Its description.
         layers: The layers that the description names.
-        rows: Which rows are wanted.
+        rows: The wanted rows.
 
     Returns:
         The wanted rows; all rows of a page that has levels.

@@ -1,6 +1,6 @@
-"""What a structural decoder returns, and how it is told which rows are wanted.
+"""The result of a structural decoder, and the wanted rows as its input.
 
-Decoders may return more rows than were asked for (whole mini-blocks, say), so every result names the rows it covers.
+Decoders may return more rows than wanted (for example whole mini-blocks), so that every result has the rows it covers.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class RowRuns:
         return expand_runs(self.starts, self.ends - self.starts)
 
     def positions_in(self, covering: RowRuns) -> Rows:
-        """Where these rows stand among the rows of `covering`, which holds them all."""
+        """The positions of these rows among the rows of `covering`, which has all of them."""
         lengths = covering.ends - covering.starts
         before = np.cumsum(lengths) - lengths
         run = np.searchsorted(covering.starts, self.starts, side="right") - 1
@@ -89,7 +89,7 @@ class RowRuns:
 
 @lru_cache(maxsize=256)
 def _all_rows(count: int) -> RowRuns:
-    """All of so many rows; small files have pages of few different lengths."""
+    """All of `count` rows, cached because small files have pages of few different lengths."""
     runs = RowRuns.of_range(0, count)
     runs.starts.flags.writeable = runs.ends.flags.writeable = False
     return runs
@@ -100,10 +100,10 @@ class DecodedRows:
     """Some rows of a page, not yet an Arrow array.
 
     Attributes:
-        covered: The rows of the page that are here; at least those asked for.
+        covered: The decoded rows of the page; at least the wanted ones.
         levels: Their levels.
         values: One value per slot of the levels; with `items`, 32-bit indices into them. None: all slots are null.
-        items: The dictionaries of the pages, one after the other; none if values are values.
+        items: The dictionaries of the pages, in order; empty if `values` has the values themselves.
     """
 
     covered: RowRuns

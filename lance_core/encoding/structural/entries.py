@@ -1,6 +1,7 @@
-"""The entries of full-zip pages: how they are built, and where they begin.
+"""The entries of full-zip pages: their form, and their positions.
 
-In pages with lists, or with values of varying width, each entry tells where the next one begins: `fullzip` draws them.
+In pages with lists, or with values of varying width, the start of an entry follows from the one before; `fullzip` draws
+the bytes.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from lance_core.errors import CorruptFileError
 __all__ = ["EntryForm", "control_bytes", "find_entries", "little_endian"]
 
 _FEW_ROWS: Final = 16
-"""So many rows are walked one after the other: a step of arrays takes as long as some twenty entries in a loop."""
+"""Up to this many rows are read in a loop: a step of array operations takes as long as some twenty entries."""
 
 
 def control_bytes(bits_rep: int, bits_def: int) -> int:
@@ -31,7 +32,7 @@ def control_bytes(bits_rep: int, bits_def: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntryForm:
-    """How the entries of a page are built."""
+    """The form of the entries of a page."""
 
     layers: tuple[Layer, ...]
     bits_rep: int
@@ -52,16 +53,16 @@ class EntryForm:
 
 
 def find_entries(form: EntryForm, data: Bytes, row_starts: Counts, row_ends: Counts) -> Counts:
-    """Where every entry of some rows begins, in ascending order.
+    """The start of every entry of some rows, in ascending order.
 
-    Many rows are walked side by side: the first entries of all rows, then the second ones, and so on, each step being
-    a few array operations. When few are left, which are longer than the others, each is walked to its end.
+    Many rows are read in parallel: the first entries of all rows, then the second ones, and so on, each step with a
+    few array operations. When few, longer rows are left, each of them is read to its end.
 
     Args:
-        form: How entries are built; they have a control word.
+        form: The form of the entries; they have a control word.
         data: The page's bytes.
-        row_starts: Where each row begins; a row has at least one entry.
-        row_ends: Where it ends.
+        row_starts: The start of each row; a row has at least one entry.
+        row_ends: The end of each row.
 
     Raises:
         CorruptFileError: Entries do not end where their row ends.
@@ -86,7 +87,7 @@ def little_endian(data: Bytes, starts: Counts, width: int) -> Counts:
     """The unsigned integers of `width` bytes at some positions.
 
     Raises:
-        CorruptFileError: One ends after the data.
+        CorruptFileError: An integer ends after the data.
     """
     found = np.zeros(starts.size, np.int64)
     if starts.size and int(starts.max()) + width > data.size:
@@ -111,7 +112,7 @@ def _sizes(form: EntryForm, data: Bytes, starts: Counts) -> Counts:
 
 
 def _walk(form: EntryForm, data: memoryview, start: int, end: int) -> list[int]:
-    """Where the entries of one row begin."""
+    """The starts of the entries of one row."""
     width, mask, last_present = form.width, (1 << form.bits_def) - 1, form.last_present
     found = []
     while start < end:

@@ -57,7 +57,7 @@ from lance_core.errors import CorruptFileError
 __all__ = ["bytes_of_bits", "decode", "encode", "group_key", "plain_layout"]
 
 _SMALL_PAGE = 64 * 1024
-# Rows with no more bytes than this between them are read together: no store reads them apart, or it maps them.
+# Rows with at most this many bytes between them are read together by every store, or the file is mapped.
 _GAP = 4 * 1024
 
 
@@ -68,8 +68,8 @@ def encode(
 
     Args:
         levels: Nesting and nulls.
-        values: The values of the slots as they go into the page (see `compression.encode_per_value`).
-        encoding: How they were compressed.
+        values: The encoded values of the slots (see `compression.encode_per_value`).
+        encoding: The description of their compression.
         num_rows: Top-level rows.
     """
     lists, highest = count_lists(levels.layers), max_definition(levels.layers)
@@ -99,7 +99,7 @@ def encode(
 
 
 def plain_layout(bits: int, count: int) -> PageLayout:
-    """The description of a page of so many raw numbers, without levels; its buffer holds the numbers as they are."""
+    """The description of a page of raw numbers, without levels; its buffer holds the numbers as they are."""
     layers = (Layer.ALL_VALID_ITEM,)
     levels = Levels(layers=layers, num_levels=count, repetition=None, definition=None)
     values = FixedWidthBlock(data=np.empty(0, np.uint8), bits_per_value=bits, num_values=count)
@@ -110,7 +110,7 @@ def plain_layout(bits: int, count: int) -> PageLayout:
 
 
 def bytes_of_bits(block: FixedWidthBlock) -> FixedWidthBlock:
-    """Booleans as full-zip pages have them."""
+    """Booleans as the bytes of full-zip pages."""
     data = np.unpackbits(block.data, count=block.num_values, bitorder="little")
     return FixedWidthBlock(data=data, bits_per_value=8, num_values=block.num_values)
 
@@ -181,9 +181,9 @@ def _index_width(total: int) -> int:
 
 
 def group_key(page: PageInfo, layout: FullZipLayout, *, is_whole: bool) -> bytes | None:
-    """Pages whose descriptions have the same key are decoded together; None for a page that is not.
+    """The key of a page: pages with the same key are decoded together; None for a page that is decoded alone.
 
-    Rows are cut out of pages of any size, but large whole ones are left where they are.
+    Rows are copied from pages of any size, but large pages that are read whole are not copied.
     """
     start, end = page.buffer(0)
     is_large = is_whole and end - start > _SMALL_PAGE
@@ -201,10 +201,10 @@ def decode(
     """Read rows of a page, or of several with the same `group_key`.
 
     Args:
-        pages: Where they are.
+        pages: The pages.
         layout: The description of the first one.
         layers: The layers that the description names.
-        rows: Which rows are wanted, counted from the first row of the first page.
+        rows: The wanted rows, counted from the first row of the first page.
 
     Returns:
         Exactly the wanted rows.
@@ -235,7 +235,7 @@ def decode(
         data, places = joined((yield ranges))
         row_starts = np.arange(rows.count, dtype=np.int64) * step
         if starts.size > 1:
-            # From places in the file to places in the data, then from the rows of all runs to those of each.
+            # From positions in the file to positions in the data, then from the rows of all runs to those of each run.
             starts += np.repeat(places - np.array([start for start, _ in ranges], np.int64), counts)
             row_starts += np.repeat(starts - np.cumsum(lengths) + lengths, lengths // step)
         row_ends = row_starts + step
@@ -244,7 +244,7 @@ def decode(
 
 
 def _places(pages: Sequence[PageInfo], rows: RowRuns, step: int) -> tuple[Counts, Counts, Counts]:
-    """Where the runs of wanted rows begin in the file, their bytes, and their pages; each row takes `step` bytes."""
+    """The starts of the runs of wanted rows in the file, their sizes, and their pages; each row takes `step` bytes."""
     starts, lengths = [], []
     first = 0
     for page in pages:
@@ -260,7 +260,7 @@ def _places(pages: Sequence[PageInfo], rows: RowRuns, step: int) -> tuple[Counts
 
 
 def _read_indexed(page: PageInfo, rows: RowRuns) -> Steps[tuple[Bytes, Counts, Counts]]:
-    """The bytes of some rows, and where in them each row begins and ends."""
+    """The bytes of some rows, and the start and end of each row in them."""
     (start, end), (index_start, index_end) = page.buffer(0), page.buffer(1)
     width, rest = divmod(index_end - index_start, page.num_rows + 1)
     if rest or width not in (1, 2, 4, 8):
@@ -311,16 +311,16 @@ def _unzip(
     if not kind.is_variable:
         if at.size and int(at[-1]) + kind.size > data.size:
             raise CorruptFileError("a value ends after the page")
-        cut = _cut_fixed(data, at, kind.size)
-        return levels, FixedWidthBlock(data=cut, bits_per_value=kind.size * 8, num_values=at.size)
+        gathered = _gather_fixed(data, at, kind.size)
+        return levels, FixedWidthBlock(data=gathered, bits_per_value=kind.size * 8, num_values=at.size)
     valid = None
     if definition is not None:
         valid = (definition if slots is None else definition[slots]) == 0
-    return levels, _cut_variable(data, at, kind.size, valid)
+    return levels, _gather_variable(data, at, kind.size, valid)
 
 
 def _plain_values(data: Bytes, starts: Counts, size: int) -> Bytes:
-    """Values of `size` bytes: a view where they lie back to back, else copies."""
+    """Values of `size` bytes: a view if they are contiguous, else copies."""
     if data.size == starts.size * size:
         return data
     low, high = int(starts.min()), int(starts.max()) + size
@@ -328,7 +328,7 @@ def _plain_values(data: Bytes, starts: Counts, size: int) -> Bytes:
         raise CorruptFileError("a value ends after the page")
     numbers, rest = np.divmod(starts - low, size)
     if rest.any():
-        return _cut_fixed(data, starts, size)
+        return _gather_fixed(data, starts, size)
     kind = f"<u{size}" if size in (1, 2, 4, 8) else f"V{size}"
     return data[low:high].view(kind)[numbers].view(np.uint8)
 
@@ -340,7 +340,7 @@ def _levels_at(kind: EntryForm, data: Bytes, starts: Counts) -> tuple[LevelArray
     return repetition, definition
 
 
-def _cut_fixed(data: Bytes, starts: Counts, size: int) -> Bytes:
+def _gather_fixed(data: Bytes, starts: Counts, size: int) -> Bytes:
     if starts.size > 1:
         step = int(starts[1] - starts[0])
         if bool((np.diff(starts) == step).all()):
@@ -351,7 +351,7 @@ def _cut_fixed(data: Bytes, starts: Counts, size: int) -> Bytes:
     return gather_ranges(data, starts, np.full(starts.size, size, np.int64))
 
 
-def _cut_variable(data: Bytes, starts: Counts, prefix: int, valid: Mask | None) -> VariableBlock:
+def _gather_variable(data: Bytes, starts: Counts, prefix: int, valid: Mask | None) -> VariableBlock:
     lengths = np.zeros(starts.size, np.int64)
     present = starts if valid is None else starts[valid]
     found = little_endian(data, present, prefix)

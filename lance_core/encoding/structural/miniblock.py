@@ -8,10 +8,10 @@
     next            dictionary      if the values are indices into one
     next            repetition index, in pages with list layers: per chunk two u64:
                                         how many rows end in the chunk
-                                        levels of the row that goes on after it; all levels if none begins in it
+                                        levels of the row that continues after it; all levels if no row begins in it
 
-Levels that have no value (null and empty lists) lie in the chunk of the last value before them. A row that ends with
-its chunk leaves nothing over.
+Levels that have no value (null and empty lists) are in the chunk of the last value before them. For a row that ends
+with its chunk the second number is 0.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ from lance_core.errors import CorruptFileError
 __all__ = ["Dictionary", "decode", "encode", "group_key"]
 
 _MAX_CHUNK_BYTES_2_1: Final = 32 * 1024
-# Below this many bytes it is cheaper to read a page as a whole than to look up its chunks first.
+# Pages below this size are read whole, without looking up their chunks first.
 _SMALL_PAGE: Final = 64 * 1024
 
 
@@ -84,7 +84,7 @@ def encode(
         levels: Nesting and nulls.
         values: The values of the slots, or the indices into the dictionary, in chunks.
         num_rows: Top-level rows.
-        dictionary: What the values are indices into.
+        dictionary: The dictionary of the indices.
         large_chunks: Whether the file is 2.2 or later.
 
     Returns:
@@ -172,12 +172,12 @@ def _repetition_index(repetition: LevelArray, bounds: Counts, row_level: int) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Chunks:
-    """The chunks of a group of pages, as their chunk meta tells.
+    """The chunks of a group of pages, from their chunk meta.
 
     Attributes:
-        layout: The description that all pages share, but for counts.
-        layers: The layers that it names.
-        positions: Where in the file each chunk begins.
+        layout: The description that all pages share, except for counts.
+        layers: The layers in the description.
+        positions: The position of each chunk in the file.
         sizes: Bytes per chunk.
         counts: Values per chunk.
         first: First chunk of each page, and the number of chunks.
@@ -192,7 +192,7 @@ class _Chunks:
 
 
 def group_key(layout: MiniBlockLayout) -> bytes:
-    """Pages whose descriptions have the same key are decoded together: only counts differ."""
+    """The key of a page: pages with the same key are decoded together, because only their counts differ."""
     shared = MiniBlockLayout()
     shared.CopyFrom(layout)
     shared.num_items = 0
@@ -201,12 +201,12 @@ def group_key(layout: MiniBlockLayout) -> bytes:
 
 
 def decode(pages: Sequence[PageInfo], layers: tuple[Layer, ...], rows: RowRuns) -> Steps[DecodedRows]:
-    """Read rows of a page, or of several consecutive pages that are described alike.
+    """Read rows of a page, or of several consecutive pages with the same `group_key`.
 
     Args:
-        pages: Where they are; their descriptions have the same `group_key`.
-        layers: The layers that the descriptions name.
-        rows: Which rows are wanted, counted from the first row of the first page.
+        pages: The pages.
+        layers: The layers in the descriptions.
+        rows: The wanted rows, counted from the first row of the first page.
 
     Returns:
         The rows of all chunks that hold a wanted row.
@@ -292,10 +292,10 @@ def _read_meta(
 
 
 def _join_whole(answers: Sequence[BytesLike], chunks: _Chunks, data: Sequence[ByteRange]) -> tuple[Bytes, Counts]:
-    """The chunk data of all pages as one array, and where in it each chunk begins."""
+    """The chunk data of all pages as one array, and the start of each chunk in it."""
     parts = [as_bytes(answer) for answer in answers]
     starts = np.array([start for start, _ in data], np.int64)
-    # Parts are put at multiples of 8, as chunks are.
+    # Parts begin at multiples of 8, like chunks.
     parts = [part[: part.size // 8 * 8] for part in parts]
     lengths = np.array([part.size for part in parts], np.int64)
     shift = np.cumsum(lengths) - lengths - starts
@@ -321,7 +321,7 @@ def _union(first: Counts, last: Counts, size: int) -> Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RowIndex:
-    """The repetition index: per chunk, how many rows ended before it, and whether it begins inside a row."""
+    """The repetition index: per chunk, the number of rows that ended before it, and whether it begins inside a row."""
 
     ended_before: Counts
     begins_inside: npt.NDArray[np.bool_]
@@ -379,7 +379,7 @@ def _decode_chunks(
     if index is None:
         covered = _rows_of_chunks(chunks, wanted)
         if can_gather(layout.value_compression, rows.count, int(counts.sum())):
-            return _picked(chunks, parts, counts, rows, rows.positions_in(covered))
+            return _gathered(chunks, parts, counts, rows, rows.positions_in(covered))
     levels = Levels(
         layers=chunks.layers,
         num_levels=int(num_levels.sum()),
@@ -401,8 +401,8 @@ def _rows_of_chunks(chunks: _Chunks, wanted: Counts) -> RowRuns:
     return RowRuns(starts=ends[runs.starts] - chunks.counts[runs.starts], ends=ends[runs.ends - 1])
 
 
-def _picked(chunks: _Chunks, parts: ChunkParts, counts: Counts, rows: RowRuns, positions: Counts) -> DecodedRows:
-    """Some rows of pages without lists; `positions` are theirs among the values of the chunks."""
+def _gathered(chunks: _Chunks, parts: ChunkParts, counts: Counts, rows: RowRuns, positions: Counts) -> DecodedRows:
+    """Some rows of pages without lists, at `positions` among the values of the chunks."""
     layout = chunks.layout
     definition = None
     if parts.definition is not None:
@@ -427,7 +427,7 @@ def _with_items(
         counts = chunks.counts[wanted]
         if values.num_values == int(counts.sum()):
             moved = np.repeat(shift[np.searchsorted(chunks.first, wanted, side="right") - 1], counts)
-        else:  # some rows of pages without lists were picked
+        else:  # some rows of pages without lists were gathered
             ends = np.cumsum(np.add.reduceat(chunks.counts, chunks.first[:-1]))
             moved = shift[np.searchsorted(ends, rows.rows(), side="right")]
         words = values.view() + moved.astype(np.uint32)
@@ -448,9 +448,9 @@ def _as_levels(block: DataBlock) -> LevelArray:
 
 
 def _cover_lists(levels: Levels, num_levels: Counts, wanted: Counts, index: _RowIndex) -> tuple[Levels, RowRuns]:
-    """Which rows the levels of some chunks belong to; a run of chunks may begin and end inside a row.
+    """The rows of the levels of some chunks; a run of chunks may begin and end inside a row.
 
-    Both ends count as rows of their own, so that the levels say how many rows there are.
+    Partial rows at both ends count as rows, so that the number of rows follows from the levels.
     """
     runs = RowRuns.of_rows(wanted)
     ends = np.cumsum(num_levels)

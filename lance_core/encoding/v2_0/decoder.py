@@ -4,15 +4,14 @@
     nullable          no_nulls{values} | some_nulls{validity: one bit per value, values} | all_nulls
     binary            indices: u64 end of each value in `bytes`; a null has null_adjustment added to its end
     fixed_size_list   dimension * n items
-    dictionary        indices, and items in full; in a column that is no dictionary 0 is null and 1 the first item
-    packed_struct     rows of fields side by side, one buffer
+    dictionary        indices, and the items; in a column of another type 0 is null and 1 the first item
+    packed_struct     rows of adjacent fields, one buffer
     fixed_size_binary strings of one length, their bytes back to back as a number of that many bytes each
     fsst              binary whose values are compressed with a symbol table
 
 The other arms of the message (block, inline_bitpacking, out_of_line_bitpacking, variable, rle, general_mini_block,
 byte_stream_split, packed_struct_fixed_width_mini_block) are rejected by name: no release wrote them into 2.0 files.
-Previews of 2.1 described their pages with this message between March and August 2025, and no other release reads
-those.
+Previews of 2.1 described their pages with this message between March and August 2025; no other release reads them.
 
 Ranges of values are read directly: of flat values their bytes, of strings first their ends, then their bytes.
 """
@@ -45,13 +44,13 @@ __all__ = ["decode_values", "read_ends"]
 
 _MAX_DEPTH: Final = 64
 _MOST_PACKED_BITS: Final = 2**31
-# Compressions of the bytes of strings. Releases before 0.31 put no size before the frames of zstd.
+# Compressions of the bytes of strings. Releases before 0.31 wrote no size before the frames of zstd.
 _SCHEMES: Final = {"zstd": COMPRESSION_ALGORITHM_ZSTD, "lz4": COMPRESSION_ALGORITHM_LZ4, "none": None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Values:
-    """Decoded values of one encoding: an array without its nulls, and which are valid."""
+    """Decoded values of one encoding: an array without nulls, and the validity of each value."""
 
     array: pa.Array
     valid: npt.NDArray[np.bool_] | None
@@ -61,9 +60,9 @@ def decode_values(page: PageInfo, kind: pa.DataType, rows: RowRuns) -> Steps[pa.
     """Read values of a page of a column that is neither a list nor a struct of columns.
 
     Args:
-        page: Where the page is; its `encoding` is an `ArrayEncoding`.
+        page: The page; its `encoding` is an `ArrayEncoding`.
         kind: The Arrow type of the column.
-        rows: Which values are wanted.
+        rows: The wanted values.
 
     Returns:
         An array of the wanted values.
@@ -104,7 +103,7 @@ def _decode(page: PageInfo, encoding: ArrayEncoding, kind: pa.DataType, rows: Ro
 
 
 def _fsst(encoding: ArrayEncoding) -> CompressiveEncoding:
-    """The same compression as later versions describe it."""
+    """The compression in the description of later versions."""
     described = CompressiveEncoding()
     described.fsst.symbol_table = encoding.fsst.symbol_table
     described.fsst.values.variable.offsets.flat.bits_per_value = 64
@@ -112,7 +111,7 @@ def _fsst(encoding: ArrayEncoding) -> CompressiveEncoding:
 
 
 def _with_nulls(values: _Values) -> pa.Array:
-    """The array with the nulls that its encoding tells."""
+    """The array with the nulls of its encoding."""
     if values.valid is None:
         return values.array
     array = values.array
@@ -171,7 +170,7 @@ def read_ends(page: PageInfo, encoding: ArrayEncoding, adjustment: int, rows: Ro
     """Offsets of some values or lists.
 
     Returns:
-        Start of each value, its end, and whether it is valid.
+        The start and end of each value, and whether it is valid.
 
     Raises:
         CorruptFileError: Ends do not ascend.
@@ -179,7 +178,7 @@ def read_ends(page: PageInfo, encoding: ArrayEncoding, adjustment: int, rows: Ro
     marked, previous = yield from _decode_ends(page, encoding, rows)
     valid = marked < adjustment
     if adjustment <= 0:
-        raise CorruptFileError("nulls cannot be told from values")
+        raise CorruptFileError("nulls cannot be distinguished from values")
     ends = marked % adjustment
     starts = np.empty_like(ends)
     starts[1:] = ends[:-1]

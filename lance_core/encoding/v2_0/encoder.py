@@ -1,4 +1,4 @@
-"""Writing the pages of 2.0 files (what is read, see `decoder`): plain, unless strings are to be compressed.
+"""Writing the pages of 2.0 files (drawn in `decoder`): plain, unless the compression of strings is requested.
 
 Lists restart their offsets in every page; a list column and the column of its items are paged independently. A struct
 column has one page without buffers for all its rows, which is written when the file is finished.
@@ -39,7 +39,7 @@ def encode_field(field: Field, array: pa.Array) -> list[list[EncodedPage]]:
         For the field and every field below it, depth-first, its pages.
 
     Raises:
-        SchemaError: A struct is null, which 2.0 cannot say.
+        SchemaError: A struct is null, which 2.0 cannot store.
         UnsupportedError: The type needs a later version.
     """
     if isinstance(array, pa.ExtensionArray):
@@ -90,7 +90,7 @@ def _packed_field(kind: Any) -> ArrayEncoding:
 
 
 class _Page:
-    """The buffers of a page, as its encoding is put together."""
+    """The buffers of a page whose encoding is being built."""
 
     def __init__(self, num_rows: int, options: EncodingOptions | None = None) -> None:
         self.num_rows = num_rows
@@ -143,7 +143,7 @@ def _encode_list(field: Field, array: Any) -> list[list[EncodedPage]]:
     values = array.values.slice(int(raw[0]), int(raw[-1] - raw[0]))
     total = int(lengths.sum())
     if total != len(values):
-        # Null lists hide items: they are left out.
+        # Items below null lists are dropped.
         before = np.cumsum(lengths) - lengths
         values = values.take(pa.array(np.repeat(raw[:-1] - raw[0] - before, lengths) + np.arange(total)))
     ends = np.cumsum(lengths).astype(np.uint64)
@@ -217,7 +217,7 @@ def _encode_variable(page: _Page, block: VariableBlock, nulls: Any) -> ArrayEnco
 
 
 def _encode_bytes(page: _Page, data: Bytes) -> ArrayEncoding:
-    """The bytes of all values together, compressed if the field asks for it and they shrink."""
+    """The bytes of all values, compressed if the field requests it and they shrink."""
     if page.options.scheme is None:
         return page.flat(data, 8)
     packed = compressed_bytes(page.options.scheme, data)

@@ -3,8 +3,8 @@
 struct    the children, row by row
 list      per page the ends of the lists, counted from the page's first item; the items of all pages follow each
           other in the child's column, whatever the pages of that column are
-string    before 0.15 a list, too: its bytes stand in the next column, as items of 8 bits
-blob      a packed struct of position and size; the payloads lie elsewhere in the file
+string    before 0.15 also a list: its bytes are in the next column, as items of 8 bits
+blob      a packed struct of position and size; the payloads are elsewhere in the file
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _BLOB_DESCRIPTOR = pa.struct([pa.field("position", pa.uint64()), pa.field("size"
 
 
 class PageSource(Protocol):
-    """Whatever knows the pages of a column."""
+    """An object with the pages of a column."""
 
     def page(self, index: int, first_row: int, num_rows: int) -> PageInfo:
         """One page."""
@@ -48,7 +48,7 @@ class PlainColumn:
         pages: Its pages.
         bounds: First item of each page, and the number of items.
         is_blob: Whether its values are descriptors of blobs.
-        bytes_column: Where the bytes of its strings are, if they are stored as lists; None otherwise.
+        bytes_column: The column with the bytes of its strings, if they are stored as lists; else None.
     """
 
     pages: PageSource
@@ -57,7 +57,7 @@ class PlainColumn:
     bytes_column: PlainColumn | None = None
 
     def pages_of(self, rows: RowRuns) -> list[tuple[PageInfo, RowRuns]]:
-        """The pages that hold some rows, each with its part of the rows, counted from its first."""
+        """The pages of some rows, each with its rows, counted from its first."""
         found = []
         index = max(int(np.searchsorted(self.bounds, rows.starts[0], side="right")) - 1, 0) if rows.starts.size else 0
         while rows.starts.size and index < self.bounds.size - 1 and int(self.bounds[index]) < int(rows.ends[-1]):
@@ -77,14 +77,14 @@ def read_field(field: Field, columns: Mapping[int, PlainColumn], rows: RowRuns) 
     Args:
         field: The field.
         columns: The columns of it and of the fields below, by field id.
-        rows: Which rows are wanted, or which items if the field lies below lists.
+        rows: The wanted rows, or the wanted items if the field is below lists.
 
     Returns:
         An array of the wanted values.
 
     Raises:
         CorruptFileError: The bytes do not follow the format.
-        UnsupportedError: An encoding or type is not offered.
+        UnsupportedError: An encoding or type is not supported.
     """
     kind = arrow_type_of(field)
     if not rows.count:
@@ -126,11 +126,11 @@ def _read_listed_bytes(column: PlainColumn, inner: PlainColumn, kind: pa.DataTyp
 
 
 def _find_lists(column: PlainColumn, rows: RowRuns) -> Steps[tuple[Any, Any, RowRuns]]:
-    """Length of each wanted list, whether it is valid, and which items they have in all."""
+    """Length and validity of each wanted list, and the items of all of them."""
     base = 0
     readers, bases = [], []
     wanted = column.pages_of(rows)
-    # Items of the pages before the first wanted one have to be counted, too.
+    # Items of the pages before the first wanted one have to be counted as well.
     first_items = _first_items(column)
     for page, part in wanted:
         encoding = page.encoding

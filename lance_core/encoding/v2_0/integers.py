@@ -7,7 +7,7 @@
                              last chunk is filled up with zeros
     constant                 one value, in the description
 
-The bit-packed forms are what writers of 2024 made of integers; no version of today writes them.
+Writers of 2024 bit-packed integers; current versions do not.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _FORMS: Final = ("flat", "bitpacked", "bitpacked_for_non_neg", "constant")
 
 
 def is_fixed_width(encoding: ArrayEncoding) -> bool:
-    """Whether `read_fixed_width` knows the encoding."""
+    """Whether `read_fixed_width` supports the encoding."""
     return encoding.WhichOneof("array_encoding") in _FORMS
 
 
 def value_bits(encoding: ArrayEncoding) -> int:
-    """Bits per value as `read_fixed_width` gives them."""
+    """Bits per value in the result of `read_fixed_width`."""
     name = encoding.WhichOneof("array_encoding")
     if name == "flat":
         return encoding.flat.bits_per_value
@@ -50,7 +50,7 @@ def read_fixed_width(page: PageInfo, encoding: ArrayEncoding, rows: RowRuns) -> 
     """The bytes of some values, back to back; values of one bit are packed, least significant first.
 
     Raises:
-        CorruptFileError: The bytes are too few, or the widths make no sense.
+        CorruptFileError: The bytes are too few, or a width is invalid.
         UnsupportedError: The values are compressed.
     """
     name = encoding.WhichOneof("array_encoding")
@@ -66,10 +66,10 @@ def read_fixed_width(page: PageInfo, encoding: ArrayEncoding, rows: RowRuns) -> 
 
 
 def buffer_range(page: PageInfo, buffer: Buffer) -> ByteRange:
-    """Where a buffer of a page is.
+    """The range of a buffer of a page.
 
     Raises:
-        UnsupportedError: It is no buffer of the page.
+        UnsupportedError: The buffer belongs to the column or the file.
     """
     if buffer.buffer_type != Buffer.page:
         raise UnsupportedError("buffers of a column or of the file")

@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 
 from lance_core.errors import CorruptFileError
 from lance_core.index.kinds.xxhash import hashes_of
-from lance_core.index.kinds.zones import ZONE_COLUMNS, Zones, cut
+from lance_core.index.kinds.zones import ZONE_COLUMNS, Zones, divide
 from lance_core.index.query.conditions import Compare, IsIn, IsNull, Test
 from lance_core.index.query.rows import Bools, Candidates, Ints, Rows, View
 from lance_core.index.query.values import is_exact
@@ -228,7 +228,7 @@ class BloomBuilder:
 
     def add(self, fragment_id: int, num_rows: int, parts: Iterable[Rows]) -> None:
         """Add the filters of a fragment: its id, its number of physical rows, and its live rows."""
-        for start, length, own in cut(parts, num_rows, self._items):
+        for start, length, own in divide(parts, num_rows, self._items):
             self._places.append((fragment_id, start, length))
             self._nulls.append(any(values.null_count for values in own))
             is_set = np.zeros(self._size * 8, np.bool_)

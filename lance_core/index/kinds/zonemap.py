@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.errors import CorruptFileError
-from lance_core.index.kinds.zones import Zones, cut
+from lance_core.index.kinds.zones import Zones, divide
 from lance_core.index.query.conditions import Compare, IsIn, IsNan, IsNull, StartsWith, Test
 from lance_core.index.query.evaluate import holds
 from lance_core.index.query.rows import ALL, NONE, Bools, Candidates, Ints, Rows, View
@@ -300,7 +300,7 @@ class ZoneBuilder:
 
     def add(self, fragment_id: int, num_rows: int, parts: Iterable[Rows]) -> None:
         """Add the zones of a fragment: its id, its number of physical rows, and its live rows."""
-        for start, length, own in cut(parts, num_rows, self._rows_per_zone):
+        for start, length, own in divide(parts, num_rows, self._rows_per_zone):
             values = pa.chunked_array(own, self._kind)
             low, high, nans = _bounds(values)
             self._bounds.append((low, high))

@@ -19,7 +19,7 @@ from lance_core.errors import CorruptFileError
 from lance_core.index.query.rows import ALL, NONE, SOME, Bools, Candidates, Ints, Rows, View
 from lance_core.row_addresses import row_offsets
 
-__all__ = ["ZONE_COLUMNS", "Zones", "cut"]
+__all__ = ["ZONE_COLUMNS", "Zones", "divide"]
 
 ZONE_COLUMNS: Final = ("fragment_id", "zone_start", "zone_length")
 """Columns of a file, each uint64."""
@@ -110,7 +110,7 @@ class Zones:
         return Candidates(state, rows)
 
 
-def cut(parts: Iterable[Rows], num_rows: int, size: int) -> Iterator[tuple[int, int, list[pa.Array]]]:
+def divide(parts: Iterable[Rows], num_rows: int, size: int) -> Iterator[tuple[int, int, list[pa.Array]]]:
     """Divide the rows of a fragment into zones.
 
     Together the zones span all offsets, including those of deleted rows, so that they cover the whole fragment.

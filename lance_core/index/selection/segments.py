@@ -73,8 +73,8 @@ class IndexCache:
             self._known[key] = content
             self.num_bytes += content.nbytes
             while self.num_bytes > self.max_bytes and len(self._known) > 1:
-                _, gone = self._known.popitem(last=False)
-                self.num_bytes -= gone.nbytes
+                _, evicted = self._known.popitem(last=False)
+                self.num_bytes -= evicted.nbytes
 
     def warn(self, index: IndexMetadata, reason: str) -> None:
         """Warn once that a segment is ignored."""

@@ -52,6 +52,6 @@ class CreateIndex:
         for index in self.new_indices:
             if not index.is_system and not known.issuperset(index.fields):
                 raise InvalidInputError(f"index {index.name!r} is on a field that the dataset does not have")
-        gone = {index.uuid for index in (*self.removed_indices, *self.new_indices)}
-        kept = tuple(index for index in base.indices if index.uuid not in gone)
+        dropped = {index.uuid for index in (*self.removed_indices, *self.new_indices)}
+        kept = tuple(index for index in base.indices if index.uuid not in dropped)
         return replace(base, indices=(*kept, *self.new_indices))

@@ -205,10 +205,10 @@ class Update:
         next_row_id = base.next_row_id
         moved_ids: list[int] = []
         if base.uses_stable_row_ids:
-            brought = {f.id: decode_row_ids(f.row_ids) for f in added if f.row_ids is not None}
-            moved_ids = [f.id for f in added if f.id in brought and len(brought[f.id]) == f.physical_rows]
+            own_ids = {f.id: decode_row_ids(f.row_ids) for f in added if f.row_ids is not None}
+            moved_ids = [f.id for f in added if f.id in own_ids and len(own_ids[f.id]) == f.physical_rows]
             # Rows of another branch have ids of their own, which are in use from now on.
-            next_row_id = max([next_row_id, *(int(ids.max()) + 1 for ids in brought.values() if len(ids))])
+            next_row_id = max([next_row_id, *(int(ids.max()) + 1 for ids in own_ids.values() if len(ids))])
             added, next_row_id = assign_row_ids(added, next_row_id)
             added = self._with_versions(base, added, context.version)
             updated = [self._touched(fragment, context.version) for fragment in updated]
