@@ -42,35 +42,35 @@ class Collected:
         plan: How the field is written.
     """
 
-    __slots__ = ("_num_settled", "arrays", "num_bytes", "plan", "unsettled_bytes")
+    __slots__ = ("_num_checked", "arrays", "num_bytes", "plan", "unchecked_bytes")
 
     def __init__(self, plan: ColumnWritePlan) -> None:
         self.plan = plan
         self.arrays: list[pa.Array] = []
         self.num_bytes = 0
-        self._num_settled = 0
-        self.unsettled_bytes = 0
+        self._num_checked = 0
+        self.unchecked_bytes = 0
 
     def add(self, array: pa.Array, num_bytes: int) -> None:
         """Add rows of about `num_bytes` bytes."""
         self.arrays.append(array)
         self.num_bytes += num_bytes
-        self.unsettled_bytes += num_bytes
+        self.unchecked_bytes += num_bytes
 
     def take(self) -> list[pa.Array]:
         """Remove and return all buffered rows."""
         arrays, self.arrays = self.arrays, []
-        self.num_bytes = self._num_settled = self.unsettled_bytes = 0
+        self.num_bytes = self._num_checked = self.unchecked_bytes = 0
         return arrays
 
     def copy_if_small(self, passed: int) -> None:
         """Copy the rows since the last call if they are small compared with the bytes of all rows since then."""
-        if self.unsettled_bytes * _TIMES < passed and self.unsettled_bytes < _LARGEST_COPY:
-            added = self.arrays[self._num_settled :]
+        if self.unchecked_bytes * _TIMES < passed and self.unchecked_bytes < _LARGEST_COPY:
+            added = self.arrays[self._num_checked :]
             if added:
-                self.arrays[self._num_settled :] = [_copied(added)]
-        self._num_settled = len(self.arrays)
-        self.unsettled_bytes = 0
+                self.arrays[self._num_checked :] = [_copied(added)]
+        self._num_checked = len(self.arrays)
+        self.unchecked_bytes = 0
 
 
 class Releaser:
@@ -92,7 +92,7 @@ class Releaser:
         self._passed += num_bytes
         if self._passed < self._next_look:
             return
-        if 2 * sum(column.unsettled_bytes for column in self._columns) > self._passed:
+        if 2 * sum(column.unchecked_bytes for column in self._columns) > self._passed:
             self._next_look = self._passed + _PASSED_BYTES
             return
         for column in self._columns:

@@ -24,10 +24,10 @@ __all__ = [
 
 _Arguments = ParamSpec("_Arguments")
 
-SETTLED_AT_A_TIME: Final = 8
+SYNCED_AT_A_TIME: Final = 8
 """Files that are synced in parallel: a file system writes them and their names to disk together."""
 
-_pool = SharedPool(SETTLED_AT_A_TIME, "lance-settle")
+_pool = SharedPool(SYNCED_AT_A_TIME, "lance-sync")
 
 
 class PendingWrites:
@@ -71,13 +71,13 @@ class PendingWrites:
             self._waiting.popleft()
 
 
-def make_durable(store: ObjectStore, keys: Sequence[str], settling: PendingWrites | None = None) -> None:
+def make_durable(store: ObjectStore, keys: Sequence[str], pending: PendingWrites | None = None) -> None:
     """Make sure that objects that `put` wrote survive a power loss; only on a disk this takes work.
 
     Args:
         store: The store of the objects.
         keys: Their keys.
-        settling: The pending writes to add the work to; None to wait here.
+        pending: The pending writes to add the work to; None to wait here.
 
     Raises:
         StoreError: The disk failed.
@@ -85,11 +85,11 @@ def make_durable(store: ObjectStore, keys: Sequence[str], settling: PendingWrite
     disk = _disk(store)
     if disk is None or not keys:
         return
-    own = PendingWrites() if settling is None else settling
+    own = PendingWrites() if pending is None else pending
     for key in keys:
         own.add(disk.sync, key)
     own.add(disk.sync_folders, keys)
-    if settling is None:
+    if pending is None:
         own.wait()
 
 

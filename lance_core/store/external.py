@@ -143,32 +143,32 @@ class ExternallyCommittedStore:
 
     def get(self, key: str) -> BytesLike:
         """Return a whole object."""
-        self._settle_key(key)
+        self._finish_commit_of(key)
         return self._store.get(key)
 
     def get_range(self, key: str, start: int, end: int) -> BytesLike:
         """Return bytes `start` to `end`."""
-        self._settle_key(key)
+        self._finish_commit_of(key)
         return self._store.get_range(key, start, end)
 
     def get_tail(self, key: str, length: int) -> tuple[BytesLike, int]:
         """Return the last `length` bytes and the object's size."""
-        self._settle_key(key)
+        self._finish_commit_of(key)
         return self._store.get_tail(key, length)
 
     def get_ranges(self, key: str, ranges: Sequence[ByteRange]) -> list[BytesLike]:
         """Return several ranges of one object."""
-        self._settle_key(key)
+        self._finish_commit_of(key)
         return self._store.get_ranges(key, ranges)
 
     def read(self, key: str) -> tuple[BytesLike, ObjectMeta]:
         """Return a whole object with its size and time."""
-        self._settle_key(key)
+        self._finish_commit_of(key)
         return self._store.read(key)
 
     def head(self, key: str) -> ObjectMeta:
         """Return size and time of an object."""
-        self._settle_key(key)
+        self._finish_commit_of(key)
         return self._store.head(key)
 
     def put(self, key: str, data: ReadableBuffer) -> str | None:
@@ -223,7 +223,7 @@ class ExternallyCommittedStore:
         if prefix.startswith(_VERSIONS) or _VERSIONS.startswith(prefix):
             latest = self._index.latest()
             if latest is not None:
-                self._settle(*latest)
+                self._finish_commit(*latest)
         return self._store.list(prefix, start_after=start_after, limit=limit)
 
     def list_owned(self, prefix: str) -> Iterator[ObjectMeta]:
@@ -279,14 +279,14 @@ class ExternallyCommittedStore:
     def _has_manifests(self) -> bool:
         return any(_version_of(found.key) is not None for found in self._store.list(_VERSIONS))
 
-    def _settle_key(self, key: str) -> None:
+    def _finish_commit_of(self, key: str) -> None:
         version = _version_of(key)
         if version is not None:
             current = self._index.get(version)
             if current is not None:
-                self._settle(version, current)
+                self._finish_commit(version, current)
 
-    def _settle(self, version: int, current: str) -> None:
+    def _finish_commit(self, version: int, current: str) -> None:
         """Finish a commit that its writer left unfinished."""
         final = _final_key(current)
         if final == current:

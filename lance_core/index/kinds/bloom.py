@@ -33,7 +33,7 @@ from lance_core.index.kinds.xxhash import hashes_of
 from lance_core.index.kinds.zones import ZONE_COLUMNS, Zones, divide
 from lance_core.index.query.conditions import Compare, IsIn, IsNull, Test
 from lance_core.index.query.rows import Bools, Candidates, Ints, Rows, View
-from lance_core.index.query.values import is_exact
+from lance_core.index.query.values import is_exact, one_array
 
 __all__ = ["DEFAULT_ITEMS", "DEFAULT_PROBABILITY", "FILE", "BloomBuilder", "BloomFilter", "accepts"]
 
@@ -107,7 +107,7 @@ class BloomFilter(Zones):
         if missing:
             raise CorruptFileError(f"a BLOOMFILTER without {missing}")
         table = table.combine_chunks()
-        filters = _whole(table.column("bloom_filter_data"))
+        filters = one_array(table.column("bloom_filter_data"))
         sizes = pc.fill_null(pc.binary_length(filters), 0).to_numpy(zero_copy_only=False)
         if ((sizes == 0) | (sizes % _BLOCK_BYTES != 0)).any():
             raise CorruptFileError(f"a Bloom filter that is not made of blocks of {_BLOCK_BYTES} bytes")
@@ -303,7 +303,3 @@ def _asked(test: Test, kind: pa.DataType) -> pa.Array | None:
         return None
     zeros = pc.any(pc.equal(values, pa.scalar(0.0, kind))).as_py()
     return pa.concat_arrays([values, pa.array([0.0, -0.0], kind)]) if zeros else values
-
-
-def _whole(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

@@ -27,6 +27,7 @@ from lance_core.index.kinds.zonemap import ZoneMap
 from lance_core.index.query.conditions import Compare, IsIn, IsNan, IsNull, StartsWith, Test
 from lance_core.index.query.evaluate import holds
 from lance_core.index.query.rows import Bools, Candidates, Ints, Rows, U64s, View
+from lance_core.index.query.values import one_array
 from lance_core.row_addresses import fragment_ids
 
 __all__ = ["DATA_FILE", "DEFAULT_PAGE_ROWS", "IDS", "LOOKUP_FILE", "OLD_IDS", "BTree", "BTreeBuilder"]
@@ -217,7 +218,7 @@ def from_lookup(
     starts = np.arange(len(order)) * size
     if (order != np.arange(len(order))).any() or len(order) != -(-num_rows // size):
         raise CorruptFileError(f"a BTREE with {len(order)} pages of {size} for {num_rows} rows")
-    lows, highs = (_whole(table.column(name)) for name in ("min", "max"))
+    lows, highs = (one_array(table.column(name)) for name in ("min", "max"))
     nulls = table.column("null_count").to_numpy().astype(np.int64)
     lengths = np.minimum(starts + size, num_rows) - starts
     check_bounds(lows, highs, nulls, lengths)
@@ -277,7 +278,3 @@ def _float_order(values: pa.Array) -> Any:
 def _pages(lows: pa.Array, highs: pa.Array, nulls: Ints, lengths: Ints) -> ZoneMap:
     zeros = np.zeros(len(lengths), np.int64)
     return ZoneMap(lows=lows, highs=highs, nulls=nulls, nans=zeros, fragment_ids=zeros, starts=zeros, lengths=lengths)
-
-
-def _whole(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

@@ -17,7 +17,7 @@ from lance_core.index.kinds import bitmap, bloom, btree, row_sets, zonemap
 from lance_core.index.kinds.files import metadata_of, open_file, read_columns, read_table, write_table
 from lance_core.index.query.conditions import Test
 from lance_core.index.query.rows import Bools, Candidates, Ints, Rows, U64s, View
-from lance_core.index.query.values import is_ordered
+from lance_core.index.query.values import is_ordered, one_array
 from lance_core.store import ObjectStore
 from lance_core.table.index import IndexFile, IndexMetadata
 
@@ -171,7 +171,7 @@ def _read_bitmap(
 
     size = reader.metadata.size_bytes
     column = keys.column("keys")
-    whole = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    whole = one_array(column)
     found = bitmap.BitmapIndex(keys=whole, load=load, size=size, by_id=index.holds_row_ids)
     return replace(found, null_lists=_null_lists(reader)) if of_lists else found
 

@@ -31,7 +31,7 @@ from lance_core.index.kinds.zones import Zones, divide
 from lance_core.index.query.conditions import Compare, IsIn, IsNan, IsNull, StartsWith, Test
 from lance_core.index.query.evaluate import holds
 from lance_core.index.query.rows import ALL, NONE, Bools, Candidates, Ints, Rows, View
-from lance_core.index.query.values import comparable, is_ordered, next_prefix
+from lance_core.index.query.values import comparable, is_ordered, next_prefix, one_array
 
 __all__ = ["DEFAULT_ROWS_PER_ZONE", "FILE", "ZoneBuilder", "ZoneMap"]
 
@@ -87,7 +87,7 @@ class ZoneMap(Zones):
             raise CorruptFileError("a zone map with a number beyond 2^63")
         if (counts["null_count"] + counts["nan_count"] > counts["zone_length"]).any():
             raise CorruptFileError("a zone map with more nulls than rows")
-        lows, highs = (_whole(table.column(name)) for name in ("min", "max"))
+        lows, highs = (one_array(table.column(name)) for name in ("min", "max"))
         if lows.type != highs.type:
             raise CorruptFileError(f"a zone map from {lows.type} to {highs.type}")
         if is_ordered(lows.type) and _truth(pc.greater(lows, highs)).any():
@@ -343,10 +343,6 @@ def _bounds(values: pa.ChunkedArray) -> tuple[Any, Any, int]:
     low = -0.0 if low == 0 else low
     high = float("nan") if nans else 0.0 if high == 0 else high
     return low, high, nans
-
-
-def _whole(column: pa.ChunkedArray) -> pa.Array:
-    return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
 
 
 def _truth(values: Any) -> Bools:

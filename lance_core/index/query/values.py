@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-__all__ = ["comparable", "is_exact", "is_ordered", "next_prefix"]
+__all__ = ["comparable", "is_exact", "is_ordered", "next_prefix", "one_array"]
 
 
 def comparable(stored: pa.DataType, asked: pa.DataType) -> bool:
@@ -49,3 +49,8 @@ def next_prefix(prefix: str) -> str | None:
             after = code + 1
             return prefix[: end - 1] + chr(0xE000 if 0xD800 <= after < 0xE000 else after)
     return None
+
+
+def one_array(column: pa.ChunkedArray) -> pa.Array:
+    """The values of a column as one array; a single chunk is not copied."""
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
