@@ -26,7 +26,7 @@ def expanded(codes, symbols):
             out += codes[at + 1 : at + 2]
             at += 2
         else:
-            out += symbols.texts[codes[at]]
+            out += symbols.strings[codes[at]]
             at += 1
     return out
 
@@ -68,8 +68,8 @@ def test_chosen_symbols_keep_the_values(values, block):
     values = [value.encode() for value in values]
     array = array_to_block(pa.array([b"skipped", *values], pa.large_binary()).slice(1))
     symbols = find_symbols(array.data, array.offsets)
-    assert len(set(symbols.texts)) == len(symbols.texts) <= 255
-    assert all(1 <= len(text) <= 8 for text in symbols.texts)
+    assert len(set(symbols.strings)) == len(symbols.strings) <= 255
+    assert all(1 <= len(text) <= 8 for text in symbols.strings)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fsst_symbols, "_BLOCK_BYTES", block)
         codes, offsets = compress(symbols, array.data, array.offsets)
