@@ -86,6 +86,16 @@ class RowVerbs(Handle):
 
         Raises:
             InvalidInputError: The version has no such fragment.
+
+        Examples:
+            >>> from pyroaring import BitMap
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> new = lance.write_fragments(pa.table({"id": [4]}), "t.lance")
+            >>> update = table.update_operation(new, {0: BitMap([1])})
+            >>> lance.commit_transaction(table, lance.Transaction(1, update)).rows_added
+            1
+            >>> lance.dataset("t.lance").to_table()["id"].to_pylist()
+            [1, 3, 4]
         """
         rows = []
         for number, offsets in sorted(deleted_rows.items()):
