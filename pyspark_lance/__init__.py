@@ -11,8 +11,7 @@
     spark.read.format("lance").load(uri)
 
 Spark finds the data source by itself: it imports every installed module called `pyspark_*` that has a
-`DefaultSource`. Importing this package therefore costs next to nothing, and needs no pyspark: each name is loaded
-when it is first asked for.
+`DefaultSource`. Importing this package is therefore cheap and needs no pyspark: each name is loaded on first use.
 """
 
 from __future__ import annotations
@@ -114,14 +113,14 @@ def __getattr__(name: str) -> Any:
 
 
 _OLDEST: Final = (4, 1)
-"""The oldest Spark that has what the data source and the types need."""
+"""The oldest Spark with the data source API and the types that this package needs."""
 
 
 def _check_version(name: str) -> None:
-    """Make sure that an installed pyspark, or pyspark-client, is new enough; without one, nothing is said here.
+    """Make sure that an installed pyspark, or pyspark-client, is new enough.
 
     Raises:
-        ImportError: It is older; the message names both versions.
+        ImportError: The installed version is too old; the message names both versions.
     """
     found = _installed()
     digits = [int(part) if part.isdecimal() else 0 for part in (found or "").split(".")[:2]]
@@ -134,7 +133,7 @@ def _check_version(name: str) -> None:
 
 
 def _installed() -> str | None:
-    """The version of pyspark, as far as it can be found without loading it."""
+    """The version of pyspark, found without loading it; None if pyspark is not installed."""
     loaded = getattr(sys.modules.get("pyspark"), "__version__", None)
     if loaded is not None:
         return str(loaded)

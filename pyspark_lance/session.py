@@ -32,7 +32,7 @@ _HOW_TO_INSTALL: Final = (
     "  Debian, Ubuntu:  apt-get install openjdk-17-jdk-headless\n"
     "  Fedora:          dnf install java-17-openjdk-headless\n"
     "  macOS:           brew install openjdk@17\n"
-    "or let JAVA_HOME name the folder of one that is there."
+    "or set JAVA_HOME to the folder of an installed one."
 )
 
 
@@ -49,7 +49,7 @@ def ensure_java() -> Path:
         Path of the program.
 
     Raises:
-        JavaMissingError: There is none, or it is older than 17; the message says how to install one.
+        JavaMissingError: No Java was found, or it is older than 17; the message says how to install one.
 
     Examples:
         >>> pyspark_lance.ensure_java().name
@@ -60,8 +60,8 @@ def ensure_java() -> Path:
     if program is None:
         where = f"in JAVA_HOME={home}" if home else "on the PATH"
         raise JavaMissingError(f"Spark needs a Java {_OLDEST_JAVA} or newer; there is none {where}. {_HOW_TO_INSTALL}")
-    said = subprocess.run([program, "-version"], capture_output=True, text=True, check=False).stderr  # noqa: S603 - the user's own Java
-    found = re.search(r'version "(\d+)', said)
+    report = subprocess.run([program, "-version"], capture_output=True, text=True, check=False).stderr  # noqa: S603 - the user's own Java
+    found = re.search(r'version "(\d+)', report)
     if found is None or int(found.group(1)) < _OLDEST_JAVA:
         version = found.group(1) if found else "of an unknown version"
         raise JavaMissingError(f"Spark needs a Java {_OLDEST_JAVA} or newer; {program} is {version}. {_HOW_TO_INSTALL}")
@@ -82,7 +82,7 @@ _LOOPBACK: Final = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.connect.grpc.binding.address": "127.0.0.1",
 }
-"""A session of one machine listens to nobody else."""
+"""A session of one machine accepts no connection from another one."""
 
 _FAST: Final = {"spark.python.unix.domain.socket.enabled": "true"} if hasattr(socket, "AF_UNIX") else {}
 """Rows pass between Spark and its Python workers a quarter faster through a socket file than through loopback."""
@@ -111,7 +111,7 @@ def local_session(
             can have one kind only.
 
     Raises:
-        JavaMissingError: There is no Java to run on.
+        JavaMissingError: No Java that Spark can run on was found.
 
     Examples:
         >>> spark = pyspark_lance.local_session("local[1]")
@@ -129,7 +129,7 @@ def local_session(
 
     if find_spec("py4j") is None:
         raise ModuleNotFoundError(
-            "a Spark session on this machine needs the whole of pyspark, and pyspark-client alone is installed: pip"
+            "a Spark session on this machine needs all of pyspark, and only pyspark-client is installed: pip"
             " install 'lance-dagster[spark]', or connect to a server, SparkSession.builder.remote('sc://host:15002')",
             name="py4j",
         )

@@ -1,17 +1,18 @@
 """One change of existing rows: the tasks' reports become deletion vectors and one commit.
 
-    Spark job   new data files; rows that go, as bitmaps by fragment
-    driver      deletion vectors: the bitmaps of all tasks together
-                Update(removed, updated, new fragments), the rows that go beside it: so changes of other rows both land
+    Spark job   new data files; bitmaps of deleted rows by fragment
+    driver      deletion vectors from the bitmaps of all tasks
+                one Update with removed, updated and new fragments, which names the deleted rows, so that concurrent
+                changes of other rows do not conflict
 
-A failure before the commit leaves the table unchanged, and no data files behind.
+A failure before the commit leaves the table unchanged and deletes the new data files.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -20,11 +21,8 @@ import pyarrow.compute as pc
 
 from lance_core import (
     MAX_EXACT_KEYS,
-    CommitResult,
-    FragmentMetadata,
     LanceDataset,
     Slices,
-    WriteAttempt,
     WriteResult,
     key_filter,
 )
@@ -33,6 +31,7 @@ from lance_core.row_addresses import row_addresses, row_offsets
 from pyspark_lance.changing.task import ChangeReport, ChangeTask
 from pyspark_lance.engine.partitions import run_on_partitions
 from pyspark_lance.keys.equality import has_bytes
+from pyspark_lance.writing.options import JobOptions
 from pyspark_lance.writing.orphan_files import delete_orphan_files
 from pyspark_lance.writing.row_checks import all_hashes
 from pyspark_lance.writing.update_commit import commit_update
@@ -41,22 +40,16 @@ if TYPE_CHECKING:
     from pyroaring import BitMap
     from pyspark.sql import DataFrame
 
-__all__ = ["Change", "ChangeOptions", "ChangeResult", "deleted_rows", "inserted_keys"]
+__all__ = ["Change", "ChangeOptions", "ChangeResult", "inserted_keys", "rows_deleted_by"]
 
 _NO_COLUMNS: Final = pa.schema([])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChangeOptions:
-    """How to write and commit a change; `merge` describes them."""
+class ChangeOptions(JobOptions):
+    """The options of a change; `merge` describes them."""
 
-    storage_options: Mapping[str, str] | None = field(default=None, repr=False)
-    transaction_properties: Mapping[str, str] | None = None
-    commit_message: str | None = None
-    max_rows_per_file: int | None = None
-    max_bytes_per_file: int | None = None
     conflict_retries: int = 10
-    write_attempt: WriteAttempt | None = None
     within: Slices | None = None
 
     def __post_init__(self) -> None:
@@ -69,10 +62,10 @@ class ChangeResult(WriteResult):
     """The result of a merge, an update or a delete.
 
     Attributes:
-        rows_inserted: Rows that are new.
-        rows_updated: Rows that have new values.
-        rows_deleted: Rows that were deleted; those that were updated are not among them.
-        attempts: How often the change was computed, because of conflicts with others.
+        rows_inserted: Number of new rows.
+        rows_updated: Number of rows with new values.
+        rows_deleted: Number of deleted rows, without updated ones.
+        attempts: How often the change was computed: once, and again after each conflict.
     """
 
     rows_inserted: int = 0
@@ -105,8 +98,8 @@ class Change:
 
         Raises:
             InvalidInputError: Two rows of the source have one key, or the data cannot be written.
-            RetryableConflictError: Others changed the same rows meanwhile.
-            OutcomeUnknownError: The storage left open whether the commit took effect.
+            RetryableConflictError: A concurrent commit changed the same rows.
+            OutcomeUnknownError: The storage did not report whether the commit took effect.
         """
         task = self._task()
         try:
@@ -117,41 +110,48 @@ class Change:
         try:
             reports = [ChangeReport.from_bytes(answer.message) for answer in answers]
             made = [fragment for report in reports for fragment in report.fragments]
-            gone = deleted_rows(reports, self.on)
-            self._check_within(gone)
-            done = self._commit(made, gone, inserted_keys(self.dataset, reports, self.on))
+            deleted = rows_deleted_by(reports, self.on)
+            self._check_within(deleted)
+            done = commit_update(
+                self.dataset,
+                made,
+                deleted,
+                self.options,
+                inserted=inserted_keys(self.dataset, reports, self.on),
+                checked_through=self.checked_through,
+            )
         except StoreError:
             raise  # the commit may have taken effect, or may still do so
         except BaseException:
             delete_orphan_files(self.dataset.uri, task.job, (), self.options.storage_options)
             raise
         delete_orphan_files(self.dataset.uri, task.job, made, self.options.storage_options)
-        inserted, updated, deleted = (sum(report.counts[i] for report in reports) for i in range(3))
+        inserts, updates, deletes = (sum(report.counts[i] for report in reports) for i in range(3))
         return ChangeResult.of(
             done,
             made,
-            inserted + updated,
+            inserts + updates,
             {},
-            rows_inserted=inserted,
-            rows_updated=updated,
-            rows_deleted=deleted,
+            rows_inserted=inserts,
+            rows_updated=updates,
+            rows_deleted=deletes,
         )
 
-    def _check_within(self, gone: Mapping[int, BitMap]) -> None:
-        """Reject a change that takes away a row outside of the slices to which it is confined.
+    def _check_within(self, deleted: Mapping[int, BitMap]) -> None:
+        """Reject a change that deletes a row outside of the slices to which it is confined.
 
         Raises:
-            InvalidInputError: There is one.
+            InvalidInputError: A deleted row lies in none of the slices.
         """
         within = self.options.within
         if within is None or set(within.columns) <= set(self.on):
-            return  # the rows of the source lie in them, and so does a row with the same values
+            return  # the rows of the source lie in the slices, and so does a row with the same key
         columns = list(dict.fromkeys((*self.on, *within.columns)))
-        for number, rows in gone.items():
+        for number, rows in deleted.items():
             fragment = self.dataset.get_fragment(number)
             assert fragment is not None
-            places = self.dataset.scanner(columns=list(within.columns), fragments=[fragment], with_row_address=True)
-            for batch in places.to_batches():
+            scanner = self.dataset.scanner(columns=list(within.columns), fragments=[fragment], with_row_address=True)
+            for batch in scanner.to_batches():
                 offsets = row_offsets(batch.column("_rowaddr").to_numpy())
                 taken = np.isin(offsets, np.asarray(rows.to_array(), np.int64))
                 outside = offsets[taken & (within.assign(batch) < 0)]
@@ -163,47 +163,28 @@ class Change:
                     within.reject_match(key, row, self.dataset.uri)
 
     def _task(self) -> ChangeTask:
-        given = {
-            "storage_options": dict(self.options.storage_options) if self.options.storage_options else None,
-            "data_storage_version": self.dataset.data_storage_version,
-            "max_rows_per_file": self.options.max_rows_per_file,
-            "max_bytes_per_file": self.options.max_bytes_per_file,
-            "dataset_schema": self.dataset.lance_schema_bytes,
-        }
+        options = replace(self.options, data_storage_version=self.dataset.data_storage_version)
         return ChangeTask(
             uri=self.dataset.uri,
             job=uuid.uuid4().hex,
             stored=self.stored,
             on=tuple(self.on),
             stable=self.dataset.has_stable_row_ids,
-            # Only Spark compares by other collations: any key may be among those that are inserted.
+            # Other collations are compared by Spark alone: every key may equal one of the inserted keys.
             most_keys=MAX_EXACT_KEYS if all(has_bytes(self.dataset.schema.field(name)) for name in self.on) else 0,
-            options={name: value for name, value in given.items() if value is not None},
-        )
-
-    def _commit(self, made: list[FragmentMetadata], gone: Mapping[int, BitMap], inserted: Any) -> CommitResult:
-        options = self.options
-        return commit_update(
-            self.dataset,
-            made,
-            gone,
-            inserted=inserted,
-            properties=options.transaction_properties,
-            message=options.commit_message,
-            write_attempt=options.write_attempt,
-            checked_through=self.checked_through,
+            options=options.of_writer(self.dataset.lance_schema_bytes),
         )
 
 
-def deleted_rows(reports: Iterable[ChangeReport], on: Sequence[str]) -> dict[int, BitMap]:
-    """The rows that go, of all tasks; each of them may go once.
+def rows_deleted_by(reports: Iterable[ChangeReport], on: Sequence[str]) -> dict[int, BitMap]:
+    """The deleted rows of all tasks.
 
     Raises:
-        InvalidInputError: Two tasks had the key of a row.
+        InvalidInputError: Two tasks have deleted the same row.
     """
     found: dict[int, BitMap] = {}
     for report in reports:
-        for number, rows in report.gone.items():
+        for number, rows in report.deleted.items():
             if number in found and found[number].intersect(rows):
                 raise InvalidInputError(
                     f"Ambiguous merge inserts are prohibited: several rows of the source match row"
@@ -214,7 +195,7 @@ def deleted_rows(reports: Iterable[ChangeReport], on: Sequence[str]) -> dict[int
 
 
 def inserted_keys(dataset: LanceDataset, reports: Sequence[ChangeReport], on: Sequence[str]) -> Any:
-    """The filter of the keys that the commit inserts, for concurrent writers; None without a key.
+    """The filter of the inserted keys, by which concurrent writers detect conflicts; None without a key.
 
     Raises:
         InvalidInputError: Two tasks insert one key.

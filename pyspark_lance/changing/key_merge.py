@@ -1,12 +1,13 @@
-"""`merge_on` of the data source: an upsert whose tasks look the keys of their rows up in the table by themselves.
+"""Option `merge_on` of the data source: an upsert whose tasks look up the keys of their rows in the table.
 
-    task      rows --> kept aside (memory, then a temporary file) | their keys
-              table: key columns with addresses --- join by key --+--> rows that are new | that move: `change_task`
-    commit    bitmaps of rows that go, hashes of keys that are new: Update
+    task      rows --> buffered (memory, then a temporary file)   | their keys
+              table: key columns with addresses --- join by key --+--> inserted and updated rows: `ChangeTask`
+    commit    one Update with bitmaps of deleted rows and hashes of new keys
 
-A data source has no session, and so no join of Spark's: each task reads the key columns of the table, narrowed by an
-index where there is one. Rows of a key may be in any task; two of them show by the row that both replace, or by the
-hash of the new key. After a conflict the committing process looks the keys of the new files up again.
+A data source has no session and cannot run Spark's joins: each task reads the key columns of the table, narrowed by an
+index if the table has one. Rows with one key may be in several tasks. They are detected because they replace the same
+row, or because the hashes of their keys are equal. After a conflict the committing process looks up the keys of the new
+files again.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from pyroaring import BitMap
 import lance_core
 from lance_core import CommitResult, FragmentMetadata, LanceDataset
 from lance_core.errors import InvalidInputError, LanceError, StoreError
-from pyspark_lance.changing.job import deleted_rows, inserted_keys
+from pyspark_lance.changing.job import inserted_keys, rows_deleted_by
 from pyspark_lance.changing.task import ADDRESS, INSERT, KIND, ROW_ID, UPDATE, ChangeReport, ChangeTask
 from pyspark_lance.keys.equality import joined_by_key
 from pyspark_lance.types.batch_convert import BatchConverter
@@ -37,7 +38,7 @@ from pyspark_lance.writing.update_commit import commit_update, lost_each_time, r
 __all__ = ["KeyMergeJob", "KeyMergeTask"]
 
 _IN_MEMORY: Final = 64 << 20
-"""Bytes of rows that a task keeps in memory while it learns which keys there are."""
+"""Bytes of rows that a task keeps in memory while it collects their keys."""
 _ATTEMPTS: Final = 10
 _ROW: Final = "__lance_row"
 
@@ -47,7 +48,7 @@ class KeyMergeTask:
     """The function that runs on each partition; it is pickled.
 
     Attributes:
-        version: Version of the table that keys are looked up in.
+        version: Version of the table in which keys are looked up.
         change: The task that writes the rows.
         storage_options: Options of the storage.
     """
@@ -57,13 +58,13 @@ class KeyMergeTask:
     storage_options: Mapping[str, str] | None
 
     def __call__(self, partition: int, attempt: int, batches: Iterator[pa.RecordBatch]) -> bytes:
-        """Write the batches of a partition; gives a `ChangeReport` as bytes."""
+        """Write the batches of a partition; returns a `ChangeReport` as bytes."""
         with tempfile.SpooledTemporaryFile(_IN_MEMORY) as aside:
             keys = self._keep(batches, aside)
             return self.change(partition, attempt, _with_addresses(aside, self._look_up(keys)))
 
     def _keep(self, batches: Iterable[pa.RecordBatch], aside: IO[bytes]) -> pa.Table:
-        """Keep the rows aside; gives their keys, in the table's types."""
+        """Buffer the rows in a file; returns their keys, in the table's types."""
         stored, on = self.change.stored, list(self.change.on)
         schema = pa.schema([stored.field(name) for name in on])
         keys, writer = [], None
@@ -78,7 +79,7 @@ class KeyMergeTask:
         return pa.Table.from_batches(keys, schema=schema)
 
     def _look_up(self, keys: pa.Table) -> _Matches:
-        """Where the rows of the table with the key of each row are."""
+        """The addresses of the table's rows with the same keys."""
         dataset = lance_core.dataset(self.change.uri, self.version, storage_options=self.storage_options)
         about = ["_rowaddr", *(["_rowid"] if self.change.stable else [])]
         numbered = keys.append_column(_ROW, pa.array(np.arange(keys.num_rows)))
@@ -102,12 +103,12 @@ class KeyMergeTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Matches:
-    """Rows that are written, each for a row of the table or as a new one.
+    """Rows of the source, each with the row of the table that it replaces, or as a new row.
 
     Attributes:
-        rows: Number of the row of the source, ascending; a row whose key several rows have is there for each of them.
-        addresses: Address of the row of the table; -1 for a new row.
-        ids: Its id, if rows have one.
+        rows: Position of the row in the source, ascending; a row that replaces several rows occurs once for each.
+        addresses: Address of the replaced row; -1 for a new row.
+        ids: Stable id of the replaced row, if rows have stable ids.
     """
 
     rows: npt.NDArray[np.int64]
@@ -117,10 +118,10 @@ class _Matches:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyMergeJob:
-    """A write with `merge_on` into an existing table; it can be pickled. The same methods as `WriteJob`.
+    """A write with `merge_on` into an existing table, with the methods of `WriteJob`; it can be pickled.
 
     Attributes:
-        write: The write, as it was prepared and checked.
+        write: The prepared write.
         stable: Whether rows of the table have stable ids.
     """
 
@@ -152,8 +153,8 @@ class KeyMergeJob:
 
         Raises:
             InvalidInputError: Two rows have one key, or data cannot be written.
-            RetryableConflictError: Others changed the same rows each time.
-            OutcomeUnknownError: The storage left open whether the commit took effect.
+            RetryableConflictError: Each attempt met a concurrent change of the same rows.
+            OutcomeUnknownError: The storage did not report whether the commit took effect.
         """
         try:
             reports = [ChangeReport.from_bytes(message) for message in messages]
@@ -168,7 +169,7 @@ class KeyMergeJob:
         return done.dataset
 
     def clean(self, keep: Iterable[FragmentMetadata], *, failed: bool = False) -> None:
-        """Delete the files of this write that belong to none of these fragments; as `delete_orphan_files`."""
+        """Delete the files of this write that belong to none of some fragments; see `delete_orphan_files`."""
         self.write.clean(keep, failed=failed)
 
     @property
@@ -179,7 +180,7 @@ class KeyMergeJob:
         options = self.write.options
         base = self.write.base()
         try:
-            gone, inserted = deleted_rows(reports, self._on), inserted_keys(base, reports, self._on)
+            deleted, inserted = rows_deleted_by(reports, self._on), inserted_keys(base, reports, self._on)
         except InvalidInputError:
             hashes_of_keys(self._written_keys(made))  # raises as well, and names the key
             raise
@@ -189,11 +190,9 @@ class KeyMergeJob:
                 begin[0],
                 made,
                 begin[1],
+                options,
                 inserted=inserted,
-                properties=options.transaction_properties,
-                message=options.commit_message,
-                idempotency_key=options.idempotency_key,
-                checked_through=self.write.base_version if options.idempotency_key is not None else None,
+                checked_through=self.write.base_version,
             )
 
         def following(_begin: object, _conflict: object) -> tuple[LanceDataset, dict[int, BitMap]]:
@@ -201,12 +200,11 @@ class KeyMergeJob:
             return latest, rows_with_keys(latest, self._written_keys(made))
 
         return lance_core.retrying(
-            (base, gone),
+            (base, deleted),
             attempt,
             following,
-            conflict_retries=0
-            if self.stable
-            else _ATTEMPTS - 1,  # new rows carry the ids of the rows that they replace
+            # With stable ids the new rows already carry the ids of the rows that they replace.
+            conflict_retries=0 if self.stable else _ATTEMPTS - 1,
             exhausted=lost_each_time(self.write.uri),
         )
 
@@ -227,7 +225,7 @@ class KeyMergeJob:
 
 
 def _with_addresses(aside: IO[bytes], matches: _Matches) -> Iterator[pa.RecordBatch]:
-    """The rows that were kept aside, with the columns of `change_task`."""
+    """The buffered rows, with the columns of `changing/task.py`."""
     if not len(matches.rows):
         return
     start = 0

@@ -1,8 +1,8 @@
-"""The frame of a merge: which rows are new, which move, and which go. Spark's joins, made of its public verbs.
+"""The frame of a merge: rows that are inserted, updated and deleted, found by Spark's joins through its public API.
 
-target  = key columns and addresses of the table's rows                            (and old values that are needed)
+target  = key columns and addresses of the table's rows, and old values that are needed
 pairs   = target inner join source                      Spark sends the smaller side to the larger one
-found   = source left join pairs                        new: no address; moved: an address
+found   = source left join pairs                        inserted rows: no address; updated rows: an address
 others  = target anti join source                       rows that only the table has
 """
 
@@ -41,7 +41,7 @@ __all__ = ["MergeFrames", "kind_column", "reject_duplicate_keys", "renamed", "ro
 _TASK_ROWS: Final = 1 << 18
 """Rows of a merge's source for each task and its file."""
 _FEW_ROWS: Final = 200_000
-"""Keys and addresses of so many rows are sent to all tasks, and not shuffled."""
+"""Rows up to which keys and addresses are sent to all tasks instead of being shuffled."""
 _ADD_OR_DROP: Final = f"Drop them (DataFrame.drop), or {ADD_FIRST}"
 _OLD: Final = "__lance_old_"
 _KEY: Final = "__lance_key_"
@@ -55,13 +55,13 @@ class MergeFrames:
     Attributes:
         source: The rows that are merged.
         keys: Columns that make up the key.
-        matched: What happens to rows in both: UPDATE, DELETE, or None for nothing.
+        matched: What happens to rows in both: UPDATE, DELETE, or None if they stay as they are.
         inserts: Whether rows only in the source are inserted.
         deletes_others: Whether rows only in the table are deleted.
-        condition: Spark SQL over `source` and `target`: which rows in both are touched.
-        num_rows: Rows of the source, which is kept by Spark; None if it is not counted.
-        tasks: Tasks that write the rows; None as Spark has it.
-        few: What `few_keys` says about it.
+        condition: Spark SQL over `source` and `target` that selects the rows in both that change; None for all.
+        num_rows: Rows of the source, which Spark keeps; None if they are not counted.
+        tasks: Number of tasks that write the rows; None for Spark's own number.
+        few: The result of `few_keys` for the source.
     """
 
     source: DataFrame
@@ -81,7 +81,7 @@ class MergeFrames:
 
     @contextlib.contextmanager
     def kept(self, base: LanceDataset) -> Iterator[MergeFrames]:
-        """The same with the source computed once and kept by Spark, its rows counted and shared out to tasks.
+        """The same clauses with a source that is computed once, kept by Spark, counted and divided among tasks.
 
         Args:
             base: The version that is changed first.
@@ -89,25 +89,25 @@ class MergeFrames:
         kept = self.source.persist()
         try:
             if self.inserts and not all(has_bytes(base.schema.field(name)) for name in self.keys):
-                reject_duplicate_keys(kept, self.keys)  # tasks cannot tell
+                reject_duplicate_keys(kept, self.keys)  # tasks cannot detect them
             few = None if self.deletes_others else few_keys(base, self.keys, kept)
             rows = kept.count() if few is None else few.num_rows
             tasks = -(-rows // _TASK_ROWS) or 1
-            # Rows of a key are in one task from here on, which can tell that there are two.
+            # From here on one task has all rows of a key, and detects if they are two.
             source = kept.coalesce(1) if tasks == 1 else kept.repartition(tasks, *map(quoted, self.keys))
             yield replace(self, source=source, num_rows=rows, tasks=tasks, few=few)
         finally:
             kept.unpersist()
 
     def fitting(self, base: LanceDataset) -> MergeFrames:
-        """The same with the columns of the source as the table spells and compares them; no job is run.
+        """The same clauses with a source whose columns are spelled and compared as the table's; no job is run.
 
         Args:
             base: The version that is changed first.
 
         Raises:
-            SchemaError: A column does not fit that of the table; the message names it.
-            InvalidInputError: The condition does not fit.
+            SchemaError: A column does not fit the table's; the message names it.
+            InvalidInputError: The condition does not fit the columns.
         """
         source = in_case_of_table(self.source, batch_schema(self.source.schema), base.schema)
         exact = case_sensitive(source.sparkSession)
@@ -126,7 +126,7 @@ class MergeFrames:
             target = source.sparkSession.createDataFrame([], spark_schema(base.schema))
             both = source.alias("source").join(target.alias("target"), how="cross")
             with short_errors(f"condition {self.condition!r}"):
-                both.where(self.condition).schema  # noqa: B018 - Spark looks at the condition
+                both.where(self.condition).schema  # noqa: B018 - Spark checks the condition
         return found
 
     def _fields_of_source(self, base: LanceDataset) -> list[pa.Field]:
@@ -137,7 +137,7 @@ class MergeFrames:
         """The changes to a version, as `change_task` draws them.
 
         Raises:
-            SchemaError: The source has a column that the table lacks, or the other way round where it is needed.
+            SchemaError: The source has a column that the table lacks, or lacks a column that inserted rows need.
         """
         names: list[str] = base.schema.names if self.writes else []
         old = self._lacking(base) if self.writes else []
@@ -153,13 +153,13 @@ class MergeFrames:
             list(dict.fromkeys(columns)),
             within.condition,
             storage_options,
-            about=self.num_rows if within.is_exact else None,
+            expected_rows=self.num_rows if within.is_exact else None,
         )
         frames = []
         if self.inserts or self.matched is not None:
             pairs = self._pairs(target, old, about, has_all=within.is_exact)
             found = self._found(pairs, base, old, about) if self.writes else _deleted_rows(pairs, about)
-            # A join that shuffles leaves as many partitions as the session has it, and each would become a file.
+            # A join that shuffles leaves the session's number of partitions, each of which would become a file.
             frames.append(found if self.tasks is None else found.coalesce(self.tasks))
         if self.deletes_others:
             frames.append(self._others(target, names, frames, base, about))
@@ -183,7 +183,7 @@ class MergeFrames:
             target: Rows of the table.
             old: Columns whose values are kept.
             about: The columns that identify a row.
-            has_all: Whether the source has the key of each of them.
+            has_all: Whether the source has the key of each of these rows.
         """
         from pyspark.sql import functions
 
@@ -247,7 +247,7 @@ class MergeFrames:
         return others.select(*nulls, *[renamed(*pair) for pair in about.items()], kind_column(DELETE))
 
     def _equal(self, ends: Sequence[tuple[str, str]], target: StructType) -> Column:
-        """That the columns of the key, each of the source and of the table, are equal."""
+        """The condition that the key of the source equals the key of the table."""
         kinds = [(self.source.schema[name].dataType, target[name].dataType) for name in self.keys]
         return reduce(and_, [_is_same(*pair, *of) for pair, of in zip(ends, kinds, strict=True)])
 
@@ -266,20 +266,20 @@ def _collated(source: DataFrame, keys: Sequence[pa.Field]) -> DataFrame:
     casts = {
         name: functions.col(quoted(name)).cast(field.dataType)
         for name, field in wanted.items()
-        if source.schema[name].dataType != field.dataType and _is_text(source.schema[name]) and _is_text(field)
+        if source.schema[name].dataType != field.dataType and _is_string(source.schema[name]) and _is_string(field)
     }
     return source.withColumns(casts) if casts else source
 
 
-def _is_text(field: StructField) -> bool:
+def _is_string(field: StructField) -> bool:
     return field.dataType.typeName().startswith("string")
 
 
 def reject_duplicate_keys(source: DataFrame, keys: Sequence[str]) -> None:
-    """Make sure that a source has each key once; a key with a null in it equals no other.
+    """Make sure that a source has each key once; a key that contains a null equals no other.
 
     Raises:
-        InvalidInputError: One is there twice; the message has it.
+        InvalidInputError: The source has a key twice; the message names the key.
     """
     from pyspark.sql import functions
 
@@ -293,7 +293,7 @@ def reject_duplicate_keys(source: DataFrame, keys: Sequence[str]) -> None:
 
 
 def _is_same(given: str, stored: str, given_kind: DataType, stored_kind: DataType) -> Column:
-    """That a column of the source equals one of the table.
+    """The condition that a column of the source equals a column of the table.
 
     Spark compares a float with another kind of number as floats, where 9007199254740992 equals 9007199254740993.
     Such keys are therefore compared in the types of both.
@@ -335,10 +335,19 @@ def rows_of(
     where: str | pc.Expression | None,
     storage_options: Mapping[str, str] | None,
     *,
-    about: int | None = None,
+    expected_rows: int | None = None,
 ) -> DataFrame:
-    """Columns of a version, those about rows among them; of about so many rows, if that is known."""
+    """A frame of columns of a version, which may be row columns.
+
+    Args:
+        spark: The session.
+        base: The version.
+        columns: Names of the columns.
+        where: The condition on the rows; None for all rows.
+        storage_options: Options of the storage.
+        expected_rows: The approximate number of rows, if it is known.
+    """
     schema = table_schema(base, columns)
     condition = base.parse_filter(where) if isinstance(where, str) else where
     plan = plan_read(base, schema, filter=condition, storage_options=storage_options)
-    return read_frame(spark, base, plan, schema, about=about)
+    return read_frame(spark, base, plan, schema, expected_rows=expected_rows)

@@ -1,13 +1,13 @@
-"""The tasks of a merge, an update or a delete: new rows into data files, removed rows into bitmaps.
+"""The tasks of a merge, an update or a delete: they write new rows to data files and deleted rows to bitmaps.
 
     columns of the table | __lance_addr | __lance_id | __lance_kind
     ---------------------+--------------+------------+-------------
     new values           | null         | null       | 0  insert
-    new values           | where it was | stable id  | 1  update: the row moves
-    (not looked at)      | where it is  |            | 2  delete
+    new values           | old address  | stable id  | 1  update: the row moves
+    (not used)           | old address  |            | 2  delete
 
-The driver writes the deletion vectors of the bitmaps and commits. Two rows that replace the same row, and two new rows
-of one key, are an error: the source must have each key once.
+The driver writes deletion vectors from the bitmaps and commits. The source must have each key once: two rows that
+replace the same row, and two new rows with one key, are an error.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class ChangeReport(TaskReport):
     """The report of a task of a change.
 
     Attributes:
-        gone: Deleted rows, by fragment id.
+        deleted: Deleted rows, by fragment id.
         counts: Rows inserted, updated, deleted.
     """
 
-    gone: Mapping[int, BitMap] = field(default_factory=dict)
+    deleted: Mapping[int, BitMap] = field(default_factory=dict)
     counts: tuple[int, int, int] = (0, 0, 0)
 
 
@@ -73,7 +73,7 @@ class ChangeTask(PartitionTask):
 
 
 class _Changes:
-    """The changes of one task. Rows that move and rows that are new lie in files of their own where rows have ids."""
+    """The output of a task of a change. If rows have stable ids, updated and inserted rows go to separate files."""
 
     def __init__(self, task: ChangeTask, prefix: str) -> None:
         self._task = task
@@ -81,7 +81,7 @@ class _Changes:
         self._convert = ConverterTo(task.stored)
         self._writers: dict[int, FragmentWriter] = {}
         self._ids: list[npt.NDArray[np.uint64]] = []
-        self._gone: dict[int, BitMap] = {}
+        self._deleted: dict[int, BitMap] = {}
         self._keys: list[pa.Table] = []
         self._counts: Counter[int] = Counter()
 
@@ -95,7 +95,7 @@ class _Changes:
             part = batch if len(rows) == len(kinds) else batch.take(pa.array(rows))
             self._counts[kind] += len(rows)
             if kind != INSERT:
-                self._take_away(part)
+                self._note_deleted(part)
             else:
                 self._note_keys(part)
             if kind != DELETE:
@@ -114,25 +114,29 @@ class _Changes:
                     start += one.physical_rows
             fragments += made
         counts = (self._counts[INSERT], self._counts[UPDATE], self._counts[DELETE])
-        return ChangeReport(fragments=tuple(fragments), gone=self._gone, counts=counts, keys=keys)
+        return ChangeReport(fragments=tuple(fragments), deleted=self._deleted, counts=counts, keys=keys)
 
     def discard(self) -> None:
         """Delete all files that this attempt wrote."""
         for writer in self._writers.values():
             writer.discard()
 
-    def _take_away(self, part: pa.RecordBatch) -> None:
-        """Note removed rows, and reject to remove one twice."""
+    def _note_deleted(self, part: pa.RecordBatch) -> None:
+        """Note deleted rows.
+
+        Raises:
+            InvalidInputError: A row is deleted twice.
+        """
         addresses = part.column(ADDRESS).to_numpy()
         found = rows_by_fragment(addresses)
-        known = {number: self._gone.setdefault(number, BitMap()) for number in found}
+        known = {number: self._deleted.setdefault(number, BitMap()) for number in found}
         if sum(map(len, found.values())) < len(addresses) or any(known[i].intersect(found[i]) for i in found):
             raise InvalidInputError(f"{AMBIGUOUS}{self._twice(part, addresses)}")
         for number, rows in found.items():
-            self._gone[number] |= rows
+            self._deleted[number] |= rows
 
     def _twice(self, part: pa.RecordBatch, addresses: npt.NDArray[np.int64]) -> str:
-        """The key of a row that is removed twice, if both occurrences are in this batch."""
+        """The key of a row that is deleted twice, if both occurrences are in this batch."""
         found, counts = np.unique(addresses, return_counts=True)
         if not (counts > 1).any() or not self._task.on:
             return f" of one row of the table; the key is {list(self._task.on)}"
@@ -150,7 +154,11 @@ class _Changes:
             self._keys.append(pa.Table.from_batches([keys]))
 
     def _new_keys(self) -> npt.NDArray[np.uint64] | None:
-        """Hashes of the keys of new rows; each key must be there once."""
+        """Hashes of the keys of new rows.
+
+        Raises:
+            InvalidInputError: Two new rows have one key.
+        """
         if not self._keys:
             return np.zeros(0, np.uint64)
         keys = hashes_of_keys(pa.concat_tables(self._keys))

@@ -1,9 +1,9 @@
-"""The values of an update: expressions whose types are assigned to those of the columns, as Spark stores them.
+"""The values of an update: expressions that are converted to the types of the columns, as Spark does on storing.
 
-int, bigint, ... -> int       value by value; one that does not fit is an error, whatever spark.sql.ansi.enabled says
-double -> float, decimal      rounded: an expression such as price * 1.1 has more digits than its column
-date -> timestamp, x -> text  Spark's cast
-text -> int, boolean -> int   rejected before any job: cast it in the expression
+int, bigint, ... -> int         value by value; a value that does not fit is an error in any mode of Spark
+double -> float, decimal        rounded: an expression such as price * 1.1 has more digits than its column
+date -> timestamp, x -> string  Spark's cast
+string -> int, boolean -> int   rejected before any job: cast it in the expression
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ def assigned(
     from pyspark.sql import functions
 
     found = {}
-    for name, text in values.items():
-        column = functions.expr(text).alias(name)
+    for name, expression in values.items():
+        column = functions.expr(expression).alias(name)
         given = rows.select(column).schema[0].dataType
-        found[name] = _assigned(column, text, given, kinds[name], pa.schema([stored.field(name)])).alias(name)
+        found[name] = _assigned(column, expression, given, kinds[name], pa.schema([stored.field(name)])).alias(name)
     return found
 
 
-def _assigned(column: Column, text: str, given: Any, wanted: Any, stored: pa.Schema) -> Column:
+def _assigned(column: Column, expression: str, given: Any, wanted: Any, stored: pa.Schema) -> Column:
     from pyspark.sql import functions, types
 
     if given == wanted:
         return column
     if not _can_be_stored(given, wanted):
         raise SchemaError(
-            f"update: column {stored.names[0]!r} is of type {wanted.simpleString()}, {text!r} of type"
-            f" {given.simpleString()}: write cast({text} as {wanted.simpleString()}) if that is meant"
+            f"update: column {stored.names[0]!r} is of type {wanted.simpleString()}, {expression!r} of type"
+            f" {given.simpleString()}: write cast({expression} as {wanted.simpleString()}) if that is meant"
         )
     numbers = isinstance(given, types.NumericType)
     if isinstance(wanted, types.DecimalType) and numbers and not isinstance(given, types.IntegralType):

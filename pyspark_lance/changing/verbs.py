@@ -2,10 +2,10 @@
 
     source (each key once)     table: key columns with row addresses
            |                          |
-           +------- Spark's join -----+--> rows that are new | that move | that go --> change_job: one commit
+           +------- Spark's join -----+--> inserted, updated and deleted rows --> `Change`: one commit
 
-Only bitmaps of row addresses come to the driver. The table is read as its version was when the change began; a change
-of others to the same rows makes it begin again on theirs.
+The driver gets only bitmaps of row addresses. The table is read at the version at which the change begins. If a
+concurrent commit has changed the same rows, the change is computed again on the latest version.
 """
 
 from __future__ import annotations
@@ -87,43 +87,43 @@ def merge(  # noqa: PLR0913 - each is a choice of its own, all but three have a 
 ) -> ChangeResult:
     """Merge the rows of a DataFrame, classic or Spark Connect, into a table by a key, in one commit.
 
-    Keys are matched by a join of Spark's, and no row comes to the driver. Rows that are updated move to new data files,
-    with the old values in columns that the source lacks. A key with a null in it equals no other. The source is
-    computed once and kept by Spark (`persist`) until the merge is over. Of two merges at the same time by the same
-    columns that insert one new key, the later one begins again, and updates the row.
+    Spark joins the keys, and the driver gets no rows. Updated rows move to new data files, and keep their old values in
+    columns that the source lacks. A key that contains a null equals no other. Spark computes the source once and keeps
+    it (`persist`) until the merge is over. If two concurrent merges by the same columns insert the same new key, the
+    later one is computed again and updates the row.
 
     Args:
-        df: The source: some columns of the table, the key among them, and each key once.
-        uri: The table. If there is none, and rows are to be inserted, it is made.
+        df: The source: some columns of the table, including the key, and each key once.
+        uri: The table. If it does not exist and rows are to be inserted, it is created.
         on: Columns that make up the key.
-        when_matched: Rows in both: "update" gives them the source's values, "delete" deletes them, None leaves them.
+        when_matched: Rows in both: "update" gives them the source's values, "delete" deletes them, None keeps them.
         when_not_matched: Rows only in the source: "insert", or None.
         when_not_matched_by_source: Rows only in the table: "delete", or None.
-        condition: Spark SQL over `source.<column>` and `target.<column>`: rows in both for which it is not true are
-            left as they are.
-        transaction_properties: Texts to keep with the commit.
-        commit_message: A text to keep with the commit.
+        condition: Spark SQL over `source.<column>` and `target.<column>`: rows in both stay as they are unless it is
+            true.
+        transaction_properties: Strings by key that the commit records.
+        commit_message: A message that the commit records.
         storage_options: Credentials and options of the storage, by object_store's names.
         max_rows_per_file: Rows after which a task begins another file.
         max_bytes_per_file: Bytes after which a task begins another file.
-        conflict_retries: How often the merge is done again when others changed the same rows.
-        write_attempt: The write and the number of the attempt, if it may be tried several times. Merging on top of an
-            earlier attempt does not always give the same as merging alone, so the caller decides about its `earlier`
-            tries.
-        read_version: The version to begin with; None for the latest, 0 if there was no table.
-        identity: `LanceDataset.identity` of that version: a table that was made again since it was read is no base.
-        within: Slices in which rows have to lie that the merge takes away; otherwise nothing is changed. Whether rows
-            of the source lie in them is not looked at.
+        conflict_retries: How often the merge is computed again after concurrent changes of the same rows.
+        write_attempt: The write and the number of the attempt, if the write may have several attempts. A merge on top
+            of an earlier attempt may differ from a merge without it, so the caller decides about its `earlier`
+            attempts.
+        read_version: The version to begin with; None for the latest, 0 if the table did not exist.
+        identity: `LanceDataset.identity` of that version, which detects a table that was dropped and made again.
+        within: Slices that must hold all rows that the merge deletes or replaces; otherwise nothing is changed. Rows of
+            the source are not checked.
 
     Returns:
-        Rows inserted, updated and deleted, and the version.
+        The numbers of inserted, updated and deleted rows, and the version.
 
     Raises:
         SchemaError: The source does not fit the table; the message names the column.
-        InvalidInputError: An argument is wrong, the source has a key twice, or a row lies outside of `within`.
-        RetryableConflictError: Others changed the same rows each time.
+        InvalidInputError: An argument is wrong, the source has a key twice, or a replaced row lies outside of `within`.
+        RetryableConflictError: Each attempt met a concurrent change of the same rows.
         SupersededError: A later attempt of the same write has committed.
-        EarlierAttemptLandedError: An earlier one has, which `write_attempt` does not name.
+        EarlierAttemptLandedError: An earlier attempt has committed that `write_attempt` does not name.
 
     Examples:
         >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
@@ -165,7 +165,7 @@ def merge(  # noqa: PLR0913 - each is a choice of its own, all but three have a 
 
 
 def _spelled(names: Iterable[str], known: Sequence[str], session: SparkSession) -> Iterator[str]:
-    """Names as the known ones are spelled; others stay."""
+    """Names in the spelling of known names; unknown names stay as they are."""
     names = list(names)
     found = matched_names(names, known, exact=case_sensitive(session))
     yield from (found.get(name, name) for name in names)
@@ -202,21 +202,21 @@ def delete(
 
     Args:
         uri: The table.
-        where: A condition in Lance's SQL, or a DataFrame with the columns `on`; it may have a key more than once.
+        where: A condition in Lance's SQL, or a DataFrame with the columns `on`, which may have a key more than once.
         on: The key, for a DataFrame.
-        spark: The session; None for the active one, else that of the process; that of the DataFrame, if there is one.
-        transaction_properties: Texts to keep with the commit.
-        commit_message: A text to keep with the commit.
+        spark: The session for a condition; None for the active one, else that of the process.
+        transaction_properties: Strings by key that the commit records.
+        commit_message: A message that the commit records.
         storage_options: Credentials and options of the storage, by object_store's names.
-        conflict_retries: How often it is done again when others changed the same rows.
+        conflict_retries: How often the change is computed again after concurrent changes of the same rows.
 
     Returns:
-        Rows deleted, and the version.
+        The number of deleted rows, and the version.
 
     Raises:
         InvalidInputError: The condition does not fit the table, or an argument is wrong.
-        DatasetNotFoundError: There is no table.
-        RetryableConflictError: Others changed the same rows each time.
+        DatasetNotFoundError: The URI holds no table.
+        RetryableConflictError: Each attempt met a concurrent change of the same rows.
 
     Examples:
         >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
@@ -270,19 +270,19 @@ def update(
         set: Expressions in Spark SQL over the table's columns, by name of the column.
         where: A condition in Lance's SQL; None for all rows.
         spark: The session; None for the active one, else that of the process.
-        transaction_properties: Texts to keep with the commit.
-        commit_message: A text to keep with the commit.
+        transaction_properties: Strings by key that the commit records.
+        commit_message: A message that the commit records.
         storage_options: Credentials and options of the storage, by object_store's names.
-        conflict_retries: How often it is done again when others changed the same rows.
+        conflict_retries: How often the change is computed again after concurrent changes of the same rows.
 
     Returns:
-        Rows updated, and the version.
+        The number of updated rows, and the version.
 
     Raises:
-        SchemaError: There is no such column, or an expression is of another type; the message names the column.
+        SchemaError: The table lacks a column, or an expression has another type; the message names the column.
         InvalidInputError: The condition does not fit the table.
-        DatasetNotFoundError: There is no table.
-        RetryableConflictError: Others changed the same rows each time.
+        DatasetNotFoundError: The URI holds no table.
+        RetryableConflictError: Each attempt met a concurrent change of the same rows.
 
     Examples:
         >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
@@ -302,7 +302,7 @@ def update(
     unknown = [name for name in set if name not in given]
     if unknown or not set:
         raise SchemaError(f"update: there are no columns {unknown}; the table has {dataset.schema.names}")
-    texts = {given[name]: text for name, text in set.items()}
+    expressions = {given[name]: expression for name, expression in set.items()}
     _check_where("update", dataset, where, session, _UPDATE_BY_KEY)
 
     def change(base: LanceDataset) -> Change:
@@ -313,7 +313,7 @@ def update(
         check_spellings(rows, names)
         kinds = {field.name: field.dataType for field in spark_schema(base.schema)}
         with short_errors(f"update: set {dict(set)}"):
-            made = assigned(rows, texts, base.schema, kinds)
+            made = assigned(rows, expressions, base.schema, kinds)
             values = [made[name] if name in made else functions.col(quoted(name)) for name in names]
             frame = rows.select(
                 *values, *[renamed(*pair) for pair in row_id_columns(base).items()], kind_column(UPDATE)
@@ -324,7 +324,7 @@ def update(
 
 
 def _check_where(verb: str, dataset: LanceDataset, where: str | None, session: SparkSession, remedy: str) -> None:
-    """Make sure that a condition chooses the rows that Spark would choose, before anything runs."""
+    """Make sure, before anything runs, that a condition selects the same rows as in Spark."""
     if where is not None:
         condition = dataset.parse_filter(where, assume_utc=is_utc(session_zone(session)))
         check_condition(f"{verb}: where", condition, dataset.schema, remedy)
@@ -349,11 +349,11 @@ def _check_clauses(
 def _created(
     df: DataFrame, uri: str | PathLike[str], keys: list[str], options: ChangeOptions, *, inserts: bool
 ) -> ChangeResult | None:
-    """A table of the rows of a merge that found none; None if somebody else has made one meanwhile.
+    """Create the table of a merge from the rows of its source; returns None if another writer has just created it.
 
     Raises:
-        DatasetNotFoundError: No row is to be inserted.
-        InvalidInputError: A key is there twice.
+        DatasetNotFoundError: The merge inserts no rows.
+        InvalidInputError: The source has a key twice.
     """
     if not inserts:
         raise DatasetNotFoundError(f"there is no table at {uri} to merge into, and nothing is to be inserted")
@@ -373,9 +373,9 @@ def _created(
         )
     except DatasetExistsError:
         if open_version(uri, None, options.storage_options) is None:
-            raise  # only an external manifest store knows of one
+            raise  # only an external manifest store knows the table
         return None  # another writer came first
-    assert made is not None, "without a row a version is made as well"
+    assert made is not None, "a write without rows makes a version"
     facts = {one.name: getattr(made, one.name) for one in fields(made)}
     return ChangeResult(**facts | {"rows_inserted": made.rows_written, "rows_updated": 0, "rows_deleted": 0})
 
@@ -387,11 +387,10 @@ def _retrying(
     checked_through: int | None = None,
 ) -> ChangeResult:
     """Compute and commit a change on a version, and on the latest one after each conflict."""
-    looked = dataset.version if checked_through is None else checked_through
+    checked = dataset.version if checked_through is None else checked_through
 
     def attempt(base: LanceDataset, number: int) -> ChangeResult:
-        computed = replace(change(base), checked_through=None if options.write_attempt is None else looked)
-        return replace(computed.run(), attempts=number)
+        return replace(replace(change(base), checked_through=checked).run(), attempts=number)
 
     return lance_core.retrying(
         dataset,

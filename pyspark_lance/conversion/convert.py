@@ -3,11 +3,11 @@
     source            read by
     ----------------- -----------------------------------------------------------------------------------
     Parquet folder    Spark; Hive partitions (`day=2013-01-01/`) become columns
-    Delta table       Spark's own reader where its jar is there, else the files that `deltalake` names
-    Iceberg table     Spark's own reader where its jar is there, else the files that `pyiceberg` names
+    Delta table       Spark's own reader if its jar is installed, else the files that `deltalake` names
+    Iceberg table     Spark's own reader if its jar is installed, else the files that `pyiceberg` names
 
-Files are converted in groups, one commit for each, which says which files: those are passed over by a later run
-(`conversion_history`). In the end rows are counted, and hashes of all columns summed up, on both sides.
+Files are converted in groups. Each group is one commit, which records its files, so that a later run passes over them
+(`history.py`). At the end rows are counted, and hashes of all columns summed up, on both sides.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ ConvertMode = Literal["create", "append", "overwrite"]
 SourceFormat = Literal["parquet", "delta", "iceberg"]
 
 _GROUP_BYTES: Final = 32 << 30
-"""Bytes of source files per commit: at most so much is converted again after an interruption."""
+"""Bytes of source files per commit, which are converted again after an interruption."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,9 +51,9 @@ class ConvertResult:
     Attributes:
         dataset: The table.
         version: Its version.
-        rows: Rows of the source, all of which the table has.
-        commits: Commits that this run made.
-        skipped: Commits of earlier runs, whose files were passed over.
+        rows: Number of rows of the source, all of which the table has.
+        commits: Number of commits of this run.
+        skipped: Number of commits of earlier runs, whose files were passed over.
     """
 
     dataset: LanceDataset
@@ -78,29 +78,30 @@ def convert(
 ) -> ConvertResult:
     """Convert a Parquet folder, a Delta table or an Iceberg table.
 
-    An interrupted conversion continues when it is called again with the same arguments, as long as the files of the
-    source that it has converted are as they were; files that are new are converted, too.
+    An interrupted conversion continues when it is called again with the same arguments, unless converted files of the
+    source have changed; new files are converted, too.
 
-    The columns are those of all files together: where a file lacks one, it is null.
+    The table has the columns of all files; a column that a file lacks is null in its rows.
 
     Args:
         source: The folder of the source, or of an Iceberg table its metadata file.
         uri: The Lance table.
-        partition_expr: Columns of which no data file shall hold two values, Hive partitions for example.
-        mode: "create" wants no table to be there, but for one that this conversion has begun; "append" adds to one
-            the files that were not added before; "overwrite" replaces its rows, with the first commit, unless the
-            latest version is one of this conversion.
+        partition_expr: Columns of which no data file holds two values, for example Hive partitions.
+        mode: "create" requires that the table does not exist, or was begun by this conversion; "append" adds the files
+            that were not added before; "overwrite" replaces all rows with the first commit, unless the latest version
+            belongs to this conversion.
         source_format: The format of the source; None detects it.
         spark: The session; None for the active one.
-        vector_columns: Array columns to store as vectors of so many items.
+        vector_columns: Array columns to store as vectors, with the number of their items.
         storage_options: Options of the storage of `uri`.
-        max_bytes_per_commit: Bytes of source files that one commit takes.
-        verify: Whether to compare both sides in the end; with "append" only the number of rows of this conversion is.
+        max_bytes_per_commit: Bytes of source files in one commit.
+        verify: Whether both sides are compared at the end; not with "append".
 
     Raises:
-        DatasetExistsError: The mode is "create", and there is another table.
+        DatasetExistsError: The mode is "create", and the URI holds another table.
         UnsupportedError: Neither Spark nor an installed library can read the source.
-        InvalidInputError: The files of the source do not go together, or have changed since the conversion was begun.
+        InvalidInputError: The files of the source have incompatible schemas, or were changed since the conversion
+            began.
         LanceError: The table differs from the source, or a file cannot be read.
 
     Examples:
@@ -152,12 +153,12 @@ def _checked(done: WriteResult | None, idempotency_key: tuple[str, str], source:
     """The result of the write of some files.
 
     Raises:
-        RetryableConflictError: Another conversion of the same source came between.
+        RetryableConflictError: Another conversion of the same source runs at the same time.
     """
-    assert done is not None, "without a row a version is made as well"
+    assert done is not None, "a write without rows makes a version"
     if done.deduplicated and done.dataset.find_idempotent_commit(*idempotency_key) is None:
         raise RetryableConflictError(
-            f"{source} is being converted to {done.dataset.uri} by somebody else; convert it again"
+            f"{source} is being converted to {done.dataset.uri} by another process; convert it again"
         )
     return done
 
@@ -171,7 +172,7 @@ def _check(mode: ConvertMode, most: int) -> None:
 
 @contextlib.contextmanager
 def _columns_by_id(session: SparkSession) -> Iterator[None]:
-    """Let Spark find columns by ids in Parquet files where a schema has ids; others are not concerned."""
+    """Let Spark find columns of Parquet files by id, for schemas with ids."""
     before = session.conf.get(BY_ID, None)
     session.conf.set(BY_ID, "true")
     try:
@@ -200,17 +201,17 @@ def to_parquet(
         uri: The Lance table.
         target: The folder.
         partition_by: Columns that become Hive partitions.
-        mode: As Spark's writer has it.
+        mode: The mode of Spark's writer.
         version: Version number or tag; None for the latest.
         spark: The session; None for the active one.
         storage_options: Options of the storage of `uri`.
-        verify: Whether to compare both sides in the end; not with "append".
+        verify: Whether both sides are compared at the end; not with "append".
 
     Returns:
         The number of rows.
 
     Raises:
-        LanceError: The folder differs from the table.
+        LanceError: The rows in the folder differ from the table's.
 
     Examples:
         >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
@@ -230,17 +231,19 @@ def to_parquet(
         )
     for name in partition_by:
         if frame.schema[name].dataType.simpleString() == "string" and not frame.where(f"{quoted(name)} = ''").isEmpty():
-            raise InvalidInputError(f"partition_by {name!r}: a Hive partition cannot tell an empty text from null")
+            raise InvalidInputError(
+                f"partition_by {name!r}: a Hive partition cannot distinguish an empty string from null"
+            )
     frame.write.mode(mode).partitionBy(*partition_by).parquet(str(target))
     if not verify or mode == "append":
         return frame.count()
-    # By the table's types: those of Hive partitions would be inferred from their texts.
+    # With the table's types: Spark would infer those of Hive partitions from their names.
     return _compare(frame, session.read.schema(frame.schema).parquet(_literal(str(target))), f"{target} and {uri}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Source:
-    """The files of a source, and what reads some of them."""
+    """The files of a source, and a function that reads some of them."""
 
     files: SourceFiles
     frame: Callable[[Iterable[str]], DataFrame]
@@ -251,7 +254,7 @@ def _source(spark: SparkSession, source: str, form: SourceFormat | None) -> _Sou
     if form not in get_args(SourceFormat):
         raise InvalidInputError(f"source_format {form!r} is none of {', '.join(get_args(SourceFormat))}")
     if form != "parquet" and _spark_reads(spark, form):
-        whole = spark.read.format(form).load(source)  # it decides about files
+        whole = spark.read.format(form).load(source)  # Spark selects the files
         return _Source(files=SourceFiles(base=None, sizes={source: 0}), frame=lambda _: whole)
     files = _listed(source) if form == "parquet" else foreign_files(source, form)
     if not files.sizes:
@@ -266,19 +269,19 @@ def _source(spark: SparkSession, source: str, form: SourceFormat | None) -> _Sou
     def frame(names: Iterable[str]) -> DataFrame:
         found = reader.option("mergeSchema", False).schema(schema).parquet(*map(_literal, names))
         for name in schema.names if files.schema is not None else ():
-            found = found.withMetadata(name, {})  # ids of another format mean nothing here
+            found = found.withMetadata(name, {})  # without the ids of the other format
         return found
 
     return _Source(files=files, frame=frame)
 
 
 def _literal(name: str) -> str:
-    """A path as Spark takes it for one, and not for a pattern."""
+    """A path with the characters escaped that Spark would treat as a pattern."""
     return re.sub(r"([{}\[\]*?\\])", r"\\\1", name)
 
 
 def _batched(names: Iterable[str], sizes: Mapping[str, int], most: int) -> Iterator[list[str]]:
-    """Names of files in groups of so many bytes, at least one in each."""
+    """Names of files in groups of at most `most` bytes, or of one file."""
     pending: list[str] = []
     for name in names:
         if pending and sum(sizes[one] for one in pending) + sizes[name] > most:
@@ -330,17 +333,17 @@ def _is_hidden(part: str) -> bool:
 def _spark_reads(spark: SparkSession, form: str) -> bool:
     """Whether the session has a reader for a format."""
     try:
-        spark.read.format(form).load("/nowhere/at/all").schema  # noqa: B018 - what it raises tells
-    except Exception as error:  # noqa: BLE001 - it differs between sessions; a reader that is there says something else
+        spark.read.format(form).load("/nowhere/at/all").schema  # noqa: B018 - its error is examined
+    except Exception as error:  # noqa: BLE001 - its class differs between sessions; an existing reader raises another error
         return "DATA_SOURCE_NOT_FOUND" not in str(error)
     return True
 
 
 def _compare(ours: DataFrame, theirs: DataFrame, what: str) -> int:
-    """Compare counts and sums of hashes of both sides; gives the number of rows.
+    """Compare counts and sums of hashes of both sides; returns the number of rows.
 
     Raises:
-        LanceError: They differ; the message names the column.
+        LanceError: The sides differ; the message names the column.
     """
     here, there = _sums(ours, ours), _sums(theirs, ours)
     wrong = [name for name, value in here.items() if value != there[name]]

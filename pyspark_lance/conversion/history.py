@@ -1,16 +1,16 @@
-"""What a conversion has done already, from the table's own history.
+"""The files that a conversion has already converted, from the table's own history.
 
-Each commit of a conversion carries three or four texts:
+Each commit of a conversion carries three or four transaction properties:
 
     pyspark_lance.convert          a digest of the commit's files, which lands once
     pyspark_lance.convert.source   a digest of the URI of the source, by which the commits are found
     pyspark_lance.convert.files    20 characters for each file: a digest of its name, and one of its size and time
-    pyspark_lance.convert.begins   on the first commit: older ones are not of this conversion
+    pyspark_lance.convert.begins   on the first commit: older commits do not belong to this conversion
 
-How many such commits there are is kept in the table's own state, as the batches of a stream: where versions of them
-were cleaned up, it is not known any more which files they brought.
+The table's own state keeps the number of these commits, as the batches of a stream. If some of their versions were
+cleaned up, the files of these commits are not known any more.
 
-A file whose name is known and whose size or time differ was changed: the table has rows of it that the source has not.
+A file with a known name and another size or time was changed: the table has rows of it that the source lacks.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ class ConversionHistory:
 
     Attributes:
         source: Digest of the URI of the source.
-        dataset: The table; None if there is none.
-        files: What was converted: states by names, as digests.
-        runs: How many conversions were begun.
-        newest: Version of the last commit; 0 if there is none.
-        commits: Commits of the last conversion.
-        landed: Commits of all conversions.
-        gone: Version of the last commit, if some of them were cleaned up.
+        dataset: The table; None if it does not exist.
+        files: The converted files: states by names, as digests.
+        runs: Number of conversions.
+        newest: Version of the last commit; 0 without commits.
+        commits: Number of commits of the last conversion.
+        landed: Number of commits of all conversions.
+        cleaned_up: Version of the last commit, if versions of some commits were cleaned up; None otherwise.
     """
 
     source: str
@@ -62,7 +62,7 @@ class ConversionHistory:
     newest: int = 0
     commits: int = 0
     landed: int = 0
-    gone: int | None = None
+    cleaned_up: int | None = None
 
     @classmethod
     def of(cls, uri: str | PathLike[str], source: str, storage_options: Mapping[str, str] | None) -> ConversionHistory:
@@ -74,9 +74,9 @@ class ConversionHistory:
             return cls(source=digest, dataset=None)
         found, _ = dataset.find_transactions(_SOURCE, digest)
         known = dataset.landed_batch(_stream(digest))
-        texts = [one.transaction_properties or {} for _, one in sorted(found.items())]
-        begun = [number for number, properties in enumerate(texts) if _BEGINS in properties]
-        last = texts[begun[-1] if begun else 0 :]
+        commits = [one.transaction_properties or {} for _, one in sorted(found.items())]
+        first = [number for number, properties in enumerate(commits) if _BEGINS in properties]
+        last = commits[first[-1] if first else 0 :]
         files: dict[str, str] = {}
         for properties in last:
             files.update(_known(properties.get(_FILES, "")))
@@ -84,66 +84,66 @@ class ConversionHistory:
             source=digest,
             dataset=dataset,
             files=files,
-            runs=len(begun),
+            runs=len(first),
             newest=max(found, default=0),
             commits=len(last),
             landed=max(len(found), known.number if known is not None else 0),
-            gone=known.version if known is not None and known.number > len(found) else None,
+            cleaned_up=known.version if known is not None and known.number > len(found) else None,
         )
 
     def left(self, files: SourceFiles, source: str, mode: str) -> tuple[list[str], bool]:
-        """The files that are still to be converted, and whether the first commit of them begins a conversion.
+        """The files that remain to be converted, and whether their first commit begins a conversion.
 
         Raises:
-            DatasetExistsError: The mode is "create", and the table is not one of a conversion of this source.
-            InvalidInputError: The source is not what it was when the conversion was begun.
-            UndecidedWriteError: Which files were converted is not known any more.
+            DatasetExistsError: The mode is "create", and the table was not made by a conversion of this source.
+            InvalidInputError: Files of the source have changed since the conversion began.
+            UndecidedWriteError: The files of earlier commits are not known any more.
         """
-        if self.gone is not None and self.dataset is not None:
+        if self.cleaned_up is not None and self.dataset is not None:
             if mode == "overwrite":
                 return list(files.sizes), True
             raise UndecidedWriteError(
-                f"which files of {source} were converted to {self.dataset.uri} before is not known any more: versions "
-                f"that did so were cleaned up (the last one was {self.gone}). Nothing was written. mode='overwrite' "
-                "converts all files again, in the place of all rows; pyspark_lance.write adds the rows of some"
+                f"which files of {source} were converted to {self.dataset.uri} before is not known any more: their "
+                f"versions were cleaned up (the last one was {self.cleaned_up}). Nothing was written. mode='overwrite' "
+                "converts all files again and replaces all rows; pyspark_lance.write adds the rows of some files"
             )
         if self.dataset is None or (mode == "append" and not self.newest):
             return list(files.sizes), True
         if mode == "create" and not self.newest:
             raise DatasetExistsError(
-                f"there is a table at {self.dataset.uri} already, and not one of a conversion of {source}"
+                f"there is a table at {self.dataset.uri} already, which was not converted from {source}"
             )
         now = {name: (_digest(name, _NAME_BYTES), _digest(files.state(name), _STATE_BYTES)) for name in files.sizes}
         left = [name for name, (key, _) in now.items() if key not in self.files]
         changed = [name for name, (key, state) in now.items() if self.files.get(key, state) != state]
-        gone = len(self.files.keys() - {key for key, _ in now.values()})
+        deleted = len(self.files.keys() - {key for key, _ in now.values()})
         if mode == "overwrite":
-            goes_on = not changed and not gone and self.dataset.version == self.newest
+            goes_on = not changed and not deleted and self.dataset.version == self.newest
             return (left, False) if goes_on else (list(files.sizes), True)
-        if changed or (gone and mode == "create"):
-            what = f"{changed[0]} and {len(changed) - 1} more files" if changed else f"{gone} of its files"
+        if changed or (deleted and mode == "create"):
+            what = f"{changed[0]} and {len(changed) - 1} more files" if changed else f"{deleted} of its files"
             raise InvalidInputError(
-                f"{source} is not what it was when its conversion to {self.dataset.uri} was begun: {what} have changed"
-                " or gone, and the table has their rows. mode='overwrite' begins again"
+                f"{source} is not what it was when its conversion to {self.dataset.uri} began: {what} were changed or"
+                " deleted, and the table has their rows. mode='overwrite' converts all files again"
             )
         return left, False
 
     def properties(self, files: SourceFiles, names: Sequence[str], *, begins: bool, number: int) -> dict[str, str]:
-        """The texts of a commit of some files.
+        """The transaction properties of a commit of some files.
 
         Args:
             files: All files of the source.
-            names: Those of the commit.
-            begins: Whether it begins a conversion.
+            names: Names of the files of the commit.
+            begins: Whether the commit begins a conversion.
             number: Number of the commit in this run, from 0.
         """
         known = [_digest(name, _NAME_BYTES) + _digest(files.state(name), _STATE_BYTES) for name in names]
         batch = json.dumps([_stream(self.source), self.landed + number + 1])
-        texts = {_SOURCE: self.source, _FILES: "".join(known), STREAM_BATCH: batch}
-        return texts | ({_BEGINS: "true"} if begins else {})
+        properties = {_SOURCE: self.source, _FILES: "".join(known), STREAM_BATCH: batch}
+        return properties | ({_BEGINS: "true"} if begins else {})
 
     def token(self, files: SourceFiles, names: Iterable[str], *, run: int) -> str:
-        """The text that only one commit of these files in a run can carry."""
+        """The value of the idempotency key of the commit of these files in a run."""
         return _digest("\n".join([self.source, str(run), *(f"{name}\t{files.state(name)}" for name in names)]), 18)
 
 
@@ -151,12 +151,12 @@ def _stream(source: str) -> str:
     return f"{IDEMPOTENCY_KEY}.{source}"
 
 
-def _known(text: str) -> Iterable[tuple[str, str]]:
-    parts = [text[start : start + _CHARACTERS] for start in range(0, len(text), _CHARACTERS)]
+def _known(value: str) -> Iterable[tuple[str, str]]:
+    parts = [value[start : start + _CHARACTERS] for start in range(0, len(value), _CHARACTERS)]
     middle = _NAME_BYTES * 4 // 3
     return [(part[:middle], part[middle:]) for part in parts]
 
 
-def _digest(text: str, size: int) -> str:
-    """So many bytes as text, in four characters for each three."""
-    return base64.urlsafe_b64encode(hashlib.blake2b(text.encode(), digest_size=size).digest()).decode().rstrip("=")
+def _digest(value: str, size: int) -> str:
+    """A digest of `size` bytes, in four characters for each three."""
+    return base64.urlsafe_b64encode(hashlib.blake2b(value.encode(), digest_size=size).digest()).decode().rstrip("=")

@@ -1,10 +1,10 @@
-"""Which Parquet files make up a Delta or an Iceberg table, told by their own libraries, and what their columns are.
+"""The Parquet files and columns of a Delta or an Iceberg table, as their own libraries report them.
 
-    Delta      the log names files; columns by their names, partitions by folders (`day=01/`), types as the log says
-    Iceberg    manifests name files; columns by the ids in the files, whatever they were called when a file was written
+    Delta      the log names files; columns by name, partitions by folders (`day=01/`), types from the log
+    Iceberg    manifests name files; columns by the ids in the files, so that renamed columns are found
 
-What Parquet files alone do not tell is rejected: rows that were deleted beside them, other names inside of files,
-values of columns that came later.
+Tables that Parquet files do not describe fully are rejected: those with rows that separate files delete, with other
+names inside of files, or with default values of columns that were added later.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class SourceFiles:
     """Parquet files of a source.
 
     Attributes:
-        base: The folder below which folders tell partitions; None if they tell nothing.
+        base: The folder below which folders name partitions; None if folders name none.
         sizes: Bytes of the files, by name.
-        times: When they were written, by name, where that may change.
-        schema: The columns, with ids where files are read by these; None if the files tell.
+        times: When files were written, by name, if files may be overwritten.
+        schema: The columns, with ids if files are read by these; None if the files define them.
     """
 
     base: str | None
@@ -54,7 +54,7 @@ class SourceFiles:
     schema: StructType | None = None
 
     def state(self, name: str) -> str:
-        """Size and time of a file, by which a change of it shows."""
+        """Size and time of a file, which change when the file is overwritten."""
         return f"{self.sizes[name]} {self.times.get(name, '')}"
 
 
@@ -62,7 +62,7 @@ def foreign_files(source: str, form: Literal["delta", "iceberg"]) -> SourceFiles
     """The files of a table of another format.
 
     Raises:
-        UnsupportedError: The library is not installed, or the table has what its files do not tell.
+        UnsupportedError: The library is not installed, or the files do not describe the table fully.
     """
     return _delta(source) if form == "delta" else _iceberg(source)
 
@@ -120,7 +120,9 @@ def _newest_metadata(source: str) -> str:
             found.setdefault(int(match.group(1)), []).append(uri + one.path.removeprefix(inner))
     newest = found[max(found)] if found else []
     if len(newest) != 1:
-        raise InvalidInputError(f"{source}: which of the metadata files {newest} is the newest? Name it as the source")
+        raise InvalidInputError(
+            f"{source}: the newest of the metadata files {newest} is not known; name one of them as the source"
+        )
     return str(newest[0])
 
 

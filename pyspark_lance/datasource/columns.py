@@ -1,8 +1,10 @@
-"""Columns of a table that a stream reads, when they change.
+"""Changes of the columns that a stream reads.
 
-after the query began       it ends with an error that names the columns; a restart goes on with the new ones
-before it began, but after  such rows are read where all columns are: in a later version, if their fragment is still
-rows that are still to come  there with the same rows. Else the missing columns are null, if they began as nulls
+columns change after the query began        the query ends with an error that names the columns; after a restart it
+                                            reads the new columns
+columns changed before the query began,     the rows are read in a later version that has all columns, if it has
+after rows that are still to be read        their fragment with the same rows; otherwise columns that were added
+                                            without values are null in these rows
 """
 
 from __future__ import annotations
@@ -34,10 +36,10 @@ class WatchedColumns:
     """The columns that a query reads, as they were in the version that it was planned for.
 
     Attributes:
-        version: That version.
+        version: The version.
         columns: Type and field id of each column of the table that is read, by name.
-        all_columns: Whether the query reads all columns, so that a new one concerns it.
-        read: What is read, which may be fields of columns.
+        all_columns: Whether the query reads all columns, so that it would have to read a new one as well.
+        read: Names that are read: columns, fields of columns, or row columns.
     """
 
     version: int
@@ -51,8 +53,8 @@ class WatchedColumns:
 
         Args:
             dataset: The version.
-            read: What is read: columns, fields of them (`point.x`), or columns about rows (`_rowid`).
-            all_columns: Whether that is every column there is.
+            read: Names that are read: columns, fields of columns (`point.x`), or row columns (`_rowid`).
+            all_columns: Whether these are all columns of the table.
         """
         names, read = _columns(dataset), tuple(read)
         roots = {name if name in names else name.partition(".")[0] for name in read}
@@ -60,10 +62,10 @@ class WatchedColumns:
         return cls(version=dataset.version, columns=watched, all_columns=all_columns, read=read)
 
     def check(self, dataset: LanceDataset) -> None:
-        """Make sure that a later version has these columns still.
+        """Make sure that a later version has the same columns.
 
         Raises:
-            SchemaError: It has not, or has more.
+            SchemaError: The later version lacks a column, has a changed one, or has a new one that would be read.
         """
         if dataset.version <= self.version:
             return
@@ -80,28 +82,28 @@ class WatchedColumns:
         if what:
             raise SchemaError(
                 f"the columns of {dataset.uri} have changed since the stream was planned for version {self.version}: "
-                f"{what}. Nothing of version {dataset.version} was read. Load the table again and start the query "
-                "again with its checkpoint: it goes on where it is, with the new columns"
+                f"{what}. Nothing of version {dataset.version} was read. Load the table again and restart the query "
+                "with its checkpoint: it continues with the new columns"
             )
 
     def fits(self, dataset: LanceDataset) -> bool:
-        """Whether a version has all columns, as they are read."""
+        """Whether a version has all columns with the same types and field ids."""
         now = _columns(dataset)
         return all(now.get(name) == column for name, column in self.columns.items())
 
     def reads(
         self, options: SourceOptions, dataset: LanceDataset, fragments: list[LanceFragment], end: LanceDataset
     ) -> list[FragmentRead]:
-        """Where to read fragments that a version added.
+        """The reads of fragments that a version added.
 
         Args:
             options: The user's.
-            dataset: The version that added them.
+            dataset: The version that added the fragments.
             fragments: The fragments.
             end: The last version that is read.
 
         Raises:
-            LanceError: A column got values after these rows were added, and they were moved before that.
+            LanceError: A column got values after the rows were added, and the rows were moved before that.
         """
         if self.fits(dataset):
             return [FragmentRead(dataset=dataset, columns=self.read, fragments=tuple(fragments))]
@@ -121,7 +123,7 @@ class WatchedColumns:
         return [*reads, *self._without(options, dataset, left, later)]
 
     def _planned(self, options: SourceOptions) -> LanceDataset | None:
-        """The version that the query was planned for, if it is still there."""
+        """The version for which the query was planned; None if it was cleaned up."""
         try:
             return version_at(options, self.version)
         except LanceError:
@@ -130,7 +132,7 @@ class WatchedColumns:
     def _without(
         self, options: SourceOptions, dataset: LanceDataset, fragments: list[LanceFragment], later: list[LanceDataset]
     ) -> list[FragmentRead]:
-        """Where to read fragments that no later version has as they were."""
+        """The reads of fragments that no later version has unchanged."""
         if not fragments:
             return []
         then = _columns(dataset)
@@ -143,7 +145,7 @@ class WatchedColumns:
             if renamed or not _began_as_null(options, name, dataset.version, until):
                 raise LanceError(
                     f"rows of version {dataset.version} of {options.uri} were moved before column {name!r} was added "
-                    f"or changed, so that their values in it cannot be told any more. {RESTART}"
+                    f"or changed, so that their values in it are not known. {RESTART}"
                 )
         kept = tuple(name for name in self.read if (name if name in lacking else name.partition(".")[0]) not in lacking)
         return [FragmentRead(dataset=dataset, columns=kept, fragments=tuple(fragments))]

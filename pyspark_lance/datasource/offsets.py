@@ -1,10 +1,11 @@
-"""Offsets of a stream from a table: a version, and of which table and branch it is.
+"""Offsets of a stream from a table: a version, with the table and the branch to which it belongs.
 
     {"version": 7, "table": "<LanceDataset.identity of version 7>", "branch": "main"}
-    {"version": 7}      of releases that noted no more; and 0, before the first version
+    {"version": 7}      written by earlier releases
+    {"version": 0}      before the first version
 
-A table that was dropped and made again has versions of the same numbers: what is read from an offset on is only right
-if that version still is the one that was read.
+A table that was dropped and made again has versions with the same numbers. A stream may only continue from an offset if
+its version is still the one that was read.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ __all__ = ["RESTART", "START", "check_offset", "number_of", "offset_at", "versio
 START: Final[dict[str, Any]] = {"version": 0}
 
 RESTART: Final = (
-    "Begin anew with another option checkpointLocation; option startingVersion says with which version, and without it "
-    "the first batch is the table as it is"
+    "Start a new query with another option checkpointLocation. It begins with the version in option startingVersion; "
+    "without that its first batch holds all rows of the table"
 )
 
 
@@ -31,7 +32,7 @@ def number_of(offset: dict[str, Any]) -> int:
 
 
 def offset_at(dataset: LanceDataset) -> dict[str, Any]:
-    """The offset behind a version."""
+    """The offset after a version."""
     return {"version": dataset.version, "table": dataset.identity, "branch": dataset.branch or "main"}
 
 
@@ -39,19 +40,19 @@ def version_at(options: SourceOptions, version: int) -> LanceDataset:
     """A version that a stream reads.
 
     Raises:
-        LanceError: It was cleaned up.
+        LanceError: The version was cleaned up.
     """
     try:
         return options.open(version)
     except VersionNotFoundError as error:
         raise LanceError(
-            f"version {version} of {options.uri}, which the stream needs to go on, is not there any more: the stream "
-            f"fell behind the clean-up of the table. {RESTART}"
+            f"version {version} of {options.uri}, which the stream needs next, was cleaned up: the stream fell behind"
+            f" the clean-up of the table. {RESTART}"
         ) from error
 
 
 def check_offset(options: SourceOptions, offset: dict[str, Any], latest: LanceDataset | None) -> None:
-    """Make sure that an offset is one of the table and the branch that are read.
+    """Make sure that an offset belongs to the table and the branch that are read.
 
     Args:
         options: The user's.
@@ -59,8 +60,8 @@ def check_offset(options: SourceOptions, offset: dict[str, Any], latest: LanceDa
         latest: The latest version of the table; None if there is no table.
 
     Raises:
-        IncompatibleConflictError: It is of another one.
-        LanceError: Its version was cleaned up.
+        IncompatibleConflictError: The offset belongs to another table or branch.
+        LanceError: The version of the offset was cleaned up.
     """
     version = number_of(offset)
     if version == 0:

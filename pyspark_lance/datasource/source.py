@@ -1,14 +1,14 @@
-"""The data source `lance`: Spark's own reading and writing verbs on the package's two functions.
+"""The data source `lance`: Spark's own verbs for reading and writing.
 
     spark.read.format("lance").option("version", 3).load(uri)          df.write.format("lance").mode("append").save(uri)
     spark.readStream.format("lance").load(uri)                         stream.writeStream.format("lance").start(uri)
 
-Options: see `source_options`. A filter is fixed when the frame is made. Filters that Spark finds by itself are not
-taken (`pushdown`): Spark keeps one read plan for all uses of a frame, and what one of them filters would be missing in
-the others.
+Options are those of `options.py`. A filter is fixed when the frame is made. Filters that Spark would push down are not
+accepted (`pushdown`): Spark keeps one read plan for all uses of a frame, so that rows that one use filters out would be
+missing in the others.
 
-Where the parts run: Spark makes `LanceDataSource` in a Python process beside the driver, asks it for schema, reader
-and writer there, and sends reader and writer to the executors. The commit runs in another such process.
+Spark makes `LanceDataSource` in a Python process beside the driver, gets schema, reader and writer there, and sends
+reader and writer to the executors. The commit runs in another Python process beside the driver.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ _LEAST_PARALLELISM: Final = 8
 
 
 def register(spark: SparkSession, name: str = "lance") -> None:
-    """Register the data source with a session under a name, and tell it the session's parallelism.
+    """Register the data source with a session under a name, with the session's parallelism.
 
-    Needed only where Spark does not find the package by itself (it was sent along with the job, for example), or where
-    the name is taken: a JVM connector of the same name goes first.
+    Registration is needed only if Spark does not find the package, for example because the job brings it along, or if
+    the name is taken: a JVM connector of the same name takes precedence.
 
     Examples:
         >>> pyspark_lance.register(spark)
@@ -68,21 +68,21 @@ def register(spark: SparkSession, name: str = "lance") -> None:
 
 
 class LanceDataSource(DataSource):
-    """Lance tables as a Spark data source; the options are those of `source_options`.
+    """Lance tables as a Spark data source; the options are those of `options.py`.
 
     Raises:
         InvalidInputError: An option is unknown, or has an invalid value.
     """
 
     parallelism: int | None = None
-    """Tasks that the session runs at once, if `register` was told it."""
+    """Number of tasks that the session runs at once; None unless `register` set it."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(dict(options))
         with plain_errors():
             self._options = SourceOptions(options)
         self._version: int | None = None
-        self._asked = False  # for its schema: not if the user gave one
+        self._has_own_schema = True  # of the user, until Spark asks for the table's
 
     @classmethod
     def name(cls) -> str:
@@ -93,13 +93,13 @@ class LanceDataSource(DataSource):
     def schema(self) -> StructType:
         """The columns that are read; the version is fixed from here on."""
         dataset = self._options.open(self._version)
-        self._version, self._asked = dataset.version, True
-        self._condition(dataset)  # a mistake shows when the frame is made
+        self._version, self._has_own_schema = dataset.version, False
+        self._condition(dataset)  # so that a mistake shows when the frame is made
         return table_schema(dataset, self._options.names("columns"))
 
     @plain_errors()
     def reader(self, schema: StructType) -> DataSourceReader:
-        """The reader of the columns of `schema`, which are those of `schema()` unless the user gave others."""
+        """The reader of the columns of `schema`, which are those of `schema()` or the user's own."""
         parallelism = self._options.integer("parallelism") or self.parallelism
         return _Reader(self._plan(schema), parallelism or max(_LEAST_PARALLELISM, os.cpu_count() or 1))
 
@@ -122,7 +122,7 @@ class LanceDataSource(DataSource):
 
     def _stream_reader(self, schema: StructType) -> StreamReader:
         plan = self._plan(schema)
-        all_columns = self._asked and self._options.names("columns") is None
+        all_columns = not self._has_own_schema and self._options.names("columns") is None
         watched = WatchedColumns.of(plan.open(), plan.columns, all_columns=all_columns)
         return StreamReader(self._options, plan, watched)
 
@@ -144,10 +144,10 @@ class LanceDataSource(DataSource):
 
     def _condition(self, dataset: LanceDataset) -> pc.Expression | None:
         """The condition of option filter."""
-        text = self._options.value("filter")
-        if text is None:
+        sql = self._options.value("filter")
+        if sql is None:
             return None
-        condition = dataset.parse_filter(text, assume_utc=self._options.assume_utc)
+        condition = dataset.parse_filter(sql, assume_utc=self._options.assume_utc)
         check_condition("option filter", condition, dataset.schema, ON_FRAME)
         return condition
 
@@ -161,9 +161,9 @@ class _Partition(InputPartition):
 
 
 class _Reader(DataSourceReader):
-    """Reads the columns of a schema; further filters are Spark's business.
+    """Reads the columns of a schema; Spark evaluates further filters.
 
-    Spark sends it to the tasks as it is before `partitions`, which therefore must not change it.
+    Spark pickles the reader for the tasks before it calls `partitions`, which therefore must not change it.
     """
 
     def __init__(self, plan: ReadPlan, parallelism: int) -> None:
@@ -174,7 +174,7 @@ class _Reader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """The partitions of the read."""
         tasks = plan_tasks(self._plan.open(), self._plan, parallelism=self._parallelism)
-        # Spark takes an empty list for one partition of which nothing is known.
+        # Spark treats an empty list as one unknown partition.
         return [_Partition(pieces) for pieces in tasks] or [_Partition(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -192,9 +192,9 @@ class _Message(WriterCommitMessage):
 
 
 class _Writer(DataSourceArrowWriter):
-    """Appends or overwrites; pickled to the tasks, and to the process that commits.
+    """Appends or overwrites; it is pickled for the tasks, and for the process that commits.
 
-    Without a job, an earlier write has done it already, and there is nothing to do.
+    Without a job nothing is written, because an earlier write has committed the same `idempotency_key`.
     """
 
     def __init__(self, job: WriteJob | KeyMergeJob | None) -> None:
@@ -212,9 +212,9 @@ class _Writer(DataSourceArrowWriter):
         context = TaskContext.get()
         assert context is not None, "Spark writes in tasks"
         if self._respelled and (context.getLocalProperty("spark.sql.caseSensitive") or "").lower() == "true":
-            raise SchemaError(  # only tasks know the session's rule
-                f"the table spells the columns {list(self._respelled)} otherwise, and spark.sql.caseSensitive is true:"
-                " names must agree in case"
+            raise SchemaError(  # only tasks can read the session's setting
+                f"the table spells the columns {list(self._respelled)} differently, and spark.sql.caseSensitive is"
+                " true: names must agree in case"
             )
         return _Message(self._job.task()(context.partitionId(), context.attemptNumber(), iterator))
 

@@ -1,19 +1,19 @@
 """Streams from and to Lance tables.
 
     writeStream   micro-batch -> one commit. The table keeps the last batch of each query in its own state
-                  (`landed_batches`): one that Spark repeats after a crash is not written twice.
-    readStream    offset = a version and its table (`source_offsets`). The first batch is the table as it is (or
-                  `startingVersion`), then come the rows of each version that appends. New columns end the query, and
-                  are there when it is started again (`source_columns`).
+                  (`landed_batches.py`): a batch that Spark repeats after a crash is not written twice.
+    readStream    offset = a version and its table (`offsets.py`). The first batch holds the table's rows (or those of
+                  `startingVersion`), later batches the rows of each version that appends. New columns end the query;
+                  after a restart it reads them (`columns.py`).
 
-    version that           gives
-    ---------------------- -------------------------------------------------------------
-    appends                its rows
-    compacts, builds indices, sets configuration, adds columns     nothing
-    deletes, updates, overwrites, restores     an error that names it; with ignoreChanges the rows of its new files
+    a version that                                                 is read as
+    -------------------------------------------------------------- ----------------------------------------------------
+    appends                                                        its rows
+    compacts, builds indices, sets configuration, adds columns     no rows
+    deletes, updates, overwrites, restores                         an error; or its new rows with ignoreChanges
 
-Where the parts run: tasks and commit have writers of their own, made from the same options. All that a task knows must
-be in its message: the id of the query too, which only tasks get.
+Tasks and commit have writers of their own, made from the same options. The message of a task must hold all that the
+commit needs from it, such as the id of the query, which only tasks can read.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _PARALLELISM: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class _Message(WriterCommitMessage):
-    """The report of one task, of which write, and of which query."""
+    """The report of one task, with the ids of its write and its query."""
 
     report: bytes
     job: str
@@ -66,19 +66,19 @@ class StreamWriter(DataSourceStreamArrowWriter):
     Args:
         options: The user's.
         source: Schema of the batches that Spark hands over.
-        overwrite: Whether each batch takes the place of all rows (output mode complete).
+        overwrite: Whether each batch replaces all rows (output mode complete).
     """
 
     def __init__(self, options: SourceOptions, source: pa.Schema, *, overwrite: bool) -> None:
         self._options = options
         write_options = options.write_options(overwrite=overwrite)
-        options.undecided_batch  # noqa: B018 - a mistake shows before any task runs
+        options.undecided_batch  # noqa: B018 - so that a mistake shows before any task runs
         if write_options.idempotency_key is not None:
-            raise InvalidInputError("option idempotency_key: a stream sets it by itself, for each batch")
+            raise InvalidInputError("option idempotency_key: a stream sets the key of each batch itself")
         if write_options.merge_on is not None or write_options.replace_where is not None:
             raise InvalidInputError(
-                "options merge_on and replaceWhere are not for streams, whose batches are appended or overwrite all: "
-                "pyspark_lance.merge, or a write with replace_where, in foreachBatch does it"
+                "options merge_on and replaceWhere are not for streams, whose batches append or overwrite all rows: "
+                "use pyspark_lance.merge, or a write with replace_where, in foreachBatch"
             )
         if not overwrite:
             write_options = replace(write_options, empty_output="skip")
@@ -115,13 +115,13 @@ class StreamWriter(DataSourceStreamArrowWriter):
             landed.remember_empty(batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Delete what the tasks wrote, if one of them failed. A commit that failed has deleted what it could."""
+        """Delete what the tasks wrote, if a task failed; a commit that failed has deleted its files itself."""
         found = [message for message in messages if isinstance(message, _Message)]
         if found and len(found) < len(messages):
             self._clean(self._of(found[0], batchId), failed=True)
 
     def _of(self, message: _Message, batch: int) -> WriteJob:
-        """The write of the tasks, to be committed on the latest version as this batch of its query."""
+        """The write of the tasks, which is committed on the latest version as this batch of its query."""
         options = self._job.options
         properties = {**(options.transaction_properties or {}), QUERY: message.query, BATCH: str(batch)}
         options = replace(options, transaction_properties=properties, stream_batch=(message.query, batch))
@@ -133,7 +133,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 class _Partition(InputPartition):
-    """The rows that one task reads, and their version."""
+    """The rows that one task reads, with the plan for their version."""
 
     def __init__(self, plan: ReadPlan, pieces: tuple[Piece, ...]) -> None:
         super().__init__(pieces)
@@ -142,7 +142,7 @@ class _Partition(InputPartition):
 
 
 class StreamReader(DataSourceStreamReader):
-    """Reads the rows of versions that append; offsets are those of `source_offsets`.
+    """Reads the rows of versions that append; offsets are those of `offsets.py`.
 
     Args:
         options: The user's.
@@ -176,7 +176,7 @@ class StreamReader(DataSourceStreamReader):
         if first > last:
             raise VersionNotFoundError(
                 f"option startingVersion: {self._options.uri} has no version {first} yet, its latest one is {last};"
-                " 'latest' begins with what comes after that"
+                " 'latest' begins with the rows of later versions"
             )
         return {"version": first - 1}
 
@@ -185,8 +185,8 @@ class StreamReader(DataSourceStreamReader):
         """The last version of the next batch.
 
         Raises:
-            IncompatibleConflictError: The table is another one than what was read up to `start`.
-            SchemaError: Its columns have changed since the query began.
+            IncompatibleConflictError: The table is not the one that was read up to `start`.
+            SchemaError: The columns of the table have changed since the query began.
         """
         start = start or self._last or self.initialOffset()
         latest = self._options.open_or_none()
@@ -215,7 +215,7 @@ class StreamReader(DataSourceStreamReader):
         return datasource.ReadAllAvailable() if self._most is None else datasource.ReadMaxFiles(self._most)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - the same
-        """Take note of the latest version when the query starts: the query ends there, in as many batches as needed."""
+        """Note the latest version when the query starts; the query ends there, after as many batches as needed."""
         latest = self._options.open_or_none()
         self._end = 0 if latest is None else latest.version
 
@@ -242,7 +242,7 @@ class StreamReader(DataSourceStreamReader):
         """The fragments that a version added.
 
         Raises:
-            LanceError: It did more than that, or was cleaned up.
+            LanceError: The version did not only add rows, or was cleaned up.
         """
         dataset = version_at(self._options, version)
         transaction = dataset.read_transaction(version)
@@ -254,21 +254,21 @@ class StreamReader(DataSourceStreamReader):
         if name == "Overwrite":
             known = set()
         adds = name == "Append" or (name == "Overwrite" and before is None)
-        if name == "Merge" and before is not None:  # columns, and perhaps rows that came with them
+        if name == "Merge" and before is not None:  # columns, and perhaps rows in the same version
             adds = _hides_no_more(before, dataset)
         if name == "Update" and transaction is not None:
             operation: Any = transaction.operation
             adds = not operation.removed_fragment_ids and not operation.updated_fragments
         if not adds and not self._ignores:
             raise LanceError(
-                f"version {version} of {self._options.uri} does not only append ({name}): a stream cannot tell which"
-                " rows are new. Option ignoreChanges=true reads the rows of its new files, and passes over those that"
-                " went"
+                f"version {version} of {self._options.uri} does not only append ({name}): a stream cannot"
+                " determine which rows are new. Option ignoreChanges=true reads the rows of its new files, and passes"
+                " over deleted rows"
             )
         return self._tasks(dataset, known, end) if name != "Restore" else []
 
     def _tasks(self, dataset: LanceDataset, known: set[int] | None, end: LanceDataset) -> list[InputPartition]:
-        """Tasks for the fragments of a version, but for those that are known."""
+        """Tasks for the fragments of a version, except known fragments."""
         new: list[LanceFragment] = [one for one in dataset.get_fragments() if one.fragment_id not in (known or ())]
         reads = [FragmentRead(dataset=dataset, columns=self._plan.columns, fragments=tuple(new))]
         if self._watched is not None:
@@ -290,7 +290,7 @@ class StreamReader(DataSourceStreamReader):
 class RejectedStreamReader(StreamReader):
     """A reader of a query that cannot begin: each call of Spark raises the reason.
 
-    Spark 4.3 ends a query with an UnboundLocalError of its own where `streamReader` itself raises.
+    Spark 4.3 ends a query with an UnboundLocalError of its own if `streamReader` raises.
     """
 
     def __init__(self, reason: LanceError) -> None:
@@ -298,7 +298,7 @@ class RejectedStreamReader(StreamReader):
 
     @plain_errors()
     def initialOffset(self) -> NoReturn:  # noqa: N802 - Spark's name
-        """Raise the reason, as the other three calls with which a query begins."""
+        """Raise the reason, like the other three calls with which a query begins."""
         raise self._reason
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> NoReturn:  # noqa: ARG002, N802 - Spark's name and arguments
@@ -312,7 +312,7 @@ class RejectedStreamReader(StreamReader):
 
 
 def _hides_no_more(before: LanceDataset, after: LanceDataset) -> bool:
-    """Whether all rows of a version are still there in the next one."""
+    """Whether the next version deletes no rows."""
     hidden = {one.fragment_id: one.metadata.num_deletions for one in before.get_fragments()}
     return all(one.metadata.num_deletions == hidden.get(one.fragment_id, 0) for one in after.get_fragments())
 

@@ -1,4 +1,4 @@
-"""Deep clones whose files the executors of a Spark session copy."""
+"""Deep clones, whose files the executors of a Spark session copy."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ def deep_clone(
     target_storage_options: Mapping[str, str] | None = None,
     progress: Progress | None = None,
 ) -> LanceDataset:
-    """Copy a version of a table, with all its files, by Spark's executors; within one storage the storage copies.
+    """Copy a version of a table with all its files on Spark's executors; within one storage the storage copies.
 
-    If it fails, the target is no table, and a next attempt copies the files again.
+    If the copy fails, the target is not a table, and another attempt copies the files again.
 
     Args:
         spark: The session, classic or Connect.
         uri: The table.
-        target: Where the copy shall be; both at places that executors reach as well.
+        target: The URI of the copy; executors must reach both URIs.
         version: A number, a tag, or (branch, number); the latest version by default.
         storage_options: Credentials and options of the storage. They are sent to the executors.
-        target_storage_options: Those of the target; by default the same.
-        progress: Is called with the tasks that are done and those that there are; from another thread while they run.
+        target_storage_options: Options of the target's storage; by default the same.
+        progress: Called with the numbers of finished and of all tasks, from another thread while they run.
 
     Returns:
         The copy.
 
     Raises:
-        DatasetExistsError: There is a table at the target.
-        VersionNotFoundError: There is no such version.
-        LanceError: A copy failed; nothing is committed.
+        DatasetExistsError: The target holds a table.
+        VersionNotFoundError: The table has no such version.
+        LanceError: A file could not be copied; nothing is committed.
 
     Examples:
         >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
@@ -69,12 +69,12 @@ def deep_clone(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Copies:
-    """Runs the copies, by their numbers; pickled, with the options of their stores."""
+    """The groups of copies, run by number; pickled, with the options of their stores."""
 
     groups: Sequence[Sequence[FileCopy]] = field(repr=False)
 
     def __call__(self, number: int) -> int:
-        """Run some of them on an executor; returns how many."""
+        """Run a group on an executor; returns the number of its copies."""
         for copy in self.groups[number]:
             copy.run()
         return len(self.groups[number])

@@ -1,10 +1,10 @@
 """Compaction by the executors of a Spark session.
 
     driver      plan: groups of small fragments of one version
-    executors   one task per group, new data files that nothing refers to yet
-    driver      one commit of the results, against the version of the plan
+    executors   one task per group: new data files, to which no version refers yet
+    driver      one commit of the results, based on the version of the plan
 
-A task is sent as the ids of its fragments: the executor reads the rest from the manifest of the same version.
+A task is sent as the ids of its fragments; the executor reads the fragments from the manifest of the same version.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _LOGGER = logging.getLogger("pyspark_lance")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionFailure:
-    """A task that failed; its fragments are as they were.
+    """A task that failed; its fragments are unchanged.
 
     Attributes:
-        fragment_ids: The fragments that it should have rewritten.
+        fragment_ids: The fragments of the task.
         error: Class and message of the error.
     """
 
@@ -56,10 +56,10 @@ class CompactionReport:
     """The result of a compaction.
 
     Attributes:
-        dataset: The table at the version that was made, or at the latest one if there was nothing to do.
-        metrics: Fragments and files that were removed and added, and tasks that a concurrent commit made void.
-        tasks: How many tasks there were.
-        failures: Those that failed.
+        dataset: The table at the new version, or at the latest one if there was nothing to do.
+        metrics: Numbers of removed and added fragments and files, and of tasks that a concurrent commit made void.
+        tasks: The number of tasks.
+        failures: The tasks that failed.
     """
 
     dataset: LanceDataset
@@ -79,17 +79,17 @@ def compact(
 ) -> CompactionReport:
     """Rewrite small fragments, and those with many deletions, into fewer and larger ones, on Spark's executors.
 
-    A task that fails, and one whose fragments were changed meanwhile, is left out of the commit; they are left to the
-    next run. Files of tasks that failed or were cancelled are deleted once no task runs any more.
+    The commit leaves out tasks that failed and tasks whose fragments a concurrent commit has changed: these fragments
+    are left to the next run. Files of tasks that failed or were cancelled are deleted once no task runs any more.
 
     Args:
         spark: The session, classic or Connect.
-        uri: The table, at a place that executors reach as well; its latest version is compacted.
+        uri: The table, at a URI that executors reach; its latest version is compacted.
         options: Fields of `lance_core.optimize.CompactionOptions`; the table's configuration and the defaults
             complete them. `num_threads` has no effect: Spark decides how many tasks run at a time.
         storage_options: Credentials and options of the storage. They are sent to the executors.
-        transaction_properties: Texts for the history, by key.
-        progress: Is called with the tasks that are done and those that there are; from another thread while they run.
+        transaction_properties: Strings by key that the commit records.
+        progress: Called with the numbers of finished and of all tasks, from another thread while they run.
 
     Returns:
         The result. If there is nothing to compact, nothing is committed and no Spark job runs.
@@ -97,7 +97,7 @@ def compact(
     Raises:
         InvalidInputError: An option cannot be used.
         LanceError: All tasks failed; the message has the first error.
-        RetryableConflictError: The fragments of all tasks were changed meanwhile.
+        RetryableConflictError: Concurrent commits changed the fragments of all tasks.
 
     Examples:
         >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
@@ -137,8 +137,8 @@ def execute_tasks(
         progress: As in `compact`.
 
     Returns:
-        The results, to be committed, and the tasks that failed. All other files of the tasks are deleted, and all of
-        them if this is interrupted.
+        The results, which are to be committed, and the tasks that failed. All other files of the tasks are deleted; an
+        interruption deletes all files of the tasks.
 
     Examples:
         >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
@@ -174,7 +174,7 @@ def execute_tasks(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Tasks:
-    """The tasks of a plan, by their numbers; pickled. The names of all files that they write begin with `job`."""
+    """The tasks of a plan, run by number; pickled. The names of all files that they write begin with `job`."""
 
     uri: str
     job: str

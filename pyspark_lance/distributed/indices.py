@@ -1,8 +1,8 @@
 """Scalar indices that the executors of a Spark session build.
 
 driver      groups of fragments of one version
-executors   one segment per group, `_indices/<uuid>/`, that nothing refers to yet
-driver      one segment of all of them, and one commit
+executors   one segment per group, `_indices/<uuid>/`, to which no version refers yet
+driver      one merged segment, and one commit
 """
 
 from __future__ import annotations
@@ -40,28 +40,28 @@ def create_scalar_index(
     progress: Progress | None = None,
     **arguments: Any,
 ) -> LanceDataset:
-    """Build a scalar index on Spark's executors, each on some of the fragments, and commit it as one.
+    """Build a scalar index on Spark's executors, each for some of the fragments, and commit it as one index.
 
     Args:
         spark: The session, classic or Connect.
-        uri: The table, at a place that executors reach as well; its latest version is indexed.
+        uri: The table, at a URI that executors reach; its latest version is indexed.
         column: The column, or the dotted path to a field of a struct.
         index_type: "ZONEMAP", "BITMAP", "BTREE", "BLOOMFILTER" or "LABEL_LIST", or an `IndexConfig`.
-        name: Its name; `<column>_idx` by default.
+        name: Name of the index; `<column>_idx` by default.
         replace: Whether an index of that name on that column is replaced.
         storage_options: Credentials and options of the storage. They are sent to the executors.
-        progress: Is called with the tasks that are done and those that there are; from another thread while they run.
+        progress: Called with the numbers of finished and of all tasks, from another thread while they run.
         **arguments: Parameters of the kind, as in `LanceDataset.create_scalar_index`.
 
     Returns:
         The table at the version that has the index.
 
     Raises:
-        SchemaError: There is no such column, or the kind does not fit it.
-        InvalidInputError: There is no such kind or parameter, or the name is in use.
-        UnsupportedError: Indices of that kind are not built here.
+        SchemaError: The table lacks the column, or the type of the index does not fit it.
+        InvalidInputError: The type of the index or a parameter is not known, or the name is in use.
+        UnsupportedError: Indices of that type cannot be built by this package.
         LanceError: A task failed; nothing is committed.
-        RetryableConflictError: Somebody moved rows of the fragments meanwhile.
+        RetryableConflictError: A concurrent commit moved rows of the fragments.
 
     Examples:
         >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
@@ -85,7 +85,7 @@ def create_scalar_index(
     )
     failed = True
     try:
-        # Of no fragment: what is wrong with the arguments is said before a job runs.
+        # A segment of no fragment: errors in the arguments show before a job runs.
         parts = [build.segment(dataset, ())]
         if build.groups:
             parts += run_all_tasks(spark, build, len(build.groups), progress)
@@ -103,7 +103,7 @@ def create_scalar_index(
 
 
 def _groups(dataset: LanceDataset, most: int) -> tuple[tuple[int, ...], ...]:
-    """The ids of the fragments, in groups of about equally many rows."""
+    """The ids of the fragments, in groups with similar numbers of rows."""
     fragments = dataset.get_fragments()
     rows = sum(fragment.physical_rows for fragment in fragments)
     groups: dict[int, list[int]] = {}
@@ -116,7 +116,7 @@ def _groups(dataset: LanceDataset, most: int) -> tuple[tuple[int, ...], ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Build:
-    """Builds the segments, by their numbers; pickled. The UUIDs of all of them begin with `job`."""
+    """The segments, built by number; pickled. The UUIDs of all segments begin with `job`."""
 
     job: str
     uri: str
@@ -130,7 +130,7 @@ class _Build:
     groups: Sequence[Sequence[int]]
 
     def __call__(self, number: int) -> Index:
-        """Build one on an executor."""
+        """Build a segment on an executor."""
         dataset = lance_core.dataset(self.uri, self.version, storage_options=self.storage_options or None)
         return self.segment(dataset, self.groups[number])
 

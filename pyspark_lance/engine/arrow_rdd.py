@@ -1,12 +1,12 @@
-"""A frame's partitions as Arrow messages made by the JVM: the way in which Spark serves `toArrow`.
+"""Partitions of a frame as Arrow messages that the JVM makes: the mechanism of Spark's `toArrow`.
 
     executor JVM: rows -> Arrow IPC record batches (without schema) -> RDD of bytes -> Python worker -> one answer
 
-All internals of Spark that this package uses to write are used in this module only. It takes a third of the time of
-`mapInArrow`. `ArrowRdd.of` gives None where a part of it is missing: a Connect session, another Spark; the caller takes
-the public way then.
+This module holds all internals of Spark that writing uses. It takes a third of the time of `mapInArrow`. If a part of
+the internals is missing, as in a Connect session or another Spark, `ArrowRdd.of` returns None and the caller uses
+`mapInArrow`.
 
-The job runs as an SQL execution, so that the SQL tab, its metrics, listeners and `DataFrame.observe` know of it.
+The job runs as an SQL execution, so that it appears in the SQL tab, its metrics, listeners and `DataFrame.observe`.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _NAME: Final = "pyspark_lance"
 """The name of the execution in the SQL tab and for listeners."""
 
 MANY_PARTITIONS: Final = 256
-_FOR_EACH_CORE: Final = 32
-"""Of more partitions than both, some share a task and its file: a Python task and a file cost as much work as many
-thousand rows."""
+_PARTITIONS_PER_CORE: Final = 32
+"""If there are more partitions than both limits, some share a task and its file: a Python task and a file cost as much
+work as many thousand rows."""
 
 Function = Callable[[Iterator[pa.RecordBatch]], Iterable[Any]]
 
@@ -58,7 +58,8 @@ class ArrowRdd:
 
         Args:
             frame: The frame.
-            max_rows: Rows of a batch, at most; None as the session says, which also bounds it.
+            max_rows: Largest number of rows in a batch; the session's setting is another limit, and the only one if
+                this is None.
 
         Raises:
             Py4JJavaError: The frame cannot be planned.
@@ -95,9 +96,9 @@ class ArrowRdd:
         return cls(_jvm_schema(jvm, jvm_frame, large=large), frame, jvm_frame, executions, arguments)
 
     def collect(self, function: Function) -> tuple[list[Any], int]:
-        """Run a function on the batches of each partition; gives all results, and the number of partitions.
+        """Run a function on the batches of each partition; returns all results, and the number of partitions.
 
-        Many partitions are put together to fewer first, see `MANY_PARTITIONS`.
+        Of many partitions some are coalesced first, see `MANY_PARTITIONS`.
         """
         from pyspark import RDD
         from pyspark.java_gateway import ensure_callback_server_started
@@ -108,7 +109,7 @@ class ArrowRdd:
         def job() -> tuple[list[Any], int]:
             # Planned in here: adaptive execution runs stages while it plans.
             messages = self._jvm_frame.toArrowBatchRdd(*self._arguments).toJavaRDD()
-            most = max(MANY_PARTITIONS, _FOR_EACH_CORE * parallelism_of(self._frame.sparkSession))
+            most = max(MANY_PARTITIONS, _PARTITIONS_PER_CORE * parallelism_of(self._frame.sparkSession))
             if messages.getNumPartitions() > most and not _grows(self._frame):
                 messages = messages.coalesce(most)
             rdd: Any = RDD(messages, context, NoOpSerializer()).mapPartitions(partial(_run, function, self.schema))
@@ -132,7 +133,7 @@ class ArrowRdd:
 
 
 _OVERLOADS: Final[dict[str, frozenset[int]]] = {}
-"""By application: each look takes a thousand calls into the JVM."""
+"""By application, as each look-up takes a thousand calls into the JVM."""
 
 
 def _overloads(application: str, kind: Any) -> frozenset[int]:
@@ -179,7 +180,7 @@ class _Body:
         self.error: BaseException | None = None
 
     def apply(self) -> None:
-        """Called by Scala. An error goes on through Java, so that the execution counts as failed."""
+        """Called by Scala; an error passes through Java, so that the execution counts as failed."""
         try:
             self.found = self._job()
         except BaseException as error:

@@ -1,7 +1,7 @@
 """Errors of tasks as the user sees them: one line of ours, with Spark's report in the log.
 
-    worker    LanceError ----> log: traceback        Spark gets: lance_core.errors.StoreError: <text>
-    caller    Spark's error -> log: Spark's account  raises:     StoreError(<text>)
+    worker    LanceError ----> log: traceback        Spark gets: lance_core.errors.StoreError: <message>
+    caller    Spark's error -> log: Spark's report   raises:     StoreError(<message>)
 
 Spark ends a Python worker whose task has failed, and puts its whole traceback before the error, unless the worker's
 environment says `SPARK_HIDE_TRACEBACK` (its own setting `spark.sql.execution.pyspark.udf.hideTraceback.enabled`).
@@ -30,12 +30,12 @@ _WORKER: Final = "PYTHON_WORKER_FACTORY_"
 _OWN: Final = re.compile(
     rf"lance_core\.errors\.(\w+): (.*?)(?=\n{errors.NOTE}|\n\n|\n\s+at |\n\s*JVM stacktrace|\Z)", re.DOTALL
 )
-"""An error of ours in Spark's report of a failed task; it ends where its note or Java's stack begins."""
+"""An error of ours in Spark's report of a failed task; its message ends where its note or Java's stack begins."""
 
 
 @contextlib.contextmanager
 def plain_errors() -> Iterator[None]:
-    """Have Spark report only class and text of an error of ours; has no effect outside of Spark's workers."""
+    """Let Spark report only class and message of an error of ours; has no effect outside of Spark's workers."""
     try:
         yield
     except LanceError as error:
@@ -58,31 +58,31 @@ _MISTAKES: Final = (
     errors.NotFoundError,
     errors.DatasetExistsError,
 )
-"""Errors that say all themselves: a traceback would add nothing."""
+"""Errors whose message is complete: a traceback would add nothing."""
 
 _SPARKS: Final = re.compile(r"\[[A-Z][A-Z_.0-9]+\][^\n]*")
-"""Spark's own account of an error, without the plan or the Java stack below it."""
+"""Spark's own message of an error, without the plan or the Java stack below it."""
 
 
 @contextlib.contextmanager
 def short_errors(what: str) -> Iterator[None]:
-    """Have an error of Spark in one line.
+    """Turn an error of Spark into one line.
 
     Args:
-        what: What the user gave that may be wrong.
+        what: The argument of the user that may be wrong.
 
     Raises:
-        InvalidInputError: Spark raised something that has one of its codes.
+        InvalidInputError: Spark raised an error with one of its codes.
     """
     try:
         yield
     except LanceError:
         raise
     except Exception as error:
-        said = _SPARKS.search(str(error))
-        if said is None:
+        found = _SPARKS.search(str(error))
+        if found is None:
             raise
-        raise errors.InvalidInputError(f"{what}: {said.group()}") from error
+        raise errors.InvalidInputError(f"{what}: {found.group()}") from error
 
 
 class SparkGoneError(LanceError):
@@ -107,9 +107,9 @@ def spark_gone(error: BaseException, session: object) -> SparkGoneError | None:
     process = getattr(gateway, "proc", None)
     code = None if process is None else process.poll()
     lost = isinstance(error, ConnectionError) or type(error).__name__ == "Py4JNetworkError"
-    # Other errors come from Spark itself, and may have any text of a user's function in them.
-    said = type(error).__name__ in ("Py4JError", "SparkConnectGrpcException") and _GONE.search(str(error))
-    if not (code is not None or lost or said):
+    # Other errors come from Spark itself, and may contain any message of a user's function.
+    reported = type(error).__name__ in ("Py4JError", "SparkConnectGrpcException") and _GONE.search(str(error))
+    if not (code is not None or lost or reported):
         return None
     cause = (str(error).strip() or type(error).__name__).splitlines()[0]
     how = "" if code is None else f", with exit code {code}"
@@ -119,13 +119,13 @@ def spark_gone(error: BaseException, session: object) -> SparkGoneError | None:
 
 
 def own_error(error: BaseException) -> BaseException:
-    """The error of ours that made a job fail, with Spark's report in the log; the given error if there is none."""
+    """The error of ours that made a job fail, with Spark's report in the log; the given error if no error is ours."""
     if isinstance(error, LanceError) or not isinstance(error, Exception):
         return error
     found = _OWN.findall(str(error))
-    name, text = found[-1] if found else ("", "")
+    name, message = found[-1] if found else ("", "")
     kind = getattr(errors, name, None)
     if not isinstance(kind, type) or not issubclass(kind, LanceError):
         return error
     _LOGGER.info("a Spark job failed: %s", error)
-    return kind(text.strip())
+    return kind(message.strip())

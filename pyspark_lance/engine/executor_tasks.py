@@ -1,10 +1,10 @@
-"""Tasks of ours that the executors run, one per number: distributed work on a table that is there.
+"""Numbered tasks that the executors run: distributed work on an existing table.
 
     driver      spark.range(0, n, 1, n).mapInArrow      exactly one partition per task, in every kind of session
-    executors   task(number) -> result                  pickled on the way back, or the text of its error
+    executors   task(number) -> result                  returned as a pickle, or as the message of its error
     driver      results and failures, in the order of the numbers
 
-A small DataFrame of rows would be put into one partition.
+Spark would put a small DataFrame of rows into one partition; a range keeps its partitions.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ __all__ = ["TASKS_PER_CORE", "Progress", "TaskFailure", "run_all_tasks", "run_ta
 _Result = TypeVar("_Result")
 
 Progress: TypeAlias = Callable[[int, int], None]
-"""Called with the tasks that are done and those that there are."""
+"""Called with the number of finished tasks and the number of all tasks."""
 
 TASKS_PER_CORE: Final = 3
-"""More tasks than cores, so that one that takes longer does not keep all others waiting."""
+"""Tasks per core; more than one, so that a long task does not keep all cores waiting."""
 
 _ANSWER_SCHEMA: Final = pa.schema(
     [
@@ -66,14 +66,14 @@ def run_tasks(
     Args:
         spark: The session, classic or Connect.
         task: The function; it and its results are pickled.
-        count: How many numbers there are.
-        progress: Is called from another thread while the tasks run.
+        count: The number of tasks.
+        progress: Called from another thread while the tasks run.
 
     Returns:
         The results, in the order of their numbers, and the tasks that raised.
 
     Raises:
-        LanceError: Spark did not answer for each task.
+        LanceError: Spark returned no answer for some task.
     """
     answer = _Answers(task)
     frame = spark.range(0, count, 1, count).mapInArrow(answer, "task long not null, result binary, error string")
@@ -93,10 +93,10 @@ def run_tasks(
 def run_all_tasks(
     spark: SparkSession, task: Callable[[int], _Result], count: int, progress: Progress | None = None
 ) -> list[_Result]:
-    """As `run_tasks`, where each task is needed.
+    """Run tasks as `run_tasks` does, and require that all succeed.
 
     Raises:
-        LanceError: A task raised; the message has the first error. Or Spark did not answer for each.
+        LanceError: A task failed, and the message has the first error; or Spark returned no answer for some task.
     """
     results, failures = run_tasks(spark, task, count, progress)
     if failures:
@@ -111,14 +111,14 @@ class _Answers(Generic[_Result]):
     task: Callable[[int], _Result]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run the tasks whose numbers come in, and answer with the result of each, or its error."""
+        """Run the tasks with the numbers in the batches; yields the result of each, or its error."""
         use_cores_of_task()
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 result = error = None
                 try:
                     result = pickle.dumps(self.task(number))
-                except Exception as failure:  # noqa: BLE001 - one that fails must not take the others' work with it
+                except Exception as failure:  # noqa: BLE001 - a task that fails must not discard the results of others
                     error = f"{type(failure).__name__}: {failure}"
                 yield pa.RecordBatch.from_pydict(
                     {"task": [number], "result": [result], "error": [error]}, schema=_ANSWER_SCHEMA
@@ -128,22 +128,22 @@ class _Answers(Generic[_Result]):
 @contextlib.contextmanager
 def _watched(spark: SparkSession, count: int, progress: Progress) -> Iterator[None]:
     """Report the number of finished tasks while the job of this thread runs, each number once."""
-    told = 0
+    reported = 0
 
-    def tell(done: int) -> None:
-        nonlocal told
-        if told < done < count:
-            told = done
+    def report(done: int) -> None:
+        nonlocal reported
+        if reported < done < count:
+            reported = done
             progress(done, count)
 
     watch = _watched_connect if is_connect(spark) else _watched_classic
-    with watch(spark, count, tell):
+    with watch(spark, count, report):
         yield
 
 
 @contextlib.contextmanager
-def _watched_classic(spark: SparkSession, count: int, tell: Callable[[int], None]) -> Iterator[None]:
-    """Poll the status tracker for a job with so many tasks that began after this."""
+def _watched_classic(spark: SparkSession, count: int, report: Callable[[int], None]) -> Iterator[None]:
+    """Poll the status tracker for a new job with `count` tasks."""
     tracker, over = spark.sparkContext.statusTracker(), threading.Event()
     earlier = set(tracker.getActiveJobsIds())
 
@@ -151,7 +151,7 @@ def _watched_classic(spark: SparkSession, count: int, tell: Callable[[int], None
         while not over.wait(_POLL_SECONDS):
             jobs = (tracker.getJobInfo(job) for job in set(tracker.getActiveJobsIds()) - earlier)
             stages = (tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds)
-            tell(max((s.numCompletedTasks for s in stages if s is not None and s.numTasks == count), default=0))
+            report(max((s.numCompletedTasks for s in stages if s is not None and s.numTasks == count), default=0))
 
     watcher = threading.Thread(target=poll, daemon=True)
     watcher.start()
@@ -163,14 +163,14 @@ def _watched_classic(spark: SparkSession, count: int, tell: Callable[[int], None
 
 
 @contextlib.contextmanager
-def _watched_connect(spark: SparkSession, count: int, tell: Callable[[int], None]) -> Iterator[None]:
-    """Watch the server's progress messages for stages with so many tasks."""
+def _watched_connect(spark: SparkSession, count: int, report: Callable[[int], None]) -> Iterator[None]:
+    """Watch the server's progress messages for stages with `count` tasks."""
 
-    def hear(stages: Iterable[Any] | None, **_: object) -> None:
-        tell(max((stage.num_completed_tasks for stage in stages or () if stage.num_tasks == count), default=0))
+    def handle(stages: Iterable[Any] | None, **_: object) -> None:
+        report(max((stage.num_completed_tasks for stage in stages or () if stage.num_tasks == count), default=0))
 
-    spark.registerProgressHandler(hear)  # type: ignore[arg-type]  # a function will do
+    spark.registerProgressHandler(handle)  # type: ignore[arg-type]  # a function will do
     try:
         yield
     finally:
-        spark.removeProgressHandler(hear)  # type: ignore[arg-type]
+        spark.removeProgressHandler(handle)  # type: ignore[arg-type]

@@ -3,9 +3,9 @@
     caller    wait ------------------ Ctrl-C: cancel by tag, wait for the thread, then for the tasks, raise
     thread    tag, job -------------- ends with the job's result or error
 
-The job runs in a thread of its own, so that an interruption reaches Python code of ours and not the middle of a call
-into the JVM, whose connection would be of no more use. A job that failed is over for its caller while other tasks of it
-still run for some seconds: they would write files while those of the write are deleted.
+The job runs in a thread of its own, so that an interruption reaches our Python code and not the middle of a call into
+the JVM, which would make the connection unusable. When a job has failed, other tasks of it still run for some seconds:
+without waiting they would write files while the files of the job are deleted.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _LOGGER = logging.getLogger("pyspark_lance")
 
 _POLL_SECONDS: Final = 0.1
 _STILL_POLLS: Final = 3
-"""The status store lags behind by one poll: so many polls in a row must see no task."""
+"""Polls in a row that must see no task: the status store lags behind by one poll."""
 _LONGEST_WAIT: Final = 60.0
-"""Seconds after which tasks that do not end are left alone."""
+"""Seconds after which tasks that do not end are left running."""
 
 
 def run_job(session: SparkSession, call: Callable[[], _Result]) -> _Result:
@@ -48,9 +48,9 @@ def run_job(session: SparkSession, call: Callable[[], _Result]) -> _Result:
         Its result.
 
     Raises:
-        LanceError: A task raised it.
-        BaseException: What the call raised otherwise, or what interrupted the wait for it. No task of its jobs runs
-            any more then, as far as Spark tells.
+        LanceError: A task raised this error.
+        BaseException: The call raised another error, or an interruption ended the wait for it. As far as Spark reports,
+            no task of its jobs runs any more.
     """
     job = _Job(session, call)
     job.start()
@@ -61,9 +61,9 @@ def run_job(session: SparkSession, call: Callable[[], _Result]) -> _Result:
         job.wait_for_tasks()
         raise
     if job.error is not None:
-        gone = spark_gone(job.error, session)
-        if gone is not None:
-            raise gone from job.error
+        lost = spark_gone(job.error, session)
+        if lost is not None:
+            raise lost from job.error
         job.wait_for_tasks()
         found = own_error(job.error)
         if found is not job.error:
@@ -105,11 +105,11 @@ class _Job(Generic[_Result]):
         """Wait until no task of the jobs runs any more."""
         try:
             stages = None if self._connect else self._stages()
-        except Exception as error:  # noqa: BLE001 - what Spark's own object raises; waiting a while does as well
+        except Exception as error:  # noqa: BLE001 - any error of Spark's own object; waiting for a fixed time replaces it
             _LOGGER.debug("the stages of job %s are not known: %s", self._tag, error)
             stages = None
         if stages is None:
-            # Nothing tells about tasks: Spark kills the worker of one that does not end within this time.
+            # Tasks cannot be observed here: Spark kills the worker of a task that does not end within this time.
             time.sleep(_seconds(self._session.conf.get("spark.python.task.killTimeout", "2s")) + 1)
             return
         tracker, end, still = self._session.sparkContext.statusTracker(), time.monotonic() + _LONGEST_WAIT, 0
@@ -140,9 +140,9 @@ class _Job(Generic[_Result]):
         return [stage for job in jobs if (info := tracker.getJobInfo(job)) is not None for stage in info.stageIds]
 
 
-def _seconds(text: str | None) -> float:
+def _seconds(duration: str | None) -> float:
     """A duration in Spark's notation, such as 2s or 500ms."""
-    found = re.fullmatch(r"\s*(\d+)\s*(ms|s|m|min)?\s*", text or "")
+    found = re.fullmatch(r"\s*(\d+)\s*(ms|s|m|min)?\s*", duration or "")
     if found is None:
         return 2.0
     return int(found.group(1)) * {"ms": 0.001, "m": 60.0, "min": 60.0}.get(found.group(2) or "s", 1.0)

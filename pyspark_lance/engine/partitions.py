@@ -1,16 +1,16 @@
-"""Transports: batches of Spark's rows into a Python function, one call per partition, and its answers back.
+"""Transports, which pass the rows of each partition of a frame to a Python function and collect its answers.
 
     arrow_rdd      executor JVM: rows -> Arrow IPC messages -> RDD of bytes -> Python worker -> one answer
-                   The way in which Spark serves `toArrow` (`arrow_rdd`): classic sessions only, a third of the time.
-                   It cuts batches by rows and never by bytes.
+                   The mechanism of Spark's `toArrow` (`arrow_rdd.py`): classic sessions only, a third of the time.
+                   It limits the rows of a batch, but not the bytes.
     map_in_arrow   executor JVM: rows -> Arrow stream -> Python worker -> Arrow stream of answers
-                   `DataFrame.mapInArrow`: any session, Spark Connect among them; batches are cut by bytes as well.
+                   `DataFrame.mapInArrow`: any session, including Spark Connect; it limits rows and bytes of a batch.
 
-"auto" takes the first for frames whose rows are known to be small: columns of fixed width, vectors whose width is
-known, and texts. Bytes, lists, maps and variants may be of any size and take the second.
+"auto" takes `arrow_rdd` for frames whose rows are known to be small: columns of fixed width, vectors of known width,
+and strings. Bytes, lists, maps and variants may be of any size: frames with such columns take `map_in_arrow`.
 
-Both run the function once per partition and collect once. Each answer says from which partition it came, so that a
-partition that was computed twice, or never, is noticed.
+Both transports run the function once per partition and collect once. Each answer names its partition, so that a
+partition that was computed twice, or never, is detected.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["Answer", "PartitionFunction", "Transport", "rows_per_batch", "run_on_partitions"]
 
 PartitionFunction = Callable[[int, int, Iterator[pa.RecordBatch]], bytes]
-"""Called with partition id, attempt number and the partition's batches; gives the answer."""
+"""Called with partition id, attempt number and the partition's batches; returns the answer."""
 
 Transport = Literal["auto", "arrow_rdd", "map_in_arrow"]
 
@@ -42,9 +42,9 @@ _ANSWER_SCHEMA: Final = pa.schema(
 )
 _BATCH_BYTES: Final = 64 << 20
 """Most bytes of a batch of the fast path; Spark's own default where it counts bytes."""
-_TEXT_BYTES: Final = 64
-_ROWS_WITH_TEXT: Final = 2048
-"""Texts can be longer than they mostly are: so many of a megabyte each still fit into one batch of Arrow."""
+_STRING_BYTES: Final = 64
+_ROWS_WITH_STRINGS: Final = 2048
+"""Most rows of a batch with strings, which may be long: even if each has a megabyte, the batch fits into Arrow's."""
 _LEAST_ROWS: Final = 256
 """Batches of fewer rows cost more than the fast path saves."""
 
@@ -58,14 +58,16 @@ class Answer:
 
 
 def rows_per_batch(schema: pa.Schema) -> int | None:
-    """Rows that are certain to fit into a batch; None if rows can be of any size.
+    """The number of rows that certainly fit into a batch; None if rows can be of any size.
 
     Args:
         schema: Types of the columns as they are stored, so that vectors have a width.
     """
     widths = [_width(field.type) for field in schema]
     known = sum(width for width in widths if width is not None)
-    rows = min(_BATCH_BYTES // max(1, known), _ROWS_WITH_TEXT if any(map(_has_text, schema.types)) else _BATCH_BYTES)
+    rows = min(
+        _BATCH_BYTES // max(1, known), _ROWS_WITH_STRINGS if any(map(_has_string, schema.types)) else _BATCH_BYTES
+    )
     return rows if None not in widths and rows >= _LEAST_ROWS else None
 
 
@@ -80,8 +82,8 @@ def _width(kind: pa.DataType) -> int | None:
     if types.is_fixed_size_list(kind):
         item = _width(kind.value_type)
         return None if item is None else item * kind.list_size
-    if _is_text(kind):
-        return _TEXT_BYTES
+    if _is_string(kind):
+        return _STRING_BYTES
     if types.is_nested(kind) or types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind):
         return None
     if types.is_dictionary(kind):
@@ -89,14 +91,14 @@ def _width(kind: pa.DataType) -> int | None:
     return 1 if types.is_null(kind) else max(1, kind.bit_width // 8)
 
 
-def _is_text(kind: pa.DataType) -> bool:
+def _is_string(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
-def _has_text(kind: pa.DataType) -> bool:
+def _has_string(kind: pa.DataType) -> bool:
     if pa.types.is_dictionary(kind):
-        return _has_text(kind.value_type)
-    return _is_text(kind) or any(_has_text(kind.field(i).type) for i in range(kind.num_fields))
+        return _has_string(kind.value_type)
+    return _is_string(kind) or any(_has_string(kind.field(i).type) for i in range(kind.num_fields))
 
 
 def run_on_partitions(
@@ -109,15 +111,15 @@ def run_on_partitions(
     Args:
         frame: The DataFrame; it is computed once.
         function: What to run; it is pickled and must be importable where the tasks run. Its batches have the types
-            that Spark has for the columns, with any zone, and with large strings if the session says so.
-        stored: The stored types of the columns, which give the size of a row.
-        transport: Which way to take; "auto" takes the faster one where it exists and rows are small.
+            that Spark has for the columns, in any time zone, and with large strings if the session is set so.
+        stored: The stored types of the columns, which determine the size of a row.
+        transport: The transport; "auto" takes the faster one if it exists and rows are small.
 
     Returns:
         The answers in order of partitions. With `map_in_arrow`, an empty partition may have none.
 
     Raises:
-        LanceError: Spark gave two answers for one partition, or lost one.
+        LanceError: Spark returned two answers for one partition, or no answer for one.
     """
     rows = rows_per_batch(stored)
     wanted = transport == "arrow_rdd" or (transport == "auto" and rows is not None)
@@ -166,5 +168,5 @@ def _task_identity() -> tuple[int, int]:
 
     context = TaskContext.get()
     if context is None:
-        raise LanceError("not inside of a Spark task")
+        raise LanceError("this function runs in Spark tasks only")
     return context.partitionId(), context.attemptNumber()

@@ -1,11 +1,11 @@
-"""A frame that reads less, in the place of another: references to columns of the other one find its columns.
+"""Frames that replace another frame and read less: references to columns of the replaced frame find their columns.
 
     full = read(...)                MapInArrow [id#1, day#2, delay#3]
     full.select("id")               Project [id#9 AS id#1] over MapInArrow [id#9]       so that full.id is still known
 
-All that is not public in Spark and that this package uses to read stands in here: identities of columns in the plans
-of classic sessions, and of plans in Spark Connect. Each function gives None where a part of it is missing: another
-Spark; the caller reads all columns then.
+This module holds all internals of Spark that reading uses: identities of columns in plans of classic sessions, and of
+plans in Spark Connect. Each function returns None if this Spark lacks a part of them; its caller then reads all
+columns.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-__all__ = ["condition_text", "in_place_of", "is_classic", "needed_columns"]
+__all__ = ["condition_sql", "in_place_of", "is_classic", "needed_columns"]
 
 
 def is_classic(frame: DataFrame) -> bool:
@@ -26,11 +26,11 @@ def is_classic(frame: DataFrame) -> bool:
 
 
 def in_place_of(full: DataFrame, less: DataFrame) -> DataFrame | None:
-    """A frame with the columns of `less`, which are known as those of the same names of `full`.
+    """A frame with the columns of `less`, which references to the columns of `full` find by their names.
 
     Args:
         full: The frame whose columns others may refer to.
-        less: A frame with some of its columns, none of them twice.
+        less: A frame with some of the columns of `full`, each once.
     """
     if not is_classic(full):
         return _in_place_over_connect(full, less)
@@ -70,10 +70,10 @@ def _in_place_over_connect(full: Any, less: Any) -> DataFrame | None:
 
 
 def needed_columns(frame: DataFrame, made: DataFrame) -> tuple[list[str], bool] | None:
-    """Columns of a classic frame that another one needs, which was made of it by one step; None if there is no telling.
+    """Columns of a classic frame that a frame made from it by one step needs; None if that cannot be determined.
 
     Returns:
-        Their names, and whether the other frame consists of these columns alone, as they are.
+        The names of the columns, and whether the other frame consists of exactly these columns, unchanged.
     """
     if not is_classic(frame):
         return None  # where py4j may not be installed
@@ -90,12 +90,12 @@ def needed_columns(frame: DataFrame, made: DataFrame) -> tuple[list[str], bool] 
     except (Py4JError, AttributeError, TypeError):
         return None
     names = [name for known, name in by_id.items() if known in needed]
-    alone = len(names) == len(output) == len(set(output)) and all(by_id.get(known) == name for known, name in output)
-    return ([name for _, name in output] if alone else names), alone
+    unchanged = len(names) == len(output) == len(set(output)) and all(by_id.get(key) == name for key, name in output)
+    return ([name for _, name in output] if unchanged else names), unchanged
 
 
-def condition_text(made: DataFrame) -> str | None:
-    """The condition of a classic frame that `filter` made, as Spark has understood it, in SQL; None if unknown."""
+def condition_sql(made: DataFrame) -> str | None:
+    """The condition of a classic frame that `filter` made, in the SQL of Spark's analysed plan; None if unknown."""
     from py4j.protocol import Py4JError  # noqa: PLC0415 - comes with classic sessions
 
     try:

@@ -1,10 +1,10 @@
 """Columns whose strings Spark compares by a collation, in conditions that are evaluated without Spark.
 
-    column s: string collate UTF8_LCASE      "s = 'a'"       Spark: 'a' and 'A'     by bytes: 'a' alone
+    column s: string collate UTF8_LCASE      "s = 'a'"       Spark: 'a' and 'A'     by bytes: 'a' only
                                              "s is null"     the same
 
-Lance's SQL and Arrow compare strings by their bytes. A condition that compares such a column would choose other rows
-than Spark does, so it is rejected before anything is read or written.
+Lance's SQL and Arrow compare strings by their bytes. A condition on such a column would select other rows than in
+Spark, so it is rejected before anything is read or written.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def check_condition(what: str, condition: pc.Expression | None, schema: pa.Schem
         remedy: What the caller can do instead.
 
     Raises:
-        UnsupportedError: It compares a column that has a collation; the message names both.
+        UnsupportedError: The condition compares a column that has a collation; the message names both.
     """
     if condition is None:
         return
@@ -47,7 +47,7 @@ def check_condition(what: str, condition: pc.Expression | None, schema: pa.Schem
 
 
 def check_columns(what: str, fields: Iterable[pa.Field], remedy: str) -> None:
-    """Make sure that equal values of some columns are the same bytes in Spark, too.
+    """Make sure that equal values of some columns are the same bytes for Spark.
 
     Args:
         what: The argument that names the columns.
@@ -55,7 +55,7 @@ def check_columns(what: str, fields: Iterable[pa.Field], remedy: str) -> None:
         remedy: What the caller can do instead.
 
     Raises:
-        UnsupportedError: One has a collation; the message names both.
+        UnsupportedError: A column has a collation; the message names both.
     """
     for field in fields:
         if collation(field) != _BINARY:

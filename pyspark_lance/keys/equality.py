@@ -1,13 +1,13 @@
-"""Equal keys: one definition for all merges, that of Spark's join but for floats against integers.
+"""Equality of keys, one definition for all merges: that of Spark's join, except for floats against integers.
 
     float, double          -0.0 equals 0.0, and a NaN equals a NaN
-    timestamps             as Spark reads them: in microseconds
-    float and integer      by their exact values, where Spark's join compares both as floats
+    timestamps             in microseconds, as Spark reads them
+    float and integer      by their exact values; Spark's join would compare both as floats
     string collate ...     by the collation of the table's column
     a null anywhere        equals no other key
 
-Where Spark's join is not at hand - in the tasks of the data source, and in the hashes of inserted keys - values are
-brought into a form in which equal keys are the same bytes.
+Tasks of the data source and hashes of inserted keys cannot use Spark's join. They convert values into a form in which
+equal keys are the same bytes.
 """
 
 from __future__ import annotations
@@ -44,21 +44,21 @@ _TRIMS: Final = "_RTRIM"
 
 
 def check_keys_of(what: str, fields: Iterable[pa.Field], *, by_tasks: bool = False) -> None:
-    """Make sure that the values of some columns can be told apart.
+    """Make sure that the values of some columns can be compared.
 
     Args:
         what: The argument that names the columns.
         fields: The columns, as they are stored.
-        by_tasks: Whether tasks compare the values by themselves, without Spark's join.
+        by_tasks: Whether tasks compare the values themselves, without Spark's join.
 
     Raises:
-        SchemaError: Those of one cannot; the message names it.
+        SchemaError: The values of a column cannot be compared; the message names the column.
     """
     for field in fields:
         kind = field.type.storage_type if isinstance(field.type, pa.BaseExtensionType) else field.type
         if pa.types.is_nested(kind) or pa.types.is_null(kind):
             raise SchemaError(
-                f"{what}: the values of column {field.name!r} of type {field.type} cannot be told apart; name columns"
+                f"{what}: the values of column {field.name!r} of type {field.type} cannot be compared; name columns"
                 " of numbers, strings, bytes, dates or times, or the fields of a struct as columns of their own"
             )
         if by_tasks and not has_bytes(field):
@@ -80,12 +80,12 @@ def has_bytes(field: pa.Field) -> bool:
 
 
 def exact_keys(fields: Iterable[pa.Field]) -> list[str]:
-    """The columns whose equal values are the same: no floats and no collations."""
+    """The columns in which equal values are identical: no floats and no collations."""
     return [f.name for f in fields if not pa.types.is_floating(f.type) and collation(f) == _BINARY]
 
 
 def normalized_keys(keys: pa.Table) -> pa.Table:
-    """Keys in the form in which equal ones are the same bytes; types and names stay."""
+    """Keys in a form in which equal keys are the same bytes; types and names stay."""
     columns = [_normalized(column, field) for column, field in zip(keys.columns, keys.schema, strict=True)]
     return pa.Table.from_arrays(columns, schema=keys.schema)
 
@@ -97,14 +97,14 @@ def _normalized(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
     name = collation(field)
     if name == _BINARY or not has_bytes(field):
         return column
-    texts = column.cast(pa.string())
+    strings = column.cast(pa.string())
     if name.startswith(_LOWER):
         # As Spark: letter by letter, a dotted capital I as two letters, and all forms of sigma as one.
-        texts = pc.utf8_lower(pc.replace_substring(texts, "İ", "i\u0307"))
-        texts = pc.replace_substring(texts, "\u03c2", "\u03c3")
+        strings = pc.utf8_lower(pc.replace_substring(strings, "İ", "i\u0307"))
+        strings = pc.replace_substring(strings, "\u03c2", "\u03c3")
     if name.endswith(_TRIMS):
-        texts = pc.utf8_rtrim(texts, characters=" ")
-    return texts.cast(kind)
+        strings = pc.utf8_rtrim(strings, characters=" ")
+    return strings.cast(kind)
 
 
 def _normalized_floats(array: pa.Array) -> pa.Array:
@@ -115,19 +115,19 @@ def _normalized_floats(array: pa.Array) -> pa.Array:
 
 
 def normalized_spark_keys(keys: pa.Table) -> pa.Table:
-    """Keys in the types in which Spark compares them, and in the form in which equal ones are the same bytes."""
+    """Keys in the types in which Spark compares them, in a form in which equal keys are the same bytes."""
     view = pa.schema([field.with_type(spark_view(field.type, field.name)) for field in keys.schema])
     convert = BatchConverter(keys.schema, view, exact=False)
     return normalized_keys(pa.Table.from_batches(map(convert, keys.to_batches()), view))
 
 
 def joined_by_key(dataset: LanceDataset, keys: pa.Table, about: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Rows of a table whose key is among some. A key with a null in it equals no other.
+    """Yield the rows of a table that have one of the keys. A key that contains a null equals no other.
 
     Args:
         dataset: The version.
-        keys: The keys, by the table's names; further columns come out beside each row that has the key.
-        about: Columns of the table that come out.
+        keys: The keys, by the table's names; further columns are added to each row that has the key.
+        about: Columns of the table to yield.
     """
     from pyarrow import acero  # noqa: PLC0415 - loads pandas
 
@@ -135,25 +135,25 @@ def joined_by_key(dataset: LanceDataset, keys: pa.Table, about: Sequence[str]) -
         return
     fields = [field.with_nullable(True) for field in dataset.schema if field.name in keys.column_names]
     on = [field.name for field in fields]
-    beside = [name for name in keys.column_names if name not in on]
+    extra = [name for name in keys.column_names if name not in on]
     known = _of_fields(keys, fields)
-    table = _beside(normalized_spark_keys(known), keys.select(beside))
+    table = _joined_columns(normalized_spark_keys(known), keys.select(extra))
     condition = narrowed_by_keys(dataset, known.select(exact_keys(fields)))
     rows = dataset.scanner(columns=[*on, *about], filter=condition).to_reader()
 
     def batches() -> Iterator[pa.RecordBatch]:
         for batch in rows:
             part = pa.Table.from_batches([batch])
-            yield from _beside(normalized_spark_keys(_of_fields(part, fields)), part.select(about)).to_batches()
+            yield from _joined_columns(normalized_spark_keys(_of_fields(part, fields)), part.select(about)).to_batches()
 
-    empty = _beside(
+    empty = _joined_columns(
         normalized_spark_keys(_of_fields(rows.schema.empty_table(), fields)),
         rows.schema.empty_table().select(about),
     )
     reader = pa.RecordBatchReader.from_batches(empty.schema, batches())
     build = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
     probe = acero.Declaration("record_batch_reader_source", acero.RecordBatchReaderSourceNodeOptions(reader))
-    join = acero.HashJoinNodeOptions("inner", on, on, left_output=list(about), right_output=beside)
+    join = acero.HashJoinNodeOptions("inner", on, on, left_output=list(about), right_output=extra)
     yield from acero.Declaration("hashjoin", join, inputs=[probe, build]).to_reader()
 
 
@@ -162,6 +162,6 @@ def _of_fields(table: pa.Table, fields: Sequence[pa.Field]) -> pa.Table:
     return pa.Table.from_arrays([table.column(f.name).cast(f.type) for f in fields], schema=pa.schema(fields))
 
 
-def _beside(left: pa.Table, right: pa.Table) -> pa.Table:
+def _joined_columns(left: pa.Table, right: pa.Table) -> pa.Table:
     schema = pa.schema([*left.schema, *right.schema])
     return pa.Table.from_arrays([*left.columns, *right.columns], schema=schema)

@@ -4,10 +4,10 @@
                  |                                 |
                  BTREE, bitmap, zone map of the key's column: fragments and rows that need not be read
 
-Without an index the keys are a condition too where they are few beside the rows of the table: to hand a row over to
-Spark costs more than to look whether its key is among them.
+Without an index the keys serve as a condition if they are few compared with the rows of the table: handing a row over
+to Spark costs more than checking whether its key is one of them.
 
-Only for types of which Spark and Lance have the same order and equality.
+Only columns of types that Spark and Lance order and compare alike are used.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 __all__ = ["Narrowed", "few_keys", "narrowed_by_frame", "narrowed_by_keys"]
 
 _FEW: Final = 10_000
-"""Most keys that are looked up one by one; of more keys only the range is used."""
+"""Largest number of keys that are looked up one by one; of more keys only the range is used."""
 _MEMBERS: Final = 200_000
 _MEMBER_BYTES: Final = 4 << 20
 _ROWS_PER_MEMBER: Final = 8
-"""Most keys, and their bytes, that are sent to all tasks, and least rows of the table for each of them."""
+"""Limits for keys that are sent to all tasks: their number, their bytes, and the rows of the table for each key."""
 _INDICES: Final = ("BTree", "Bitmap", "ZoneMap")
 
 
@@ -44,8 +44,8 @@ class Narrowed:
     """A condition on the table's rows.
 
     Attributes:
-        condition: It is true for all rows with a key of the source; None if nothing is known.
-        is_exact: Whether it is true for no others.
+        condition: The condition, true for all rows with a key of the source; None if no condition is known.
+        is_exact: Whether the condition is false for all other rows.
     """
 
     condition: pc.Expression | None = None
@@ -66,9 +66,9 @@ def narrowed_by_keys(dataset: LanceDataset, keys: pa.Table) -> pc.Expression | N
 
 
 def few_keys(dataset: LanceDataset, on: Sequence[str], source: DataFrame) -> pa.Table | None:
-    """The columns of the key that can be looked up, of all rows of a source that is small beside the table.
+    """The keys of a source that is small compared with the table, in the columns that can be looked up.
 
-    One job gives them and computes a source that is to be kept.
+    One Spark job collects the keys; it also computes a source that is to be kept.
 
     Args:
         dataset: The version.
@@ -89,14 +89,14 @@ def few_keys(dataset: LanceDataset, on: Sequence[str], source: DataFrame) -> pa.
 def narrowed_by_frame(
     dataset: LanceDataset, on: Sequence[str], source: DataFrame, keys: pa.Table | None = None
 ) -> Narrowed:
-    """The same for the keys of a DataFrame.
+    """A condition that is true for all rows with a key of a DataFrame.
 
     Args:
         dataset: The version.
         on: The columns of the key.
         source: The frame.
-        keys: What `few_keys` gave. Without them, and if there is an index, the least and the greatest one come to the
-            driver, or all if they are few.
+        keys: The result of `few_keys`. If it is None and the table has an index, the driver collects the least and the
+            greatest key, or all keys if they are few.
     """
     from pyspark.sql import functions
 
@@ -119,13 +119,13 @@ def narrowed_by_frame(
 
 
 def _comparable(on: Sequence[str], source: DataFrame) -> list[str]:
-    """The columns whose equal values are the same: texts that are equal by the rules of a language may differ."""
+    """The columns in which equal values are identical: strings that are equal by a collation may differ."""
     kinds = {name: source.schema[name].dataType.simpleString() for name in on}
     return [name for name, kind in kinds.items() if kind.partition(" ")[0] != "string" or kind == "string"]
 
 
 def _narrowed(dataset: LanceDataset, on: Sequence[str], keys: pa.Table) -> Narrowed:
-    """That each of some columns of the key is among the values that the source has for it."""
+    """The condition that each column of the key has one of the source's values."""
     conditions = [_condition(dataset, name, keys.column(name), most=_MEMBERS) for name in keys.column_names]
     return Narrowed(condition=_all_of(conditions), is_exact=len(on) == 1 and conditions[0] is not None)
 
@@ -142,7 +142,7 @@ def _kind(kind: pa.DataType) -> str | None:
     if types.is_integer(kind) and kind != pa.uint64():
         return "integer"
     if types.is_string(kind) or types.is_large_string(kind):
-        return "text"
+        return "string"
     if types.is_date32(kind):
         return "date"
     if types.is_timestamp(kind) and kind.unit == "us":
@@ -153,7 +153,7 @@ def _kind(kind: pa.DataType) -> str | None:
 def _condition(
     dataset: LanceDataset, name: str, values: pa.ChunkedArray, *, most: int | None = None
 ) -> pc.Expression | None:
-    """That a column is among some values, or between their ends if they are more than `most`."""
+    """The condition that a column has one of some values, or lies in their range if they are more than `most`."""
     wanted = dataset.schema.field(name).type
     if _kind(values.type) != _kind(wanted):
         return None

@@ -1,9 +1,9 @@
-"""Conditions in Spark's SQL as filters of a read, as far as both surely mean the same.
+"""Conditions in Spark's SQL as filters of a read, as far as Spark and Arrow evaluate them alike.
 
     day = 2 AND (name = 'a' OR id IN (1, 2)) AND abs(x) > 3    ->   day == 2 and (name == "a" or id isin [1, 2])  | rest
 
-What is not known here is not pushed: Spark evaluates it. Only columns of integers, texts and dates are compared, with
-values that they can hold: there is no rounding, no NaN and no time zone in these.
+Only columns of integers, strings and dates are compared, with values that they can hold: these involve no rounding, no
+NaN and no time zone. Spark evaluates all other conditions.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _BITS: Final = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pushed:
-    """A filter that keeps all rows which a condition keeps.
+    """A filter that keeps at least the rows that a condition keeps.
 
     Attributes:
         filter: The filter.
-        is_exact: Whether it keeps no others.
+        is_exact: Whether the filter keeps exactly these rows.
     """
 
     filter: pc.Expression
@@ -44,22 +44,22 @@ class Pushed:
 
 
 class _Unknown(Exception):  # noqa: N818 - no error: Spark evaluates the condition
-    """Something that is not pushed."""
+    """A condition that is not pushed."""
 
 
-def push(text: str, schema: pa.Schema) -> Pushed | None:
-    """The filter of a condition; None if nothing of it can be pushed.
+def push(condition: str, schema: pa.Schema) -> Pushed | None:
+    """The filter of a condition; None if no part of it can be pushed.
 
     Args:
-        text: The condition in Spark's SQL.
+        condition: The condition in Spark's SQL.
         schema: The table's columns.
     """
     import sqlglot  # noqa: PLC0415 - a second that reads without a condition need not spend
 
-    if '"' in text or "\\" in text:  # settings of the session decide what these mean
+    if '"' in condition or "\\" in condition:  # settings of the session decide what these mean
         return None
     try:
-        tree: Any = sqlglot.parse_one(text, read="spark")
+        tree: Any = sqlglot.parse_one(condition, read="spark")
     except (sqlglot.errors.SqlglotError, RecursionError):
         return None
     twins = Counter(name.lower() for name in schema.names)
@@ -103,7 +103,7 @@ def _translated(tree: Any, columns: Mapping[str, pa.Field]) -> pc.Expression:
     if kind == "IN" and tree.args.get("expressions") and not tree.args.get("query"):
         column = _column(tree.this, columns)
         values = [_value(one, column.type) for one in tree.args["expressions"]]
-        # Arrow's isin takes a null for a value that is not there, and not for one that is not known.
+        # Arrow's isin is false for null, where SQL's IN is null.
         return reduce(or_, [pc.field(column.name) == value for value in values])
     if kind == "BETWEEN" and not tree.args.get("symmetric"):
         column = _column(tree.this, columns)
@@ -141,7 +141,7 @@ def _value(tree: Any, kind: pa.DataType) -> pa.Scalar:
 
 
 def _plain(tree: Any) -> int | str | dt.date:
-    """What a literal says, with casts between integers, and of a text to a date."""
+    """The value of a literal, with casts between integers, and of a string to a date."""
     kind = _kind(tree)
     if kind == "PAREN":
         return _plain(tree.this)
@@ -163,8 +163,8 @@ def _plain(tree: Any) -> int | str | dt.date:
     raise _Unknown
 
 
-def _date(text: str) -> dt.date:
+def _date(value: str) -> dt.date:
     try:
-        return dt.date.fromisoformat(text)
+        return dt.date.fromisoformat(value)
     except ValueError:
         raise _Unknown from None

@@ -46,7 +46,7 @@ __all__ = [
 ]
 
 AS_STORED: Final = "as_stored"
-"""Blobs come with their payloads, to be written back."""
+"""Blobs are read with their payloads, to be written back."""
 _BLOB_HANDLINGS: Final = ("blobs_descriptions", "all_binary", "all_descriptions")
 _TASK_ROWS: Final = 1 << 22
 _TASK_BYTES: Final = 256 << 20
@@ -55,11 +55,11 @@ _LEAST_BYTES: Final = 4 << 20
 """A task with fewer rows and fewer bytes than these is not worth its start."""
 _SLIVER: Final = 0.02
 """Part of a fragment that is too small for another task to read."""
-_TEXT_BYTES: Final = 20
-"""Spark's own estimate of a text."""
+_STRING_BYTES: Final = 20
+"""Spark's own estimate of a string."""
 _MANY_COLUMNS: Final = 256
 _STEP_BYTES: Final = 64 << 20
-"""Of more columns than that, so many bytes are read at a time: a page of each, as elsewhere, would be too much."""
+"""Bytes that are read at a time from more columns than that: a page of each column would be too much."""
 _BATCH_ROWS: Final = 1 << 16
 _BATCH_BYTES: Final = 32 << 20
 
@@ -89,11 +89,11 @@ class ReadPlan:
     Attributes:
         uri: The table.
         version: The version that is read.
-        written_at: When it was committed, which distinguishes it from the same version of an earlier table in the same
-            place.
+        written_at: When it was committed, which distinguishes it from the same version of an earlier table at the same
+            URI.
         columns: Names of the columns, in the order of `expected`.
-        expected: Arrow schema of the batches that Spark wants.
-        filter: Condition on the rows; None for all of them.
+        expected: Arrow schema of the batches that Spark expects.
+        filter: Condition on the rows; None for all rows.
         storage_options: Credentials and options of the storage.
         blob_handling: How blobs are read.
     """
@@ -113,7 +113,7 @@ class ReadPlan:
         return _dataset(self.uri, self.version, self.written_at, options, self.blob_handling)
 
     def read(self, pieces: Iterable[Piece], limit: int | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of some pieces as batches of `expected`, so many at most. Runs in a task."""
+        """Yield the rows of some pieces, at most `limit`, as batches of `expected`. Runs in a task."""
         use_cores_of_task()
         dataset = self.open()
         convert = ConverterTo(self.expected, exact=False)
@@ -155,10 +155,10 @@ class ReadPlan:
 
 
 def checked_blob_handling(given: str | None) -> str:
-    """How blobs are read for a user, as descriptions unless something else is asked for.
+    """How blobs are read for a user: as descriptions unless the user gives another value.
 
     Raises:
-        InvalidInputError: There is no such way.
+        InvalidInputError: The value is not known; the message lists the values.
     """
     if given not in (None, *_BLOB_HANDLINGS):
         raise InvalidInputError(f"blob_handling must be one of {', '.join(_BLOB_HANDLINGS)}, not {given!r}")
@@ -180,10 +180,10 @@ def plan_read(
         schema: The columns, in Spark's types.
         filter: Condition on the rows.
         storage_options: Credentials and options of the storage.
-        blob_handling: How blobs are read, which the schema of `dataset` says too.
+        blob_handling: How blobs are read; the same as in the schema of `dataset`.
 
     Raises:
-        SchemaError: The table has no such column, or it cannot be converted to Spark's type.
+        SchemaError: The table lacks a column, or the column cannot be converted to Spark's type.
         InvalidInputError: The filter does not fit the columns.
     """
     expected = to_arrow(schema)
@@ -203,7 +203,7 @@ def plan_read(
 
 
 def plan_tasks(dataset: LanceDataset, plan: ReadPlan, *, parallelism: int) -> tuple[tuple[Piece, ...], ...]:
-    """Share the rows of the version out to tasks; fragments that indices rule out make none.
+    """Divide the rows of the version among tasks, without fragments that indices rule out.
 
     Args:
         dataset: The version of the plan.
@@ -224,12 +224,12 @@ def plan_tasks(dataset: LanceDataset, plan: ReadPlan, *, parallelism: int) -> tu
 
 
 def first_rows(dataset: LanceDataset, tasks: Iterable[tuple[Piece, ...]], limit: int) -> tuple[tuple[Piece, ...], ...]:
-    """As much of some tasks as has so many rows.
+    """The first tasks, shortened to a number of rows.
 
     Args:
         dataset: The version.
         tasks: The tasks, without a filter.
-        limit: Rows, at most.
+        limit: The largest number of rows.
     """
     rows = {one.fragment_id: one.metadata.num_rows for one in dataset.get_fragments()}
     found: list[tuple[Piece, ...]] = []
@@ -245,7 +245,7 @@ def first_rows(dataset: LanceDataset, tasks: Iterable[tuple[Piece, ...]], limit:
 
 
 def estimated_bytes(dataset: LanceDataset, expected: pa.Schema) -> int:
-    """Bytes that some columns of a version take in Spark, about; filters are not regarded.
+    """An estimate of the bytes that some columns of a version take in Spark, without regard to filters.
 
     Columns of a fixed width are counted exactly; the rest of the files is divided equally among the others.
     """
@@ -253,7 +253,7 @@ def estimated_bytes(dataset: LanceDataset, expected: pa.Schema) -> int:
     rows = sum(one.num_rows for one in metadata)
     widths = {field.name: _fixed_width(field.type) for field in dataset.schema}
     rest = sum(one.num_bytes for one in metadata) - rows * sum(width or 0 for width in widths.values())
-    share = max(rest // max(1, list(widths.values()).count(None)), rows * _TEXT_BYTES)
+    share = max(rest // max(1, list(widths.values()).count(None)), rows * _STRING_BYTES)
     return sum(share if (width := widths.get(name, 8)) is None else rows * width for name in expected.names)
 
 
@@ -274,7 +274,11 @@ def _fixed_width(kind: pa.DataType) -> int | None:
 
 
 def _check_filter(filter_: pc.Expression, schema: pa.Schema) -> None:
-    """Try the filter on no rows."""
+    """Evaluate the filter on no rows.
+
+    Raises:
+        InvalidInputError: The filter does not fit the columns.
+    """
     from pyarrow import acero  # noqa: PLC0415 - loads pandas, which tasks without a filter can do without
 
     try:
@@ -289,8 +293,8 @@ def table_schema(dataset: LanceDataset, columns: Sequence[str] | None, *, case_s
     """The Spark schema of a table, or of some columns of it, as the table spells them.
 
     Raises:
-        SchemaError: There is no such column, or a name could stand for two.
-        InvalidInputError: `columns` names none, or a single text was given.
+        SchemaError: The table lacks a column, or a name could stand for two columns.
+        InvalidInputError: `columns` is empty, or a single string.
         UnsupportedError: Spark has no type for a column.
     """
     if columns is not None and (isinstance(columns, str) or not columns):
@@ -303,13 +307,13 @@ def table_schema(dataset: LanceDataset, columns: Sequence[str] | None, *, case_s
 
 
 _ABOUT_ROWS: Final = {name: pa.field(name, pa.int64()) for name in ("_rowid", "_rowaddr", "_rowoffset")}
-"""Row columns, which no schema lists. They are unsigned in Lance, but always fit into Spark's bigint."""
+"""Row columns, which no schema lists. They are unsigned in Lance, and their values fit into Spark's bigint."""
 
 
 def split_into_tasks(
     sizes: Sequence[FragmentSize], *, parallelism: int = 1, whole_fragments: bool = False
 ) -> Iterator[tuple[Piece, ...]]:
-    """Share the fragments out to tasks, in order.
+    """Divide the fragments among tasks, in order.
 
     Args:
         sizes: The fragments.
@@ -319,7 +323,7 @@ def split_into_tasks(
     Yields:
         The rows of each task, at least one.
     """
-    # How far each fragment reaches, in units of the largest task that is wanted.
+    # The end of each fragment, in units of the largest task.
     ends = np.cumsum([max(size.num_rows / _TASK_ROWS, size.num_bytes / _TASK_BYTES) for size in sizes])
     total_rows = sum(size.num_rows for size in sizes)
     if not total_rows:
@@ -375,7 +379,7 @@ def _project(schema: pa.Schema, columns: Sequence[str]) -> pa.Schema:
 
 
 def _field(schema: pa.Schema, path: str) -> pa.Field | None:
-    """A column, a column about rows, or a field of a struct, which is called by its whole path."""
+    """A column, a row column, or a field of a struct under its full path as name."""
     if schema.get_field_index(path) >= 0:
         return schema.field(path)
     if path in _ABOUT_ROWS:

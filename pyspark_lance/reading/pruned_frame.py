@@ -1,13 +1,13 @@
-"""What `read` gives: a DataFrame of Spark's whose `select`, `where`, `limit`, `count` and `isEmpty` read less.
+"""Pruned frames: what `read` returns, a DataFrame whose `select`, `where`, `limit`, `count` and `isEmpty` read less.
 
-    read(...)                     all columns             count, isEmpty: the manifest
-      .select("id", "day")        two columns             classic sessions: those that any expressions need
-      .where("day = 2")           rows of day 2           what is not sure to mean the same is left to Spark
+    read(...)                     all columns             count, isEmpty: from the manifest
+      .select("id", "day")        two columns             classic sessions: the columns that any expressions need
+      .where("day = 2")           rows of day 2           conditions that may mean something else are left to Spark
       .limit(10)                  ten rows
 
-It is a DataFrame of the session's own class, so that joins, views, writes and all else see one. Each of these verbs
-makes another frame with a read of its own: nothing of it shows in the frame that it was called on, nor in others made
-of that. Wherever something is not known, the verb is Spark's own, on the frame as it is.
+A pruned frame is a DataFrame of the session's own class, so that joins, views and writes accept it. Each of these verbs
+makes another frame with a read of its own. The frame on which the verb was called does not change, nor do other frames
+made from it. Where a verb cannot be pushed down, Spark's own verb runs on the frame.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow.compute as pc
 
-from pyspark_lance.engine.spark_internals import condition_text, in_place_of, is_classic, needed_columns
+from pyspark_lance.engine.spark_internals import condition_sql, in_place_of, is_classic, needed_columns
 from pyspark_lance.reading.filter_pushdown import push
 from pyspark_lance.types.names import quoted
 
@@ -35,13 +35,13 @@ _ADDRESS: Final = "_rowaddr"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scan:
-    """What a frame reads.
+    """The rows and columns that a frame reads.
 
     Attributes:
         dataset: The version.
         columns: Names of its columns, in order.
-        filter: Which rows; None for all.
-        limit: Most rows; None for all.
+        filter: The condition on the rows; None for all rows.
+        limit: The largest number of rows; None for all rows.
         frame: Makes Spark's frame of a scan.
     """
 
@@ -52,7 +52,7 @@ class Scan:
     frame: Callable[[Scan], DataFrame] = field(repr=False)
 
     def narrowed(self, condition: pc.Expression) -> Scan:
-        """The rows of this one that meet a condition as well."""
+        """The scan with a further condition."""
         return replace(self, filter=condition if self.filter is None else self.filter & condition)
 
 
@@ -69,7 +69,7 @@ def _made(frame: Any, scan: Scan, root: DataFrame, plain: Callable[[], DataFrame
         frame: Spark's frame.
         scan: What it reads.
         root: The frame of the first read, whose columns others may refer to.
-        plain: Makes the frame without reading less.
+        plain: Makes the frame by Spark's own verbs, which read all columns.
     """
     base = next(kind for kind in type(frame).__mro__ if kind.__module__.startswith("pyspark.sql."))
     kind: Any = _kind(base)
@@ -88,12 +88,12 @@ class _State:
 @lru_cache(maxsize=4)
 def _kind(base: Any) -> type:
     """The class of pruned frames for a session's class of frames."""
-    # What asks for the module of the class learns which kind of session it is.
+    # The module of the class shows the kind of the session.
     return type("DataFrame", (_Pruned, base), {"__module__": base.__module__, "__doc__": base.__doc__})
 
 
 class _Pruned:
-    """The verbs that read less. Mixed into Spark's own class."""
+    """The verbs that read less, mixed into Spark's own class."""
 
     _lance: _State
     _jdf: Any
@@ -140,8 +140,8 @@ class _Pruned:
             return made
         if not is_classic(made) and not _knows(condition, scan.columns):
             return self._lance.plain().filter(condition)
-        text = condition_text(made) if is_classic(made) else condition
-        pushed = None if text is None else push(text, scan.dataset.schema)
+        sql = condition_sql(made) if is_classic(made) else condition
+        pushed = None if sql is None else push(sql, scan.dataset.schema)
         if pushed is None:
             return made
         narrowed = scan.narrowed(pushed.filter)
@@ -171,7 +171,7 @@ class _Pruned:
         return _made(less, limited, self._lance.root, lambda: plain().limit(num))
 
     def count(self) -> int:
-        """As Spark's `count`: without a filter the manifest tells."""
+        """As Spark's `count`; without a filter from the manifest."""
         scan = self._lance.scan
         if scan.filter is None:
             rows: int = scan.dataset.count_rows()
@@ -181,7 +181,7 @@ class _Pruned:
         return int(scan.frame(replace(scan, columns=(_ADDRESS,))).count())
 
     def isEmpty(self) -> bool:  # noqa: N802 - Spark's name
-        """As Spark's `isEmpty`: without a filter the manifest tells."""
+        """As Spark's `isEmpty`; without a filter from the manifest."""
         scan = self._lance.scan
         if scan.filter is None or scan.limit == 0:
             return self.count() == 0
@@ -198,12 +198,12 @@ class _Pruned:
         return self._with_others("sortWithinPartitions", cols, kwargs)
 
     def cache(self) -> Any:
-        """As Spark's `cache`: what is made of this frame from now on uses what is kept."""
+        """As Spark's `cache`: frames that are made from this one later use the cached rows."""
         self._is_kept = True
         return super().cache()  # type: ignore[misc]  # Spark's class
 
     def persist(self, *level: Any, **kwargs: Any) -> Any:
-        """As Spark's `persist`: what is made of this frame from now on uses what is kept."""
+        """As Spark's `persist`: frames that are made from this one later use the kept rows."""
         self._is_kept = True
         return super().persist(*level, **kwargs)  # type: ignore[misc]  # Spark's class
 
@@ -217,7 +217,7 @@ class _Pruned:
         return super()
 
     def _reading(self, scan: Scan) -> DataFrame | None:
-        """A frame that reads something else in the place of this one; None if this Spark cannot have it."""
+        """A frame that replaces this one and reads another scan; None if this Spark does not allow that."""
         less = in_place_of(self._lance.root, scan.frame(scan))
         if less is None or is_classic(less):
             return less
@@ -232,7 +232,7 @@ class _Pruned:
         return _made(less, scan, self._lance.root, lambda: verb(plain()))
 
     def _projected(self, verb: Callable[[Any], Any]) -> Any:
-        """What a verb makes of the columns that it needs."""
+        """The result of a verb on the columns that it needs."""
         try:
             made = verb(self._spark())
         except Exception as error:  # noqa: BLE001 - one of Spark's, by its name
@@ -240,9 +240,9 @@ class _Pruned:
         found = None if self._is_kept else needed_columns(self, made)  # type: ignore[arg-type]  # it is a frame
         if found is None:
             return made
-        names, alone = found
+        names, unchanged = found
         scan = self._lance.scan
-        if alone:
+        if unchanged:
             return self._with_columns(names, verb)
         if len(names) == len(scan.columns):
             return made
@@ -259,14 +259,14 @@ class _Pruned:
             return self._on_plain(error, lambda plain: getattr(plain, verb)(*cols, **kwargs))
 
     def _on_plain(self, error: Exception, verb: Callable[[Any], Any]) -> Any:
-        """What a verb makes of the frame with all columns, if it missed one here: Spark looks below a `select` too."""
+        """The result of a verb on the frame with all columns: Spark also resolves columns that a `select` left out."""
         if type(error).__name__ != "AnalysisException":
             raise error
         return verb(self._lance.plain())
 
 
 def _knows(what: Any, columns: tuple[str, ...]) -> bool:
-    """Whether a text names nothing but columns that are there; of other things Spark Connect does not tell."""
+    """Whether a string names only columns of the frame; False for other arguments, which Connect cannot analyse."""
     if not isinstance(what, str):
         return False
     if what in columns:

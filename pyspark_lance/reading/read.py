@@ -40,8 +40,8 @@ _NAMED: Final = 16
 """Columns that `explain` names."""
 _NUMBER_BYTES: Final = 8
 _MOST_NUMBERS: Final = 1 << 28
-"""Most numbers in the range that a frame's size is estimated by: 2 GB, which no join broadcasts, in a second of
-processor time.
+"""Largest count of numbers in the range by which a frame's size is estimated: 2 GB, which no join broadcasts. They take
+a second of processor time.
 """
 
 
@@ -58,34 +58,35 @@ def read(
 ) -> DataFrame:
     """A lazy DataFrame over a Lance table, classic or Spark Connect as the session is.
 
-    The version is fixed now: later commits do not change what the DataFrame shows. Only the named columns and, where
-    the files allow it, the rows that the filter wants are read. Of the frame itself `select`, `drop`, `agg`, `where`
-    and `limit` read less, and `count` and `isEmpty` ask the manifest, as long as no other verb comes before them.
+    The version is fixed now: later commits do not change what the DataFrame shows. Only the named columns are read and,
+    as far as indices allow it, only rows that meet the filter. The frame's own `select`, `drop`, `agg`, `where` and
+    `limit` read less, and `count` and `isEmpty` use the manifest, unless another verb was called before them.
 
     Args:
         spark: The session.
         uri: The table: a path or a URI.
         version: Version number or tag; None for the latest.
-        asof: Take the version that was the latest at this time instead; without a zone it is in the session's
+        asof: Read the version that was the latest at this time; a time without a zone is in the session's
             (`spark.sql.session.timeZone`).
-        columns: Names of the columns; None for all of them. A dotted path gives a field of a struct, as a column of
-            that name; `_rowid`, `_rowaddr` and `_rowoffset` tell about rows.
-        filter: SQL text, or an Arrow expression, over columns of the table, which need not be among `columns`.
+        columns: Names of the columns; None for all columns. A dotted path reads a field of a struct, as a column of
+            that name. `_rowid`, `_rowaddr` and `_rowoffset` are the row columns.
+        filter: SQL, or an Arrow expression, over columns of the table, which need not be among `columns`.
         storage_options: Credentials and options of the storage, by object_store's names. They are sent to the
             executors.
-        blob_handling: How columns of blobs come: "blobs_descriptions", the default, as structs that tell size and place
-            of each, for which no payload is read; "all_binary" as binary.
+        blob_handling: How columns of blobs are read: "blobs_descriptions", the default, as structs with the size and
+            the position of each blob, without payloads; "all_binary" as binary.
 
     Returns:
-        Every column can be null. Vectors are arrays with the metadata `arrow.fixed-size-list.size`, so that writing
-        them makes vectors again. `pyspark_lance.types.spark_types` lists the other types. Nanoseconds are cut off.
+        The DataFrame, with all columns nullable. Vectors are arrays with the metadata `arrow.fixed-size-list.size`, so
+        that they are written as vectors again. `pyspark_lance.types.spark_types` lists the other types. Times are
+        truncated to microseconds.
 
     Raises:
-        DatasetNotFoundError: There is no table.
-        VersionNotFoundError: It has no such version.
-        SchemaError: It has no such column.
-        UnsupportedError: Spark has no type for a column; the message names it.
-        UnsupportedError: The filter compares a column that has a collation.
+        DatasetNotFoundError: The URI holds no table.
+        VersionNotFoundError: The table has no such version.
+        SchemaError: The table lacks a column.
+        UnsupportedError: Spark has no type for a column, or the filter compares a column that has a collation; the
+            message names the column.
         InvalidInputError: The filter does not fit the columns, or is no SQL.
 
     Examples:
@@ -119,12 +120,20 @@ def read_frame(
     schema: StructType,
     *,
     limit: int | None = None,
-    about: int | None = None,
+    expected_rows: int | None = None,
 ) -> DataFrame:
-    """The frame of a plan, whose size Spark estimates rightly, of so many rows at most, or of about so many.
+    """The frame of a plan, with a size that Spark estimates correctly.
 
-    Spark estimates a range by the count of its numbers, and the result of a function on it as just as large. One number
-    in many stands for a task; the others only make up the count, and cost next to nothing.
+    Spark estimates the size of a range by the count of its numbers, and assumes that the result of a function on it is
+    as large. One number in many stands for a task; the others only make up the count, and cost next to nothing.
+
+    Args:
+        spark: The session.
+        dataset: The version of the plan.
+        plan: The plan.
+        schema: The columns, in Spark's types.
+        limit: The largest number of rows; None for all rows.
+        expected_rows: The approximate number of rows, if it is known.
     """
     tasks = plan_tasks(dataset, plan, parallelism=parallelism_of(spark))
     if limit is not None and plan.filter is None:
@@ -133,7 +142,7 @@ def read_frame(
         return spark.createDataFrame([], schema)
     count = len(tasks)
     most = estimated_bytes(dataset, plan.expected)
-    known = limit if about is None else about
+    known = limit if expected_rows is None else expected_rows
     if known is not None:
         most = most * known // max(known, dataset.count_rows(), 1)
     step = min(most, _MOST_NUMBERS * _NUMBER_BYTES) // (_NUMBER_BYTES * count) + 1
@@ -144,7 +153,7 @@ def read_frame(
 
 
 class _ReadTasks:
-    """The function that reads; its input is the numbers of the tasks. `explain` shows its name."""
+    """The function that reads; its input holds the numbers of the tasks. `explain` shows its name."""
 
     def __init__(self, plan: ReadPlan, tasks: tuple[tuple[Piece, ...], ...], step: int, limit: int | None) -> None:
         self._plan = plan

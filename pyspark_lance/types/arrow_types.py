@@ -4,7 +4,7 @@ Spark 4.1 leaves out the metadata of columns, which newer ones carry as JSON in 
 
     StructField(metadata={"arrow.fixed-size-list.size": 32})   <->   {"SPARK::metadata::json": '{"arrow.fixed...": 32}'}
 
-Facts that Arrow's types lack, the collation of a text and the precision of a time, are in a key of their own:
+Facts that Arrow's types lack, the collation of a string and the precision of a time, are in a key of their own:
 
     StringType("UTF8_LCASE")                                   <->   {"spark.type": "string collate UTF8_LCASE"}
 """
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 __all__ = ["SPARK_METADATA", "SPARK_TYPE", "from_arrow", "full_type", "to_arrow"]
 
 SPARK_METADATA: Final = b"SPARK::metadata::json"
-"""The key of an Arrow field in which the metadata of Spark's travels."""
+"""The key of an Arrow field that holds the metadata of Spark's field."""
 
 SPARK_TYPE: Final = b"spark.type"
-"""The key of an Arrow field that holds Spark's name of the type, where Arrow's type says less."""
+"""The key of an Arrow field that holds Spark's name of the type, where Arrow's type does not describe it fully."""
 
 
 def full_type(kind: DataType) -> str | None:
@@ -55,7 +55,7 @@ def to_arrow(schema: StructType, *, large_types: bool = False) -> pa.Schema:
 
     Args:
         schema: The columns.
-        large_types: Whether text and bytes have 64-bit offsets.
+        large_types: Whether strings and bytes have 64-bit offsets.
 
     Raises:
         PySparkTypeError: Arrow has no equivalent of a type.
@@ -104,11 +104,11 @@ def _marked_type(own: DataType, kind: pa.DataType) -> pa.DataType:
 def _with_metadata(own: StructField, field: pa.Field) -> StructField:
     from pyspark.sql.types import StructField
 
-    text = (field.metadata or {}).get(SPARK_METADATA)
+    value = (field.metadata or {}).get(SPARK_METADATA)
     kind = _type_with_metadata(own.dataType, field.type)
     if (name := (field.metadata or {}).get(SPARK_TYPE)) is not None:
         kind = _typed(name.decode(), kind)
-    return StructField(own.name, kind, own.nullable, json.loads(text) if text else {})
+    return StructField(own.name, kind, own.nullable, json.loads(value) if value else {})
 
 
 def _type_with_metadata(own: DataType, kind: pa.DataType) -> DataType:

@@ -27,8 +27,8 @@ class BatchConverter:
     """Turns batches of one schema into batches of another, column by column, by name, exactly or but for case.
 
     Args:
-        source: Schema of the batches that come in; the names of structs are matched as well.
-        target: Schema of the batches that go out. A column that `source` lacks becomes null.
+        source: Schema of the batches to convert; names of fields of structs are matched as well.
+        target: Schema of the converted batches. A column that `source` lacks becomes null.
         exact: Whether a value that the target type cannot hold exactly is an error. If not, fractions of the time
             unit are cut off, as Spark does with nanoseconds.
 
@@ -64,7 +64,7 @@ class ConverterTo:
     """Turns batches of any schema into batches of one; a `BatchConverter` serves all batches of the same schema.
 
     Args:
-        target: Schema of the batches that go out.
+        target: Schema of the converted batches.
         exact: See `BatchConverter`.
     """
 
@@ -84,13 +84,13 @@ def converter(source: pa.DataType, target: pa.DataType, column: str, *, exact: b
     """The converter from arrays of `source` to arrays of `target`; None if they are the same.
 
     Args:
-        source: Type that comes in.
-        target: Type that goes out.
+        source: Type of the arrays to convert.
+        target: Type of the converted arrays.
         column: Path of the column, for errors.
         exact: See `BatchConverter`.
 
     Raises:
-        SchemaError: There is no conversion between the two.
+        SchemaError: No conversion from `source` to `target` exists; the message names the column.
     """
     types = pa.types
     if source == target:

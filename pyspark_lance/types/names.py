@@ -1,7 +1,7 @@
-"""Names of columns as Spark takes them.
+"""Names of columns, matched by the session's rule for case.
 
-By the session's rule (`spark.sql.caseSensitive`, false unless set) `N` stands for a column `n` of the table. A name
-that is there exactly always stands for itself; one that could stand for two columns is an error.
+Unless `spark.sql.caseSensitive` is true, `N` stands for a column `n` of the table. A name that the table has exactly
+always stands for itself. A name that could stand for two columns is an error.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = [
 
 
 def quoted(name: str) -> str:
-    """A name as Spark takes it for that of a column, whatever is in it."""
+    """A name in backticks, which Spark accepts as that of a column with any characters."""
     return f"`{name.replace('`', '``')}`"
 
 
@@ -40,17 +40,17 @@ def case_sensitive(spark: SparkSession) -> bool:
 
 
 def check_spellings(frame: DataFrame, names: Iterable[str]) -> None:
-    """Make sure that Spark finds columns by their names, which takes a setting where some differ only in case.
+    """Make sure that Spark finds columns by their names.
 
     Raises:
-        SchemaError: Two do, and the session does not tell them apart.
+        SchemaError: Two names differ only in case, and the session does not distinguish case.
     """
     seen: dict[str, str] = {}
     for name in names:
         twin = seen.setdefault(name.lower(), name)
         if twin != name and not case_sensitive(frame.sparkSession):
             raise SchemaError(
-                f"columns {twin!r} and {name!r} differ only in case: Spark knows one from the other by name with"
+                f"columns {twin!r} and {name!r} differ only in case: Spark distinguishes them by name only with"
                 " spark.sql.caseSensitive=true"
             )
 
@@ -59,8 +59,8 @@ def matched_names(given: Iterable[str], known: Sequence[str], *, exact: bool = F
     """The name of the table for each given name that has one.
 
     Args:
-        given: Names that somebody gave.
-        known: The names of the table.
+        given: Names from the user or from a DataFrame.
+        known: Names of the table's columns.
         exact: Whether case matters.
         path: The path of the struct whose fields they are, with a dot after it.
 
@@ -104,7 +104,7 @@ def with_names_of(table: pa.Schema, source: pa.Schema) -> pa.Schema:
     """A schema in which columns and fields of structs are spelled as those of the table for which they stand.
 
     Raises:
-        SchemaError: A name could stand for two of them, or two names for one.
+        SchemaError: A name could stand for two columns or fields, or two names for one.
     """
     names = matched_names(source.names, table.names)
     fields = [
@@ -136,10 +136,10 @@ def _spelled_type(kind: pa.DataType, stored: pa.DataType, path: str) -> pa.DataT
 
 
 def spelled_path(schema: pa.Schema, path: str) -> str:
-    """A column, or a dotted path to a field of a struct, as the table spells it; an unknown one as it is.
+    """A column, or a dotted path to a field of a struct, as the table spells it; an unknown path stays as it is.
 
     Raises:
-        SchemaError: It could stand for two.
+        SchemaError: A part of the path could stand for two columns or fields.
     """
     return path if path in schema.names else _spelled_path(list(schema), path)
 

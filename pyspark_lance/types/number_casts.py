@@ -3,7 +3,7 @@
     bigint -> int                3 is stored; 3000000000 is an error that names column and value
     double -> int                2.0 is stored; 2.5 and NaN are errors
     decimal(38,18) -> (10,2)     1.5 is stored; 1.555 is an error
-    decimal, double -> float     what comes back as the same number is stored: 0.1 as a decimal, not as a double
+    decimal, double -> float     a number that converts back to itself is stored: 0.1 as a decimal, not as a double
 
 Literals of SQL rarely have the type of the column: `1L` is a bigint, `1.5` a decimal.
 """
@@ -30,7 +30,7 @@ def are_numbers(*kinds: pa.DataType) -> bool:
 
 
 def by_value(source: pa.DataType, target: pa.DataType, column: str) -> Callable[[pa.Array], pa.Array]:
-    """The cast between two types of numbers, which raises InvalidInputError for a value that the target has not."""
+    """The cast between two types of numbers, which raises InvalidInputError for a value that the target cannot hold."""
 
     def cast(array: pa.Array) -> pa.Array:
         try:
@@ -81,7 +81,7 @@ def _cast(array: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _first(array: pa.Array, target: pa.DataType) -> Any:
-    """The first value that the target type has not, by halving."""
+    """The first value that the target type cannot hold, found by bisection."""
     first, last = 0, len(array)
     while last - first > 1:
         middle = (first + last) // 2

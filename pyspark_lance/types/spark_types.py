@@ -16,9 +16,9 @@
     date               date32                          date32                    date64
     the value's type                                                             dictionary
 
-A vector's mark is the column metadata `arrow.fixed-size-list.size`, the key that lance-spark uses too; set it by
-`df.withMetadata("v", {"arrow.fixed-size-list.size": 128})`. Functions of Spark drop it. Columns are stored nullable,
-whatever Spark knows about an expression. Intervals of months cannot be stored.
+A vector's mark is the column metadata `arrow.fixed-size-list.size`, which lance-spark uses too; set it by
+`df.withMetadata("v", {"arrow.fixed-size-list.size": 128})`. Functions of Spark drop it. All columns are stored as
+nullable, even if Spark knows that an expression is never null. Intervals of months cannot be stored.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def batch_schema(schema: StructType) -> pa.Schema:
     """The Arrow schema of the batches that Spark makes of a DataFrame, with UTC as the session's zone.
 
     Raises:
-        SchemaError: A name is used twice, or cannot be a column's.
-        UnsupportedError: A type has no place in Arrow or in Lance, or is nested too deep; the message names the column.
+        SchemaError: A name is used twice, or cannot be the name of a column.
+        UnsupportedError: Arrow or Lance has no such type, or it is nested too deep; the message names the column.
     """
     from pyspark.errors import PySparkTypeError
     from pyspark.sql.types import StructType
@@ -81,10 +81,10 @@ def batch_schema(schema: StructType) -> pa.Schema:
 
 
 def _check_depth(field: pa.Field) -> None:
-    """Reject a column that Spark and Arrow cannot hand over: messages of Arrow have no more levels.
+    """Reject a column with more levels than messages of Arrow can have.
 
     Raises:
-        UnsupportedError: It is.
+        UnsupportedError: The column is nested too deep.
     """
     level = [field.type]
     for _ in range(_MOST_LEVELS + 1):
@@ -97,16 +97,16 @@ def _check_depth(field: pa.Field) -> None:
 def check_names(names: Iterable[str], within: str = "", *, reads: bool = False) -> None:
     """Make sure that Lance and the reference library accept these names of columns as distinct.
 
-    Top-level columns have the narrower rules. Names that differ in case are two columns, of which Spark knows one from
-    the other by position, or by name with `spark.sql.caseSensitive`.
+    Top-level columns have the narrower rules. Names that differ in case are two columns; Spark distinguishes them by
+    position, or by name with `spark.sql.caseSensitive`.
 
     Args:
         names: The names of the columns, or of the fields of a struct.
         within: Path of the struct, if it is one.
-        reads: Whether they are a table's, which may have names that cannot be written, and columns about rows.
+        reads: Whether the columns are read: a table may have names that cannot be written, and row columns are read.
 
     Raises:
-        SchemaError: One is used twice, or is a column's and empty or reserved.
+        SchemaError: A name is used twice, or the name of a column is empty or reserved.
     """
     where = f"struct {within!r}: field" if within else "column"
     seen: set[str] = set()
@@ -160,11 +160,11 @@ def stored_field(field: pa.Field, width: int | None = None, path: str = "") -> p
 
     Args:
         field: Field of `batch_schema`.
-        width: Items of each vector if the column is known to hold vectors; None: as its metadata says.
+        width: Items of each vector if the column holds vectors; None for the width in its metadata.
         path: Path of the struct around it, for errors.
 
     Raises:
-        SchemaError: It is to be a vector, but is no array of numbers.
+        SchemaError: The column is marked as a vector, but is no array of numbers.
     """
     path = f"{path}.{field.name}" if path else field.name
     width = vector_width(field, path) if width is None else width
@@ -176,7 +176,7 @@ def vector_width(field: pa.Field, path: str) -> int | None:
     """The number of items of a column's vectors, from its metadata; None if that has none.
 
     Raises:
-        SchemaError: The number is not positive.
+        SchemaError: The metadata holds no positive number.
     """
     width = _spark_metadata(field).get(VECTOR_WIDTH)
     if width is None:
@@ -219,18 +219,18 @@ _SMALL: Final = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
 
 
 def _spark_metadata(field: pa.Field) -> Mapping[str, Any]:
-    """A column's Spark metadata, out of the one Arrow key in which it travels."""
-    text = (field.metadata or {}).get(SPARK_METADATA)
-    found = json.loads(text) if text else {}
+    """A column's Spark metadata, from the one Arrow key that holds it."""
+    value = (field.metadata or {}).get(SPARK_METADATA)
+    found = json.loads(value) if value else {}
     return found if isinstance(found, dict) else {}
 
 
 def _stored_metadata(field: pa.Field) -> dict[bytes, bytes] | None:
-    """Arrow metadata from Spark's: texts only, without what Spark keeps for itself."""
-    texts = {key: value for key, value in _spark_metadata(field).items() if isinstance(value, str)}
-    kept = {key.encode(): value.encode() for key, value in texts.items() if not key.startswith("__")}
+    """Arrow metadata from Spark's: strings only, without the keys that Spark reserves for itself."""
+    strings = {key: value for key, value in _spark_metadata(field).items() if isinstance(value, str)}
+    kept = {key.encode(): value.encode() for key, value in strings.items() if not key.startswith("__")}
     kept.pop(VECTOR_WIDTH.encode(), None)
-    # What Arrow itself carries: the marks of variant, geometry and geography.
+    # Arrow's own metadata: the marks of variant, geometry and geography.
     own = {key: value for key, value in (field.metadata or {}).items() if not key.startswith(b"SPARK::")}
     return {**own, **kept} or None
 
@@ -250,10 +250,10 @@ _VIEW: Final = {
 
 
 def spark_view(kind: pa.DataType, path: str) -> pa.DataType:
-    """Spark's Arrow type for a stored type, in which it also hands over such a column.
+    """The Arrow type in which Spark reads a stored type, and in which it hands over such a column.
 
     Raises:
-        UnsupportedError: Spark has no type for it; the message names the column.
+        UnsupportedError: Spark has no type for the stored type; the message names the column.
     """
     types = pa.types
     if isinstance(kind, pa.BaseExtensionType):
@@ -293,16 +293,16 @@ def _nested_view(kind: pa.DataType, path: str) -> pa.DataType:
 
 
 def _view_field(field: pa.Field, path: str) -> pa.Field:
-    """A stored field as Spark sees it, with its metadata in the key in which Spark's travels."""
+    """A stored field as Spark sees it, with its metadata in the key that holds Spark's."""
     own = field.metadata or {}
-    texts: dict[str, Any] = {}
+    metadata: dict[str, Any] = {}
     for key, value in own.items():
         if not key.startswith((b"ARROW:", b"SPARK::")) and key != SPARK_TYPE:
-            texts[key.decode(errors="replace")] = value.decode(errors="replace")
+            metadata[key.decode(errors="replace")] = value.decode(errors="replace")
     if pa.types.is_fixed_size_list(field.type):
-        texts[VECTOR_WIDTH] = field.type.list_size
-    metadata = {**own, SPARK_METADATA: json.dumps(texts).encode()} if texts else own or None
-    return pa.field(field.name, spark_view(field.type, path), nullable=True, metadata=metadata)
+        metadata[VECTOR_WIDTH] = field.type.list_size
+    everything = {**own, SPARK_METADATA: json.dumps(metadata).encode()} if metadata else own or None
+    return pa.field(field.name, spark_view(field.type, path), nullable=True, metadata=everything)
 
 
 def spark_schema(stored: pa.Schema) -> StructType:
@@ -310,7 +310,7 @@ def spark_schema(stored: pa.Schema) -> StructType:
 
     Raises:
         SchemaError: A column has no name.
-        UnsupportedError: Spark has no type for a column, or it is nested too deep; the message names it.
+        UnsupportedError: Spark has no type for a column, or the column is nested too deep; the message names it.
     """
     check_names(stored.names, reads=True)
     for field in stored:

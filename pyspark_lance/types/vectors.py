@@ -60,7 +60,7 @@ def fixed_to_list(vectors: pa.Array, target: pa.DataType) -> pa.Array:
         target: A list type with the same value type.
 
     Raises:
-        InvalidInputError: The items are too many for 32-bit offsets.
+        InvalidInputError: The vectors have more items than 32-bit offsets can count.
     """
     width: int = vectors.type.list_size
     first = vectors.offset * width

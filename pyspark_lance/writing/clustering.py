@@ -1,10 +1,10 @@
-"""Clustering of rows by slice, so that few files are written and each holds one slice.
+"""Clustering of rows by slice, so that a write makes few files, each with rows of one slice.
 
     before:  task 0: a b c a b c      task 1: a b c b       ->  one file per task and slice: 6
     after:   task 0: a a a c c c      task 1: b b b b       ->  one file per slice: 3
 
-Spark's `rebalance` moves the rows: adaptive execution then joins small slices into one task and splits a large one
-over several. Correctness does not depend on it: the tasks check the slice of each row.
+Spark's `rebalance` moves the rows: adaptive execution then puts small slices into one task and divides a large slice
+among several tasks. Correctness does not depend on it: the tasks check the slice of each row.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ __all__ = ["cluster_by_columns", "cluster_by_slice"]
 
 _KEY: Final = "__lance_slice_{}"
 _MAX_BUCKETS: Final = 256
-"""Most ranges of a column; of more, which would make a long expression, neighbours are joined."""
+"""Most ranges of a column; if there are more, neighbouring ranges are merged to keep the expression short."""
 
 
 def cluster_by_slice(frame: DataFrame, slices: Slices) -> DataFrame:
-    """The same rows, those of a slice in as few tasks as makes sense and one after the other in each.
+    """The same rows, with the rows of each slice in few tasks, and next to each other in each task.
 
-    A single slice, or slices over no column that rows differ in, are left alone: there is nothing to sort.
+    With a single slice the frame stays as it is.
     """
     from pyspark.sql import functions
 
@@ -55,7 +55,7 @@ def cluster_by_slice(frame: DataFrame, slices: Slices) -> DataFrame:
 
 
 def cluster_by_columns(frame: DataFrame, columns: Sequence[str]) -> DataFrame:
-    """The same rows, those of one value of the columns in as few tasks as makes sense, one after the other in each."""
+    """The same rows, with the rows of each value of the columns in few tasks, and next to each other in each task."""
     from pyspark.sql import functions
 
     check_spellings(frame, frame.columns)
@@ -64,7 +64,7 @@ def cluster_by_columns(frame: DataFrame, columns: Sequence[str]) -> DataFrame:
 
 
 def _bucket(column: Column, starts: list[Any], first: int) -> Column:
-    """The position of the last start that is not above the value, by halving, so that few are compared with."""
+    """The position of the last start that is not above the value, by bisection."""
     from pyspark.sql import functions
 
     if len(starts) == 1:

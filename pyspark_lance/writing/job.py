@@ -1,12 +1,12 @@
 """One write, from its preparation to its commit; its tasks run anywhere.
 
-    prepare_write   in the caller      the table's version and schema are looked up and the write is checked
-    WriteJob.task   for the executors  a picklable function for each partition
-    WriteJob.finish once, afterwards   the reports of all partitions become one commit
-    WriteJob.clean  at the end         files that no version uses are deleted, as far as that is known
+    prepare_write   in the caller      reads the table's version and schema, and checks the write
+    WriteJob.task   for the executors  is a picklable function for each partition
+    WriteJob.finish once, afterwards   makes one commit from the reports of all partitions
+    WriteJob.clean  at the end         deletes files that no version uses, as far as that is known
 
-The table changes only by the commit. A failure before leaves it unchanged.
-A commit whose outcome is not known keeps its files: a version may use them.
+Only the commit changes the table. A failure before it leaves the table unchanged.
+If the outcome of a commit is not known, its files are kept, as a version may use them.
 """
 
 from __future__ import annotations
@@ -51,17 +51,17 @@ _SORTED_OPEN: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteJob:
-    """A write that was checked and can begin; it can be pickled.
+    """A write that was checked; it can be pickled.
 
     Attributes:
         uri: The table.
         job: Id of the write, with which the names of its files begin.
         plan: The schemas of the write.
         options: The caller's options.
-        base_version: Version of the table that the write is based on; 0 if there is no table.
-        base_identity: Identity of that version, which detects a table that is dropped and made again; None if there is
-            no table.
-        dataset_schema: The table's schema with its field ids if fragments are added to it, as bytes.
+        base_version: Version of the table that the write is based on; 0 if the table does not exist.
+        base_identity: Identity of that version, which detects a table that was dropped and made again; None if the
+            table does not exist.
+        dataset_schema: The table's schema with its field ids, as bytes, if fragments are added to the table.
         rules: Rules for rows that tasks check.
     """
 
@@ -77,13 +77,6 @@ class WriteJob:
     def task(self) -> WriteTask:
         """The function to run on each partition."""
         options = self.options
-        given = {
-            "storage_options": dict(options.storage_options) if options.storage_options else None,
-            "data_storage_version": options.data_storage_version,
-            "max_rows_per_file": options.max_rows_per_file,
-            "max_bytes_per_file": options.max_bytes_per_file,
-            "dataset_schema": self.dataset_schema,
-        }
         return WriteTask(
             uri=self.uri,
             job=self.job,
@@ -92,7 +85,7 @@ class WriteJob:
             allow_out_of_partition=options.out_of_partition == "allow",
             rules=self.rules,
             max_open=_SORTED_OPEN if options.cluster else None,
-            options={name: value for name, value in given.items() if value is not None},
+            options=options.of_writer(self.dataset_schema),
         )
 
     def finish(self, messages: Iterable[bytes]) -> WriteResult | None:
@@ -102,12 +95,13 @@ class WriteJob:
             messages: The report of each partition that gave one.
 
         Returns:
-            The result; None if there was no row, and nothing is to be written then (`empty_output="skip"`).
+            The result; None if there were no rows and `empty_output` is "skip".
 
         Raises:
-            InvalidInputError: A task found data that cannot be written, or there was no row and that is an error.
-            CommitConflictError: Other writers came first.
-            OutcomeUnknownError: The storage left open whether the commit took effect.
+            InvalidInputError: A task found data that cannot be written, or there were no rows and `empty_output` is
+                "error".
+            CommitConflictError: A concurrent commit conflicts with the write.
+            OutcomeUnknownError: The storage did not report whether the commit took effect.
         """
         try:
             reports = [WriteReport.from_bytes(message) for message in messages]
@@ -129,7 +123,7 @@ class WriteJob:
         return _result(committed, reports, self.options)
 
     def clean(self, keep: Iterable[FragmentMetadata], *, failed: bool = False) -> None:
-        """Delete the files of this write that belong to none of these fragments; as `delete_orphan_files`."""
+        """Delete the files of this write that belong to none of some fragments; see `delete_orphan_files`."""
         delete_orphan_files(self.uri, self.job, keep, self.options.storage_options, failed=failed)
 
     def _commit(self, fragments: list[FragmentMetadata], reports: Sequence[WriteReport]) -> CommitResult:
@@ -138,7 +132,7 @@ class WriteJob:
         if options.replace_where is not None or options.merge_on is not None:
             if not self.base_version:
                 return self._create(fragments, reports)
-            assert options.merge_on is None, "KeyMergeJob merges into a table that is there"
+            assert options.merge_on is None, "KeyMergeJob merges into an existing table"
             return replace_rows(self.base(), fragments, options)
         if options.is_dynamic:
             tables = [report.values for report in reports if report.values is not None]
@@ -150,7 +144,7 @@ class WriteJob:
         """Create the table for a write that replaces some rows.
 
         Raises:
-            RetryableConflictError: Somebody else has created it meanwhile, so that the rows to replace have to be found
+            RetryableConflictError: Another writer has created the table, so that the rows to replace must be found
                 again.
         """
         if self.options.merge_on is not None:
@@ -159,7 +153,7 @@ class WriteJob:
             return self._commit_fragments(fragments, "create", None)
         except DatasetExistsError as error:
             raise RetryableConflictError(
-                f"{self.uri} was made by another writer while this write was at work; do the write again"
+                f"{self.uri} was created by another writer during this write; do the write again"
             ) from error
 
     def _commit_fragments(self, fragments: list[FragmentMetadata], mode: str, slices: Slices | None) -> CommitResult:
@@ -188,7 +182,7 @@ class WriteJob:
         """The version that the write is based on.
 
         Raises:
-            IncompatibleConflictError: The table was dropped and made again.
+            IncompatibleConflictError: The version is gone, or belongs to a table that was made again.
         """
         base = open_version(self.uri, self.base_version, self.options.storage_options, self.base_identity)
         assert base is not None, "the version has an identity"
@@ -202,7 +196,7 @@ _PLAIN: Final = (
 
 
 def _own_fragments(dataset: LanceDataset) -> list[FragmentMetadata]:
-    """The fragments of a version that an earlier attempt committed, or this one before its answer was lost."""
+    """The fragments of a version that an earlier attempt committed, or this attempt if the answer was lost."""
     return [fragment.metadata for fragment in dataset.get_fragments()]
 
 
@@ -242,8 +236,8 @@ def open_version(
         identity: `LanceDataset.identity` of that version, if the caller has read it.
 
     Raises:
-        IncompatibleConflictError: The version that the caller has read is gone, or belongs to a table made again.
-        VersionNotFoundError: The table has no such version, and the caller has not read it.
+        IncompatibleConflictError: The version with this identity is gone, or belongs to a table that was made again.
+        VersionNotFoundError: The table has no such version, and no identity was given.
     """
     if identity is not None and not version:
         raise InvalidInputError("identity says which version read_version is: give that, too")
@@ -270,13 +264,13 @@ def open_version(
 def find_earlier_write(uri: str | PathLike[str], options: WriteOptions) -> tuple[WriteResult | None, WriteOptions]:
     """Look for an earlier write with the same `idempotency_key`.
 
-    The table's own state is looked at first, which knows of it even if its version was cleaned up. Then the history is
+    The table's own state is read first, which records the key even if the version was cleaned up. Then the history is
     searched, newest version first, down to `idempotency_since` or to its beginning. With `read_version` the caller
     asserts that it has searched up to that version.
 
     Returns:
-        The result of that write, None if there was none; and the options for the write, based on the version up to
-        which the history was searched, so that the commit searches the versions after it.
+        The result of the earlier write, or None; and the options for the write, based on the version up to which the
+        history was searched, so that the commit searches the versions after it.
     """
     if options.idempotency_key is None or options.read_version is not None:
         return None, options
@@ -292,7 +286,7 @@ def find_earlier_write(uri: str | PathLike[str], options: WriteOptions) -> tuple
 
 
 def prepare_write(source: pa.Schema, uri: str | PathLike[str], options: WriteOptions) -> WriteJob:
-    """Look at the table and make sure that the write can be done.
+    """Read the version and the schema of the table, and make sure that the write is possible.
 
     Args:
         source: Arrow schema of the batches that Spark hands over.
@@ -300,7 +294,7 @@ def prepare_write(source: pa.Schema, uri: str | PathLike[str], options: WriteOpt
         options: How to write.
 
     Raises:
-        DatasetExistsError: There is a table, and the mode is to create one.
+        DatasetExistsError: The mode is to create the table, and it exists.
         IncompatibleConflictError: The table is not the one that the caller has read.
         SchemaError: The schemas do not fit; the message names the column.
         UnsupportedError: The rows to replace depend on a column that has a collation.
@@ -326,7 +320,7 @@ def prepare_write(source: pa.Schema, uri: str | PathLike[str], options: WriteOpt
     adds = base is not None and options.keeps_rows
     if options.slices is not None:
         check_columns("slices", map(plan.stored.field, options.slices.columns), _PLAIN)
-    rules = row_rules(options, plan.stored) if options.rules else None
+    rules = row_rules(options, plan.stored) if options.has_rules else None
     if base is not None and adds:
         options = replace(options, data_storage_version=_version_to_add(base, options))
     return WriteJob(
@@ -342,7 +336,7 @@ def prepare_write(source: pa.Schema, uri: str | PathLike[str], options: WriteOpt
 
 
 def _with_names(options: WriteOptions, known: list[str]) -> WriteOptions:
-    """The options with names of columns as the table spells them; unknown ones stay."""
+    """The options with names of columns as the table spells them; unknown names stay as they are."""
 
     def spelled(names: tuple[str, ...] | None) -> tuple[str, ...] | None:
         found = matched_names(names or (), known, exact=options.case_sensitive)

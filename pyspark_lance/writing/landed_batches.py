@@ -1,14 +1,14 @@
-"""Whether a micro-batch has landed, which Spark may repeat after a crash.
+"""Whether a micro-batch has landed; Spark may repeat a batch after a crash.
 
-The table's own state knows the last batch of each query, whatever became of the versions. The properties of commits,
-`spark.streaming.query` and `spark.streaming.batch`, say the same as long as their versions are there: they decide where
-the state cannot, because another library restored an older one.
+The table's own state keeps the last batch of each query, even after versions are cleaned up. The properties of commits,
+`spark.streaming.query` and `spark.streaming.batch`, record the same as long as their versions exist. They decide if
+another library restored an older state.
 
-    the state knows this batch or a later one of the query, or a commit does    landed
-    a commit of the query is known, and none of this batch                      not landed
+    the state or a commit records this batch or a later one of the query        landed
+    a commit of the query is known, but no commit of this batch                 not landed
     nothing of the query is known, and no version is missing                    not landed
-    the same, and versions are missing; batch 0                                 not landed: a new query
-    the same, another batch                                                     an error, unless the user says which
+    nothing of the query is known, versions are missing, and it is batch 0      not landed: a new query
+    nothing of the query is known, versions are missing, and it is a later one  an error, unless the user decides
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ DECISIONS: Final = ("error", "write", "skip")
 
 def batch_of(properties: Mapping[str, str] | None) -> tuple[str, int] | None:
     """The stream and the batch that the properties of a commit name; None if they name none."""
-    text = (properties or {}).get(STREAM_BATCH)
-    if text is None:
+    value = (properties or {}).get(STREAM_BATCH)
+    if value is None:
         return None
-    stream, number = json.loads(text)
+    stream, number = json.loads(value)
     return str(stream), int(number)
 
 
 @dataclass(frozen=True, slots=True)
 class Landed:
-    """What the latest version of a sink says about the batches of a query.
+    """The batches of a query that have landed, as the latest version of the sink records them.
 
     Attributes:
-        dataset: That version; None if there is no table.
+        dataset: The latest version; None if there is no table.
         query: The query's id.
         uri: The table.
-        decision: What is done with a batch of which nobody knows: error, write, skip.
+        decision: What happens to a batch that may or may not have landed: error, write or skip.
     """
 
     dataset: LanceDataset | None
@@ -59,7 +59,7 @@ class Landed:
         """Whether a batch has landed.
 
         Raises:
-            UndecidedWriteError: Its version may have been cleaned up, and the table does not know.
+            UndecidedWriteError: The version of the batch may have been cleaned up, and the state does not record it.
         """
         if self.dataset is None:
             return False
@@ -76,23 +76,23 @@ class Landed:
             raise UndecidedWriteError(
                 f"whether batch {batch} of query {self.query} has landed in {self.uri} is not known: version "
                 f"{max(self._missing())} was cleaned up, and the table knows no batch of this query. Nothing was "
-                "written. Look whether its rows are there, and start the query with option undecidedBatch='skip' if "
-                "they are, or 'write' if they are not"
+                "written. If the table has its rows, start the query with option undecidedBatch='skip', otherwise with "
+                "undecidedBatch='write'"
             )
         return self.decision == "skip"
 
     def remember_empty(self, batch: int) -> None:
-        """Let the table know of a batch without rows, which makes no version, where later ones would be undecided."""
+        """Record a batch without rows, which makes no version, if later batches would be undecided otherwise."""
         dataset = self.dataset
         if dataset is None or dataset.landed_batch(self.query) is not None or not self._missing():
             return
         change = LanceOperation.UpdateConfig()
-        texts = {QUERY: self.query, BATCH: str(batch)}
-        transaction = Transaction(dataset.version, change, transaction_properties=texts)
+        properties = {QUERY: self.query, BATCH: str(batch)}
+        transaction = Transaction(dataset.version, change, transaction_properties=properties)
         commit_transaction(dataset, transaction, stream_batch=(self.query, batch))
 
     def _missing(self) -> list[int]:
-        """The versions that may have been the query's, and are gone."""
+        """Versions that were cleaned up and may have been commits of the query."""
         assert self.dataset is not None
         known_after = self.dataset.known_after("streams")
         if known_after == 0:

@@ -4,21 +4,50 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import get_args
+from typing import Any, get_args
 
 from lance_core import Slices, WriteAttempt
 from lance_core.errors import InvalidInputError
 from pyspark_lance.writing.modes import EmptyOutput, Mode, OutOfPartition, PartitionOverwrite, SchemaMode
 
-__all__ = ["WriteOptions"]
+__all__ = ["JobOptions", "WriteOptions"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WriteOptions:
+class JobOptions:
+    """The arguments that `pyspark_lance.write`, which describes them, shares with changes of rows."""
+
+    storage_options: Mapping[str, str] | None = field(default=None, repr=False)
+    transaction_properties: Mapping[str, str] | None = None
+    commit_message: str | None = None
+    idempotency_key: tuple[str, str] | None = None
+    write_attempt: WriteAttempt | None = None
+    max_rows_per_file: int | None = None
+    max_bytes_per_file: int | None = None
+    data_storage_version: str | None = None
+
+    def of_writer(self, dataset_schema: bytes | None) -> dict[str, Any]:
+        """The options of `FragmentWriter` in a task.
+
+        Args:
+            dataset_schema: The table's schema with its field ids, if fragments are added to the table.
+        """
+        found = {
+            "storage_options": dict(self.storage_options) if self.storage_options else None,
+            "data_storage_version": self.data_storage_version,
+            "max_rows_per_file": self.max_rows_per_file,
+            "max_bytes_per_file": self.max_bytes_per_file,
+            "dataset_schema": dataset_schema,
+        }
+        return {name: value for name, value in found.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions(JobOptions):
     """The arguments of `pyspark_lance.write`, which describes them, and two facts of the session.
 
     Attributes:
-        case_sensitive: Whether names of columns that differ by case alone are two names.
+        case_sensitive: Whether names of columns that differ only in case are two names.
         assume_utc: Whether times without a zone in `replace_where` are in UTC.
     """
 
@@ -29,19 +58,11 @@ class WriteOptions:
     vector_columns: Mapping[str, int] | None = None
     schema_mode: SchemaMode = "strict"
     empty_output: EmptyOutput = "write"
-    transaction_properties: Mapping[str, str] | None = None
-    commit_message: str | None = None
-    idempotency_key: tuple[str, str] | None = None
     stream_batch: tuple[str, int] | None = None
     idempotency_since: int = 0
-    write_attempt: WriteAttempt | None = None
     read_version: int | None = None
     identity: str | None = None
     table_config: Mapping[str, str] | None = None
-    storage_options: Mapping[str, str] | None = field(default=None, repr=False)
-    max_rows_per_file: int | None = None
-    max_bytes_per_file: int | None = None
-    data_storage_version: str | None = None
     replace_where: str | None = None
     partition_by: tuple[str, ...] | None = None
     partition_overwrite: PartitionOverwrite = "static"
@@ -64,7 +85,7 @@ class WriteOptions:
 
     @property
     def is_dynamic(self) -> bool:
-        """Whether the partitions that have rows are replaced, and no others."""
+        """Whether only the partitions that have rows are replaced."""
         return self.partition_overwrite == "dynamic" and self.mode == "overwrite"
 
     @property
@@ -73,16 +94,16 @@ class WriteOptions:
         return self.mode in ("append", "replace") or self.replace_where is not None or self.is_dynamic
 
     @property
-    def rules(self) -> bool:
+    def has_rules(self) -> bool:
         """Whether tasks have rules for rows beyond the slices."""
         return self.replace_where is not None or self.partition_by is not None or self.merge_on is not None
 
 
 def check_together(options: WriteOptions) -> None:
-    """Make sure that the arguments go together.
+    """Make sure that the arguments do not exclude each other.
 
     Raises:
-        InvalidInputError: It does not.
+        InvalidInputError: Two arguments exclude each other, or an argument needs another one.
     """
     if options.idempotency_since and options.idempotency_key is None:
         raise InvalidInputError("idempotency_since says how far to look back for idempotency_key, which is not given")

@@ -1,8 +1,8 @@
-"""Files of a Spark job that its commit does not use.
+"""Orphan files of a Spark job: files that its commit does not use.
 
-A task that failed is over for Spark while its Python worker may still be at work: if what feeds a worker fails, the
-worker sees the end of its rows, and writes its file to the end. Nothing tells when it is done but its files. The same
-holds for an attempt that another one of its task came after, though the job as a whole went well.
+When a task fails, its Python worker may still write: if the JVM fails to feed a worker, the worker sees the end of its
+rows and finishes its file. Only the files show when it is done. The same holds in a successful job for an attempt of a
+task that was followed by another attempt.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LOGGER = logging.getLogger("pyspark_lance")
 
 _POLL_SECONDS: Final = 0.2
 _STILL_POLLS: Final = 15
-"""So many looks in a row must find no file before the workers of failed tasks are taken to have ended."""
+"""Polls in a row that must find no file until the workers of failed tasks are assumed to have ended."""
 _MOST_POLLS: Final = 150
 
 
@@ -37,18 +37,19 @@ def delete_orphan_files(
     failed: bool = False,
     index_segments: bool = False,
 ) -> None:
-    """Delete the data files of a job, for example of failed attempts, except those of some fragments.
+    """Delete the data files of a job, for example of failed attempts, except files of some fragments.
 
-    A failure is logged and not raised: such files harm nobody, and a later cleanup of the table removes them.
+    A failure is logged and not raised: such files do no harm, and a later cleanup of the table deletes them.
 
     Args:
         uri: The table.
         job: Id of the job, with which the names of its files begin.
         keep: Fragments that are committed, or may be.
         storage_options: Options of the storage.
-        failed: Whether tasks failed or were cancelled. Then, and if a second attempt wrote a file to keep, this looks
-            again until no more files come, for three seconds after the last one, and 30 s at most.
-        index_segments: Delete its index segments, whose UUIDs begin with the id, in place of data files.
+        failed: Whether tasks failed or were cancelled. Then, and if a second attempt wrote a file to keep, the folder
+            is polled until no new file has appeared for three seconds, at most for 30 s.
+        index_segments: Whether to delete index segments of the job, whose UUIDs begin with its id, instead of data
+            files.
     """
     names = {file.path for fragment in keep for file in fragment.files}
     failed = failed or any(map(re.compile(rf"{job}-\d+-[1-9]\d*-").match, names))

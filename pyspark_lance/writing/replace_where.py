@@ -45,7 +45,7 @@ def row_rules(options: WriteOptions, stored: pa.Schema) -> RowRules:
     """The rules for a write.
 
     Raises:
-        SchemaError: A column is not there.
+        SchemaError: The data lacks a column of `partition_by` or `merge_on`.
         UnsupportedError: The rows to replace depend on a column that has a collation.
         InvalidInputError: The condition does not fit the columns, or is no SQL.
     """
@@ -59,14 +59,14 @@ def row_rules(options: WriteOptions, stored: pa.Schema) -> RowRules:
     condition = None
     if options.replace_where is not None:
         # An empty table in memory parses SQL over such columns.
-        place = f"memory://lance-replace-where/{uuid.uuid4().hex}"
-        empty = lance_core.write_dataset(stored.empty_table(), place)
+        uri = f"memory://lance-replace-where/{uuid.uuid4().hex}"
+        empty = lance_core.write_dataset(stored.empty_table(), uri)
         condition = empty.parse_filter(options.replace_where, assume_utc=options.assume_utc)
-        lance_core.LanceDataset.drop(place)
+        lance_core.LanceDataset.drop(uri)
         check_condition("replaceWhere", condition, stored, _IN_TWO)
     return RowRules(
         condition=condition,
-        text=options.replace_where,
+        sql=options.replace_where,
         partition_by=options.partition_by,
         keys=options.merge_on,
     )
@@ -77,31 +77,23 @@ def replace_rows(
     fragments: Sequence[FragmentMetadata],
     options: WriteOptions,
 ) -> WriteResult:
-    """Commit fragments in the place of the rows that meet the condition.
+    """Commit fragments that replace the rows that meet the condition.
 
     Args:
-        dataset: The version to begin with; others have been looked at for `idempotency_key` and other attempts.
+        dataset: The version to begin with, up to which the history was searched for `idempotency_key` and other
+            attempts.
         fragments: The new rows.
-        options: The caller's.
+        options: The options of the write.
 
     Raises:
-        RetryableConflictError: Others changed the same rows each time.
+        RetryableConflictError: Each attempt met a concurrent change of the same rows.
     """
-    began = dataset.version
-    searched = options.write_attempt is not None or options.idempotency_key is not None
 
     def attempt(base: tuple[LanceDataset, WriteAttempt | None], number: int) -> WriteResult:
         latest, write = base
-        gone = rows_where(latest, options.replace_where or "")
+        deleted = rows_where(latest, options.replace_where or "")
         done = commit_update(
-            latest,
-            fragments,
-            gone,
-            properties=options.transaction_properties,
-            message=options.commit_message,
-            idempotency_key=options.idempotency_key,
-            write_attempt=write,
-            checked_through=began if searched else None,
+            latest, fragments, deleted, replace(options, write_attempt=write), checked_through=dataset.version
         )
         made = WriteResult.of(done, fragments, sum(fragment.physical_rows for fragment in fragments), {})
         return replace(

@@ -1,8 +1,8 @@
-"""Rules for rows that tasks of a write check, and facts about rows that they report.
+"""Rules that tasks of a write check for each row, and values that they report.
 
-condition      every row must meet it                          replaceWhere: nothing else is replaced
+condition      every row must meet the condition               replaceWhere: only such rows are replaced
 partition_by   files hold rows of one value of these columns   the values are reported
-keys           each key must be there once                     merge_on, where there is no table yet
+keys           each key must occur once                        merge_on, if the table does not exist yet
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class RowRules:
 
     Attributes:
         condition: A condition that every row must meet.
-        text: The condition as the user wrote it.
+        sql: The condition as the user wrote it.
         partition_by: Columns of which no file holds two values.
         keys: Columns that make up a key.
     """
 
     condition: pc.Expression | None = None
-    text: str | None = None
+    sql: str | None = None
     partition_by: tuple[str, ...] | None = None
     keys: tuple[str, ...] | None = None
 
@@ -46,7 +46,7 @@ class RowRules:
         """Make sure that all rows meet the condition.
 
         Raises:
-            InvalidInputError: One does not; the message has the condition and the row's values.
+            InvalidInputError: A row does not meet the condition; the message has the condition and the row's values.
         """
         if self.condition is None or not batch.num_rows:
             return
@@ -55,7 +55,7 @@ class RowRules:
         if len(met) < batch.num_rows:
             row = int(np.setdiff1d(np.arange(batch.num_rows), met)[0])
             values = {name: batch.column(name)[row].as_py() for name in batch.schema.names[:8]}
-            raise InvalidInputError(f"replaceWhere {self.text!r} does not hold for a row that is written: {values}")
+            raise InvalidInputError(f"replaceWhere {self.sql!r} does not hold for a row that is written: {values}")
 
 
 class PartitionValues:
@@ -92,13 +92,13 @@ class PartitionValues:
         return pa.table([pa.array(v, t) for v, t in zip(columns, types, strict=True)], names=list(self.columns))
 
     def _position(self, values: tuple[Any, ...]) -> int:
-        # A NaN equals no other, and would be another value in each batch.
-        known = tuple(math.nan if value != value else value for value in values)  # noqa: PLR0124 - so a NaN is known
+        # A NaN does not equal itself, and would count as another value in each batch.
+        known = tuple(math.nan if value != value else value for value in values)  # noqa: PLR0124 - detects NaN
         return self._positions.setdefault(known, len(self._positions))
 
 
 def slices_of(tables: Iterable[pa.Table], columns: tuple[str, ...]) -> Slices | None:
-    """A slice for each of the values that tasks reported; None if there is none."""
+    """A slice for each of the values that tasks reported; None without values."""
     found = {tuple(row[name] for name in columns) for table in tables for row in table.to_pylist()}
     if not found:
         return None
@@ -112,10 +112,10 @@ def slices_of(tables: Iterable[pa.Table], columns: tuple[str, ...]) -> Slices | 
 
 
 def hashes_of_keys(keys: pa.Table) -> npt.NDArray[np.uint64]:
-    """Hashes of keys, without those that have a null, which equal no other.
+    """Hashes of the keys that contain no null; a key that contains a null equals no other.
 
     Raises:
-        InvalidInputError: A key is there twice.
+        InvalidInputError: A key occurs twice; the message names the key.
     """
     keys = normalized_keys(keys.drop_null())
     counts = normalized_spark_keys(keys).group_by(keys.column_names).aggregate([([], "count_all")])

@@ -1,16 +1,15 @@
-"""The plan of a write, made from the schemas alone, before any task runs.
+"""The plan of a write, made from schemas only, before any task runs.
 
-    schema_mode   table exists, mode is append, replace or overwrite          mode is overwrite
-    -----------   ---------------------------------------------------------   --------------------------------
-    strict        the DataFrame has exactly the table's columns; order and
-                  nullability do not matter
-    add_columns   it may lack columns that can be null, and bring new ones       (new ones: mode overwrite only)
-                  and new fields of structs, which are null in rows before
-    overwrite     rejected                                                     its schema becomes the table's
+    schema_mode   the DataFrame, if the table exists
+    -----------   ------------------------------------------------------------------------------------------------
+    strict        has exactly the table's columns; order and nullability do not matter
+    add_columns   may lack nullable columns, and may have new columns and new fields of structs, which are null in
+                  the table's rows; a write that replaces some rows by a condition accepts no new ones
+    overwrite     has any columns, which replace the table's; the mode must be overwrite
 
-A column fits if Spark reads the stored type as the type that the DataFrame has (`spark_types`): a table of uint8 or of
-dictionaries takes back what Spark got from it, and a vector needs no mark where the table says its width. Numbers fit
-into any other type of numbers, value by value (`number_casts`). Names follow the session's rule (`names`).
+A column fits if Spark reads the stored type as the type that the DataFrame has (`spark_types`): what Spark read from
+columns of uint8 or of dictionaries can be written back, and a vector needs no mark if the table has its width. Numbers
+fit into any other type of numbers, value by value (`number_casts`). Names follow the session's rule (`names`).
 """
 
 from __future__ import annotations
@@ -42,8 +41,8 @@ class WritePlan:
         source: Schema of the batches that Spark hands over, with the table's spelling of names.
         stored: Schema of the fragments: the table's columns in its order, new ones last.
         new_columns: Names of the columns that the table does not have yet, if it exists and keeps its schema.
-        grown_columns: Names of its structs that get more fields.
-        respelled: Columns that the DataFrame spells otherwise than the table.
+        grown_columns: Names of the table's structs that get more fields.
+        respelled: Columns that the DataFrame spells differently from the table.
     """
 
     source: pa.Schema
@@ -68,18 +67,18 @@ def plan_write(
 
     Args:
         source: The schema that Spark hands over (`spark_types.batch_schema`).
-        table: Schema of the table, None if there is none yet.
+        table: Schema of the table; None if the table does not exist.
         mode: What the write does to existing rows.
-        schema_mode: How the schemas may differ, see above.
+        schema_mode: Differences between the schemas that are allowed, see above.
         vector_columns: Columns that hold vectors, with the number of their items.
         slices: The slices that the rows lie in.
         case_sensitive: Whether names that differ only in case are different ones.
         has_schema_mode: Whether the caller's verb takes `schema_mode`, so that messages may name it as a remedy.
 
     Raises:
-        SchemaError: A column is missing, too many or of another type, or cannot be what it is marked as; the message
-            names it.
-        InvalidInputError: The modes do not go together, or a vector column is not there.
+        SchemaError: A column is missing, unknown or of another type, or cannot be the vector that its metadata
+            announces; the message names the column.
+        InvalidInputError: The modes exclude each other, or the width of a vector column is not positive.
         UnsupportedError: Spark cannot write to a column of the table's type.
     """
     _check_modes(mode, schema_mode)
@@ -122,7 +121,7 @@ def _plan_new(source: pa.Schema, widths: Mapping[str, int]) -> WritePlan:
 
 
 def _declared_width(field: pa.Field, widths: Mapping[str, int]) -> int | None:
-    """The width by option, which must not contradict the column's metadata."""
+    """The width in `vector_columns`, which must agree with the column's metadata."""
     width = widths.get(field.name)
     marked = vector_width(field, field.name)
     if width is not None and marked is not None and width != marked:
@@ -189,7 +188,7 @@ def _grown(stored: pa.Field, given: pa.Field, path: str) -> pa.Field:
 
 
 def _check_case(missing: list[str], new: list[str], path: str = "") -> None:
-    """A new column must not be a missing one in another spelling."""
+    """Reject a new column that is a missing one in another spelling."""
     by_lower = {name.lower(): name for name in missing}
     for name in new:
         twin = by_lower.get(name.lower())
@@ -221,10 +220,10 @@ def _check_fits(field: pa.Field, stored: pa.Field, widths: Mapping[str, int], *,
 
 
 def _check_fields(given: pa.DataType, wanted: pa.DataType, path: str, *, can_grow: bool, has_mode: bool) -> None:
-    """Reject fields of structs that one side has and the other lacks, at any depth, with the remedy.
+    """Reject fields of structs that only one side has, at any depth.
 
     Raises:
-        SchemaError: There is one; the message has its path.
+        SchemaError: Only one side has a field; the message has its path and the remedy.
     """
     types = pa.types
     if types.is_struct(given) and types.is_struct(wanted):
@@ -259,7 +258,7 @@ _CANNOT_ADD: Final = (
 
 
 def _same_shape(given: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether two types that Spark hands over are one, apart from nullability, large forms and order of fields."""
+    """Whether two types that Spark hands over are equal, apart from nullability, large forms and order of fields."""
     types = pa.types
     if types.is_null(given):
         return True

@@ -1,13 +1,13 @@
-"""The tasks of a write: batches in, data files out, and a report to the calling process.
+"""The tasks of a write: they write the batches of a partition to data files, and report to the calling process.
 
-    batch -> BatchConverter -> Slices.assign -> one FragmentWriter per slice -> files  <job>-<partition>-<attempt>-...
-                                   |
-                                   +-> report: fragments, rows of each slice     or: what is wrong with the data
+    batch -> ConverterTo -> Slices.assign -> one FragmentWriter per slice -> files  <job>-<partition>-<attempt>-...
+                                |
+                                +-> report: fragments, rows of each slice     or: the error in the data
 
-Batches are passed on as they come, so that a task needs as much memory for a large partition as for a small one. Of a
-large one parts are passed on, in memory of their own: rows that wait for their page would keep the whole of it.
-Data that cannot be written is reported, not raised: trying again would not help, and the caller gets the error itself
-in place of Spark's report of a failed stage. Files of such an attempt are deleted on the spot.
+Batches are written as they arrive, so that a large partition needs no more memory than a small one. A large batch is
+written in copied parts: rows that wait for their page would otherwise keep the memory of the whole batch.
+Data that cannot be written is reported, not raised: another attempt would fail as well, and the caller gets the error
+itself instead of Spark's report of a failed stage. Files of such an attempt are deleted at once.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ __all__ = [
 ]
 
 BUFFERED_BYTES: Final = 64 << 20
-"""Rows that wait for their page, at most; an executor runs several tasks at once."""
+"""Most bytes of rows that wait for their page; an executor runs several tasks at once."""
 PART_BYTES: Final = 4 << 20
-"""A batch that is more than twice as large is written in parts of about this size."""
+"""The approximate size of parts in which a batch of more than twice this size is written."""
 
 _REPORTED: Final[dict[str, type[LanceError]]] = {
     kind.code: kind for kind in (InvalidInputError, SchemaError, UnsupportedError)
 }
-"""Errors of the data, which a second attempt would meet again."""
+"""Errors in the data, which another attempt would raise again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +152,7 @@ class WriteReport(TaskReport):
     """The report of a task of a write.
 
     Attributes:
-        slice_rows: Rows written by position of their slice, -1 for rows outside of all; empty without slices.
+        slice_rows: Rows written by position of their slice, -1 for rows outside of all slices; empty without slices.
         rows: Rows written.
         values: Values of the columns that the table is partitioned by, by position; None without such columns.
     """
@@ -183,7 +183,7 @@ class WriteTask(PartitionTask):
         """The position of the slice of each row.
 
         Raises:
-            InvalidInputError: A row lies in none of the slices, and must.
+            InvalidInputError: A row lies in none of the slices, and such rows are not allowed.
         """
         assert self.slices is not None
         positions = self.slices.assign(batch)
@@ -235,7 +235,7 @@ class _WriteOutput:
 
 
 def parts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The rows of batches; of a large batch copies of some rows at a time, none of which keeps it in memory."""
+    """Yield batches, large ones as copies of some rows at a time, which do not keep the large batch in memory."""
     for batch in batches:
         size = batch.nbytes
         if size <= 2 * PART_BYTES:
@@ -250,11 +250,11 @@ def parts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def copied(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch in memory of its own: what is kept of Spark's message must not keep the whole of it."""
+    """A copy of a batch: columns that are kept must not keep the memory of Spark's whole message."""
     columns = [_copied(column) for column in batch.columns]
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema) if columns else batch
 
 
 def _copied(column: pa.Array) -> pa.Array:
-    """The column in memory of its own."""
+    """A copy of a column."""
     return pa.concat_arrays([column.slice(0, 0), column])

@@ -1,4 +1,4 @@
-"""Commits of an `Update` with new fragments and removed rows: deletion vectors first, then the commit."""
+"""Commits of an `Update` with new fragments and deleted rows: first the deletion vectors, then the commit."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 import lance_core
-from lance_core import CommitResult, FragmentMetadata, LanceDataset, Transaction, WriteAttempt
+from lance_core import CommitResult, FragmentMetadata, LanceDataset, Transaction
 from lance_core.errors import CommitConflictError, RetryableConflictError
 from lance_core.row_addresses import rows_by_fragment
 from pyspark_lance.keys.equality import joined_by_key
+from pyspark_lance.writing.options import JobOptions
 
 __all__ = ["commit_update", "lost_each_time", "rows_where", "rows_with_keys"]
 
@@ -23,48 +24,45 @@ _COMMIT_MESSAGE: Final = "__lance_commit_message"
 def commit_update(
     dataset: LanceDataset,
     made: Sequence[FragmentMetadata],
-    gone: Mapping[int, BitMap],
+    deleted: Mapping[int, BitMap],
+    options: JobOptions,
     *,
     inserted: Any = None,
-    properties: Mapping[str, str] | None,
-    message: str | None,
-    idempotency_key: tuple[str, str] | None = None,
-    write_attempt: WriteAttempt | None = None,
     checked_through: int | None = None,
 ) -> CommitResult:
-    """Commit new fragments, and a version without some rows.
+    """Commit new fragments and deleted rows.
 
     Args:
         dataset: The version that the change is based on.
         made: The new fragments.
-        gone: Offsets of the rows that go, by fragment id.
-        inserted: Inserted keys, as `lance_core.key_filter` gives them: concurrent inserts of one of them conflict.
-        properties: Texts for the history.
-        message: A text for the history.
-        idempotency_key: A transaction property that at most one commit may carry.
-        write_attempt: The write and the number of the attempt.
+        deleted: Offsets of the deleted rows, by fragment id.
+        options: The options of the change.
+        inserted: Inserted keys, as `lance_core.key_filter` returns them: concurrent inserts of one of them conflict.
         checked_through: Version up to which the history was searched for `idempotency_key` and other attempts; None for
-            that of `dataset`.
+            the version of `dataset`.
 
     Raises:
-        RetryableConflictError: Others changed the same rows meanwhile.
+        RetryableConflictError: A concurrent commit changed the same rows.
         SupersededError: A later attempt has committed.
-        EarlierAttemptLandedError: An earlier attempt has, which `write_attempt` does not name.
+        EarlierAttemptLandedError: An earlier attempt has committed that `write_attempt` does not name.
     """
-    operation = dataset.update_operation(made, gone, inserted_rows=inserted)
-    texts = {**(properties or {}), **({} if message is None else {_COMMIT_MESSAGE: message})}
+    operation = dataset.update_operation(made, deleted, inserted_rows=inserted)
+    properties = dict(options.transaction_properties or {})
+    if options.commit_message is not None:
+        properties[_COMMIT_MESSAGE] = options.commit_message
     transaction = Transaction(
         read_version=dataset.version,
         operation=operation,
-        transaction_properties=texts,
-        affected_rows=dict(gone),
+        transaction_properties=properties,
+        affected_rows=dict(deleted),
     )
+    is_searched = options.write_attempt is not None or options.idempotency_key is not None
     return lance_core.commit_transaction(
         dataset,
         transaction,
-        idempotency_key=idempotency_key,
-        write_attempt=write_attempt,
-        checked_through=checked_through,
+        idempotency_key=options.idempotency_key,
+        write_attempt=options.write_attempt,
+        checked_through=checked_through if is_searched else None,
     )
 
 
@@ -85,7 +83,7 @@ def rows_where(dataset: LanceDataset, condition: str) -> dict[int, BitMap]:
 
 
 def rows_with_keys(dataset: LanceDataset, keys: pa.Table) -> dict[int, BitMap]:
-    """Offsets of the rows whose key is among some, by fragment id. A key with a null in it equals no other."""
+    """Offsets of the rows that have one of the keys, by fragment id. A key that contains a null equals no other."""
     return _by_fragment(joined_by_key(dataset, keys, ["_rowaddr"]))
 
 

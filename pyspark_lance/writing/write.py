@@ -55,40 +55,40 @@ def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a de
 ) -> WriteResult | None:
     """Write a DataFrame, classic or Spark Connect, to a Lance table in one commit.
 
-    The DataFrame is computed once, by one task per partition. A partition gives one file, or more if it is larger than
-    the limits below; adaptive execution, `repartition` or `coalesce` decide how many there are. Only of more than 256
-    partitions (or 32 for each core) some may share a task and its file. The rows never pass through the calling
-    process, which makes the commit and so must reach the storage.
+    The DataFrame is computed once, by one task per partition. A partition makes one file, or several if it is larger
+    than the limits below; adaptive execution, `repartition` or `coalesce` determine the number of partitions. If there
+    are more than 256 partitions (or 32 for each core), some may share a task and its file. The rows never pass through
+    the calling process. It makes the commit, and therefore must reach the storage.
 
     Args:
-        df: What to write.
+        df: The DataFrame.
         uri: The table: a path or a URI.
-        mode: "append"; "overwrite" replaces all rows; "create", or "error" and "errorifexists" as Spark calls it,
-            requires that there is no table; "ignore" writes nothing if there is one; "replace" replaces the rows of
-            `slices`. All create the table.
-        slices: The slices that the rows lie in. No data file then holds rows of two of them.
-        cluster: Whether to bring the rows of a slice together first, by a shuffle. Without it each task keeps a file
-            open for each slice that it meets, and writes one for each.
+        mode: "append"; "overwrite" replaces all rows; "create", which Spark calls "error" and "errorifexists", requires
+            that the table does not exist; "ignore" writes nothing if it exists; "replace" replaces the rows of
+            `slices`. All modes create the table.
+        slices: The slices in which the rows lie. No data file then holds rows of two slices.
+        cluster: Whether a shuffle brings the rows of each slice together first. Without it, each task keeps a file open
+            for each slice of its rows, and writes one file for each.
         out_of_partition: Whether rows that lie in none of the slices are an "error", before anything is changed, or
-            written ("allow").
-        vector_columns: Array columns to store as vectors (fixed-size lists) of so many items. Columns with the metadata
-            `arrow.fixed-size-list.size` (`df.withMetadata`), and those that are vectors in the table, need no mention.
-        schema_mode: "strict": the columns must be the table's, in any order; "add_columns": those that can be null may
-            be missing, and with mode "overwrite" some may be new; "overwrite": with mode "overwrite", the columns
-            replace the table's.
-        empty_output: What to do without any row: "write" a version nevertheless, "skip" it, or take it for an "error".
-        transaction_properties: Texts to keep with the commit.
-        commit_message: A text to keep with the commit.
-        idempotency_key: Key and value of a transaction property. If a version has it already, nothing is written; if
-            not, this version will have it. The table keeps the key in its own state, so that the version may be cleaned
-            up. Where the state does not know it, all versions are opened, newest first, unless `idempotency_since` is
-            given.
+            are written ("allow").
+        vector_columns: Array columns to store as vectors (fixed-size lists), with the number of their items. Columns
+            with the metadata `arrow.fixed-size-list.size` (`df.withMetadata`), and columns that are vectors in the
+            table, need not be listed.
+        schema_mode: "strict": the columns must be the table's, in any order; "add_columns": nullable columns may be
+            missing, and columns may be new; "overwrite": with mode "overwrite", the columns replace the table's.
+        empty_output: What happens to a write without rows: "write" makes a version, "skip" makes none, "error" raises.
+        transaction_properties: Strings by key that the commit records.
+        commit_message: A message that the commit records.
+        idempotency_key: Key and value of a transaction property. If a version has this property, nothing is written;
+            otherwise the new version gets it. The table keeps the key in its own state, so that the version may be
+            cleaned up. If the state does not record the key, all versions are opened, newest first, down to
+            `idempotency_since`.
         idempotency_since: A version that is known to be no newer than any write with the same `idempotency_key`, such
-            as the one that the job found when it began: neither it nor older ones are opened.
-        write_attempt: The write and the number of the attempt, if it may be tried several times: rows that earlier
-            attempts committed are replaced, and the write fails if a later attempt has committed.
-        read_version: The version that the write is based on; None for the latest, 0 if there was no table.
-        identity: `LanceDataset.identity` of that version: a table that was made again since it was read is no base.
+            as the latest version when the job began: this version and older ones are not opened.
+        write_attempt: The write and the number of the attempt, if the write may have several attempts: rows that
+            earlier attempts committed are replaced, and the write fails if a later attempt has committed.
+        read_version: The version that the write is based on; None for the latest, 0 if the table did not exist.
+        identity: `LanceDataset.identity` of that version, which detects a table that was dropped and made again.
         table_config: Configuration of the table to set, unless it has these values already: in the same commit if
             that creates or overwrites the table; else in a version of its own before it, as the transactions of
             appends and replacements have no place for it.
@@ -97,26 +97,27 @@ def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a de
         max_rows_per_file: Rows after which a task begins another file.
         max_bytes_per_file: Bytes after which a task begins another file.
         data_storage_version: Version of the file format for a new table, such as "2.2".
-        replace_where: With mode "overwrite": SQL that says which rows are replaced. Every row that is written must
-            meet it.
-        partition_by: Columns of which no data file holds two values. Lance has no partitions: it only lays out the rows
-            so that reads and replacements are faster, and is not recorded in the table.
-        partition_overwrite: "dynamic": mode "overwrite" replaces the partitions that have rows, and no others.
-        require_empty: With mode "append" or "replace": `slices` must have no row but those of earlier attempts, also in
-            versions that other writers commit meanwhile.
+        replace_where: With mode "overwrite": SQL that says which rows are replaced. Every row of the DataFrame must
+            meet the condition.
+        partition_by: Columns of which no data file holds two values. Lance has no partitions: this layout of the rows
+            makes reads and replacements faster, and is not recorded in the table.
+        partition_overwrite: "dynamic": mode "overwrite" replaces only the partitions that have rows.
+        require_empty: With mode "append" or "replace": `slices` must be empty except for rows of earlier attempts, also
+            in versions of concurrent writers.
 
     Returns:
-        The result; None only with `empty_output="skip"` if there was no row, and with mode "ignore" if there was a
-        table.
+        The result; None if there were no rows and `empty_output` is "skip", and if the table exists and the mode is
+        "ignore".
 
     Raises:
         SchemaError: The schema cannot be stored, or does not fit the table's; the message names the column. No task
             was run.
-        UnsupportedError: The same for a type.
+        UnsupportedError: A type cannot be stored; the message names the column. No task was run.
         InvalidInputError: An argument is wrong, or the data: a vector of another length, a row outside of the slices.
-        DatasetExistsError: The mode is to create, and there is a table; or there are rows and `require_empty` is set.
-        CommitConflictError: Another writer came first. Nothing was changed.
-        OutcomeUnknownError: It is not known whether the commit took effect.
+        DatasetExistsError: The mode is to create the table, and it exists; or `require_empty` is set, and the slices
+            have rows.
+        CommitConflictError: A concurrent commit conflicts with the write. Nothing was changed.
+        OutcomeUnknownError: The storage did not report whether the commit took effect.
 
     Examples:
         >>> frame = spark.range(3)
@@ -155,7 +156,7 @@ def _write_as(mode: SaveMode, df: DataFrame, uri: str | PathLike[str], options: 
     try:
         return write_with(df, uri, options)
     except DatasetExistsError:
-        # An external manifest store may still know a table of which nothing else is left: that is none to be ignored.
+        # An external manifest store may list a table whose files are gone: such a table is not ignored.
         if mode == "ignore" and open_version(uri, None, options.storage_options) is not None:
             return None
         raise
@@ -195,7 +196,7 @@ def write_with(
 def _attempt(
     uri: str | PathLike[str], mode: str, properties: Mapping[str, str] | None, storage_options: Mapping[str, str] | None
 ) -> WriteAttempt | None:
-    """The attempt that properties belong to which know it, as those of `lance_dagster.pipes.commit_properties` do."""
+    """The attempt of properties that know theirs, such as those of `lance_dagster.pipes.commit_properties`."""
     find = getattr(properties, "write_attempt_for", None)
     if find is None:
         return None

@@ -14,7 +14,7 @@ import pyspark_lance
 
 
 def error_of(call: Callable[[], object]) -> str:
-    """Class and text of the error that a call raises."""
+    """Class and message of the error that a call raises."""
     try:
         call()
     except Exception as error:  # noqa: BLE001 - whatever it is is looked at

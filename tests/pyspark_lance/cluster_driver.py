@@ -91,7 +91,7 @@ def waits_once(batches):
 
 
 def speculated(master: str, folder: Path) -> None:
-    """A task is slow, and another attempt of it on the other worker comes first: its rows are there once."""
+    """Another attempt of a slow task finishes first on the other worker: the table has its rows once."""
     import pyspark_lance
 
     settings = {"": "true", ".interval": "100ms", ".quantile": "0.5", ".multiplier": "1.1", ".minTaskRuntime": "100ms"}

@@ -28,7 +28,7 @@ def spark(connect, tmp_path_factory):
         "spark.sql.timeType.enabled": "true",
         "spark.default.parallelism": "2",
     }
-    # Two attempts for each task; a local session has one unless told so.
+    # Two attempts for each task; a local session has one by default.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # pylance warns of every fork once it is loaded; Java is started by one
         session = local_session("local[2]" if connect else "local[2,2]", config=config, connect=connect)

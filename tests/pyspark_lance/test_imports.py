@@ -78,7 +78,7 @@ def test_the_version_of_java_is_checked(monkeypatch, tmp_path, version, enough):
             ensure_java()
 
 
-def test_workers_get_this_python_unless_told_otherwise(monkeypatch):
+def test_workers_get_this_python_unless_pyspark_python_is_set(monkeypatch):
     monkeypatch.setenv("PYSPARK_PYTHON", "")
     monkeypatch.delenv("PYSPARK_PYTHON")
     ensure_python()
@@ -89,7 +89,7 @@ def test_workers_get_this_python_unless_told_otherwise(monkeypatch):
 
 
 @pytest.mark.parametrize("old", ["3.5.9", "4.0.3", "4.0.0.dev1"])
-def test_an_old_spark_is_one_sentence_at_every_entry(monkeypatch, old):
+def test_an_old_spark_is_rejected_in_one_sentence(monkeypatch, old):
     monkeypatch.setattr("pyspark_lance._installed", lambda: old)
     for name in pyspark_lance.__all__:
         monkeypatch.delitem(vars(pyspark_lance), name, raising=False)

@@ -18,8 +18,8 @@ MODULES = sorted(Path(pyspark_lance.__file__).parent.rglob("*.py"))
 FUNCTIONS = ("write", "read", "merge", "update", "delete", "convert", "to_parquet", "compact", "create_scalar_index", "deep_clone")  # fmt: skip
 
 
-def texts(tree):
-    """The texts of what a module raises, and of its constants, with {} for values."""
+def messages_of(tree):
+    """The messages that a module raises, and its constants, with {} for values."""
     constants = [
         one.value for one in tree.body if isinstance(one, ast.AnnAssign | ast.Assign) and one.value is not None
     ]
@@ -31,7 +31,7 @@ def texts(tree):
             yield "".join(part.value if isinstance(part, ast.Constant) else "{}" for part in node.values)
 
 
-MESSAGES = [(path.name, text) for path in MODULES for text in texts(ast.parse(path.read_text()))]
+MESSAGES = [(path.name, text) for path in MODULES for text in messages_of(ast.parse(path.read_text()))]
 
 
 def test_there_are_messages():
@@ -81,7 +81,7 @@ def test_a_verb_recommends_no_argument_that_it_lacks():
 
 
 def test_remedies_work(spark, uri):
-    """Each is tried out as its message says."""
+    """Each remedy works as its message says."""
     pyspark_lance.write(spark.sql("select 1 as id, 'a' as s"), uri)
     wider = spark.sql("select 1 as id, 'a' as s, 2 as new")
     with pytest.raises(SchemaError, match=r"schema_mode='add_columns' \(option mergeSchema\) adds them"):

@@ -110,7 +110,7 @@ def test_modes(spark, uri, lance):
     assert lance.dataset(uri).version == 3
 
 
-def test_only_a_table_that_is_there_is_ignored(spark, uri, tmp_path):
+def test_only_an_existing_table_is_ignored(spark, uri, tmp_path):
     options = {"manifest_store": f"sqlite:///{tmp_path}/versions.db"}
     pyspark_lance.write(spark.range(3), uri, storage_options=options)
     shutil.rmtree(uri)
@@ -129,7 +129,7 @@ def test_the_commit_carries_message_and_properties(spark, uri, lance):
     assert "hello" in properties.values()
 
 
-def test_once(spark, uri, lance):
+def test_a_write_with_an_idempotency_key_lands_once(spark, uri, lance):
     first = pyspark_lance.write(spark.range(3), uri, idempotency_key=("token", "a"))
     pyspark_lance.write(spark.range(4), uri, idempotency_key=("token", "b"))
     again = pyspark_lance.write(spark.range(3), uri, mode="create", idempotency_key=("token", "a"))
@@ -321,7 +321,7 @@ def test_a_filter_in_sql(spark, frame, uri):
         pyspark_lance.read(spark, uri, filter="id >")
 
 
-def test_a_table_that_was_dropped_and_made_anew_is_read_anew(spark, uri):
+def test_a_table_that_was_dropped_and_made_again_is_read_again(spark, uri):
     # Workers live on and must not take version 1 of the new table for that of the old one.
     pyspark_lance.write(spark.range(10), uri)
     assert pyspark_lance.read(spark, uri).count() == 10
@@ -331,7 +331,7 @@ def test_a_table_that_was_dropped_and_made_anew_is_read_anew(spark, uri):
     assert spark.read.format("lance").load(uri).count() == 3
 
 
-def test_reads_are_cut_into_as_many_tasks_as_run_at_once(spark, uri):
+def test_reads_are_split_into_as_many_tasks_as_run_at_once(spark, uri):
     pyspark_lance.write(spark.range(0, 1_000_000, 1, 1), uri)
     frame = pyspark_lance.read(spark, uri)
     parts = frame.selectExpr("id", "spark_partition_id() as part").groupBy("part").agg({"id": "count"}).collect()
@@ -451,7 +451,7 @@ def test_the_data_source_is_found_by_itself(spark, frame, uri, lance):
     assert spark.read.format("lance").load(uri).count() == 5
 
 
-def test_the_data_source_overwrites_what_is_not_there(spark, uri, lance):
+def test_the_data_source_overwrites_a_table_that_does_not_exist(spark, uri, lance):
     spark.range(3).write.format("lance").mode("overwrite").save(uri)
     assert lance.dataset(uri).count_rows() == 3
 
@@ -497,7 +497,7 @@ def test_wrong_options_are_rejected(spark, uri, options, message, lance):
         spark.read.format("lance").options(**options).load(uri).collect()
 
 
-def test_the_data_source_rejects_what_does_not_fit_and_changes_nothing(spark, uri, lance):
+def test_the_data_source_rejects_data_that_does_not_fit_and_changes_nothing(spark, uri, lance):
     pyspark_lance.write(spark.range(5), uri)
     before = files(uri)
     for sql, message in (
@@ -533,7 +533,7 @@ def test_pushdown_is_rejected_and_uses_of_one_frame_do_not_mix(spark, uri):
 
 
 @pytest.mark.parametrize("spelling", ["file:{}", "file://{}", "{}"])
-def test_spellings_of_one_place(spark, uri, spelling, lance):
+def test_spellings_of_one_uri(spark, uri, spelling, lance):
     pyspark_lance.write(spark.range(3), spelling.format(uri))
     spark.range(3).write.format("lance").mode("append").save(spelling.format(uri))
     assert lance.dataset(uri).count_rows() == 6

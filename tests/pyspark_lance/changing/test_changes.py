@@ -2,6 +2,7 @@
 
 import pathlib
 import threading
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -36,6 +37,23 @@ def table(request, uri, lance):
     return uri
 
 
+@pytest.fixture
+def before_commit(monkeypatch):
+    """Let something else happen before the next commit of a change, once."""
+
+    def install(action):
+        commit, pending = job.commit_update, [action]
+
+        def late(*what, **more):
+            if pending:
+                pending.pop()()
+            return commit(*what, **more)
+
+        monkeypatch.setattr(job, "commit_update", late)
+
+    return install
+
+
 def source(spark):
     return spark.sql("select id, id * 100 as x, concat('new', id) as s from range(95, 105)")
 
@@ -59,7 +77,7 @@ def test_upsert(spark, table, lance):
     lance_core.dataset(table).validate()
 
 
-def test_of_two_tries_at_once_the_later_one_wins(spark, uri, lance):
+def test_of_two_concurrent_attempts_the_later_one_wins(spark, uri, lance):
     one, two = (spark.sql(f"select id, {x} as x from range(3)") for x in (1, 2))
     attempts = [lance_core.WriteAttempt(token=("token", "a"), number=(number,)) for number in range(3)]
     pyspark_lance.merge(one, uri, on="id", write_attempt=attempts[1])
@@ -142,7 +160,7 @@ def test_a_merge_makes_the_table_if_there_is_none(spark, uri, lance):
     assert lance.dataset(uri).count_rows() == 10
 
 
-def test_what_does_not_fit_is_rejected_before_anything_runs(spark, table):
+def test_sources_that_do_not_fit_are_rejected_before_a_job(spark, table):
     boom = spark.sql("select id, assert_true(id < 0) as x from range(3)")
     with pytest.raises(SchemaError, match="'id2'"):
         pyspark_lance.merge(boom, table, on="id2")
@@ -185,17 +203,17 @@ def test_update(spark, table, lance):
         pyspark_lance.update(table, {"nope": "1"})
 
 
-def test_merges_of_other_rows_at_the_same_time_both_land(spark, table, lance, monkeypatch):
+def test_concurrent_merges_of_other_rows_both_land(spark, table, lance, monkeypatch):
     first_is_ready, second_has_landed = threading.Event(), threading.Event()
-    commit = job.Change._commit
+    commit = job.commit_update
 
-    def late(self, *what):
+    def late(*what, **more):
         if threading.current_thread() is not threading.main_thread():
             first_is_ready.set()
             assert second_has_landed.wait(100)
-        return commit(self, *what)
+        return commit(*what, **more)
 
-    monkeypatch.setattr(job.Change, "_commit", late)
+    monkeypatch.setattr(job, "commit_update", late)
     results = []
     slow = threading.Thread(target=lambda: results.append(pyspark_lance.merge(source(spark), table, on="id")))
     slow.start()
@@ -208,25 +226,17 @@ def test_merges_of_other_rows_at_the_same_time_both_land(spark, table, lance, mo
     assert (found[91], found[95], found[104], len(found)) == ("z", "new95", "new104", 105)
 
 
-def test_a_merge_that_meets_a_change_of_its_rows_is_worked_out_anew(spark, table, lance, monkeypatch):
-    commit = job.Change._commit
-    met = []
-
-    def late(self, *what):
-        if not met:
-            met.append(True)
-            lance.dataset(table).delete("id = 96")
-        return commit(self, *what)
-
-    monkeypatch.setattr(job.Change, "_commit", late)
+def test_a_merge_after_a_concurrent_change_of_its_rows_is_computed_again(
+    spark, table, lance, monkeypatch, before_commit
+):
+    before_commit(lambda: lance.dataset(table).delete("id = 96"))
     result = pyspark_lance.merge(source(spark), table, on="id")
     assert (result.attempts, result.version, result.rows_inserted, result.rows_updated) == (2, 3, 6, 4)
     assert lance.dataset(table).count_rows() == 105
     used = {file.path for fragment in lance_core.dataset(table).get_fragments() for file in fragment.metadata.files}
     first = {file.path for fragment in lance_core.dataset(table, 1).get_fragments() for file in fragment.metadata.files}
     assert set(files(table)) == used | first
-    met.clear()
-    monkeypatch.setattr(job.Change, "_commit", lambda *_: (_ for _ in ()).throw(RetryableConflictError("busy")))
+    monkeypatch.setattr(job, "commit_update", Mock(side_effect=RetryableConflictError("busy")))
     with pytest.raises(RetryableConflictError, match="1 attempts; the last: busy"):
         pyspark_lance.merge(source(spark), table, on="id", conflict_retries=0)
 
@@ -240,21 +250,15 @@ def test_the_commit_of_a_change_carries_message_and_properties(spark, table, lan
 
 
 @pytest.mark.parametrize("first", ["merge", "append"])
-def test_a_key_that_another_inserts_meanwhile_is_updated(spark, table, lance, monkeypatch, first):
-    commit = job.Change._commit
-    met = []
+def test_a_key_that_a_concurrent_commit_inserts_is_updated(spark, table, lance, before_commit, first):
+    def insert():
+        other = spark.sql("select 104L as id, 0L as x, 'other' as s")
+        if first == "merge":
+            assert pyspark_lance.merge(other, table, on="id").attempts == 1
+        else:
+            pyspark_lance.write(other, table)
 
-    def late(self, *what):
-        if not met:
-            met.append(True)
-            other = spark.sql("select 104L as id, 0L as x, 'other' as s")
-            if first == "merge":
-                assert pyspark_lance.merge(other, table, on="id").attempts == 1
-            else:
-                pyspark_lance.write(other, table)
-        return commit(self, *what)
-
-    monkeypatch.setattr(job.Change, "_commit", late)
+    before_commit(insert)
     result = pyspark_lance.merge(source(spark), table, on="id")
     assert (result.attempts, result.rows_inserted, result.rows_updated) == (2, 4, 6)
     found = contents(lance, table)
@@ -262,23 +266,17 @@ def test_a_key_that_another_inserts_meanwhile_is_updated(spark, table, lance, mo
     assert found[104]["s"] == "new104"
 
 
-def test_merges_that_insert_other_keys_at_the_same_time_both_land(spark, table, lance, monkeypatch):
-    commit = job.Change._commit
-    met = []
+def test_concurrent_merges_that_insert_other_keys_both_land(spark, table, lance, before_commit):
+    def change():
+        pyspark_lance.merge(spark.sql("select 500L as id, 0L as x, 'other' as s"), table, on="id")
+        pyspark_lance.delete(table, spark.sql("select 3L as id"), on="id")
 
-    def late(self, *what):
-        if not met:
-            met.append(True)
-            pyspark_lance.merge(spark.sql("select 500L as id, 0L as x, 'other' as s"), table, on="id")
-            pyspark_lance.delete(table, spark.sql("select 3L as id"), on="id")
-        return commit(self, *what)
-
-    monkeypatch.setattr(job.Change, "_commit", late)
+    before_commit(change)
     assert pyspark_lance.merge(source(spark), table, on="id").attempts == 1
     assert [row["id"] for row in contents(lance, table)] == [*range(3), *range(4, 105), 500]
 
 
-def test_a_table_that_another_makes_meanwhile_is_merged_into(spark, uri, lance, monkeypatch):
+def test_a_table_that_another_writer_creates_is_merged_into(spark, uri, lance, monkeypatch):
     create = verbs.write
 
     def late(*what, **more):

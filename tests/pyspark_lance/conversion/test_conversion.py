@@ -43,7 +43,7 @@ def test_hive_partitions_become_columns_and_every_row_is_there(spark, folder, ur
 
 
 @pytest.mark.slow
-def test_a_conversion_that_was_cut_short_goes_on(spark, folder, uri, lance, monkeypatch):
+def test_an_interrupted_conversion_continues(spark, folder, uri, lance, monkeypatch):
     done = []
 
     def cut_short(*arguments, **options):
@@ -61,7 +61,7 @@ def test_a_conversion_that_was_cut_short_goes_on(spark, folder, uri, lance, monk
     assert lance.dataset(uri).version == result.commits + 2
 
 
-def test_what_was_converted_before_versions_were_cleaned_up_is_not_guessed(spark, uri, lance, tmp_path):
+def test_a_conversion_after_a_cleanup_of_its_versions_is_undecided(spark, uri, lance, tmp_path):
     source = tmp_path / "source"
     put(source, "a.parquet", id=[1])
     pyspark_lance.convert(source, uri, mode="append")
@@ -71,7 +71,7 @@ def test_what_was_converted_before_versions_were_cleaned_up_is_not_guessed(spark
     table = lance.dataset(uri)
     table.cleanup_old_versions(timedelta(0), delete_unverified=True)
     for mode in ("append", "create"):
-        with pytest.raises(UndecidedWriteError, match=r"versions that did so were cleaned up .*mode='overwrite'"):
+        with pytest.raises(UndecidedWriteError, match=r"their versions were cleaned up .*mode='overwrite'"):
             pyspark_lance.convert(source, uri, mode=mode)
     assert ids(lance, uri) == [1, 2, 3]
     assert pyspark_lance.convert(source, uri, mode="overwrite").rows == 2
@@ -106,41 +106,43 @@ def test_a_source_that_changes_between_two_runs(spark, uri, lance, tmp_path):
     put(source, "_day=1/b.parquet", id=[7], x=[1])
     os.utime(source / "_day=1/b.parquet", ns=(0, 0))  # whatever the clock of the storage can tell apart
     for mode in ("create", "append"):
-        with pytest.raises(InvalidInputError, match=r"b\.parquet and 0 more files have changed or gone.*'overwrite'"):
+        with pytest.raises(
+            InvalidInputError, match=r"b\.parquet and 0 more files were changed or deleted.*'overwrite'"
+        ):
             pyspark_lance.convert(source, uri, mode=mode)
     assert lance.dataset(uri).version == grown.version
     anew = pyspark_lance.convert(source, uri, mode="overwrite")
     assert (anew.rows, anew.commits, anew.skipped, ids(lance, uri)) == (2, 1, 0, [0, 7])
     again = pyspark_lance.convert(source, uri, mode="overwrite")
     assert (again.version, again.commits, again.skipped) == (anew.version, 0, 1)
-    # Others have changed the table since: it is overwritten anew.
+    # Another writer has changed the table since: all files are converted again.
     lance.dataset(uri).delete("id = 7")
     assert (pyspark_lance.convert(source, uri, mode="overwrite").commits, ids(lance, uri)) == (1, [0, 7])
     (source / "_day=1/b.parquet").unlink()
-    with pytest.raises(InvalidInputError, match=r"1 of its files have changed or gone"):
+    with pytest.raises(InvalidInputError, match=r"1 of its files were changed or deleted"):
         pyspark_lance.convert(source, uri)
 
 
-def test_files_that_do_not_go_together_are_rejected_in_one_line(spark, uri, tmp_path):
+def test_files_with_incompatible_schemas_are_rejected_in_one_line(spark, uri, tmp_path):
     put(tmp_path / "types", "a.parquet", id=[1])
     put(tmp_path / "types", "b.parquet", id=["x"])
     put(tmp_path / "notes", "a.parquet", id=[1])
     (tmp_path / "notes" / "notes.txt").write_text("hello")
-    for folder, told in (("types", "CANNOT_MERGE_SCHEMAS"), ("notes", r"notes\.txt")):
-        with pytest.raises(InvalidInputError, match=told) as raised:
+    for folder, message in (("types", "CANNOT_MERGE_SCHEMAS"), ("notes", r"notes\.txt")):
+        with pytest.raises(InvalidInputError, match=message) as raised:
             pyspark_lance.convert(tmp_path / folder, uri)
         assert len(str(raised.value).splitlines()) == 1
     assert not pathlib.Path(uri).exists()
 
 
-def test_texts_as_hive_partitions(spark, uri, lance, tmp_path):
+def test_strings_as_hive_partitions(spark, uri, lance, tmp_path):
     table = pa.table({"id": [1, 2, 3], "p": ["1", "01", None]})
     lance.write_dataset(table, uri)
     assert pyspark_lance.to_parquet(uri, tmp_path / "texts", partition_by=["p"]) == 3
     found = spark.read.schema("id long, p string").parquet(str(tmp_path / "texts"))
     assert sorted(tuple(row) for row in found.collect()) == [(1, "1"), (2, "01"), (3, None)]
     lance.write_dataset(pa.table({"id": [4], "p": [""]}), uri, mode="append")
-    with pytest.raises(InvalidInputError, match="'p': a Hive partition cannot tell an empty text from null"):
+    with pytest.raises(InvalidInputError, match="'p': a Hive partition cannot distinguish an empty string from null"):
         pyspark_lance.to_parquet(uri, tmp_path / "empty", partition_by=["p"])
     assert not (tmp_path / "empty").exists()
 
@@ -148,7 +150,7 @@ def test_texts_as_hive_partitions(spark, uri, lance, tmp_path):
 PARTITIONED = pa.table(
     {
         "id": pa.array(range(6), pa.int64()),
-        "day": ["01", "02", "a b", None, "01", "x=y%"],  # texts, though some look like numbers
+        "day": ["01", "02", "a b", None, "01", "x=y%"],  # strings, though some look like numbers
         "d": pa.array([1, 2, None, 4, 5, 6], pa.date32()),
         "s": ["a", None, "c", "d", "e", "f"],
         "st": [{"a": i, "b": "x"} for i in range(6)],
@@ -200,9 +202,9 @@ def test_iceberg(spark, tmp_path, uri, lance):
     assert "parquet.field.id" not in str(found.schema.field("id").metadata)
 
 
-def test_what_cannot_be_converted_is_said(spark, folder, uri, tmp_path, monkeypatch):
+def test_sources_that_cannot_be_converted(spark, folder, uri, tmp_path, monkeypatch):
     pyspark_lance.write(spark.range(3), uri)
-    with pytest.raises(DatasetExistsError, match="not one of a conversion"):
+    with pytest.raises(DatasetExistsError, match="was not converted from"):
         pyspark_lance.convert(folder, uri)
     assert pyspark_lance.convert(folder, uri, mode="overwrite").rows == 100
     with pytest.raises(InvalidInputError, match="nothing at"):

@@ -1,4 +1,4 @@
-"""A query that is killed at each step of a batch goes on from its checkpoint, and every row is there once."""
+"""A query that is killed at each step of a batch continues from its checkpoint, and the table has every row once."""
 
 import json
 import sys
@@ -29,7 +29,7 @@ def expected(mode, batches):
 
 
 @pytest.mark.parametrize("mode", ["append", "complete"])
-def test_each_batch_is_there_once(tmp_path, mode):
+def test_each_batch_lands_once(tmp_path, mode):
     import lance  # after other tests have started their sessions
 
     uri = tmp_path / "table.lance"

@@ -187,7 +187,7 @@ def test_tables_of_sql(spark, uri, lance):
         ({"vector_columns": "v"}, "name=width"),
     ],
 )
-def test_options_that_cannot_be(options, message):
+def test_invalid_options(options, message):
     with pytest.raises(InvalidInputError, match=message):
         SourceOptions(options).write_options(overwrite=False)
 
@@ -235,7 +235,7 @@ def test_case_and_underscores_of_options_do_not_matter():
         ({"version": "1", "timestampAsOf": ""}, InvalidInputError),
     ],
 )
-def test_versions_that_cannot_be(uri, options, error):
+def test_invalid_versions(uri, options, error):
     lance_core.write_dataset(pa.table({"id": [1]}), uri)
     with pytest.raises(error):
         SourceOptions({"path": uri, **options}).open()
@@ -275,14 +275,14 @@ def test_a_time_without_a_zone_is_in_that_of_the_session(tokyo, uri):
     assert frames.option("timestampAsOf", local.isoformat()).option("timeZone", zone).load(uri).count() == 5
     assert tokyo.read.format("lance").option("asof", utc).load(uri).count() == 5
     # Spark does not say to a data source which zone the session has: nothing is guessed.
-    with pytest.raises(Exception, match=r"has no time zone, and Spark does not tell.*option\('timeZone'"):
+    with pytest.raises(Exception, match=r"has no time zone, and a data source cannot see.*option\('timeZone'"):
         tokyo.read.format("lance").option("timestampAsOf", local.isoformat()).load(uri)
 
 
 # Streams
 
 
-def test_a_stream_begins_at_a_version_that_is_there(uri):
+def test_a_stream_begins_at_an_existing_version(uri):
     for _ in range(3):
         lance_core.write_dataset(pa.table({"id": [1]}), uri, mode="append")
 
@@ -339,7 +339,7 @@ def test_a_batch_that_spark_repeats_after_its_commit_is_not_written_twice(spark,
 
 
 @pytest.mark.slow
-def test_complete_mode_takes_the_place_of_all_rows(spark, uri, tmp_path, lance):
+def test_complete_mode_replaces_all_rows(spark, uri, tmp_path, lance):
     source = tmp_path / "source"
     source.mkdir()
     stream = spark.readStream.schema("id long, s string").parquet(str(source))
@@ -370,7 +370,7 @@ def test_a_stream_of_a_table(spark, uri, tmp_path, lance):
 
 
 @pytest.mark.slow
-def test_where_a_stream_begins_and_how_much_it_takes(spark, uri, tmp_path, lance):
+def test_startingVersion_and_maxVersionsPerTrigger(spark, uri, tmp_path, lance):
     for start in range(0, 40, 10):
         lance.write_dataset(pa.table({"id": range(start, start + 10)}), uri, mode="append" if start else "create")
     options = {"startingVersion": "2", "maxVersionsPerTrigger": "1"}
@@ -414,7 +414,7 @@ def test_conditions_with_times_mean_what_they_mean_in_spark(spark, uri):
     assert pyspark_lance.delete(uri, written, spark=spark).rows_deleted == 5
 
 
-def test_a_stream_that_cannot_begin_names_the_reason(spark, uri, tmp_path):
+def test_a_stream_that_cannot_begin_reports_the_reason(spark, uri, tmp_path):
     pyspark_lance.write(spark.range(3).coalesce(1), uri)
     frame = spark.readStream.format("lance").schema("id long, nope string").load(uri)
     query = frame.writeStream.format("memory").queryName("begins").trigger(availableNow=True).start()

@@ -60,7 +60,7 @@ def ids(rows):
     return sorted(row["id"] for row in rows)
 
 
-RESTART = "option checkpointLocation; option startingVersion"
+RESTART = "Start a new query with another option checkpointLocation"
 
 
 class TestIdentity:
@@ -241,7 +241,7 @@ class TestColumns:
         assert query.all() == [{"id": 1, "b": 10}, {"id": 2, "b": 20}]
 
     def test_the_query_reads_the_columns_of_the_frame(self, uri):
-        """A column that comes between load and start is one that came after the query began."""
+        """A column that is added between load and start counts as added after the query began."""
         append(uri, 1)
         source = LanceDataSource({"path": uri})
         schema = source.schema()

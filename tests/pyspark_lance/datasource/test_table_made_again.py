@@ -1,4 +1,4 @@
-"""A table that was dropped and made again since a write looked at it is not written to."""
+"""A write fails if its table was dropped and made again since it was read."""
 
 import pyarrow as pa
 import pytest
@@ -18,7 +18,7 @@ def make(uri, versions):
 
 
 @pytest.mark.parametrize("again", [0, 1, 2, 3], ids=["dropped", "fewer versions", "as many", "more"])
-def test_the_version_that_was_read_must_be_that_table_s(tmp_path, again):
+def test_the_base_version_must_have_the_identity_that_was_read(tmp_path, again):
     uri = str(tmp_path / "t")
     read = make(uri, 2)
     options = WriteOptions(read_version=2, identity=read.identity)

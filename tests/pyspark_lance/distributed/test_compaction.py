@@ -152,7 +152,7 @@ def test_options_are_checked_before_anything_runs(spark, table, uri):
 
 @pytest.mark.parametrize("interrupted", [False, True])
 @pytest.mark.parametrize("options", [{"aws_region": "x"}, None])
-def test_what_tasks_leave_behind_is_deleted_with_the_same_options(monkeypatch, uri, options, interrupted):
+def test_orphan_files_are_deleted_with_the_same_storage_options(monkeypatch, uri, options, interrupted):
     import pyspark_lance.distributed.compaction as module
 
     for _ in range(2):
@@ -181,7 +181,7 @@ def test_storage_options_are_not_shown():
     assert "hidden" not in repr(tasks)
 
 
-def test_progress_is_told_while_tasks_run(spark):
+def test_progress_is_reported_while_tasks_run(spark):
     from pyspark_lance.engine.executor_tasks import _watched
 
     def sleeps(batches):
@@ -189,7 +189,7 @@ def test_progress_is_told_while_tasks_run(spark):
 
         for batch in batches:
             # Spark's status takes note of the end of a task at most every tenth of a second, else at the next one's;
-            # a Connect server tells every other second.
+            # a Connect server reports every two seconds.
             time.sleep((0.5, 1.5, 6)[batch.column(0)[0].as_py()])
             yield batch
 

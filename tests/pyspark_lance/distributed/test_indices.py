@@ -54,7 +54,7 @@ def test_an_index_of_that_name_is_replaced_or_rejected(spark, table, uri):
     assert len(files_of(uri, "_indices")) == len(before) + 2
 
 
-def test_what_is_wrong_is_said_before_a_job_runs(spark, table, uri, monkeypatch):
+def test_invalid_arguments_are_rejected_before_a_job_runs(spark, table, uri, monkeypatch):
     import pyspark_lance.distributed.indices as module
 
     monkeypatch.setattr(module, "run_all_tasks", None)

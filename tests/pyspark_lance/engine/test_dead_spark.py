@@ -44,7 +44,7 @@ os._exit(0)
 
 
 @pytest.mark.slow
-def test_a_java_that_dies_in_mid_write(tmp_path):
+def test_java_dies_during_a_write(tmp_path):
     uri = str(tmp_path / "t.lance")
     env = {**os.environ, "PYSPARK_PYTHON": sys.executable}
     done = processes.run([sys.executable, "-c", PROGRAM, uri], env=env)
@@ -54,7 +54,7 @@ def test_a_java_that_dies_in_mid_write(tmp_path):
     assert {path.name for path in Path(uri, "data").iterdir()} == used
 
 
-def test_which_errors_say_that_spark_went_away():
+def test_errors_that_report_that_spark_went_away():
     class Py4JNetworkError(Exception):
         pass
 

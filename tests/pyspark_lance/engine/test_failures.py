@@ -1,4 +1,4 @@
-"""What the user sees of an error in a task or data source: our class and text, without a worker's traceback before it."""
+"""Errors of tasks and data sources as the user sees them: our class and message, without a traceback of the worker."""
 
 import pathlib
 
@@ -22,7 +22,7 @@ has 2 bytes
 """
 
 
-def test_the_error_of_a_task_is_found_in_sparks_account():
+def test_the_error_of_a_task_is_found_in_sparks_report():
     found = own_error(RuntimeError(ACCOUNT.format("CorruptFileError")))
     assert type(found) is CorruptFileError
     assert str(found) == "data/a.lance: the file\nhas 2 bytes"
@@ -79,7 +79,7 @@ def test_no_traceback_stands_before_an_error_of_the_data_source(spark, uri):
     assert lance_core.dataset(uri).version == 1
 
 
-def test_rows_outside_of_slices_are_told_with_the_way_out(spark, uri):
+def test_rows_outside_of_slices_are_named_with_the_remedy(spark, uri):
     slices = Slices(Slice(name=f"n{number}", conditions={"id": Equals(number)}) for number in (1, 2))
     frame = spark.range(0, 9, 1, 1)
     with pytest.raises(InvalidInputError) as caught:

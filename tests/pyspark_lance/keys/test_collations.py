@@ -75,7 +75,7 @@ def test_every_condition_is_rejected_or_means_what_it_means_in_spark(spark, uri,
 
 
 @pytest.mark.slow
-def test_the_remedies_compare_by_the_collation(spark, uri, rows):
+def test_remedies_compare_by_the_collation(spark, uri, rows):
     assert pyspark_lance.read(spark, uri).where("s = 'a'").count() == 2
     some = pyspark_lance.read(spark, uri).where("s = 'a'")
     pyspark_lance.merge(

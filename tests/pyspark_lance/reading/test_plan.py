@@ -69,7 +69,7 @@ def test_each_row_is_read_once_and_in_order(rows, parallelism, width, whole):
         ([3 * MILLION], 3, [MILLION] * 3),
     ],
 )
-def test_shares_are_alike(rows, parallelism, expected):
+def test_tasks_have_equal_shares(rows, parallelism, expected):
     found = shares(fragments(*rows), parallelism=parallelism)
     assert len(found) == len(expected)
     assert all(abs(a - b) <= 0.05 * b for a, b in zip(found, expected, strict=True))
@@ -82,7 +82,7 @@ def test_wide_rows_count_by_their_bytes():
 
 
 @pytest.mark.parametrize(("rows", "width", "expected"), [(200, 1 << 20, 4), (3, 1 << 30, 3), (60_000, 8, 1)])
-def test_few_large_rows_are_shared_out(rows, width, expected):
+def test_few_large_rows_are_divided_among_tasks(rows, width, expected):
     assert len(shares(fragments(rows, width=width), parallelism=4)) == expected
 
 

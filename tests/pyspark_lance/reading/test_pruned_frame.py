@@ -39,7 +39,7 @@ def plain(spark, table):
 
 
 def what_it_reads(found):
-    """The line of a plan that tells what is read."""
+    """The line of a plan that names the columns and rows that are read."""
     import contextlib
     import io
 
@@ -89,7 +89,7 @@ OFTEN = ("select", "where, then select", "where of a column", "sort by what was 
     "verb",
     [pytest.param(verb, id=name, marks=() if name in OFTEN else pytest.mark.slow) for name, verb in VERBS.items()],
 )
-def test_each_verb_gives_what_sparks_gives(frame, plain, verb):
+def test_each_verb_returns_the_result_of_sparks_verb(frame, plain, verb):
     def outcome(of):
         try:
             made = verb(of)
@@ -105,7 +105,7 @@ def test_each_verb_gives_what_sparks_gives(frame, plain, verb):
     assert (frame.columns, frame.count()) == (plain.columns, 99)  # as if nothing had been
 
 
-def test_what_is_read(spark, frame, connect):
+def test_columns_and_rows_that_are_read(spark, frame, connect):
     assert isinstance(frame, DataFrame)
     assert isinstance(frame.select("id"), DataFrame)
 
@@ -150,7 +150,7 @@ def test_counts_and_limits_start_no_job_or_read_few_rows(frame, monkeypatch):
     assert len(frame.take(2)) == 2
 
 
-def test_a_frame_that_is_kept_is_used(frame):
+def test_a_cached_frame_is_used(frame):
     kept = frame.cache()
     try:
         assert kept is frame
@@ -207,7 +207,7 @@ SCHEMA = pa.schema(
         ("id = (", None, None),
     ],
 )
-def test_only_what_surely_means_the_same_is_pushed(condition, pushed, exact):
+def test_only_conditions_that_arrow_evaluates_like_spark_are_pushed(condition, pushed, exact):
     found = push(condition, SCHEMA)
     assert (found and str(found.filter)) == pushed
     assert (found and found.is_exact) == exact

@@ -101,13 +101,13 @@ def test_values_survive_a_change_of_type(array, target):
         assert convert(array.slice(start), target).to_pylist() == array.to_pylist()[start:]
 
 
-def test_extension_types_are_put_on_and_taken_off():
+def test_extension_types_are_added_and_removed():
     values = pa.array([bytes(range(16)), None], pa.binary())
     typed = convert(values, pa.uuid())
     assert convert(typed, pa.binary()).to_pylist() == values.to_pylist()
 
 
-def test_nanoseconds_are_cut_off_only_where_that_is_allowed():
+def test_nanoseconds_are_truncated_only_if_that_is_allowed():
     nanoseconds = pa.array([1500, None], pa.timestamp("ns"))
     assert convert(nanoseconds, pa.timestamp("us"), exact=False).cast(pa.int64()).to_pylist() == [1, None]
     with pytest.raises(InvalidInputError, match="column 'c'"):
@@ -124,7 +124,7 @@ def test_nanoseconds_are_cut_off_only_where_that_is_allowed():
     [(pa.string(), VECTORS), (VECTORS, pa.string()), (pa.list_(pa.int8()), pa.int8()), (pa.struct([]), pa.struct([("a", pa.int8())]))],
     ids=str,
 )  # fmt: skip
-def test_what_cannot_be_converted_is_rejected_when_the_converter_is_made(source, target):
+def test_impossible_conversions_are_rejected_when_the_converter_is_made(source, target):
     with pytest.raises(SchemaError, match="column 'c'"):
         converter(source, target, "c")
 

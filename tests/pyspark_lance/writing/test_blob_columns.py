@@ -27,7 +27,7 @@ def payloads(frame):
     return [None if row["b"] is None else bytes(row["b"]) for row in frame.orderBy("id").collect()]
 
 
-def test_frames_hold_descriptions_unless_asked(spark, table):
+def test_frames_hold_descriptions_of_blobs_by_default(spark, table):
     pyspark_lance.register(spark)
     source = spark.read.format("lance")
     for frame in (pyspark_lance.read(spark, table), source.load(table)):
@@ -51,7 +51,7 @@ def test_frames_hold_descriptions_unless_asked(spark, table):
         pyspark_lance.read(spark, table, blob_handling="nope")
 
 
-def test_verbs_keep_the_payloads(spark, table):
+def test_changes_keep_the_payloads_of_blobs(spark, table):
     changes = spark.createDataFrame([(2, 7), (3, 8)], "id long, n long")
     lance_core.dataset(table).add_columns({"n": "id"})
     pyspark_lance.merge(changes, table, on="id", when_not_matched=None)

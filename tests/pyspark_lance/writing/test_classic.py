@@ -128,7 +128,7 @@ def failing(spark, last_bad_attempt, how):
 @pytest.mark.parametrize(
     ("how", "transport"), [("raises", "arrow_rdd"), ("raises", "map_in_arrow"), ("dies", "arrow_rdd")]
 )
-def test_a_task_that_fails_is_tried_again_and_leaves_nothing(spark, uri, lance, how, transport):
+def test_a_task_that_fails_has_another_attempt_and_leaves_no_file(spark, uri, lance, how, transport):
     result = write_with(failing(spark, 0, how), uri, WriteOptions(), transport=transport)
     assert (result.version, result.rows_written, result.files) == (1, 60_000, 2)
     assert sorted(lance.dataset(uri).to_table().column("id").to_pylist()) == list(range(60_000))
@@ -146,7 +146,7 @@ def test_a_write_that_fails_changes_nothing(spark, uri, lance, transport):
 
 
 def slow_beside_failing(batches):
-    """The second partition fails as soon as the first has written something; the first goes on for long."""
+    """The second partition fails as soon as the first has written a file; the first partition runs for long."""
     from pyspark import TaskContext
 
     for batch in batches:
@@ -158,7 +158,7 @@ def slow_beside_failing(batches):
 
 
 @pytest.mark.parametrize("transport", ["arrow_rdd", pytest.param("map_in_arrow", marks=pytest.mark.slow)])
-def test_no_task_writes_behind_the_back_of_the_one_who_cleans(spark, uri, transport):
+def test_no_task_writes_after_the_cleanup_of_a_failed_write(spark, uri, transport):
     frame = spark.range(0, 20_000, 1, 2).mapInArrow(slow_beside_failing, "id long")
     with pytest.raises(Exception, match="upstream is down"):
         write_with(frame, uri, WriteOptions(max_rows_per_file=50), transport=transport)
@@ -203,7 +203,7 @@ def test_an_interrupted_write_leaves_neither_tasks_nor_files(spark, uri, transpo
     assert pyspark_lance.write(spark.range(3), uri).version == 1
 
 
-def test_variants_and_large_types_over_the_fast_way(spark, tmp_path):
+def test_variants_and_large_types_over_arrow_rdd(spark, tmp_path):
     frame = spark.sql("select id, parse_json('{\"a\": 1}') as v, array('x', 'y') as l from range(10)")
     spark.conf.set("spark.sql.execution.arrow.useLargeVarTypes", "true")
     try:
@@ -214,7 +214,7 @@ def test_variants_and_large_types_over_the_fast_way(spark, tmp_path):
     assert contents(tmp_path / "large") == contents(tmp_path / "small")
 
 
-def test_rows_of_any_size_take_the_way_that_counts_bytes(spark, uri, monkeypatch):
+def test_rows_of_unknown_size_take_map_in_arrow(spark, uri, monkeypatch):
     taken = []
     monkeypatch.setattr(partitions.ArrowRdd, "of", lambda *_: taken.append(True))
     pyspark_lance.write(spark.sql("select id, cast('x' as binary) as image from range(3)"), uri)
@@ -223,7 +223,7 @@ def test_rows_of_any_size_take_the_way_that_counts_bytes(spark, uri, monkeypatch
     assert taken == [True]
 
 
-def test_a_spark_without_the_fast_way_writes_the_same(spark, tmp_path, monkeypatch):
+def test_a_spark_without_arrow_rdd_writes_the_same(spark, tmp_path, monkeypatch):
     frame = spark.sql("select id, 'x' as name from range(0, 1000, 1, 2)")
     pyspark_lance.write(frame, str(tmp_path / "fast"))
     monkeypatch.setattr(arrow_rdd, "_jvm_schema", lambda *_, **__: spark.sparkContext._jvm.org.nowhere.Nothing())
@@ -232,7 +232,7 @@ def test_a_spark_without_the_fast_way_writes_the_same(spark, tmp_path, monkeypat
     assert contents(tmp_path / "fast") == contents(tmp_path / "plain")
 
 
-def test_frames_are_as_large_for_spark_as_they_are(spark, uri):
+def test_spark_estimates_the_size_of_frames(spark, uri):
     columns = ", ".join(f"rand({i}) as c{i}" for i in range(20))
     pyspark_lance.write(spark.sql(f"select id, {columns} from range(0, 100000, 1, 2)"), uri)
 
@@ -256,7 +256,7 @@ def test_the_data_source_cleans_up_after_a_task_that_fails(spark, uri, lance):
     assert (files(uri), lance.dataset(uri).version) == (before, 1)
 
 
-def test_a_writer_that_dies_leaves_files_that_the_winner_removes(spark, uri):
+def test_orphan_files_of_a_worker_that_dies_are_deleted(spark, uri):
     frame = spark.range(0, 60_000, 1, 2)
     source = batch_schema(frame.schema)
     job = prepare_write(source, uri, WriteOptions())
@@ -280,7 +280,7 @@ def test_a_writer_that_dies_leaves_files_that_the_winner_removes(spark, uri):
 
 
 @pytest.mark.parametrize(("error", "kept"), [(RetryableConflictError, 0), (OutcomeUnknownError, 2)])
-def test_files_stay_where_the_commit_may_have_landed(spark, uri, monkeypatch, error, kept):
+def test_files_are_kept_if_the_commit_may_have_landed(spark, uri, monkeypatch, error, kept):
     def fail(*_, **__):
         raise error("storage says so")
 
@@ -290,7 +290,7 @@ def test_files_stay_where_the_commit_may_have_landed(spark, uri, monkeypatch, er
     assert len(files(uri)) == kept
 
 
-def test_a_lost_race_of_two_creations_leaves_the_files_of_one(spark, uri, lance):
+def test_the_loser_of_two_concurrent_creations_deletes_its_files(spark, uri, lance):
     frame = spark.range(0, 100, 1, 2)
     source = batch_schema(frame.schema)
     jobs = [prepare_write(source, uri, WriteOptions(mode="create")) for _ in range(2)]
@@ -302,7 +302,7 @@ def test_a_lost_race_of_two_creations_leaves_the_files_of_one(spark, uri, lance)
     assert lance.dataset(uri).count_rows() == 100
 
 
-def test_the_same_write_twice_at_once_gives_one_version(spark, uri, lance):
+def test_two_concurrent_writes_with_one_idempotency_key_make_one_version(spark, uri, lance):
     frame = spark.range(0, 100, 1, 2)
     source = batch_schema(frame.schema)
     pyspark_lance.write(frame, uri)
@@ -317,7 +317,7 @@ def test_the_same_write_twice_at_once_gives_one_version(spark, uri, lance):
 
 def test_many_small_partitions_share_tasks_and_files(spark, uri, monkeypatch):
     monkeypatch.setattr(arrow_rdd, "MANY_PARTITIONS", 3)
-    monkeypatch.setattr(arrow_rdd, "_FOR_EACH_CORE", 1)
+    monkeypatch.setattr(arrow_rdd, "_PARTITIONS_PER_CORE", 1)
     result = pyspark_lance.write(spark.range(0, 1000, 1, 40), uri)
     assert (result.files, result.rows_written) == (3, 1000)
     assert sorted(row.id for row in pyspark_lance.read(spark, uri).collect()) == list(range(1000))
@@ -331,6 +331,6 @@ def test_clustering_gives_a_slice_to_few_tasks(spark, uri):
     assert pyspark_lance.write(frame, f"{uri}-mixed", slices=slices, cluster=False).files == 80
 
 
-def test_what_is_no_frame_is_rejected(spark, uri):
+def test_other_objects_than_frames_are_rejected(spark, uri):
     with pytest.raises(LanceError, match="not a Table"):
         pyspark_lance.write(pa.table({"a": [1]}), uri)

@@ -56,7 +56,7 @@ def files(uri):
     return {path.name for path in Path(uri, "data").iterdir()} - used
 
 
-def test_a_batch_is_there_once_when_its_version_is_gone(uri):
+def test_a_batch_lands_once_though_its_version_was_cleaned_up(uri):
     batch(uri, 0, 1, 2)
     batch(uri, 1, 3)
     others(uri)
@@ -100,7 +100,7 @@ def test_a_batch_on_a_branch(uri, library):
     ]
 
 
-def test_a_complete_result_is_not_taken_back(uri):
+def test_a_repeated_batch_in_complete_mode_is_skipped(uri):
     batch(uri, 0, 1, overwrite=True)
     batch(uri, 1, 2, overwrite=True)
     others(uri)
@@ -111,7 +111,7 @@ def test_a_complete_result_is_not_taken_back(uri):
     assert ids(uri) == [3]
 
 
-def test_a_sink_that_was_made_again_gets_what_comes(uri):
+def test_a_sink_that_was_made_again_gets_later_batches(uri):
     batch(uri, 0, 1)
     lance_core.LanceDataset.drop(uri)
     lance.write_dataset(pa.table({"id": [50]}), uri)
@@ -119,7 +119,7 @@ def test_a_sink_that_was_made_again_gets_what_comes(uri):
     assert ids(uri) == [2, 50]
 
 
-def test_what_nobody_knows_is_an_error(uri):
+def test_an_undecided_batch_is_an_error(uri):
     """A batch of an earlier release, or of a sink that lost what it knew."""
     lance.write_dataset(pa.table({"id": [0]}), uri)
     properties = {QUERY: "q", BATCH: "3"}
@@ -139,7 +139,7 @@ def test_what_nobody_knows_is_an_error(uri):
         batch(uri, 5, 5, undecidedBatch="maybe")
 
 
-def test_a_new_query_is_no_question(uri):
+def test_batch_0_of_a_new_query_is_written(uri):
     """Also where versions are missing, and if its first batches have no rows."""
     lance.write_dataset(pa.table({"id": [0]}), uri)
     others(uri)
@@ -175,7 +175,7 @@ def test_every_order_of_events(uri):
 
 
 @pytest.mark.parametrize("rules", [{}, {"mode": "overwrite", "replace_where": "id = 1"}, {"merge_on": ("id",)}])
-def test_a_key_is_known_when_its_version_is_gone(uri, rules):
+def test_a_key_is_known_though_its_version_was_cleaned_up(uri, rules):
     lance.write_dataset(pa.table({"id": [0, 1]}), uri)
 
     def write():
@@ -198,7 +198,7 @@ def test_a_key_is_known_when_its_version_is_gone(uri, rules):
 
 
 @pytest.mark.parametrize("rules", [{}, {"mode": "overwrite", "replace_where": "id = 1"}, {"merge_on": ("id",)}])
-def test_a_key_that_lands_meanwhile_and_whose_version_goes(uri, rules):
+def test_a_key_that_lands_concurrently_and_whose_version_is_cleaned_up(uri, rules):
     from pyspark_lance.changing.key_merge import KeyMergeJob
 
     lance.write_dataset(pa.table({"id": [0, 1]}), uri)

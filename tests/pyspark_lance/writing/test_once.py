@@ -39,7 +39,7 @@ def opened(monkeypatch):
     return found
 
 
-def test_the_look_back_ends_at_the_hint(table, opened):
+def test_the_search_for_a_key_ends_at_idempotency_since(table, opened):
     done, _ = find_earlier_write(table, WriteOptions(idempotency_key=TOKEN))
     assert (done.version, done.deduplicated, opened) == (3, True, [9, 8, 7, 6, 5, 4, 3])
     opened.clear()
@@ -52,7 +52,7 @@ def test_the_look_back_ends_at_the_hint(table, opened):
     assert opened == []
 
 
-def test_a_commit_after_the_look_is_found_by_the_commit(table):
+def test_a_commit_after_the_search_is_found_by_the_commit(table):
     _, options = find_earlier_write(table, WriteOptions(idempotency_key=("token", "b"), idempotency_since=8))
     lance_core.write_dataset(ROWS, table, mode="append", transaction_properties={"token": "b"})
     job = prepare_write(ROWS.schema, table, options)
@@ -64,7 +64,7 @@ def test_a_commit_after_the_look_is_found_by_the_commit(table):
 
 @pytest.mark.parametrize("rules", [{"mode": "overwrite", "replace_where": "id = 1"}, {"merge_on": ("id",)}])
 @pytest.mark.parametrize("changes_rows", [False, True])
-def test_a_commit_after_the_look_is_found_by_one_that_replaces_rows(uri, rules, changes_rows):
+def test_a_commit_after_the_search_is_found_by_a_commit_that_replaces_rows(uri, rules, changes_rows):
     lance_core.write_dataset(ROWS, uri)
     _, options = find_earlier_write(uri, WriteOptions(idempotency_key=TOKEN, **rules))
     job = prepare_write(ROWS.schema, uri, options)
@@ -85,17 +85,17 @@ def test_a_commit_after_the_look_is_found_by_one_that_replaces_rows(uri, rules, 
 
 
 @pytest.mark.parametrize("rules", [{"mode": "overwrite", "replace_where": "id = 1"}, {"merge_on": ("id",)}])
-def test_a_table_that_somebody_makes_meanwhile_is_not_replaced_or_added_to(uri, rules):
+def test_a_table_that_another_writer_creates_is_neither_replaced_nor_appended_to(uri, rules):
     job = prepare_write(ROWS.schema, uri, WriteOptions(**rules))
     messages = [job.task().run(0, 0, iter(ROWS.to_batches())).to_bytes()]
     other = lance_core.write_dataset(pa.table({"id": [1, 2]}), uri)
-    with pytest.raises(RetryableConflictError, match="was made by another writer"):
+    with pytest.raises(RetryableConflictError, match="was created by another writer"):
         job.finish(messages)
     assert lance_core.dataset(uri).version == 1
     assert lance_core.dataset(uri).to_table() == other.to_table()
 
 
-def test_a_table_that_is_made_after_the_look_is_found_by_the_commit(uri):
+def test_a_table_that_is_created_after_the_search_is_found_by_the_commit(uri):
     _, options = find_earlier_write(uri, WriteOptions(idempotency_key=TOKEN))
     lance_core.write_dataset(ROWS, uri, transaction_properties=dict([TOKEN]))
     job = prepare_write(ROWS.schema, uri, options)
@@ -104,7 +104,7 @@ def test_a_table_that_is_made_after_the_look_is_found_by_the_commit(uri):
     assert lance_core.dataset(uri).count_rows() == 1
 
 
-def test_the_hint_is_an_option(uri):
+def test_idempotency_since_is_an_option(uri):
     options = SourceOptions({"path": uri, "idempotency_key": "token=a", "idempotency_since": "8"}).write_options(
         overwrite=False
     )

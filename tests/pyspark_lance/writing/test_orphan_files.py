@@ -20,7 +20,7 @@ def table(tmp_path):
 
 
 def late(monkeypatch, table: Path, job: str, *, comes: range) -> list[int]:
-    """While the deletion pauses, a worker that nobody waits for writes a file; returns the list of the pauses."""
+    """A worker of a failed task writes a file during each pause of the deletion; returns the list of the pauses."""
     pauses: list[int] = []
 
     def pause(_seconds: float) -> None:
@@ -36,7 +36,7 @@ def others(table: Path, job: str) -> list[str]:
     return [path.name for path in (table / "data").iterdir() if path.name.startswith(job)]
 
 
-def test_files_that_come_late_are_deleted_if_tasks_failed(table, monkeypatch):
+def test_late_files_of_failed_tasks_are_deleted(table, monkeypatch):
     job = uuid.uuid4().hex
     pauses = late(monkeypatch, table, job, comes=range(2, 5))
     orphan_files.delete_orphan_files(str(table), job, (), None, failed=True)
@@ -45,7 +45,7 @@ def test_files_that_come_late_are_deleted_if_tasks_failed(table, monkeypatch):
     assert lance_core.dataset(table).to_table().num_rows == 1
 
 
-def test_nothing_is_waited_for_if_all_tasks_reported(table, monkeypatch):
+def test_no_wait_if_all_tasks_reported(table, monkeypatch):
     job = uuid.uuid4().hex
     pauses = late(monkeypatch, table, job, comes=range(9))
     (table / "data" / f"{job}-0-0-a.lance").write_bytes(b"left")
@@ -54,7 +54,7 @@ def test_nothing_is_waited_for_if_all_tasks_reported(table, monkeypatch):
 
 
 @pytest.mark.parametrize(("attempt", "waits"), [(0, False), (1, True), (12, True)])
-def test_an_attempt_that_another_one_came_after_may_still_write(table, monkeypatch, attempt, waits):
+def test_late_files_of_a_replaced_attempt_are_deleted(table, monkeypatch, attempt, waits):
     job = uuid.uuid4().hex
     kept = lance_core.write_fragments(pa.table({"id": [2]}), table)[0]
     name = f"{job}-0-{attempt}-kept.lance"

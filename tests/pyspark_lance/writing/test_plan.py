@@ -112,7 +112,7 @@ def test_numbers_fit_into_columns_of_numbers(kind, stored, fits):
             plan_write(frame(c=kind), pa.schema([("c", stored)]))
 
 
-def test_metadata_of_columns_is_kept_as_texts():
+def test_metadata_of_columns_is_kept_as_strings():
     field = plan_write(
         frame(c=(t.LongType(), {"comment": "n", "__CHAR_VARCHAR_TYPE_STRING": "char(3)", "n": 1})), None
     ).stored
@@ -135,7 +135,7 @@ def test_metadata_of_columns_is_kept_as_texts():
         (t.StructType().add("m", t.MapType(t.StringType(), t.YearMonthIntervalType())), r"column 'm\.value'"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_a_table_is_rejected_by_name(schema, message):
+def test_columns_that_cannot_be_stored_are_rejected_by_name(schema, message):
     with pytest.raises((SchemaError, UnsupportedError), match=message):
         batch_schema(schema)
 
@@ -155,7 +155,7 @@ def test_what_cannot_be_a_table_is_rejected_by_name(schema, message):
         (FLOATS, {"w": 2}, "no column 'w'"),
     ],
 )
-def test_vectors_that_cannot_be_are_rejected(kind, widths, message):
+def test_invalid_vectors_are_rejected(kind, widths, message):
     with pytest.raises(InvalidInputError, match=message):
         plan_write(frame(v=kind), None, vector_columns=widths)
 
@@ -257,7 +257,7 @@ def test_a_void_column_fits_every_column():
 
 
 @pytest.mark.parametrize("kind", [pa.decimal256(50, 2), pa.decimal128(5, -2)], ids=str)
-def test_what_spark_cannot_read_is_rejected_by_name(kind):
+def test_columns_that_spark_cannot_read_are_rejected_by_name(kind):
     with pytest.raises(UnsupportedError, match="column 'c'"):
         spark_schema(pa.schema([("c", kind)]))
 
@@ -291,7 +291,7 @@ def nested(*names):
         ((), r"column 'c\[\].s': .* lacks the field 'c\[\].s.a' of the table, of type int64.*withField"),
     ],
 )
-def test_fields_of_structs_that_differ_are_named_with_the_way_out(given, told, schema_mode):
+def test_fields_of_structs_that_differ_are_named_with_the_remedy(given, told, schema_mode):
     table = plan_write(frame(c=nested("a")), None).stored
     with pytest.raises(SchemaError, match=told):
         plan_write(frame(c=nested(*given)), table, schema_mode=schema_mode)

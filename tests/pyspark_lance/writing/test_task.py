@@ -63,7 +63,7 @@ def test_batches_become_one_file_named_after_the_attempt(tmp_path):
     assert rows_by_fragment(tmp_path, report) == ["abcd"]
 
 
-def test_nothing_is_written_for_nothing(tmp_path):
+def test_no_file_is_written_without_rows(tmp_path):
     report = run(tmp_path, batches("", ""), slices=SLICES)
     assert (report.fragments, report.rows, files(tmp_path)) == ((), 0, [])
     assert run(tmp_path, iter(())).fragments == ()
@@ -122,7 +122,7 @@ def test_other_errors_are_raised_after_the_files_are_gone(tmp_path):
 
 
 @pytest.mark.parametrize("which", [0, 2, 5])
-def test_a_slice_that_does_not_reach_the_disk_fails_the_task_and_nothing_stays(tmp_path, monkeypatch, which):
+def test_a_full_disk_fails_the_task_and_leaves_no_file(tmp_path, monkeypatch, which):
     slices = Slices(Slice(name=k, conditions={"k": Equals(k)}) for k in "abcdef")
     real, count = os.rename, iter(range(100))
 
@@ -137,7 +137,7 @@ def test_a_slice_that_does_not_reach_the_disk_fails_the_task_and_nothing_stays(t
     assert files(tmp_path) == []
 
 
-def test_slices_are_finished_side_by_side(tmp_path, monkeypatch):
+def test_slices_are_finished_in_parallel(tmp_path, monkeypatch):
     slices = Slices(Slice(name=k, conditions={"k": Equals(k)}) for k in "abcdef")
     real, numbers, second = os.fsync, itertools.count(), threading.Event()
 
@@ -159,7 +159,7 @@ def test_a_partition_can_fill_several_files(tmp_path):
     assert rows_by_fragment(tmp_path, report) == ["abc", "abc", "ab"]
 
 
-def test_reports_survive_their_bytes_and_unknown_errors_stay_errors():
+def test_reports_survive_pickling_and_unknown_errors_stay_errors():
     report = WriteReport(slice_rows={-1: 2, 0: 1}, rows=3)
     assert WriteReport.from_bytes(report.to_bytes()) == report
     with pytest.raises(LanceError, match="text"):
@@ -327,7 +327,7 @@ def test_a_struct_gets_more_fields(uri, lance, mode):
     ("partitions", "count", "message"),
     [([0], 2, "answered for 1 of 2"), ([0, 1, 1], 2, "answered for 3 of 2"), ([1, 1], 2, "answered twice")],
 )
-def test_answers_that_spark_loses_or_doubles_are_an_error(monkeypatch, partitions, count, message):
+def test_lost_and_duplicate_answers_of_spark_are_errors(monkeypatch, partitions, count, message):
     answers = [(number, b"x") for number in partitions]
     rdd = SimpleNamespace(collect=lambda _: (answers, count))
     monkeypatch.setattr(transports, "run_job", lambda _, job: job())
