@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -24,8 +25,8 @@ from lance_core.table.transaction import COMMIT_MESSAGE_KEY
 
 __all__ = ["diff", "files", "fragments", "head", "info", "schema", "show", "tags", "versions"]
 
-_RUN_KEY = "dagster.run_id"
-"""Property by which commits of lance_dagster name their run."""
+_RUN_KEY = re.compile(r"\w+\.run_id")
+"""The property by which an orchestrator's commits name their run: `run_id` with the orchestrator's name before it."""
 
 _SHORT_RUN = 8
 """The characters of a run's id that distinguish runs, as in the Dagster UI."""
@@ -196,12 +197,13 @@ def _counts(manifest: Manifest) -> dict[str, Any]:
 
 def _commit(dataset: LanceDataset, manifest: Manifest | VersionHeader) -> dict[str, Any]:
     transaction = load_transaction(dataset.source.store, manifest)
+    properties = {} if transaction is None else transaction.properties
     return {
         "version": manifest.version,
         "committed": manifest.timestamp,
         "operation": transaction.operation.name if transaction is not None else None,
-        "run": transaction.properties.get(_RUN_KEY) if transaction is not None else None,
-        "message": transaction.properties.get(COMMIT_MESSAGE_KEY) if transaction is not None else None,
+        "run": next((value for key, value in sorted(properties.items()) if _RUN_KEY.fullmatch(key)), None),
+        "message": properties.get(COMMIT_MESSAGE_KEY),
     }
 
 

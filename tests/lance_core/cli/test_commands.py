@@ -335,6 +335,8 @@ def test_versions_name_their_run(table):
     assert ask("versions", table)[0]["run"] == run
     assert ask("versions", table)[1]["run"] is None
     assert "0cf0d93e " in call("versions", table)
+    lance_core.write_dataset(rows, table, mode="append", transaction_properties={"dagster.undo.run_id": run})
+    assert ask("versions", table)[0]["run"] is None
 
 
 def test_it_is_installed_as_a_command(table):
