@@ -3,6 +3,7 @@
 import ast
 import graphlib
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -17,6 +18,20 @@ MODULES = [p for package in PACKAGES for p in sorted((ROOT / package).rglob("*.p
 MODULE_LINES = 600
 FUNCTION_LINES = 50
 CLASS_LINES = 420
+
+
+TOP = {
+    *(".ci", ".github", ".gitignore", ".pre-commit-config.yaml", "CHANGELOG.md", "CODE_OF_CONDUCT.md"),
+    *("CONTRIBUTING.md", "LICENSE", "Makefile", "README.md", "SECURITY.md", "docs", "example_project", "lance_core"),
+    *("lance_dagster", "mkdocs.yml", "protos", "pyproject.toml", "pyspark_lance", "tests", "uv.lock", "workspace.yaml"),
+}
+
+
+def test_the_top_level_holds_what_a_stranger_expects():
+    if not (ROOT / ".git").exists():
+        pytest.skip("this is no checkout of Git")
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert {path.partition("/")[0] for path in tracked.splitlines()} == TOP
 
 
 def code_lines(node: ast.AST) -> int:

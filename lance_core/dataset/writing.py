@@ -15,6 +15,7 @@ from lance_core.dataset.lance_dataset import LanceDataset
 from lance_core.errors import DatasetExistsError, DatasetNotFoundError, InvalidInputError
 from lance_core.store import CommitLock
 from lance_core.table.table_format import TableFormat
+from lance_core.table.transaction import FIRST_ADDED_KEY
 from lance_core.verbs.context.bases import DatasetBasePath
 from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.context.table_target import TableTarget, destination
@@ -23,6 +24,7 @@ from lance_core.verbs.files.fragment_writer import MAX_BYTES_PER_FILE, MAX_ROWS_
 from lance_core.verbs.files.progress import FragmentWriteProgress
 from lance_core.verbs.files.slices import Slices
 from lance_core.verbs.pylance_types.fragments import FragmentMetadata
+from lance_core.verbs.pylance_types.operations import LanceOperation
 from lance_core.verbs.pylance_types.transactions import Transaction
 from lance_core.verbs.write.commit_fragments import commit_request
 from lance_core.verbs.write.facts import CommitFacts, commit_facts
@@ -239,7 +241,10 @@ class WriteResult(CommitResult):
             The result. Bytes and files are those of new fragments; files of new columns are not counted.
         """
         operation = transaction.operation
-        new = [*getattr(operation, "new_fragments", ()), *getattr(operation, "fragments", ())]
+        new = list(getattr(operation, "new_fragments", ()) or getattr(operation, "fragments", ()))
+        if isinstance(operation, LanceOperation.Merge):  # it names the fragments of the whole table
+            first = (transaction.transaction_properties or {}).get(FIRST_ADDED_KEY)
+            new = [] if first is None else [fragment for fragment in new if fragment.id >= int(first)]
         rows = sum(fragment.physical_rows for fragment in new)
         adopted = facts.get("deduplicated", False)
         known = {

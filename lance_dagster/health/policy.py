@@ -22,13 +22,19 @@ __all__ = ["MAINTENANCE_KEY", "LanceMaintenancePolicy", "parse_age", "policy_of"
 MAINTENANCE_KEY: Final = "lance/maintenance"
 NEVER: Final = "never"
 
-_PART: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*")
+_PART: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]+)\s*")
+# Those of lance_core.maintenance, which a code location does not import: "m" are minutes, "M" months.
 _SECONDS: Final = {
-    **dict.fromkeys(("s", "sec", "second", "seconds"), 1),
-    **dict.fromkeys(("m", "min", "minute", "minutes"), 60),
-    **dict.fromkeys(("h", "hour", "hours"), 3600),
-    **dict.fromkeys(("d", "day", "days"), 86_400),
-    **dict.fromkeys(("w", "week", "weeks"), 7 * 86_400),
+    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1.0),
+    **dict.fromkeys(("m", "min", "mins", "minute", "minutes"), 60.0),
+    **dict.fromkeys(("h", "hr", "hrs", "hour", "hours"), 3600.0),
+    **dict.fromkeys(("d", "day", "days"), 86_400.0),
+    **dict.fromkeys(("w", "week", "weeks"), 7 * 86_400.0),
+    **dict.fromkeys(("M", "month", "months"), 2_630_016.0),
+    **dict.fromkeys(("y", "year", "years"), 31_557_600.0),
+    **dict.fromkeys(("ms", "msec", "millis"), 1e-3),
+    **dict.fromkeys(("us", "usec", "micros"), 1e-6),
+    **dict.fromkeys(("ns", "nsec", "nanos"), 1e-9),
 }
 
 
@@ -158,7 +164,7 @@ def parse_age(age: str) -> timedelta | None:
         return None
     position, seconds = 0, 0.0
     while position < len(age):
-        match = _PART.match(age.lower(), position)
+        match = _PART.match(age, position)
         if match is None or match[2] not in _SECONDS:
             raise ValueError(f'{age!r} is no duration; write "7d", "12h" or "1h 30m", or "{NEVER}"')
         seconds += float(match[1]) * _SECONDS[match[2]]

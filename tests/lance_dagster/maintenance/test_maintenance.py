@@ -13,6 +13,7 @@ import pytest
 
 import lance_core
 from lance_core.errors import StoreError
+from lance_core.maintenance.auto_cleanup import parse_age
 from lance_core.table.operations import CreateIndex
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles
 from lance_dagster import (
@@ -676,6 +677,15 @@ class TestPolicy:
         assert LanceMaintenancePolicy(cleanup_older_than=None).age is None
         policy = LanceMaintenancePolicy(cleanup_older_than=NOW)
         assert pickle.loads(pickle.dumps(policy)) == policy
+
+    @pytest.mark.parametrize("age", ["1M", "1m", "2 months", "1h 30m", "7d", "3weeks", "1y", "250ms"])
+    def test_ages_are_those_of_the_core(self, age):
+        assert LanceMaintenancePolicy(cleanup_older_than=age).age == parse_age(age)
+
+    @pytest.mark.parametrize("age", ["7D", "1H", "1.5.5h", "3 parsecs"])
+    def test_units_are_written_as_in_the_core(self, age):
+        with pytest.raises(ValueError, match="is no duration"):
+            LanceMaintenancePolicy(cleanup_older_than=age)
 
     @pytest.mark.parametrize("wrong", [{"cleanup_older": "7d"}, {"retain_versions": -1}, "7d"])
     def test_metadata_that_means_nothing_fails_when_the_job_is_built(self, wrong):

@@ -239,6 +239,9 @@ def test_columns_and_the_rows_that_have_them_come_in_one_version(table, mode):
         ["x"] if mode == "replace" else [None, None, None, "x"]
     )
     assert lance_core.dataset(table.uri).to_table() == latest.to_table()
+    found = lance_core.dataset(table.uri)
+    again = WriteResult.of_transaction(found, found.read_transaction(found.version))
+    assert (again.rows_added, again.fragments_added, again.rows_written) == (1, 1, 1)
     properties = [latest.read_transaction(version).transaction_properties for version in (4, 5)]
     assert [p.get("run") for p in properties] == ["r", "r"]
     assert [p.get("token") for p in properties] == [None, "x"]
