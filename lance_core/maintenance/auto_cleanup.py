@@ -50,7 +50,7 @@ def parse_age(text: str) -> timedelta:
     """Read an age such as "14d" or "1h 30m".
 
     Raises:
-        ValueError: It is none.
+        ValueError: The string is no duration.
     """
     position, seconds = 0, 0.0
     while position < len(text):
@@ -107,7 +107,7 @@ def auto_cleanup(dataset: Handle) -> CleanupStats | None:
     except VersionNotFoundError:
         return None
     except (LanceError, ValueError) as error:
-        # The commit before has succeeded, and must not look failed.
+        # The commit has succeeded, and an error here would make it seem failed.
         _logger.warning("automatic cleanup of %s failed: %s", dataset.uri, error)
         return None
 

@@ -1,8 +1,8 @@
-"""Another type for a column: its values are written anew, in one commit, and no other column is touched.
+"""Another type for a column: its values are rewritten in one commit, and no other column is touched.
 
 check     every live value is converted once, and nothing is written
 drop      indices on the column, in a version of their own
-convert   the column, in new files beside those of the other columns
+convert   the column, in new files; those of the other columns stay
 rebuild   the indices, in versions of their own
 """
 
@@ -50,12 +50,12 @@ def change_type(
         column: A column of the table itself, not of a struct.
         data_type: Its new type.
         convert: Makes values of the new type: called with those of some rows and with the new field, more than once.
-        transaction_properties: Texts for the history, by key.
+        transaction_properties: Transaction properties of the commits.
 
     Raises:
         SchemaError: There is no such column, or what `convert` raises; nothing was written.
-        UnsupportedError: It has an index that cannot be built here; nothing was written.
-        RetryableConflictError: Somebody else committed meanwhile. Calling it again finishes what was begun.
+        UnsupportedError: The column has an index that cannot be built here; nothing was written.
+        RetryableConflictError: Another writer committed at the same time; a repeated call finishes the change.
 
     Examples:
         >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
@@ -70,7 +70,7 @@ def change_type(
     for index in indices:
         if index.index_type not in _REBUILT or len(index.field_names) > 1:
             raise UnsupportedError(
-                f"column {column!r} has the {index.index_type} index {index.name!r}, which cannot be built anew here; "
+                f"column {column!r} has the {index.index_type} index {index.name!r}, which cannot be rebuilt here; "
                 "drop it, change the type, and build it again"
             )
     _check(dataset, column, data_type, convert)
@@ -90,10 +90,10 @@ def _check(dataset: Handle, column: str, data_type: pa.DataType, convert: Conver
 
 def _drop(dataset: Handle, index: IndexDescription, properties: Mapping[str, str] | None) -> None:
     base = dataset.source.manifest
-    gone = tuple(one for one in base.indices if one.name == index.name)
+    removed = tuple(one for one in base.indices if one.name == index.name)
     transaction = Transaction(
         read_version=base.version,
-        operation=CreateIndex(removed_indices=gone),
+        operation=CreateIndex(removed_indices=removed),
         properties=dict(properties or {}),
     )
     dataset.move_to(commit(dataset.source.store, transaction, base=base).manifest)

@@ -1,7 +1,7 @@
 """Cleanup: remove old versions and the files that only they need.
 
-Transactions go first, then data, indices and deletion files, and manifests last. An interrupted run leaves versions
-that are listed and cannot be read; the next run finds the remaining files by them.
+Transactions are removed first, then data, indices and deletion files, and manifests last. An interrupted run leaves
+versions that are listed and cannot be read; the next run finds the remaining files by them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _logger = logging.getLogger(__name__)
 
 DEFAULT_AGE: Final = timedelta(days=14)
 REMOTE_CONCURRENCY: Final = 32
-"""Deletions side by side on object storage; on a local disk threads only get in each other's way."""
+"""Parallel deletions on object storage; on a local disk threads would only hinder each other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class CleanupStats:
     Attributes:
         bytes_removed: Bytes of all files.
         old_versions: Versions.
-        data_files_removed: Data files, and blobs beside them.
+        data_files_removed: Data files and their files of blobs.
         transaction_files_removed: Transaction files.
         index_files_removed: Files of indices.
         deletion_files_removed: Deletion files.
@@ -69,7 +69,7 @@ class CleanupExplanation:
         stats: What would be removed.
         candidate_files: The files, if they were asked for.
         candidate_files_truncated: Whether there are more.
-        candidate_file_limit: How many were asked for at most.
+        candidate_file_limit: The most files that are listed.
         referenced_branches: Branches that were forked from this one.
         warnings: Versions that are kept although selected, and why.
     """
@@ -138,7 +138,7 @@ def cleanup_old_versions(
         progress: Is called with the files that are removed and those that there are.
 
     Raises:
-        InvalidInputError: An argument is not positive, or a tagged version is taken and that is an error.
+        InvalidInputError: An argument is not positive, or a tagged version is selected and `error_if_tagged` is set.
 
     Examples:
         >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
@@ -202,7 +202,7 @@ class _Pace:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def wait(self, deletions: int) -> None:
-        """Wait until so many deletions are allowed."""
+        """Wait until that number of deletions is allowed."""
         if self.per_second is None:
             return
         with self._lock:

@@ -2,8 +2,8 @@
 
     version    removed if it is older than the handle's version and all selectors take it, unless it is
                tagged, named as in use, or one that a branch was forked from and still finds files by
-               ... or on object storage younger than five minutes: a writer that is slow between its look at the
-               latest version and its commit could be given the number of one that is gone (`commit.landing`)
+               ... or on object storage younger than five minutes: a slow writer that has read the
+               latest version before a cleanup could commit under the number of a removed one (`commit.landing`)
     file       removed if a removed version refers to it and no other version does: of this branch, of any branch
                that finds it by a base path, or detached
                ... or if nothing at all refers to it and it is older than seven days: a write under way may need it
@@ -54,13 +54,13 @@ UNVERIFIED_AGE: Final = timedelta(days=7)
 """Age from which an unreferenced file may be removed: no running write can still commit it."""
 
 YOUNG_AGE: Final = 5 * LOOK_AGAIN_AFTER
-"""Age up to which versions stay on object storage, unless nobody else is at work on the table."""
+"""Age up to which versions stay on object storage, unless no other process uses the table."""
 
 _MOST_LISTINGS: Final = 100
 _LOW_LISTINGS: Final = 3
 
 READ_AHEAD: Final = 16
-"""Manifests that are read side by side from object storage."""
+"""Manifests that are read in parallel from object storage."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,10 +69,10 @@ class Selectors:
 
     Attributes:
         before: Committed before this time.
-        retain_versions: Not among so many newest versions.
+        retain_versions: Not among this number of newest versions.
         versions: One of these.
         in_use: Versions to keep, by the name of their user.
-        delete_unverified: Nobody else is at work on the dataset: remove files that nothing refers to, and versions on
+        delete_unverified: No other process uses the dataset: remove files that nothing refers to, and versions on
             object storage, whatever their age.
         error_if_tagged: Raise if a tagged version is selected, rather than keep it.
     """
@@ -137,14 +137,12 @@ class CleanupPlan:
     Attributes:
         read_version: Version of the handle.
         files: The files, in the order in which they are removed; manifests come last.
-        old_versions: How many versions go.
         branches: Branches that were forked from this one.
         warnings: Versions that are kept although selected, and why.
     """
 
     read_version: int
     files: tuple[Candidate, ...]
-    old_versions: int
     branches: tuple[ReferencedBranch, ...]
     warnings: tuple[str, ...]
 
@@ -158,9 +156,9 @@ def plan_cleanup(store: ObjectStore, current: Manifest, selectors: Selectors) ->
         selectors: Which older versions to remove.
 
     Raises:
-        InvalidInputError: A tagged version is taken, and that is an error.
-        DatasetNotFoundError: The dataset is gone.
-        IncompatibleConflictError: It was dropped and made again since the handle was opened.
+        InvalidInputError: A tagged version is selected, and `error_if_tagged` is set.
+        DatasetNotFoundError: The dataset was dropped.
+        IncompatibleConflictError: The dataset was dropped and created again since the handle was opened.
         RetryableConflictError: Other writers and cleanups replace versions faster than they can be read.
     """
     removable: dict[str, ObjectMeta] = {}
@@ -191,20 +189,19 @@ def plan_cleanup(store: ObjectStore, current: Manifest, selectors: Selectors) ->
     young = _keep_young(store, taken, manifests, listed, selectors)
     warnings = young + _keep_named(tags, current.branch, taken, selectors)
     borrowed, branches = _branches(main, refs, current.branch, manifests, taken)
-    kept, gone = References(), References()
+    kept, only_taken = References(), References()
     kept.update(borrowed)
     for version, manifest in manifests.items():
-        (gone if version in taken else kept).add(manifest)
-    survey = _Survey(kept=kept, gone=gone, selectors=selectors, now=datetime.now(UTC))
+        (only_taken if version in taken else kept).add(manifest)
+    survey = _Survey(kept=kept, removable=only_taken, selectors=selectors, now=datetime.now(UTC))
     files = [*survey.files(store), *survey.temporary(removable.values())]
     names = {name.version: meta for meta in removable.values() if (name := parse_manifest_key(meta.key)) is not None}
-    for version in sorted(taken & names.keys()):  # a history that is cut short is cut at its beginning
+    for version in sorted(taken & names.keys()):  # an interrupted cleanup removes the oldest ones
         meta = names[version]
         files.append(Candidate(path=meta.key, kind="manifest", unverified=False, size_bytes=meta.size))
     return CleanupPlan(
         read_version=current.version,
         files=tuple(files),
-        old_versions=len(taken),
         branches=tuple(branches),
         warnings=tuple(warnings),
     )
@@ -214,11 +211,11 @@ def _keeping_everything(current: Manifest, torn: Sequence[str]) -> CleanupPlan:
     """The plan of a dataset with references that cannot be read: what they need is not known."""
     report_torn(torn)
     warnings = tuple(f"everything is kept, as a torn reference may need it: {message}" for message in torn)
-    return CleanupPlan(read_version=current.version, files=(), old_versions=0, branches=(), warnings=warnings)
+    return CleanupPlan(read_version=current.version, files=(), branches=(), warnings=warnings)
 
 
 def _check_same(store: ObjectStore, current: Manifest, listed: Mapping[str, ObjectMeta], numbers: list[int]) -> None:
-    """Make sure that the versions are those of the dataset that the handle was opened on."""
+    """Check that the versions are those of the dataset that the handle was opened on."""
     if not numbers:
         raise DatasetNotFoundError(f"{store.root}: the dataset is gone: it was dropped after it was opened")
     shown = listed.get(current.location.key) if current.location is not None else None
@@ -231,18 +228,18 @@ class _Survey:
     """Decides about files by the references to them and by their age."""
 
     kept: References
-    gone: References
+    removable: References
     selectors: Selectors
     now: datetime
 
     def files(self, store: ObjectStore) -> Iterator[Candidate]:
-        """The files to remove beside manifests, in the order in which they are removed."""
+        """The files to remove other than manifests, in the order in which they are removed."""
         for prefix, kind, pattern in _KINDS:
             for meta in store.list_owned(prefix):
                 owner = _owner(meta.key, pattern)
                 if owner is None or self.kept.holds(owner):
                     continue
-                verified = self.gone.holds(owner)
+                verified = self.removable.holds(owner)
                 if verified or self._is_stale(meta):
                     yield Candidate(path=meta.key, kind=kind, unverified=not verified, size_bytes=meta.size)
 
@@ -258,7 +255,7 @@ class _Survey:
         return self.selectors.delete_unverified or age > UNVERIFIED_AGE
 
 
-# Group 1 is the name of the file that must be referred to; a blob beside a data file belongs to that one, and the
+# Group 1 is the name of the file that must be referred to; a file of blobs belongs to its data file, and the
 # staging file of a write (`<name>#<random>`) to the file that it would have become.
 _KINDS: Final[tuple[tuple[str, str, re.Pattern[str]], ...]] = (
     (TRANSACTIONS_PREFIX, "transaction", re.compile(r"_transactions/([^/]+\.txn|\.conditional-put-[0-9a-f]+)")),
@@ -287,7 +284,7 @@ def _owner(key: str, pattern: re.Pattern[str]) -> str | None:
 def _load_all(
     store: ObjectStore, listing: Callable[[], dict[str, ObjectMeta]], *, at_least: int = 1
 ) -> tuple[dict[str, ObjectMeta], dict[int, FileReferences]]:
-    """A listing, and its manifests by version, ascending; those that vanish meanwhile are left out.
+    """A listing, and its manifests by version, ascending; those that are removed during the listing are left out.
 
     Where the newest one vanishes, a newer one has been committed since, which may need all files that the rest refer
     to: the listing is too old, and a new one is made. A listing may leave out versions that are added or removed while
@@ -299,7 +296,7 @@ def _load_all(
         at_least: A version that there was before; the newest one is not below it.
 
     Raises:
-        RetryableConflictError: the newest one vanishes each time.
+        RetryableConflictError: The newest version is removed during each listing.
     """
     low = 0
     for _ in range(_MOST_LISTINGS):
@@ -366,7 +363,7 @@ def _keep_young(
     warning = (
         f"{len(young)} version(s), {min(young)} to {max(young)}, are kept: on object storage those of the last "
         f"{minutes} minutes stay, as a slow writer could be given their numbers again; delete_unverified=True removes "
-        "them if nobody else is at work on the dataset"
+        "them if no other process uses the dataset"
     )
     return [warning]
 
@@ -385,7 +382,7 @@ def _keep_named(tags: Mapping[str, TagRef], branch: str | None, taken: set[int],
         names = sorted(name for names in named.values() for name in names)
         raise InvalidInputError(
             f"Cleanup error: {len(named)} tagged version(s) have been marked for cleanup (tags: {', '.join(names)}); "
-            "set error_if_tagged_old_versions=False to keep them and go on"
+            "set error_if_tagged_old_versions=False to keep them"
         )
     for version, names in sorted(tagged.items()):
         taken.discard(version)

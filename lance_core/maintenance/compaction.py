@@ -92,7 +92,7 @@ class Compaction:
             dataset: The dataset, at any version from the plan's on.
             rewrites: Results of tasks of one plan: all, or any of them. Without results nothing is committed.
             options: The options of the plan, for `defer_index_remap`.
-            transaction_properties: Texts for the history, by key.
+            transaction_properties: Transaction properties of the commits.
 
         Raises:
             RetryableConflictError: A concurrent commit changed a fragment that was rewritten. Nothing was committed but
@@ -144,7 +144,7 @@ def commit_rewrites(
     """Commit results; see `Compaction.commit`.
 
     `deferred` records how rows moved for indices of all kinds, rather than for those that cannot be extended.
-    `keep_up` hides rows that others have deleted meanwhile in the new fragments.
+    `keep_up` hides rows in the new fragments that concurrent commits have deleted.
     """
     versions = {result.read_version for result in rewrites}
     if len(versions) > 1:
@@ -201,21 +201,21 @@ def compact(
 ) -> CompactionMetrics:
     """Plan, run all tasks on this machine, and commit; the handle moves to the new version.
 
-    A task whose fragments were changed meanwhile is dropped, and the others are committed; the remaining fragments are
-    left to the next run. With `retries` rows that others merely delete or update meanwhile are hidden in the new
-    fragments, and what still is left is planned again. If a task fails, the others are committed as well before its
-    error is raised.
+    A task whose fragments a concurrent commit has changed is dropped, and the others are committed; its fragments are
+    left to the next run. With `retries`, rows that concurrent commits delete or update are hidden in the new fragments,
+    and the fragments of dropped tasks are planned again. If a task fails, the others are committed before its error is
+    raised.
 
     Args:
         dataset: The dataset; its latest version is compacted.
         options: Fields of `CompactionOptions`.
-        transaction_properties: Texts for the history, by key.
-        progress: Is called with the rows that are done and those that there are.
+        transaction_properties: Transaction properties of the commits.
+        progress: Called with the number of rows that are rewritten, and with that of all rows to rewrite.
         retries: How often the remaining fragments are planned and compacted again. Tasks that still lost to other
             writers are no error then: `tasks_skipped` of the result counts them.
 
     Raises:
-        RetryableConflictError: The fragments of all tasks were changed meanwhile, and `retries` is 0.
+        RetryableConflictError: Concurrent commits changed the fragments of all tasks, and `retries` is 0.
 
     Examples:
         >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
@@ -291,17 +291,17 @@ def commit_what_fits(
     deferred: bool = False,
     keep_up: bool = False,
 ) -> CompactionMetrics:
-    """Commit results, except those whose fragments were changed meanwhile, whose files are deleted.
+    """Commit results; those whose fragments a concurrent commit has changed are dropped, and their files deleted.
 
     Args:
         dataset: The handle, which moves to the version that was made.
         results: Results of tasks of one plan.
-        properties: Texts for the history, by key.
+        properties: Transaction properties of the commits.
         deferred: Whether moves are recorded for indices of all kinds, and none is extended.
-        keep_up: Whether rows that others deleted meanwhile are hidden in the new fragments.
+        keep_up: Whether rows that concurrent commits deleted are hidden in the new fragments.
 
     Raises:
-        RetryableConflictError: That was so for all of them, or other writers were faster each time.
+        RetryableConflictError: All results were dropped, or every attempt met a conflict.
 
     Examples:
         >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
@@ -368,7 +368,7 @@ def _refresh(
 
 
 def _fits(source: Snapshot, result: RewriteResult, *, keep_up: bool) -> bool:
-    """Whether a result can take the place of its fragments: nothing, or nothing but deletions, has happened to them."""
+    """Whether a result can replace its fragments: these are unchanged, or have lost rows only."""
     if keep_up:
         return late_deletions(source, result.original_records, result.new_records) is not None
     fragments = source.manifest.fragments

@@ -42,8 +42,8 @@ def needs_moves(manifest: Manifest, rewrites: Iterable[RewriteResult]) -> bool:
     """Whether an index that cannot be extended here covers fragments that are replaced."""
     if manifest.uses_stable_row_ids:
         return False
-    gone = BitMap(record.id for result in rewrites for record in result.original_records)
-    return any(covered & gone for index, covered in live_coverage(manifest.indices) if not is_built_here(index))
+    replaced_ids = BitMap(record.id for result in rewrites for record in result.original_records)
+    return any(covered & replaced_ids for index, covered in live_coverage(manifest.indices) if not is_built_here(index))
 
 
 def keep_moves_deferred(store: ObjectStore, base: Manifest) -> Manifest:
@@ -90,25 +90,25 @@ def extend_after_compaction(
 ) -> list[str]:
     """Extend the indices that covered fragments which a compaction has replaced; one version for all of them.
 
-    Of a zone map no row is read where the zones of the old fragments tell those of the new ones. An index that cannot
-    be extended is logged: queries are merely slower.
+    Zones of a zone map are derived from those of the old fragments where possible, without reading rows. An index that
+    cannot be extended is logged: queries are merely slower.
 
     Args:
         dataset: The handle, after the compaction; it moves to the version that is made.
-        replaced: The fragments that went, and those in their place.
+        replaced: The old fragments and the new ones of each group.
         before: The indices before the compaction.
-        properties: Texts for the history, by key.
+        properties: Transaction properties of the commit.
 
     Returns:
         The names of the indices.
     """
-    gone = BitMap(one.id for old, _ in replaced for one in old)
+    replaced_ids = BitMap(one.id for old, _ in replaced for one in old)
     manifest = dataset.source.manifest
     built = [index for index in manifest.indices if is_built_here(index)]
-    names = {index.name for index in built if (index.covered_fragments() or BitMap()) & gone}
+    names = {index.name for index in built if (index.covered_fragments() or BitMap()) & replaced_ids}
     if manifest.uses_stable_row_ids:
         # The commit itself has let indices cover what replaces fragments that they covered as a whole.
-        had = {index.name for index in before if (index.covered_fragments() or BitMap()) & gone}
+        had = {index.name for index in before if (index.covered_fragments() or BitMap()) & replaced_ids}
         names |= had & {
             index.name for index in built if _new_fragments(manifest, replaced) - _covered(built, index.name)
         }

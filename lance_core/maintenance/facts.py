@@ -1,7 +1,7 @@
 """The facts about each fragment that a plan needs: mostly from the manifest, else from the files.
 
 The files are opened for fragments of 2023, whose manifests do not count rows, and for `partition_by`: a fragment that
-holds one partition has a constant page there, so that the look costs little more than its footer.
+holds one partition has a constant page there, so that reading it costs little more than its footer.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lance_core.verbs.scan.read_fragment import physical_rows, read_fragment
 __all__ = ["facts_of"]
 
 READ_AHEAD: Final = 8
-"""Fragments that are looked at side by side."""
+"""Fragments that are read in parallel."""
 
 
 def facts_of(source: Snapshot, options: CompactionOptions) -> list[FragmentFacts]:
@@ -81,11 +81,11 @@ def _with_partitions(
     if missing:
         raise SchemaError(f"partition_by: no column {missing[0]!r}; the columns are {list(names)}")
 
-    def look(fact: FragmentFacts) -> FragmentFacts:
+    def with_partition(fact: FragmentFacts) -> FragmentFacts:
         return replace(fact, partition=_partition_of(source, fact, options))
 
     with ThreadPool(READ_AHEAD) as pool:
-        return list(pool.map(look, facts))
+        return list(pool.map(with_partition, facts))
 
 
 def _partition_of(source: Snapshot, fact: FragmentFacts, options: CompactionOptions) -> Hashable:

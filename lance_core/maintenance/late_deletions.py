@@ -6,8 +6,8 @@
     new fragment, as committed   a . d e f         by a deletion file
 
 A new fragment holds the rows that were alive when the task was planned, in their order, so that the place of a row in
-it follows from the deletions of then. The Rewrite names the old fragments as they were planned, for those who follow
-rows through it.
+it follows from the deletions at that time. The Rewrite names the old fragments as they were planned, so that readers
+of the transaction can follow rows.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _commit_at(source: Snapshot, planned: Transaction) -> Manifest:
             late = late_deletions(source, group.old_fragments, group.new_fragments)
             if late is None:
                 ids = [fragment.id for fragment in group.old_fragments]
-                raise RetryableConflictError(f"{source.store.root}: others changed fragments of {ids} meanwhile")
+                raise RetryableConflictError(f"{source.store.root}: concurrent commits changed the fragments {ids}")
             hidden = [
                 with_deletions(source, fragment, rows, files) if rows else fragment
                 for fragment, rows in zip(group.new_fragments, late, strict=True)
@@ -86,7 +86,7 @@ def _commit_at(source: Snapshot, planned: Transaction) -> Manifest:
             [one.deletion_file.key(one.id) for one in new if one.deletion_file is not None],
             files.settling,
         )
-        # The rows moved as planned; those that went since are hidden where they moved to.
+        # The rows moved as planned; those deleted since are hidden in the new fragments.
         rewrite = Rewrite(groups=tuple(groups), moved_rows=operation.moved_rows)
         return files.commit(rewrite, properties=planned.properties)
 
@@ -129,10 +129,10 @@ def late_deletions(source: Snapshot, old: Sequence[Fragment], new: Sequence[Frag
 
 
 def _check_others(source: Snapshot, planned: Transaction, since: int, latest: int) -> None:
-    """Make sure that nothing but the rows of other writers' deletions is in the way.
+    """Check that later versions have only deleted or updated rows of the old fragments.
 
     Raises:
-        RetryableConflictError: Something is.
+        RetryableConflictError: A later version has changed these fragments in another way.
     """
     for version in range(since + 1, latest + 1):
         try:

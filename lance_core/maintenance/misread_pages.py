@@ -21,7 +21,7 @@ from lance_core.verbs.context.snapshot import Snapshot
 __all__ = ["misread_columns", "misread_groups", "misread_problems"]
 
 _READ_AHEAD = 8
-"""Fragments that are looked at side by side."""
+"""Fragments that are read in parallel."""
 
 _HIDDEN_NULLS = (
     "hides the nulls of the struct around it: pylance reads values in their place when it reads or filters by this "
@@ -56,7 +56,7 @@ def misread_problems(file: DataFile, reader: DataFileReader, schema: Schema) -> 
     for name, problem in misread_columns(file, reader, schema):
         yield (
             f"column {name!r} {problem}. Compaction with repair_pages=True (`lance compact --repair-pages`) writes the "
-            "fragment anew"
+            "fragment again"
         )
 
 
@@ -76,12 +76,12 @@ def misread_groups(
     taken = {fact.fragment_id for group in groups for fact in group} | set(excluded)
     left = [fact for fact in facts if fact.fragment_id not in taken]
 
-    def look(fact: FragmentFacts) -> bool:
+    def is_misread(fact: FragmentFacts) -> bool:
         fragment = source.manifest.fragments[fact.position]
         return any(_is_misread(source, file) for file in fragment.files)
 
     with ThreadPool(_READ_AHEAD) as pool:
-        return [[fact] for fact, is_misread in zip(left, pool.map(look, left), strict=True) if is_misread]
+        return [[fact] for fact, found in zip(left, pool.map(is_misread, left), strict=True) if found]
 
 
 def _is_misread(source: Snapshot, file: DataFile) -> bool:

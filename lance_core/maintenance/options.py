@@ -36,14 +36,14 @@ class CompactionOptions:
         target_bytes_per_fragment: Fragments with as many bytes are large enough, however few rows they have, and a
             task takes fragments until they have as many; None for no limit but that of rows. Not in pylance.
         max_rows_per_group: Rows of a group in 0.1 files.
-        max_bytes_per_file: Bytes after which a new file is begun, counted between batches; None for no limit. A
+        max_bytes_per_file: Bytes after which a new file is started, counted between batches; None for no limit. A
             fragment with as many is left alone.
         materialize_deletions: Whether a fragment with many deletions is rewritten even without neighbours.
         materialize_deletions_threshold: ... if more than this share of its rows is deleted.
         num_threads: Tasks that run at a time; None lets the number of processors and the amount of data decide.
         batch_size: Rows that are read at a time; None leaves it to the files.
         io_buffer_size: Accepted for compatibility with pylance, without effect: reads are bounded by pages.
-        defer_index_remap: Record moved rows in the fragment reuse index, so that indices go on covering them.
+        defer_index_remap: Record moved rows in the fragment reuse index, so that indices still cover them.
         compaction_mode: "reencode" decodes and encodes all rows; "try_binary_copy" copies pages where that is
             possible; "force_binary_copy" raises where it is not. None is "try_binary_copy".
         binary_copy_read_batch_bytes: Bytes that a copy of pages reads at a time.
@@ -55,7 +55,7 @@ class CompactionOptions:
         deletions_only: Rewrite just the fragments over the threshold, each into one of its own.
         partition_by: Columns whose values must be one and the same in all rows of a merged fragment.
         repair_pages: Also rewrite the fragments in which `verify` finds pages that other readers misread; their files
-            are looked at for that.
+            are read for that.
     """
 
     target_rows_per_fragment: int = 1024 * 1024

@@ -6,12 +6,12 @@
     run                    adjacent fragments of a class, with the same indices
     tier                   a fragment is rewritten with its neighbours if it has at most `LARGEST` times the bytes that
                            these have together; else it stays as it is, and both sides of it are runs of their own
-    task                   fragments of a tier, in order, until their live rows or bytes reach the target; what is left
-                           goes into the last task if it does not reach the target itself
+    task                   fragments of a tier, in order, until their live rows or bytes reach the target; the rest
+                           joins the last task if it does not reach the target itself
 
-A fragment that is merged is in one that is half as large again, or more, so that n bytes that came in small pieces are
-rewritten about n log n times in all, and a small piece never costs the rewrite of a large fragment. A task makes fewer
-fragments than it takes, or leaves out enough deleted rows: a plan for its results is empty.
+A merge makes a fragment at least half as large again as each of its sources, so that the bytes rewritten for n bytes
+written in small pieces grow as n log n, and a small piece never costs the rewrite of a large fragment. A task makes
+fewer fragments than it takes, or leaves out enough deleted rows: a plan for its results is empty.
 
 With `partition_by`, each partition is planned as if it were a dataset of its own. A fragment in which several
 partitions meet is never merged with another one.
@@ -48,7 +48,7 @@ class FragmentFacts:
         fragment_id: Fragment id.
         physical_rows: Rows in its files.
         deleted_rows: Rows that are deleted.
-        num_bytes: Bytes of its data files; 0 where the manifest does not tell.
+        num_bytes: Bytes of its data files; 0 where the manifest does not record them.
         indices: Which indices cover it; empty if the compaction extends all of them to all fragments.
         partition: Value of the partition columns; None without `partition_by`. A fragment in which several
             partitions meet has a value of its own.
@@ -132,7 +132,7 @@ def _candidates(facts: Sequence[FragmentFacts], options: CompactionOptions) -> I
 
 
 def _has_the_bytes(num_bytes: int, options: CompactionOptions) -> bool:
-    """Whether a fragment of so many bytes is as large as one shall be."""
+    """Whether a fragment of `num_bytes` has reached the target or the limit of bytes."""
     limits = [limit for limit in (options.target_bytes_per_fragment, options.max_bytes_per_file) if limit is not None]
     return bool(limits) and num_bytes >= min(limits)
 
@@ -157,7 +157,7 @@ def _tiers(run: Sequence[FragmentFacts], options: CompactionOptions) -> Iterator
 
 
 def _too_large(run: Sequence[FragmentFacts]) -> int | None:
-    """The place of the largest fragment, if it is too large to be rewritten for the sake of the others."""
+    """The place of the largest fragment, if it is too large to be rewritten with the others."""
     known = all(fact.num_bytes for fact in run)
     sizes = [fact.live_bytes + FIXED_BYTES if known else fact.live_rows for fact in run]
     place = max(range(len(sizes)), key=lambda i: sizes[i])
@@ -186,7 +186,7 @@ def _is_full_of_holes(fact: FragmentFacts, options: CompactionOptions) -> bool:
 
 
 def _split(found: Sequence[FragmentFacts], options: CompactionOptions) -> Iterator[list[FragmentFacts]]:
-    """Cut a run of candidates into groups that reach the target."""
+    """Split a run of candidates into groups that reach the target."""
     left_rows, left_bytes = sum(fact.live_rows for fact in found), sum(fact.live_bytes for fact in found)
     group: list[FragmentFacts] = []
     rows = size = 0

@@ -79,7 +79,7 @@ def _serve(
     waiting: queue.SimpleQueue[CompactionTask],
     done: queue.SimpleQueue[tuple[CompactionTask, Outcome]],
 ) -> None:
-    """Hand tasks to one process until there are none. One that dies fails its task and those that it takes after."""
+    """Send tasks to one process until none is left. A process that dies fails its task and all that it takes later."""
     stdin, stdout = process.stdin, process.stdout
     if stdin is None or stdout is None:
         raise RuntimeError("a worker without pipes")

@@ -129,10 +129,10 @@ class _Rewriter:
         return done
 
     def _copied(self, done: list[Fragment]) -> bool:
-        """Try to write the new fragments by copying pages; whether that was possible.
+        """Write the new fragments by copying pages, and return whether that was possible.
 
         Raises:
-            InvalidInputError: It must be possible, and is not.
+            InvalidInputError: The options force a copy, and it is not possible.
         """
         if not self.options.copies_pages:
             return False
@@ -231,7 +231,7 @@ class _Rewriter:
 
 
 def _open_fragment(source: Snapshot, record: Fragment) -> _SourceFragment:
-    """Look up which rows of a fragment are live."""
+    """The fragment with its live rows."""
     num_rows = physical_rows(source, record)
     deletions = source.deletions(record)
     live = None if deletions is None else deletions.live_rows(num_rows)
@@ -278,7 +278,7 @@ def _part(source: PageSource, start: int, end: int) -> PageSource:
 
 
 def discard(store: ObjectStore, written: Iterable[Fragment]) -> None:
-    """Delete the files of new fragments that will not be committed; while interrupted, as far as that is quick."""
+    """Delete the files of new fragments that will not be committed."""
     remove_files([(store, data_key(file.path)) for fragment in written for file in fragment.files])
 
 
@@ -296,7 +296,7 @@ def _fragment(written: WrittenFile) -> Fragment:
 
 
 def _with_row_ids(written: Sequence[Fragment], fragments: Sequence[_SourceFragment]) -> Iterator[Fragment]:
-    """Hand the row ids and versions of the live rows over to the new fragments."""
+    """The new fragments with the row ids and row versions of the live rows."""
     ids = np.concatenate([f.kept(_row_ids(f)) for f in fragments]) if fragments else np.zeros(0, np.uint64)
     created = np.concatenate([f.kept(_versions(f, f.record.created_at_versions)) for f in fragments])
     updated = np.concatenate([f.kept(_versions(f, f.record.last_updated_at_versions)) for f in fragments])

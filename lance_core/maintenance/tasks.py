@@ -24,7 +24,7 @@ class CompactionTask:
 
     Attributes:
         raw: The fragments to rewrite, in order, serialized as in the manifest.
-        read_version: The version that they were seen in.
+        read_version: The version that the plan was made from.
         options: How to rewrite them.
     """
 
@@ -49,12 +49,12 @@ class CompactionTask:
 
     @property
     def num_rows(self) -> int:
-        """Live rows of the fragments, as far as the manifest says."""
+        """The number of live rows of the fragments, according to the manifest."""
         return sum(message.physical_rows - message.deletion_file.num_deleted_rows for message in self._messages())
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of their data files, as far as the manifest says."""
+        """The bytes of their data files, according to the manifest."""
         return sum(file.file_size_bytes for message in self._messages() for file in message.files)
 
     def execute(self, dataset: Handle, *, file_prefix: str = "") -> RewriteResult:
@@ -140,5 +140,5 @@ class CompactionPlan:
         return cls(read_version=version, tasks=tuple(tasks), options=options)
 
     def __repr__(self) -> str:
-        """Say how much there is to do."""
+        """Name the version and the number of tasks."""
         return f"CompactionPlan(read_version={self.read_version}, tasks=<{len(self.tasks)} compaction tasks>)"

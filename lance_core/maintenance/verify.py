@@ -33,7 +33,7 @@ from lance_core.verbs.refs.clones import missing_bases
 __all__ = ["Problem", "verify"]
 
 READ_AHEAD: Final = 8
-"""Fragments that are checked side by side."""
+"""Fragments that are checked in parallel."""
 
 _LISTED: Final = 1024
 """Fragments that wait for it: there can be millions."""
@@ -117,7 +117,7 @@ def _check_fragment(source: Snapshot, fragment: Fragment) -> Iterator[Problem]:
         except LanceError as error:
             yield problem(path, str(error))
         else:
-            rows = BitMap() if deletions is None else deletions.bitmap  # a few bytes of it can tell of billions
+            rows = BitMap() if deletions is None else deletions.bitmap  # few bytes can stand for billions of rows
             if fragment.num_deleted_rows and len(rows) != fragment.num_deleted_rows:
                 yield problem(path, f"deletes {len(rows)} rows, the manifest says {fragment.num_deleted_rows}")
             if rows and fragment.physical_rows and rows.max() >= fragment.physical_rows:
@@ -169,7 +169,7 @@ def _check_index(source: Snapshot, index: IndexMetadata) -> Iterator[Problem]:
 
 
 def _check_content(source: Snapshot, index: IndexMetadata) -> Iterator[Problem]:
-    """Read an index of a kind that is known, and see whether it fits the fragments."""
+    """Read an index of a known kind, and check that it fits the fragments."""
     kind, field = KINDS.get(index.kind), source.manifest.schema.by_id().get(index.fields[0] if index.fields else -1)
     if kind is None or field is None or (index.index_version or 0) not in kind.versions:
         return
@@ -183,7 +183,7 @@ def _check_content(source: Snapshot, index: IndexMetadata) -> Iterator[Problem]:
 
 
 def _check_transaction(source: Snapshot) -> Iterator[Problem]:
-    """The transaction file may be gone where the manifest holds the transaction itself."""
+    """The transaction file may be missing where the manifest holds the transaction itself."""
     manifest = source.manifest
     if not manifest.transaction_file or manifest.transaction_bytes is not None:
         return

@@ -1,7 +1,7 @@
 """Check that each version of the history can have been made from the one before it.
 
-A writer of a library that does not look again after its commit can have put a version under a number that cleanup had
-freed. Nothing was made from such a version: its rows were never part of the table.
+A writer that does not check the history after its commit can have committed a version under a number that cleanup
+had freed. Nothing was made from such a version: its rows were never part of the table.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lance_core.threads import ThreadPool
 __all__ = ["history_problems"]
 
 READ_AHEAD: Final = 16
-"""Manifests that are read side by side."""
+"""Manifests that are read in parallel."""
 
 _WINDOW: Final = 128
 """Manifests that are held at a time."""
@@ -54,7 +54,7 @@ def _load(store: ObjectStore, version: int) -> Manifest | None:
     try:
         return load_manifest(store, version)
     except (VersionNotFoundError, UnsupportedError):
-        return None  # cleaned up meanwhile, or of a later writer
+        return None  # removed by a cleanup, or of a later writer
 
 
 def _key(manifest: Manifest) -> str:
@@ -63,6 +63,6 @@ def _key(manifest: Manifest) -> str:
 
 def _fault(before: Manifest, after: Manifest) -> str:
     return (
-        f"version {after.version} was not made from it: it was put under a number that cleanup had freed, and its "
-        f"change was never part of the table; cleanup_old_versions(versions=[{before.version}]) removes it"
+        f"version {after.version} was not made from it: it was committed under a number that cleanup had freed, and "
+        f"its change was never part of the table; cleanup_old_versions(versions=[{before.version}]) removes it"
     )

@@ -51,7 +51,7 @@ def receive(stream: IO[bytes]) -> Any:
 def main() -> None:
     """Serve one parent."""
     source = sys.stdin.buffer
-    # Printed text must not get between the messages.
+    # Output of `print` must not mix with the messages.
     sink = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     dataset = receive(source)

@@ -22,7 +22,7 @@ from lance_core.verbs.indices.optimize import optimize_indices, uncovered_fragme
 __all__ = ["MOST_UNCOVERED", "columns_without_zone_map", "index_partitions"]
 
 MOST_UNCOVERED: Final = 64
-"""So many fragments may lie outside of a zone map before it is made, or refreshed."""
+"""The most fragments that may lie outside of a zone map before it is made, or refreshed."""
 
 ROWS_PER_ZONE: Final = 2**20
 """Zones as large as fragments: a partition is one zone."""
@@ -39,14 +39,14 @@ def index_partitions(
 ) -> list[str]:
     """Make zone maps on some columns, or refresh them, where more than some fragments lie outside of them.
 
-    Columns of types without an order are left alone, and so are columns that there are not. If somebody else does the
-    same at the same time, it is left to them.
+    Unknown columns and those of types without an order are left alone. A conflict with a writer that does the same is
+    ignored.
 
     Args:
         dataset: The handle, which moves to the version that is made.
         columns: The columns, usually those by which the table is partitioned.
-        most_uncovered: How many fragments may lie outside.
-        transaction_properties: Texts for the history, by key.
+        most_uncovered: The most fragments that may lie outside.
+        transaction_properties: Transaction properties of the commits.
 
     Returns:
         The names of the zone maps that were made or refreshed.
@@ -94,12 +94,12 @@ def index_partitions(
 def columns_without_zone_map(
     dataset: Handle, columns: Sequence[str], *, most_uncovered: int = MOST_UNCOVERED
 ) -> list[str]:
-    """The columns for which `index_partitions` would make a zone map; nothing but the manifest is looked at.
+    """The columns for which `index_partitions` would make a zone map; only the manifest is read.
 
     Args:
         dataset: The handle.
         columns: The columns.
-        most_uncovered: How many fragments may lie outside.
+        most_uncovered: The most fragments that may lie outside.
 
     Examples:
         >>> rows = {"day": ["2026-01-01", "2026-01-02"]}

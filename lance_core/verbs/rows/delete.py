@@ -15,7 +15,7 @@ from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.context.uncommitted_files import staged
 from lance_core.verbs.rows.removal import each_matching, remove_rows
 from lance_core.verbs.scan.blob_view import described_columns
-from lance_core.verbs.scan.conditions import predicate_text, to_condition
+from lance_core.verbs.scan.conditions import predicate_string, to_condition
 
 __all__ = ["delete_rows", "truncate"]
 
@@ -41,7 +41,7 @@ def delete_rows(
             operation = Delete(
                 updated_fragments=removal.updated_fragments,
                 deleted_fragment_ids=removal.removed_fragment_ids,
-                predicate=predicate_text(predicate),
+                predicate=predicate_string(predicate),
             )
             manifest = files.commit(operation, removal.affected_rows)
         return manifest, removal.num_rows

@@ -43,10 +43,10 @@ _DESCRIBED: Final = {"lance-encoding:blob": b"true"}
 
 
 def check_blob_handling(handling: object) -> None:
-    """Make sure that blobs can be given in this way; None stands for the default.
+    """Check that a value of `blob_handling` is known; None stands for the default.
 
     Raises:
-        InvalidInputError: There is no such way.
+        InvalidInputError: The value is unknown.
     """
     if handling is not None and handling not in _HANDLINGS:
         raise InvalidInputError(f"Invalid blob_handling: {handling}. Expected one of: {', '.join(_HANDLINGS)}")
@@ -107,5 +107,5 @@ def _payload(field: Field) -> Field:
     if not is_blob_v2(field):
         return field
     metadata = {key: value for key, value in field.metadata.items() if key != _EXTENSION_NAME}
-    # The extension's name, which the Arrow type leaves out, has the reader look for descriptors.
+    # The extension's name, which the Arrow type leaves out, makes the reader expect descriptors.
     return replace(field, logical_type="large_binary", children=(), metadata=metadata, extension_name=BLOB_V2_NAME)

@@ -1,4 +1,4 @@
-"""Expressions over columns, as SQL text or as Arrow's: made and evaluated."""
+"""Expressions over columns, given in SQL or as Arrow expressions: parsed, checked and evaluated."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from lance_core.verbs.expressions.arrow import check_filter, columns_of, evaluat
 from lance_core.verbs.expressions.sql_meaning import with_sql_meaning
 from lance_core.verbs.scan.projection import with_row_fields
 
-__all__ = ["evaluate", "predicate_text", "to_condition", "to_expression"]
+__all__ = ["evaluate", "predicate_string", "to_condition", "to_expression"]
 
 
 def to_expression(value: str | pc.Expression, schema: pa.Schema, kind: pa.DataType | None = None) -> pc.Expression:
     """The expression that a user gave.
 
     Args:
-        value: SQL text, or an expression.
+        value: SQL, or a pyarrow expression.
         schema: The columns that it can refer to.
-        kind: Type that SQL's CAST gives the values of a text; None leaves them as they are.
+        kind: The type to which values of SQL are cast; None leaves them as they are.
 
     Raises:
-        InvalidInputError: It is no expression, or refers to a column that is not in `schema`.
-        UnsupportedError: The SQL uses something that is not offered.
+        InvalidInputError: The value is no expression, or refers to a column that is not in `schema`.
+        UnsupportedError: The SQL uses a function or syntax that is not supported.
     """
     if isinstance(value, str):
         from lance_core.verbs.expressions.sql import parse_expression, parse_value  # noqa: PLC0415 - it imports the SQL parser
 
         return parse_expression(value, schema) if kind is None else parse_value(value, schema, kind)
     if not isinstance(value, pc.Expression):
-        raise ArgumentTypeError(f"an expression is SQL text or a pyarrow expression, not {type(value).__name__}")
+        raise ArgumentTypeError(f"an expression is an SQL string or a pyarrow expression, not {type(value).__name__}")
     for name in columns_of(value):
         if name not in schema.names:
             raise InvalidInputError(f"{value}: no column {name!r}; the columns are {schema.names}")
@@ -44,17 +44,17 @@ def to_condition(value: str | pc.Expression, schema: Schema) -> pc.Expression:
     """The condition that a user gave, over columns and row columns such as `_rowid`.
 
     Raises:
-        InvalidInputError: It is no condition, or refers to a column that there is not.
-        UnsupportedError: The SQL uses something that is not offered.
+        InvalidInputError: The value is no condition, or refers to an unknown column.
+        UnsupportedError: The SQL uses a function or syntax that is not supported.
     """
     condition = check_filter(value, with_row_fields(schema))
     if condition is None:
-        raise InvalidInputError("a condition is SQL text or a pyarrow expression, not None")
+        raise InvalidInputError("a condition is an SQL string or a pyarrow expression, not None")
     return condition
 
 
-def predicate_text(value: str | pc.Expression) -> str:
-    """The text of a predicate for the history."""
+def predicate_string(value: str | pc.Expression) -> str:
+    """The predicate as the history of the table records it."""
     return value if isinstance(value, str) else str(value)
 
 
@@ -71,7 +71,7 @@ def evaluate(rows: pa.Table | pa.RecordBatch, expressions: Mapping[str, pc.Expre
 
 
 def _in_storage_types(table: pa.Table) -> pa.Table:
-    """Expressions are made for these: functions know no extension types."""
+    """The table in storage types, as Arrow functions know no extension types."""
     for position, field in enumerate(table.schema):
         plain = storage_type(field.type)
         if plain != field.type:

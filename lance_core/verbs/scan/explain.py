@@ -1,4 +1,4 @@
-"""Plans of scans as a tree of steps, and as text: the last step first, its inputs indented below.
+"""Explained scans: a tree of steps, printed with the last step first, its inputs indented below.
 
     Order: by=[delay descending nulls last], rows=0 to 10
       Filter: condition=(carrier == "UA"), page skipping=none, unused indices=[carrier_idx (Bitmap)]
@@ -57,7 +57,7 @@ class Step:
     inputs: tuple[Step, ...] = field(default=())
 
     def lines(self, depth: int = 0) -> Iterator[str]:
-        """The text, line by line."""
+        """The printed lines of the step and of its inputs."""
         facts = f": {', '.join(self.facts)}" if self.facts else ""
         yield f"{'  ' * depth}{self.name}{facts}"
         for step in self.inputs:
@@ -82,7 +82,7 @@ class Part:
 
     @property
     def num_looked_at(self) -> int:
-        """Rows that are in question."""
+        """The number of rows that the filter is evaluated on."""
         return self.num_rows if self.num_possible is None else self.num_possible
 
 
@@ -102,7 +102,7 @@ def scan_steps(
         source: The version.
         options: What to read.
         parts: The parts of fragments to read, in order.
-        read_ahead: Whether fragments are read together or side by side where that pays.
+        read_ahead: Whether fragments are decoded together or read in parallel where that pays.
         verbose: Whether to list the fragments. Statistics of 0.1 files are read then.
         selection: The answer of indices about the filter.
         metrics: What was measured when it ran; None before that.
@@ -177,9 +177,9 @@ def _ahead(options: ScanOptions, scans: Sequence[FragmentScan]) -> list[str]:
     facts = []
     if groups:
         facts.append(f"decoded together={sum(map(len, groups))} fragments in {len(groups)} groups")
-    beside = sum(scan.is_small and not scan.is_near for scan in scans)
-    if options.fragment_readahead > 1 and len(scans) > 1 and beside:
-        facts.append(f"side by side={beside} fragments, {options.fragment_readahead} at a time")
+    parallel = sum(scan.is_small and not scan.is_near for scan in scans)
+    if options.fragment_readahead > 1 and len(scans) > 1 and parallel:
+        facts.append(f"in parallel={parallel} fragments, {options.fragment_readahead} at a time")
     return facts
 
 
@@ -204,9 +204,9 @@ def _filter_facts(
     expression = options.filter
     assert expression is not None
     if len(options.conjuncts) > 1:
-        yield _list("conditions", map(_text, options.conjuncts))
+        yield _list("conditions", map(_printed, options.conjuncts))
     else:
-        yield f"condition={_text(expression)}"
+        yield f"condition={_printed(expression)}"
     own = {_OWN_FUNCTION.sub(r"\1", name) for name in calls_of(expression) if _OWN_FUNCTION.match(name)}
     if own:
         yield _list("in Python", sorted(own))
@@ -225,7 +225,7 @@ def _filter_facts(
 
 
 def _index_queries(source: Snapshot, options: ScanOptions, selection: Selection) -> Iterator[Step]:
-    """What each index was asked: the conditions on its fields."""
+    """The query of each index: the conditions on its fields."""
     assert options.filter is not None
     schema = source.manifest.schema
     known = {index.name: index for index in source.manifest.indices}
@@ -240,7 +240,7 @@ def _index_queries(source: Snapshot, options: ScanOptions, selection: Selection)
 
 def _as_sql(expression: pc.Expression) -> str:
     """A condition as SQL writes it where it is a plain comparison."""
-    text = _text(expression)
+    text = _printed(expression)
     found = _COMPARISON.fullmatch(text)
     return f"{found[1]} {'=' if found[2] == '==' else found[2]} {found[3]}" if found else text
 
@@ -261,7 +261,7 @@ def _ordering(ordering: ColumnOrdering) -> str:
 def _outputs(projection: Projection) -> Iterator[str]:
     for output in projection.outputs or ():
         if output.expression is not None:
-            yield f"{output.field.name} = {_text(output.expression)}"
+            yield f"{output.field.name} = {_printed(output.expression)}"
         else:
             path = quote_path(output.path)
             yield path if path == output.field.name else f"{output.field.name} = {path}"
@@ -286,7 +286,7 @@ def _leaves(node: Field, whole: Field, *above: str) -> Iterator[str]:
         yield from _leaves(child, own[child.id], *path)
 
 
-def _text(expression: pc.Expression) -> str:
+def _printed(expression: pc.Expression) -> str:
     """The expression in one line; Arrow writes lists of values in several."""
     return re.sub(r"\s*\n\s*", " ", _OWN_FUNCTION.sub(r"\1", str(expression)))
 

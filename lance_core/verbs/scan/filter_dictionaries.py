@@ -22,17 +22,17 @@ from lance_core.verbs.scan.read_fragment import Opened, files_of, opened_reader
 
 __all__ = ["decoded", "matching_entries", "with_dictionaries"]
 
-_TEXTS: Final = frozenset({"string", "large_string", "binary", "large_binary"})
+_STRINGS: Final = frozenset({"string", "large_string", "binary", "large_binary"})
 
 
 def with_dictionaries(source: Snapshot, fragment: Fragment, schema: Schema, opened: Opened) -> tuple[Schema, set[str]]:
-    """The columns with the types that they are best read as for a filter, and the names of those that changed."""
-    names = {field.name for field in schema.fields if field.logical_type in _TEXTS and not field.metadata}
+    """The columns with strings that are stored as dictionaries read as such, and the names of these columns."""
+    names = {field.name for field in schema.fields if field.logical_type in _STRINGS and not field.metadata}
     if not names:
         return schema, names
-    texts = Schema(fields=tuple(field for field in schema.fields if field.name in names))
+    strings = Schema(fields=tuple(field for field in schema.fields if field.name in names))
     stored: set[str] = set()
-    for file, wanted, columns in files_of(fragment, texts):
+    for file, wanted, columns in files_of(fragment, strings):
         reader = opened_reader(source, file, opened)
         stored.update(field.name for field in wanted.fields if reader.has_dictionary(columns[field.id]))
     fields = tuple(_as_dictionary(field) if field.name in stored else field for field in schema.fields)
@@ -52,7 +52,7 @@ def matching_entries(
         batch: The rows.
         conditions: One at least.
         names: The dictionaries.
-        mask: The rows that count at all; None for all.
+        mask: The rows for which the result may be true; None for all.
 
     Raises:
         InvalidInputError: A condition fails for some value, or does not fit the columns.

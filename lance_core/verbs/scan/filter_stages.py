@@ -1,4 +1,4 @@
-"""A filter in stages: columns of rows that matched so far, put together with those that are read of them later."""
+"""A filter in stages: the columns of cheap conditions are read first, the others for the rows that still match."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lance_core.verbs.expressions.arrow import columns_of
 from lance_core.verbs.scan.projection import rows_without_columns
 from lance_core.verbs.scan.read_fragment import Rows
 
-__all__ = ["BufferedRows", "Found", "Stages", "chosen", "side_by_side", "stages_of"]
+__all__ = ["BufferedRows", "Found", "Stages", "chosen", "joined_columns", "stages_of"]
 
 Found = tuple[pa.RecordBatch, Rows, pa.Array]
 """Rows, where they are, and which of them match."""
@@ -37,7 +37,7 @@ class Stages:
 
 
 def stages_of(own: Schema, conditions: Sequence[pc.Expression]) -> Stages | None:
-    """Which conditions to evaluate first: one on numbers, or all of them before those on texts and nested values.
+    """Which conditions to evaluate first: one on numbers, or all on numbers before those on strings and nested values.
 
     Args:
         own: The columns of all conditions.
@@ -67,10 +67,10 @@ def _width(kind: pa.DataType) -> int:
     return 0
 
 
-def side_by_side(
+def joined_columns(
     first: Iterable[Found], others: Iterator[tuple[pa.RecordBatch, Rows]], schema: pa.Schema
 ) -> Iterator[Found]:
-    """Two readings of the same rows as one, whatever their batches are.
+    """Join the columns of two reads of the same rows, whose batches may differ in length.
 
     Args:
         first: Some columns.

@@ -24,7 +24,7 @@ from lance_core.table.fragment import Fragment
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.expressions.arrow import columns_of, matching_all, true_places
 from lance_core.verbs.scan.filter_dictionaries import matching_entries, with_dictionaries
-from lance_core.verbs.scan.filter_stages import BufferedRows, Found, Stages, chosen, side_by_side, stages_of
+from lance_core.verbs.scan.filter_stages import BufferedRows, Found, Stages, chosen, joined_columns, stages_of
 from lance_core.verbs.scan.options import ScanOptions
 from lance_core.verbs.scan.page_pruning import possible_rows
 from lance_core.verbs.scan.projection import rows_without_columns
@@ -37,25 +37,25 @@ TWO_STEP_SHARE: Final = 1 / 16
 """A filter that keeps less than this of the rows has the other columns read for those rows alone."""
 
 STAGED_ROWS: Final = 65_536
-"""From so many rows on, conditions on a column of one width are evaluated before the other columns are read."""
+"""The least number of rows for which conditions on columns of fixed width are evaluated before others are read."""
 
 ENTRY_ROWS: Final = 8_192
-"""From so many rows on, texts that are stored as dictionaries are compared once per entry."""
+"""The least number of rows for which strings that are stored as dictionaries are compared once per entry."""
 
 FIRST_WINDOW_ROWS: Final = 16_384
 """With a limit, a filter is evaluated on this many rows first, then on more and more: the first may suffice."""
 
 KEPT_BYTES: Final = 64 * 1024 * 1024
-"""Up to so much of the filter's own columns is kept for the result; beyond it is read again."""
+"""The most bytes of the filter's own columns that are kept for the result; more are read again."""
 
 SMALL_BYTES: Final = 16 * 1024 * 1024
-"""Fragments with no more in their files are read ahead, several side by side, from a store that is far away."""
+"""The most bytes of the files of a fragment that is read ahead, in parallel with others, from a remote store."""
 
 SPAN_SHARE: Final = 4
-"""All rows from the first to the last that can match are read unless they are more than this many times as many."""
+"""The most rows between the first and the last that can match, per row that can, for which all of them are read."""
 
 FEW_ROWS: Final = 4096
-"""Of no more rows than this that can match, as indices tell, all columns are read at once."""
+"""The most rows that can match according to indices for which all columns are read at once."""
 
 _NEAR: Final = ("/", "file:", "memory:")
 _Mask = npt.NDArray[np.bool_] | None
@@ -78,7 +78,7 @@ class ReadRows:
     matches: pa.Array | None = None
 
     def are(self, schema: Schema, rows: Rows) -> bool:
-        """Whether these are known to be exactly the wanted rows."""
+        """Whether these are exactly the wanted rows and columns."""
         is_same = rows is self.rows or (isinstance(rows, range) and isinstance(self.rows, range) and rows == self.rows)
         return is_same and schema == self.schema
 
@@ -132,7 +132,7 @@ class FragmentScan:
         opened: Files that are open already.
         known: Rows that were read already.
         possible: Offsets of the rows that can match the filter; None for all.
-        claims: What indices say of all of these but deleted ones.
+        claims: What indices claim about these rows, unless they are deleted.
     """
 
     source: Snapshot
@@ -145,12 +145,12 @@ class FragmentScan:
 
     @property
     def is_near(self) -> bool:
-        """Whether bytes cost nothing but decoding: they lie on a local disk, or in memory."""
+        """Whether the store is a local disk or memory, where reads cost little more than decoding."""
         return self.source.store.root.startswith(_NEAR)
 
     @property
     def is_small(self) -> bool:
-        """Whether all that can be read of it may be kept in memory."""
+        """Whether the whole fragment may be kept in memory."""
         sizes = [file.file_size_bytes for file in self.fragment.files]
         return all(sizes) and sum(sizes) <= SMALL_BYTES
 
@@ -181,7 +181,7 @@ class FragmentScan:
 
         Args:
             part: Which of the rows to read, counted among those that are alive; None for all.
-            most: How many rows that match are enough; None for all.
+            most: The number of matching rows after which the scan may end; None for all.
         """
         num_rows, live = self._rows()
         keep = None if self.options.include_deleted_rows else live
@@ -209,7 +209,7 @@ class FragmentScan:
                     yield _where_true(where, mask)
 
     def _possible(self, expression: pc.Expression, rows: range, keep: _Mask) -> Iterator[Rows]:
-        """The rows that can match, as far as indices and the statistics of old files tell."""
+        """The rows that can match according to indices and the statistics of 0.1 files."""
         has_statistics = any(file.file_major_version == 0 for file in self.fragment.files)
         for part in self._indexed(rows, keep):
             if has_statistics and isinstance(part, range):
@@ -218,7 +218,7 @@ class FragmentScan:
                 yield part
 
     def _indexed(self, rows: range, keep: _Mask) -> list[Rows]:
-        """The rows that can match, as far as indices tell: each by itself, or all from the first to the last."""
+        """The rows that can match according to indices: each by itself, or all from the first to the last."""
         if self.possible is None or self.known is not None:
             return [rows]
         offsets = np.frombuffer((self.possible & BitMap(rows)).to_array(), np.uint32).astype(np.int64)
@@ -243,7 +243,7 @@ class FragmentScan:
     def _filtered(
         self, expression: pc.Expression, rows: Rows, keep: _Mask, live: _Mask, most: int | None
     ) -> Iterator[pa.RecordBatch]:
-        """Yield those of the rows that match, or as many as are enough."""
+        """Yield the rows that match, at least `most` of them if there are as many."""
         options = self.options
         if not isinstance(rows, range) and len(rows) <= FEW_ROWS:
             options = replace(options, late_materialization=False)  # most of them match
@@ -272,7 +272,7 @@ class FragmentScan:
         own, entries = reads.own, set[str]()
         if self.known is None and len(rows) >= ENTRY_ROWS and not self.claims:
             own, entries = with_dictionaries(self.source, self.fragment, reads.own, self.opened)
-        # What is told of rows without a look at them is worked out for those that match.
+        # Row columns need no read, so that they are computed for the rows that match.
         is_bare = bool(own.fields) and not reads.row_names and stages is None and reads.late is None
         if stages is not None:
             found: Iterable[Found] = self._staged(stages, own, rows, keep, live, entries)
@@ -282,14 +282,14 @@ class FragmentScan:
         return self._claimed(found) if self.claims else found, is_bare
 
     def _claimed(self, found: Iterable[Found]) -> Iterator[Found]:
-        """The same, as long as the rows are what indices say."""
+        """The same rows, after a check of what indices claim about them."""
         for batch, where, mask in found:
             if mask.true_count < len(mask):
                 self.check_claims(batch, where, pc.fill_null(mask, False).to_numpy(zero_copy_only=False))
             yield batch, where, mask
 
     def check_claims(self, rows: pa.RecordBatch, offsets: Rows, matches: npt.NDArray[np.bool_]) -> None:
-        """Make sure that rows are what indices say.
+        """Check that rows have the values that indices claim.
 
         Args:
             rows: The rows.
@@ -297,7 +297,7 @@ class FragmentScan:
             matches: Whether they match the filter.
 
         Raises:
-            ContradictionError: One is not.
+            ContradictionError: A row has another value than an index claims.
         """
         places = np.asarray(offsets, np.uint32)
         for claim in self.claims:
@@ -337,7 +337,7 @@ class FragmentScan:
         rest = Schema(fields=tuple(f for f in own.fields if f.name not in stages.schema.names))
         complete = self._select_schema(own)
         if count >= len(rows) * TWO_STEP_SHARE:
-            for batch, where, mask in side_by_side(first, self._read(rest, rows, keep, live), complete):
+            for batch, where, mask in joined_columns(first, self._read(rest, rows, keep, live), complete):
                 if mask.true_count:
                     yield batch, where, matching_entries(batch, stages.then, entries, mask)
         elif count:
@@ -376,7 +376,7 @@ class FragmentScan:
     def _at_offsets(
         self, schema: Schema, offsets: npt.NDArray[np.int64], out_of: int, live: _Mask
     ) -> Iterator[pa.RecordBatch]:
-        """Yield rows by ascending offsets: each by itself if they are few, or cut out of all from first to last."""
+        """Yield rows by ascending offsets: each by itself if they are few, or all in their span, filtered."""
         is_dense = int(offsets[-1]) - int(offsets[0]) < 4 * len(offsets)
         if not is_dense and len(offsets) < out_of * TWO_STEP_SHARE:
             for batch, _ in self._read(schema, offsets, None, live):
@@ -408,7 +408,7 @@ class FragmentScan:
         position = 0
         columns = () if is_bare else self._row_columns(live).values()
         hidden = live if self.options.include_deleted_rows else None
-        # With a filter batches are cut to size after it; before it, larger ones cost less.
+        # Batches of a filtered scan are sliced to size after the filter; larger ones cost less before it.
         batch_rows = self.options.batch_size if self.options.filter is None else None
         for batch in self._physical_rows(schema, rows, batch_rows):
             where = rows[position : position + batch.num_rows]
@@ -454,7 +454,7 @@ class FragmentScan:
         return pa.schema([*wanted, *map(row_field, self.options.row_columns)], metadata=wanted.metadata)
 
     def _select(self, batch: pa.RecordBatch, schema: Schema) -> pa.RecordBatch:
-        """Cut the columns down to the wanted ones."""
+        """The batch with the wanted columns only."""
         wanted = self._select_schema(schema)
         if not wanted.names:
             return rows_without_columns(batch.num_rows)

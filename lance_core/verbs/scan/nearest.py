@@ -1,4 +1,4 @@
-"""Search for the vectors that are nearest to one: every vector is looked at, so that the result is exact.
+"""Search for the vectors that are nearest to one: all vectors are compared, so that the result is exact.
 
 columns of the search     what the scan was asked for, then `_distance`, then `_rowid` and `_rowaddr`
 filter                    of the rows that were found; with `prefilter` of those that are searched
@@ -173,7 +173,7 @@ class NearestScanner(LanceScanner):
             UnsupportedError: Always.
         """
         del count_rows
-        raise UnsupportedError("analyze_plan of a scan with nearest; explain_plan tells what it does")
+        raise UnsupportedError("analyze_plan of a scan with nearest; use explain_plan")
 
     def _found(self) -> tuple[U64Array, _Floats]:
         """Addresses of the rows, nearest first, and their distances."""

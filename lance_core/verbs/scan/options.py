@@ -75,7 +75,7 @@ class ScanArguments(TypedDict, total=False):
         late_materialization: False reads the filter's columns and the others together; otherwise the others are read
             only where rows match. The result is the same.
         batch_readahead: Taken, without effect: scans read ahead by pages, within a bound of their own.
-        fragment_readahead: How many small fragments are read side by side from object storage, 8 by default; 0 or 1
+        fragment_readahead: How many small fragments are read in parallel from object storage, 8 by default; 0 or 1
             reads one after the other.
         io_buffer_size: Taken, without effect: memory is bounded by a few pages of each column.
         scan_in_order: Taken, without effect: batches always come in order.
@@ -85,12 +85,12 @@ class ScanArguments(TypedDict, total=False):
         prefilter: Whether the filter says what `nearest` searches, instead of what is kept of what it found.
         disable_scoring_autoprojection: True leaves the column `_distance` of `nearest` out if columns are named.
         fast_search: Only False is offered.
-        blob_handling: How columns of blobs come: "blobs_descriptions", the default, as structs that tell size and place
+        blob_handling: How columns of blobs come: "blobs_descriptions", the default, as structs of size and position
             of each, for which no payload is read; "all_binary" as their bytes. "all_descriptions" is the first;
             "as_stored" (not in pylance) gives payloads in the types of the table's schema, to be written elsewhere.
             Filters and computed columns see them likewise.
         nearest: Search for the rows whose vectors are nearest to one: a mapping with `column`, `q`, `k` (10), `metric`
-            ("l2", "cosine" or "dot") and `distance_range`. All vectors are looked at, whatever indices there are, so
+            ("l2", "cosine" or "dot") and `distance_range`. All vectors are compared, whatever indices there are, so
             that the result is exact; keys about indices are taken without effect. Datasets only, not fragments.
         full_text_query: Not offered.
         index_segments: Not offered.
@@ -146,7 +146,7 @@ class ScanOptions:
         include_deleted_rows: Give the deleted rows that are still stored too, with a null `_rowid`.
         late_materialization: False reads the columns of the filter and the others together; None and True find the
             matching rows first.
-        fragment_readahead: How many small fragments are read side by side from a store that is far away.
+        fragment_readahead: How many small fragments are read in parallel from a remote store.
         use_scalar_index: Whether indices may rule out rows that cannot match.
         dataset: All columns of the dataset, as the filter and the order see them; None for as they are stored.
     """
@@ -275,10 +275,10 @@ def scan_options(
 
 
 def _default_batch_size() -> int | None:
-    """What pylance's environment variable says of it; None if it is not set.
+    """The batch size of pylance's environment variable; None if it is not set.
 
     Raises:
-        InvalidInputError: It is no number.
+        InvalidInputError: The value of the variable is no number.
     """
     text = os.environ.get(_BATCH_SIZE_VARIABLE)
     if not text:
@@ -289,7 +289,7 @@ def _default_batch_size() -> int | None:
 
 
 def _condition(filter_: Filter, schema: Schema) -> tuple[pc.Expression | None, tuple[pc.Expression, ...]]:
-    """A filter as one expression, and as conditions that AND joins if it is a text."""
+    """A filter as one expression, and as the conditions that AND joins if it is given in SQL."""
     columns = with_row_fields(schema)
     whole = check_filter(filter_, columns)
     if whole is None or not isinstance(filter_, str):

@@ -34,7 +34,7 @@ def to_orderings(orderings: Sequence[ColumnOrdering | str] | str | None) -> tupl
     """The orderings that a user gave; a name stands for the ascending one, nulls last.
 
     Raises:
-        InvalidInputError: One is neither.
+        InvalidInputError: An ordering is neither a name nor a `ColumnOrdering`.
     """
     found = []
     for one in [orderings] if isinstance(orderings, str) else orderings or ():
@@ -91,7 +91,7 @@ def order_of(
 
 
 def _candidates(column: pa.ChunkedArray, ordering: ColumnOrdering, first: int) -> npt.NDArray[np.int64] | None:
-    """Rows that the first `first` are among, ties included; None where that cannot be told quickly."""
+    """Rows that the first `first` are among, ties included; None where they cannot be found quickly."""
     kind = column.type
     if column.null_count or not (pa.types.is_integer(kind) or pa.types.is_float32(kind) or pa.types.is_float64(kind)):
         return None

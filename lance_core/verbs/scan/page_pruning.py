@@ -1,4 +1,4 @@
-"""Skip the batches of 0.1 files whose statistics rule a filter out.
+"""Page statistics of 0.1 files: batches that cannot match a filter are skipped.
 
 The bounds of a batch are given to Arrow as the guarantee of a fragment that is never opened; Arrow then selects the
 fragments that can hold a match.
@@ -35,7 +35,7 @@ def possible_rows(
         fragment: The fragment.
         expression: The filter.
         rows: Physical rows.
-        opened: Files of the fragment that are open already; takes note of those that are opened.
+        opened: The open files of the fragment; files that are opened are added.
     """
     if not is_prunable(source, fragment, expression):
         return [rows]

@@ -30,7 +30,7 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, slots=True)
 class ScanPlan:
-    """The fragments that a scan has to look at.
+    """The fragments that a scan reads.
 
     Attributes:
         source: The version.
@@ -60,7 +60,7 @@ class ScanPlan:
             source: The version.
             fragments: Fragments of it.
             options: What to read of them.
-            condition: What indices are asked; None for the filter of the options, as far as these allow it.
+            condition: The condition that indices evaluate; None for the filter, if the options let indices be used.
         """
         if condition is None and options.use_scalar_index and not options.include_deleted_rows:
             condition = options.filter
@@ -86,7 +86,7 @@ class ScanPlan:
                 yield FragmentScan(self.source, fragment, self.options, possible=rows, claims=claims)
 
     def counted(self) -> tuple[int, ScanPlan]:
-        """The number of rows that match as far as indices know it, and the plan for the other fragments."""
+        """The number of rows that match in fragments counted by indices, and the plan for the other fragments."""
         total = sum(live_counts(self.source, [fragment for fragment, _ in self.parts if fragment.id in self.whole]))
         left = [(fragment, rows) for fragment, rows in self.parts if fragment.id not in self.whole]
         sure = self._certain() if left else None

@@ -89,7 +89,7 @@ class Projection:
         if columns is None:
             return cls(schema=schema)
         if isinstance(columns, str):
-            raise InvalidInputError(f"columns is a list of names, not the text {columns!r}")
+            raise InvalidInputError(f"columns is a list of names, not the string {columns!r}")
         if isinstance(columns, Mapping):
             return cls._computed(schema, columns)
         names = _names(columns, distinct=flatten)
@@ -180,7 +180,7 @@ def _names(columns: Any, *, distinct: bool) -> list[str]:
     """The names that a user asks for.
 
     Raises:
-        InvalidInputError: They are no names, or a name stands there twice.
+        InvalidInputError: The columns are no names, or a name is repeated.
     """
     names = list(columns) if isinstance(columns, Iterable) else [columns]
     if not isinstance(columns, Iterable) or not all(isinstance(name, str) for name in names):

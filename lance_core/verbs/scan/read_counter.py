@@ -38,7 +38,7 @@ class ReadCounter:
             self.objects.add((root, key))
 
     def facts(self) -> list[str]:
-        """The counts, as text."""
+        """The counts, printed."""
         return [
             f"reads={self.num_calls}",
             f"ranges={self.num_ranges}",

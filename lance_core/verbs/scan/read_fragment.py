@@ -1,4 +1,4 @@
-"""Read rows of one fragment: its data files side by side, missing columns as nulls."""
+"""Read rows of one fragment: its data files in lockstep, missing columns as nulls."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ Opened = dict[tuple[int | None, str], DataFileReader]
 """Open files of one fragment, by base and key, so that several reads of it open each file once."""
 
 LOCKSTEP_ROWS = 65_536
-"""Rows per batch where several files of a fragment are read side by side."""
+"""Rows per batch where several files of a fragment are read in lockstep."""
 
 _TRUSTED_ROWS: Final = 1 << 26
-"""Rows of a fragment up to which a manifest is believed without a look at a file."""
+"""The most rows of a fragment for which the number in the manifest is not checked against a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def physical_rows(source: Snapshot, fragment: Fragment) -> int:
     """Rows in the files of a fragment; datasets of 2023 do not record them.
 
     Raises:
-        CorruptFileError: A large number, for which memory would be allocated, is none that a file has.
+        CorruptFileError: A number above `_TRUSTED_ROWS` differs from that of the file.
     """
     stated = fragment.physical_rows
     if not fragment.files or 0 < stated <= _TRUSTED_ROWS:
@@ -100,7 +100,7 @@ def read_fragment(
         schema: Columns to read.
         rows: Which rows.
         batch_rows: Most rows of a batch; None leaves it to the file.
-        opened: Files of the fragment that are open already; takes note of those that are opened.
+        opened: The open files of the fragment; files that are opened are added.
 
     Yields:
         Batches of `schema_to_arrow(schema)`, whose lengths sum up to that of `rows`.
@@ -129,7 +129,7 @@ def _joined(fragment: Fragment, batches: Sequence[pa.RecordBatch], schema: Schem
     """One batch of the columns of all files for the same rows.
 
     Raises:
-        CorruptFileError: They do not fit together.
+        CorruptFileError: The files do not have the columns of the schema.
     """
     try:
         return pa.RecordBatch.from_arrays([_column(field, batches) for field in schema.fields], schema=arrow)
@@ -140,10 +140,10 @@ def _joined(fragment: Fragment, batches: Sequence[pa.RecordBatch], schema: Schem
 
 
 def _check_rows(source: Snapshot, fragment: Fragment, parts: Sequence[_Part]) -> None:
-    """Make sure that the files have the fragment's rows, before memory is allocated for the number that they claim.
+    """Check that the files have the number of rows in the manifest, before memory is allocated for that number.
 
     Raises:
-        CorruptFileError: One has others.
+        CorruptFileError: A file has another number of rows.
     """
     if fragment.physical_rows and not is_early(source.manifest.writer_version):
         for part in parts:
@@ -172,7 +172,7 @@ def files_of(fragment: Fragment, schema: Schema) -> list[tuple[DataFile, Schema,
 
 
 def opened_reader(source: Snapshot, file: DataFile, opened: Opened) -> DataFileReader:
-    """The reader of a file; it is opened unless it was before."""
+    """The reader of a file, which is opened once."""
     store, key = source.data_file(file)
     where = (file.base_id, key)
     if where not in opened:
@@ -182,7 +182,7 @@ def opened_reader(source: Snapshot, file: DataFile, opened: Opened) -> DataFileR
 
 
 def _column(field: Field, batches: Sequence[pa.RecordBatch]) -> pa.Array:
-    """One column of a batch, put together from the parts in all files."""
+    """One column of a batch, assembled from the parts in all files."""
     found = [batch.column(field.name) for batch in batches if field.name in batch.schema.names]
     return _assemble(field, found, batches[0].num_rows)
 

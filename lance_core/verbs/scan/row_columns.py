@@ -3,8 +3,8 @@
 _rowid                        stable row id where the dataset has them, else the row address
 _rowaddr                      fragment id << 32 | row offset in the fragment
 _rowoffset                    position among the live rows of the dataset, from 0
-_row_created_at_version       version in which the row came
-_row_last_updated_at_version  version in which it changed last
+_row_created_at_version       version in which the row was added
+_row_last_updated_at_version  version in which the row changed last
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class RowColumns:
         }
         data, decode = stored.get(name, (None, decode_row_ids))
         if data is not None:
-            # Datasets that store these tell how many rows there are.
+            # Datasets that store these record the number of rows.
             num_rows = self.fragment.physical_rows
             known = decode(data, num_rows)
             if len(known) != num_rows:

@@ -1,4 +1,4 @@
-"""Rows by their ids or addresses, and the numbers that tell which rows are wanted."""
+"""Rows by their ids or addresses, and the arrays of numbers that name rows."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def unsigned(name: str, numbers: Any) -> U64Array:
     """Row ids or addresses as an array.
 
     Raises:
-        InvalidInputError: They are something else.
+        InvalidInputError: The numbers are not whole numbers from 0 on.
     """
     found = whole_numbers(name, numbers)
     if len(found) and found.min() < 0:
@@ -63,7 +63,7 @@ def _addresses_of(source: Snapshot, ids: U64Array) -> U64Array:
 
 
 def check_live(source: Snapshot, addresses: U64Array) -> None:
-    """Make sure that there is a row at each address."""
+    """Check that there is a live row at each address."""
     by_id = {fragment.id: fragment for fragment in source.manifest.fragments}
     owners, all_offsets = fragment_ids(addresses), row_offsets(addresses)
     for number in np.unique(owners).tolist():

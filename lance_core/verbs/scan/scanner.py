@@ -38,7 +38,7 @@ from lance_core.verbs.scan.read_fragment import live_count, live_counts
 from lance_core.verbs.scan.row_columns import ROW_ADDRESS
 from lance_core.verbs.scan.small_fragments import FEWEST, joined
 from lance_core.verbs.scan.take import take_addresses, whole_numbers
-from lance_core.verbs.scan.take_blobs import BlobFile, payloads_beside
+from lance_core.verbs.scan.take_blobs import BlobFile, payloads_at_addresses
 
 __all__ = ["LanceScanner"]
 
@@ -75,10 +75,10 @@ class LanceScanner:
 
         Memory is bounded by a few batches; with an order, by the result and the columns that it is ordered by.
         """
-        return self._begun(self.projected_schema)
+        return self._restartable(self.projected_schema)
 
-    def _begun(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """The batches; what finds an index to be wrong before the first of them begins again."""
+    def _restartable(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """The batches; an index that is found to be wrong before the first of them restarts the scan."""
         return self._again(self._batches(schema), schema)
 
     def _again(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -106,7 +106,7 @@ class LanceScanner:
     def to_reader(self) -> pa.RecordBatchReader:
         """The batches as an Arrow reader."""
         schema = self.projected_schema
-        return pa.RecordBatchReader.from_batches(schema, self._begun(schema))
+        return pa.RecordBatchReader.from_batches(schema, self._restartable(schema))
 
     def to_table(self) -> pa.Table:
         """All rows as one table."""
@@ -132,7 +132,7 @@ class LanceScanner:
         scanner = copy.copy(self)
         scanner._options = replace(self._options, with_row_address=True)  # noqa: SLF001 - the same class
         table = scanner.to_table()
-        payloads = payloads_beside(self._source, list(dict.fromkeys(sources.values())), table.column(ROW_ADDRESS))
+        payloads = payloads_at_addresses(self._source, list(dict.fromkeys(sources.values())), table.column(ROW_ADDRESS))
         for name, source in sources.items():
             table = table.set_column(table.schema.get_field_index(name), name, payloads.column(source))
         frame = table.select(self.projected_schema.names).to_pandas(**options)
@@ -178,7 +178,7 @@ class LanceScanner:
         return [fragment.id for fragment, _ in self._scan_plan().parts]
 
     def explain_plan(self, verbose: bool = False) -> str:
-        """The plan of the scan, the last step first; pylance shows plans of DataFusion, which look different.
+        """The plan of the scan, the last step first; pylance prints plans of DataFusion, which differ.
 
         Args:
             verbose: Whether to list the fragments. The statistics of 0.1 files that a filter asks are read then.
@@ -209,7 +209,7 @@ class LanceScanner:
         return self.to_reader().__arrow_c_stream__(requested_schema)
 
     def _plan(self, *, verbose: bool = False, ran: tuple[int, ReadCounter] | None = None) -> Step:
-        """The steps; `ran` is how many rows came when they were run, and what that read."""
+        """The steps; `ran` is the number of rows of a run of them, and what the run has read."""
         options = self._options
         if options.order_by:
             keys = self._for_order()._plan(verbose=verbose, ran=ran)  # noqa: SLF001 - the same class
@@ -238,7 +238,7 @@ class LanceScanner:
         )
 
     def _count_matching(self) -> int:
-        """Number of rows that match; fragments of which indices tell it are not opened."""
+        """The number of rows that match; fragments whose number follows from indices are not opened."""
         total, left = self._scan_plan().counted()
         return total + sum(int(batch.num_rows) for batch in self._read_ahead(left))
 
@@ -315,7 +315,7 @@ class LanceScanner:
         return (batch for scan, part in scans for batch in scan.batches(part))
 
     def _limited(self) -> Iterator[pa.RecordBatch]:
-        """The batches of rows that match, as they were read, cut by limit and offset."""
+        """The batches of rows that match, as they were read, sliced by limit and offset."""
         skip, left = self._options.offset, self._options.limit
         for scan in self._scan_plan().scans():
             if left == 0:
@@ -364,7 +364,7 @@ class LanceScanner:
         yield from take_addresses(self._source, self._fragments, addresses, plain).to_batches()
 
     def _sized(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The batches cut to size, or put together to exactly that size."""
+        """The batches sliced to at most the batch size, or combined to exactly that size."""
         options = self._options
         if options.strict_batch_size:
             yield from _equal(batches, options.batch_size or STRICT_ROWS)

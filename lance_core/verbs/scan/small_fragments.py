@@ -1,7 +1,7 @@
 """Scans of many small fragments, and rows out of many fragments: files are read together, some megabytes at a time.
 
-A column of a hundred files of a thousand rows is decoded in one go, and cut into the rows of each fragment again. The
-batches are the same; only the time differs. It pays where reading is fast and decoding is slow: on a
+A column of a hundred files of a thousand rows is decoded at once, and sliced into the rows of each fragment. The
+batches are the same; only the time differs. That pays where reading is fast and decoding is slow: on a
 local disk, or in memory.
 """
 

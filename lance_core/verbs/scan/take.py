@@ -51,11 +51,11 @@ def whole_numbers(name: str, numbers: Any) -> npt.NDArray[np.int64] | npt.NDArra
     """Numbers of rows as an array: of unsigned integers if one of them is that large.
 
     Args:
-        name: What they are, for errors.
+        name: The name of the numbers in errors.
         numbers: A sequence or array of integers.
 
     Raises:
-        InvalidInputError: They are something else.
+        InvalidInputError: The numbers are no sequence of integers.
     """
     if isinstance(numbers, list | tuple) and any(type(one) is bool for one in numbers):
         numbers = [int(one) if type(one) is bool else one for one in numbers]  # Python's own are integers

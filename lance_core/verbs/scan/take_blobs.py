@@ -17,7 +17,7 @@ from lance_core.verbs.scan.row_columns import ROW_ADDRESS
 from lance_core.verbs.scan.row_ids import check_live, take_ids, unsigned
 from lance_core.verbs.scan.take import take_addresses, take_rows
 
-__all__ = ["BlobFile", "blob_ranges_at", "blobs_at", "payloads_beside"]
+__all__ = ["BlobFile", "blob_ranges_at", "blobs_at", "payloads_at_addresses"]
 
 
 class BlobFile(BytesIO):
@@ -50,7 +50,7 @@ class BlobFile(BytesIO):
         """Bytes from a position on; the position of `read` stays.
 
         Raises:
-            InvalidInputError: They do not lie in the payload.
+            InvalidInputError: The range does not lie in the payload.
         """
         if offset < 0 or length < 0 or offset + length > self.size():
             raise InvalidInputError(f"Blob range {offset} to {offset + length} exceeds blob size {self.size()}")
@@ -122,7 +122,7 @@ def blob_ranges_at(
     return found
 
 
-def payloads_beside(source: Snapshot, columns: Sequence[str], addresses: pa.ChunkedArray) -> pa.Table:
+def payloads_at_addresses(source: Snapshot, columns: Sequence[str], addresses: pa.ChunkedArray) -> pa.Table:
     """The payloads of columns of blobs at the addresses of rows, deleted ones among them, in that order."""
     options = scan_options(source.manifest, columns, blob_handling=AS_BYTES)
     return take_addresses(source, source.manifest.fragments, addresses.to_numpy(), options)

@@ -114,7 +114,7 @@ def test_small_files_that_are_decoded_together(tmp_path, monkeypatch):
     assert explained(made, filter="id > 3").endswith("decoded together=10 fragments in 1 groups")
     assert "together" not in explained(made, limit=950)
     monkeypatch.setattr(fragment_scan, "_NEAR", ("nowhere",))
-    assert explained(made).endswith("file versions=[2.2], side by side=10 fragments, 8 at a time")
+    assert explained(made).endswith("file versions=[2.2], in parallel=10 fragments, 8 at a time")
     assert "side by side" not in explained(made, fragment_readahead=1) + explained(made, limit=950)
 
 
@@ -220,6 +220,6 @@ def test_object_storage_is_read_side_by_side_and_its_secrets_stay_out(s3):
     made = lance_core.write_dataset(rows, uri, max_rows_per_file=250, storage_options=options)
     text = made.scanner().analyze_plan()
     assert f"uri={uri}, " in text
-    assert "side by side=4 fragments, 8 at a time, metrics=[" in text
+    assert "in parallel=4 fragments, 8 at a time, metrics=[" in text
     assert (measured(text)["rows"], measured(text)["objects"]) == (1000, 4)
     assert not any(value in text for name, value in options.items() if "access_key" in name)
