@@ -62,8 +62,8 @@ class Limit(NamedTuple):
 
 LIMITS: Final = {
     "write": Limit("lance_core", 20, 12),
-    "read": Limit("lance_core", 13, 12),
-    "compaction": Limit("lance_core", 20, 14),
+    "read": Limit("lance_core", 12, 12),
+    "compaction": Limit("lance_core", 19, 14),
     "output": Limit("lance_dagster", 12, 12),
     "healthy-tick": Limit("lance_dagster", 7, 9),
     "tick": Limit("lance_dagster", 8, 9),

@@ -31,6 +31,7 @@ from lance_core.errors import CorruptFileError, UnsupportedError
 from lance_core.file.footer import Footer
 from lance_core.file.version import FileVersion
 from lance_core.schema import Schema, schema_from_protobuf, schema_to_protobuf
+from lance_core.store import ObjectStore
 
 __all__ = [
     "ALIGNMENT",
@@ -39,10 +40,10 @@ __all__ = [
     "ColumnPages",
     "FileMetadata",
     "check_column_table",
-    "column_from_bytes",
     "column_to_bytes",
     "descriptor_from_bytes",
     "descriptor_to_bytes",
+    "lazy_columns",
     "plain_encoding",
     "table_from_bytes",
     "table_to_bytes",
@@ -200,7 +201,7 @@ def check_column_table(table: Sequence[ByteRange], start: int, footer: Footer) -
             raise CorruptFileError(f"the metadata of column {index} lies outside of its place in the file")
 
 
-def column_from_bytes(data: bytes, index: int, size: int, read: ReadBytes) -> ColumnPages:
+def _column_from_bytes(data: bytes, index: int, size: int, read: ReadBytes) -> ColumnPages:
     """Parse the metadata of one column.
 
     Args:
@@ -328,3 +329,24 @@ def _parse_column_encoding(encoding: Encoding, read: ReadBytes, size: int) -> Co
         return ColumnEncoding.FromString(wrapped.value)
     except DecodeError as error:
         raise CorruptFileError("the description of a column cannot be parsed") from error
+
+
+def lazy_columns(store: ObjectStore, key: str, table: Sequence[ByteRange], tail: memoryview, start: int) -> ColumnList:
+    """The columns of a file whose bytes from `start` on are in `tail`; `table` has the range of each description."""
+    size = start + len(tail)
+
+    def read(begin: int, end: int) -> BytesLike:
+        return store.get_range(key, begin, end)
+
+    first = min((position for position, _ in table), default=start)
+    last = max((end for _, end in table), default=start)
+    described = bytes(tail[first - start : last - start])  # a copy, so that the rest of the tail is not kept
+
+    def column(index: int) -> ColumnPages:
+        position, end = table[index]
+        try:
+            return _column_from_bytes(described[position - first : end - first], index, size, read)
+        except (CorruptFileError, UnsupportedError) as error:
+            raise type(error)(f"{key}: {error}") from error
+
+    return ColumnList(len(table), column)

@@ -23,18 +23,16 @@ from lance_core.encoding.concatenate import concatenate
 from lance_core.encoding.levels.paths import column_fields, is_column, leaf_paths, plain_columns
 from lance_core.encoding.page import ByteRange, BytesLike
 from lance_core.encoding.structural.decoded import RowRuns
-from lance_core.errors import CorruptFileError, InvalidInputError, UnsupportedError
+from lance_core.errors import CorruptFileError, InvalidInputError
 from lance_core.file.column import FEW_POINTS, ColumnReadPlan, PageTask, RowStream, located, point_task
 from lance_core.file.field_plan import FieldPlan
 from lance_core.file.footer import FOOTER_SIZE, Footer, read_version
 from lance_core.file.legacy import LegacyFileReader
 from lance_core.file.metadata import (
-    ColumnList,
-    ColumnPages,
     FileMetadata,
     check_column_table,
-    column_from_bytes,
     descriptor_from_bytes,
+    lazy_columns,
     table_from_bytes,
 )
 from lance_core.file.metadata_cache import MetadataCache
@@ -468,29 +466,8 @@ def _read_metadata(
         schema=schema,
         num_rows=num_rows,
         size_bytes=size,
-        columns=_columns(store, key, table, tail, start),
+        columns=lazy_columns(store, key, table, tail, start),
         global_buffers=tuple(buffers),
         metadata_range=(footer.column_metadata, footer.buffer_table),
     )
     return metadata, None
-
-
-def _columns(store: ObjectStore, key: str, table: Sequence[ByteRange], tail: memoryview, start: int) -> ColumnList:
-    """The columns of a file whose bytes from `start` on are in `tail`; `table` has the range of each description."""
-    size = start + len(tail)
-
-    def read(begin: int, end: int) -> BytesLike:
-        return store.get_range(key, begin, end)
-
-    first = min((position for position, _ in table), default=start)
-    last = max((end for _, end in table), default=start)
-    described = bytes(tail[first - start : last - start])  # a copy, so that the rest of the tail is not kept
-
-    def column(index: int) -> ColumnPages:
-        position, end = table[index]
-        try:
-            return column_from_bytes(described[position - first : end - first], index, size, read)
-        except (CorruptFileError, UnsupportedError) as error:
-            raise type(error)(f"{key}: {error}") from error
-
-    return ColumnList(len(table), column)
