@@ -220,8 +220,8 @@ def read_payloads(found: Any, kind: Any) -> Steps[pa.Array]:
         kind: The struct type of `data`, `uri` and more, which are null.
 
     Raises:
-        CorruptFileError: A payload lies beyond any file.
-        UnsupportedError: A payload lies in another file.
+        CorruptFileError: A payload is beyond any file.
+        UnsupportedError: A payload is in another file.
     """
     nulls = null_mask(found)
     present = np.ones(len(found), np.bool_) if nulls is None else ~nulls
@@ -229,7 +229,7 @@ def read_payloads(found: Any, kind: Any) -> Steps[pa.Array]:
         np.where(present, found.field(name).to_numpy(), 0) for name in ("kind", "position", "size")
     )
     if bool(kinds.any()):
-        raise UnsupportedError(f"blobs of kind {int(kinds.max())}, whose payload lies outside of the data file")
+        raise UnsupportedError(f"blobs of kind {int(kinds.max())}, whose payload is outside of the data file")
     if positions.size and int(np.maximum(positions, sizes).max()) >= _MAX_FILE // 2:
         raise CorruptFileError("a blob lies beyond any file")
     wanted = sizes > 0

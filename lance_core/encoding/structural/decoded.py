@@ -1,4 +1,4 @@
-"""The result of a structural decoder, and the wanted rows as its input.
+"""Input and result of the decoders of structural layouts: the wanted rows, and levels and values of decoded rows.
 
 Decoders may return more rows than wanted (for example whole mini-blocks), so that every result has the rows it covers.
 """

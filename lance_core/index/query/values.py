@@ -1,4 +1,4 @@
-"""Comparison of indexed values with the values of a filter, whose type may differ."""
+"""Types of indexed values: which can be ordered, and which can be compared with the values of a filter."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Which fragments and rows can match a filter, by the segments that are trusted."""
+"""The selection of the fragments and rows that can match a filter, by the segments of indices that are trusted."""
