@@ -21,6 +21,9 @@ BANNED = {
     r"\b(WriteTry|OnEarlierTry|EarlierTr(y|ies)\w*|\w*earlier_tr(y|ies)|write_try\w*|tries)\b(?<! tries)": "attempt",
     r"\bonce(_since)?=|\b(find|landed)_once\b|`once`": "idempotency_key, idempotency_since",
     r"[Zz]ombie": "orphaned branch",
+    r"\bcommit_once\b": "commit_transaction",
+    r"\b(others|writers) were faster\b": "others committed first",
+    r"\b(Committing|Configuring|Indexing|Inspecting|Maintaining|Branching|Evolving|Changing)Verbs\b": "CommitVerbs, ...",
     r"\b(Settling|Staged|ManifestOutline|VersionRecord)\b": "PendingWrites, UncommittedFiles, FileReferences, VersionHeader",
 }
 EXCEPTIONS = {

@@ -48,7 +48,7 @@ def commit_despite_deletions(source: Snapshot, planned: Transaction, base: Manif
         base: A version since, at which the ids were reserved.
 
     Raises:
-        RetryableConflictError: More than deletions has happened to the old fragments, or others were faster each time.
+        RetryableConflictError: Others did more than delete rows of the old fragments, or committed first each time.
     """
 
     def following(before: Manifest, since: int) -> Manifest:
