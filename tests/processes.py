@@ -88,7 +88,7 @@ def running(
         env: Its environment; None for ours.
         cwd: Its folder.
         log: File for what it prints; None drops it.
-        talks: Its standard input and output are pipes, as text.
+        talks: Its standard input and output are pipes, as a string.
         terminal: The end of a pseudo-terminal that it prints to.
     """
     with contextlib.ExitStack() as stack:

@@ -65,10 +65,10 @@ LIMITS: Final = {
     "read": Limit("lance_core", 12, 12),
     "compaction": Limit("lance_core", 19, 14),
     "output": Limit("lance_dagster", 12, 12),
-    "healthy-tick": Limit("lance_dagster", 7, 9),
-    "tick": Limit("lance_dagster", 8, 9),
-    "spark-write": Limit("pyspark_lance", 11, 9),
-    "spark-read": Limit("pyspark_lance", 6, 6),
+    "healthy-tick": Limit("lance_dagster", 6, 9),
+    "tick": Limit("lance_dagster", 7, 9),
+    "spark-write": Limit("pyspark_lance", 9, 9),
+    "spark-read": Limit("pyspark_lance", 5, 6),
 }
 
 SUPPLIES: Final = (

@@ -267,7 +267,7 @@ class Field(_message.Message):
     parent_id: _builtins.int
     """-1 for a top-level field."""
     logical_type: _builtins.str
-    """The type as text, for example "timestamp:us:UTC"."""
+    """The type as a string, for example "timestamp:us:UTC"."""
     nullable: _builtins.bool
     encoding: Global___Encoding.ValueType
     extension_name: _builtins.str

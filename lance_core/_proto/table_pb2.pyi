@@ -526,7 +526,7 @@ class DataFragment(_message.Message):
     def deletion_file(self) -> Global___DeletionFile: ...
     @_builtins.property
     def external_row_ids(self) -> Global___ExternalFile:
-        """As the specification has it; pylance 14.0.2 does not know it. Recognised so that it can be refused by name."""
+        """As the specification has it; pylance 14.0.2 does not know it. Recognized so that it can be rejected by name."""
 
     @_builtins.property
     def spilled_row_ids(self) -> _empty_pb2.Empty: ...
@@ -672,7 +672,7 @@ Global___DeletionFile: _TypeAlias = DeletionFile  # noqa: Y015
 
 @_typing.final
 class DataOverlayFile(_message.Message):
-    """Recognised so that it can be refused by name."""
+    """Recognized so that it can be rejected by name."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -937,7 +937,7 @@ class Transaction(_message.Message):
 
     @_typing.final
     class DataOverlay(_message.Message):
-        """Recognised so that it can be refused by name."""
+        """Recognized so that it can be rejected by name."""
 
         DESCRIPTOR: _descriptor.Descriptor
 

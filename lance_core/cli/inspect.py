@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from lance_core.cli.command import command, parse_version
 from lance_core.cli.output import Output
-from lance_core.commit import list_versions, load_following, load_manifest, load_transaction, load_version_record
+from lance_core.commit import list_versions, load_following, load_manifest, load_transaction, load_version_header
 from lance_core.dataset.lance_dataset import LanceDataset
 from lance_core.maintenance.cleanup_plan import Selectors, plan_cleanup
 from lance_core.schema import Schema, field_to_arrow
@@ -63,7 +63,7 @@ def versions(dataset: LanceDataset, output: Output, limit: int) -> None:
     chosen = numbers[:limit] if limit else numbers
     rows = []
     for number in chosen:
-        found = load_version_record(store, number)
+        found = load_version_header(store, number)
         counts = _counts(found) if isinstance(found, Manifest) else {}
         rows.append({**_commit(dataset, found), **counts})
     columns = ["version", "committed", "operation", "rows", "deleted_rows", "fragments", "bytes", "message"]

@@ -56,7 +56,7 @@ __all__ = [
     "load_latest",
     "load_manifest",
     "load_transaction",
-    "load_version_record",
+    "load_version_header",
     "locate_latest",
     "newest_versions",
     "reject_another",
@@ -283,7 +283,7 @@ def load_manifest(store: ObjectStore, version: int) -> Manifest:
     return _numbered(manifest, version, location)
 
 
-def load_version_record(store: ObjectStore, version: int) -> Manifest | VersionHeader:
+def load_version_header(store: ObjectStore, version: int) -> Manifest | VersionHeader:
     """Read the manifest of a version; only its number, time and transaction if it has unknown features.
 
     Raises:
@@ -411,7 +411,7 @@ def summaries(store: ObjectStore) -> Iterator[VersionSummary]:
         except CorruptFileError as error:
             raise CorruptFileError(f"{key}: {error}") from error
         if summary is None:
-            found = load_version_record(store, version)
+            found = load_version_header(store, version)
             counters = counter.totals(found.fragments.raw) if isinstance(found, Manifest) else {}
             summary = VersionSummary(version=found.version, timestamp_ns=found.timestamp_ns, counters=counters)
         elif summary.version != version:
@@ -508,7 +508,7 @@ def _backwards(store: ObjectStore, newest: Manifest, newer_than: int = 0) -> Ite
             return
         if version < newest.version:
             try:
-                found = load_version_record(store, version)
+                found = load_version_header(store, version)
             except VersionNotFoundError:
                 continue
             yield found

@@ -33,7 +33,7 @@ class ColumnVerbs(Handle):
         """Add columns.
 
         Args:
-            transforms: New columns as SQL texts or pyarrow expressions by name; a function or `BatchUDF` from a batch
+            transforms: New columns as SQL strings or pyarrow expressions by name; a function or `BatchUDF` from a batch
                 of rows to a batch of new columns; a table, reader or the like with one row per row of the dataset; or
                 Arrow fields or a schema, for columns of nulls, which need no file.
             read_columns: Columns that the function reads, `_rowid` and `_rowaddr` among them; None for all.
@@ -95,7 +95,7 @@ class ColumnVerbs(Handle):
 
         Args:
             *alterations: Each with the keys "path", and "name", "nullable" or "data_type". Casts go between integers,
-                between floats, between decimals, between dates, times and durations, and between the sizes of texts,
+                between floats, between decimals, between dates, times and durations, and between the sizes of strings,
                 bytes and lists; they rewrite the column. Times without a zone are interpreted in a new zone.
 
         Raises:

@@ -129,10 +129,12 @@ class ConfigurationVerbs(Handle):
 
 def _change(values: Changes, replace: bool) -> UpdateMap:
     if not isinstance(values, Mapping):
-        raise ArgumentTypeError(f"metadata is a mapping of texts, not {values!r:.80}")
+        raise ArgumentTypeError(f"metadata is a mapping of strings, not {values!r:.80}")
     for key, value in values.items():
         if not isinstance(key, str) or not (value is None or isinstance(value, str)):
-            raise ArgumentTypeError(f"keys and values of metadata are texts, not {key!r:.80}: a {type(value).__name__}")
+            raise ArgumentTypeError(
+                f"keys and values of metadata are strings, not {key!r:.80}: a {type(value).__name__}"
+            )
     entries = {key: value for key, value in values.items() if not (replace and value is None)}
     return UpdateMap(entries=entries, replace=replace)
 

@@ -16,7 +16,7 @@ from lance_core.commit import (
     load_following,
     load_manifest,
     load_transaction,
-    load_version_record,
+    load_version_header,
     migrate_to_v2_names,
     newest_versions,
     reject_gone,
@@ -35,7 +35,7 @@ from lance_core.verbs.pylance_types.transactions import Transaction
 __all__ = ["HistoryVerbs", "Timestamp"]
 
 Timestamp = datetime | date | str
-"""A point in time; a text or a day without a zone is in UTC, a `datetime` without one is local time, as in pylance."""
+"""A point in time, as in pylance: a string or a day without a zone is in UTC, a `datetime` without one local time."""
 
 _MOST_AT_ONCE: Final = 16
 
@@ -44,7 +44,7 @@ class HistoryVerbs(Handle):
     """Methods for the versions of a dataset."""
 
     def versions(self) -> list[dict[str, Any]]:
-        """All versions, oldest first: number, local time of the commit, and counters as texts.
+        """All versions, oldest first: number, local time of the commit, and counters as strings.
 
         A version with unknown features has no counters.
 
@@ -73,7 +73,7 @@ class HistoryVerbs(Handle):
         self._manifest = commit(self._store, transaction, base=latest).manifest
 
     def get_version(self) -> dict[str, Any]:
-        """This version: number, local time of the commit, and counters as texts.
+        """This version: number, local time of the commit, and counters as strings.
 
         Examples:
             >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
@@ -126,7 +126,7 @@ class HistoryVerbs(Handle):
             'Overwrite'
         """
         try:
-            record = load_version_record(self._store, int(version))
+            record = load_version_header(self._store, int(version))
         except VersionNotFoundError:
             reject_gone(self._store)
             raise
@@ -310,7 +310,7 @@ class HistoryVerbs(Handle):
     def version_as_of(self, asof: Timestamp) -> int:
         """The latest version that is not newer than a time.
 
-        A day, or a text without a zone, is in UTC; a `datetime` without one is local time, as `versions` gives it.
+        A day, or a string without a zone, is in UTC; a `datetime` without one is local time, as `versions` gives it.
 
         Examples:
             >>> from datetime import datetime, timezone
@@ -323,7 +323,7 @@ class HistoryVerbs(Handle):
         except InvalidInputError as error:
             raise InvalidInputError(f"{self._uri}: {error}") from error
         for number in newest_versions(self._store):
-            if load_version_record(self._store, number).timestamp <= limit:
+            if load_version_header(self._store, number).timestamp <= limit:
                 return number
         raise VersionNotFoundError(f"{self._uri} has no version as old as {limit.isoformat()}")
 

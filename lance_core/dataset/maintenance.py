@@ -168,7 +168,7 @@ class DatasetOptimizer:
             {2}
         """
         given = {name: value for name, value in locals().items() if name not in ("self", *_NOT_OPTIONS)}
-        from lance_core.maintenance.compaction import compact  # noqa: PLC0415 - see the module's text
+        from lance_core.maintenance.compaction import compact  # noqa: PLC0415 - see the module's docstring
 
         return compact(self._dataset, given, transaction_properties=transaction_properties, progress=progress)
 
@@ -205,7 +205,7 @@ class DatasetOptimizer:
             >>> table.index_statistics("id_idx")["num_unindexed_rows"]
             0
         """
-        from lance_core.verbs.indices.optimize import optimize_indices  # noqa: PLC0415 - see the module's text
+        from lance_core.verbs.indices.optimize import optimize_indices  # noqa: PLC0415 - see the module's docstring
 
         reject("optimize_indices", others)
         source = self._dataset.source
@@ -259,7 +259,7 @@ class MaintenanceVerbs(Handle):
             >>> table.cleanup_old_versions(retain_versions=1).old_versions
             1
         """
-        from lance_core.maintenance import cleanup  # noqa: PLC0415 - see the module's text
+        from lance_core.maintenance import cleanup  # noqa: PLC0415 - see the module's docstring
 
         return cleanup.cleanup_old_versions(
             self,
@@ -294,7 +294,7 @@ class MaintenanceVerbs(Handle):
             >>> table.explain_cleanup_old_versions(retain_versions=1).stats.old_versions
             1
         """
-        from lance_core.maintenance import cleanup  # noqa: PLC0415 - see the module's text
+        from lance_core.maintenance import cleanup  # noqa: PLC0415 - see the module's docstring
 
         del delete_rate_limit
         return cleanup.explain_cleanup_old_versions(
@@ -312,7 +312,7 @@ def _is_count(value: object) -> bool:
 def _clean_up_automatically(store: ObjectStore, manifest: Manifest) -> None:
     """Run the cleanup that a table's configuration asks for after a commit."""
     if "lance.auto_cleanup.interval" in manifest.config:
-        from lance_core.maintenance.auto_cleanup import auto_cleanup_after  # noqa: PLC0415 - see the module's text
+        from lance_core.maintenance.auto_cleanup import auto_cleanup_after  # noqa: PLC0415 - see the module's docstring
 
         auto_cleanup_after(store, manifest)
 

@@ -49,7 +49,7 @@ class ReadingVerbs(Handle):
                 `_rowid`, `_rowaddr`, `_rowoffset`, `_row_created_at_version` and `_row_last_updated_at_version` tell
                 about rows. Or names and the SQL expressions, or `pyarrow.compute` expressions, that give them. None
                 reads all.
-            filter: Keep the rows for which this is true: SQL text, or a `pyarrow.compute` expression.
+            filter: Keep the rows for which this is true: SQL, or a `pyarrow.compute` expression.
             limit: Most rows to return.
             offset: Rows to leave out first.
             fragments: Read only these, in this order.

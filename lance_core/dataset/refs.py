@@ -175,7 +175,7 @@ class RefVerbs(Handle):
 
         Args:
             new_bases: The places; names, paths and ids must be new.
-            transaction_properties: Free texts for the history.
+            transaction_properties: Free strings for the history.
 
         Raises:
             InvalidInputError: A name, path or id is taken.

@@ -123,7 +123,7 @@ class RowVerbs(Handle):
         """Delete the rows for which a predicate is true; a version is made even if there are none.
 
         Args:
-            predicate: SQL text or a pyarrow expression.
+            predicate: SQL or a pyarrow expression.
             conflict_retries: How often the deletion is done again when others changed the same rows.
             retry_timeout: Time after which no further attempt begins.
 
@@ -167,9 +167,9 @@ class RowVerbs(Handle):
         The rows move to new fragments at the end of the dataset.
 
         Args:
-            updates: New value by column, as SQL text or pyarrow expression over the row's old values. The result of SQL
+            updates: New value by column, as SQL or pyarrow expression over the row's old values. The result of SQL
                 is cast to the column's type as CAST does. A struct is given as a whole, with `named_struct`.
-            where: SQL text or a pyarrow expression; None for all rows.
+            where: SQL or a pyarrow expression; None for all rows.
             conflict_retries: How often the update is done again when others changed the same rows.
             retry_timeout: Time after which no further attempt begins.
             data_storage_version: Version of the new files; None for the dataset's.

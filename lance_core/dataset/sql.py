@@ -91,7 +91,7 @@ class SqlQueryBuilder:
         """A query over a dataset.
 
         Raises:
-            InvalidInputError: The SQL is no text.
+            InvalidInputError: The SQL is no string.
         """
         if not isinstance(sql, str) or not sql.strip():
             raise InvalidInputError(f"sql is the text of a SELECT, not {sql!r}")

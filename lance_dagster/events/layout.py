@@ -2,7 +2,7 @@
 
 At most ten entries stand at the top of an event, in this order; what does not apply is left out:
 
-    what happened            lance/replaced_try  lance/kept_try  lance/deduplicated  lance/casts  lance/forced
+    what happened            lance/replaced_attempt  lance/kept_attempt  lance/deduplicated  lance/casts  lance/forced
                              lance/undid_run  lance/promoted_from  lance/discarded  lance/left_behind
     rows, bytes              dagster/partition_row_count (in the event of a partition)  dagster/row_count
                              lance/rows_written  dagster/size_bytes  lance/deleted_fraction
@@ -35,8 +35,8 @@ COMMIT: Final = "lance/commit"
 _MOST_AT_TOP: Final = 10
 
 _TOP: Final = (
-    "lance/replaced_try",
-    "lance/kept_try",
+    "lance/replaced_attempt",
+    "lance/kept_attempt",
     "lance/deduplicated",
     "lance/casts",
     "lance/forced",
@@ -69,8 +69,8 @@ _FIRST_TO_GO: Final = (
     "lance/published",
     "lance/casts",
     "lance/left_behind",
-    "lance/replaced_try",
-    "lance/kept_try",
+    "lance/replaced_attempt",
+    "lance/kept_attempt",
     "lance/deduplicated",
     "lance/inputs",
     "lance/table_log",

@@ -1,4 +1,4 @@
-"""Metadata of materialisations; `stamp.py` has that of definitions.
+"""Metadata of materializations; `stamp.py` has that of definitions.
 
 `layout` decides which entries stand at the top of an event.
 
@@ -52,7 +52,7 @@ _LONG: Final = frozenset(
 def event_metadata(
     written: lance_core.WriteResult, location: TableLocation, kept_attempts: Sequence[int] = ()
 ) -> dict[str, Any]:
-    """The entries of one materialisation, for every partition of it.
+    """The entries of one materialization, for every partition of it.
 
     Args:
         written: The result of the write.
@@ -66,8 +66,8 @@ def event_metadata(
     wrote = not written.deduplicated
     created = written.operation == "Overwrite" and written.read_version == 0
     known: dict[str, Any] = {
-        "lance/replaced_try": _attempt_of(written, written.replaced_versions),
-        "lance/kept_try": _attempt_of(written, kept_attempts),
+        "lance/replaced_attempt": _attempt_of(written, written.replaced_versions),
+        "lance/kept_attempt": _attempt_of(written, kept_attempts),
         "lance/rows_written": written.rows_written if wrote else None,
         "lance/rows_inserted": written.rows_inserted,
         "lance/rows_updated": written.rows_updated,

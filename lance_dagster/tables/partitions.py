@@ -93,7 +93,7 @@ def plan_partitions(
             (_slice(key, definition, dimensions) for key in ordered),
             owner=f"asset {asset_key.to_user_string()}",
             outside="are outside of the run's {count} partitions",
-            way_out='set out_of_partition (metadata lance/out_of_partition) to "allow"',
+            remedy='set out_of_partition (metadata lance/out_of_partition) to "allow"',
         )
         slices.check(schema)
     except SchemaError as error:

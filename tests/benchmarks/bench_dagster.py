@@ -95,7 +95,7 @@ def loading() -> None:
 
 
 def many_tables(folder: str) -> None:
-    """Upkeep of 200 tables that need none."""
+    """Maintenance of 200 tables that need none."""
     names = [f"many/t{number}" for number in range(200)]
     for name in names:
         lance_core.write_dataset(ROWS, f"{folder}/{name}.lance")
@@ -103,8 +103,8 @@ def many_tables(folder: str) -> None:
     resources = {"io_manager": LanceIOManager(root_uri=folder)}
     made = dg.Definitions(jobs=[job], resources=resources).resolve_job_def(job.name)
     with dg.DagsterInstance.ephemeral() as instance:
-        found = timed({"upkeep": lambda: made.execute_in_process(instance=instance, run_config=QUIET)}, rounds=1)
-    show("maintenance of 200 healthy tables", *found["upkeep"], 30)
+        found = timed({"maintenance": lambda: made.execute_in_process(instance=instance, run_config=QUIET)}, rounds=1)
+    show("maintenance of 200 healthy tables", *found["maintenance"], 30)
 
 
 def many_fragments(folder: str) -> None:

@@ -16,7 +16,7 @@ ROWS = 900
 
 
 def day() -> pa.Table:
-    """The rows of one fragment: integers with and without nulls, doubles, texts."""
+    """The rows of one fragment: integers with and without nulls, doubles, strings."""
     rng = np.random.default_rng(0)
     columns: dict[str, pa.Array] = {}
     for number in range(6):

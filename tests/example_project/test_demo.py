@@ -128,8 +128,8 @@ def test_at_last_a_week_on_a_branch_is_promoted_by_one_commit(demo, source):
     assert fork == table.version - 1
     branch = table.checkout_version(("backfill/week", None))
     assert ordered(branch.to_table()) == ordered(table.to_table()) == ordered(source)
-    upkeep, story = demo[1].split("maintenance: small fragments become large ones")
-    assert "backfill/week" not in upkeep
+    maintenance, story = demo[1].split("maintenance: small fragments become large ones")
+    assert "backfill/week" not in maintenance
     assert "branch backfill/week: a week beside main, before it is promoted" in story
     assert "7 days, 2013-01-15 .. 2013-01-21" in story
     before, after = (table.checkout_version(version) for version in (fork, table.version))
@@ -138,7 +138,7 @@ def test_at_last_a_week_on_a_branch_is_promoted_by_one_commit(demo, source):
         assert any(re.fullmatch(rf".*{name} .*{' .* '.join(cells)} .*", line) for line in story.splitlines())
 
 
-def test_the_history_of_flights_is_a_range_a_day_and_upkeep(demo):
+def test_the_history_of_flights_is_a_range_a_day_and_maintenance(demo):
     table = lance_core.dataset(uri(demo, "flights"))
     first, second = (table.read_transaction(version) for version in (1, 2))
     assert second.operation.name == "Update"

@@ -190,7 +190,7 @@ def interrupted(monkeypatch, meanwhile):
         (lance, "clean up", "{}/../t"),
     ],
 )
-def test_upkeep_before_each_write_and_after_loses_nothing(tmp_path, monkeypatch, library, verb, spelled):
+def test_maintenance_before_each_write_and_after_loses_nothing(tmp_path, monkeypatch, library, verb, spelled):
     """By either library, under another spelling of the table's URI, with all that maintenance may remove removed."""
     uri = f"{tmp_path}/t"
     branch = new_table(uri, {}).create_branch(BRANCH)
@@ -202,21 +202,21 @@ def test_upkeep_before_each_write_and_after_loses_nothing(tmp_path, monkeypatch,
     main = lance_core.dataset(uri)
     main.insert(day(8, [1]))
 
-    def upkeep():
+    def maintenance():
         table = library.dataset(spelled.format(uri))
         if verb == "compact":
             table.optimize.compact_files(target_rows_per_fragment=100)
         else:
             table.cleanup_old_versions(older_than=dt.timedelta(0), error_if_tagged_old_versions=False)
 
-    with interrupted(monkeypatch, upkeep) as made:
+    with interrupted(monkeypatch, maintenance) as made:
         done = main.branches.promote(BRANCH)
     assert {"copy", "put", "put_if_absent"} <= set(made)
     for _ in range(2):
         for each in (lance, lance_core):
             assert rows(each, uri, {}) == expected
         assert rows(lance, uri, {}, BRANCH) == on_branch
-        upkeep()
+        maintenance()
     assert main.branches.promote(BRANCH).version == done.version
 
 

@@ -34,7 +34,7 @@ def test_versions_tags_and_branches_name_their_table(table, ask, said):
     assert said.split("{}")[1] in str(found.value)
 
 
-def test_a_tag_that_is_there_names_its_table_and_the_way_out(table):
+def test_a_tag_that_is_there_names_its_table_and_the_remedy(table):
     table.tags.create("mine", 1)
     with pytest.raises(InvalidInputError, match=r"tag mine already exists in the table .*named\.lance; tags\.update"):
         table.tags.create("mine", 1)

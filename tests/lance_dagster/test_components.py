@@ -69,7 +69,7 @@ def test_a_second_lakehouse_fits_beside_it(lake):
     dg.Definitions.validate_loadable(dg.Definitions.merge(defs, dg.Definitions(assets=[flights])))
 
 
-def test_upkeep_alone(lake):
+def test_maintenance_alone(lake):
     fill(lake, "ext/boats", fragments=6)
     made = build(
         LanceMaintenanceComponent,
@@ -149,12 +149,12 @@ def test_dg_lists_scaffolds_and_accepts_them(tmp_path, monkeypatch):
     run("scaffold", "defs", "lance_dagster.components.LanceLakehouseComponent", "lake", "--root-uri", "s3://lake/x")
     written = package / "defs" / "lake" / "defs.yaml"
     assert yaml.safe_load(written.read_text())["attributes"]["root_uri"] == "s3://lake/x"
-    run("scaffold", "defs", "lance_dagster.components.LanceMaintenanceComponent", "upkeep", "--table", "a/b")
+    run("scaffold", "defs", "lance_dagster.components.LanceMaintenanceComponent", "maintenance", "--table", "a/b")
     run("check", "yaml")
     run("check", "defs")
     listed = run("list", "defs", "--json")
     assert "lance_maintenance_schedule" in listed
-    assert "lance_maintenance_upkeep_schedule" in listed
+    assert "lance_maintenance_maintenance_schedule" in listed
     written.write_text(written.read_text().replace("health", "wealth"))
     assert "wealth" in run("check", "yaml", fails=True)
 

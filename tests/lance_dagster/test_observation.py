@@ -39,7 +39,7 @@ class TestObservableAsset:
         assert found["dagster/last_updated_timestamp"] == pytest.approx(table.timestamp.timestamp())
         assert version.endswith(":main:2")
 
-    def test_upkeep_does_not_move_its_data_version(self, lake, tmp_path):
+    def test_maintenance_does_not_move_its_data_version(self, lake, tmp_path):
         uri = str(tmp_path / "t.lance")
         for i in range(4):
             table = lance_core.write_dataset(pa.table({"n": [i]}), uri, mode="append" if i else "create")
@@ -110,7 +110,7 @@ class TestSensor:
         lake.table("nyc/boats").insert(pa.table({"n": [9]}))
         assert [entries["lance/version"] for _, entries in tick()] == [3]
 
-    def test_neither_dagsters_own_versions_nor_upkeep(self, lake, tick):
+    def test_neither_dagsters_own_versions_nor_maintenance(self, lake, tick):
         lake.run(flights)
         lake.run(flights, write_mode="append")
         lake.table("nyc/flights").optimize.compact_files()

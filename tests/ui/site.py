@@ -86,11 +86,11 @@ class Site:
         return told["run"]["runId"]
 
     def status(self, run_id):
-        """The status of a run, as text."""
+        """The status of a run, as a string."""
         return self.instance.get_run_by_id(run_id).status.value
 
     def backfill_status(self, backfill):
-        """The status of a backfill, as text."""
+        """The status of a backfill, as a string."""
         return self.instance.get_backfill(backfill).status.value
 
     def cancel(self, backfill):

@@ -41,7 +41,7 @@ Convert = Callable[[pa.ChunkedArray, pa.Field], pa.ChunkedArray]
 
 _KEYS = {"path", "name", "nullable", "data_type"}
 _TYPES: Final = {
-    "name": (str, "a text"),
+    "name": (str, "a string"),
     "nullable": (bool, "True or False"),
     "data_type": (pa.DataType, "a type of pyarrow"),
 }
@@ -296,7 +296,7 @@ def _cast_values(values: Any, kind: pa.DataType) -> Any:
 
 
 def _can_cast(old: pa.DataType, new: pa.DataType) -> bool:
-    """Whether two types are of one kind: integers, floats, texts, bytes, lists of such, decimals, or points in time.
+    """Whether two types are of one kind: integers, floats, strings, bytes, lists of such, decimals, or points in time.
 
     A column of nulls can become anything.
     """

@@ -175,7 +175,7 @@ class Handle:
 
     @property
     def metadata(self) -> dict[str, str]:
-        """Free texts about the table."""
+        """Free strings about the table."""
         return dict(self._manifest.table_metadata)
 
     @property

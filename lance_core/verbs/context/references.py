@@ -137,7 +137,7 @@ class Place:
     def _at(self, branch: str | None, version: int | None) -> Resolved:
         if branch is not None:
             if not isinstance(branch, str):
-                raise InvalidInputError(f"a branch is named by a text, not by {branch!r}; table {self.root.root}")
+                raise InvalidInputError(f"a branch is named by a string, not by {branch!r}; table {self.root.root}")
             check_known_branch_name(branch)
         store = self.store_of(branch)
         if version is None:

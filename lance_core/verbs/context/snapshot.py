@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pyarrow.compute as pc
 
-from lance_core.commit import deletion_vector, load_version_record, newest_versions
+from lance_core.commit import deletion_vector, load_version_header, newest_versions
 from lance_core.errors import CorruptFileError, ObjectNotFoundError
 from lance_core.index.selection.candidates import Selection, select
 from lance_core.index.selection.segments import IndexCache, IndexReader
@@ -83,7 +83,7 @@ class Snapshot:
         try:
             return deletion_vector(store.get(key), fragment, self.manifest)
         except ObjectNotFoundError as error:
-            load_version_record(self.store, self.manifest.version)
+            load_version_header(self.store, self.manifest.version)
             where = f"version {self.manifest.version}, fragment {fragment.id}: its deletion file {key} is missing"
             if next(newest_versions(self.store)) != self.manifest.version:
                 raise ObjectNotFoundError(f"{where}; a cleanup may be removing that version") from error

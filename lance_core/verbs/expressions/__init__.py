@@ -1,1 +1,1 @@
-"""Expressions over columns, as SQL text or as Arrow's."""
+"""Expressions over columns, as SQL or as Arrow's."""

@@ -105,7 +105,7 @@ def check_column_name(name: str) -> None:
 
 
 def check_metadata(metadata: dict[bytes, bytes] | None) -> None:
-    """Make sure that metadata of Arrow can be stored: Lance keeps texts.
+    """Make sure that metadata of Arrow can be stored: Lance keeps strings.
 
     Raises:
         SchemaError: A key or a value is no UTF-8.

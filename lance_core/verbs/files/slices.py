@@ -83,7 +83,7 @@ class Slices:
         slices: The slices.
         owner: Their owner, with which messages about rows outside of them begin; None for the table.
         outside: Part of these messages: what is wrong with such rows; `{count}` stands for the number of slices.
-        way_out: Part of these messages: how to write such rows nevertheless.
+        remedy: Part of these messages: how to write such rows nevertheless.
 
     Raises:
         InvalidInputError: The slices are not over the same columns, or are none.
@@ -96,7 +96,7 @@ class Slices:
     slices: tuple[Slice, ...]
     owner: str | None = field(compare=False)
     outside: str = field(compare=False)
-    way_out: str = field(compare=False)
+    remedy: str = field(compare=False)
 
     def __init__(
         self,
@@ -104,12 +104,12 @@ class Slices:
         *,
         owner: str | None = None,
         outside: str = "lie in none of the {count} slices that are written",
-        way_out: str = "write them as well with out_of_partition='allow'",
+        remedy: str = "write them as well with out_of_partition='allow'",
     ) -> None:
         object.__setattr__(self, "slices", tuple(slices))
         object.__setattr__(self, "owner", owner)
         object.__setattr__(self, "outside", outside)
-        object.__setattr__(self, "way_out", way_out)
+        object.__setattr__(self, "remedy", remedy)
         if not self.slices:
             raise InvalidInputError("no slice was given")
         for one in self.slices:
@@ -185,7 +185,7 @@ class Slices:
         where = f"table {uri}" if self.owner is None else f"{self.owner}, table {uri}"
         raise InvalidInputError(
             f"{where}: at least {len(outside)} rows {self.outside.format(count=len(names))} ({known}): they have "
-            f"{examples}. Nothing was written. Filter them out, or {self.way_out}."
+            f"{examples}. Nothing was written. Filter them out, or {self.remedy}."
         )
 
     def reject_match(self, key: str, row: Mapping[str, object], uri: str) -> NoReturn:
@@ -206,7 +206,7 @@ class Slices:
             f"{where}: the key {key} is in the table in a row with {values}. Rows like that "
             f"{self.outside.format(count=len(self.slices))} ({self._shown_names}), and a merge takes rows that it "
             f"matches away. Nothing was written. Add {columns} to the key, so that each partition has keys of its own; "
-            f"leave that key out; or {self.way_out}."
+            f"leave that key out; or {self.remedy}."
         )
 
     @property

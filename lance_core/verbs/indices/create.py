@@ -65,7 +65,7 @@ def kind_and_parameters(index_type: Any, arguments: Mapping[str, Any]) -> tuple[
         name = getattr(index_type, "index_type", None)
         more = getattr(index_type, "parameters", None) or {}
         if not isinstance(name, str) or not isinstance(more, Mapping):
-            raise InvalidInputError(f"index_type must be a text or an IndexConfig, not {type(index_type).__name__}")
+            raise InvalidInputError(f"index_type must be a string or an IndexConfig, not {type(index_type).__name__}")
         given = {**more, **given}
     kind = BY_NAME.get(name.upper())
     if kind is None:
@@ -106,7 +106,7 @@ def create_scalar_index(
     arguments: Mapping[str, Any],
     properties: Mapping[str, str] | None = None,
 ) -> Manifest:
-    """Build an index and commit it, with the properties as texts for the history.
+    """Build an index and commit it, with the properties as strings for the history.
 
     Raises:
         SchemaError: There is no such column.

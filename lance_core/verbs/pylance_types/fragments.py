@@ -220,7 +220,7 @@ class FragmentMetadata:
 
     @classmethod
     def from_json(cls, json_data: str | bytes | Mapping[str, Any]) -> Self:
-        """Read what `to_json` gave, as text or as the object itself.
+        """Read what `to_json` gave, as a string or as the object itself.
 
         Raises:
             InvalidInputError: The fragment has overlays, which are not offered.

@@ -86,7 +86,7 @@ class LanceOperation:
         Attributes:
             updated_fragments: Fragments with a new deletion file.
             deleted_fragment_ids: Fragments none of whose rows is left.
-            predicate: The condition, as text for people.
+            predicate: The condition, as a string for people.
         """
 
         updated_fragments: list[FragmentMetadata]
@@ -279,7 +279,7 @@ class LanceOperation:
 
     @dataclass
     class UpdateMap:
-        """A change to a map of texts.
+        """A change to a map of strings.
 
         Attributes:
             updates: New values; None removes a key.

@@ -4,8 +4,8 @@
     tree/<branch>/data/, _deletions/, _transactions/    what the branch itself writes
     _refs/branches/<branch>.json                        makes it known; written last
 
-A tag on the fork version keeps it: other tools compare URIs as text to find the versions that branches need, and delete
-a version if its URI was spelled in another way.
+A tag on the fork version keeps it: other tools compare the strings of URIs to find the versions that branches need, and
+delete a version if its URI was spelled in another way.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ def _merged(values: Sequence[str]) -> str:
 
 
 def _texts(value: str | None) -> list[str]:
-    """The texts of a JSON list; an empty list for any other JSON."""
+    """The strings of a JSON list; an empty list for any other JSON."""
     try:
         found: Any = json.loads(value) if value else []
     except ValueError:

@@ -1,4 +1,4 @@
-"""What a merge will do, as text in the shape of pylance's plans: the last step first.
+"""What a merge will do, as a string in the shape of pylance's plans: the last step first.
 
 MergeInsert: on=[id], when_matched=UpdateAll, when_not_matched=InsertAll, when_not_matched_by_source=Keep
   HashJoin: on=[id], keys=of the source in memory

@@ -111,7 +111,7 @@ def _expressions(updates: Mapping[str, str | pc.Expression], schema: Schema) -> 
 
 
 def _is_json(schema: Schema, name: str) -> bool:
-    """Whether values of a column are given as JSON texts."""
+    """Whether values of a column are given as JSON strings."""
     return schema.column(name).logical_type == JSON
 
 

@@ -166,7 +166,8 @@ class _FragmentsCommit:
         if self.mode in ("append", "replace"):
             schema = self._grown(base)
             lance_schema(self.request.schema, schema)
-            check_dictionaries(schema, self.fragments, self.store)
+            if any(file.file_major_version == 0 for one in self.fragments for file in one.files):
+                check_dictionaries(schema, self.fragments, self.store)
         return self._follow(base, attempts)
 
     def _base(self) -> Manifest | None:

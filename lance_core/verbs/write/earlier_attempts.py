@@ -150,7 +150,7 @@ def recorded(store: ObjectStore, version: int) -> Transaction | None:
 
 
 def _replaced_by(transaction: Transaction | None) -> list[str]:
-    """The versions whose rows a commit removed, as texts."""
+    """The versions whose rows a commit removed, as strings."""
     named = "" if transaction is None else transaction.properties.get(REPLACES_KEY, "")
     return [part for part in named.split(",") if part.isdecimal()]
 

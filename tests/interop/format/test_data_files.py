@@ -140,8 +140,8 @@ def shapes():
         "small floats": pa.array(rng.random(n).astype("f4")),
         "timestamps": pa.array(np.arange(n) * 1_000_003 + 1_700_000_000_000_000, pa.timestamp("us", "UTC")),
         "words": pa.array(words[rng.integers(0, 4, n)]),
-        "texts": pa.array([f"the quick brown fox number {i} jumps over {i * 7}" for i in range(n)]),
-        "large texts": pa.array([f"text {i} " * (i % 50) for i in range(n)], pa.large_string()),
+        "strings": pa.array([f"the quick brown fox number {i} jumps over {i * 7}" for i in range(n)]),
+        "large strings": pa.array([f"text {i} " * (i % 50) for i in range(n)], pa.large_string()),
         "one long text": pa.array(["x" * 3000 if i == 77 else f"v{i}" for i in range(n)]),
         "documents": pa.array([f"line {i} of a document " * (100 + i % 900) for i in range(200)]),
         "huge values": pa.array([bytes([i]) * 50_000 for i in range(40)], pa.binary()),
@@ -155,7 +155,9 @@ def shapes():
             [[[float(j)] * 128 for j in range(i % 4)] if i % 5 else None for i in range(400)],
             pa.list_(pa.list_(pa.float32(), 128)),
         ),
-        "lists of texts": pa.array([["x" * 300 * (i % 3) + str(i)] * (i % 4) if i % 5 else None for i in range(2000)]),
+        "lists of strings": pa.array(
+            [["x" * 300 * (i % 3) + str(i)] * (i % 4) if i % 5 else None for i in range(2000)]
+        ),
         "long lists": pa.array([list(range(i * 3000)) for i in range(5)]),
         "matrices": pa.array([[[1.0, i], [2.0, 3.0]] for i in range(n)], pa.list_(pa.list_(pa.float32(), 2), 2)),
         "nothing": pa.array([[None] * 3] * n, pa.list_(pa.null(), 3)),
@@ -202,7 +204,7 @@ FIELD_METADATA = [
 @pytest.mark.parametrize(
     "values",
     [[f"hello world {i % 1000}" for i in range(5000)], [i * i for i in range(5000)]],
-    ids=["texts", "integers"],
+    ids=["strings", "integers"],
 )
 def test_field_metadata(tmp_path, version, metadata, values):
     array = pa.array(values)

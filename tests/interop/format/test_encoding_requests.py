@@ -19,7 +19,7 @@ COLUMNS = {
     "short runs": pa.array(np.repeat(RNG.integers(0, 2**15, ROWS), RNG.integers(1, 3, ROWS))[:ROWS].astype(np.uint16)),
     "few": pa.array(RNG.integers(0, 40, ROWS) * 10**12, mask=RNG.random(ROWS) < 0.1),
     "bytes": pa.array(RNG.integers(0, 255, ROWS).astype(np.uint8)),
-    "texts": pa.array([f"the quick brown fox {i} jumps over {i * 7}" if i % 9 else None for i in range(ROWS)]),
+    "strings": pa.array([f"the quick brown fox {i} jumps over {i * 7}" if i % 9 else None for i in range(ROWS)]),
     "words": pa.array([f"word {i}" for i in RNG.integers(0, 2000, ROWS)]),
     "raw": pa.array([b"abc%d-the-quick" % i for i in range(ROWS)], pa.binary()),
     "tags": pa.array([[f"tag {i % 50}", f"tag {i % 7}"][: i % 3] for i in range(ROWS)]),
@@ -29,14 +29,14 @@ COLUMNS = {
 }
 # What is asked for, column, and what is then found in the description of its 2.2 page, which is not there otherwise.
 EFFECTS = [
-    ({"compression": "lz4"}, "texts", "COMPRESSION_ALGORITHM_LZ4"),
+    ({"compression": "lz4"}, "strings", "COMPRESSION_ALGORITHM_LZ4"),
     ({"compression": "lz4"}, "raw", "COMPRESSION_ALGORITHM_LZ4"),
     ({"compression": "zstd"}, "rounded", "COMPRESSION_ALGORITHM_ZSTD"),
-    ({"compression": "zstd", "compression-level": "9"}, "texts", "level: 9"),
+    ({"compression": "zstd", "compression-level": "9"}, "strings", "level: 9"),
     ({"compression": "zstd", "compression-level": "0"}, "words", "COMPRESSION_ALGORITHM_ZSTD"),
-    ({"compression": "fsst"}, "texts", "fsst"),
+    ({"compression": "fsst"}, "strings", "fsst"),
     ({"compression": "fsst"}, "raw", "fsst"),
-    ({"compression": "fsst", "structural-encoding": "fullzip"}, "texts", "fsst"),
+    ({"compression": "fsst", "structural-encoding": "fullzip"}, "strings", "fsst"),
     ({"compression": "lz4", "structural-encoding": "fullzip"}, "words", "COMPRESSION_ALGORITHM_ZSTD"),
     ({"structural-encoding": "fullzip"}, "sequence", "full_zip_layout"),
     ({"structural-encoding": "fullzip"}, "flags", "full_zip_layout"),
@@ -169,7 +169,7 @@ def test_what_pylance_writes_on_request_is_read(tmp_path, column, version):
 
 @pytest.mark.parametrize("compression", ["lz4", "zstd", "fsst"])
 def test_strings_of_2_0_are_compressed(tmp_path, compression):
-    for column in ("texts", "raw"):
+    for column in ("strings", "raw"):
         plain = written(tmp_path, column, {}, "2.0")
         asked_for = written(tmp_path, column, {"compression": compression}, "2.0")
         assert compression not in plain

@@ -1,4 +1,4 @@
-"""Columns of JSON beside pylance: the same bytes, texts and functions, both directions."""
+"""Columns of JSON beside pylance: the same bytes, strings and functions, both directions."""
 
 import contextlib
 import json

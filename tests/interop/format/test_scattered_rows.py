@@ -1,4 +1,4 @@
-"""A few rows out of pages that pylance wrote: texts are cut out of their chunks before they are expanded."""
+"""A few rows out of pages that pylance wrote: strings are cut out of their chunks before they are expanded."""
 
 import random
 
@@ -22,7 +22,7 @@ def texts(tmp_path_factory):
     nested = [None if n % 7 == 0 else {"t": text} for n, text in enumerate(holed)]
     kind = pa.struct([("t", pa.string())])
     table = pa.table({"id": range(ROWS), "plain": plain, "holed": holed, "nested": pa.array(nested, kind)})
-    uri = str(tmp_path_factory.mktemp("texts") / "t")
+    uri = str(tmp_path_factory.mktemp("strings") / "t")
     lance.write_dataset(table, uri, data_storage_version="2.1")
     return uri, table
 

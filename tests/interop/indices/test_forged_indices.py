@@ -23,7 +23,7 @@ FILTERS = {
 
 
 def rows(start: int, stop: int) -> pa.Table:
-    """Rows with nulls among their texts, and lists of which some are empty."""
+    """Rows with nulls among their strings, and lists of which some are empty."""
     return pa.table({
         "p": pa.array([f"d{i % 37}" if i % 11 else None for i in range(start, stop)]),
         "n": range(start, stop),
@@ -57,8 +57,8 @@ def renamed_lengths(table: pa.Table) -> pa.Table:
 
 
 @pytest.mark.filterwarnings("ignore:index .* is left aside:UserWarning")
-@pytest.mark.parametrize("way_out", ["optimize_indices", "create_scalar_index"])
-def test_a_zone_map_of_pylance_0_34_is_left_aside_named_and_made_anew(tmp_path, way_out):
+@pytest.mark.parametrize("remedy", ["optimize_indices", "create_scalar_index"])
+def test_a_zone_map_of_pylance_0_34_is_left_aside_named_and_made_anew(tmp_path, remedy):
     uri = str(tmp_path / "t")
     lance.write_dataset(rows(0, 600), uri, max_rows_per_file=200)
     lance.dataset(uri).create_scalar_index("p", "ZONEMAP", name="p_idx")
@@ -71,7 +71,7 @@ def test_a_zone_map_of_pylance_0_34_is_left_aside_named_and_made_anew(tmp_path, 
     with pytest.raises(Exception, match="missing 'zone_length' column"):
         lance.dataset(uri).to_table(filter="p = 'd3'")
 
-    if way_out == "optimize_indices":
+    if remedy == "optimize_indices":
         lance_core.dataset(uri).optimize.optimize_indices()
     else:
         lance_core.dataset(uri).create_scalar_index("p", "ZONEMAP", name="p_idx", replace=True)

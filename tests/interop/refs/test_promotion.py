@@ -227,7 +227,7 @@ class TestUnmovedMain:
         assert lance_core.dataset(uri).config()["kept"] == "a"
         assert [index["name"] for index in lance.dataset(uri).list_indices()] == ["old_idx"]
 
-    def test_upkeep_of_indices_is_no_change(self, uri, maker):
+    def test_maintenance_of_indices_is_no_change(self, uri, maker):
         main = lance_core.dataset(uri)
         main.create_scalar_index("n", "ZONEMAP")
         main.create_branch("work")

@@ -443,7 +443,7 @@ class Conditions:
         ])  # fmt: skip
 
     def _zoned(self) -> str:
-        """A column of times with a zone beside a date, a text or a time without one."""
+        """A column of times with a zone beside a date, a string or a time without one."""
         return f"{self._of(ZONED)} {self._of(COMPARISONS)} {self._of([self._moment_literal(), self._column('moment')])}"
 
     def _moment(self, depth: int = 1) -> str:

@@ -51,7 +51,7 @@ REJECTED_HERE = {
     r"out of bounds|not in range|does not fit in precision|would lose data|overflow": "a cast that fails for some value",
     r"out of the range of the": "a literal that the column's type does not hold",
     r"have no common type": "strings beside bytes, numbers beside dates",
-    r"expected a (text|date or a timestamp)": "a function that gets another type",
+    r"expected a (string|date or a timestamp)": "a function that gets another type",
     r"ambiguous without parentheses": "IS, LIKE and comparisons in a row",
     r"values of type list.* cannot be compared": "lists beside lists",
 }
@@ -213,7 +213,7 @@ def test_what_once_differed(both, sql):
     ],
 )
 def test_what_has_no_meaning_is_rejected_as_in_pylance(both, sql):
-    with pytest.raises(LanceError, match=r"expected an? (text|integer)|no common type"):
+    with pytest.raises(LanceError, match=r"expected an? (string|integer)|no common type"):
         _found(both[0], sql)
     assert _of_pylance(both[1], sql) is None
 
@@ -333,7 +333,7 @@ def _translated(some, depth):
         return some.choice([(f"{name} IS NULL", field.is_null()), (f"{name} IS NOT NULL", field.is_valid())])
     if some.random() < 0.2:
         values = some.sample(pool, 2)
-        texts = ", ".join(random_sql.written(value) for value in values)
-        return f"{name} IN ({texts})", field.isin(pa.array(values, kind))
+        listed = ", ".join(random_sql.written(value) for value in values)
+        return f"{name} IN ({listed})", field.isin(pa.array(values, kind))
     sign, value = some.choice(list(OPERATORS)), some.choice(pool)
     return f"{name} {sign} {random_sql.written(value)}", OPERATORS[sign](field, pa.scalar(value, kind))

@@ -359,7 +359,7 @@ def both(tmp_path_factory):
 
 
 def without_views(kind):
-    """pylance gives views of texts from some functions."""
+    """pylance gives views of strings from some functions."""
     if pa.types.is_list(kind):
         return pa.list_(without_views(kind.value_type))
     return pa.string() if kind == pa.string_view() else kind

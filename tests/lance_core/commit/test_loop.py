@@ -389,7 +389,7 @@ def test_no_attempt_begins_after_the_time_is_up(path, monkeypatch):
     assert len(attempts) == 1
 
 
-def test_callers_say_how_long_a_commit_may_try(path, monkeypatch):
+def test_callers_say_how_long_a_commit_may_take(path, monkeypatch):
     attempts = []
     monkeypatch.setattr(VersionWriter, "put", lambda *_: attempts.append(1))
     operation = lance_core.LanceOperation.Append(lance_core.write_fragments(pa.table({"a": [1]}), path))

@@ -36,7 +36,7 @@ def _layout(array: pa.Array, choices: Choices | None = None) -> tuple[str, int]:
     return str(page.encoding.WhichOneof("layout")), page.size_bytes
 
 
-@pytest.mark.parametrize("kinds", [NUMBERS, TEXTS], ids=["numbers", "texts"])
+@pytest.mark.parametrize("kinds", [NUMBERS, TEXTS], ids=["numbers", "strings"])
 def test_pages_are_no_larger_than_their_values_whatever_came_before(kinds: list[pa.Array]) -> None:
     for first in kinds:
         for then in kinds:

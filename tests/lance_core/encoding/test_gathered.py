@@ -26,8 +26,8 @@ CASES = {
     "lz4 planes": (NUMBERS, "general:lz4(byte_stream_split)"),
     "zstd planes": (pa.array(RNG.random(ROWS, dtype=np.float32)), "general:zstd(byte_stream_split)"),
     "lz4 packed": (NUMBERS, "general:lz4(inline_bitpacking)"),
-    "texts": (TEXTS, "variable"),
-    "lz4 texts": (TEXTS, "general:lz4(variable)"),
+    "strings": (TEXTS, "variable"),
+    "lz4 strings": (TEXTS, "general:lz4(variable)"),
     "lz4 long offsets": (TEXTS.cast(pa.large_string()), "general:lz4(variable)"),
 }
 POSITIONS = {

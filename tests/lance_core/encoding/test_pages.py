@@ -58,11 +58,11 @@ ARRAYS = {
     "full_zip_layout vectors": pa.array(
         [None if i % 4 == 0 else [i] * 100 for i in range(2000)], pa.list_(pa.int32(), 100)
     ),
-    "full_zip_layout texts": pa.array([None if i % 4 == 0 else str(i) * 5000 for i in range(200)]),
+    "full_zip_layout strings": pa.array([None if i % 4 == 0 else str(i) * 5000 for i in range(200)]),
     "full_zip_layout lists": pa.array([[str(i) * 40_000] * (i % 4) if i % 3 else None for i in range(60)]),
     "mini_block_layout": pa.array(np.arange(N) % 1000),
     "mini_block_layout nulls": pa.array([None if i % 4 == 0 else i * 977 % 100_003 for i in range(N)]),
-    "mini_block_layout texts": pa.array([f"text {i}" for i in range(N)]),
+    "mini_block_layout strings": pa.array([f"text {i}" for i in range(N)]),
     "mini_block_layout dictionary": pa.array([f"text {i % 20}" for i in range(N)]),
     "mini_block_layout lists": pa.array([None if i % 7 == 0 else list(range(i % 5)) for i in range(N)]),
     "mini_block_layout long lists": pa.array([list(range(i % 3 * 9000)) for i in range(12)]),

@@ -55,9 +55,9 @@ COLUMNS = {
     "double": _doubles,
     "rising": _rising,
     "vector": _vectors,
-    "few texts": _texts(9, pa.string()),
-    "many texts": _texts(10**6, pa.string(), length=1),
-    "long texts": _texts(10**6, pa.string(), length=9),
+    "few strings": _texts(9, pa.string()),
+    "many strings": _texts(10**6, pa.string(), length=1),
+    "long strings": _texts(10**6, pa.string(), length=9),
     "large": _texts(20, pa.large_string()),
     "binary": _texts(10**6, pa.binary()),
 }

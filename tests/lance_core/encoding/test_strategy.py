@@ -15,15 +15,15 @@ TEXTS = ["".join(SYLLABLES[RNG.integers(0, 8, 12)]) for _ in range(N)]
 
 CASES = {
     "all equal": (pa.array(np.full(N, 9)), "constant", 100),
-    "equal texts": (pa.array(["same"] * N), "constant", 100),
+    "equal strings": (pa.array(["same"] * N), "constant", 100),
     "noise": (pa.array(RNG.integers(-(2**62), 2**62, N)), "full_zip", 8 * N),
     "normal floats": (pa.array(RNG.standard_normal(N)), "full_zip", 8 * N),
     "small numbers": (pa.array(RNG.integers(0, 2**20, N)), "inline_bitpacking", 2.6 * N),
     "sequence": (pa.array(np.arange(N) + 10**15), "general", 0.5 * N),
     "few large numbers": (pa.array(RNG.integers(0, 8, N) * 10**15), "dictionary", 0.7 * N),
     "runs": (pa.array(np.repeat(RNG.integers(0, 2**60, N // 100), 100)), "rle", 0.5 * N),
-    "few texts": (pa.array(SYLLABLES[RNG.integers(0, 8, N)]), "dictionary", 0.6 * N),
-    "texts": (pa.array(TEXTS), "general", 22 * N),
+    "few strings": (pa.array(SYLLABLES[RNG.integers(0, 8, N)]), "dictionary", 0.6 * N),
+    "strings": (pa.array(TEXTS), "general", 22 * N),
     "random bytes": (pa.array([RNG.bytes(20) for _ in range(N)]), "variable", 24.2 * N),
 }
 

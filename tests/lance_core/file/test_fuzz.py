@@ -129,7 +129,7 @@ def validate(batch):
     try:
         batch.validate(full=True)
     except pa.ArrowInvalid as error:
-        # Flipped bytes of a text are the text, as far as the format lets us know.
+        # Flipped bytes of a string are the text, as far as the format lets us know.
         if "UTF8" not in str(error):
             raise
 

@@ -12,7 +12,7 @@ from lance_core.index.kinds.order import check_bounds, check_page_rows
 ORDERED = {
     "integers": pa.array([None, -5, 0, 0, 7, 9]),
     "floats": pa.array([None, -math.inf, -0.0, 0.0, 1.5, math.nan]),
-    "texts": pa.array([None, "", "a", "ab", "b", "c"]),
+    "strings": pa.array([None, "", "a", "ab", "b", "c"]),
 }
 
 

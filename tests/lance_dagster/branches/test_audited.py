@@ -133,7 +133,7 @@ def test_downstream_is_woken_by_the_publication_alone(lake):
     assert fourth.total_requested == 0
 
 
-def test_a_publication_that_dies_is_finished_by_another_try(lake, monkeypatch):
+def test_a_publication_that_dies_is_finished_by_another_attempt(lake, monkeypatch):
     real = promotion.materializations
 
     def dying(*args, **options):

@@ -37,7 +37,7 @@ def values(evaluation):
 
 
 class TestHealth:
-    def test_a_table_that_needs_upkeep_is_warned_of(self, lake):
+    def test_a_table_that_needs_maintenance_is_warned_of(self, lake):
         table = fill(lake, "nyc/flights", fragments=6)
         table.delete("n = 7 or n = 9")
         policy = LanceMaintenancePolicy(max_versions=6)

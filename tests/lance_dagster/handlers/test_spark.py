@@ -140,7 +140,7 @@ def test_a_step_retry_takes_the_place_of_the_try_before_it(run, lake, spark, mod
     assert lake.rows("events") == [(0,), (1,)]
     assert lake.table("events").version == 2
     metadata = result.asset_materializations_for_node("events")[-1].metadata
-    assert metadata["lance/replaced_try"].value == {"run_id": result.run_id, "version": 1, "attempt": 0}
+    assert metadata["lance/replaced_attempt"].value == {"run_id": result.run_id, "version": 1, "attempt": 0}
     assert metadata["lance/operation"].value == ("Update" if mode == "append" else "Overwrite")
 
 
@@ -326,7 +326,7 @@ def test_pylance_reads_appends_and_is_read_back(run, lake, spark):
     assert lake.rows("events") == [(date(1), 1)] * 2 + [(date(2), 20)] + [(date(3), 3)] * 2
 
 
-def test_rows_of_another_day_are_told_with_asset_table_values_and_way_out(run, lake, spark):
+def test_rows_of_another_day_are_told_with_asset_table_values_and_remedy(run, lake, spark):
     wrong = run(daily(spark, [(date(1), 1), (date(2), 2), (None, 3)]), partition="2024-01-01", fails=True)
     said = errors(wrong)
     for part in (

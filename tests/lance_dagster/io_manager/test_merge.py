@@ -133,7 +133,7 @@ class TestRetries:
         assert result.success
         assert lake.rows("t") == [(ONE, 1, "a"), (ONE, 2, "B"), (ONE, 9, "Z"), (TWO, 3, "c"), (TWO, 4, "D")]
         event = result.asset_materializations_for_node("t")[-1]
-        assert event.metadata["lance/replaced_try"].value["version"] == 2
+        assert event.metadata["lance/replaced_attempt"].value["version"] == 2
 
     def test_keys_that_only_the_earlier_try_had_are_not_left_in_silence(self, lake, table):
         result = self.run(lake, [(ONE, 9, "bad")], [(ONE, 2, "B")])
@@ -192,7 +192,7 @@ class TestTwoAtOnce:
         assert lake.rows("t") == sorted([*good, *([(TWO, 3, "c")] if there else [])])
         if older_commits:
             (event,) = newer.asset_materializations_for_node("t")
-            assert event.metadata["lance/replaced_try"].value["run_id"] == older.run_id
+            assert event.metadata["lance/replaced_attempt"].value["run_id"] == older.run_id
         else:
             assert "SupersededError" in errors(older)
 

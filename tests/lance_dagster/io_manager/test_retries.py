@@ -48,7 +48,7 @@ def frame(partition, n=1):
 
 def replaced(metadata):
     """What the event says of the earlier attempt."""
-    return metadata["lance/replaced_try"].value
+    return metadata["lance/replaced_attempt"].value
 
 
 class TestStepRetry:
@@ -68,7 +68,7 @@ class TestStepRetry:
         first, second = lake.properties("events")
         assert first["dagster.write_token"] == second["dagster.write_token"]
         metadata = result.asset_materializations_for_node("events")[0].metadata
-        assert next(iter(metadata)) == "lance/replaced_try"
+        assert next(iter(metadata)) == "lance/replaced_attempt"
         assert replaced(metadata) == {"run_id": result.run_id, "version": 1, "attempt": 0}
         assert "lance/deduplicated" not in metadata
         assert metadata["lance/version"].value == 2
@@ -117,7 +117,7 @@ class TestStepRetry:
         assert lake.rows("events") == [("a", 11)]
 
     @pytest.mark.parametrize("mode", ["append", "overwrite"])
-    def test_all_outputs_are_of_one_try(self, lake, mode):
+    def test_all_outputs_are_of_one_attempt(self, lake, mode):
         @dg.multi_asset(outs={"x": dg.AssetOut(), "y": dg.AssetOut()}, retry_policy=RETRY)
         def both(context):
             yield dg.Output(frame("x", n=context.retry_number), output_name="x")
@@ -236,7 +236,7 @@ class TestStepRetry:
         lance_core.write_dataset(frame("a", n=1), lake.uri("events"))
         manager = FailsAfterCommit(root_uri=lake.root, write_mode=mode)
         (event,) = lake.run(events, resources={"io_manager": manager}).asset_materializations_for_node("events")
-        said, unsaid = ("lance/kept_try", "lance/replaced_try")[:: 1 if other else -1]
+        said, unsaid = ("lance/kept_attempt", "lance/replaced_attempt")[:: 1 if other else -1]
         assert event.metadata[said].value["version"] == 2
         assert unsaid not in event.metadata
         assert lake.table("events").count_rows() == (3 if other else 2)
@@ -256,8 +256,8 @@ class TestStepRetry:
         assert [n for _, n in lake.rows("events")] == ([1, 5, 6] if policy == "replace" else [1, 5, 6, 7])
         assert result.success is (policy == "append")
         for event in result.asset_materializations_for_node("events"):
-            assert event.metadata["lance/kept_try"].value["version"] == 2
-            assert "lance/replaced_try" not in event.metadata
+            assert event.metadata["lance/kept_attempt"].value["version"] == 2
+            assert "lance/replaced_attempt" not in event.metadata
         if policy == "replace":
             assert "version 2, which was cleaned up" in errors(result)
 

@@ -72,7 +72,7 @@ def test_who_was_in_the_way_is_asked_of_the_same_storage(bucket):
     assert f'Version 1 was committed by run {result.run_id} (partitions ["2024-01-02"]).' in str(said)
 
 
-def test_upkeep_of_healthy_tables_costs_four_requests_each(bucket, monkeypatch):
+def test_maintenance_of_healthy_tables_costs_four_requests_each(bucket, monkeypatch):
     names, real, made = ["one", "two", "three"], S3Client._once, []
 
     async def request_once(self, method, parameters):

@@ -266,7 +266,7 @@ class TestUndo:
         assert lake.properties("boats")[-1]["dagster.undo.run_id"] == run
         assert lance.dataset(lake.uri("boats")).count_rows() == 1
 
-    def test_after_upkeep(self, lake):
+    def test_after_maintenance(self, lake):
         lake.run(boats)
         run = lake.run(boats, write_mode="append").run_id
         lake.table("boats").optimize.compact_files()

@@ -16,7 +16,7 @@ def test_spark_rewrites_in_waves(lake, spark):
     assert observations(result)["nyc/boats"]["lance/fragments_after"] == 1
 
 
-def test_without_a_session_the_way_out_is_named(lake):
+def test_without_a_session_the_remedy_is_named(lake):
     fill(lake, "nyc/boats", fragments=3)
     job = build_maintenance_job(["nyc/boats"], engine="spark")
     result = run(lake, job, resources={"io_manager": LanceTableResource(root_uri=lake.root)})

@@ -138,8 +138,8 @@ def test_files_with_incompatible_schemas_are_rejected_in_one_line(spark, uri, tm
 def test_strings_as_hive_partitions(spark, uri, lance, tmp_path):
     table = pa.table({"id": [1, 2, 3], "p": ["1", "01", None]})
     lance.write_dataset(table, uri)
-    assert pyspark_lance.to_parquet(uri, tmp_path / "texts", partition_by=["p"]) == 3
-    found = spark.read.schema("id long, p string").parquet(str(tmp_path / "texts"))
+    assert pyspark_lance.to_parquet(uri, tmp_path / "strings", partition_by=["p"]) == 3
+    found = spark.read.schema("id long, p string").parquet(str(tmp_path / "strings"))
     assert sorted(tuple(row) for row in found.collect()) == [(1, "1"), (2, "01"), (3, None)]
     lance.write_dataset(pa.table({"id": [4], "p": [""]}), uri, mode="append")
     with pytest.raises(InvalidInputError, match="'p': a Hive partition cannot distinguish an empty string from null"):

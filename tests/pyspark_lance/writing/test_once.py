@@ -29,13 +29,13 @@ def table(uri):
 @pytest.fixture
 def opened(monkeypatch):
     """The versions that were read on the way back."""
-    found, load = [], versions.load_version_record
+    found, load = [], versions.load_version_header
 
     def noted(store, version):
         found.append(version)
         return load(store, version)
 
-    monkeypatch.setattr(versions, "load_version_record", noted)
+    monkeypatch.setattr(versions, "load_version_header", noted)
     return found
 
 

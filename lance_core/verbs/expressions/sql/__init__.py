@@ -5,8 +5,8 @@
 Semantics are DataFusion's as pylance uses it; pylance's documentation lists the functions. Unknown constructs are
 rejected with their name and position in the text. sqlglot is imported with this package, so import it on use.
 
-A text is compiled once for the same columns, unless it may ask for the time: parsing costs what reading 100,000 values
-does.
+A string is compiled once for the same columns, unless it may ask for the time: parsing costs what reading 100,000
+values does.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["Column", "parse_column", "parse_conjuncts", "parse_expression", "par
 _CLOCK: Final = re.compile("now|current", re.IGNORECASE)
 _MOST_KNOWN: Final = 256
 _SHOWN: Final = 100
-"""Characters of a text that an error shows of one that can be very long."""
+"""Characters of a string that an error shows of one that can be very long."""
 _Made = TypeVar("_Made")
 _known: dict[tuple[str, Callable[..., Any]], tuple[pa.Schema, Any]] = {}
 
@@ -147,7 +147,7 @@ def _value(text: str, columns: pa.Schema) -> Typed:
 
 
 def _once(text: str, schema: pa.Schema | Schema, make: Callable[[str, pa.Schema], _Made]) -> _Made:
-    """What is made of a text over columns in storage types."""
+    """What is made of a string over columns in storage types."""
     columns = schema_to_arrow(schema) if isinstance(schema, Schema) else schema
     known = None if are_written() else _known.get((text, make))
     if known is not None and known[0] == columns:

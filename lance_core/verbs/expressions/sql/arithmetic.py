@@ -13,7 +13,7 @@ from lance_core.verbs.expressions.sql.compiler import Guard, rows_of
 from lance_core.verbs.expressions.sql.intervals import is_interval, shift
 from lance_core.verbs.expressions.sql.moments import as_time
 from lance_core.verbs.expressions.sql.python_functions import python_call
-from lance_core.verbs.expressions.sql.texts import words
+from lance_core.verbs.expressions.sql.strings import words
 from lance_core.verbs.expressions.sql.typed import (
     Typed,
     Written,
@@ -22,7 +22,7 @@ from lance_core.verbs.expressions.sql.typed import (
     fits,
     integer,
     is_number,
-    is_text,
+    is_string_like,
     literal,
     unit_type,
     written,
@@ -58,9 +58,9 @@ def arithmetic(operator: str, left: Typed, right: Typed, *, guard: Guard | None 
     if pa.types.is_null(left.type) or pa.types.is_null(right.type):
         kind = left.type if pa.types.is_null(right.type) else right.type
         return literal(None, pa.int64() if pa.types.is_null(kind) else kind)
-    if is_text(left.type) and left.is_literal:
+    if is_string_like(left.type) and left.is_literal:
         left = left.to(right.type)
-    if is_text(right.type) and right.is_literal:
+    if is_string_like(right.type) and right.is_literal:
         right = right.to(left.type)
     if not (is_number(left.type) and is_number(right.type)):
         raise InvalidInputError(f"{left.type} {operator} {right.type}: these are not numbers")
@@ -123,7 +123,7 @@ def concatenated(left: Typed, right: Typed) -> Typed:
     """
     if pa.types.is_null(left.type) or pa.types.is_null(right.type):
         return literal(None, pa.string())
-    if not (is_text(left.type) or is_text(right.type)):
+    if not (is_string_like(left.type) or is_string_like(right.type)):
         left, right = meet(left, right)
         if not (pa.types.is_binary(left.type) or pa.types.is_large_binary(left.type)):
             raise InvalidInputError(f"{left.type} || {right.type}: one of them must be text")
@@ -131,7 +131,7 @@ def concatenated(left: Typed, right: Typed) -> Typed:
         parts = [left, right, literal(b"", kind)]
     else:
         kind = pa.large_string() if pa.large_string() in (left.type, right.type) else pa.string()
-        parts = [side.to(kind) if is_text(side.type) else words(side, kind) for side in (left, right)]
+        parts = [side.to(kind) if is_string_like(side.type) else words(side, kind) for side in (left, right)]
         parts.append(literal("", kind))
     return call("binary_join_element_wise", parts, kind, pc.JoinOptions(null_handling="emit_null"))
 
@@ -214,7 +214,7 @@ def _times(operator: str, left: Typed, right: Typed) -> Typed:
         raise InvalidInputError(f"{left.type} {operator} {right.type} has no meaning")
     if is_interval(right.type):
         return shift(left, right, operator)
-    if is_text(right.type) and right.is_literal and operator == "-":
+    if is_string_like(right.type) and right.is_literal and operator == "-":
         right = right.to(left.type)
     one, other = left.type, right.type
     if pa.types.is_date(one) and pa.types.is_integer(other):
@@ -245,7 +245,7 @@ def _days(value: Typed) -> Typed:
 
 def null_if(value: Typed, other: Typed) -> Typed:
     """Null where the two are equal, else the first."""
-    if other.is_literal and is_text(other.type) and not is_text(value.type):
+    if other.is_literal and is_string_like(other.type) and not is_string_like(value.type):
         if pa.types.is_timestamp(value.type):  # beside a string pylance takes every time for one of nanoseconds
             value = as_time(value, pa.timestamp("ns", value.type.tz))
         other = other.to(value.type)

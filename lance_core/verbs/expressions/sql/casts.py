@@ -19,8 +19,8 @@ from lance_core.verbs.expressions.sql.arithmetic import guarded
 from lance_core.verbs.expressions.sql.compiler import Guard
 from lance_core.verbs.expressions.sql.dialect import unsupported
 from lance_core.verbs.expressions.sql.python_functions import python_call
-from lance_core.verbs.expressions.sql.texts import words
-from lance_core.verbs.expressions.sql.typed import Typed, Written, call, decimal_of, fits, is_text, literal
+from lance_core.verbs.expressions.sql.strings import words
+from lance_core.verbs.expressions.sql.typed import Typed, Written, call, decimal_of, fits, is_string_like, literal
 from lance_core.verbs.expressions.sql.zones import check_zone
 
 __all__ = ["cast", "named_type", "type_of"]
@@ -124,7 +124,7 @@ def cast(value: Typed, kind: pa.DataType, *, strict: bool, guard: Guard | None =
         number = _written_number(value, kind)
         if number is not None:
             return _cast_literal(number, kind, strict=strict)
-    if is_text(kind):
+    if is_string_like(kind):
         return words(value, kind)
     return _cast_column(guarded(value, guard), kind, strict=strict)
 
@@ -163,7 +163,7 @@ def _rounded(value: Any, kind: pa.DataType) -> Any:
 
 def _cast_column(value: Typed, kind: pa.DataType, *, strict: bool) -> Typed:
     own = value.type
-    if is_text(own):
+    if is_string_like(own):
         return _cast_text(value, kind, strict=strict)
     if pa.types.is_float16(own):  # Arrow has few kernels for these
         value, own = value.to(pa.float32()), pa.float32()

@@ -25,7 +25,7 @@ from lance_core.verbs.expressions.sql.typed import (
     common_type,
     fits,
     is_number,
-    is_text,
+    is_string_like,
     literal,
 )
 
@@ -110,9 +110,9 @@ def common_of(values: Sequence[Typed]) -> list[Typed]:
     Raises:
         InvalidInputError: There is none.
     """
-    # A text literal takes the type of the others.
+    # A string literal takes the type of the others.
     known = [value for value in values if not value.is_null] or list(values)
-    typed = [value for value in known if not (value.is_literal and is_text(value.type))] or known
+    typed = [value for value in known if not (value.is_literal and is_string_like(value.type))] or known
     kind = typed[0]
     for value in typed[1:]:
         found = common_type(kind, value, exact=False)

@@ -34,7 +34,7 @@ _BOOL: Final = pa.bool_()
 
 
 class TextCompiler:
-    """Compiles one text.
+    """Compiles one SQL expression.
 
     Args:
         text: The SQL.

@@ -1,4 +1,4 @@
-"""The protocol of the compiler of one text, as handlers of nodes and functions call it; `compile.py` implements it."""
+"""The compiler of one SQL expression, as handlers of nodes and functions see it; `compile.py` implements it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def rows_of(guard: Guard | None) -> Typed | None:
 
 
 class Compiler(Protocol):
-    """Compiles one text.
+    """Compiles one SQL expression.
 
     Attributes:
         text: The SQL.

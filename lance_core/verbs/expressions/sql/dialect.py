@@ -1,6 +1,6 @@
 """SQL as pylance reads it, on sqlglot's parser.
 
-Names are bare or in back-ticks; both 'single' and "double" quotes make texts. `==` is `=`. Functions keep their names
+Names are bare or in back-ticks; both 'single' and "double" quotes make strings. `==` is `=`. Functions keep their names
 and arguments as written: `functions.py` knows which ones exist, the parser does not.
 """
 

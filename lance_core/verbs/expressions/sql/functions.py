@@ -22,7 +22,7 @@ from lance_core.verbs.expressions.sql.dialect import invalid, unsupported
 from lance_core.verbs.expressions.sql.functions_arrays import ARRAY_FUNCTIONS
 from lance_core.verbs.expressions.sql.functions_json import JSON_TYPES, check_json_arguments
 from lance_core.verbs.expressions.sql.functions_math import MATH_FUNCTIONS
-from lance_core.verbs.expressions.sql.functions_text import TEXT_FUNCTIONS
+from lance_core.verbs.expressions.sql.functions_string import STRING_FUNCTIONS
 from lance_core.verbs.expressions.sql.functions_time import TIME_FUNCTIONS
 from lance_core.verbs.expressions.sql.python_functions import python_call
 from lance_core.verbs.expressions.sql.typed import Typed, call, literal
@@ -176,7 +176,7 @@ FUNCTIONS: Final[dict[str, Function]] = {
     "regexp_match": _eager(lambda text, pattern, flags=None: patterns.regexp_match(text, pattern, flags), 2, 3),
     "regexp_count": _eager(patterns.regexp_count, 2),
     "regexp_replace": _eager(lambda *values: patterns.regexp_replace(*(*values, None)[:4]), 3, 4),
-    **_eager_table(TEXT_FUNCTIONS),
+    **_eager_table(STRING_FUNCTIONS),
     **_eager_table(MATH_FUNCTIONS),
     **_eager_table(TIME_FUNCTIONS),
     **_eager_table(ARRAY_FUNCTIONS),

@@ -1,4 +1,4 @@
-"""Functions of JSON: columns of it, which hold `lance_core.schema.jsonb`, or texts.
+"""Functions of JSON: columns of it, which hold `lance_core.schema.jsonb`, or strings.
 
 Paths are those that name one place, or all items: `$.a.b`, `$."a b"`, `$["a"]`, `$[0]`, `$[last]`, `$[*]`, `$.*`.
 """
@@ -30,7 +30,7 @@ JSON_TYPES: Final[dict[str, pa.DataType]] = {
     "json_array_contains": pa.bool_(),
     "json_array_length": pa.int64(),
 }
-"""Functions and the types of their results; all take a value and a path or key, one a text as well."""
+"""Functions and the types of their results; all take a value and a path or key, one a string as well."""
 
 _STEP: Final = re.compile(
     r"""\.(?P<name>[^.\[\]"'\s()?@*$]+)|\."(?P<quoted>[^"]*)"|\[\s*"(?P<double>[^"]*)"\s*\]|\[\s*'(?P<single>[^']*)'\s*\]"""
@@ -53,7 +53,7 @@ def check_json_arguments(name: str, arguments: tuple[Typed, ...]) -> None:
         raise InvalidInputError(f"{name} takes a column of JSON, not {kind}")
     for other in arguments[1:]:
         if not (pa.types.is_string(other.type) or pa.types.is_large_string(other.type)):
-            raise InvalidInputError(f"{name} takes texts after the column, not {other.type}")
+            raise InvalidInputError(f"{name} takes strings after the column, not {other.type}")
     if arguments[1].is_literal and isinstance(arguments[1].value, str) and not name.startswith("json_get"):
         _steps(arguments[1].value)
 

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.verbs.expressions.sql.casts import cast
-from lance_core.verbs.expressions.sql.typed import Typed, call, is_text, literal
+from lance_core.verbs.expressions.sql.typed import Typed, call, is_string_like, literal
 from lance_core.verbs.expressions.sql.zones import check_parts
 
 __all__ = ["TIME_FUNCTIONS"]
@@ -46,7 +46,7 @@ _TICKS: Final = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
 def _moment(value: Typed) -> Typed:
-    if is_text(value.type):
+    if is_string_like(value.type):
         return cast(value, pa.timestamp("ns"), strict=True)
     if not (pa.types.is_date(value.type) or pa.types.is_timestamp(value.type)):
         raise InvalidInputError(f"expected a date or a timestamp, found {value.type}")
@@ -55,7 +55,7 @@ def _moment(value: Typed) -> Typed:
 
 def _constant(value: Typed) -> str:
     if not isinstance(value.value, str):
-        raise UnsupportedError("this argument must be a text literal")
+        raise UnsupportedError("this argument must be a string literal")
     return value.value
 
 

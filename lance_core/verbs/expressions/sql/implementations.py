@@ -209,7 +209,7 @@ def _cast_or_null(value: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _text_to_date(kind: pa.DataType, texts: pa.Array) -> pa.Array:
-    """The dates of texts that may have a time, which is cut off, and a zone."""
+    """The dates of strings that may have a time, which is cut off, and a zone."""
     try:
         return texts.cast(kind)
     except pa.ArrowInvalid:

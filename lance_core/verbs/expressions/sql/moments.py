@@ -13,7 +13,7 @@ from functools import reduce
 import pyarrow as pa
 
 from lance_core.errors import InvalidInputError
-from lance_core.verbs.expressions.sql.typed import UNITS, Typed, is_text, literal, unit_type
+from lance_core.verbs.expressions.sql.typed import UNITS, Typed, is_string_like, literal, unit_type
 from lance_core.verbs.expressions.sql.zones import check_zone
 
 __all__ = ["alike", "as_time", "is_beyond", "of_one_unit", "time_of"]
@@ -125,7 +125,7 @@ def _of_two(one: pa.DataType, other: pa.DataType) -> pa.DataType:
 def _of_two_or_string(one: pa.DataType, other: pa.DataType) -> pa.DataType:
     """The same in a list: a time and a string are compared as nanoseconds."""
     for time, string in ((one, other), (other, one)):
-        if pa.types.is_timestamp(time) and is_text(string):
+        if pa.types.is_timestamp(time) and is_string_like(string):
             return pa.timestamp("ns", time.tz)
     return _of_two(one, other)
 

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.verbs.expressions.sql.python_functions import python_call
-from lance_core.verbs.expressions.sql.typed import Typed, call, is_text, literal
+from lance_core.verbs.expressions.sql.typed import Typed, call, is_string_like, literal
 
 __all__ = ["like", "regexp_count", "regexp_like", "regexp_match", "regexp_replace"]
 
@@ -23,7 +23,7 @@ def like(value: Typed, pattern: Typed, *, escape: str, ignore_case: bool) -> Typ
     """`value LIKE pattern`: % is anything, _ is one character.
 
     Raises:
-        InvalidInputError: These are no texts.
+        InvalidInputError: These are no strings.
     """
     value, pattern = _text(value), _text(pattern)
     if value.is_null or pattern.is_null:
@@ -81,8 +81,8 @@ def regexp_replace(value: Typed, pattern: Typed, replacement: Typed, flags: Type
 def _text(value: Typed) -> Typed:
     if pa.types.is_null(value.type):
         return literal(None, pa.string())
-    if not is_text(value.type):
-        raise InvalidInputError(f"expected a text, found {value.type}")
+    if not is_string_like(value.type):
+        raise InvalidInputError(f"expected a string, found {value.type}")
     return value
 
 

@@ -4,9 +4,9 @@ An Arrow expression does not tell its type before it is bound to data; SQL needs
 expression here carries its type, and a literal its value, so that it can take the type of what it is compared with.
 
     numbers     the wider integer; a signed one that holds both; a float where one is a float; decimals keep digits
-    text        `string`; `large_string` if one is
+    string      `string`; `large_string` if one is
     times       the finer unit; a date and a timestamp meet as a timestamp
-    text literal with anything else: parsed as that
+    string literal with anything else: parsed as that
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = [
     "fits",
     "integer",
     "is_number",
-    "is_text",
+    "is_string_like",
     "literal",
     "unit_type",
     "written",
@@ -126,13 +126,13 @@ class Typed:
         if self.type == kind:
             return self
         if self.is_literal:
-            value = str(self.value).lower() if isinstance(self.value, bool) and is_text(kind) else self.value
+            value = str(self.value).lower() if isinstance(self.value, bool) and is_string_like(kind) else self.value
             return literal(value, kind)
         if pa.types.is_decimal(kind) and pa.types.is_integer(self.type):
             digits = max(_INT_DIGITS[self.type.bit_width], 19)
             return Typed(self.expression.cast(decimal_of(kind, digits, 0)).cast(kind), kind)
         if pa.types.is_floating(kind) and pa.types.is_decimal(self.type):
-            # Arrow's own cast is off by a digit in one of ten numbers such as 0.07; through texts it is exact.
+            # Arrow's own cast is off by a digit in one of ten numbers such as 0.07; through strings it is exact.
             exact = self.expression.cast(pa.string()).cast(pa.float64())
             return Typed(exact.cast(kind, safe=False), kind)
         check_zone(self.type, kind)
@@ -191,8 +191,8 @@ def decimal_of(like: pa.DataType, precision: int, scale: int) -> pa.DataType:
     return pa.decimal128(min(precision, _MOST_DIGITS), scale)
 
 
-def is_text(kind: pa.DataType) -> bool:
-    """Whether values are texts."""
+def is_string_like(kind: pa.DataType) -> bool:
+    """Whether values are strings."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
@@ -211,7 +211,7 @@ def fits(value: Any, kind: pa.DataType) -> bool:
     elif isinstance(value, int | float):
         found = pa.types.is_floating(kind) and not (pa.types.is_float16(kind) and _is_beyond_half(value))
     elif isinstance(value, str):
-        found = is_text(kind)
+        found = is_string_like(kind)
     return bool(found)
 
 
@@ -235,10 +235,10 @@ def common_type(left: Typed, right: Typed, *, exact: bool = True) -> pa.DataType
         return other if pa.types.is_null(one) else one
     if is_number(one) and is_number(other):
         return _common_number(left, right, exact=exact)
-    if is_text(one) and is_text(other):
+    if is_string_like(one) and is_string_like(other):
         return pa.large_string()
-    if (left.is_literal and is_text(one)) or (right.is_literal and is_text(other)):
-        return other if left.is_literal and is_text(one) else one
+    if (left.is_literal and is_string_like(one)) or (right.is_literal and is_string_like(other)):
+        return other if left.is_literal and is_string_like(one) else one
     if pa.types.is_temporal(one) and pa.types.is_temporal(other):
         return _common_time(one, other)
     binary = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
@@ -337,8 +337,8 @@ def _plain(kind: pa.DataType) -> bool:
 
 
 def _scalar(value: Any, kind: pa.DataType) -> pa.Scalar:
-    if isinstance(value, str) and not is_text(kind):
-        return _from_text(value, kind)
+    if isinstance(value, str) and not is_string_like(kind):
+        return _from_string(value, kind)
     if isinstance(value, float) and pa.types.is_decimal(kind):
         value = _decimal_of(value)
     if isinstance(value, int) and pa.types.is_decimal(kind):
@@ -357,8 +357,8 @@ def _scalar(value: Any, kind: pa.DataType) -> pa.Scalar:
     return pa.scalar(value, kind)
 
 
-def _from_text(text: str, kind: pa.DataType) -> pa.Scalar:
-    """A text literal, read as a value; a timestamp may have a zone, and is the type's zone's local time without."""
+def _from_string(text: str, kind: pa.DataType) -> pa.Scalar:
+    """A string literal, read as a value; a timestamp may have a zone, and is the type's zone's local time without."""
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         return pa.scalar(text.encode(), kind)
     if pa.types.is_time(kind):

@@ -248,7 +248,7 @@ def test_columns_and_the_rows_that_have_them_come_in_one_version(table, mode):
 
 
 @pytest.mark.parametrize("stable", [False, True])
-def test_columns_and_rows_beside_an_append_and_a_later_try(tmp_path, stable):
+def test_columns_and_rows_beside_an_append_and_a_later_attempt(tmp_path, stable):
     uri = str(tmp_path / "t")
     base = lance_core.write_dataset(pa.table({"p": ["a", "b"]}), uri, max_rows_per_file=1, enable_stable_row_ids=stable)
     wider = pa.table({"p": ["b", "c"], "w": [1, 2]})

@@ -160,7 +160,7 @@ INVALID = {
     "NOT i": "true or false",
     "-s": "no negative.*position 2 ",
     "s + 1": "not numbers",
-    "lower(i)": "expected a text, found int32",
+    "lower(i)": "expected a string, found int32",
     "lower(s, s)": "lower takes 1 arguments, not 2, at position 1 ",
     "lpad(s)": "2 to 3 arguments",
     "cast('x' as int)": "'x' is no int32.*position 6 ",

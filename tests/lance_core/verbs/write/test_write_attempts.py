@@ -79,7 +79,7 @@ class TestAppend:
         assert recorded["app.token"] == "x"
         assert recorded["lance.replaces"] == str(first.version)
 
-    def test_three_tries(self, table):
+    def test_three_attempts(self, table):
         first = write(table.uri, rows(1, 2, 3), attempt(0), base=table)
         second = write(table.uri, rows(4, 5), attempt(1, first.version), base=latest(table))
         third = write(table.uri, rows(6), attempt(2, first.version, second.version), base=latest(table))

@@ -15,7 +15,7 @@ import lance_core
 from tests import processes
 from tests.ui.site import dagster_site
 
-DEFINITIONS = Path(__file__).with_name("upkeep_definitions.py")
+DEFINITIONS = Path(__file__).with_name("maintenance_definitions.py")
 DAYS = [f"d{number}" for number in range(5)]
 KEY = dg.AssetKey(["shop", "orders"])
 POOLS = "concurrency: {pools: {default_limit: 1, granularity: op}}\n"
@@ -103,7 +103,7 @@ class Story:
 
 @pytest.fixture(scope="module")
 def story(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("upkeep")
+    folder = tmp_path_factory.mktemp("maintenance")
     hold = folder / "hold"
     hold.mkdir()
     with dagster_site(folder, DEFINITIONS, yaml=POOLS, env=[("LANCE_TEST_HOLD", str(hold))]) as site:
@@ -129,7 +129,7 @@ class TestStories:
         story.site.until("a tick that waits", lambda: story.states()[1]["ticks"])
         assert [run.run_id for run in story.runs()] == [killed]
         (story.hold / "dead").write_text(killed)
-        story.site.until("upkeep", story.is_small)
+        story.site.until("maintenance", story.is_small)
         assert story.found() == story.expected()
         assert story.site.status(killed) == "STARTED"
         again = story.runs()[0].run_id
@@ -189,15 +189,15 @@ class TestStories:
         assert story.is_small()
         assert story.found() == story.expected()
 
-    def test_a_backfill_by_the_api_in_a_pool_beside_upkeep(self, story):
+    def test_a_backfill_by_the_api_in_a_pool_beside_maintenance(self, story):
         """One step of the pool at a time; maintenance that runs beside it gives way, and every partition is there once."""
-        upkeep = story.site.launch("lance_maintenance", {"ops": {"plan": {"config": {"tables": ["shop/orders"]}}}})
+        maintenance = story.site.launch("lance_maintenance", {"ops": {"plan": {"config": {"tables": ["shop/orders"]}}}})
         backfill = story.site.backfill("shop/orders", DAYS)
         ended = ("COMPLETED_SUCCESS", "COMPLETED_FAILED", "FAILED")
         instance = story.site.instance
         story.site.until("the backfill", lambda: instance.get_backfill(backfill).status.value in ended)
         assert instance.get_backfill(backfill).status.value == "COMPLETED_SUCCESS"
-        story.site.until_done(upkeep)
+        story.site.until_done(maintenance)
         runs = instance.get_runs(dg.RunsFilter(tags={"dagster/backfill": backfill}))
         assert len(runs) == len(DAYS)
         spans = []

@@ -1,4 +1,4 @@
-"""Values as texts, as DataFusion writes them."""
+"""Values as strings, as DataFusion writes them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["words"]
 
 
 def words(value: Typed, kind: pa.DataType) -> Typed:
-    """The value as a text, as DataFusion writes it: 1.0, NaN, 2020-01-01T00:00:00."""
+    """The value as a string, as DataFusion writes it: 1.0, NaN, 2020-01-01T00:00:00."""
     own = value.type
     if pa.types.is_null(own):
         return literal(None, kind)

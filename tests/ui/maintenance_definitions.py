@@ -1,4 +1,4 @@
-"""The code location of the stories about upkeep: a table of small fragments, and ways to stop a run at a step.
+"""The code location of the stories about maintenance: a table of small fragments, and ways to stop a run at a step.
 
 While the file `stop` in the folder LANCE_TEST_HOLD names a place, the process that comes there writes its id and
 that of the run into the file `stopped`, and waits to be killed:

@@ -1,4 +1,4 @@
-"""Functions of texts. Positions count characters from 1."""
+"""Functions of strings. Positions count characters from 1."""
 
 from __future__ import annotations
 
@@ -10,37 +10,37 @@ import pyarrow.compute as pc
 
 from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.verbs.expressions.sql.python_functions import python_call
-from lance_core.verbs.expressions.sql.texts import words
-from lance_core.verbs.expressions.sql.typed import Typed, call, is_number, is_text, literal
+from lance_core.verbs.expressions.sql.strings import words
+from lance_core.verbs.expressions.sql.typed import Typed, call, is_number, is_string_like, literal
 
-__all__ = ["TEXT_FUNCTIONS", "text"]
+__all__ = ["STRING_FUNCTIONS", "as_string"]
 
 _BOOL: Final = pa.bool_()
 
 
-def text(value: Typed) -> Typed:
-    """The value, if it is a text; numbers are written out.
+def as_string(value: Typed) -> Typed:
+    """The value, if it is a string; numbers are written out.
 
     Raises:
         InvalidInputError: The value is neither a string nor a number.
     """
-    if is_text(value.type):
+    if is_string_like(value.type):
         return value
     if pa.types.is_null(value.type):
         return literal(None, pa.string())
-    raise InvalidInputError(f"expected a text, found {value.type}")
+    raise InvalidInputError(f"expected a string, found {value.type}")
 
 
 def _simple(kernel: str, kind: pa.DataType | None = None) -> Callable[[Typed], Typed]:
-    """A kernel of one text; the result is a text of the same type if `kind` is None."""
-    return lambda value: call(kernel, [text(value)], kind or text(value).type)
+    """A kernel of one string; the result is a string of the same type if `kind` is None."""
+    return lambda value: call(kernel, [as_string(value)], kind or as_string(value).type)
 
 
 def _in_python(function: str, kind: pa.DataType | None = None, *, integer: int | None = None) -> Callable[..., Typed]:
-    """One of our own functions of texts, of which one argument may be an integer: that of the number `integer`."""
+    """One of our own functions of strings, of which one argument may be an integer: that of the number `integer`."""
 
     def compiled(*arguments: Typed) -> Typed:
-        values = [_whole(one) if place == integer else text(one) for place, one in enumerate(arguments)]
+        values = [_whole(one) if place == integer else as_string(one) for place, one in enumerate(arguments)]
         return python_call(function, values, kind or values[0].type)
 
     return compiled
@@ -53,16 +53,16 @@ def _whole(value: Typed) -> Typed:
 
 
 def _cased(function: str) -> Callable[[Typed], Typed]:
-    return lambda value: python_call(function, [text(value)], text(value).type)
+    return lambda value: python_call(function, [as_string(value)], as_string(value).type)
 
 
 def _length(value: Typed) -> Typed:
-    known = words(value, pa.string()) if is_number(value.type) else text(value)
+    known = words(value, pa.string()) if is_number(value.type) else as_string(value)
     return call("utf8_length", [known], pa.int64() if pa.types.is_large_string(known.type) else pa.int32())
 
 
 def _octets(value: Typed) -> Typed:
-    known = text(value)
+    known = as_string(value)
     return call("binary_length", [known], pa.int64() if pa.types.is_large_string(known.type) else pa.int32())
 
 
@@ -74,14 +74,14 @@ def _bits(value: Typed) -> Typed:
 def _trimmed(kernel: str) -> Callable[..., Typed]:
     def compiled(value: Typed, characters: Typed | None = None) -> Typed:
         chosen = " " if characters is None else _constant(characters)
-        return call(kernel, [text(value)], text(value).type, pc.TrimOptions(chosen))
+        return call(kernel, [as_string(value)], as_string(value).type, pc.TrimOptions(chosen))
 
     return compiled
 
 
 def _constant(value: Typed) -> str:
     if not isinstance(value.value, str):
-        raise UnsupportedError("this argument must be a text literal")
+        raise UnsupportedError("this argument must be a string literal")
     return value.value
 
 
@@ -92,7 +92,7 @@ def _number(value: Typed) -> int:
 
 
 def _slice(value: Typed, start: int, stop: int | None) -> Typed:
-    value = text(value)
+    value = as_string(value)
     return call("utf8_slice_codeunits", [value], value.type, pc.SliceOptions(start, stop, 1))
 
 
@@ -115,10 +115,10 @@ def _right(value: Typed, count: Typed) -> Typed:
 
 
 def _found(kernel: str, function: str) -> Callable[[Typed, Typed], Typed]:
-    """Whether one text is in the other, by a kernel if what is looked for is a literal."""
+    """Whether one string is in the other, by a kernel if what is looked for is a literal."""
 
     def compiled(value: Typed, part: Typed) -> Typed:
-        value, part = text(value), text(part)
+        value, part = as_string(value), as_string(part)
         if part.is_null:
             return literal(None, _BOOL)
         if part.is_literal:
@@ -129,7 +129,7 @@ def _found(kernel: str, function: str) -> Callable[[Typed, Typed], Typed]:
 
 
 def _replace(value: Typed, part: Typed, other: Typed) -> Typed:
-    value, part, other = text(value), text(part), text(other)
+    value, part, other = as_string(value), as_string(part), as_string(other)
     if part.is_literal and other.is_literal and part.value and other.value is not None:
         options = pc.ReplaceSubstringOptions(pattern=part.value, replacement=other.value)
         return call("replace_substring", [value], value.type, options)
@@ -137,8 +137,8 @@ def _replace(value: Typed, part: Typed, other: Typed) -> Typed:
 
 
 def _alike(values: Sequence[Typed]) -> list[Typed]:
-    """All as texts of one type."""
-    texts = [words(value, pa.string()) if not is_text(value.type) else value for value in values]
+    """All as strings of one type."""
+    texts = [words(value, pa.string()) if not is_string_like(value.type) else value for value in values]
     kind = pa.large_string() if any(pa.types.is_large_string(value.type) for value in texts) else pa.string()
     return [value.to(kind) for value in texts]
 
@@ -150,22 +150,26 @@ def _concat(*values: Typed) -> Typed:
 
 
 def _concat_ws(separator: Typed, *values: Typed) -> Typed:
-    # Not Arrow's kernel, which leaves out the rows where all the texts are null.
-    texts = _alike([text(separator), *values])
+    # Not Arrow's kernel, which leaves out the rows where all the strings are null.
+    texts = _alike([as_string(separator), *values])
     return python_call("concat_ws", texts, texts[0].type)
 
 
 def _padded(function: str) -> Callable[..., Typed]:
     def compiled(value: Typed, length: Typed, fill: Typed | None = None) -> Typed:
-        filling = text(fill) if fill is not None else literal(" ", pa.string())
-        return python_call(function, [text(value), length.to(pa.int64()), filling], text(value).type)
+        filling = as_string(fill) if fill is not None else literal(" ", pa.string())
+        return python_call(function, [as_string(value), length.to(pa.int64()), filling], as_string(value).type)
 
     return compiled
 
 
 def _digest(name: str, *, hexadecimal: bool = False) -> Callable[[Typed], Typed]:
     def compiled(value: Typed) -> Typed:
-        data = value if pa.types.is_binary(value.type) else Typed(text(value).expression.cast(pa.binary()), pa.binary())
+        data = (
+            value
+            if pa.types.is_binary(value.type)
+            else Typed(as_string(value).expression.cast(pa.binary()), pa.binary())
+        )
         function, kind = ("digest_hex", pa.string()) if hexadecimal else ("digest", pa.binary())
         return python_call(function, [data, literal(name, pa.string())], kind)
 
@@ -173,12 +177,14 @@ def _digest(name: str, *, hexadecimal: bool = False) -> Callable[[Typed], Typed]
 
 
 def _encode(value: Typed, form: Typed) -> Typed:
-    data = value if pa.types.is_binary(value.type) else Typed(text(value).expression.cast(pa.binary()), pa.binary())
+    data = (
+        value if pa.types.is_binary(value.type) else Typed(as_string(value).expression.cast(pa.binary()), pa.binary())
+    )
     return python_call(f"encode_{_form(form)}", [data], pa.string())
 
 
 def _decode(value: Typed, form: Typed) -> Typed:
-    return python_call(f"decode_{_form(form)}", [text(value)], pa.binary())
+    return python_call(f"decode_{_form(form)}", [as_string(value)], pa.binary())
 
 
 def _form(form: Typed) -> str:
@@ -188,7 +194,7 @@ def _form(form: Typed) -> str:
     return name
 
 
-TEXT_FUNCTIONS: Final[dict[str, tuple[Callable[..., Typed], int, int | None]]] = {
+STRING_FUNCTIONS: Final[dict[str, tuple[Callable[..., Typed], int, int | None]]] = {
     "ascii": (_in_python("ascii", pa.int32()), 1, None),
     "bit_length": (_bits, 1, None),
     "btrim": (_trimmed("utf8_trim"), 1, 2),
