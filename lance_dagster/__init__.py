@@ -9,6 +9,9 @@
     build_maintenance_job        maintenance as a job;  build_maintenance_schedule, build_maintenance_sensor run it
     build_lance_..._check(s)     health, integrity, primary_key, drift
     observable_lance_asset       a table that others write;  build_lance_observation_sensor reports what they committed
+    BranchPolicy                 which runs write to a branch;  build_branch_jobs, build_branch_sensor promote branches
+    build_audited_job            write, audit and publish: a branch whose checks must pass before it is promoted
+    build_undo_job               takes back what a run wrote
     build_change_type_job        another type for a column of a table
     lance_eager                  automation that waits for what is published
 

@@ -34,7 +34,7 @@ def make(archive: Path) -> None:
     spark.sparkContext.setLogLevel("OFF")
     with tempfile.TemporaryDirectory() as folder:
         uri = str(Path(folder, "table.lance"))
-        frame = spark.range(100).selectExpr("id", "cast(id as string) as a string", "id % 3 as third")
+        frame = spark.range(100).selectExpr("id", "cast(id as string) as text", "id % 3 as third")
         frame.write.format("lance").mode("append").save(uri)
         table = spark.read.format("lance").load(uri)
         table.join(frame, "id").groupBy(table.third).count().orderBy("third").collect()

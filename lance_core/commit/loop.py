@@ -98,8 +98,7 @@ class CommitOptions:
         write: Which attempt of which write this is, if it may be tried several times; its properties are on the
             transaction.
         checked_through: Version up to which the caller has looked for `idempotency_key` or other attempts, if that is
-            before the read
-            version: those between are looked at as well.
+            before the read version: the versions between are looked at as well.
         table_format: The format of a dataset that is created; an existing one keeps its own.
         brings: Configuration of a branch whose rows the commit brings: what the branch knows of landed writes stays
             known.

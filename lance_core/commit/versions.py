@@ -49,6 +49,7 @@ __all__ = [
     "explain_missing",
     "find_all_by_property",
     "find_by_property",
+    "find_transaction",
     "identity_of",
     "latest_version",
     "list_versions",
@@ -428,6 +429,14 @@ def load_transaction(store: ObjectStore, manifest: Manifest | VersionHeader) -> 
     try:
         return Transaction.from_bytes(store.get(transaction_key(manifest.transaction_file)))
     except ObjectNotFoundError:
+        return None
+
+
+def find_transaction(store: ObjectStore, version: int) -> Transaction | None:
+    """Return the transaction that made a version; None if the version was cleaned up, or records none."""
+    try:
+        return load_transaction(store, load_manifest(store, version))
+    except VersionNotFoundError:
         return None
 
 

@@ -16,7 +16,7 @@ from pyroaring import BitMap
 
 from lance_core.commit import commit
 from lance_core.errors import LanceError
-from lance_core.index.kinds.registry import KINDS
+from lance_core.index.kinds.registry import is_supported
 from lance_core.maintenance.options import CONFIG_PREFIX
 from lance_core.maintenance.plan import FragmentFacts
 from lance_core.maintenance.results import RewriteResult
@@ -31,7 +31,7 @@ from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.indices.optimize import optimize_indices
 
-__all__ = ["extend_after_compaction", "is_built_here", "keep_moves_deferred", "needs_moves", "without_unmovable"]
+__all__ = ["extend_after_compaction", "keep_moves_deferred", "needs_moves", "without_unmovable"]
 
 DEFER_KEY: Final = f"{CONFIG_PREFIX}defer_index_remap"
 
@@ -43,7 +43,7 @@ def needs_moves(manifest: Manifest, rewrites: Iterable[RewriteResult]) -> bool:
     if manifest.uses_stable_row_ids:
         return False
     replaced_ids = BitMap(record.id for result in rewrites for record in result.original_records)
-    return any(covered & replaced_ids for index, covered in live_coverage(manifest.indices) if not is_built_here(index))
+    return any(covered & replaced_ids for index, covered in live_coverage(manifest.indices) if not is_supported(index))
 
 
 def keep_moves_deferred(store: ObjectStore, base: Manifest) -> Manifest:
@@ -69,7 +69,7 @@ def without_unmovable(source: Snapshot, groups: list[list[FragmentFacts]]) -> li
     manifest = source.manifest
     if manifest.uses_stable_row_ids or can_record_moves(manifest.indices):
         return groups
-    fixed = [(index.name, index.covered_fragments()) for index in manifest.indices if not is_built_here(index)]
+    fixed = [(index.name, index.covered_fragments()) for index in manifest.indices if not is_supported(index)]
     held = BitMap().union(*(covered or BitMap() for _, covered in fixed))
     kept = [group for group in groups if not any(fact.fragment_id in held for fact in group)]
     if len(kept) < len(groups):
@@ -104,7 +104,7 @@ def extend_after_compaction(
     """
     replaced_ids = BitMap(one.id for old, _ in replaced for one in old)
     manifest = dataset.source.manifest
-    built = [index for index in manifest.indices if is_built_here(index)]
+    built = [index for index in manifest.indices if is_supported(index)]
     names = {index.name for index in built if (index.covered_fragments() or BitMap()) & replaced_ids}
     if manifest.uses_stable_row_ids:
         # The commit itself has let indices cover what replaces fragments that they covered as a whole.
@@ -132,9 +132,3 @@ def _new_fragments(manifest: Manifest, replaced: Sequence[tuple[Sequence[Fragmen
     """The fragments of a compaction, as the commit has numbered them."""
     paths = {file.path for _, new in replaced for fragment in new for file in fragment.files}
     return BitMap(one.id for one in manifest.fragments.messages() if any(file.path in paths for file in one.files))
-
-
-def is_built_here(index: IndexMetadata) -> bool:
-    """Whether an index is of a kind, and version, that is read and written here."""
-    kind = KINDS.get(index.kind)
-    return kind is not None and (index.index_version or 0) in kind.versions and len(index.fields) == 1

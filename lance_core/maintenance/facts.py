@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from lance_core._proto import table_pb2
 from lance_core.errors import SchemaError
-from lance_core.maintenance.coverage import is_built_here
+from lance_core.index.kinds.registry import is_supported
 from lance_core.maintenance.options import CompactionOptions
 from lance_core.maintenance.plan import FragmentFacts
 from lance_core.table.manifest.manifest import Manifest
@@ -58,7 +58,7 @@ def _are_all_extended(manifest: Manifest, options: CompactionOptions) -> bool:
 
     Where moves of rows are recorded, an index must cover a group of fragments as a whole, or not at all.
     """
-    return not options.defer_index_remap and all(map(is_built_here, manifest.indices))
+    return not options.defer_index_remap and all(map(is_supported, manifest.indices))
 
 
 def _counts(source: Snapshot, position: int, message: table_pb2.DataFragment) -> tuple[int, int]:

@@ -24,6 +24,7 @@ from lance_core.file.version import FileVersion
 from lance_core.file.writer import DataFileWriter
 from lance_core.maintenance.options import FORCE_COPY, CompactionOptions
 from lance_core.maintenance.results import CompactionMetrics, RewriteResult
+from lance_core.row_addresses import row_address
 from lance_core.store import ObjectStore
 from lance_core.table.fragment import DataFile, Fragment
 from lance_core.table.paths import DATA_PREFIX, data_key, new_data_file_name
@@ -335,7 +336,7 @@ def _addresses(fragments: Sequence[_SourceFragment]) -> bytes:
     """The addresses of the live rows, as a treemap, for the fragment reuse index."""
     result = BitMap64()
     for fragment in fragments:
-        first = fragment.record.id << 32
+        first = row_address(fragment.record.id, 0)
         result.add_range(first, first + fragment.num_rows)
         if fragment.live is not None:
             result -= BitMap64(np.flatnonzero(~fragment.live).astype(np.uint64) + np.uint64(first))

@@ -31,7 +31,7 @@ EVERY_TYPE = """
     id % 2 = 0 as truth,
     cast(id % 100 as tinyint) as i8, cast(id as smallint) as i16, cast(id as int) as i32,
     cast(id / 3 as float) as f32, if(id % 5 = 0, null, id / 7) as f64,
-    if(id % 3 = 0, null, concat('name ', id)) as a string,
+    if(id % 3 = 0, null, concat('name ', id)) as text,
     cast(concat('b', id) as binary) as bytes,
     date_add(date'2013-01-01', cast(id as int)) as day,
     timestamp'2013-01-01 05:00:00 UTC' + make_interval(0, 0, 0, 0, 0, 0, id * 1.000001) as at,

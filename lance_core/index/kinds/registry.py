@@ -21,7 +21,7 @@ from lance_core.index.query.values import is_ordered, one_array
 from lance_core.store import ObjectStore
 from lance_core.table.index import IndexFile, IndexMetadata
 
-__all__ = ["BY_NAME", "KINDS", "Builder", "Content", "Kind", "Target", "Written"]
+__all__ = ["BY_NAME", "KINDS", "Builder", "Content", "Kind", "Target", "Written", "is_supported"]
 
 
 class Content(Protocol):
@@ -284,3 +284,9 @@ KINDS: Final[Mapping[str, Kind]] = {
 }
 
 BY_NAME: Final[Mapping[str, Kind]] = {kind.name: kind for kind in KINDS.values()}
+
+
+def is_supported(index: IndexMetadata) -> bool:
+    """Whether an index is of a kind, and a version, that is read and written here."""
+    kind = KINDS.get(index.kind)
+    return kind is not None and (index.index_version or 0) in kind.versions and len(index.fields) == 1

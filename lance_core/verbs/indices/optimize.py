@@ -14,7 +14,7 @@ import numpy as np
 from pyroaring import BitMap
 
 from lance_core.errors import CorruptFileError, IndexNotFoundError, InvalidInputError, UnsupportedError
-from lance_core.index.kinds.registry import KINDS, Kind
+from lance_core.index.kinds.registry import KINDS, Kind, is_supported
 from lance_core.index.kinds.zonemap import ZoneMap
 from lance_core.index.moved import Replaced, moved_zones
 from lance_core.index.query.rows import U64s, View
@@ -103,16 +103,11 @@ def _groups(manifest: Manifest, names: Collection[str] | None) -> list[list[Inde
     for name in names or ():
         if name not in groups:
             raise IndexNotFoundError(f"Lance index not found: name={name}")
-    known = {name: group for name, group in groups.items() if all(_is_known(index) for index in group)}
+    known = {name: group for name, group in groups.items() if all(is_supported(index) for index in group)}
     for name in names or ():
         if name not in known:
             raise UnsupportedError(f"optimizing the index {name!r} of type {groups[name][0].kind}")
     return [group for _, group in sorted(known.items())]
-
-
-def _is_known(index: IndexMetadata) -> bool:
-    kind = KINDS.get(index.kind)
-    return kind is not None and (index.index_version or 0) in kind.versions and len(index.fields) == 1
 
 
 def _view_of_live_rows(source: Snapshot) -> View:

@@ -13,8 +13,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from lance_core.commit import REPLACES_KEY, list_versions, load_manifest, load_transaction
-from lance_core.errors import VersionNotFoundError
+from lance_core.commit import REPLACES_KEY, find_transaction, list_versions
 from lance_core.store import ObjectStore
 from lance_core.table.operations import KeyExistenceFilter, Update
 from lance_core.table.transaction import COMMIT_MESSAGE_KEY, SLICE_NAMES_KEY, SLICES_KEY, Transaction
@@ -57,7 +56,7 @@ def commits_between(store: ObjectStore, after: int, until: int) -> dict[int, Tra
         return {}
     versions = [version for version in list_versions(store) if after < version <= until]
     with ThreadPool(READ_AHEAD) as pool:
-        found = list(pool.map(lambda version: _transaction(store, version), versions))
+        found = list(pool.map(lambda version: find_transaction(store, version), versions))
     return {version: one for version, one in zip(versions, found, strict=True) if one is not None}
 
 
@@ -100,13 +99,6 @@ def inserted_keys_of(commits: Iterable[Transaction]) -> KeyExistenceFilter | Non
     if len(exact) == len(filters) and len({one.field_ids for one in filters}) == 1:
         return KeyExistenceFilter(field_ids=filters[0].field_ids, key_hashes=frozenset[int]().union(*exact))
     return any_keys(filters[0].field_ids)
-
-
-def _transaction(store: ObjectStore, version: int) -> Transaction | None:
-    try:
-        return load_transaction(store, load_manifest(store, version))
-    except VersionNotFoundError:
-        return None  # cleaned up since it was listed
 
 
 def _merged(values: Sequence[str]) -> str:

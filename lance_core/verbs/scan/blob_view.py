@@ -24,7 +24,6 @@ from lance_core.table.manifest.manifest import Manifest
 __all__ = [
     "AS_BYTES",
     "AS_STORED",
-    "blob_columns",
     "check_blob_handling",
     "described_columns",
     "is_description",
@@ -87,11 +86,6 @@ def described_columns(manifest: Manifest) -> Schema | None:
 def is_description(field: pa.Field) -> bool:
     """Whether a column of a scan is descriptions of blobs."""
     return pa.types.is_struct(field.type) and (field.metadata or {}).get(b"lance-encoding:blob") == b"true"
-
-
-def blob_columns(manifest: Manifest) -> list[str]:
-    """Names of the columns that hold blobs."""
-    return [field.name for field in manifest.schema.fields if is_blob(field) or is_blob_v2(field)]
 
 
 def _description(field: Field) -> Field:

@@ -30,6 +30,7 @@ from lance_core.commit import (
     WriteAttempt,
     commit,
     find_idempotent_commit,
+    find_transaction,
     landed_version,
     load_following,
     load_latest,
@@ -62,7 +63,7 @@ from lance_core.verbs.files.dictionaries import check_dictionaries, with_diction
 from lance_core.verbs.files.fragment_writer import lance_schema
 from lance_core.verbs.files.presence import check_present
 from lance_core.verbs.rows.removal import Removal, with_deletions
-from lance_core.verbs.write.earlier_attempts import Rows, gap, landed_attempts, recorded, rows_of_attempts
+from lance_core.verbs.write.earlier_attempts import Rows, gap, landed_attempts, rows_of_attempts
 from lance_core.verbs.write.facts import CommitFacts, commit_facts
 from lance_core.verbs.write.replace import remove_slices
 from lance_core.verbs.write.request import CommitRequest
@@ -396,7 +397,7 @@ class _FragmentsCommit:
         for version in range(since + 1, latest.version + 1) if own or self._replaces_others else ():
             if version in attempts:
                 continue
-            other = recorded(self.store, version)
+            other = find_transaction(self.store, version)
             if other is None:
                 raise gap(self.uri, since, version)
             same = not own.isdisjoint(json.loads(other.properties.get(SLICES_KEY, "[]")))

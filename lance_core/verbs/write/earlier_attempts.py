@@ -30,6 +30,7 @@ from lance_core.commit import (
     REPLACES_KEY,
     WriteAttempt,
     attempts_of,
+    find_transaction,
     load_manifest,
     load_transaction,
     reject_superseded,
@@ -39,7 +40,6 @@ from lance_core.errors import (
     EarlierAttemptError,
     HistoryGapError,
     NotFoundError,
-    VersionNotFoundError,
 )
 from lance_core.store import ObjectStore
 from lance_core.table.fragment import Fragment
@@ -64,7 +64,7 @@ from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.rows.removal import bitmap_of
 from lance_core.verbs.scan.read_fragment import physical_rows
 
-__all__ = ["TraceLostError", "gap", "landed_attempts", "recorded", "rows_of_attempts", "rows_of_version"]
+__all__ = ["TraceLostError", "gap", "landed_attempts", "rows_of_attempts", "rows_of_version"]
 
 Rows = dict[int, BitMap]
 """Offsets of rows by fragment id."""
@@ -91,7 +91,7 @@ def rows_of_attempts(
     """
     rows: Rows = {}
     beside: set[int] = set()
-    done = {int(part) for version in versions for part in _replaced_by(recorded(source.store, version))}
+    done = {int(part) for version in versions for part in _replaced_by(find_transaction(source.store, version))}
     for version in sorted(set(versions) - done):
         try:
             for fragment_id, found in _rows_of_attempt(source, write, version).items():
@@ -124,7 +124,7 @@ def landed_attempts(store: ObjectStore, write: WriteAttempt | None, since: int, 
     complete = Proofs.of(latest.config).complete_after("attempts")
     found = {}
     for version in range(since + 1, latest.version + 1):
-        other = recorded(store, version)
+        other = find_transaction(store, version)
         if other is not None and write.made(other.properties):
             found[version] = other
         elif other is None and (complete is None or version <= complete):
@@ -139,14 +139,6 @@ def gap(root: str, since: int, version: int) -> HistoryGapError:
         f"{root}: version {version} was cleaned up, so what it changed since version {since} is not known; do the "
         "write again"
     )
-
-
-def recorded(store: ObjectStore, version: int) -> Transaction | None:
-    """The transaction of a version; None if the version is gone, or records none."""
-    try:
-        return load_transaction(store, load_manifest(store, version))
-    except VersionNotFoundError:
-        return None
 
 
 def _replaced_by(transaction: Transaction | None) -> list[str]:

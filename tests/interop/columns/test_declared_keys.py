@@ -56,7 +56,7 @@ TEXTS = [
 ]
 
 
-@pytest.mark.parametrize("strings", TEXTS, ids=str)
+@pytest.mark.parametrize("texts", TEXTS, ids=str)
 def test_written_as_pylance_writes_them(tmp_path, texts):
     for library in (lance, lance_core):
         library.write_dataset(table(texts), tmp_path / library.__name__)
@@ -136,7 +136,7 @@ def test_positions_give_the_order_and_fields_without_one_follow(tmp_path):
 
 
 @pytest.mark.parametrize("library", [lance, lance_core])
-@pytest.mark.parametrize("strings", [{PRIMARY_POSITION: "1"}, {PRIMARY: "yes"}], ids=str)
+@pytest.mark.parametrize("texts", [{PRIMARY_POSITION: "1"}, {PRIMARY: "yes"}], ids=str)
 def test_rows_are_merged_by_a_key_of_ours(tmp_path, texts, library):
     lance_core.write_dataset(table(texts), tmp_path)
     new = pa.table({"a": [2, 3], "b": [40, 50], "c": ["z", "z"]}, schema=table(texts).schema)
