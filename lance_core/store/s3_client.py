@@ -89,12 +89,12 @@ class S3Client:
         options: Storage options.
 
     Raises:
-        InvalidInputError: An option is unknown, or the endpoint is plain HTTP without `allow_http`.
+        InvalidInputError: An option is unknown, or the endpoint is no URL, or plain HTTP without `allow_http`.
         UnsupportedError: s3fs is not installed.
     """
 
     def __init__(self, options: StorageOptions) -> None:
-        s3_options = {**_environment(), **options.for_s3()}
+        s3_options = _with_endpoint({**_environment(), **options.for_s3()})
         self.endpoint = s3_options.get("aws_endpoint", "")
         self.conditional_put = s3_options.get("aws_conditional_put", "")
         self._attempts = _attempts(s3_options)
@@ -303,6 +303,43 @@ def _environment() -> dict[str, str]:
     return {name: os.environ[key] for key, name in _ENVIRONMENT if os.environ.get(key)}
 
 
+def _with_endpoint(s3_options: dict[str, str]) -> dict[str, str]:
+    """The options with the endpoint that requests go to, if it is not AWS's own: botocore looks for one, too.
+
+    Raises:
+        InvalidInputError: The endpoint is no URL; the message does not show it, as it may hold credentials.
+    """
+    endpoint = s3_options.get("aws_endpoint") or _endpoint_of_aws_settings(s3_options.get("aws_profile"))
+    if endpoint is None:
+        return s3_options
+    endpoint = endpoint.strip()
+    parts = urlsplit(endpoint)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise InvalidInputError(
+            "the storage option aws_endpoint must be a URL such as https://host or http://host:9000"
+        )
+    return {**s3_options, "aws_endpoint": endpoint}
+
+
+def _endpoint_of_aws_settings(profile: str | None) -> str | None:
+    """The endpoint of S3 by AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL and the profile, as botocore resolves it."""
+    try:
+        import botocore.session
+        from botocore.configprovider import ConfiguredEndpointProvider
+        from botocore.exceptions import BotoCoreError
+        from botocore.utils import ensure_boolean
+    except ImportError:
+        return None  # what needs it says so
+    session = botocore.session.Session(profile=profile)
+    try:
+        if ensure_boolean(session.get_config_variable("ignore_configured_endpoint_urls")):
+            return None
+        found = ConfiguredEndpointProvider(session.full_config, session.get_scoped_config(), "s3").provide()
+    except BotoCoreError as error:
+        raise InvalidInputError(f"the settings of AWS cannot be read: {type(error).__name__}") from None
+    return found or None
+
+
 def _filesystem(s3_options: dict[str, str]) -> Any:
     try:
         import s3fs
@@ -310,7 +347,8 @@ def _filesystem(s3_options: dict[str, str]) -> Any:
     except ImportError:
         raise UnsupportedError("s3:// needs s3fs: install lance-dagster[s3]") from None
     endpoint = s3_options.get("aws_endpoint")
-    if endpoint is not None and endpoint.startswith("http://") and s3_options.get("aws_allow_http") != "true":
+    plain = endpoint is not None and urlsplit(endpoint).scheme == "http"
+    if plain and s3_options.get("aws_allow_http") != "true":
         raise InvalidInputError("the endpoint is plain HTTP; set the storage option allow_http=true to use it")
     virtual = s3_options.get("aws_virtual_hosted_style_request")
     style = {"true": "virtual", "false": "path"}.get(virtual or "", "path" if endpoint else "auto")
@@ -334,7 +372,7 @@ def _filesystem(s3_options: dict[str, str]) -> Any:
         key=s3_options.get("aws_access_key_id"),
         secret=s3_options.get("aws_secret_access_key"),
         token=s3_options.get("aws_session_token"),
-        use_ssl=not (endpoint or "").startswith("http://"),
+        use_ssl=not plain,
         client_kwargs={key: value for key, value in client.items() if value is not None},
         config_kwargs=config,
         use_listings_cache=False,

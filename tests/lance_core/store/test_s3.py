@@ -201,6 +201,43 @@ def test_plain_http_must_be_allowed(s3, root):
         open_store(root, options).get("k")
 
 
+@pytest.fixture(params=["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "profile"])
+def told_by_aws(request, s3, tmp_path, monkeypatch):
+    """The endpoint is told as AWS's own programs are told it, and not by a storage option."""
+    if request.param == "profile":
+        (tmp_path / "config").write_text(f"[default]\nendpoint_url = {s3.endpoint}\n")
+        monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    else:
+        monkeypatch.setenv(request.param, s3.endpoint)
+    monkeypatch.setattr(s3_client_module, "_clients", {})
+    return {k: v for k, v in s3.storage_options.items() if "endpoint" not in k}
+
+
+def test_an_endpoint_of_the_environment_is_not_taken_for_aws(told_by_aws, s3, root):
+    client = s3_client(open_store(root, told_by_aws).options)
+    assert client.endpoint == s3.endpoint
+    assert not client.is_aws
+
+
+def test_plain_http_of_the_environment_must_be_allowed(told_by_aws, root):
+    options = {k: v for k, v in told_by_aws.items() if k != "allow_http"}
+    with pytest.raises(InvalidInputError, match="allow_http"):
+        open_store(root, options).get("k")
+
+
+@pytest.mark.parametrize("endpoint", ["127.0.0.1:9000", "ftp://user:canary@host", "//host", "http://"])
+def test_an_endpoint_is_a_url(root, endpoint):
+    with pytest.raises(InvalidInputError, match=r"aws_endpoint.*http") as caught:
+        open_store(root, {"aws_endpoint": endpoint, "aws_allow_http": "true"}).get("k")
+    assert "canary" not in str(caught.value)
+
+
+@pytest.mark.parametrize("endpoint", ["HTTP://127.0.0.1:1", " http://127.0.0.1:1"])
+def test_plain_http_in_another_spelling_must_be_allowed(root, endpoint):
+    with pytest.raises(InvalidInputError, match="allow_http"):
+        open_store(root, {"aws_endpoint": endpoint}).get("k")
+
+
 def test_errors_tell_no_secret(s3, root):
     store = open_store("s3://no-such-bucket-here/x", s3.storage_options)
     with pytest.raises(StoreError, match="no such bucket") as missing:
