@@ -51,6 +51,8 @@ _LOOKUPS_AT_A_TIME = 4
 _NOTHING_WRITTEN = frozenset({409, 429, 503})
 _MAYBE_WRITTEN = frozenset({408, 500, 502, 504})
 _PASSING_CODES = frozenset({"InternalError", "ServiceUnavailable", "SlowDown", "RequestTimeout", "OperationAborted"})
+_TRUE = frozenset({"1", "true", "on", "yes", "y"})
+_FALSE = frozenset({"0", "false", "off", "no", "n"})
 _NOT_OFFERED = frozenset({405, 501})
 _NOT_OFFERED_CODES = frozenset({"MissingContentMD5", "NotImplemented", "MethodNotAllowed"})
 
@@ -303,6 +305,18 @@ def _environment() -> dict[str, str]:
     return {name: os.environ[key] for key, name in _ENVIRONMENT if os.environ.get(key)}
 
 
+def _flag(s3_options: dict[str, str], name: str) -> bool:
+    """Whether an option is set, in the spellings of object_store.
+
+    Raises:
+        InvalidInputError: The value is neither true nor false.
+    """
+    value = str(s3_options.get(name, "false")).lower()
+    if value not in _TRUE | _FALSE:
+        raise InvalidInputError(f"the storage option {name.removeprefix('aws_')} must be true or false")
+    return value in _TRUE
+
+
 def _with_endpoint(s3_options: dict[str, str]) -> dict[str, str]:
     """The options with the endpoint that requests go to, if it is not AWS's own: botocore looks for one, too.
 
@@ -313,7 +327,10 @@ def _with_endpoint(s3_options: dict[str, str]) -> dict[str, str]:
     if endpoint is None:
         return s3_options
     endpoint = endpoint.strip()
-    parts = urlsplit(endpoint)
+    try:
+        parts = urlsplit(endpoint)
+    except ValueError:
+        parts = urlsplit("")
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise InvalidInputError(
             "the storage option aws_endpoint must be a URL such as https://host or http://host:9000"
@@ -348,7 +365,7 @@ def _filesystem(s3_options: dict[str, str]) -> Any:
         raise UnsupportedError("s3:// needs s3fs: install lance-dagster[s3]") from None
     endpoint = s3_options.get("aws_endpoint")
     plain = endpoint is not None and urlsplit(endpoint).scheme == "http"
-    if plain and s3_options.get("aws_allow_http") != "true":
+    if plain and not _flag(s3_options, "aws_allow_http"):
         raise InvalidInputError("the endpoint is plain HTTP; set the storage option allow_http=true to use it")
     virtual = s3_options.get("aws_virtual_hosted_style_request")
     style = {"true": "virtual", "false": "path"}.get(virtual or "", "path" if endpoint else "auto")
@@ -363,11 +380,11 @@ def _filesystem(s3_options: dict[str, str]) -> Any:
         # Servers other than AWS often lack trailing checksums.
         config["request_checksum_calculation"] = config["response_checksum_validation"] = "when_required"
     client: dict[str, Any] = {"region_name": s3_options.get("aws_region", "us-east-1" if endpoint else None)}
-    if s3_options.get("allow_invalid_certificates") == "true":
+    if _flag(s3_options, "allow_invalid_certificates"):
         client["verify"] = False
     extra = {"profile": s3_options["aws_profile"]} if "aws_profile" in s3_options else {}
     return s3fs.S3FileSystem(
-        anon=s3_options.get("aws_skip_signature") == "true",
+        anon=_flag(s3_options, "aws_skip_signature"),
         endpoint_url=endpoint,
         key=s3_options.get("aws_access_key_id"),
         secret=s3_options.get("aws_secret_access_key"),

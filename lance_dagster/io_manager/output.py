@@ -156,7 +156,7 @@ def warn_of_earlier_attempts(output: Output, outcome: lance_core.WriteResult) ->
     for versions, fate in ((outcome.replaced_versions, "are replaced in"), (kept, "stay, beside those of")):
         if versions:
             output.context.log.warning(
-                "%s: version %s was committed by an earlier attempt of this write; its rows %s version %s",
+                "%s: of earlier attempts of this write, the rows of version %s %s version %s",
                 output.where,
                 ", ".join(map(str, versions)),
                 fate,

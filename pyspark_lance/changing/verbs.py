@@ -36,7 +36,7 @@ from pyspark_lance.changing.merge_frames import (
 from pyspark_lance.changing.task import ADDRESS, DELETE, UPDATE
 from pyspark_lance.changing.update_values import assigned
 from pyspark_lance.engine.errors import short_errors
-from pyspark_lance.engine.sessions import is_utc, session_of, session_zone
+from pyspark_lance.engine.sessions import is_utc, reject_memory, session_of, session_zone
 from pyspark_lance.keys.collations import check_condition
 from pyspark_lance.keys.equality import check_keys_of
 from pyspark_lance.types.names import case_sensitive, check_spellings, matched_names, quoted
@@ -146,6 +146,7 @@ def merge(  # noqa: PLR0913 - each is a choice of its own, all but three have a 
         within=within,
     )
     _check_source(df, keys, "merge")
+    reject_memory(uri)
     known = open_version(uri, read_version, storage_options, identity)
     made = _created(df, uri, keys, options, inserts=when_not_matched is not None) if known is None else None
     if made is not None:
@@ -230,6 +231,7 @@ def delete(
         commit_message=commit_message,
         conflict_retries=conflict_retries,
     )
+    reject_memory(uri)
     dataset = lance_core.dataset(uri, storage_options=storage_options)
     if not isinstance(where, str):
         keys = list(_spelled([on] if isinstance(on, str) else on or (), where.columns, where.sparkSession))
@@ -296,6 +298,7 @@ def update(
         commit_message=commit_message,
         conflict_retries=conflict_retries,
     )
+    reject_memory(uri)
     dataset = lance_core.dataset(uri, storage_options=storage_options)
     session = session_of(spark)
     given = matched_names(set, dataset.schema.names, exact=case_sensitive(session))

@@ -15,7 +15,7 @@ import lance_core
 from lance_core import LanceDataset
 from lance_core.errors import DatasetNotFoundError, InvalidInputError
 from lance_core.times import moment, zone_named
-from pyspark_lance.engine.sessions import is_utc
+from pyspark_lance.engine.sessions import is_utc, reject_memory
 from pyspark_lance.reading.plan import checked_blob_handling
 from pyspark_lance.writing.landed_batches import DECISIONS
 from pyspark_lance.writing.options import WriteOptions
@@ -137,6 +137,7 @@ class SourceOptions:
         path = self._given.get("path")
         if not path:
             raise InvalidInputError(_NO_PATH)
+        reject_memory(path)
         branch = self.value("branch")
         if branch is None or branch == "main":
             return path

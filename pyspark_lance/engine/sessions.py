@@ -11,17 +11,29 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from lance_core.errors import LanceError
+from lance_core.errors import InvalidInputError, LanceError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["is_connect", "is_utc", "parallelism_of", "session_of", "session_zone", "use_cores_of_task"]
+__all__ = ["is_connect", "is_utc", "parallelism_of", "reject_memory", "session_of", "session_zone", "use_cores_of_task"]
 
 _UNKNOWN: Final = 8
 """Parallelism that is assumed if Spark does not report it."""
 
 _UTC: Final = ("UTC", "Etc/UTC", "GMT", "Etc/GMT", "UCT", "Etc/UCT", "Zulu", "Universal", "Greenwich", "Z", "+00:00")
+
+
+def reject_memory(uri: str | os.PathLike[str]) -> None:
+    """Reject a table in memory: Spark's tasks run in other processes, which have a memory of their own.
+
+    Raises:
+        InvalidInputError: The URI begins with `memory:`.
+    """
+    if str(uri).lower().startswith("memory:"):
+        raise InvalidInputError(
+            f"{uri} is in the memory of this process, and Spark's tasks run in others: use a folder or object storage"
+        )
 
 
 def session_of(given: SparkSession | None) -> SparkSession:

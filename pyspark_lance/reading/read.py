@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import lance_core
 from lance_core.times import moment, zone_named
 from pyspark_lance.engine.errors import plain_errors
-from pyspark_lance.engine.sessions import is_utc, parallelism_of, session_zone
+from pyspark_lance.engine.sessions import is_utc, parallelism_of, reject_memory, session_zone
 from pyspark_lance.keys.collations import ON_FRAME, check_condition
 from pyspark_lance.reading.plan import (
     Piece,
@@ -98,6 +98,7 @@ def read(
         asof = moment(asof, zone=zone_named(session_zone(spark)))
     blobs = checked_blob_handling(blob_handling)
     scans = {"blob_handling": blobs}
+    reject_memory(uri)
     dataset = lance_core.dataset(uri, version, asof=asof, storage_options=storage_options, default_scan_options=scans)
     schema = table_schema(dataset, columns, case_sensitive=case_sensitive(spark))
     if isinstance(filter, str):

@@ -11,7 +11,7 @@ import lance_core
 from lance_core import Slices, WriteAttempt, WriteResult
 from lance_core.errors import DatasetExistsError, DatasetNotFoundError, InvalidInputError
 from pyspark_lance.engine.partitions import Transport, run_on_partitions
-from pyspark_lance.engine.sessions import is_connect, is_utc, session_zone
+from pyspark_lance.engine.sessions import is_connect, is_utc, reject_memory, session_zone
 from pyspark_lance.types.names import case_sensitive, check_spellings
 from pyspark_lance.types.spark_types import batch_schema
 from pyspark_lance.writing.clustering import cluster_by_columns, cluster_by_slice
@@ -170,6 +170,7 @@ def write_with(
 
     if not isinstance(df, AnyDataFrame):
         raise InvalidInputError(f"a pyspark DataFrame is needed, not a {type(df).__name__}")
+    reject_memory(uri)
     done, options = find_earlier_write(uri, options)
     if done is not None:
         return done

@@ -10,7 +10,7 @@ import pytest
 
 import lance_core
 import pyspark_lance
-from lance_core.errors import LanceError, SchemaError, UnsupportedError
+from lance_core.errors import InvalidInputError, LanceError, SchemaError, UnsupportedError
 from pyspark_lance.datasource.options import SourceOptions
 from pyspark_lance.writing.schema_plan import plan_write
 
@@ -109,3 +109,23 @@ def test_remedies_work(spark, uri):
     with pytest.raises(LanceError, match=r"write cast\('1' as int\)"):
         pyspark_lance.update(uri, {"new": "'1'"}, spark=spark)
     assert pyspark_lance.update(uri, {"new": "cast('1' as int)"}, spark=spark).rows_updated == 1
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        lambda spark, uri: pyspark_lance.write(spark.range(3), uri),
+        pyspark_lance.read,
+        lambda spark, uri: pyspark_lance.merge(spark.range(3), uri, on="id"),
+        lambda spark, uri: pyspark_lance.update(uri, {"id": "1"}, where="id = 1", spark=spark),
+        lambda spark, uri: pyspark_lance.delete(uri, where="id = 1", spark=spark),
+        lambda _, uri: SourceOptions({"path": uri}).uri,
+    ],
+    ids=["write", "read", "merge", "update", "delete", "source"],
+)
+def test_tables_in_memory_are_rejected_before_any_task(spark, verb):
+    uri = "memory://rejected-by-spark/t.lance"
+    table = lance_core.write_dataset(pa.table({"id": pa.array([1, 2], pa.int64())}), uri)
+    with pytest.raises(InvalidInputError, match="Spark's tasks run in others: use a folder"):
+        verb(spark, uri)
+    assert table.version == lance_core.dataset(uri).version == 1

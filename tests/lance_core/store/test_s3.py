@@ -201,6 +201,18 @@ def test_plain_http_must_be_allowed(s3, root):
         open_store(root, options).get("k")
 
 
+@pytest.mark.parametrize("value", ["true", "True", "1", "yes"])
+def test_flags_have_the_spellings_of_object_store(s3, root, value):
+    store = open_store(root, {**s3.storage_options, "allow_http": value})
+    store.put("k", b"x")
+    assert bytes(store.get("k")) == b"x"
+
+
+def test_a_flag_that_is_neither_true_nor_false(s3, root):
+    with pytest.raises(InvalidInputError, match="allow_http must be true or false"):
+        open_store(root, {**s3.storage_options, "allow_http": "maybe"}).get("k")
+
+
 @pytest.fixture(params=["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "profile"])
 def told_by_aws(request, s3, tmp_path, monkeypatch):
     """The endpoint is told as AWS's own programs are told it, and not by a storage option."""
