@@ -233,7 +233,7 @@ def downstream_keys(context: dg.OutputContext) -> tuple[dg.DagsterInstance, list
 def downstream_keys_of(
     context: dg.OpExecutionContext | dg.AssetExecutionContext, asset_key: dg.AssetKey
 ) -> tuple[dg.DagsterInstance, list[dg.AssetKey]] | None:
-    """The same for any asset, for an op or asset that is none of those around it."""
+    """The assets of the code location downstream of a given asset, and the instance; None if they are not known."""
     try:
         found = _children(context.repository_def.asset_graph, asset_key)
     except _ABSENT:

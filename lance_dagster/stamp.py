@@ -92,7 +92,7 @@ def stamp_lance_metadata(defs: dg.Definitions) -> dg.Definitions:
 
 
 def _without(defs: dg.Definitions, left_out: Sequence[dg.SourceAsset]) -> dg.Definitions:
-    """The same without some assets, which Dagster cannot map; nothing of these is in a table of ours."""
+    """The definitions without some source assets, which Dagster cannot map and which no table here holds."""
     names = [name for name in signature(dg.Definitions).parameters if hasattr(defs, name)]
     given: dict[str, Any] = {name: getattr(defs, name) for name in names}
     rest = [one for one in defs.assets or () if not any(one is source for source in left_out)]

@@ -55,7 +55,7 @@ def info(dataset: LanceDataset, output: Output) -> None:
 
 
 @command("versions", versioned=False)
-@click.option("-n", "--limit", default=20, show_default=True, help="Newest so many; 0 for all.")
+@click.option("-n", "--limit", default=20, show_default=True, help="How many of the newest to show; 0 for all.")
 def versions(dataset: LanceDataset, output: Output, limit: int) -> None:
     """List versions, newest first."""
     store = dataset.source.store
@@ -133,7 +133,7 @@ def schema(dataset: LanceDataset, output: Output) -> None:
 
 
 @command("head")
-@click.option("-n", "--rows", "count", default=10, show_default=True, help="So many rows.")
+@click.option("-n", "--rows", "count", default=10, show_default=True, help="How many rows to show.")
 @click.option("-c", "--column", multiple=True, help="Only these columns; can be repeated.")
 def head(dataset: LanceDataset, output: Output, count: int, column: tuple[str, ...]) -> None:
     """Show the first rows of a version."""

@@ -52,9 +52,9 @@ _RETRIES = click.option(
 @click.option("--mode", type=click.Choice(MODES), help="Whether to copy pages.  [try_binary_copy]")
 @click.option("--repair-pages", is_flag=True, help="Also rewrite the pages that verify reports as misread by others.")
 @click.option("--exclude", type=int, multiple=True, metavar="FRAGMENT", help="Leave this fragment as it is.")
-@click.option("--max-fragments", type=int, help="Rewrite at most so many fragments.")
-@click.option("--max-rows", type=int, help="Rewrite at most so many rows.")
-@click.option("--max-bytes", type=int, help="Rewrite at most so many bytes.")
+@click.option("--max-fragments", type=int, help="The most fragments to rewrite.")
+@click.option("--max-rows", type=int, help="The most rows to rewrite.")
+@click.option("--max-bytes", type=int, help="The most bytes to rewrite.")
 @click.option("--processes", type=int, help="Processes to use.")
 @_RETRIES
 def compact_command(dataset: LanceDataset, output: Output, dry_run: bool, retries: int, **arguments: Any) -> None:
@@ -138,7 +138,7 @@ def _compact(dataset: LanceDataset, output: Output, options: dict[str, Any], *, 
     metavar="AGE",
     help='Versions older than this, such as 14d or "1h 30m".  [14d]',
 )
-@click.option("--retain-versions", type=int, help="Versions beyond the newest so many.")
+@click.option("--retain-versions", type=int, help="How many of the newest versions to keep.")
 @click.option("--only", type=int, multiple=True, metavar="VERSION", help="Only this version; can be repeated.")
 @click.option("--in-use", type=int, multiple=True, metavar="VERSION", help="Keep this version; can be repeated.")
 @click.option("--delete-unverified", is_flag=True, help="Remove unreferenced files younger than 7 days. Stop writers!")

@@ -62,7 +62,7 @@ def _gone() -> Transaction:
 
 
 def landed_batch(latest: Manifest, batch: tuple[str, int]) -> Landed | None:
-    """The same for a batch of a stream: with the latest version, as what the batch made may have changed since."""
+    """The latest version, if its state says that this batch of a stream has landed, or a later one; None if not."""
     stream, number = batch
     known = Proofs.of(latest.config).streams.get(stream)
     if known is None or known.number < number:

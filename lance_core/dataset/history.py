@@ -151,7 +151,7 @@ class HistoryVerbs(Handle):
         Each version is read once, when it is asked for. Versions that were cleaned up are left out. Not in pylance.
 
         Args:
-            ahead: So many versions are read at once, for a caller that is going to ask for them.
+            ahead: Number of versions that are read at once, for a caller that is going to ask for them.
 
         Raises:
             InvalidInputError: `ahead` is less than 1.

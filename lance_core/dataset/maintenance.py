@@ -245,7 +245,7 @@ class MaintenanceVerbs(Handle):
 
         Args:
             older_than: Only versions older than this; two weeks if neither of the three selectors is given.
-            retain_versions: Only versions beyond the newest so many.
+            retain_versions: Number of the newest versions that are kept in any case.
             delete_rate_limit: Most deletions per second.
             delete_concurrency: Most deletions at a time.
             selectors: Further conditions; see `CleanupSelectors` for their meanings and defaults.

@@ -190,7 +190,7 @@ class ObjectConformance:
 
     @pytest.mark.parametrize("prefix", ["/", "/abs", "a//b", "../", "..", "../up", "a/../../b", "./a", "a/\0/"])
     def test_listings_stay_below_the_root(self, store: ObjectStore, prefix: str) -> None:
-        """The same for prefixes."""
+        """A prefix that leads out of the root, or has an empty, `.` or `..` part, is an InvalidInputError."""
         for verb in (store.list, store.list_owned):
             with pytest.raises(InvalidInputError):
                 list(verb(prefix))

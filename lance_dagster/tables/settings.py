@@ -123,7 +123,7 @@ FOREIGN_INPUT_KEYS: Final[Mapping[str, str]] = {
     "version": "lance/version",
     "tag": "lance/tag",
 }
-"""The same in the metadata of an input."""
+"""Metadata keys of other IO managers for inputs, and the keys that stand for them here."""
 
 
 WriteMode = Literal["overwrite", "append", "merge", "error", "create_only"]

@@ -119,7 +119,7 @@ def _known_columns(data: bytes) -> tuple[str, ...]:
 
 
 def _columns(buffer: pa.Buffer) -> tuple[str, ...]:
-    """The same of a serialized expression.
+    """The columns of a serialized expression.
 
     Arrow serializes an expression as the metadata of an (otherwise dull) IPC file: a list of
     `call`, `literal`, `field_ref` and `end` entries; `nested_field_ref: n` stands before the n parts of a path.

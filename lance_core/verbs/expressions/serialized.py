@@ -39,7 +39,7 @@ class Pieces:
     columns: list[pa.Array]
 
     def after(self, number: int) -> list[Entry]:
-        """The entries, for columns that stand after so many others."""
+        """The entries, for columns that stand after a number of others."""
         return [(key, str(int(value) + number).encode() if key in _COUNTED else value) for key, value in self.entries]
 
 

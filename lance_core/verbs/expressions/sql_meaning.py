@@ -40,7 +40,7 @@ _OPERATORS: Final = {
     b"greater_equal": ">=",
 }
 _TEMPLATE_LEVELS: Final = 5
-"""At most so many levels stand above the sides of a comparison of floats."""
+"""The most levels above the sides of a comparison of floats."""
 _SIDES: Final = ("left side", "right side")
 
 

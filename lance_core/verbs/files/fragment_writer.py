@@ -159,7 +159,7 @@ class FragmentWriter:
         return self._fragments
 
     def finish_soon(self, settling: PendingWrites, *, requests: bool = False) -> list[FragmentMetadata]:
-        """The same, except that files on a disk, or with `requests` anywhere, are durable once they have settled."""
+        """End the last file and return the fragments, which are durable once `settling` has been waited for."""
         self._end_file(is_last=True, settles=requests or not self._target().store.put_is_a_request)
         settling.take(self._settling)
         if self._num_ended > 1:

@@ -24,7 +24,7 @@ MAX_EXACT_KEYS: Final = 100_000
 """Most keys that a filter lists; a filter for more says that any key may be among them."""
 
 _DENSE_SHARE: Final = 4
-"""Integers are looked up in a table from the least to the greatest that has at most so many entries per row."""
+"""The most entries per row of a table from the least to the greatest integer in which integers are looked up."""
 
 _BLOOM_BYTES: Final = 1 << 15
 _BLOOM_ITEMS: Final = 8192

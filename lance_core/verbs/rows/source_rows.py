@@ -36,14 +36,14 @@ SPOOLED_BYTES: Final = 16 * 1024 * 1024
 STEP_BYTES: Final = 8 * 1024 * 1024
 """About how many bytes of rows in a file are taken at a time."""
 LARGE_STEP_BYTES: Final = 64 * 1024 * 1024
-"""The same of rows in memory, all of which are there anyway."""
+"""About how many bytes of rows in memory are taken at a time."""
 _VIEWS: Final = (pa.string_view(), pa.binary_view())
 
 _MOST_BATCHES: Final = 64
 _LEAST_BYTES: Final = 1024 * 1024
 """More batches than that are put together if they have fewer bytes each: rows are taken batch by batch."""
 _KEPT_ARRAYS: Final = 16_384
-"""So many arrays of a file's parts are kept for the next look at them."""
+"""The most arrays of a file's parts that are kept for the next look at them."""
 
 
 class _Parts(Sequence[pa.RecordBatch]):

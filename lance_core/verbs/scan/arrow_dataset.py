@@ -72,7 +72,7 @@ class ArrowDataset(pyarrow.dataset.Dataset):  # type: ignore[misc]  # pyarrow is
         return pc.scalar(True)
 
     def filter(self, expression: pc.Expression) -> ArrowDataset:
-        """The same with a further filter."""
+        """The dataset with a further filter."""
         return ArrowDataset(self._dataset, self._both(expression))
 
     def scanner(

@@ -170,7 +170,7 @@ def _answer(source: Snapshot, condition: pc.Expression) -> tuple[Selection | Non
 def _decided(
     source: Snapshot, condition: pc.Expression, selection: Selection | None
 ) -> tuple[Selection | None, frozenset[int]]:
-    """The same answer with fragments decided that hold one value in each column of the condition."""
+    """The selection, with fragments decided that hold one value in each column of the condition."""
     columns, undecided = columns_of(condition), frozenset[int]()
     try:
         found = constants(source.manifest, columns, source.indices) if columns else None

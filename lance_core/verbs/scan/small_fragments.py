@@ -29,7 +29,7 @@ SMALL_FILE_BYTES: Final = 512 * 1024
 """Files of at most this size are read together."""
 
 SMALL_FILE_ROWS: Final = 64 * 1024
-"""The same for rows, which can take much more memory than bytes in the file; also rows out of files of any size."""
+"""Files of at most this many rows are read together: rows can take much more memory than their bytes in the file."""
 
 FIRST_BYTES: Final = 1024 * 1024
 """About how many bytes are read first; each further read takes twice as many as the one before."""

@@ -41,7 +41,7 @@ class LocatedError(InvalidInputError):
 
 
 class LocatedUnsupportedError(UnsupportedError, ValueError):
-    """The same for unknown constructs; pylance raises ValueError for that too."""
+    """An unknown construct, with its place in the string; a ValueError as in pylance."""
 
 
 class _Lance(Dialect):

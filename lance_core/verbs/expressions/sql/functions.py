@@ -35,7 +35,7 @@ _BOOL: Final = pa.bool_()
 
 
 def _eager(function: Callable[..., Typed], least: int, most: int | None = None) -> Function:
-    """A function of values, with so many arguments; `most` is `least` if None, any number if negative."""
+    """A function of values with `least` to `most` arguments: exactly `least` if None, any number if negative."""
 
     def compiled(c: Compiler, node: exp.Expr, arguments: Sequence[exp.Expr]) -> Typed:
         limit = least if most is None else most

@@ -123,7 +123,7 @@ def _of_two(one: pa.DataType, other: pa.DataType) -> pa.DataType:
 
 
 def _of_two_or_string(one: pa.DataType, other: pa.DataType) -> pa.DataType:
-    """The same in a list: a time and a string are compared as nanoseconds."""
+    """The type in which a time is compared with an item of a list: nanoseconds if the item is a string."""
     for time, string in ((one, other), (other, one)):
         if pa.types.is_timestamp(time) and is_string_like(string):
             return pa.timestamp("ns", time.tz)

@@ -72,7 +72,7 @@ class Written(float):
         return Decimal(self.text)
 
     def negated(self) -> Written:
-        """The same with the other sign."""
+        """The literal with the other sign."""
         return Written(self.text.removeprefix("-") if self.text.startswith("-") else f"-{self.text}")
 
 
@@ -118,7 +118,7 @@ class Typed:
         return self.value is None
 
     def to(self, kind: pa.DataType) -> Typed:
-        """The same with another type; nothing is lost, or the evaluation fails.
+        """The expression with another type; the evaluation fails where a value does not fit.
 
         Raises:
             InvalidInputError: The literal does not fit the type.
@@ -185,7 +185,7 @@ def is_number(kind: pa.DataType) -> bool:
 
 
 def decimal_of(like: pa.DataType, precision: int, scale: int) -> pa.DataType:
-    """A decimal with so many digits, as far as it can have them, of as many bits as another one."""
+    """A decimal of `precision` and `scale`, as far as the bits of another one hold them."""
     if pa.types.is_decimal256(like):
         return pa.decimal256(min(precision, 2 * _MOST_DIGITS), scale)
     return pa.decimal128(min(precision, _MOST_DIGITS), scale)
