@@ -35,11 +35,10 @@ def test_a_statement_is_done_and_held_where_the_page_says(statement):
 def test_the_page_has_the_five_pages_and_a_line_for_each_statement():
     _, *pages = re.split(r"^## ", PAGE.read_text(), flags=re.MULTILINE)
     numbers = [re.findall(r"^\| (\d+|fields|latest|step 5) \|", page, re.MULTILINE) for page in pages]
-    older = [n for n in range(1, 63) if n not in (16, 19, 20, 59, 60, 61, 62)]
     assert numbers == [
         [str(n) for n in range(1, 23)],
         [str(n) for n in range(1, 63)],
-        [*map(str, older), "fields", "latest", "step 5"],
+        ["21", "fields", "latest", "step 5"],  # the others are as on the newer page
         [str(n) for n in range(1, 26)],
         [str(n) for n in range(1, 10)],
     ]
