@@ -42,7 +42,9 @@ def write_version(data: ReaderLike, schema: pa.Schema | None, place: TableTarget
     prepared = prepare(place, options)
     place, is_new = prepared.place, prepared.place.base is None
     if not is_new and options.mode == "create":
-        raise DatasetExistsError(f"Dataset already exists: {canonical_uri(place.uri)}")
+        raise DatasetExistsError(
+            f"Dataset already exists: {canonical_uri(place.uri)}; mode 'append' adds to it, 'overwrite' replaces it"
+        )
     table_config = auto_cleanup_keys(options.auto_cleanup_options if is_new else None)
     settling = PendingWrites()
     try:
