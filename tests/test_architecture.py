@@ -3,7 +3,6 @@
 import ast
 import graphlib
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -30,7 +29,7 @@ TOP = {
 def test_the_top_level_holds_what_a_stranger_expects():
     if not (ROOT / ".git").exists():
         pytest.skip("this is no checkout of Git")
-    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    tracked = processes.run(["git", "ls-files"], check=True).stdout
     assert {path.partition("/")[0] for path in tracked.splitlines()} == TOP
 
 

@@ -170,7 +170,8 @@ class TestMetadata:
         assert got.to_pydict() == {"s": ["s5", "s6"]}
 
     @pytest.mark.parametrize(
-        ("value", "message"), [("n >", "cannot read SQL"), ("m > 1", "'m'"), ("n + 1", "boolean"), (7, "must be SQL")]
+        ("value", "message"),
+        [("n >", "cannot read SQL"), ("m > 1", "'m'"), ("n + 1", "boolean"), (7, "must be an SQL string")],
     )
     def test_filters_that_are_none(self, filled, value, message):
         text = loaded(filled, pa.Table, metadata={"lance/filter": value}, fails=True)

@@ -41,19 +41,20 @@ def test_each_attempt_begins_with_what_follows():
 
 
 def test_the_last_conflict_is_raised_as_it_is():
-    with pytest.raises(RetryableConflictError, match=r"^second$") as raised:
+    with pytest.raises(RetryableConflictError) as raised:
         lance_core.retrying(
             0,
             failing(RetryableConflictError("first"), RetryableConflictError("second"), RetryableConflictError("third")),
             next_one,
             conflict_retries=1,
         )
+    assert str(raised.value) == "second"
     assert raised.value.__cause__ is None
 
 
 def test_the_caller_names_the_error_of_the_last_attempt():
     conflict = RetryableConflictError("b")
-    with pytest.raises(BranchConflictError, match=r"^2 attempts: b$") as raised:
+    with pytest.raises(BranchConflictError) as raised:
         lance_core.retrying(
             0,
             failing(RetryableConflictError("a"), conflict),
@@ -61,6 +62,7 @@ def test_the_caller_names_the_error_of_the_last_attempt():
             conflict_retries=1,
             exhausted=lambda number, error: BranchConflictError(f"{number} attempts: {error}"),
         )
+    assert str(raised.value) == "2 attempts: b"
     assert raised.value.__cause__ is conflict
 
 
@@ -86,8 +88,9 @@ def test_a_caller_can_follow_an_earlier_attempt():
 def test_no_attempt_begins_after_the_timeout(monkeypatch):
     clock = iter(range(0, 1000, 10))
     monkeypatch.setattr("time.monotonic", lambda: next(clock))
-    with pytest.raises(RetryableConflictError, match=r"^a$"):
+    with pytest.raises(RetryableConflictError) as raised:
         lance_core.retrying(0, failing(RetryableConflictError("a")), next_one, retry_timeout=timedelta(seconds=15))
+    assert str(raised.value) == "a"
 
 
 @pytest.mark.parametrize("limits", [{"conflict_retries": -1}, {"retry_timeout": timedelta(seconds=-1)}])
