@@ -20,7 +20,7 @@ from datetime import timedelta
 from typing import Final
 
 from lance_core.commit.relation import Relation, new_files, refers_to, relation
-from lance_core.commit.versions import Listed, load_manifest, load_transaction
+from lance_core.commit.versions import Listed, load_manifest, load_transaction, locate_latest
 from lance_core.errors import (
     LanceError,
     ObjectNotFoundError,
@@ -36,12 +36,6 @@ __all__ = ["LOOK_AGAIN_AFTER", "Clock", "Put", "has_landed"]
 
 LOOK_AGAIN_AFTER: Final = timedelta(minutes=1)
 """Age of a look at the latest version from which a put on object storage is followed by another look."""
-
-_LISTINGS: Final = 2
-"""Listings of a folder that show no later version before one is believed.
-
-A listing may leave out both a version that is removed and one that is added while it is made.
-"""
 
 _logger = logging.getLogger(__name__)
 
@@ -119,13 +113,15 @@ def has_landed(store: ObjectStore, put: Put) -> bool:
 def _is_in_history(store: ObjectStore, put: Put) -> bool:
     """Whether it is; raises OutcomeUnknownError if that cannot be decided."""
     own = put.manifest
-    for _ in range(1 if store.put_is_a_request else _LISTINGS):
-        listed = Listed.of(store)
-        if listed.latest is None:
-            return True  # it was there, and the dataset was dropped since
-        above = sorted(version for version in listed.seen if version > own.version)
-        if above:
-            break
+    listed = Listed.of(store)
+    if listed.latest is None:
+        return True  # it was there, and the dataset was dropped since
+    if listed.latest[0] <= own.version and not store.put_is_a_request:
+        # A listing of a folder may leave out both what is removed and what is added while it is made.
+        again = locate_latest(store)
+        if again is not None and again[0] > own.version:
+            listed = Listed.of(store)
+    above = sorted(version for version in listed.seen if version > own.version)
     if not above:
         return not _was_dropped(store, put, listed)
     following = _load(store, own.version + 1)
