@@ -78,3 +78,7 @@ def main() -> None:
             small_commits(folder, fragment, durable=durable)
     finally:
         shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main()
