@@ -240,9 +240,7 @@ class ExternallyCommittedStore:
 
     def delete(self, key: str) -> None:
         """Remove an object; with a manifest also its row, except for the highest one."""
-        version = _version_of(key)
-        if version is not None and self._has_reached(version + 1):
-            self._index.remove(version)
+        self._remove_row(key)
         self._store.delete(key)
 
     @property
@@ -251,10 +249,15 @@ class ExternallyCommittedStore:
         return self._store.keys_per_delete
 
     def delete_many(self, keys: Sequence[str]) -> dict[str, StoreError]:
-        """Remove objects, manifests with their rows one after the other; returns the errors by key."""
-        others = [key for key in keys if _version_of(key) is None]
-        manifests = [key for key in keys if _version_of(key) is not None]
-        return self._store.delete_many(others) | delete_each(self.delete, manifests)
+        """Remove objects, after the rows of manifests; returns the errors by key."""
+        errors = delete_each(self._remove_row, keys)
+        return errors | self._store.delete_many([key for key in keys if key not in errors])
+
+    def _remove_row(self, key: str) -> None:
+        """Remove the row of a manifest, except for the highest one; other objects have none."""
+        version = _version_of(key)
+        if version is not None and self._has_reached(version + 1):
+            self._index.remove(version)
 
     def copy(self, source_key: str, target_key: str) -> None:
         """Copy an object."""

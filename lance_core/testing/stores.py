@@ -180,6 +180,16 @@ class ObjectConformance:
             store.get("k")
         assert bytes(store.get("deep/er/k")) == b"data"
 
+    def test_several_objects_are_deleted_at_once(self, store: ObjectStore) -> None:
+        """`delete_many` deletes all keys, also more than one request takes, and reports no missing object."""
+        for key in ("a", "deep/er/b", "c", "kept"):
+            store.put(key, b"data")
+        missing = [f"missing/{number}" for number in range(store.keys_per_delete + 1)]
+        assert store.keys_per_delete >= 1
+        assert store.delete_many(["a", *missing, "deep/er/b", "c"]) == {}
+        assert store.delete_many([]) == {}
+        assert [found.key for found in store.list("")] == ["kept"]
+
     @pytest.mark.parametrize("key", ["", "/abs", "a//b", "../up", "a/../../b", "./a", "a/"])
     def test_keys_stay_below_the_root(self, store: ObjectStore, key: str) -> None:
         """A key that is absolute, empty or has an empty, `.` or `..` part is an InvalidInputError."""

@@ -219,7 +219,7 @@ def _check_partitions(
     known: set[str] = set()
     for keys in own:
         if not isinstance(keys, list):
-            raise _rejected(dataset, run_id, "it wrote so many partitions that the table does not name them all")
+            raise _rejected(dataset, run_id, "it wrote too many partitions for the table to name them all")
         known |= set(keys)
     for one in others:
         keys = _changed_partitions(dataset, one)

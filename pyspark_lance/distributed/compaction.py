@@ -131,7 +131,7 @@ def execute_tasks(
 
     Args:
         spark: The session, classic or Connect.
-        uri: The table.
+        uri: The table, at a URI that executors reach.
         tasks: The tasks, at least one.
         storage_options: Credentials and options of the storage. They are sent to the executors.
         progress: As in `compact`.
@@ -150,7 +150,7 @@ def execute_tasks(
         (1, 0)
     """
     job = _Tasks(
-        uri=uri,
+        uri=lance_core.dataset(uri, storage_options=storage_options).uri,  # a relative one is of this process's folder
         job=uuid.uuid4().hex,
         read_version=tasks[0].read_version,
         fragment_ids=tuple(tuple(task.fragment_ids) for task in tasks),

@@ -1,4 +1,4 @@
-"""Commits alone against pylance, in turns: manifests of 100,000 fragments, and 50 small commits one after the other.
+"""Commits alone against pylance, round-robin: manifests of 100,000 fragments, and 50 small commits one after the other.
 
 Ratios of processor time of all threads, the least of some rounds: above 1 we are faster.
 """

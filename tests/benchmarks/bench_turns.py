@@ -40,7 +40,7 @@ def write(library: str, uri: str, options: str, way: str, until: str) -> None:
 
 
 def turns(server, seconds: float, way: str) -> dict[str, int]:
-    """Commits by library in so many seconds, and what was rejected."""
+    """Commits by library within a number of seconds, and what was rejected."""
     import lance
 
     from tests import processes

@@ -1,4 +1,4 @@
-"""What others commit is told once, and what only maintenance does moves nothing."""
+"""What others commit is reported once, and what only maintenance does moves no data version."""
 
 import dagster as dg
 import pyarrow as pa
@@ -118,7 +118,7 @@ class TestSensor:
         lake.table("nyc/flights").insert(pa.table({"n": [9]}))
         assert len(tick()) == 1
 
-    def test_more_than_a_tick_takes_are_told_by_the_next_ones(self, lake, tick, monkeypatch):
+    def test_more_than_a_tick_takes_are_reported_by_the_next_ones(self, lake, tick, monkeypatch):
         monkeypatch.setattr(observation, "_MOST_PER_TICK", 4)
         fill(lake, "nyc/boats", fragments=6)
         assert [entries["lance/version"] for _, entries in tick()] == [3, 4, 5, 6]  # seen for the first time
@@ -128,7 +128,7 @@ class TestSensor:
         assert [entries["lance/version"] for _, entries in tick()] == [11, 12]
         assert tick() == []
 
-    def test_a_table_made_again_is_told_of_again(self, lake, tick):
+    def test_a_table_made_again_is_reported_again(self, lake, tick):
         fill(lake, "nyc/boats", fragments=3)
         assert len(tick()) == 3
         lance_core.LanceDataset.drop(lake.uri("nyc/boats"))

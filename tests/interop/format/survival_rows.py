@@ -1,7 +1,7 @@
 """What becomes of each field of each message when a verb of ours makes the next version.
 
     kept    as it was, in every version that is made of that one; numbers that only grow may have grown
-    set     worked out anew, by the verb
+    set     computed again, by the verb
     no      not inherited, with the reason
 
 A field of the wire that is not in here fails `test_survival`.
@@ -20,7 +20,7 @@ MANIFEST = {
     "index_section": (SET, "a position in the file"),
     "timestamp": (SET, "the time of the commit"),
     "tag": (SET, "the transaction's, which is empty"),
-    "reader_feature_flags": (SET, "worked out from what the version holds; unknown ones are rejected"),
+    "reader_feature_flags": (SET, "computed from what the version holds; unknown ones are rejected"),
     "writer_feature_flags": (SET, "the same"),
     "max_fragment_id": (KEPT, "never lowered"),
     "transaction_file": (SET, "the file of the commit"),

@@ -314,8 +314,8 @@ def test_arrow_expressions_mean_what_sql_means(both, count):
         sql, expression = _translated(some, 2)
         expected = _found(ours, sql)
         assert _found(ours, expression) == expected, sql
-        told = _of_pylance(theirs, expression)
-        assert told is None or told == expected, sql
+        chosen = _of_pylance(theirs, expression)
+        assert chosen is None or chosen == expected, sql
 
 
 def _translated(some, depth):

@@ -214,8 +214,8 @@ def test_a_flag_that_is_neither_true_nor_false(s3, root):
 
 
 @pytest.fixture(params=["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "profile"])
-def told_by_aws(request, s3, tmp_path, monkeypatch):
-    """The endpoint is told as AWS's own programs are told it, and not by a storage option."""
+def options_without_endpoint(request, s3, tmp_path, monkeypatch):
+    """Storage options without the endpoint, which AWS's own settings name."""
     if request.param == "profile":
         (tmp_path / "config").write_text(f"[default]\nendpoint_url = {s3.endpoint}\n")
         monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
@@ -225,14 +225,14 @@ def told_by_aws(request, s3, tmp_path, monkeypatch):
     return {k: v for k, v in s3.storage_options.items() if "endpoint" not in k}
 
 
-def test_an_endpoint_of_the_environment_is_not_taken_for_aws(told_by_aws, s3, root):
-    client = s3_client(open_store(root, told_by_aws).options)
+def test_an_endpoint_of_the_environment_is_not_taken_for_aws(options_without_endpoint, s3, root):
+    client = s3_client(open_store(root, options_without_endpoint).options)
     assert client.endpoint == s3.endpoint
     assert not client.is_aws
 
 
-def test_plain_http_of_the_environment_must_be_allowed(told_by_aws, root):
-    options = {k: v for k, v in told_by_aws.items() if k != "allow_http"}
+def test_plain_http_of_the_environment_must_be_allowed(options_without_endpoint, root):
+    options = {k: v for k, v in options_without_endpoint.items() if k != "allow_http"}
     with pytest.raises(InvalidInputError, match="allow_http"):
         open_store(root, options).get("k")
 

@@ -58,7 +58,7 @@ def run(lake, job, *, tags=None, config=None, fails=False):
     return result
 
 
-def told(result):
+def materializations(result):
     """Partition and metadata of each materialization."""
     found = [event.materialization for event in result.all_events if event.is_step_materialization]
     return {one.partition: {key: entry.value for key, entry in one.metadata.items()} for one in found}
@@ -71,9 +71,9 @@ class TestPromote:
         given = {"tags": {"lance/branch": BRANCH}} if how == "tag" else {"config": {"branch": BRANCH}}
         result = run(written, promote, **given)
         assert written.rows("events") == [("2024-01-01", 0), ("2024-01-02", 7), ("2024-01-03", 7)]
-        events_told = told(result)
-        assert sorted(events_told) == ["2024-01-02", "2024-01-03"]
-        metadata = events_told["2024-01-03"]
+        found = materializations(result)
+        assert sorted(found) == ["2024-01-02", "2024-01-03"]
+        metadata = found["2024-01-03"]
         assert (metadata["lance/version"], metadata["lance/promoted_from"]) == (2, BRANCH)
         assert " | 2 | " in metadata["lance/table_log"].partition("### Versions")[2].splitlines()[4]
         assert (metadata["lance/published"], metadata["dagster/row_count"]) == (True, 3)
@@ -92,7 +92,7 @@ class TestPromote:
         after = run(written, promote, tags=tags)
         assert written.table("events").version == 2
         for result in (again, after):
-            assert told(result) == {}
+            assert materializations(result) == {}
         run(written, discard, tags=tags)
 
     def test_again_when_its_version_was_cleaned_up(self, written):
@@ -106,7 +106,7 @@ class TestPromote:
             table.tags.delete(tag)
         table.cleanup_old_versions(timedelta(0), error_if_tagged_old_versions=False)
         assert 2 not in [one["version"] for one in table.versions()]
-        assert told(run(written, promote, tags=tags)) == {}
+        assert materializations(run(written, promote, tags=tags)) == {}
         assert (written.table("events").version, written.rows("events")[1]) == (3, ("2024-01-02", 9))
 
     def test_the_pages_of_a_promotion(self, written, monkeypatch):
@@ -127,7 +127,7 @@ class TestPromote:
             dg.OpExecutionContext, "repository_def", defs.get_repository_def()
         )  # a server's runs have it
         result = job.execute_in_process(instance=written.instance, tags={"lance/branch": BRANCH}, run_config=QUIET)
-        metadata = told(result)["2024-01-03"]
+        metadata = materializations(result)["2024-01-03"]
         link = f"[{result.run_id[:8]}](/dagster/runs/{result.run_id})"
         assert metadata["lance/table_log"].partition("### Versions")[2].splitlines()[4].startswith(f"| {link} | ")
         assert "### Consumers" in metadata["lance/table_log"]
@@ -153,7 +153,7 @@ class TestPromote:
     def test_tables_without_the_branch_are_passed_over(self, written):
         written.run(plain)
         promote, _ = build_branch_jobs([plain, events, "no/table"])
-        assert len(told(run(written, promote, tags={"lance/branch": BRANCH}))) == 2
+        assert len(materializations(run(written, promote, tags={"lance/branch": BRANCH}))) == 2
         assert written.table("plain").version == 1
         said = errors(run(written, promote, tags={"lance/branch": "other"}, fails=True))
         assert "no table of this job has, or had, a branch other" in said
@@ -198,14 +198,14 @@ class TestPromote:
     def test_what_stays_on_the_branch_is_named(self, written):
         lance_core.dataset(f"{written.uri('events')}/tree/{BRANCH}").update_config({"mine": "1"})
         promote, _ = build_branch_jobs([events])
-        metadata = told(run(written, promote, tags={"lance/branch": BRANCH}))["2024-01-03"]
+        metadata = materializations(run(written, promote, tags={"lance/branch": BRANCH}))["2024-01-03"]
         assert metadata["lance/left_behind"] == "configuration 'mine' (added)"
 
     def test_the_branch_can_go_at_once(self, written):
         promote, _ = build_branch_jobs([events], discard_promoted=True)
         result = run(written, promote, tags={"lance/branch": BRANCH})
         assert written.table("events").branches.list() == {}
-        assert len(told(result)) == 2
+        assert len(materializations(result)) == 2
 
 
 @pytest.mark.filterwarnings("ignore::dagster.BetaWarning")
@@ -432,7 +432,7 @@ def test_a_branch_whose_promotion_was_undone_begins_anew(lake, later):
     (event,) = mended.asset_materializations_for_node("events")
     assert event.metadata["dagster/partition_row_count"].value == 1
     assert event.metadata["lance/branch"].value == BRANCH
-    said = told(run(lake, promote, tags={"lance/branch": BRANCH}))
+    said = materializations(run(lake, promote, tags={"lance/branch": BRANCH}))
     assert {key: one["dagster/partition_row_count"] for key, one in said.items()} == {"2024-01-03": 1}
     assert lake.rows("events") == [("2024-01-01", 0), ("2024-01-03", 9)]
 

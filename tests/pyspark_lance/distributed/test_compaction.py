@@ -172,6 +172,14 @@ def test_orphan_files_are_deleted_with_the_same_storage_options(monkeypatch, uri
     assert asked == [options]
 
 
+def test_tasks_of_a_table_at_a_relative_path(spark, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    table = lance_core.write_dataset(pa.table({"id": [1, 2]}), "t.lance")
+    table.insert(pa.table({"id": [3]}))
+    results, failures = pyspark_lance.execute_tasks(spark, "t.lance", Compaction.plan(table).tasks)
+    assert (len(results), failures) == (1, [])
+
+
 def test_storage_options_are_not_shown():
     from pyspark_lance.distributed.compaction import _Tasks
 

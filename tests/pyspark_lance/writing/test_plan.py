@@ -285,15 +285,15 @@ def nested(*names):
 
 @pytest.mark.parametrize("schema_mode", ["strict", "add_columns"])
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         (("a", "b"), r"column 'c\[\].s': .* field 'c\[\].s.b' of type int64, which the table lacks.*dropFields"),
         ((), r"column 'c\[\].s': .* lacks the field 'c\[\].s.a' of the table, of type int64.*withField"),
     ],
 )
-def test_fields_of_structs_that_differ_are_named_with_the_remedy(given, told, schema_mode):
+def test_fields_of_structs_that_differ_are_named_with_the_remedy(given, message, schema_mode):
     table = plan_write(frame(c=nested("a")), None).stored
-    with pytest.raises(SchemaError, match=told):
+    with pytest.raises(SchemaError, match=message):
         plan_write(frame(c=nested(*given)), table, schema_mode=schema_mode)
 
 
@@ -322,14 +322,14 @@ def test_structs_get_the_fields_that_are_new():
 
 
 @pytest.mark.parametrize(
-    ("kind", "told"),
+    ("kind", "message"),
     [
         (t.ArrayType(t.NullType(), containsNull=False), r"column 'c': array\(\) of nothing .* cast it to array<...>"),
         (t.MapType(t.NullType(), t.NullType(), False), r"column 'c': map\(\) of nothing .* cast it to map"),
     ],
 )
-def test_arrays_and_maps_of_nothing_are_rejected_by_name(kind, told):
-    with pytest.raises(SchemaError, match=told):
+def test_arrays_and_maps_of_nothing_are_rejected_by_name(kind, message):
+    with pytest.raises(SchemaError, match=message):
         frame(c=kind)
 
 

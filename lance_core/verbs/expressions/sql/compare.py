@@ -211,7 +211,7 @@ def is_in(value: Typed, candidates: Sequence[Typed], *, narrow_floats: bool = Fa
 
 
 def _with_both_zeros(values: Sequence[Any]) -> list[Any]:
-    """The values, with both zeros where a float is one: zeros are equal, but Arrow's `is_in` tells them apart."""
+    """The values, with both zeros where a float is one: zeros are equal, but Arrow's `is_in` distinguishes them."""
     has_zero = any(isinstance(value, float) and value == 0 for value in values)
     return [*values, 0.0, -0.0] if has_zero else list(values)
 
