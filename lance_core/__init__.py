@@ -25,6 +25,8 @@ from lance_core.verbs.columns.batch_udf import BatchUDF, batch_udf
 from lance_core.verbs.context.bases import DatasetBasePath
 from lance_core.verbs.context.retry import retrying
 from lance_core.verbs.context.session import Session
+from lance_core.verbs.delta.change_task import ChangeTask
+from lance_core.verbs.delta.dataset_delta import ChangePlan, DatasetDelta
 from lance_core.verbs.files.fragment_writer import FragmentWriter
 from lance_core.verbs.files.slice_writer import SliceWriter
 from lance_core.verbs.files.slices import Between, Equals, Slice, Slices
@@ -50,11 +52,14 @@ __all__ = [
     "Between",
     "BlobColumn",
     "BlobFile",
+    "ChangePlan",
+    "ChangeTask",
     "CommitResult",
     "ConflictPolicy",
     "DataFile",
     "DataStatistics",
     "DatasetBasePath",
+    "DatasetDelta",
     "DeletionFile",
     "Equals",
     "FieldStatistics",

@@ -39,6 +39,7 @@ FROM_OUTSIDE = {
         "tests/interop/columns/test_changing_columns.py",
         "tests/interop/columns/test_casting_columns.py",
     ],
+    "lance_core/verbs/delta": ["tests/interop/changes/test_delta.py"],
     "lance_core/verbs/expressions/sql": [
         "tests/interop/sql/test_sql_random.py",
         "tests/interop/sql/test_sql_values.py",

@@ -13,6 +13,7 @@ import lance_core.maintenance
 import lance_dagster
 import pyspark_lance
 from lance_core.dataset.maintenance import DatasetOptimizer
+from lance_core.verbs.delta.dataset_delta import DatasetDelta
 from lance_core.verbs.refs.branches import Branches
 from lance_core.verbs.refs.tags import Tags
 from tests import processes
@@ -43,7 +44,7 @@ def functions():
         for name in package.__all__:
             if inspect.isfunction(getattr(package, name)):
                 yield f"{package.__name__}.{name}", getattr(package, name)
-    for cls in (lance_core.LanceDataset, Tags, Branches, DatasetOptimizer):
+    for cls in (lance_core.LanceDataset, DatasetDelta, Tags, Branches, DatasetOptimizer):
         for name in dir(cls):
             value = getattr(cls, name)
             value = getattr(value, "__func__", value)

@@ -1,6 +1,7 @@
 """Which names of pylance are offered: each is, or it is listed in the documentation with the reason why not."""
 
 import re
+import sys
 from pathlib import Path
 
 import lance
@@ -22,6 +23,7 @@ PLACES = {
     "LanceScanner": (lance.LanceScanner, lance_core.LanceScanner, None),
     "LanceOperation": (lance.LanceOperation, lance_core.LanceOperation, None),
     "MergeInsertBuilder": (lance.MergeInsertBuilder, lance_core.MergeInsertBuilder, None),
+    "DatasetDelta": (vars(sys.modules["lance.dataset"])["DatasetDelta"], lance_core.DatasetDelta, None),
     "FragmentMetadata": (lance.FragmentMetadata, lance_core.FragmentMetadata, None),
 }
 

@@ -11,6 +11,7 @@ from lance_core.dataset.rows import DeleteResult, UpdateResult
 from lance_core.dataset.writing import write_dataset
 from lance_core.table.refs import check_branch_name as check_branch_name
 from lance_core.table.transaction import COMMIT_MESSAGE_KEY
+from lance_core.verbs.delta.dataset_delta import DatasetDelta
 from lance_core.verbs.inspect.statistics import DatasetStats, DataStatistics, FieldStatistics, LanceStats
 from lance_core.verbs.pylance_types.indices import Index, IndexFile
 from lance_core.verbs.pylance_types.operations import LanceOperation
@@ -29,6 +30,7 @@ __all__ = [
     "BulkCommitResult",
     "ColumnOrdering",
     "DataStatistics",
+    "DatasetDelta",
     "DatasetStats",
     "DeleteResult",
     "FieldStatistics",

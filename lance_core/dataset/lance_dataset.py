@@ -10,6 +10,7 @@ from typing import Any
 from lance_core.arguments import checked, checked_methods
 from lance_core.commit import load_manifest
 from lance_core.dataset.arrow_interface import ArrowInterface
+from lance_core.dataset.changes import ChangeVerbs
 from lance_core.dataset.columns import ColumnVerbs
 from lance_core.dataset.commits import CommitVerbs
 from lance_core.dataset.configuration import ConfigurationVerbs
@@ -34,6 +35,7 @@ __all__ = ["LanceDataset", "dataset"]
 class LanceDataset(
     ReadingVerbs,
     HistoryVerbs,
+    ChangeVerbs,
     RowVerbs,
     ColumnVerbs,
     RefVerbs,

@@ -1,0 +1,1 @@
+"""The rows that differ between two versions."""

@@ -1,0 +1,250 @@
+"""Rows of one fragment that changed, and how they are read: the part of a change feed that one process reads.
+
+    columns of the table ... | _change_type | _commit_version | _commit_timestamp [| _rowid]
+
+The columns are those of the later version. Rows that are gone are read from the files of the version that had them;
+columns are matched by field id, or else by name, and are null if that version lacked them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+import pyarrow as pa
+from pyroaring import BitMap
+
+from lance_core.commit import load_version_header
+from lance_core.errors import SchemaError, VersionNotFoundError
+from lance_core.schema import Field
+from lance_core.table.manifest.manifest import Manifest
+from lance_core.verbs.context.handle import Handle
+from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.scan.fragment_scan import FragmentScan
+from lance_core.verbs.scan.options import ScanOptions, scan_options
+from lance_core.verbs.scan.row_columns import ROW_ID, UPDATED_AT, row_field
+
+__all__ = [
+    "CHANGE_TYPE",
+    "COMMIT_TIMESTAMP",
+    "COMMIT_VERSION",
+    "ChangeColumns",
+    "ChangeTask",
+    "ChangeType",
+    "rows_of_fragment",
+]
+
+CHANGE_TYPE: Final = "_change_type"
+COMMIT_VERSION: Final = "_commit_version"
+COMMIT_TIMESTAMP: Final = "_commit_timestamp"
+
+ChangeType = Literal["insert", "update_preimage", "update_postimage", "delete"]
+
+_FEED_FIELDS: Final = (
+    pa.field(CHANGE_TYPE, pa.string(), nullable=False),
+    pa.field(COMMIT_VERSION, pa.int64(), nullable=False),
+    pa.field(COMMIT_TIMESTAMP, pa.timestamp("us", tz="UTC")),
+)
+
+_BATCH_ROWS: Final = 8192
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeColumns:
+    """The columns of a change feed.
+
+    Attributes:
+        names: Columns of the later version, in order; None for all.
+        with_row_id: Whether `_rowid` stands at the end.
+        blob_handling: How columns of blobs are given, as in a scan.
+        batch_size: Most rows of a batch.
+    """
+
+    names: tuple[str, ...] | None = None
+    with_row_id: bool = False
+    blob_handling: str | None = None
+    batch_size: int | None = None
+
+    def schema(self, manifest: Manifest) -> pa.Schema:
+        """The schema of the feed.
+
+        Raises:
+            SchemaError: A column does not exist, or has the name of a column of the feed.
+        """
+        data = self.options(manifest).result_schema
+        taken = {*data.names} & {field.name for field in _FEED_FIELDS}
+        if taken:
+            raise SchemaError(
+                f"the table's own column {min(taken)!r} has the name of a column of the change feed: read other "
+                "columns, or rename it by alter_columns"
+            )
+        row_id = [row_field(ROW_ID)] if self.with_row_id else []
+        return pa.schema([*data, *_FEED_FIELDS, *row_id], metadata=data.metadata)
+
+    def options(self, manifest: Manifest) -> ScanOptions:
+        """What is read of the later version."""
+        names = None if self.names is None else list(self.names)
+        return scan_options(manifest, names, blob_handling=self.blob_handling)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeTask:
+    """Changed rows of one fragment, of one kind of change; it can be pickled and read in any process.
+
+    Attributes:
+        change_type: "insert", "update_preimage", "update_postimage" or "delete".
+        begin_version: The earlier of the two versions that were compared.
+        end_version: The later one.
+        feed_version: The version whose columns the feed has.
+        fragment_id: The fragment, in the version that has the rows: the earlier one for "update_preimage" and "delete".
+        rows: Offsets of the rows, as a serialized roaring bitmap.
+        columns: What is read.
+    """
+
+    change_type: ChangeType
+    begin_version: int
+    end_version: int
+    feed_version: int
+    fragment_id: int
+    rows: bytes
+    columns: ChangeColumns
+
+    @property
+    def version(self) -> int:
+        """The version that has the rows."""
+        return self.begin_version if self.change_type in ("update_preimage", "delete") else self.end_version
+
+    @property
+    def num_rows(self) -> int:
+        """The number of rows."""
+        return len(BitMap.deserialize(self.rows))
+
+    def to_batches(self, dataset: Handle) -> Iterator[pa.RecordBatch]:
+        """Read the rows, a few thousand at a time.
+
+        Args:
+            dataset: The table, at any version; other versions are opened where they are needed.
+
+        Raises:
+            VersionNotFoundError: A version that has rows was cleaned up.
+            SchemaError: A column had another type in the version of a deleted row, and a value does not fit today's.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> deleted = table.delete("id = 2")
+            >>> (task,) = table.delta(1).plan().tasks
+            >>> [batch["id"].to_pylist() for batch in task.to_batches(table)]
+            [[2]]
+        """
+        at = _opened(dataset)
+        feed, source = at(self.feed_version), at(self.version)
+        schema = self.columns.schema(feed.manifest)
+        columns = _Columns.of(self.columns.options(feed.manifest), source.manifest, self.columns.blob_handling)
+        times: dict[int, int | None] = {}
+        offsets = np.frombuffer(BitMap.deserialize(self.rows).to_array(), np.uint32).astype(np.int64)
+        wanted = [*columns.read, ROW_ID, UPDATED_AT]
+        for rows in rows_of_fragment(source, self.fragment_id, offsets, wanted, self.columns):
+            versions = self._commit_versions(rows)
+            for version in set(versions.tolist()) - times.keys():
+                times[version] = _time_of(source, version)
+            feed_columns = [
+                pa.array([self.change_type] * rows.num_rows, pa.string()),
+                pa.array(versions, pa.int64()),
+                pa.array([times[version] for version in versions.tolist()], pa.timestamp("us", tz="UTC")),
+            ]
+            row_id = [rows.column(ROW_ID)] if self.columns.with_row_id else []
+            yield pa.RecordBatch.from_arrays([*columns.of_rows(rows, schema), *feed_columns, *row_id], schema=schema)
+
+    def _commit_versions(self, rows: pa.RecordBatch) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        """The version in which each row changed: within the compared ones the last, which the row records."""
+        if self.version != self.end_version or self.end_version == self.begin_version + 1:
+            return np.full(rows.num_rows, self.end_version, np.int64)
+        found = rows.column(UPDATED_AT).to_numpy().astype(np.int64)
+        return np.where((found > self.begin_version) & (found <= self.end_version), found, self.end_version)
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """The columns of a feed, as another version has them."""
+
+    read: tuple[str, ...]
+    names: tuple[str | None, ...]
+
+    @classmethod
+    def of(cls, feed: ScanOptions, source: Manifest, blob_handling: str | None) -> _Columns:
+        """Find the columns of a feed in the version that has the rows."""
+        by_id = {field.id: field.name for field in source.schema.fields}
+        own = scan_options(source, None, blob_handling=blob_handling).schema
+        known = set(own.names)
+
+        def found(field: Field) -> str | None:
+            return by_id.get(field.id, field.name if field.name in known else None)
+
+        names = tuple(found(field) for field in feed.schema.fields)
+        return cls(tuple(dict.fromkeys(name for name in names if name is not None)), names)
+
+    def of_rows(self, rows: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.Array]:
+        """Yield the columns in the types of the feed."""
+        for name, field in zip(self.names, schema, strict=False):
+            if name is None:
+                yield pa.nulls(rows.num_rows, field.type)
+                continue
+            column = rows.column(name)
+            try:
+                yield column if column.type == field.type else column.cast(field.type)
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+                raise SchemaError(
+                    f"column {field.name!r} was {column.type} when rows were deleted, and is {field.type} now: {error}"
+                    "; read the versions before and after that change by themselves, or leave the column out"
+                ) from error
+
+
+def rows_of_fragment(
+    source: Snapshot,
+    fragment_id: int,
+    offsets: np.ndarray[tuple[int], np.dtype[np.int64]],
+    names: Sequence[str],
+    columns: ChangeColumns,
+) -> Iterator[pa.RecordBatch]:
+    """Yield rows of one fragment.
+
+    Args:
+        source: The version.
+        fragment_id: The fragment, which it has.
+        offsets: The rows, ascending.
+        names: Columns, those about rows included.
+        columns: How to read.
+    """
+    fragment = source.manifest.fragments.get(fragment_id)
+    assert fragment is not None
+    size = columns.batch_size or _BATCH_ROWS
+    options = scan_options(source.manifest, list(names), blob_handling=columns.blob_handling, batch_size=size)
+    projection, schema = options.result, options.result_schema
+    is_whole = len(offsets) and int(offsets[-1]) - int(offsets[0]) + 1 == len(offsets)
+    rows = range(int(offsets[0]), int(offsets[-1]) + 1) if is_whole else offsets
+    for batch in FragmentScan(source, fragment, options).rows(rows):
+        yield projection.apply(batch, schema)
+
+
+def _opened(dataset: Handle) -> Callable[[int], Snapshot]:
+    """A function that opens versions, each once."""
+    known = {dataset.version: dataset.source}
+
+    def at(version: int) -> Snapshot:
+        if version not in known:
+            known[version] = dataset.checkout_version(version).source
+        return known[version]
+
+    return at
+
+
+def _time_of(source: Snapshot, version: int) -> int | None:
+    """When a version was committed, in microseconds since the epoch; None if it was cleaned up."""
+    if version == source.manifest.version:
+        return source.manifest.timestamp_ns // 1000
+    try:
+        return load_version_header(source.store, version).timestamp_ns // 1000
+    except VersionNotFoundError:
+        return None

@@ -1,0 +1,420 @@
+"""The changes between two versions: rows by kind, all in one feed, or as tasks for several processes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from pyroaring import BitMap
+
+from lance_core.arguments import checked_methods
+from lance_core.commit import existing_versions, latest_version, load_transaction, load_version_header
+from lance_core.errors import InvalidInputError, UnsupportedError, VersionNotFoundError
+from lance_core.table import transaction as records
+from lance_core.table.operations import (
+    CreateIndex,
+    Project,
+    ReserveFragments,
+    Rewrite,
+    UpdateBases,
+    UpdateConfig,
+)
+from lance_core.verbs.context.handle import Handle
+from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.delta.change_task import ChangeColumns, ChangeTask, ChangeType, rows_of_fragment
+from lance_core.verbs.delta.row_differences import RowDifferences, row_differences
+from lance_core.verbs.pylance_types.transactions import Transaction
+from lance_core.verbs.scan.options import scan_options
+from lance_core.verbs.scan.row_columns import CREATED_AT, ROW_ID, UPDATED_AT, row_field
+
+__all__ = ["ChangePlan", "DatasetDelta", "delta_between"]
+
+_CHANGES_NO_ROW: Final = (CreateIndex, Project, ReserveFragments, Rewrite, UpdateBases, UpdateConfig)
+"""Operations after which each row has the values that it had before."""
+
+_ROW_COLUMNS: Final = (ROW_ID, CREATED_AT, UPDATED_AT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangePlan:
+    """A change feed, in parts that are read independently.
+
+    Attributes:
+        schema: The schema of all batches.
+        tasks: The parts, in the order of the feed.
+    """
+
+    schema: pa.Schema
+    tasks: tuple[ChangeTask, ...]
+
+    @property
+    def counts(self) -> Mapping[ChangeType, int]:
+        """The number of rows by `_change_type`."""
+        found: Counter[ChangeType] = Counter()
+        for task in self.tasks:
+            found[task.change_type] += task.num_rows
+        return found
+
+
+@checked_methods
+class DatasetDelta:
+    """The changes between two versions; made by `LanceDataset.delta`.
+
+    Rows are compared by what manifests record, so that planning reads no data file. With stable row ids that takes
+    about 50 bytes of memory for each row of the fragments that differ.
+
+    Args:
+        dataset: The table, at the later version.
+        begin_version: The earlier version; 0 for an empty table.
+    """
+
+    def __init__(self, dataset: Handle, begin_version: int) -> None:
+        self._dataset = dataset
+        self._begin = begin_version
+
+    @property
+    def begin_version(self) -> int:
+        """The earlier version: its own changes are not among these."""
+        return self._begin
+
+    @property
+    def end_version(self) -> int:
+        """The later version: its changes are the last of these."""
+        return self._dataset.version
+
+    def list_transactions(self) -> list[Transaction]:
+        """The transactions after the earlier version, up to that of the later version, oldest first.
+
+        Raises:
+            VersionNotFoundError: A version was cleaned up, or records no transaction.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> deleted = table.delete("id = 2")
+            >>> [one.operation.name for one in table.delta(1).list_transactions()]
+            ['Delete']
+        """
+        return [Transaction.from_record(self._transaction(v)) for v in range(self._begin + 1, self.end_version + 1)]
+
+    def get_inserted_rows(self) -> pa.RecordBatchReader:
+        """The rows that the later version has and the earlier one has not, with their values in the later version.
+
+        Returns:
+            The columns of the later version, `_rowid`, `_row_created_at_version` and `_row_last_updated_at_version`.
+
+        Raises:
+            VersionNotFoundError: A version that is needed was cleaned up.
+            UnsupportedError: The table has no stable row ids, and rows were updated.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> table.insert(pa.table({"id": [4]}))
+            >>> table.delta(1).get_inserted_rows().read_all()["id"].to_pylist()
+            [4]
+        """
+        return self._rows(self._end, self._differences.inserted)
+
+    def get_updated_rows(self) -> pa.RecordBatchReader:
+        """The rows that both versions have and that were updated, with their values in the later version.
+
+        Returns:
+            Columns as `get_inserted_rows`.
+
+        Raises:
+            UnsupportedError: The table has no stable row ids.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2], "n": [0, 0]}, "t.lance", enable_stable_row_ids=True)
+            >>> updated = table.update({"n": "5"}, where="id = 2")
+            >>> table.delta(1).get_updated_rows().read_all().select(["id", "n"]).to_pylist()
+            [{'id': 2, 'n': 5}]
+        """
+        self._check_stable("updated rows")
+        return self._rows(self._end, self._differences.updated)
+
+    def get_deleted_rows(self) -> pa.RecordBatchReader:
+        """The rows that the earlier version has and the later one has not, from the earlier version. Not in pylance.
+
+        Returns:
+            The columns of the earlier version, `_rowid`, `_row_created_at_version` and `_row_last_updated_at_version`.
+
+        Raises:
+            VersionNotFoundError: A version that is needed was cleaned up.
+            UnsupportedError: The table has no stable row ids, and rows were updated.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> deleted = table.delete("id = 2")
+            >>> table.delta(1).get_deleted_rows().read_all()["id"].to_pylist()
+            [2]
+        """
+        return self._rows(self._begin_source or self._end, self._differences.deleted)
+
+    def get_deleted_row_ids(self) -> pa.RecordBatchReader:
+        """The stable ids of the rows that the earlier version has and the later one has not.
+
+        Returns:
+            The column `_rowid`, ascending.
+
+        Raises:
+            UnsupportedError: The table has no stable row ids.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance", enable_stable_row_ids=True)
+            >>> deleted = table.delete("id = 2")
+            >>> table.delta(1).get_deleted_row_ids().read_all()["_rowid"].to_pylist()
+            [1]
+        """
+        self._check_stable("ids of deleted rows")
+        return pa.table([pa.array(self._differences.deleted_ids)], schema=pa.schema([row_field(ROW_ID)])).to_reader()
+
+    def get_changes(
+        self,
+        columns: Sequence[str] | None = None,
+        *,
+        preimages: bool = False,
+        each_version: bool = False,
+        with_row_id: bool = False,
+        blob_handling: str | None = None,
+        batch_size: int | None = None,
+    ) -> pa.RecordBatchReader:
+        """All changes in one feed, whose columns are those of Delta's change data feed. Not in pylance.
+
+        Args:
+            columns: Columns of the later version; None for all.
+            preimages: Give an updated row twice: as it was ("update_preimage") and as it is ("update_postimage").
+            each_version: Give the changes of each version. Otherwise they are net: a row comes once, and not at all if
+                it was inserted and deleted between the versions.
+            with_row_id: Add `_rowid` at the end.
+            blob_handling: How columns of blobs are given, as in `LanceDataset.scanner`.
+            batch_size: Most rows of a batch.
+
+        Returns:
+            The columns, `_change_type` ("delete", "update_preimage", "update_postimage" or "insert", in this order),
+            `_commit_version` and `_commit_timestamp`. The version of a net change is the last one that changed the row,
+            or the later version for a deleted row; its time is null if that version was cleaned up.
+
+        Raises:
+            VersionNotFoundError: A version that is needed was cleaned up.
+            UnsupportedError: The table has no stable row ids, and rows were updated.
+            SchemaError: A column does not exist, or a deleted row's value does not fit the column's type of today.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> table.insert(pa.table({"id": [4]}))
+            >>> deleted = table.delete("id = 2")
+            >>> table.delta(1).get_changes().read_all().select(["id", "_change_type", "_commit_version"]).to_pylist()
+            [{'id': 2, '_change_type': 'delete', '_commit_version': 3}, \
+{'id': 4, '_change_type': 'insert', '_commit_version': 3}]
+        """
+        wanted = _columns(columns, with_row_id=with_row_id, blob_handling=blob_handling, batch_size=batch_size)
+        plan = self._plan(wanted, preimages=preimages, each_version=each_version)
+        batches = (batch for task in plan.tasks for batch in task.to_batches(self._dataset))
+        return pa.RecordBatchReader.from_batches(plan.schema, batches)
+
+    def plan(
+        self,
+        columns: Sequence[str] | None = None,
+        *,
+        preimages: bool = False,
+        each_version: bool = False,
+        with_row_id: bool = False,
+        blob_handling: str | None = None,
+        batch_size: int | None = None,
+        max_rows_per_task: int | None = None,
+    ) -> ChangePlan:
+        """The feed of `get_changes` as tasks that can be pickled, each for rows of one fragment. Not in pylance.
+
+        No data file is read. Versions that the tasks read must not be cleaned up before they are done.
+
+        Args:
+            columns: As `get_changes`.
+            preimages: As `get_changes`.
+            each_version: As `get_changes`.
+            with_row_id: As `get_changes`.
+            blob_handling: As `get_changes`.
+            batch_size: As `get_changes`.
+            max_rows_per_task: Most rows of a task; None for one task per fragment and kind of change.
+
+        Raises:
+            VersionNotFoundError: A version that is needed was cleaned up.
+            UnsupportedError: The table has no stable row ids, and rows were updated.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> deleted = table.delete("id > 1")
+            >>> plan = table.delta(1).plan(max_rows_per_task=1)
+            >>> len(plan.tasks), dict(plan.counts)
+            (2, {'delete': 2})
+        """
+        if max_rows_per_task is not None and max_rows_per_task < 1:
+            raise InvalidInputError(f"max_rows_per_task is {max_rows_per_task}; a task has at least one row")
+        wanted = _columns(columns, with_row_id=with_row_id, blob_handling=blob_handling, batch_size=batch_size)
+        return self._plan(wanted, preimages=preimages, each_version=each_version, most=max_rows_per_task)
+
+    @property
+    def _end(self) -> Snapshot:
+        return self._dataset.source
+
+    @cached_property
+    def _begin_source(self) -> Snapshot | None:
+        return self._at(self._begin)
+
+    @cached_property
+    def _differences(self) -> RowDifferences:
+        return self._compared(self._begin_source, self._end)
+
+    def _compared(self, begin: Snapshot | None, end: Snapshot) -> RowDifferences:
+        try:
+            return row_differences(begin, end)
+        except VersionNotFoundError as error:
+            raise self._gone(0 if begin is None else begin.manifest.version + 1) from error
+
+    def _at(self, version: int) -> Snapshot | None:
+        """A version; None before the first one."""
+        if version == self.end_version or not version:
+            return self._end if version else None
+        try:
+            return self._dataset.checkout_version(version).source
+        except VersionNotFoundError as error:
+            raise self._gone(version) from error
+
+    def _gone(self, version: int) -> VersionNotFoundError:
+        """The error for a version that was cleaned up, with the oldest one from which the changes are known."""
+        end = self.end_version
+        left = existing_versions(self._end.store)
+        whole = next((v for v in reversed(range(1, end + 1)) if v - 1 not in set(left)), end)
+        return VersionNotFoundError(
+            f"{self._dataset.uri}: version {version} was cleaned up, so that the changes since version {self._begin} "
+            f"are not known; the oldest version that is left, with all that follow it, is {whole}: compare with "
+            f"begin_version={whole}, or read the whole table"
+        )
+
+    def _transaction(self, version: int) -> records.Transaction:
+        try:
+            found = load_transaction(self._end.store, load_version_header(self._end.store, version))
+        except VersionNotFoundError as error:
+            raise self._gone(version) from error
+        if found is None:
+            raise VersionNotFoundError(f"{self._dataset.uri}: version {version} records no transaction")
+        return found
+
+    def _check_stable(self, what: str) -> None:
+        begin = self._begin_source
+        if not self._end.manifest.uses_stable_row_ids or (begin and not begin.manifest.uses_stable_row_ids):
+            raise UnsupportedError(
+                f"{self._dataset.uri}: {what} need stable row ids, which a table gets when it is created "
+                "(enable_stable_row_ids=True); without them there are get_inserted_rows and get_deleted_rows"
+            )
+
+    def _rows(self, source: Snapshot, rows: Mapping[int, BitMap]) -> pa.RecordBatchReader:
+        """The rows of a version, with the columns that pylance gives."""
+        names = [*source.manifest.schema.names, *_ROW_COLUMNS]
+        schema = scan_options(source.manifest, names).result_schema
+        batches = (
+            batch
+            for fragment_id, offsets in rows.items()
+            for batch in rows_of_fragment(source, fragment_id, _offsets(offsets), names, ChangeColumns())
+        )
+        return pa.RecordBatchReader.from_batches(schema, batches)
+
+    def _plan(self, columns: ChangeColumns, *, each_version: bool, **options: Any) -> ChangePlan:
+        schema = columns.schema(self._end.manifest)
+        whole = (self._begin, self.end_version, self._differences) if not each_version else None
+        steps = self._steps() if whole is None else [whole]
+        tasks = (task for step in steps for task in self._tasks(columns, *step, **options))
+        return ChangePlan(schema=schema, tasks=tuple(tasks))
+
+    def _tasks(
+        self,
+        columns: ChangeColumns,
+        begin: int,
+        end: int,
+        found: RowDifferences,
+        *,
+        preimages: bool,
+        most: int | None = None,
+    ) -> Iterator[ChangeTask]:
+        kinds: dict[ChangeType, Mapping[int, BitMap]] = {
+            "delete": found.deleted,
+            "update_preimage": found.outdated if preimages else {},
+            "update_postimage": found.updated,
+            "insert": found.inserted,
+        }
+        for kind, rows in kinds.items():
+            for fragment_id, offsets in rows.items():
+                for part in _parts(offsets, most):
+                    yield ChangeTask(
+                        change_type=kind,
+                        begin_version=begin,
+                        end_version=end,
+                        feed_version=self.end_version,
+                        fragment_id=fragment_id,
+                        rows=part.serialize(),
+                        columns=columns,
+                    )
+
+    def _steps(self) -> Iterator[tuple[int, int, RowDifferences]]:
+        """Yield the versions that changed rows, each with the one before it."""
+        before: Snapshot | None = None
+        for version in range(self._begin + 1, self.end_version + 1):
+            transaction = self._transaction(version)
+            if isinstance(transaction.operation, _CHANGES_NO_ROW):
+                before = None
+                continue
+            before = before or self._at(version - 1)
+            after = self._at(version)
+            assert after is not None
+            yield version - 1, version, self._compared(before, after)
+            before = after
+
+
+def delta_between(
+    dataset: Handle, compared_against: int | None, begin_version: int | None, end_version: int | None
+) -> DatasetDelta:
+    """The changes between two versions; arguments as `LanceDataset.delta`.
+
+    Raises:
+        InvalidInputError: The versions are incomplete, given twice, or in the wrong order.
+        VersionNotFoundError: The later version does not exist.
+    """
+    both = begin_version is not None, end_version is not None
+    if compared_against is None and both != (True, True):
+        raise InvalidInputError("Must specify either compared_against, or both begin_version and end_version")
+    if compared_against is not None and any(both):
+        raise InvalidInputError("compared_against stands for begin_version, and for this version as end_version")
+    begin = compared_against if compared_against is not None else begin_version
+    end = dataset.version if end_version is None else end_version
+    assert begin is not None
+    if not 0 <= begin <= end:
+        raise InvalidInputError(f"begin_version is {begin}; it lies between 0 and end_version, which is {end}")
+    if end == dataset.version:
+        return DatasetDelta(dataset, begin)
+    newest = latest_version(dataset.source.store)
+    if newest is not None and end > newest:
+        raise VersionNotFoundError(f"{dataset.uri} has no version {end}; the latest is {newest}")
+    try:
+        return DatasetDelta(dataset.checkout_version(end), begin)
+    except VersionNotFoundError as error:
+        raise VersionNotFoundError(
+            f"{dataset.uri}: version {end} was cleaned up; those that are left are "
+            f"{existing_versions(dataset.source.store)}"
+        ) from error
+
+
+def _columns(columns: Sequence[str] | None, **others: object) -> ChangeColumns:
+    return ChangeColumns(names=None if columns is None else tuple(columns), **others)  # type: ignore[arg-type]
+
+
+def _offsets(rows: BitMap) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    return np.frombuffer(rows.to_array(), np.uint32).astype(np.int64)
+
+
+def _parts(rows: BitMap, most: int | None) -> Iterator[BitMap]:
+    for start in range(0, len(rows), most or max(len(rows), 1)):
+        yield rows[start : start + (most or len(rows))]

@@ -1,0 +1,147 @@
+"""The rows that differ between two versions, by what the manifests and deletion files say: no data file is read.
+
+    stable row ids   inserted   the later version has the id, the earlier one has not
+                     deleted    the other way round
+                     updated    both have it, with another `_row_last_updated_at_version`
+    without          the same by the addresses that rows had first (`row_moves`); updates are rejected by name
+
+Fragments that both versions record in the same bytes are passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from pyroaring import BitMap
+
+from lance_core.errors import CorruptFileError
+from lance_core.row_addresses import row_addresses, rows_by_fragment
+from lance_core.table.fragment import Fragment
+from lance_core.table.rowids import U64Array, decode_versions, row_ids_of
+from lance_core.threads import ThreadPool
+from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.delta.row_moves import RowMoves
+from lance_core.verbs.scan.read_fragment import physical_rows
+
+__all__ = ["RowDifferences", "row_differences"]
+
+_READ_AHEAD = 8
+"""Deletion files that are read in parallel."""
+
+_Ids = Callable[[Snapshot, Fragment], U64Array]
+_Rows = dict[int, BitMap]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowDifferences:
+    """Rows by fragment id, as offsets.
+
+    Attributes:
+        inserted: Rows of the later version.
+        deleted: Rows of the earlier version.
+        updated: Rows of the later version that the earlier one has with other values.
+        outdated: The same rows in the earlier version.
+        deleted_ids: The stable row ids of the deleted rows, ascending.
+    """
+
+    inserted: _Rows
+    deleted: _Rows
+    updated: _Rows
+    outdated: _Rows
+    deleted_ids: U64Array
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """The live rows of the fragments of one version that differ from those of the other, by ascending id."""
+
+    ids: U64Array
+    addresses: U64Array
+    updated: U64Array
+
+    def partners(self, other: _Side) -> npt.NDArray[np.int64]:
+        """For each row the position of the row of the same id on the other side; -1 for none."""
+        if not len(other.ids):
+            return np.full(len(self.ids), -1, np.int64)
+        at = np.minimum(np.searchsorted(other.ids, self.ids), len(other.ids) - 1)
+        return np.where(other.ids[at] == self.ids, at, -1)
+
+
+def row_differences(begin: Snapshot | None, end: Snapshot) -> RowDifferences:
+    """Compare two versions.
+
+    Args:
+        begin: The earlier version; None for no rows.
+        end: The later version.
+
+    Raises:
+        VersionNotFoundError: A version in between was cleaned up, and the table has no stable row ids.
+        UnsupportedError: A version in between updated rows, and the table has no stable row ids.
+        CorruptFileError: A fragment has no row ids, though the table has stable ones.
+    """
+    stable = end.manifest.uses_stable_row_ids and (begin is None or begin.manifest.uses_stable_row_ids)
+    ids: _Ids = _stable_ids
+    if not stable:
+        moves = RowMoves(begin)
+        moves.follow(end)
+        ids = moves.ids
+    before = _side(begin, end, ids) if begin is not None else _side_of(end, (), ids)
+    after = _side(end, begin, ids)
+    partners, lost = after.partners(before), before.partners(after) < 0
+    changed = partners >= 0
+    if stable:
+        changed &= after.updated != before.updated[partners] if len(before.ids) else False
+    else:
+        changed[:] = False
+    return RowDifferences(
+        inserted=rows_by_fragment(after.addresses[partners < 0]),
+        deleted=rows_by_fragment(before.addresses[lost]),
+        updated=rows_by_fragment(after.addresses[changed]),
+        outdated=rows_by_fragment(before.addresses[partners[changed]]),
+        deleted_ids=before.ids[lost],
+    )
+
+
+def _side(source: Snapshot, other: Snapshot | None, ids: _Ids) -> _Side:
+    known = set(other.manifest.fragments.raw) if other is not None else set[bytes]()
+    fragments = source.manifest.fragments
+    places = [place for place, raw in enumerate(fragments.raw) if raw not in known]
+    return _side_of(source, [fragments[place] for place in places], ids)
+
+
+def _side_of(source: Snapshot, fragments: Sequence[Fragment], ids: _Ids) -> _Side:
+    parts = list(_live_rows(source, fragments, ids))
+    columns = [np.concatenate(column) for column in zip(*parts, strict=True)] if parts else [np.zeros(0, np.uint64)] * 3
+    order = np.argsort(columns[0], kind="stable")
+    return _Side(*(column[order] for column in columns))
+
+
+def _live_rows(
+    source: Snapshot, fragments: Sequence[Fragment], ids: _Ids
+) -> Iterator[tuple[U64Array, U64Array, U64Array]]:
+    """Yield ids, addresses and versions of the live rows of each fragment."""
+    with ThreadPool(_READ_AHEAD) as pool:
+        for fragment, deletions in zip(fragments, pool.map(source.deletions, fragments), strict=True):
+            num_rows = physical_rows(source, fragment)
+            offsets = np.arange(num_rows)
+            if deletions is not None:
+                offsets = offsets[deletions.live_rows(num_rows)]
+            yield ids(source, fragment)[offsets], row_addresses(fragment.id, offsets), _updated(fragment)[offsets]
+
+
+def _stable_ids(source: Snapshot, fragment: Fragment) -> U64Array:
+    found = row_ids_of(fragment)
+    if found is None:
+        raise CorruptFileError(
+            f"{source.store.root}: fragment {fragment.id} of version {source.manifest.version} has no row ids"
+        )
+    return found
+
+
+def _updated(fragment: Fragment) -> U64Array:
+    """The version in which each row changed last; 1 where the table records none."""
+    data = fragment.last_updated_at_versions
+    return np.ones(fragment.physical_rows, np.uint64) if data is None else decode_versions(data, fragment.physical_rows)

@@ -1,0 +1,136 @@
+"""Which row is which in two versions, for tables without stable row ids.
+
+A row is known by the address that it had first. Only a Rewrite gives rows new addresses without a change:
+
+    Append, Overwrite, Restore, Delete   fragments come and go; the address stands for the row
+    Rewrite                              the live rows of the old fragments are those of the new ones, in that order
+    Update that adds rows or takes some  the same as an Append or a Delete
+    Update of a partition or an attempt  rows are replaced: deleted, and others inserted
+    other Updates, DataReplacement,      rows have new values, and nothing records which: rejected by name
+    Merge and Restore with other files
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lance_core.commit import REPLACES_KEY, load_manifest, load_transaction
+from lance_core.errors import UnsupportedError
+from lance_core.row_addresses import row_addresses
+from lance_core.table.fragment import TOMBSTONE, Fragment
+from lance_core.table.manifest.manifest import Manifest
+from lance_core.table.operations import (
+    DataReplacement,
+    Merge,
+    Operation,
+    Restore,
+    Rewrite,
+    RewriteGroup,
+    UnknownOperation,
+    Update,
+)
+from lance_core.table.rowids import U64Array
+from lance_core.table.transaction import SLICES_KEY, Transaction
+from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.scan.read_fragment import physical_rows
+
+__all__ = ["RowMoves"]
+
+_NAMED = "only a table with stable row ids (enable_stable_row_ids, when it is created) records which rows were updated"
+
+
+class RowMoves:
+    """The first addresses of rows that compactions moved.
+
+    Args:
+        begin: The version to begin with; None for the time before the first one.
+    """
+
+    def __init__(self, begin: Snapshot | None) -> None:
+        self._before = begin
+        self._moved: dict[int, U64Array] = {}
+
+    def follow(self, end: Snapshot) -> None:
+        """Go on to a later version.
+
+        Raises:
+            VersionNotFoundError: A version in between was cleaned up.
+            UnsupportedError: A version in between updated rows.
+        """
+        while self._before is not None and self._before.manifest.version < end.manifest.version:
+            number = self._before.manifest.version + 1
+            manifest = end.manifest if number == end.manifest.version else load_manifest(end.store, number)
+            after = Snapshot(end.store, manifest, end.options, end.session)
+            transaction = load_transaction(end.store, manifest)
+            if transaction is None:
+                raise self._unknown(number, "records no transaction")
+            self._check(transaction, self._before.manifest, manifest)
+            if isinstance(transaction.operation, Rewrite):
+                for group in transaction.operation.groups:
+                    self._move(group, self._before, after)
+            self._before = after
+
+    def ids(self, source: Snapshot, fragment: Fragment) -> U64Array:
+        """The first addresses of all rows of a fragment, deleted ones included."""
+        found = self._moved.get(fragment.id)
+        return row_addresses(fragment.id, np.arange(physical_rows(source, fragment))) if found is None else found
+
+    def _check(self, transaction: Transaction, before: Manifest, after: Manifest) -> None:
+        """Make sure that a version updated no row.
+
+        Raises:
+            UnsupportedError: The version did, or may have done so.
+        """
+        operation = transaction.operation
+        if isinstance(operation, UnknownOperation):
+            raise self._unknown(after.version, "was made by an operation that is not known")
+        replaces = not {SLICES_KEY, REPLACES_KEY}.isdisjoint(transaction.properties)
+        in_place = isinstance(operation, Merge | Restore) and _has_other_files(before, after)
+        if in_place or isinstance(operation, DataReplacement) or (_updates(operation) and not replaces):
+            raise self._unknown(after.version, f"updated rows ({operation.name})")
+
+    def _unknown(self, version: int, what: str) -> UnsupportedError:
+        return UnsupportedError(
+            f"the changes of version {version} cannot be listed: it {what}, and {_NAMED}. Compare versions before and "
+            "after it, or read the whole table"
+        )
+
+    def _move(self, group: RewriteGroup, before: Snapshot, after: Snapshot) -> None:
+        """Take note of the rows of a group of fragments in their new places."""
+        parts = []
+        for old in group.old_fragments:
+            ids, deletions = self.ids(before, old), before.deletions(old)
+            parts.append(ids if deletions is None else ids[deletions.live_rows(len(ids))])
+        ids = np.concatenate(parts) if parts else np.zeros(0, np.uint64)
+        by_name = {_name(fragment): fragment for fragment in after.manifest.fragments}
+        new = [by_name[_name(fragment)] for fragment in group.new_fragments]
+        ends = np.cumsum([physical_rows(after, fragment) for fragment in new]) if new else np.zeros(1, np.int64)
+        if int(ends[-1]) != len(ids):
+            raise self._unknown(after.manifest.version, f"rewrote {len(ids)} rows as {int(ends[-1])}")
+        for fragment, own in zip(new, np.split(ids, ends[:-1]), strict=False):
+            self._moved[fragment.id] = own
+
+
+def _updates(operation: Operation) -> bool:
+    """Whether an operation gives rows other values, or may do so."""
+    if not isinstance(operation, Update):
+        return False
+    takes = bool(operation.removed_fragment_ids or operation.updated_fragments)
+    return bool(operation.fields_modified) or (takes and bool(operation.new_fragments))
+
+
+def _has_other_files(before: Manifest, after: Manifest) -> bool:
+    """Whether a fragment of both versions has columns in other files."""
+    raw = set(before.fragments.raw)
+    changed = (i for i, one in zip(after.fragments.ids, after.fragments.raw, strict=True) if one not in raw)
+    pairs = ((before.fragments.get(i), after.fragments.get(i)) for i in changed)
+    return any(old is not None and new is not None and _files(old) != _files(new) for old, new in pairs)
+
+
+def _files(fragment: Fragment) -> set[tuple[int, str]]:
+    return {(field, file.path) for file in fragment.files for field in file.fields if field != TOMBSTONE}
+
+
+def _name(fragment: Fragment) -> str:
+    """The name of the first data file of a fragment, which is unique."""
+    return fragment.files[0].path if fragment.files else f"fragment {fragment.id}"
