@@ -25,6 +25,7 @@ from lance_core.verbs.write.write_dataset import AutoCleanupConfig, auto_cleanup
 
 if TYPE_CHECKING:
     from lance_core.maintenance.cleanup import CleanupExplanation, CleanupStats
+    from lance_core.maintenance.erasure_report import ErasureReport
     from lance_core.maintenance.results import CompactionMetrics
 
 __all__ = ["CleanupSelectors", "DatasetOptimizer", "MaintenanceVerbs"]
@@ -303,6 +304,64 @@ class MaintenanceVerbs(Handle):
             include_files=include_files,
             max_files=max_files,
         )
+
+    def erase_rows(
+        self,
+        where: str,
+        *,
+        dry_run: bool = False,
+        retag: bool = False,
+        release_branches: bool = False,
+        drop_indices: bool = False,
+        delete_unverified: bool = False,
+        in_use: Mapping[str, int] | None = None,
+        transaction_properties: Mapping[str, str] | None = None,
+    ) -> ErasureReport:
+        """Erase rows from all versions, branches, files and indices, and prove it by reading what is left.
+
+        Rows are deleted on every branch that holds them, their files are written again without them, and versions
+        that hold them are removed, whatever their age: readers of those lose them. Where a tag, a branch, a clone or
+        a user needs such a version, nothing is changed, and the report names it. The condition is written nowhere.
+        Not in pylance.
+
+        Args:
+            where: The rows, by a condition in SQL on values of columns.
+            dry_run: Report what would be done, and change nothing.
+            retag: Move tags of versions that hold rows to the version of the same branch after the erasure.
+            release_branches: Remove versions that branches were forked from: these cannot be promoted any more.
+            drop_indices: Drop indices that hold rows and cannot be built here, such as those for vectors and words.
+            delete_unverified: No other process uses the dataset: remove files that nothing refers to whatever their
+                age, and on object storage versions of the last five minutes.
+            in_use: Versions of the main branch that must stay, by the name of their user.
+            transaction_properties: Strings for the history.
+
+        Returns:
+            What was done and read. Where `proven` is false, `obstacles` or `remaining` say why.
+
+        Raises:
+            InvalidInputError: The condition does not fit the columns, or names no column.
+            CorruptFileError: The file of a tag or branch is torn: what it needs is not known.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> report = table.erase_rows("id = 2")
+            >>> report.proven, report.rows_deleted
+            (True, {'main': 1})
+            >>> table.to_table()["id"].to_pylist()
+            [1, 3]
+        """
+        from lance_core.maintenance.erasure import ErasureOptions, erase_rows  # noqa: PLC0415 - see the module's docstring
+
+        options = ErasureOptions(
+            dry_run=dry_run,
+            retag=retag,
+            release_branches=release_branches,
+            drop_indices=drop_indices,
+            delete_unverified=delete_unverified,
+            in_use=in_use or {},
+            transaction_properties=transaction_properties or {},
+        )
+        return erase_rows(self, where, options)
 
 
 def _is_count(value: object) -> bool:

@@ -1,4 +1,4 @@
-"""Maintenance of datasets: compaction, cleanup, zone maps of partitions, columns of another type.
+"""Maintenance of datasets: compaction, cleanup, erasure, zone maps of partitions, columns of another type.
 
 Compaction.plan(dataset) -> CompactionPlan -> CompactionTask.execute(dataset), anywhere -> RewriteResult
 Compaction.commit(dataset, results) -> CompactionMetrics
@@ -15,6 +15,7 @@ from lance_core.maintenance.cleanup import (
 )
 from lance_core.maintenance.cleanup_plan import Candidate, ReferencedBranch, Selectors
 from lance_core.maintenance.compaction import Compaction, commit_what_fits, compact
+from lance_core.maintenance.erasure_report import ErasureFinding, ErasureReading, ErasureReport, HoldingVersion
 from lance_core.maintenance.options import CompactionOptions
 from lance_core.maintenance.results import CompactionMetrics, RewriteResult
 from lance_core.maintenance.tasks import CompactionPlan, CompactionTask
@@ -29,6 +30,10 @@ __all__ = [
     "CompactionOptions",
     "CompactionPlan",
     "CompactionTask",
+    "ErasureFinding",
+    "ErasureReading",
+    "ErasureReport",
+    "HoldingVersion",
     "ReferencedBranch",
     "RewriteResult",
     "Selectors",

@@ -75,6 +75,8 @@ class Selectors:
         delete_unverified: No other process uses the dataset: remove files that nothing refers to, and versions on
             object storage, whatever their age.
         error_if_tagged: Raise if a tagged version is selected, rather than keep it.
+        keep_forks: Keep the versions that branches were forked from and still find files of. Without it the files
+            alone are kept.
     """
 
     before: datetime | None = None
@@ -83,6 +85,7 @@ class Selectors:
     in_use: Mapping[str, int] = field(default_factory=dict)
     delete_unverified: bool = False
     error_if_tagged: bool = True
+    keep_forks: bool = True
 
     def takes(self, manifest: FileReferences, newest: Collection[int]) -> bool:
         """Whether the selectors take a version.
@@ -188,7 +191,7 @@ def plan_cleanup(store: ObjectStore, current: Manifest, selectors: Selectors) ->
         return _keeping_everything(current, [*torn_tags, *torn_branches.values()])
     young = _keep_young(store, taken, manifests, listed, selectors)
     warnings = young + _keep_named(tags, current.branch, taken, selectors)
-    borrowed, branches = _branches(main, refs, current.branch, manifests, taken)
+    borrowed, branches = _branches(main, refs, current.branch, manifests, taken, keep_forks=selectors.keep_forks)
     kept, only_taken = References(), References()
     kept.update(borrowed)
     for version, manifest in manifests.items():
@@ -405,10 +408,13 @@ def _branches(
     branch: str | None,
     manifests: Mapping[int, FileReferences],
     taken: set[int],
+    *,
+    keep_forks: bool,
 ) -> tuple[Sequence[References], list[ReferencedBranch]]:
     """The files that branches use outside of their own roots, and the branches forked from this one.
 
-    The version that a branch was forked from is taken off the list while the branch still finds files of it.
+    With `keep_forks` the version that a branch was forked from is taken off the list while the branch still finds
+    files of it.
     """
     borrowed, forked = [], []
     for name, ref in refs.items():
@@ -420,7 +426,7 @@ def _branches(
             continue
         version = ref.parent_version
         forked.append(ReferencedBranch(name=name, referenced_version=version, cleanup_candidate=version in taken))
-        if version in taken:
+        if version in taken and keep_forks:
             own = References()
             own.add_borrowed(manifests[version], own=True)
             if needed.shares(own):

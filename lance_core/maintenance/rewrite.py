@@ -22,7 +22,8 @@ from lance_core.file.copy import PageSource, copy_pages
 from lance_core.file.reader import DataFileReader
 from lance_core.file.version import FileVersion
 from lance_core.file.writer import DataFileWriter
-from lance_core.maintenance.options import FORCE_COPY, CompactionOptions
+from lance_core.maintenance.dictionary_values import without_unused_values
+from lance_core.maintenance.options import FORCE_COPY, REENCODE, CompactionOptions
 from lance_core.maintenance.results import CompactionMetrics, RewriteResult
 from lance_core.row_addresses import row_address
 from lance_core.store import ObjectStore
@@ -177,12 +178,16 @@ class _Rewriter:
         return max(1, -(-rows // count))
 
     def _by_decoding(self) -> Iterator[Fragment]:
-        """Decode all rows and encode them again."""
+        """Decode all rows and encode them again.
+
+        Where that is asked for, dictionaries lose the values that no row has.
+        """
         writer: DataFileWriter | None = None
         limit, most_bytes = self.rows_per_file, self.options.max_bytes_per_file
+        is_pruned = self.options.compaction_mode == REENCODE and self.version is not FileVersion.V0_1
         try:
             for rows in self._live_batches():
-                left = rows
+                left = without_unused_values(rows) if is_pruned else rows
                 while left.num_rows:
                     writer = writer or self._new_writer()
                     part = left.slice(0, limit - writer.num_rows)

@@ -1,0 +1,319 @@
+"""Erase rows from a dataset: from all its versions and files, with a proof by reading what is left.
+
+    survey      all versions of all branches: which hold the rows, or traces of them
+    obstacles   tags, branches forked from such versions, clones, versions in use: then nothing is changed
+    per branch  delete, without the condition in the history -> write the fragments again -> build indices again
+    clean up    versions that hold anything, branches first; tags move before
+    proof       survey anew, from the files alone; then every file below the root
+
+Each step finds by itself what is left to do, so that an erasure that was interrupted is finished by the next one.
+Commits of others meanwhile are found by the next survey; what is still there in the end is in the report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from lance_core.commit import commit, load_following
+from lance_core.errors import InvalidInputError
+from lance_core.index.kinds.registry import is_supported
+from lance_core.maintenance.cleanup import cleanup_old_versions
+from lance_core.maintenance.cleanup_plan import Selectors
+from lance_core.maintenance.compaction import commit_what_fits
+from lance_core.maintenance.erasure_condition import ErasureCondition
+from lance_core.maintenance.erasure_obstacles import find_obstacles, holding_versions, released_branches
+from lance_core.maintenance.erasure_proof import prove
+from lance_core.maintenance.erasure_report import ErasureReport
+from lance_core.maintenance.erasure_survey import Line, Survey, survey
+from lance_core.maintenance.options import CompactionOptions
+from lance_core.maintenance.tasks import CompactionTask
+from lance_core.table.operations import CreateIndex, Delete, UpdateConfig, UpdateMap
+from lance_core.table.refs import BranchRef, TagRef
+from lance_core.table.transaction import Transaction
+from lance_core.verbs.context.handle import Handle
+from lance_core.verbs.context.references import read_branches, read_tags, reject_torn
+from lance_core.verbs.context.retry import retrying_on_latest
+from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.uncommitted_files import staged
+from lance_core.verbs.indices.optimize import optimize_indices
+from lance_core.verbs.refs.branches import FORK_TAG_PREFIX
+from lance_core.verbs.refs.tags import Tags
+from lance_core.verbs.rows.removal import each_matching, remove_rows
+from lance_core.verbs.scan.blob_view import described_columns
+
+__all__ = ["ErasureOptions", "erase_rows"]
+
+_ROUNDS: Final = 4
+"""How often the branches are gone through: writers can add rows meanwhile."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErasureOptions:
+    """How far an erasure may go.
+
+    Attributes:
+        dry_run: Report what would be done, and change nothing.
+        retag: Move tags of versions that hold rows to the version of the same branch after the erasure.
+        release_branches: Remove versions that branches were forked from: these branches cannot be promoted any more.
+        drop_indices: Drop indices that hold rows and cannot be built here, such as those for vectors and words.
+        delete_unverified: No other process uses the dataset: remove files that nothing refers to whatever their age,
+            and on object storage versions of the last five minutes.
+        in_use: Versions of the main branch that must stay, by the name of their user.
+        transaction_properties: Strings for the history.
+    """
+
+    dry_run: bool = False
+    retag: bool = False
+    release_branches: bool = False
+    drop_indices: bool = False
+    delete_unverified: bool = False
+    in_use: Mapping[str, int] = field(default_factory=dict)
+    transaction_properties: Mapping[str, str] = field(default_factory=dict)
+
+
+def erase_rows(dataset: Handle, where: str, options: ErasureOptions) -> ErasureReport:
+    """Erase rows from all versions and files of a dataset; see `LanceDataset.erase_rows`.
+
+    Args:
+        dataset: A handle on the dataset, which moves to the latest version of its branch.
+        where: The rows, in SQL.
+        options: How far it may go.
+
+    Raises:
+        InvalidInputError: The condition does not fit the columns of the main branch, or names no column.
+        CorruptFileError: The file of a tag or branch is torn: what it needs is not known.
+    """
+    condition = ErasureCondition(where)
+    run = _Erasure(dataset=dataset, condition=condition, options=options)
+    main = dataset.checkout_version(("main", None)).source
+    condition.of(described_columns(main.manifest) or main.manifest.schema)
+    if any(condition.is_in_string(value) for value in options.transaction_properties.values()):
+        raise InvalidInputError("transaction_properties hold a value of the condition, which is to be erased")
+    report = run.run()
+    if not options.dry_run:
+        dataset.move_to(load_following(dataset.source.store, dataset.source.manifest))
+    return report
+
+
+@dataclass(slots=True)
+class _Erasure:
+    """One erasure."""
+
+    dataset: Handle
+    condition: ErasureCondition
+    options: ErasureOptions
+    report: ErasureReport = field(init=False)
+    removed: dict[str, set[int]] = field(default_factory=dict)
+
+    def run(self) -> ErasureReport:
+        """Survey, erase, prove."""
+        found, tags, refs = self._survey(None)
+        place = self.dataset._place  # noqa: SLF001 - of the handle whose verb this is
+        obstacles, clones = find_obstacles(place, found, tags, refs, self.options)
+        self.report = ErasureReport(
+            uri=place.root.root,
+            dry_run=self.options.dry_run,
+            proven=False,
+            holding=holding_versions(found, tags),
+            obstacles=obstacles,
+            clones=clones,
+            bases=_bases(found),
+        )
+        if self.options.dry_run or obstacles:
+            return self._planned(found, refs)
+        released = released_branches(found, refs, self.options)
+        for number in range(_ROUNDS):
+            # Files of nobody are removed with versions, or on their own.
+            if not _is_work_left(found) and (number or not self.options.delete_unverified):
+                break
+            for line in found.lines:
+                self._erase_on(line, found)
+            found, tags, refs = self._survey(found)
+            released |= released_branches(found, refs, self.options)
+            doomed = {line.name: set(line.doomed()) for line in found.lines}
+            self._clean_up(found, tags)
+            found, tags, refs = self._survey(found)
+            for line in found.lines:
+                self.removed.setdefault(line.name, set()).update(doomed.get(line.name, set()) - line.versions.keys())
+        gone = {name: tuple(sorted(numbers)) for name, numbers in self.removed.items() if numbers}
+        self.report = replace(self.report, versions_removed=gone, branches_released=tuple(sorted(released)))
+        return self._proven()
+
+    def _survey(self, known: Survey | None) -> tuple[Survey, dict[str, TagRef], dict[str, BranchRef]]:
+        """What holds the rows now, all tags, and all branches."""
+        root = self.dataset._place.root  # noqa: SLF001 - of the handle whose verb this is
+        tags, torn_tags = read_tags(root)
+        refs, torn = read_branches(root)
+        reject_torn([*torn_tags, *torn.values()])
+        return survey(root, refs, self.condition, known), tags, refs
+
+    def _planned(self, found: Survey, refs: Mapping[str, BranchRef]) -> ErasureReport:
+        rows = {line.name: self.condition.count_live(self._source(line)) for line in found.lines}
+        versions = {line.name: tuple(line.going(drops=self.options.drop_indices)) for line in found.lines}
+        suspect = [(line.name, index) for line in found.lines for index in line.latest.suspect]
+        return replace(
+            self._proven() if found.is_clean() else self.report,
+            rows_deleted={name: count for name, count in rows.items() if count},
+            fragments_rewritten=sum(len(line.latest.fragments) for line in found.lines),
+            indices_rebuilt=tuple(sorted({f"{name}:{one.name}" for name, one in suspect if is_supported(one)})),
+            indices_dropped=tuple(
+                sorted({f"{name}:{one.name}" for name, one in suspect if not is_supported(one)})
+                if self.options.drop_indices
+                else ()
+            ),
+            versions_removed={name: numbers for name, numbers in versions.items() if numbers},
+            branches_released=tuple(sorted(released_branches(found, refs, self.options))),
+        )
+
+    def _proven(self) -> ErasureReport:
+        remaining, reading = prove(self.dataset._place, self.condition, self.report)  # noqa: SLF001 - as above
+        return replace(self.report, remaining=remaining, read=reading, proven=not remaining)
+
+    def _source(self, line: Line) -> Snapshot:
+        return self.dataset.checkout_version((line.name, None)).source
+
+    def _erase_on(self, line: Line, found: Survey) -> None:
+        """Delete on one branch, and write again what held the rows."""
+        if not line.latest.reasons:
+            return
+        deleted = self._delete(line)
+        if deleted:
+            rows = {**self.report.rows_deleted, line.name: self.report.rows_deleted.get(line.name, 0) + deleted}
+            self.report = replace(self.report, rows_deleted=rows)
+        handle = self.dataset.checkout_version((line.name, None))
+        fragments = self._rewrite(handle, found)
+        suspect = {index.name for index in line.latest.suspect}
+        own = [one for one in handle.source.manifest.indices if not one.is_system]
+        indices = [one for one in own if fragments or one.name in suspect]
+        self._rebuild(handle, line, sorted({one.name for one in indices if is_supported(one)}))
+        if self.options.drop_indices:
+            self._drop(handle, line, sorted({one.name for one in indices if not is_supported(one)}))
+        manifest = handle.source.manifest
+        if (
+            "record" in line.latest.reasons
+            and manifest.version == line.latest.number
+            and not self.condition.is_in_bytes(manifest.to_bytes())
+        ):
+            # Only its transaction holds something, and goes with it once there is a later version.
+            self._commit(handle, UpdateConfig(config=UpdateMap(entries={})))
+
+    def _delete(self, line: Line) -> int:
+        """Delete the rows; the history has no condition."""
+
+        def attempt(base: Snapshot) -> int:
+            columns = described_columns(base.manifest)
+            expression = self.condition.of(columns or base.manifest.schema)
+            with staged(base) as files:
+                removal = remove_rows(base, each_matching(base, expression, columns), files)
+                if not removal.num_rows:
+                    return 0
+                operation = Delete(
+                    updated_fragments=removal.updated_fragments,
+                    deleted_fragment_ids=removal.removed_fragment_ids,
+                )
+                files.commit(operation, removal.affected_rows, self.options.transaction_properties)
+            return removal.num_rows
+
+        source = self._source(line)
+        return retrying_on_latest(source, attempt) if self.condition.columns(source) is not None else 0
+
+    def _rewrite(self, handle: Handle, found: Survey) -> int:
+        """Write the fragments with files that hold rows again, without deleted rows; returns their number."""
+        source = handle.source
+        options = replace(
+            CompactionOptions.of(
+                {"compaction_mode": "reencode"}, source.manifest.config, source.manifest.data_storage_version
+            ),
+            defer_index_remap=False,
+        )
+        held = [
+            fragment
+            for fragment in source.manifest.fragments
+            if any(f"data/{file.path}" in found.files for file in fragment.files)
+        ]
+        if not held:
+            return 0
+        results = [CompactionTask.of([fragment], source.manifest.version, options).execute(handle) for fragment in held]
+        commit_what_fits(handle, results, self.options.transaction_properties, keep_up=True)
+        self.report = replace(self.report, fragments_rewritten=self.report.fragments_rewritten + len(held))
+        return len(held)
+
+    def _rebuild(self, handle: Handle, line: Line, names: list[str]) -> None:
+        if not names:
+            return
+        properties = self.options.transaction_properties
+        found = optimize_indices(handle.source, index_names=names, retrain=True, properties=properties)
+        handle.move_to(found)
+        built = dict.fromkeys((*self.report.indices_rebuilt, *(f"{line.name}:{name}" for name in names)))
+        self.report = replace(self.report, indices_rebuilt=tuple(built))
+
+    def _drop(self, handle: Handle, line: Line, names: list[str]) -> None:
+        gone = tuple(index for index in handle.source.manifest.indices if index.name in names)
+        if not gone:
+            return
+        self._commit(handle, CreateIndex(removed_indices=gone))
+        dropped = dict.fromkeys((*self.report.indices_dropped, *(f"{line.name}:{name}" for name in names)))
+        self.report = replace(self.report, indices_dropped=tuple(dropped))
+
+    def _commit(self, handle: Handle, operation: CreateIndex | UpdateConfig) -> None:
+        source = handle.source
+        transaction = Transaction(
+            read_version=source.manifest.version,
+            operation=operation,
+            properties=dict(self.options.transaction_properties),
+        )
+        handle.move_to(commit(source.store, transaction, base=source.manifest).manifest)
+
+    def _clean_up(self, found: Survey, tags: Mapping[str, TagRef]) -> None:
+        """Move tags, then remove versions that hold anything; branches before what they were forked from."""
+        self._move_tags(found, tags)
+        for line in sorted(found.lines, key=lambda one: -len(one.ref.identifier) if one.ref else 1):
+            doomed = line.doomed()
+            if not doomed and not self.options.delete_unverified:
+                continue
+            selectors = Selectors(
+                versions=frozenset(doomed or [0]),
+                delete_unverified=self.options.delete_unverified,
+                error_if_tagged=False,
+                keep_forks=not self.options.release_branches,
+                in_use=self.options.in_use if line.branch is None else {},
+            )
+            handle = self.dataset.checkout_version((line.name, None))
+            stats = cleanup_old_versions(handle, selectors)
+            files = (
+                stats.old_versions
+                + stats.data_files_removed
+                + stats.transaction_files_removed
+                + stats.index_files_removed
+                + stats.deletion_files_removed
+            )
+            self.report = replace(
+                self.report,
+                files_removed=self.report.files_removed + files,
+                bytes_removed=self.report.bytes_removed + stats.bytes_removed,
+            )
+
+    def _move_tags(self, found: Survey, tags: Mapping[str, TagRef]) -> None:
+        """Move the tags that may be moved to the latest version of their branch, if that holds no row."""
+        lines = {line.branch: line for line in found.lines}
+        for name, ref in tags.items():
+            line = lines.get(ref.branch)
+            allowed = self.options.release_branches if name.startswith(FORK_TAG_PREFIX) else self.options.retag
+            if line is None or not allowed or ref.version not in line.doomed() or line.latest.reasons:
+                continue
+            Tags(self.dataset._place).update(name, (line.name, line.latest.number))  # noqa: SLF001 - as above
+            self.report = replace(self.report, tags_moved={**self.report.tags_moved, name: line.latest.number})
+
+
+def _is_work_left(found: Survey) -> bool:
+    """Whether another round can change anything: an index that cannot be built here stays in the latest version."""
+    return any(line.doomed() or line.is_replaced(drops=False) for line in found.lines)
+
+
+def _bases(found: Survey) -> tuple[str, ...]:
+    """Folders elsewhere, that do not lie below the root of the dataset."""
+    root = found.lines[0].store.root
+    paths = {path for line in found.lines for version in line.versions.values() for path in version.base_paths}
+    return tuple(sorted(path for path in paths if not (path + "/").startswith(root + "/")))

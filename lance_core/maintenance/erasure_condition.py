@@ -1,0 +1,125 @@
+"""The condition of an erasure: evaluated on stored rows, deleted ones included, and searched for in records.
+
+A record (a manifest, a transaction, a tag) mentions the condition if it holds one of its values: a string of at least
+four characters anywhere in its bytes, a shorter one or a number as a word of the predicate or of a property.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Final
+
+import pyarrow.compute as pc
+from pyroaring import BitMap
+
+from lance_core.errors import InvalidInputError, LanceError
+from lance_core.schema import Schema
+from lance_core.table.fragment import Fragment, FragmentList
+from lance_core.table.operations import Delete
+from lance_core.table.transaction import Transaction
+from lance_core.verbs.context.session import Session
+from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.expressions.arrow import columns_of
+from lance_core.verbs.rows.removal import each_matching
+from lance_core.verbs.scan.blob_view import described_columns
+from lance_core.verbs.scan.conditions import to_condition
+
+__all__ = ["ErasureCondition", "stored_rows"]
+
+_ROW_COLUMNS: Final = re.compile(r"_row(id|addr|offset)")
+_STRINGS: Final = re.compile(r"'((?:[^']|'')*)'")
+_NUMBERS: Final = re.compile(r"(?<![\w.])\d[\d_]*(?:\.\d+)?(?![\w.])")
+_LONG: Final = 4
+"""Characters from which a string is searched for in bytes of any kind."""
+
+
+@dataclass(frozen=True)
+class ErasureCondition:
+    """The rows to erase.
+
+    Attributes:
+        where: The condition, in SQL.
+    """
+
+    where: str = field(repr=False)
+
+    def of(self, columns: Schema) -> pc.Expression:
+        """The condition over the columns of a version.
+
+        Raises:
+            InvalidInputError: The condition is none over values of columns.
+            UnsupportedError: The SQL is not supported.
+        """
+        condition = to_condition(self.where, columns)
+        names = columns_of(condition)
+        if not names or any(_ROW_COLUMNS.match(name) for name in names):
+            raise InvalidInputError("an erasure needs a condition on values of columns: they name rows in all versions")
+        return condition
+
+    def columns(self, source: Snapshot) -> tuple[str, ...] | None:
+        """The top-level columns of the condition; None if it cannot be evaluated in a version."""
+        try:
+            return tuple(columns_of(self.of(described_columns(source.manifest) or source.manifest.schema)))
+        except LanceError:
+            return None
+
+    def stored(self, source: Snapshot, fragments: Sequence[Fragment]) -> dict[int, int]:
+        """The number of stored rows that match, deleted ones included, by id of fragments that have one.
+
+        Args:
+            source: The version, in which the condition can be evaluated.
+            fragments: Fragments of the version.
+        """
+        return {fragment.id: len(rows) for fragment, rows in self._matching(stored_rows(source, fragments))}
+
+    def count_live(self, source: Snapshot) -> int:
+        """The number of rows of a version that match."""
+        manifest = replace(source.manifest, indices=())
+        live = Snapshot(source.store, manifest, source.options, source.session)
+        return sum(len(rows) for _, rows in self._matching(live))
+
+    def _matching(self, source: Snapshot) -> Iterator[tuple[Fragment, BitMap]]:
+        columns = described_columns(source.manifest)
+        return each_matching(source, self.of(columns or source.manifest.schema), columns)
+
+    @cached_property
+    def _values(self) -> tuple[str, ...]:
+        """The strings and numbers of the condition."""
+        strings = [found.replace("''", "'").strip("%") for found in _STRINGS.findall(self.where)]
+        numbers = _NUMBERS.findall(_STRINGS.sub(" ", self.where))
+        return tuple(dict.fromkeys(value for value in (*strings, *numbers) if value))
+
+    @cached_property
+    def _long(self) -> tuple[bytes, ...]:
+        strings = [found.replace("''", "'").strip("%") for found in _STRINGS.findall(self.where)]
+        return tuple(string.encode() for string in strings if len(string) >= _LONG)
+
+    def is_in_bytes(self, data: bytes | memoryview) -> bool:
+        """Whether a long string of the condition stands in the bytes of a record."""
+        whole = bytes(data)
+        return any(value in whole for value in self._long)
+
+    def is_in_transaction(self, transaction: Transaction | None) -> bool:
+        """Whether a transaction names a value of the condition."""
+        if transaction is None:
+            return False
+        predicate = transaction.operation.predicate if isinstance(transaction.operation, Delete) else ""
+        return any(self.is_in_string(string) for string in (predicate, *transaction.properties.values()))
+
+    def is_in_string(self, string: str) -> bool:
+        """Whether a value of the condition is a word of a string."""
+        return any(word.search(string) for word in self._words)
+
+    @cached_property
+    def _words(self) -> tuple[re.Pattern[str], ...]:
+        return tuple(re.compile(rf"(?<![\w.-]){re.escape(value)}(?![\w.-])") for value in self._values)
+
+
+def stored_rows(source: Snapshot, fragments: Sequence[Fragment]) -> Snapshot:
+    """A version with all rows that its files store: without deletion files, and without indices, which can be wrong."""
+    whole = [replace(fragment, deletion_file=None) for fragment in fragments]
+    manifest = replace(source.manifest, fragments=FragmentList.of(whole), indices=())
+    return Snapshot(source.store, manifest, source.options, Session())

@@ -1,0 +1,99 @@
+"""Whether an index can hold values of rows that are erased.
+
+values are listed (ZONEMAP, BITMAP, BTREE, LABEL_LIST)   each must be one of a stored row of the version
+other kinds (BLOOMFILTER, vectors, words, unknown)       nothing was erased since the index was built from scratch:
+                                                         the version that it was built in has its record, and that
+                                                         version and all later ones are there and hold no row
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_core.errors import LanceError
+from lance_core.index.kinds import bitmap, btree, zonemap
+from lance_core.index.kinds.files import open_file, read_columns
+from lance_core.index.kinds.registry import is_supported
+from lance_core.maintenance.erasure_condition import stored_rows
+from lance_core.table.index import IndexMetadata
+from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.indices.build import IndexedField, indexed_field
+from lance_core.verbs.rows.removal import live_rows
+
+__all__ = ["holds_only_stored_values", "lists_values"]
+
+_ROWS: Final = 1 << 20
+"""Values of stored rows that are compared at a time."""
+
+_FILES: Final[Mapping[str, Mapping[str, list[str]]]] = {
+    "ZoneMap": {zonemap.FILE: ["min", "max"]},
+    "Bitmap": {bitmap.FILE: ["keys"]},
+    "LabelList": {bitmap.FILE: ["keys"]},
+    "BTree": {btree.DATA_FILE: ["values"], btree.LOOKUP_FILE: ["min", "max"]},
+}
+
+
+def lists_values(index: IndexMetadata) -> bool:
+    """Whether the values of an index can be read."""
+    return index.kind in _FILES and is_supported(index)
+
+
+def holds_only_stored_values(source: Snapshot, index: IndexMetadata) -> bool:
+    """Whether each value of an index is one of a row that the version stores; False if that cannot be read.
+
+    Args:
+        source: A version that has the index.
+        index: The index, whose values can be read.
+    """
+    try:
+        field = indexed_field(source.manifest.schema, index.fields[0])
+        left = _listed(source, index)
+        for values in _stored(source, field):
+            if not len(left):
+                break
+            left = left.filter(pc.invert(pc.is_in(left, value_set=_comparable(values).cast(left.type))))
+    except (LanceError, pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return False
+    return not len(left)
+
+
+def _listed(source: Snapshot, index: IndexMetadata) -> pa.Array:
+    """The distinct values of an index."""
+    store, folder = source.index_folder(index)
+    found: list[pa.Array] = []
+    for name, columns in _FILES[index.kind].items():
+        table = read_columns(open_file(store, folder, name, index), columns)
+        found += [chunk for column in columns for chunk in table.column(column).chunks]
+    return _comparable(pa.chunked_array(found)) if found else pa.nulls(0)
+
+
+def _comparable(values: pa.ChunkedArray) -> pa.Array:
+    """The distinct values without nulls; zeros have one sign."""
+    distinct = pc.unique(values.drop_null())
+    if pa.types.is_float16(distinct.type):
+        distinct = distinct.cast(pa.float32())
+    return pc.add(distinct, pa.scalar(0.0, distinct.type)) if pa.types.is_floating(distinct.type) else distinct
+
+
+def _stored(source: Snapshot, field: IndexedField) -> Iterator[pa.ChunkedArray]:
+    """The values of a field in all stored rows, of lists their elements."""
+    whole = stored_rows(source, source.manifest.fragments)
+    waiting: list[pa.Array] = []
+    for fragment in whole.manifest.fragments:
+        for batch, _ in live_rows(whole, fragment, [field.nodes[0].name]):
+            values = field.values(batch)
+            waiting.append(_flattened(values))
+            if sum(map(len, waiting)) >= _ROWS:
+                yield pa.chunked_array(waiting)
+                waiting = []
+    if waiting:
+        yield pa.chunked_array(waiting)
+
+
+def _flattened(values: pa.Array) -> pa.Array:
+    is_list = pa.types.is_list(values.type) or pa.types.is_large_list(values.type)
+    return values.flatten() if is_list else values

@@ -1,0 +1,117 @@
+"""What stands in the way of an erasure: whatever names a version that holds the rows, and must not lose it unasked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from typing import Protocol
+
+from lance_core.maintenance.erasure_report import ErasureFinding, HoldingVersion
+from lance_core.maintenance.erasure_survey import Line, Survey
+from lance_core.table.refs import BranchRef, TagRef
+from lance_core.verbs.context.references import Place
+from lance_core.verbs.refs.branches import FORK_TAG_PREFIX
+from lance_core.verbs.refs.clones import Clones, is_clone_tag
+from lance_core.verbs.refs.sweep import find_orphans
+
+__all__ = ["find_obstacles", "holding_versions", "released_branches"]
+
+
+class _Allowed(Protocol):
+    """What an erasure may change."""
+
+    @property
+    def retag(self) -> bool: ...
+    @property
+    def release_branches(self) -> bool: ...
+    @property
+    def drop_indices(self) -> bool: ...
+    @property
+    def in_use(self) -> Mapping[str, int]: ...
+
+
+def find_obstacles(
+    place: Place, found: Survey, tags: Mapping[str, TagRef], refs: Mapping[str, BranchRef], allowed: _Allowed
+) -> tuple[tuple[ErasureFinding, ...], tuple[str, ...]]:
+    """The obstacles to an erasure, and the roots of all known clones.
+
+    Args:
+        place: The references of the dataset.
+        found: What holds the rows.
+        tags: All tags.
+        refs: All branches.
+        allowed: What may be moved and released.
+    """
+    clones = Clones(place).list()
+    obstacles = [*_tagged(found, tags, allowed), *_used(found, allowed)]
+    if not allowed.release_branches:
+        obstacles += _forked(found, refs, allowed)
+    for name in find_orphans(place, refs.keys(), timedelta(0)):
+        message = f"no reference makes the branch known, and its files cannot be told: branches.discard({name!r})"
+        obstacles.append(ErasureFinding(kind="orphan branch", path=name, message=message))
+    return tuple(obstacles), tuple(sorted({told["uri"] for told in clones.values()}))
+
+
+def _tagged(found: Survey, tags: Mapping[str, TagRef], allowed: _Allowed) -> Iterator[ErasureFinding]:
+    lines = {line.branch: line for line in found.lines}
+    for name, ref in sorted(tags.items()):
+        line = lines.get(ref.branch)
+        if line is None or ref.version not in line.going(drops=allowed.drop_indices):
+            continue
+        where = f"version {line.name}:{ref.version}, which holds the rows"
+        if is_clone_tag(name, ref):
+            clone = ref.metadata["lance.clone"]
+            message = f"the clone {clone} refers to files of {where}: erase there, or drop the clone, then release it"
+            yield ErasureFinding(kind="clone", path=clone, message=message)
+        elif not name.startswith(FORK_TAG_PREFIX) and not allowed.retag:
+            message = f"the tag names {where}: retag moves it to the version after the erasure"
+            yield ErasureFinding(kind="tag", path=name, message=message)
+
+
+def _used(found: Survey, allowed: _Allowed) -> Iterator[ErasureFinding]:
+    for name, number in sorted(allowed.in_use.items()):
+        if number in found.lines[0].going(drops=allowed.drop_indices):
+            message = f"version main:{number}, which holds the rows, is in use by {name}: let it finish, then erase"
+            yield ErasureFinding(kind="in use", path=name, message=message)
+
+
+def _forked(found: Survey, refs: Mapping[str, BranchRef], allowed: _Allowed) -> Iterator[ErasureFinding]:
+    for name in sorted(released_branches(found, refs, allowed)):
+        parent = refs[name].parent_branch or "main"
+        message = (
+            f"it was forked from {parent}:{refs[name].parent_version}, which holds the rows: promote or discard the "
+            "branch, or release_branches removes that version, after which the branch cannot be promoted"
+        )
+        yield ErasureFinding(kind="branch", path=name, message=message)
+
+
+def released_branches(found: Survey, refs: Mapping[str, BranchRef], allowed: _Allowed) -> set[str]:
+    """The branches whose fork version, which is there, has to go."""
+    lines: dict[str | None, Line] = {line.branch: line for line in found.lines}
+    names = set()
+    for name, ref in refs.items():
+        parent = lines.get(ref.parent_branch)
+        if parent is not None and ref.parent_version in parent.going(drops=allowed.drop_indices):
+            names.add(name)
+    return names
+
+
+def holding_versions(found: Survey, tags: Mapping[str, TagRef]) -> tuple[HoldingVersion, ...]:
+    """The versions that hold rows or traces of them."""
+    result = []
+    for line in found.lines:
+        for number, version in sorted(line.versions.items()):
+            if not version.reasons:
+                continue
+            named = sorted(name for name, ref in tags.items() if (ref.branch, ref.version) == (line.branch, number))
+            result.append(
+                HoldingVersion(
+                    branch=line.name,
+                    version=number,
+                    is_latest=number == line.latest.number,
+                    fragments=len(version.fragments),
+                    reasons=tuple(sorted(version.reasons)),
+                    tags=tuple(named),
+                )
+            )
+    return tuple(result)

@@ -1,0 +1,192 @@
+"""The proof of an erasure: all versions surveyed anew, then every file below the root accounted for.
+
+_versions/      manifests: part of the survey; others must not mention the condition
+data/           of a version: part of the survey. Of none: read by its own schema
+data/<name>/    blobs of a data file: of one that a version refers to, and that holds no row
+_indices/       of an index of a version that holds no row
+_transactions/  must not mention the condition
+_deletions/     numbers of rows: no value
+_refs/          must not mention the condition
+tree/<branch>/  the same again
+all else        cannot be read, and is named
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Final
+
+import pyarrow.compute as pc
+
+from lance_core.commit import load_latest
+from lance_core.errors import LanceError, ObjectNotFoundError
+from lance_core.file.reader import DataFileReader
+from lance_core.maintenance.erasure_condition import ErasureCondition
+from lance_core.maintenance.erasure_report import ErasureFinding, ErasureReading, ErasureReport
+from lance_core.maintenance.erasure_survey import Survey, survey
+from lance_core.store import ObjectStore, open_base
+from lance_core.table.paths import (
+    DATA_PREFIX,
+    HINT_KEY,
+    INDICES_PREFIX,
+    REFS_PREFIX,
+    TRANSACTIONS_PREFIX,
+    TREE_PREFIX,
+    VERSIONS_PREFIX,
+)
+from lance_core.table.transaction import Transaction
+from lance_core.verbs.context.references import Place, read_branches, reject_torn
+from lance_core.verbs.expressions.arrow import columns_of, matching
+
+__all__ = ["prove"]
+
+_DELETIONS: Final = re.compile(r"_deletions/[^/]+\.(arrow|bin)")
+_BLOB: Final = re.compile(r"data/([^/]+)/[^/]+\.blob")
+_RECORDS: Final = (VERSIONS_PREFIX, TRANSACTIONS_PREFIX, REFS_PREFIX)
+_UNVERIFIED: Final = (
+    "nothing refers to it, and a writer may be about to: erase again when it is seven days old, or with "
+    "delete_unverified while nobody writes"
+)
+_REASONS: Final = {
+    "rows": "its files hold the rows: they were written meanwhile, or cleanup keeps the version for five minutes more "
+    "(without delete_unverified): erase again",
+    "columns": "the condition cannot be evaluated with its columns: erase by a column that it has",
+    "record": "its manifest or transaction mentions a value of the condition: change the configuration, the metadata "
+    "or the names in which it stands, then erase again",
+}
+
+
+def prove(
+    place: Place, condition: ErasureCondition, report: ErasureReport
+) -> tuple[tuple[ErasureFinding, ...], ErasureReading]:
+    """Read all that is left of a dataset; returns the places that can hold rows, and what was read.
+
+    Args:
+        place: The references of the dataset.
+        condition: The erased rows.
+        report: What is known of clones and bases.
+    """
+    found = _surveyed(place.root, condition)
+    proof = _Proof(root=place.root, condition=condition, found=found)
+    proof.versions()
+    proof.files()
+    for kind, uris in (("clone", report.clones), ("base", report.bases)):
+        for uri in uris:
+            proof.elsewhere(kind, uri)
+    reading = ErasureReading(
+        files=proof.count,
+        bytes=proof.size,
+        versions=sum(len(line.versions) for line in found.lines),
+        branches=len(found.lines),
+        rows=found.rows,
+    )
+    return tuple(proof.remaining), reading
+
+
+def _surveyed(root: ObjectStore, condition: ErasureCondition) -> Survey:
+    refs, torn = read_branches(root)
+    reject_torn(torn.values())
+    return survey(root, refs, condition)
+
+
+@dataclass(slots=True)
+class _Proof:
+    """Collects the places that can hold rows."""
+
+    root: ObjectStore
+    condition: ErasureCondition
+    found: Survey
+    remaining: list[ErasureFinding] = field(default_factory=list)
+    count: int = 0
+    size: int = 0
+
+    def _add(self, kind: str, path: str, message: str) -> None:
+        self.remaining.append(ErasureFinding(kind=kind, path=path, message=message))
+
+    def versions(self) -> None:
+        """Add the versions that hold anything."""
+        indices: dict[str, str] = {}
+        for line in self.found.lines:
+            for number, version in sorted(line.versions.items()):
+                path = f"{line.name}:{number}"
+                for reason in sorted(version.reasons - {"index"}):
+                    self._add("version", path, _REASONS[reason])
+                for index in version.suspect:
+                    indices[f"{INDICES_PREFIX}{index.uuid}/"] = (
+                        f"the {index.kind} index {index.name!r} of version {path} can hold the rows: build it again "
+                        "with the library that made it, or drop it, then erase again"
+                    )
+        for path, message in indices.items():
+            self._add("index", path, message)
+
+    def files(self) -> None:
+        """Account for every file below the root."""
+        names = sorted((line.branch for line in self.found.lines if line.branch is not None), key=len, reverse=True)
+        prefixes = [f"{TREE_PREFIX}{name}/" for name in names]
+        for meta in self.root.list(""):
+            self.count += 1
+            self.size += meta.size
+            prefix = next((one for one in prefixes if meta.key.startswith(one)), "")
+            key = meta.key.removeprefix(prefix)
+            try:
+                problem = self._problem(meta.key, key)
+            except ObjectNotFoundError:
+                continue  # removed since it was listed
+            if problem is not None:
+                self._add(problem[0], meta.key, problem[1])
+
+    def _problem(self, path: str, key: str) -> tuple[str, str] | None:
+        """The kind of a file, and why it can hold rows; None if it cannot.
+
+        Args:
+            path: Its key below the root.
+            key: Its key below the root of its branch.
+        """
+        if key.startswith(DATA_PREFIX):
+            blob = _BLOB.fullmatch(key)
+            owner = f"{DATA_PREFIX}{blob[1]}.lance" if blob else key
+            if owner in self.found.read:
+                return None  # read with its versions
+            return None if blob is None and self._is_without_rows(path) else ("data", _UNVERIFIED)
+        if key.startswith(INDICES_PREFIX):
+            return None if key.split("/")[1] in self.found.indices else ("index", _UNVERIFIED)
+        if _DELETIONS.fullmatch(key) or key == HINT_KEY:
+            return None
+        if key.startswith(_RECORDS):
+            data = self.root.get(path)
+            transaction = self._transaction(data) if key.startswith(TRANSACTIONS_PREFIX) else None
+            if self.condition.is_in_bytes(data) or self.condition.is_in_transaction(transaction):
+                return "record", "it mentions a value of the condition"
+            return None
+        return "unknown", "a table has no file of this name, and what it holds cannot be known"
+
+    def _transaction(self, data: bytes | memoryview) -> Transaction | None:
+        try:
+            return Transaction.from_bytes(data)
+        except LanceError:
+            return None  # of another tool: its bytes were searched
+
+    def _is_without_rows(self, path: str) -> bool:
+        """Whether a data file that nothing refers to can be read by its own schema, and no row of it matches."""
+        try:
+            reader = DataFileReader.open(self.root, path)
+            expression = self.condition.of(reader.schema)
+            columns = reader.schema.project(columns_of(expression))
+            return not any(pc.any(matching(batch, expression)).as_py() for batch in reader.read(columns))
+        except LanceError:
+            return False
+
+    def elsewhere(self, kind: str, uri: str) -> None:
+        """Add another dataset that shares files with this one, if it holds rows, or cannot be read."""
+        try:
+            store = open_base(uri, self.root.root, self.root.options)
+            if load_latest(store) is None:
+                message = "no dataset is there: whether its files hold the rows is not known"
+            elif _surveyed(store, self.condition).is_clean():
+                return
+            else:
+                message = "it holds the rows, or can: erase there too"
+        except LanceError as error:
+            message = f"it cannot be read: {error}"
+        self._add(kind, uri, message)

@@ -1,0 +1,113 @@
+"""The records of an erasure: what held the rows, what was done, what was read as the proof, and what is left.
+
+No record holds a value of a row, or the condition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+__all__ = ["ErasureFinding", "ErasureReading", "ErasureReport", "HoldingVersion"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldingVersion:
+    """A version that holds the rows, or traces of them.
+
+    Attributes:
+        branch: Its branch; "main" for the main branch.
+        version: Its number.
+        is_latest: Whether it is the latest version of the branch; older ones stop being readable.
+        fragments: Its fragments with data files that hold a row.
+        reasons: Why it cannot stay: "rows", "columns" (the condition cannot be evaluated in it), "index", "record".
+        tags: The tags that name it.
+    """
+
+    branch: str
+    version: int
+    is_latest: bool
+    fragments: int
+    reasons: tuple[str, ...]
+    tags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErasureFinding:
+    """An obstacle to an erasure, or a place that can still hold rows.
+
+    Attributes:
+        kind: "tag", "branch", "clone", "in use", "orphan branch" for obstacles; "version", "index", "data",
+            "record", "unknown", "base", "clone", "kept" for places.
+        path: The tag, the branch, the clone, the version as "branch:number", or the file.
+        message: What is wrong, and the remedy.
+    """
+
+    kind: str
+    path: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErasureReading:
+    """What was read to prove an erasure.
+
+    Attributes:
+        files: Files below the root.
+        bytes: Their bytes.
+        versions: Versions.
+        branches: Branches, main included.
+        rows: Rows, deleted ones included, for which the condition was evaluated.
+    """
+
+    files: int = 0
+    bytes: int = 0
+    versions: int = 0
+    branches: int = 0
+    rows: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErasureReport:
+    """The result of an erasure, or of its dry run.
+
+    Attributes:
+        uri: Root of the dataset.
+        dry_run: Whether nothing was to be changed.
+        proven: Whether no file below the root, and none of another dataset that is known to share files with this
+            one, holds the rows any more.
+        holding: The versions that held the rows when the erasure began.
+        obstacles: What stopped the erasure before anything was changed.
+        rows_deleted: Rows that were deleted, or would be, by branch.
+        fragments_rewritten: Fragments that were written again.
+        indices_rebuilt: Indices that were built again, as "branch:name".
+        indices_dropped: Indices that were dropped, as "branch:name".
+        versions_removed: Versions that are gone, or would be, by branch.
+        tags_moved: Tags that were moved, with their new versions.
+        branches_released: Branches that cannot be promoted any more, as the version that they were forked from is gone.
+        files_removed: Files that were removed.
+        bytes_removed: Their bytes.
+        clones: Shallow clones of the dataset that are known.
+        bases: Folders elsewhere that versions refer to files of.
+        remaining: Places that can still hold rows.
+        read: What was read as the proof.
+    """
+
+    uri: str
+    dry_run: bool
+    proven: bool
+    holding: tuple[HoldingVersion, ...] = ()
+    obstacles: tuple[ErasureFinding, ...] = ()
+    rows_deleted: Mapping[str, int] = field(default_factory=dict)
+    fragments_rewritten: int = 0
+    indices_rebuilt: tuple[str, ...] = ()
+    indices_dropped: tuple[str, ...] = ()
+    versions_removed: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    tags_moved: Mapping[str, int] = field(default_factory=dict)
+    branches_released: tuple[str, ...] = ()
+    files_removed: int = 0
+    bytes_removed: int = 0
+    clones: tuple[str, ...] = ()
+    bases: tuple[str, ...] = ()
+    remaining: tuple[ErasureFinding, ...] = ()
+    read: ErasureReading = field(default_factory=ErasureReading)

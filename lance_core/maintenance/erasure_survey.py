@@ -1,0 +1,345 @@
+"""The versions of all branches that hold the rows of an erasure.
+
+rows      a data file of a fragment holds a row that matches, be it deleted, or a dictionary with values of no
+          row; or a fragment shares a file with such a fragment, in whatever version
+columns   the condition cannot be evaluated in the version, or a column of its name in a file that nothing reads
+index     an index can hold values of erased rows
+record    the transaction, or the manifest, mentions a value of the condition
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from lance_core.commit import load_manifest, load_transaction
+from lance_core.errors import ObjectNotFoundError, VersionNotFoundError
+from lance_core.file.reader import DataFileReader
+from lance_core.index.kinds.registry import is_supported
+from lance_core.maintenance.dictionary_values import dictionary_columns, has_unused_values
+from lance_core.maintenance.erasure_condition import ErasureCondition, stored_rows
+from lance_core.maintenance.erasure_indices import holds_only_stored_values, lists_values
+from lance_core.schema import Schema
+from lance_core.store import ObjectStore
+from lance_core.table.fragment import Fragment
+from lance_core.table.index import IndexMetadata
+from lance_core.table.manifest.manifest import Manifest
+from lance_core.table.operations import CreateIndex
+from lance_core.table.paths import VERSIONS_PREFIX, data_key, is_detached, parse_manifest_key
+from lance_core.table.refs import BranchRef
+from lance_core.verbs.context.branch_roots import store_of_branch
+from lance_core.verbs.context.session import Session
+from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.rows.removal import live_rows
+
+__all__ = ["Line", "Survey", "SurveyedVersion", "survey"]
+
+
+@dataclass(slots=True)
+class SurveyedVersion:
+    """A version.
+
+    Attributes:
+        number: Its number.
+        pieces: Its fragments by id, as the names of their data files.
+        indices: Its indices, without those that hold no values.
+        is_fresh: Whether its transaction built indices.
+        reasons: Why it cannot stay.
+        fragments: Ids of its fragments that have such a file.
+        suspect: Its indices that can hold values of erased rows.
+        base_paths: Paths elsewhere that it can refer to files of.
+    """
+
+    number: int
+    pieces: dict[int, frozenset[str]]
+    indices: tuple[IndexMetadata, ...]
+    is_fresh: bool = False
+    reasons: set[str] = field(default_factory=set)
+    fragments: list[int] = field(default_factory=list)
+    suspect: list[IndexMetadata] = field(default_factory=list)
+    base_paths: tuple[str, ...] = ()
+
+    @property
+    def holds_data(self) -> bool:
+        """Whether its data files can hold a row."""
+        return bool(self.reasons & {"rows", "columns"})
+
+
+@dataclass(slots=True)
+class Line:
+    """The versions of one branch.
+
+    Attributes:
+        branch: The branch; None for main.
+        ref: Its origin; None for main.
+        store: Its store.
+        versions: Its versions by number.
+    """
+
+    branch: str | None
+    ref: BranchRef | None
+    store: ObjectStore
+    versions: dict[int, SurveyedVersion] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The name of the branch."""
+        return self.branch or "main"
+
+    @property
+    def latest(self) -> SurveyedVersion:
+        """The latest version."""
+        return self.versions[max(number for number in self.versions if not is_detached(number))]
+
+    def doomed(self) -> list[int]:
+        """The older and the detached versions that cannot stay."""
+        latest = self.latest.number
+        return sorted(number for number, version in self.versions.items() if version.reasons and number != latest)
+
+    def is_replaced(self, *, drops: bool) -> bool:
+        """Whether an erasure makes a version after the latest one.
+
+        Args:
+            drops: Whether indices that cannot be built here are dropped; else nothing changes for these.
+        """
+        indices = any(drops or is_supported(index) for index in self.latest.suspect)
+        return indices or bool(self.latest.reasons - {"index"})
+
+    def going(self, *, drops: bool) -> list[int]:
+        """The versions that an erasure removes; `drops` as `is_replaced`."""
+        return self.doomed() + ([self.latest.number] if self.is_replaced(drops=drops) else [])
+
+
+@dataclass(slots=True)
+class Survey:
+    """What holds the rows.
+
+    Attributes:
+        condition: The rows.
+        lines: The branches, main first.
+        counts: Stored rows that match, by the files of a fragment and the fields of the condition's columns.
+        rows: Stored rows for which the condition was evaluated.
+        files: Names of the data files that hold a row, or can.
+        read: Names of all data files of versions.
+        indices: Folders of all indices of versions.
+    """
+
+    condition: ErasureCondition
+    lines: list[Line] = field(default_factory=list)
+    counts: dict[tuple[frozenset[str], frozenset[int]], int] = field(default_factory=dict)
+    rows: int = 0
+    files: set[str] = field(default_factory=set)
+    read: set[str] = field(default_factory=set)
+    indices: set[str] = field(default_factory=set)
+
+    def is_clean(self) -> bool:
+        """Whether no version holds anything."""
+        return not any(version.reasons for line in self.lines for version in line.versions.values())
+
+
+def survey(
+    root: ObjectStore, refs: Mapping[str, BranchRef], condition: ErasureCondition, known: Survey | None = None
+) -> Survey:
+    """Read all versions of all branches.
+
+    Args:
+        root: The store of the dataset.
+        refs: Its branches.
+        condition: The rows.
+        known: An earlier survey, whose counts of files, which never change, are taken over; None reads all files.
+    """
+    found = Survey(condition=condition, counts={} if known is None else known.counts)
+    reader = _Reader(found)
+    for branch, ref in [(None, None), *refs.items()]:
+        line = Line(branch=branch, ref=ref, store=store_of_branch(root, branch))
+        for manifest in _manifests(line.store):
+            line.versions[manifest.version] = reader.version(line.store, manifest)
+        if any(not is_detached(number) for number in line.versions):  # else it was deleted meanwhile
+            found.lines.append(line)
+    reader.spread()
+    for line in found.lines:
+        _judge_indices(found, line)
+    return found
+
+
+def _manifests(store: ObjectStore) -> Iterator[Manifest]:
+    """The versions of a branch, newest first."""
+    names = [parse_manifest_key(meta.key) for meta in store.list(VERSIONS_PREFIX)]
+    for number in sorted({name.version for name in names if name is not None}, reverse=True):
+        try:
+            yield load_manifest(store, number)
+        except VersionNotFoundError:
+            continue  # removed since it was listed
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Reads versions one after the other."""
+
+    found: Survey
+    unread: dict[str, set[int]] = field(default_factory=dict)
+    stores: dict[str, tuple[ObjectStore, str]] = field(default_factory=dict)
+
+    def version(self, store: ObjectStore, manifest: Manifest) -> SurveyedVersion:
+        """Read one version: count the rows of fragments that no version before had."""
+        source = Snapshot(store, manifest, store.options, Session())
+        fragments = list(manifest.fragments)
+        pieces = {fragment.id: frozenset(data_key(file.path) for file in fragment.files) for fragment in fragments}
+        self.found.read.update(*pieces.values())
+        self.found.indices.update(str(index.uuid) for index in manifest.indices)
+        made_by = load_transaction(store, manifest)
+        version = SurveyedVersion(
+            number=manifest.version,
+            pieces=pieces,
+            indices=tuple(index for index in manifest.indices if not index.is_system),
+            is_fresh=made_by is not None and isinstance(made_by.operation, CreateIndex),
+            base_paths=tuple(base.path for base in manifest.base_paths),
+        )
+        if self.found.condition.is_in_transaction(made_by) or self._is_mentioned(store, manifest):
+            version.reasons.add("record")
+        self._note_columns(source, fragments)
+        names = self.found.condition.columns(source)
+        if names is None:
+            version.reasons.add("columns")
+            return version
+        self._count(source, names, pieces)
+        return version
+
+    def _is_mentioned(self, store: ObjectStore, manifest: Manifest) -> bool:
+        keys = [manifest.location.key] if manifest.location is not None else []
+        if manifest.transaction_file:
+            keys.append(f"_transactions/{manifest.transaction_file}")
+        for key in keys:
+            try:
+                if self.found.condition.is_in_bytes(store.get(key)):
+                    return True
+            except ObjectNotFoundError:
+                continue
+        return False
+
+    def _count(self, source: Snapshot, names: tuple[str, ...], pieces: Mapping[int, frozenset[str]]) -> None:
+        fields = _field_ids(source.manifest.schema, names)
+        counts = self.found.counts
+        new = [fragment for fragment in source.manifest.fragments if (pieces[fragment.id], fields) not in counts]
+        if not new:
+            return
+        matches = self.found.condition.stored(source, new)
+        dictionaries = dictionary_columns(source.manifest.schema)
+        for fragment in new:
+            count = matches.get(fragment.id, 0)
+            if dictionaries and not count:
+                count = int(_has_unused_values(source, fragment, dictionaries))
+            counts[pieces[fragment.id], fields] = count
+            self.found.rows += fragment.physical_rows or 0
+
+    def _note_columns(self, source: Snapshot, fragments: list[Fragment]) -> None:
+        """Note which columns of files a version reads."""
+        known = source.manifest.schema.by_id().keys()
+        for fragment in fragments:
+            for file in fragment.files:
+                key = data_key(file.path)
+                read = {place for place, number in enumerate(file.fields) if number in known}
+                self.unread.setdefault(key, set(range(len(file.fields)))).difference_update(read)
+                if key not in self.stores:
+                    self.stores[key] = source.data_file(file)
+
+    def spread(self) -> None:
+        """Find all files of fragments with rows, and the versions that refer to one."""
+        found = self.found
+        present = [line_version for line in found.lines for line_version in line.versions.values()]
+        used = {files for version in present for files in version.pieces.values()}
+        found.files = {name for (files, _), count in found.counts.items() if count and files in used for name in files}
+        found.files |= {key for key, places in self.unread.items() if places and self._has_column(key)}
+        grown = True
+        while grown:
+            before = len(found.files)
+            for files in used:
+                if not found.files.isdisjoint(files):
+                    found.files |= files
+            grown = len(found.files) > before
+        for version in present:
+            version.fragments = [key for key, files in version.pieces.items() if not found.files.isdisjoint(files)]
+            if version.fragments:
+                version.reasons.add("rows")
+            elif "columns" in version.reasons and self._are_counted(version):
+                version.reasons.discard("columns")
+
+    def _are_counted(self, version: SurveyedVersion) -> bool:
+        """Whether all files of a version were evaluated as part of another one."""
+        counted = {name for (files, _) in self.found.counts for name in files}
+        return all(files <= counted for files in version.pieces.values())
+
+    def _has_column(self, key: str) -> bool:
+        """Whether a file, some column of which no version reads, has one of the name of the condition's columns."""
+        store, path = self.stores[key]
+        names = {name for line in self.found.lines for name in self._names(line)}
+        return bool(names & set(DataFileReader.open(store, path).schema.names))
+
+    def _names(self, line: Line) -> tuple[str, ...]:
+        manifest = load_manifest(line.store, line.latest.number)
+        return self.found.condition.columns(Snapshot(line.store, manifest, line.store.options)) or ()
+
+
+def _has_unused_values(source: Snapshot, fragment: Fragment, columns: list[str]) -> bool:
+    """Whether dictionaries of a fragment have values that none of its rows has: whose they are is not known."""
+    whole = stored_rows(source, [fragment])
+    rows = live_rows(whole, whole.manifest.fragments[0], columns)
+    return has_unused_values(batch for batch, _ in rows)
+
+
+def _field_ids(schema: Schema, names: tuple[str, ...]) -> frozenset[int]:
+    """Ids of columns and of all that they consist of."""
+    tops = [top for top in schema.fields if top.name in names]
+    found: set[int] = set()
+    while tops:
+        top = tops.pop()
+        found.add(top.id)
+        tops += top.children
+    return frozenset(found)
+
+
+def _judge_indices(found: Survey, line: Line) -> None:
+    """Find the indices of a branch that can hold values of erased rows, and the versions that have one."""
+    clean: dict[UUID, list[int]] = {}
+    for number, version in sorted(line.versions.items()):
+        for index in version.indices:
+            if lists_values(index) and not version.holds_data:
+                clean.setdefault(index.uuid, []).append(number)
+    proven = {
+        key for key, numbers in clean.items() if any(_is_stored(line, key, one) for one in {numbers[-1], numbers[0]})
+    }
+    for number, version in line.versions.items():
+        for index in version.indices:
+            if index.uuid in proven or (not lists_values(index) and _is_fresh(found, line, number, index)):
+                continue
+            version.suspect.append(index)
+            version.reasons.add("index")
+
+
+def _is_stored(line: Line, key: UUID, number: int) -> bool:
+    """Whether all values of an index are of rows that a version without the erased rows stores.
+
+    Neither the files of an index nor data files ever change: what one version proves holds for all.
+    """
+    manifest = load_manifest(line.store, number)
+    source = Snapshot(line.store, manifest, line.store.options)
+    return all(holds_only_stored_values(source, index) for index in manifest.indices if index.uuid == key)
+
+
+def _is_fresh(found: Survey, line: Line, number: int, index: IndexMetadata) -> bool:
+    """Whether an index was built from scratch in a version that is there, without rows in it and all later ones."""
+    built = _at(found, line, index.dataset_version + 1)
+    if built is None or not built.is_fresh or all(one.uuid != index.uuid for one in built.indices):
+        return False
+    between = (_at(found, line, one) for one in range(index.dataset_version + 1, number + 1))
+    return all(version is not None and not version.holds_data for version in between)
+
+
+def _at(found: Survey, line: Line, number: int) -> SurveyedVersion | None:
+    """A version of a branch, or of the one that it was forked from; None if it is gone."""
+    version = line.versions.get(number)
+    if version is not None or line.ref is None or number > line.ref.parent_version:
+        return version
+    parent = next((one for one in found.lines if one.branch == line.ref.parent_branch), None)
+    return None if parent is None else _at(found, parent, number)

@@ -1,0 +1,441 @@
+"""Erasures: no byte below the root holds a marker of an erased row, whatever history the table has."""
+
+import contextlib
+import datetime as dt
+import secrets
+import warnings
+from pathlib import Path
+
+import fsspec
+import lance
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import lance_core
+from lance_core.errors import InvalidInputError
+from lance_core.store.local import LocalStore
+
+PLAIN = {"lance-encoding:compression": "none"}
+BLOB = {"lance-encoding:blob": "true"}
+DIMENSIONS = 4
+SCHEMA = pa.schema([
+    pa.field("id", pa.int64()),
+    pa.field("key", pa.string(), metadata=PLAIN),
+    pa.field("part", pa.string(), metadata=PLAIN),
+    pa.field("name", pa.string(), metadata=PLAIN),
+    pa.field("raw", pa.binary(), metadata=PLAIN),
+    pa.field("st", pa.struct([pa.field("inner", pa.string(), metadata=PLAIN)])),
+    pa.field("tags", pa.list_(pa.field("item", pa.string(), metadata=PLAIN))),
+    pa.field("words", pa.dictionary(pa.int32(), pa.string())),
+    pa.field("image", pa.large_binary(), metadata=BLOB),
+    pa.field("vector", pa.list_(pa.float32(), DIMENSIONS)),
+])  # fmt: skip
+
+
+class Person:
+    """A row with a marker in each column."""
+
+    def __init__(self, number):
+        self.id = number
+        self.marks = {column: f"{column[0]}{secrets.token_hex(12)}"[:24] for column in SCHEMA.names}
+        self.vector = np.random.default_rng(number).random(DIMENSIONS, np.float32)
+
+    def __getattr__(self, name):
+        return self.marks[name]
+
+    @property
+    def where(self):
+        return f"key = '{self.marks['key']}'"
+
+    def needles(self):
+        own = [mark.encode() for column, mark in self.marks.items() if column not in ("id", "vector")]
+        return [*own, self.vector.tobytes()]
+
+    def row(self):
+        return {
+            "id": self.id, "key": self.key, "part": self.part, "name": self.name, "raw": self.raw.encode(),
+            "st": {"inner": self.marks["st"]}, "tags": [self.tags, "all"], "words": self.words,
+            "image": self.image.encode() * 3, "vector": self.vector.tolist(),
+        }  # fmt: skip
+
+
+def people(start, count):
+    return [Person(number) for number in range(start, start + count)]
+
+
+def table_of(persons):
+    rows = [person.row() for person in persons]
+    columns = [
+        pa.array([row["words"] for row in rows]).dictionary_encode()
+        if field.name == "words"
+        else pa.array([row[field.name] for row in rows], field.type)
+        for field in SCHEMA
+    ]
+    return pa.table(columns, schema=SCHEMA)
+
+
+def every_byte(uri, options=None):
+    """The bytes of everything below a root, by name."""
+    if not uri.startswith("s3://"):
+        return {str(path): path.read_bytes() for path in Path(uri).rglob("*") if path.is_file()}
+    files = fsspec.filesystem(
+        "s3",
+        key=options["aws_access_key_id"],
+        secret=options["aws_secret_access_key"],
+        endpoint_url=options["aws_endpoint"],
+        skip_instance_cache=True,
+    )
+    return {path: files.cat_file(path) for path in files.find(uri)}
+
+
+def places(uri, person, options=None):
+    """The files that hold a marker of a person, and the markers."""
+    found = every_byte(uri, options)
+    return {
+        (path.removeprefix(uri), needle)
+        for path, data in found.items()
+        for needle in person.needles()
+        if needle in data
+    }
+
+
+def check_gone(uri, person, options=None):
+    assert places(uri, person, options) == set()
+    for name in ["main", *lance_core.dataset(uri, storage_options=options).branches.list()]:
+        for library in (lance, lance_core):
+            handle = library.dataset(uri, storage_options=options).checkout_version((name, None))
+            versions = [one["version"] for one in handle.versions()]
+            for version in versions:
+                seen = handle.checkout_version(version)
+                if "key" in seen.schema.names:
+                    assert person.key not in seen.to_table(columns=["key"])["key"].to_pylist()
+
+
+def check_kept(uri, persons, options=None):
+    """The others are there, by scans and by indices of both libraries."""
+    for library in (lance, lance_core):
+        dataset = library.dataset(uri, storage_options=options)
+        assert sorted(dataset.to_table(columns=["id"])["id"].to_pylist()) == sorted(one.id for one in persons)
+        for one in persons[:2]:
+            for column in ("key", "part", "name"):
+                found = dataset.to_table(columns=["id"], filter=f"{column} = '{one.marks[column]}'")
+                assert found["id"].to_pylist() == [one.id]
+
+
+SCALARS = {"key": "BTREE", "part": "ZONEMAP", "name": "BITMAP", "tags": "LABEL_LIST", "raw": "BLOOMFILTER"}
+
+
+@pytest.mark.parametrize("stable", [False, True])
+@pytest.mark.parametrize("maker", [lance, lance_core])
+def test_no_byte_is_left_after_a_long_history(tmp_path, stable, maker):
+    uri = str(tmp_path / "t")
+    crowd = people(0, 30)
+    lost = crowd[7]
+    maker.write_dataset(table_of(crowd[:20]), uri, max_rows_per_file=8, enable_stable_row_ids=stable)
+    for column, kind in SCALARS.items():
+        maker.dataset(uri).create_scalar_index(column, kind)
+    maker.write_dataset(table_of(crowd[20:]), uri, mode="append")
+    maker.dataset(uri).update({"id": f"{lost.id} + 100"}, where=lost.where)
+    maker.dataset(uri).update({"id": f"{lost.id}"}, where=lost.where)
+    again = table_of([lost, crowd[3]])
+    maker.dataset(uri).merge_insert("id").when_matched_update_all().execute(again)
+    maker.dataset(uri).optimize.compact_files(target_rows_per_fragment=16)
+    maker.dataset(uri).optimize.optimize_indices()
+    branch = maker.dataset(uri).create_branch("work")
+    branch.insert(table_of(people(50, 3)))
+    maker.dataset(uri).delete(f"name = '{lost.name}' and id = 4000")
+    maker.dataset(uri).tags.create("kept", maker.dataset(uri).version)
+    assert {needle for _, needle in places(uri, lost)} == set(lost.needles())
+
+    stopped = lance_core.dataset(uri).erase_rows(lost.where)
+    assert {(one.kind, one.path) for one in stopped.obstacles} == {("tag", "kept"), ("branch", "work")}
+    assert not stopped.proven
+    assert places(uri, lost)
+
+    report = lance_core.dataset(uri).erase_rows(lost.where, retag=True, release_branches=True, delete_unverified=True)
+    assert report.proven, report.remaining
+    assert report.rows_deleted == {"main": 1, "work": 1}
+    check_gone(uri, lost)
+    check_kept(uri, [one for one in crowd if one is not lost])
+    assert lance.dataset(uri).checkout_version(("work", None)).count_rows() == 32
+
+    before = set(every_byte(uri))
+    assert lance_core.dataset(uri).erase_rows(lost.where).proven
+    assert set(every_byte(uri)) == before  # nothing is left to do
+
+
+def test_rows_that_were_deleted_before_are_erased_too(tmp_path):
+    uri = str(tmp_path / "t")
+    crowd = people(0, 6)
+    lance_core.write_dataset(table_of(crowd), uri)
+    lance_core.dataset(uri).create_scalar_index("name", "ZONEMAP")
+    lance_core.dataset(uri).delete(crowd[2].where)
+    lance_core.dataset(uri).cleanup_old_versions(retain_versions=1, delete_unverified=True)
+    assert places(uri, crowd[2])
+    report = lance_core.dataset(uri).erase_rows(crowd[2].where)
+    assert report.proven
+    assert report.rows_deleted == {}
+    check_gone(uri, crowd[2])
+
+
+def test_an_index_that_outlived_its_rows_is_built_again(tmp_path):
+    uri = str(tmp_path / "t")
+    crowd = people(0, 6)
+    lance_core.write_dataset(table_of(crowd), uri, max_rows_per_file=3)
+    for column, kind in SCALARS.items():
+        lance_core.dataset(uri).create_scalar_index(column, kind)
+    lance_core.dataset(uri).delete(crowd[1].where)
+    lance_core.dataset(uri).optimize.compact_files()
+    lance_core.dataset(uri).cleanup_old_versions(retain_versions=1, delete_unverified=True)
+    report = lance_core.dataset(uri).erase_rows(crowd[1].where)
+    assert report.proven
+    assert report.rows_deleted == {}
+    assert len(report.indices_rebuilt) == len(SCALARS)
+    check_gone(uri, crowd[1])
+    check_kept(uri, [one for one in crowd if one is not crowd[1]])
+
+
+@pytest.mark.parametrize("kind", ["IVF_FLAT", "INVERTED", "NGRAM"])
+def test_an_index_of_another_library_is_named_and_not_called_proven(tmp_path, kind):
+    uri = str(tmp_path / "t")
+    crowd = people(0, 20)
+    lance.write_dataset(table_of(crowd), uri, max_rows_per_file=8)
+
+    def build():
+        if kind == "IVF_FLAT":
+            lance.dataset(uri).create_index("vector", kind, num_partitions=2, name="search", replace=True)
+        else:
+            lance.dataset(uri).create_scalar_index("name", kind, name="search", replace=True)
+
+    build()
+    lost = crowd[5]
+    report = lance_core.dataset(uri).erase_rows(lost.where)
+    assert not report.proven
+    assert {one.kind for one in report.remaining} == {"index"}
+    build()
+    report = lance_core.dataset(uri).erase_rows(lost.where)
+    assert report.proven, report.remaining
+    check_gone(uri, lost)
+    report = lance_core.dataset(uri).erase_rows(crowd[6].where, drop_indices=True)
+    assert report.proven
+    assert report.indices_dropped == ("main:search",)
+    check_gone(uri, crowd[6])
+
+
+def test_columns_that_are_dropped_or_written_again_keep_no_value(tmp_path):
+    uri = str(tmp_path / "t")
+    crowd = people(0, 6)
+    dataset = lance.write_dataset(table_of(crowd), uri, max_rows_per_file=3)
+    old = crowd[0].name
+    fragment = dataset.get_fragments()[0]
+    new = pa.table({"id": pa.array([0], pa.int64()), "name": ["somebody else"]})
+    updated, fields = fragment.update_columns(new, left_on="id", right_on="id")
+    operation = lance.LanceOperation.Update(updated_fragments=[updated], fields_modified=fields)
+    lance.LanceDataset.commit(uri, operation, read_version=1)
+    lance_core.dataset(uri).drop_columns(["raw"])
+    lance_core.dataset(uri).cleanup_old_versions(retain_versions=1, delete_unverified=True)
+    assert any(old.encode() in data for data in every_byte(uri).values())
+    report = lance_core.dataset(uri).erase_rows(f"name = '{old}'")
+    assert report.proven
+    assert report.rows_deleted == {}
+    assert not any(old.encode() in data for data in every_byte(uri).values())
+    assert lance_core.dataset(uri).erase_rows(crowd[4].where).proven
+    check_gone(uri, crowd[4])
+
+
+def test_the_condition_stands_nowhere(tmp_path):
+    uri = str(tmp_path / "t")
+    crowd = people(0, 4)
+    lance_core.write_dataset(
+        table_of(crowd), uri, transaction_properties={"partitions": crowd[1].part}, commit_message=crowd[1].key
+    )
+    lance_core.dataset(uri).delete(crowd[1].where)
+    report = lance_core.dataset(uri).erase_rows(crowd[1].where)
+    assert report.proven
+    check_gone(uri, crowd[1])
+    assert crowd[1].key not in repr(report)
+    with pytest.raises(InvalidInputError, match="transaction_properties"):
+        lance_core.dataset(uri).erase_rows(crowd[2].where, transaction_properties={"ticket": crowd[2].key})
+
+
+def test_metadata_that_mentions_a_value_is_named(tmp_path):
+    uri = str(tmp_path / "t")
+    crowd = people(0, 4)
+    lance_core.write_dataset(table_of(crowd), uri)
+    lance_core.dataset(uri).update_config({"owner": crowd[1].key})
+    report = lance_core.dataset(uri).erase_rows(crowd[1].where)
+    assert not report.proven
+    assert {one.kind for one in report.remaining} == {"version", "record"}
+    lance_core.dataset(uri).update_config({"owner": "nobody"})
+    assert lance_core.dataset(uri).erase_rows(crowd[1].where).proven
+    check_gone(uri, crowd[1])
+
+
+def test_clones_and_sources_are_named(tmp_path):
+    uri, copy = str(tmp_path / "t"), str(tmp_path / "clone")
+    crowd = people(0, 4)
+    lance_core.write_dataset(table_of(crowd), uri).shallow_clone(copy, 1)
+    lost = crowd[1]
+    report = lance_core.dataset(uri).erase_rows(lost.where)
+    assert [(one.kind, one.path) for one in report.obstacles] == [("clone", copy)]
+    assert places(uri, lost)
+    report = lance_core.dataset(copy).erase_rows(lost.where)
+    assert [(one.kind, one.path) for one in report.remaining] == [("base", uri)]
+    assert not report.proven
+    lance_core.dataset(uri).clones.release(copy)
+    assert lance_core.dataset(uri).erase_rows(lost.where).proven
+    assert lance_core.dataset(copy).erase_rows(lost.where).proven
+    check_gone(uri, lost)
+    check_gone(copy, lost)
+
+
+def test_detached_versions_and_versions_in_use(tmp_path):
+    uri = str(tmp_path / "t")
+    crowd = people(0, 4)
+    dataset = lance.write_dataset(table_of(crowd), uri)
+    operation = lance.LanceOperation.Append(lance.fragment.write_fragments(table_of(people(9, 1)), uri))
+    lance.LanceDataset.commit(dataset, operation, read_version=1, detached=True)
+    lance_core.dataset(uri).insert(table_of(people(20, 1)))
+    report = lance_core.dataset(uri).erase_rows(crowd[1].where, in_use={"a reader": 1})
+    assert [(one.kind, one.path) for one in report.obstacles] == [("in use", "a reader")]
+    assert lance_core.dataset(uri).erase_rows(crowd[1].where).proven
+    check_gone(uri, crowd[1])
+
+
+def test_files_of_nobody(tmp_path):
+    uri = str(tmp_path / "t")
+    crowd = people(0, 4)
+    lance_core.write_dataset(table_of(crowd), uri)
+    lance_core.write_fragments(table_of([crowd[1]]), uri, mode="append")
+    Path(uri, "notes.txt").write_text("mine")
+    report = lance_core.dataset(uri).erase_rows(crowd[1].where)
+    assert sorted(one.kind for one in report.remaining) == ["data", "unknown"]
+    Path(uri, "notes.txt").unlink()
+    assert lance_core.dataset(uri).erase_rows(crowd[1].where, delete_unverified=True).proven
+    check_gone(uri, crowd[1])
+
+
+def test_rows_that_come_meanwhile_are_reported_or_erased(tmp_path, monkeypatch):
+    uri = str(tmp_path / "t")
+    crowd = people(0, 4)
+    lance_core.write_dataset(table_of(crowd), uri)
+    from lance_core.maintenance import erasure
+
+    clean_up = erasure._Erasure._clean_up
+
+    def late(self, found, tags):
+        clean_up(self, found, tags)
+        lance.write_dataset(table_of([crowd[1]]), uri, mode="append")
+
+    monkeypatch.setattr(erasure._Erasure, "_clean_up", late)
+    report = lance_core.dataset(uri).erase_rows(crowd[1].where)
+    assert not report.proven
+    assert {one.kind for one in report.remaining} == {"version"}
+    monkeypatch.undo()
+    assert lance_core.dataset(uri).erase_rows(crowd[1].where).proven
+    check_gone(uri, crowd[1])
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("at", range(0, 24, 3))
+def test_an_erasure_that_was_killed_is_finished_by_the_next_one(tmp_path, monkeypatch, at):
+    uri = str(tmp_path / "t")
+    crowd = people(0, 9)
+    lance_core.write_dataset(table_of(crowd), uri, max_rows_per_file=4)
+    lance_core.dataset(uri).create_scalar_index("key", "BTREE")
+    lance_core.dataset(uri).create_branch("work").insert(table_of(people(50, 2)))
+    calls = 0
+    real = {name: getattr(LocalStore, name) for name in ("put", "put_if_absent", "delete", "open_writer")}
+
+    def dying(name):
+        def call(self, *args, **kwargs):
+            nonlocal calls
+            calls += 1
+            if calls > at:
+                raise Killed
+            return real[name](self, *args, **kwargs)
+
+        return call
+
+    for name in real:
+        monkeypatch.setattr(LocalStore, name, dying(name))
+    with contextlib.suppress(Killed):
+        lance_core.dataset(uri).erase_rows(crowd[1].where, retag=True, release_branches=True)
+    monkeypatch.undo()
+    report = lance_core.dataset(uri).erase_rows(
+        crowd[1].where, retag=True, release_branches=True, delete_unverified=True
+    )
+    assert report.proven, report.remaining
+    check_gone(uri, crowd[1])
+    check_kept(uri, [one for one in crowd if one is not crowd[1]])
+
+
+def test_on_s3(s3):
+    uri, options = f"s3://{s3.new_bucket()}/t", s3.storage_options
+    crowd = people(0, 9)
+    lance_core.write_dataset(table_of(crowd), uri, max_rows_per_file=4, storage_options=options)
+    dataset = lance_core.dataset(uri, storage_options=options)
+    dataset.create_scalar_index("key", "BTREE")
+    dataset.create_branch("work").insert(table_of(people(50, 2)))
+    report = dataset.erase_rows(crowd[1].where, release_branches=True)
+    assert not report.proven  # young versions stay while others can be at work
+    assert all(one.kind in {"version", "index"} for one in report.remaining)
+    report = dataset.erase_rows(crowd[1].where, release_branches=True, delete_unverified=True)
+    assert report.proven, report.remaining
+    check_gone(uri, crowd[1], options)
+    check_kept(uri, [one for one in crowd if one is not crowd[1]], options)
+
+
+STEPS = ["append", "delete", "update", "merge", "compact", "index", "optimize", "tag", "branch", "clean", "again"]
+
+
+@settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(st.sampled_from(STEPS), st.booleans(), st.integers(0, 4)), min_size=3, max_size=9))
+def test_random_histories(tmp_path_factory, steps):
+    uri = str(tmp_path_factory.mktemp("erasure") / "t")
+    crowd = people(0, 8)
+    lost = crowd[3]
+    lance_core.write_dataset(table_of(crowd), uri, max_rows_per_file=3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for number, (step, theirs, which) in enumerate(steps):
+            dataset = (lance if theirs else lance_core).dataset(uri)
+            if step == "append":
+                dataset.insert(table_of(people(100 * (number + 1), 3)))
+            elif step == "delete":
+                dataset.delete(f"id = {which}")
+            elif step == "update":
+                dataset.update({"id": "id + 1000"}, where=f"id = {which}")
+            elif step == "merge":
+                dataset.merge_insert("key").when_matched_update_all().when_not_matched_insert_all().execute(
+                    table_of([lost])
+                )
+            elif step == "compact":
+                dataset.optimize.compact_files()
+            elif step == "index":
+                column = list(SCALARS)[which]
+                dataset.create_scalar_index(column, SCALARS[column])
+            elif step == "optimize":
+                dataset.optimize.optimize_indices()
+            elif step == "tag":
+                dataset.tags.create(f"t{number}", dataset.version)
+            elif step == "branch":
+                dataset.create_branch(f"b{number}").delete(f"id = {which}")
+            elif step == "clean":
+                dataset.cleanup_old_versions(dt.timedelta(0), error_if_tagged_old_versions=False)
+            else:
+                dataset.insert(table_of([lost]))
+    others = sorted(
+        row["id"] for row in lance.dataset(uri).to_table(columns=["id", "key"]).to_pylist() if row["key"] != lost.key
+    )
+    report = lance_core.dataset(uri).erase_rows(lost.where, retag=True, release_branches=True, delete_unverified=True)
+    assert report.proven, report.remaining
+    check_gone(uri, lost)
+    assert sorted(lance.dataset(uri).to_table(columns=["id"])["id"].to_pylist()) == others
+    assert lance_core.dataset(uri).validate() is None
