@@ -11,10 +11,11 @@ from lance_core.commit.attempts import (
 from lance_core.commit.conflict import AffectedRows, Verdict, affected_fragments, judge
 from lance_core.commit.landing import LOOK_AGAIN_AFTER
 from lance_core.commit.listeners import Listener, on_commit
-from lance_core.commit.loop import CommitOptions, Committed, Prepare, commit
+from lance_core.commit.loop import Prepare, commit
 from lance_core.commit.naming import migrate_to_v2_names
-from lance_core.commit.proofs import attempts_of, find_idempotent_commit, is_gone, landed_version
+from lance_core.commit.proofs import attempts_of, find_idempotent_commit, landed_version
 from lance_core.commit.rebase import Rebased, deletion_vector, load_deletion_vector
+from lance_core.commit.records import CommitOptions, Committed
 from lance_core.commit.relation import carries_on, is_later_than
 from lance_core.commit.versions import (
     check_identity,
@@ -66,7 +67,6 @@ __all__ = [
     "find_idempotent_commit",
     "find_transaction",
     "identity_of",
-    "is_gone",
     "is_later_than",
     "judge",
     "landed_version",

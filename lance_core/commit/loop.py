@@ -15,18 +15,19 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from lance_core.commit.attempts import WriteAttempt, check_concurrent_attempts
+from lance_core.commit.attempts import check_concurrent_attempts
 from lance_core.commit.conflict import AffectedRows, Verdict, judge
 from lance_core.commit.handler import VersionWriter
 from lance_core.commit.landing import Clock, Put, has_landed
 from lance_core.commit.listeners import notify
 from lance_core.commit.proofs import landed_batch, landed_idempotent_commit, proof_of, reject_later_attempt
 from lance_core.commit.rebase import Rebased, rebase
+from lance_core.commit.records import CommitOptions, Committed
 from lance_core.commit.relation import carries_on
 from lance_core.commit.repair import repaired
 from lance_core.commit.versions import (
@@ -51,15 +52,13 @@ from lance_core.errors import (
     VersionNotFoundError,
 )
 from lance_core.store import ObjectStore, make_durable
-from lance_core.table.idempotency import Proof
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import ApplyContext, Clone, Overwrite, Restore
 from lance_core.table.paths import DETACHED_BIT, Naming, is_detached
-from lance_core.table.table_format import TableFormat
-from lance_core.table.transaction import Transaction
+from lance_core.table.transaction import Transaction, is_early
 from lance_core.threads import ThreadPool
 
-__all__ = ["CommitOptions", "Committed", "Prepare", "commit"]
+__all__ = ["Prepare", "commit"]
 
 Prepare: TypeAlias = Callable[[Transaction, Manifest], Rebased]
 """Completes a transaction with facts of the version that it will follow, such as ids of fragments."""
@@ -78,60 +77,6 @@ _MAX_AHEAD_NS = 3600 * 10**9
 
 _MAX_UNSEEN = 4
 """How often a put may report that a version exists while a listing does not show it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommitOptions:
-    """How to commit.
-
-    Attributes:
-        max_retries: Attempts, at least one. With 0 an Overwrite is strict: it must follow its read version directly.
-        timeout_s: Seconds after which no further attempt is begun.
-        durable: Whether the version must survive a power loss once it is committed; costs a few milliseconds on a
-            local disk.
-        detached: Commit a version that is not part of the history: it follows its read version whatever else
-            happened, and is not found unless its number is known.
-        idempotency_key: A transaction property. If a version since the read version carries it, or the table knows that
-            an older one did, that one is returned and nothing is written.
-        batch: A stream and the number of its batch. If the table knows that this one has landed, or a later one,
-            nothing is written.
-        write: Which attempt of which write this is, if it may be tried several times; its properties are on the
-            transaction.
-        checked_through: Version up to which the caller has looked for `idempotency_key` or other attempts, if that is
-            before the read version: the versions between are looked at as well.
-        table_format: The format of a dataset that is created; an existing one keeps its own.
-        brings: Configuration of a branch whose rows the commit brings: what the branch knows of landed writes stays
-            known.
-    """
-
-    max_retries: int = 20
-    timeout_s: float = 1800.0
-    durable: bool = True
-    detached: bool = False
-    idempotency_key: tuple[str, str] | None = None
-    batch: tuple[str, int] | None = None
-    write: WriteAttempt | None = None
-    checked_through: int | None = None
-    table_format: TableFormat = field(default_factory=TableFormat)
-    brings: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Committed:
-    """The result of a commit.
-
-    Attributes:
-        manifest: The committed version.
-        transaction: The transaction as it was recorded, after rebases.
-        attempts: How many versions were tried; 0 if the commit was there already.
-        deduplicated: Whether an earlier commit with the same `idempotency_key` property, or of the same batch, was
-            found instead. If its version was cleaned up, the manifest is that of the latest one.
-    """
-
-    manifest: Manifest
-    transaction: Transaction
-    attempts: int
-    deduplicated: bool = False
 
 
 def commit(
@@ -302,8 +247,8 @@ class _CommitLoop:
         duplicate = self._duplicate(latest)
         if duplicate is not None:
             return duplicate
-        if self.options.write is not None:
-            check_concurrent_attempts(self.options.write, self.store.root, self.seen)
+        if self.options.write_attempt is not None:
+            check_concurrent_attempts(self.options.write_attempt, self.store.root, self.seen)
         self._judge(latest)
         rebased = self._rebased(latest)
         try:
@@ -344,18 +289,14 @@ class _CommitLoop:
         options = self.options
         if latest is None:
             return None
-        if options.write is not None:
-            reject_later_attempt(latest, options.write, self.store.root)
-        found = (
-            None
-            if options.idempotency_key is None
-            else landed_idempotent_commit(self.store, latest, options.idempotency_key)
-        )
-        if found is None and options.batch is not None:
-            found = landed_batch(latest, options.batch)
-        if found is None:
-            return None
-        return Committed(manifest=found[0], transaction=found[1], attempts=0, deduplicated=True)
+        if options.write_attempt is not None:
+            reject_later_attempt(latest, options.write_attempt, self.store.root)
+        found = None
+        if options.idempotency_key is not None:
+            found = landed_idempotent_commit(self.store, latest, options.idempotency_key)
+        if found is None and options.stream_batch is not None:
+            found = landed_batch(latest, options.stream_batch)
+        return found
 
     def _load_since(self, latest: Manifest | None) -> None:
         """Read the transactions of all versions since the read version, or since `checked_through` if that is older."""
@@ -436,7 +377,7 @@ class _CommitLoop:
         key, value = self.options.idempotency_key or ("", None)
         for version in sorted(self.seen):
             transaction = self.seen[version]
-            if self.options.write is not None and transaction.uuid == self.original.uuid:  # an answer was lost
+            if self.options.write_attempt is not None and transaction.uuid == self.original.uuid:  # an answer was lost
                 manifest = latest if version == latest.version else load_manifest(self.store, version)
                 return Committed(manifest=manifest, transaction=transaction, attempts=1)
             if value is not None and transaction.properties.get(key) == value:
@@ -508,17 +449,12 @@ class _CommitLoop:
             version=version,
             table_format=self.options.table_format,
             source=source,
-            proof=None if is_detached(version) else self._proof(transaction, latest),
+            proof=None if is_detached(version) else proof_of(transaction, latest, self.options),
         )
         manifest = transaction.apply(latest, context, _time_after(latest))
-        return manifest if latest is None else repaired(self.store, manifest, latest)
-
-    def _proof(self, transaction: Transaction, latest: Manifest | None) -> Proof:
-        options = self.options
-        proof = proof_of(
-            transaction, latest, idempotency_key=options.idempotency_key, batch=options.batch, write=options.write
-        )
-        return replace(proof, brings=options.brings)
+        if latest is None or not is_early(latest.writer_version):
+            return manifest
+        return repaired(self.store, manifest, latest)
 
     def _drop(self, rebased: Rebased) -> None:
         for key in rebased.written:

@@ -6,21 +6,21 @@ writes that left no proof: by another library, or by setting the property itself
 
 from __future__ import annotations
 
-from typing import Final
+from dataclasses import replace
 
 from lance_core.commit.attempts import REPLACES_KEY, WriteAttempt
+from lance_core.commit.records import CommitOptions, Committed
 from lance_core.commit.versions import find_by_property, list_versions, load_manifest, load_transaction
 from lance_core.errors import SupersededError, UndecidedWriteError, VersionNotFoundError
 from lance_core.store import ObjectStore
 from lance_core.table.idempotency import LandedAttempt, Proof, Proofs
 from lance_core.table.manifest.manifest import Manifest
-from lance_core.table.operations import Overwrite, UnknownOperation
+from lance_core.table.operations import Overwrite
 from lance_core.table.transaction import SLICES_KEY, Transaction
 
 __all__ = [
     "attempts_of",
     "find_idempotent_commit",
-    "is_gone",
     "landed_batch",
     "landed_idempotent_commit",
     "landed_version",
@@ -28,57 +28,45 @@ __all__ = [
     "reject_later_attempt",
 ]
 
-_GONE: Final = UnknownOperation(described="of a version that was cleaned up")
 
-Landed = tuple[Manifest, Transaction]
-
-
-def landed_idempotent_commit(store: ObjectStore, latest: Manifest, idempotency_key: tuple[str, str]) -> Landed | None:
-    """The version of a write that landed, as the state of the latest version says; None if it does not.
-
-    Returns:
-        Its version and its transaction. If that version was cleaned up, the latest one, and a transaction of which
-        nothing but the key is known (`is_gone`).
-    """
+def landed_idempotent_commit(
+    store: ObjectStore, latest: Manifest, idempotency_key: tuple[str, str]
+) -> Committed | None:
+    """The commit that carries a key, as the state of the latest version says; None if it knows of none."""
     version = Proofs.of(latest.config).key(idempotency_key)
     if version is None:
         return None
-    found = landed_version(store, latest, version)
-    return found if found[1].properties.get(idempotency_key[0]) == idempotency_key[1] else (latest, _gone())
+    landed = landed_version(store, latest, version)
+    key, value = idempotency_key
+    is_its_own = landed.transaction is not None and landed.transaction.properties.get(key) == value
+    return landed if is_its_own else _adopted(latest, None)
 
 
-def landed_version(store: ObjectStore, latest: Manifest, version: int) -> Landed:
-    """A version and its transaction; the latest one if it was cleaned up, with a transaction that says nothing."""
+def landed_version(store: ObjectStore, latest: Manifest, version: int) -> Committed:
+    """The commit that made a version; the latest version without a transaction if that one was cleaned up."""
     try:
-        made = latest if version == latest.version else load_manifest(store, version)
+        manifest = latest if version == latest.version else load_manifest(store, version)
     except VersionNotFoundError:
-        return latest, _gone()
-    transaction = load_transaction(store, made)
-    return (latest, _gone()) if transaction is None else (made, transaction)
+        return _adopted(latest, None)
+    transaction = load_transaction(store, manifest)
+    return _adopted(latest if transaction is None else manifest, transaction)
 
 
-def _gone() -> Transaction:
-    return Transaction(read_version=0, operation=_GONE, uuid="")
+def _adopted(manifest: Manifest, transaction: Transaction | None) -> Committed:
+    return Committed(manifest=manifest, transaction=transaction, attempts=0, deduplicated=True)
 
 
-def landed_batch(latest: Manifest, batch: tuple[str, int]) -> Landed | None:
+def landed_batch(latest: Manifest, batch: tuple[str, int]) -> Committed | None:
     """The latest version, if its state says that this batch of a stream has landed, or a later one; None if not."""
     stream, number = batch
     known = Proofs.of(latest.config).streams.get(stream)
-    if known is None or known.number < number:
-        return None
-    return latest, _gone()
-
-
-def is_gone(transaction: Transaction) -> bool:
-    """Whether a transaction stands for one whose version was cleaned up."""
-    return transaction.operation is _GONE
+    return None if known is None or known.number < number else _adopted(latest, None)
 
 
 def find_idempotent_commit(
     store: ObjectStore, newest: Manifest, idempotency_key: tuple[str, str], *, newer_than: int = 0
-) -> Landed | None:
-    """The version of a write that landed, by the state or by the history; None if there is none.
+) -> Committed | None:
+    """The commit that carries a key, by the state or by the history; None if there is none.
 
     Args:
         store: The dataset's store.
@@ -89,11 +77,14 @@ def find_idempotent_commit(
     Raises:
         UndecidedWriteError: A version after `newer_than` was cleaned up that may have been the write's.
     """
-    found = landed_idempotent_commit(store, newest, idempotency_key)
-    if found is None:
-        found = find_by_property(store, *idempotency_key, newest=newest, newer_than=newer_than)
+    landed = landed_idempotent_commit(store, newest, idempotency_key)
+    if landed is not None:
+        return landed
+    recorded = find_by_property(store, *idempotency_key, newest=newest, newer_than=newer_than)
+    if recorded is not None:
+        return _adopted(*recorded)
     forgotten = Proofs.of(newest.config).complete_after("keys") or 0
-    if found is None and 0 < newer_than < forgotten:
+    if 0 < newer_than < forgotten:
         missing = set(range(newer_than + 1, forgotten + 1)).difference(list_versions(store))
         if missing:
             raise UndecidedWriteError(
@@ -102,7 +93,7 @@ def find_idempotent_commit(
                 "forgotten. Nothing was written. Look, and say by a later version to look back to, or by another key, "
                 "that the rows are to be written"
             )
-    return found
+    return None
 
 
 def attempts_of(latest: Manifest, write: WriteAttempt) -> tuple[LandedAttempt, ...]:
@@ -125,27 +116,20 @@ def reject_later_attempt(latest: Manifest, write: WriteAttempt, root: str) -> No
             )
 
 
-def proof_of(
-    transaction: Transaction,
-    latest: Manifest | None,
-    *,
-    idempotency_key: tuple[str, str] | None,
-    batch: tuple[str, int] | None,
-    write: WriteAttempt | None,
-) -> Proof:
+def proof_of(transaction: Transaction, latest: Manifest | None, options: CommitOptions) -> Proof:
     """What a commit leaves behind, to be recognized when its version is gone.
 
     An attempt that merely takes the place of rows, all of them or those of its slices, leaves nothing: another one does
     the same, whether the first has landed or not.
     """
-    operation = transaction.operation
+    proof = Proof(idempotency_key=options.idempotency_key, batch=options.stream_batch, brings=options.brings)
+    operation, write = transaction.operation, options.write_attempt
     fills = (isinstance(operation, Overwrite) and latest is not None) or SLICES_KEY in transaction.properties
     if write is None or (fills and not write.outside_slices):
-        return Proof(idempotency_key=idempotency_key, batch=batch)
+        return proof
     replaces = tuple(int(part) for part in transaction.properties.get(REPLACES_KEY, "").split(",") if part.isdecimal())
-    return Proof(
-        idempotency_key=idempotency_key,
-        batch=batch,
+    return replace(
+        proof,
         attempt=write.token,
         number=write.number,
         note=write.note,

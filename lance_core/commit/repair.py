@@ -23,7 +23,6 @@ from lance_core.store import ObjectStore
 from lance_core.table.fragment import TOMBSTONE, Fragment, FragmentList
 from lance_core.table.manifest.manifest import WRITER, Manifest, WriterVersion
 from lance_core.table.paths import data_key
-from lance_core.table.transaction import is_early
 
 __all__ = ["repaired"]
 
@@ -32,7 +31,7 @@ _BITMAPS_FROM = (0, 8, 15)
 
 
 def repaired(store: ObjectStore, manifest: Manifest, base: Manifest) -> Manifest:
-    """Repair a manifest that is about to be committed.
+    """Repair a manifest that follows a version of an early writer.
 
     Args:
         store: The dataset's store.
@@ -46,8 +45,6 @@ def repaired(store: ObjectStore, manifest: Manifest, base: Manifest) -> Manifest
         CorruptFileError: A data file or deletion file cannot be read.
     """
     writer = base.writer_version
-    if not is_early(writer):
-        return manifest
     if manifest.base_paths:
         return manifest  # early versions had none: this is a copy that a later one made
     if writer is None:

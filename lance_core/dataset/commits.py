@@ -149,6 +149,7 @@ class CommitVerbs(Handle):
         )
         done: Committed = commit(place.store, merged(transactions), base=place.base, options=options)
         opened = cls(place.uri, storage_options=place.options, manifest=done.manifest)
+        assert done.transaction is not None, "no earlier commit is looked for"
         return {"dataset": opened, "merged": Transaction.from_record(done.transaction)}
 
     @staticmethod

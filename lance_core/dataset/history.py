@@ -240,7 +240,9 @@ class HistoryVerbs(Handle):
         found, missing = find_all_by_property(self._store, key, value, newest=self._manifest, not_before=not_before)
         return {version: Transaction.from_record(record) for version, record in found.items()}, missing
 
-    def find_idempotent_commit(self, key: str, value: str, *, newer_than: int = 0) -> tuple[int, Transaction] | None:
+    def find_idempotent_commit(
+        self, key: str, value: str, *, newer_than: int = 0
+    ) -> tuple[int, Transaction | None] | None:
         """The commit up to this version that carries a given `idempotency_key`, a property that one commit may carry.
 
         The table's own state is looked at first, which knows of it when its version was cleaned up.
@@ -251,8 +253,8 @@ class HistoryVerbs(Handle):
             newer_than: A version that is known to be no newer than the write; older ones are not read.
 
         Returns:
-            Version and transaction; this version, and a transaction of operation "Unknown", if the write's version was
-            cleaned up. None if there was no such write.
+            Version and transaction; this version, and None, if the write's version was cleaned up. None if there was no
+            such write.
 
         Raises:
             UndecidedWriteError: A version after `newer_than` was cleaned up that may have been the write's.
@@ -266,7 +268,9 @@ class HistoryVerbs(Handle):
             (2, 'Append')
         """
         found = find_idempotent_commit(self._store, self._manifest, (key, value), newer_than=newer_than)
-        return None if found is None else (found[0].version, Transaction.from_record(found[1]))
+        if found is None:
+            return None
+        return found.manifest.version, None if found.transaction is None else Transaction.from_record(found.transaction)
 
     def landed_batch(self, stream: str) -> LandedBatch | None:
         """The last batch of a stream that the table knows to have landed (`stream_batch`); None if it knows none.

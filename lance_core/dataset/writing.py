@@ -13,6 +13,7 @@ from lance_core.arguments import checked
 from lance_core.commit import CommitOptions, WriteAttempt, commit
 from lance_core.dataset.lance_dataset import LanceDataset
 from lance_core.errors import DatasetExistsError, DatasetNotFoundError, InvalidInputError
+from lance_core.file import FileVersion
 from lance_core.store import CommitLock
 from lance_core.table.table_format import TableFormat
 from lance_core.table.transaction import FIRST_ADDED_KEY
@@ -27,10 +28,9 @@ from lance_core.verbs.pylance_types.fragments import FragmentMetadata
 from lance_core.verbs.pylance_types.operations import LanceOperation
 from lance_core.verbs.pylance_types.transactions import Transaction
 from lance_core.verbs.write.commit_fragments import commit_request
-from lance_core.verbs.write.facts import CommitFacts, commit_facts
-from lance_core.verbs.write.prepare import WriteOptions, prepare, write_mode
+from lance_core.verbs.write.facts import CommitFacts, CommitOutcome
 from lance_core.verbs.write.request import CommitRequest
-from lance_core.verbs.write.write_dataset import write_version
+from lance_core.verbs.write.write_dataset import WriteOptions, prepare, write_mode, write_version
 
 __all__ = ["CommitResult", "WriteResult", "commit_fragments", "commit_transaction", "write_dataset"]
 
@@ -229,17 +229,19 @@ class WriteResult(CommitResult):
         )
 
     @classmethod
-    def of_transaction(cls, dataset: LanceDataset, transaction: Transaction, **facts: Any) -> Self:
+    def of_transaction(cls, dataset: LanceDataset, transaction: Transaction | None, **facts: Any) -> Self:
         """The result of a commit that another verb made, derived from its transaction.
 
         Args:
             dataset: The dataset at the version that was committed.
-            transaction: The committed transaction; one without a uuid says nothing, as its version was cleaned up.
+            transaction: The committed transaction; None if its version was cleaned up.
             **facts: Fields that the caller knows, in place of those of the transaction.
 
         Returns:
             The result. Bytes and files are those of new fragments; files of new columns are not counted.
         """
+        if transaction is None:
+            return cls(dataset=dataset, **facts)
         operation = transaction.operation
         new = list(getattr(operation, "new_fragments", ()) or getattr(operation, "fragments", ()))
         if isinstance(operation, LanceOperation.Merge):  # it names the fragments of the whole table
@@ -251,9 +253,9 @@ class WriteResult(CommitResult):
             "operation": operation.name,
             "transaction_uuid": transaction.uuid,
             "read_version": transaction.read_version,
-            "rows_added": rows if transaction.uuid else None,
+            "rows_added": rows,
             "rows_deleted": None,
-            "fragments_added": len(new) if transaction.uuid else None,
+            "fragments_added": len(new),
             "fragments_removed": None if adopted else len(getattr(operation, "removed_fragment_ids", ())),
             "attempts": 0 if adopted else 1,
             "deduplicated": False,
@@ -342,6 +344,7 @@ def commit_fragments(
         >>> lance.commit_fragments("t.lance", fragments, rows.schema, mode="create").dataset.version
         1
     """
+    storage_version = None if data_storage_version is None else FileVersion.from_string(data_storage_version).value
     request = CommitRequest(
         fragments=fragments,
         schema=schema,
@@ -351,20 +354,26 @@ def commit_fragments(
         identity=identity,
         transaction_properties=transaction_properties,
         commit_message=commit_message,
-        idempotency_key=idempotency_key,
-        stream_batch=stream_batch,
-        write_attempt=write_attempt,
-        table_format=TableFormat.of(data_storage_version, enable_stable_row_ids, enable_v2_manifest_paths),
+        options=CommitOptions(
+            idempotency_key=idempotency_key,
+            stream_batch=stream_batch,
+            write_attempt=write_attempt,
+            max_retries=max_retries,
+            table_format=TableFormat.of(storage_version, enable_stable_row_ids, enable_v2_manifest_paths),
+        ),
         table_config=table_config,
         add_columns=add_columns,
-        max_retries=max_retries,
         initial_bases=initial_bases,
         require_empty=require_empty,
     )
     place = destination(uri, storage_options)
-    manifest, facts = commit_request(place, request)
-    opened = LanceDataset(place.uri, storage_options=place.options, manifest=manifest)
-    return CommitResult(dataset=opened, **asdict(facts))
+    return _result(place, commit_request(place, request))
+
+
+def _result(place: TableTarget, committed: CommitOutcome) -> CommitResult:
+    """The result of a commit, with the dataset at the version that was committed."""
+    dataset = LanceDataset(place.uri, storage_options=place.options, manifest=committed.done.manifest)
+    return CommitResult(dataset=dataset, **asdict(committed.facts()))
 
 
 @checked
@@ -409,24 +418,18 @@ def commit_transaction(
         4
     """
     record = transaction.to_record()
-    properties = {
-        **record.properties,
-        **dict([idempotency_key] if idempotency_key is not None else []),
-        **(write_attempt.properties if write_attempt is not None else {}),
-    }
-    place = destination(dataset, None)
+    options = CommitOptions(
+        idempotency_key=idempotency_key,
+        stream_batch=stream_batch,
+        write_attempt=write_attempt,
+        checked_through=checked_through,
+    )
+    place, affected_rows = destination(dataset, None), transaction.affected_rows
     done = commit(
         place.store,
-        replace(record, properties=properties),
+        replace(record, properties={**record.properties, **options.properties}),
         base=place.base,
-        options=CommitOptions(
-            idempotency_key=idempotency_key,
-            batch=stream_batch,
-            write=write_attempt,
-            checked_through=checked_through,
-        ),
-        affected_rows=transaction.affected_rows,
+        options=options,
+        affected_rows=affected_rows,
     )
-    opened = LanceDataset(place.uri, storage_options=place.options, manifest=done.manifest)
-    facts = commit_facts(place.base, done, affected_rows=transaction.affected_rows)
-    return CommitResult(dataset=opened, **asdict(facts))
+    return _result(place, CommitOutcome(base=place.base, done=done, affected_rows=affected_rows))

@@ -266,18 +266,7 @@ def adopted(request: WriteRequest) -> WriteResult:
     try:
         kept = request.existing.checkout_version(request.write_attempt.earlier[-1])
     except VersionNotFoundError:  # cleaned up: the table's state knows of it
-        return WriteResult(
-            dataset=request.existing,
-            operation="Unknown",
-            transaction_uuid="",
-            read_version=0,
-            rows_added=None,
-            rows_deleted=None,
-            fragments_added=None,
-            fragments_removed=None,
-            attempts=0,
-            deduplicated=True,
-        )
+        return WriteResult.of_transaction(request.existing, None, deduplicated=True)
     transaction = kept.read_transaction(kept.version)
     assert transaction is not None  # the attempt was found by its properties
     return WriteResult.of_transaction(kept, transaction, deduplicated=True)

@@ -190,7 +190,7 @@ class MergeInsertBuilder:
         """
         table = self._table(data_obj, schema)
         began = self._dataset.source.manifest.version
-        options = CommitOptions(write=self._write, checked_through=None if self._write is None else began)
+        options = CommitOptions(write_attempt=self._write, checked_through=None if self._write is None else began)
 
         def attempt(base: Snapshot) -> tuple[Manifest, Merged]:
             with staged(base) as files:

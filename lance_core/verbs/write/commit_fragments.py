@@ -64,7 +64,7 @@ from lance_core.verbs.files.fragment_writer import lance_schema
 from lance_core.verbs.files.presence import check_present
 from lance_core.verbs.rows.removal import Removal, with_deletions
 from lance_core.verbs.write.earlier_attempts import Rows, gap, landed_attempts, rows_of_attempts
-from lance_core.verbs.write.facts import CommitFacts, commit_facts
+from lance_core.verbs.write.facts import CommitOutcome
 from lance_core.verbs.write.replace import remove_slices
 from lance_core.verbs.write.request import CommitRequest
 from lance_core.verbs.write.vacancy import check_empty
@@ -74,12 +74,10 @@ __all__ = ["commit_request"]
 REPLACE_ATTEMPTS: Final = 10
 """How often a replacement is computed again before its conflict is reported."""
 
-_Outcome = tuple[Manifest, CommitFacts]
-
 
 def commit_request(
     place: TableTarget, request: CommitRequest, ready: Callable[[], None] | None = None
-) -> tuple[Manifest, CommitFacts]:
+) -> CommitOutcome:
     """Make fragments part of a dataset; see `lance_core.commit_fragments`.
 
     Args:
@@ -88,33 +86,28 @@ def commit_request(
         ready: Waits for the files of the fragments, which the caller has just written; None to look whether they are
             there before a version refers to them.
 
-    Returns:
-        The committed version, and the facts of the commit.
-
     Raises:
         ObjectNotFoundError: A file of the fragments is not there.
     """
     request.check()
     fragments = request.records()
-    return _FragmentsCommit(
+    return _Commit(
         place=place,
         request=request,
         fragments=fragments,
         properties=request.properties(),
-        options=request.commit_options(),
         ready=ready if ready is not None else lambda: check_present(place.store, fragments),
     ).run()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _FragmentsCommit:
+class _Commit:
     """One call of `commit_request`."""
 
     place: TableTarget
     request: CommitRequest
     fragments: tuple[Fragment, ...]
     properties: Mapping[str, str]
-    options: CommitOptions
     ready: Callable[[], None] | None = None
     overruled: set[int] = field(default_factory=set)
     beside: set[int] = field(default_factory=set)
@@ -127,7 +120,7 @@ class _FragmentsCommit:
     @property
     def write(self) -> WriteAttempt | None:
         """The write and the number of the attempt."""
-        return self.request.write_attempt
+        return self.request.options.write_attempt
 
     @property
     def table_config(self) -> Mapping[str, str]:
@@ -144,7 +137,7 @@ class _FragmentsCommit:
         """Its store."""
         return self.place.store
 
-    def run(self) -> _Outcome:
+    def run(self) -> CommitOutcome:
         """Commit, on the dataset that is there or as a new one."""
         base = self._base()
         attempts = set(self.write.earlier if self.write is not None else ())
@@ -197,10 +190,12 @@ class _FragmentsCommit:
         if self.mode == "replace" and not self._may_follow(0, latest, attempts):
             raise RetryableConflictError(f"{self.uri} was created meanwhile, with rows in the same slices")
 
-    def _create(self) -> _Outcome:
+    def _create(self) -> CommitOutcome:
         operation = replace(self._overwrite(), initial_bases=numbered(self.request.initial_bases))
         transaction = Transaction(read_version=0, operation=operation, properties=self.properties)
-        return self._outcome(None, commit(self.store, transaction, base=None, options=self.options, ready=self.ready))
+        return self._outcome(
+            None, commit(self.store, transaction, base=None, options=self.request.options, ready=self.ready)
+        )
 
     def _overwrite(self) -> Overwrite:
         return Overwrite(
@@ -213,7 +208,7 @@ class _FragmentsCommit:
         """The schema of a new dataset of these fragments."""
         return lance_schema(self.request.schema, None, self.request.file_version(), first_field_id)
 
-    def _follow(self, base: Manifest, attempts: set[int]) -> _Outcome:
+    def _follow(self, base: Manifest, attempts: set[int]) -> CommitOutcome:
         """Commit on top of a version; compute the change again if rows merely moved, or an earlier attempt landed."""
         return retrying(
             (base, attempts),
@@ -226,7 +221,7 @@ class _FragmentsCommit:
     def _is_retryable(self, error: CommitConflictError) -> bool:
         return not isinstance(error, SupersededError) and (error.retryable or self._replaces_others)
 
-    def _attempt(self, base: Manifest, attempts: set[int]) -> _Outcome:
+    def _attempt(self, base: Manifest, attempts: set[int]) -> CommitOutcome:
         """Compute the change for a version, and commit it; its files are deleted if the commit does not land."""
         source = Snapshot(self.store, base, self.place.options)
         files = UncommittedFiles(source)
@@ -269,7 +264,7 @@ class _FragmentsCommit:
 
     def _computed(
         self, source: Snapshot, files: UncommittedFiles, attempts: set[int]
-    ) -> tuple[_Outcome | None, Operation, Removal | None]:
+    ) -> tuple[CommitOutcome | None, Operation, Removal | None]:
         """The operation for a version, or the outcome of an earlier attempt that is kept instead."""
         if self.mode in ("create", "overwrite"):
             return None, self._overwrite(), None
@@ -282,7 +277,7 @@ class _FragmentsCommit:
             rows, kept, beside = rows_of_attempts(source, self.write, attempts)
             self.beside.update(beside)
             if kept is not None:
-                return self._kept(kept, source.manifest), append, None
+                return self._outcome(None, landed_version(self.store, source.manifest, kept)), append, None
         self._check_empty(source, attempts)
         if self.mode == "append" and not attempts:
             return None, append, None
@@ -313,21 +308,19 @@ class _FragmentsCommit:
         kept = tuple(changed.get(fragment.id, fragment) for fragment in base.fragments)
         return Merge(fragments=(*kept, *new), schema=self._grown(base), preserves_nullability=True)
 
-    def _kept(self, version: int, latest: Manifest) -> _Outcome:
-        manifest, transaction = landed_version(self.store, latest, version)
-        return self._outcome(None, Committed(manifest=manifest, transaction=transaction, attempts=0, deduplicated=True))
-
-    def _commit(self, base: Manifest, operation: Operation, removal: Removal | None, attempts: set[int]) -> _Outcome:
+    def _commit(
+        self, base: Manifest, operation: Operation, removal: Removal | None, attempts: set[int]
+    ) -> CommitOutcome:
         replaced = tuple(sorted(attempts))
         properties = dict(self.properties)
         if replaced:
             properties[REPLACES_KEY] = ",".join(map(str, replaced))
         if isinstance(operation, Merge):
             properties[FIRST_ADDED_KEY] = str(next_fragment_id(base))
-        options = self.options
+        options = self.request.options
         if self.write is not None:
             policy: ConflictPolicy = "exclusive" if self.mode == "create" else self.write.conflict_policy
-            options = replace(options, write=replace(self.write, earlier=replaced, conflict_policy=policy))
+            options = replace(options, write_attempt=replace(self.write, earlier=replaced, conflict_policy=policy))
         transaction = Transaction(read_version=base.version, operation=operation, properties=properties)
         affected = removal.affected_rows if removal is not None else None
 
@@ -446,14 +439,12 @@ class _FragmentsCommit:
         if self.ready is not None:
             self.ready()
 
-    def _adopt(self, latest: Manifest) -> _Outcome | None:
+    def _adopt(self, latest: Manifest) -> CommitOutcome | None:
         """The commit that carries our `idempotency_key` property, if one does."""
-        if self.request.idempotency_key is None:
+        if self.request.options.idempotency_key is None:
             return None
-        found = find_idempotent_commit(self.store, latest, self.request.idempotency_key)
-        if found is None:
-            return None
-        return self._outcome(None, Committed(manifest=found[0], transaction=found[1], attempts=0, deduplicated=True))
+        landed = find_idempotent_commit(self.store, latest, self.request.options.idempotency_key)
+        return None if landed is None else self._outcome(None, landed)
 
     def _outcome(
         self,
@@ -461,9 +452,10 @@ class _FragmentsCommit:
         done: Committed,
         removal: Removal | None = None,
         replaced: tuple[int, ...] = (),
-    ) -> _Outcome:
-        overruled = tuple(sorted(self.overruled))
-        return done.manifest, commit_facts(base, done, removal, replaced=replaced, overruled=overruled)
+    ) -> CommitOutcome:
+        return CommitOutcome(
+            base=base, done=done, removal=removal, replaced=replaced, overruled=tuple(sorted(self.overruled))
+        )
 
 
 def _field_ids(schema: Schema) -> list[tuple[str, int]]:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 import pyarrow as pa
 
-from lance_core.commit import CommitOptions, WriteAttempt
+from lance_core.commit import CommitOptions
 from lance_core.errors import InvalidInputError
 from lance_core.file import FileVersion
 from lance_core.table.fragment import Fragment
-from lance_core.table.table_format import TableFormat
 from lance_core.table.transaction import COMMIT_MESSAGE_KEY, SLICE_NAMES_KEY, SLICES_KEY
 from lance_core.verbs.context.bases import DatasetBasePath
 from lance_core.verbs.files.slices import Slices
@@ -36,13 +35,9 @@ class CommitRequest:
     identity: str | None = None
     transaction_properties: Mapping[str, str] | None = None
     commit_message: str | None = None
-    idempotency_key: tuple[str, str] | None = None
-    stream_batch: tuple[str, int] | None = None
-    write_attempt: WriteAttempt | None = None
-    table_format: TableFormat = field(default_factory=TableFormat)
+    options: CommitOptions = field(default_factory=CommitOptions)
     table_config: Mapping[str, str] | None = None
     add_columns: bool = False
-    max_retries: int = 20
     initial_bases: Sequence[DatasetBasePath] = ()
     require_empty: bool = False
     first_field_id: int = 0
@@ -63,7 +58,7 @@ class CommitRequest:
             raise InvalidInputError('slices belong to mode "replace" and to require_empty, and these need them')
         if self.slices is not None:
             self.slices.check(self.schema)
-        if self.idempotency_key is not None and self.write_attempt is not None:
+        if self.options.idempotency_key is not None and self.options.write_attempt is not None:
             raise InvalidInputError(
                 "idempotency_key keeps the first of several commits, write_attempt the last one: give one of them"
             )
@@ -76,22 +71,16 @@ class CommitRequest:
 
     def properties(self) -> dict[str, str]:
         """The transaction properties of the commit."""
-        found = dict(self.transaction_properties or {})
-        if self.write_attempt is not None:
-            found |= self.write_attempt.properties
-        if self.commit_message is not None:
-            found[COMMIT_MESSAGE_KEY] = self.commit_message
-        if self.idempotency_key is not None:
-            found[self.idempotency_key[0]] = self.idempotency_key[1]
-        if self.slices is not None:
-            found[SLICES_KEY] = json.dumps(self.slices.identities())
-            found[SLICE_NAMES_KEY] = json.dumps(self.slices.names)
-        return found
+        slices = self.slices
+        named = {}
+        if slices is not None:
+            named = {SLICES_KEY: json.dumps(slices.identities()), SLICE_NAMES_KEY: json.dumps(slices.names)}
+        message = {} if self.commit_message is None else {COMMIT_MESSAGE_KEY: self.commit_message}
+        return {**dict(self.transaction_properties or {}), **message, **self.options.properties, **named}
 
     def side_properties(self) -> dict[str, str]:
         """The properties of a version that is made on the way, without those that identify the write itself."""
-        own = {SLICES_KEY, SLICE_NAMES_KEY, *(self.idempotency_key[:1] if self.idempotency_key is not None else ())}
-        own |= set(self.write_attempt.properties if self.write_attempt is not None else ())
+        own = {SLICES_KEY, SLICE_NAMES_KEY, *self.options.properties}
         return {key: value for key, value in self.properties().items() if key not in own}
 
     def file_version(self) -> FileVersion:
@@ -99,20 +88,4 @@ class CommitRequest:
         for fragment in self.fragments[:1]:
             for file in fragment.to_record().files[:1]:
                 return FileVersion.from_numbers(file.file_major_version, file.file_minor_version)
-        return FileVersion.from_string(self.table_format.data_storage_version)
-
-    def commit_options(self) -> CommitOptions:
-        """How the commit is made.
-
-        Raises:
-            InvalidInputError: The data storage version is not known.
-        """
-        version = self.table_format.data_storage_version
-        version = FileVersion.from_string(version).value if version else None
-        return CommitOptions(
-            max_retries=self.max_retries,
-            idempotency_key=self.idempotency_key,
-            batch=self.stream_batch,
-            write=self.write_attempt,
-            table_format=replace(self.table_format, data_storage_version=version),
-        )
+        return FileVersion.from_string(self.options.table_format.data_storage_version)

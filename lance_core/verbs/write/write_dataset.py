@@ -1,24 +1,250 @@
-"""`write_dataset`: rows into files, then one commit."""
+"""`write_dataset`: a write is prepared, its rows go into files, then one commit.
+
+prepare      what the write is based on, the targets and the version of its files
+write_rows   rows into new fragments, which must fit the schema of the base
+commit       see `commit_fragments`
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import TypedDict
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Final, Self, TypedDict
 
 import pyarrow as pa
 
-from lance_core.commit import explain_missing
-from lance_core.errors import DatasetExistsError, InvalidInputError, LanceError, OutcomeUnknownError
+from lance_core.commit import CommitOptions, explain_missing, load_following, load_latest
+from lance_core.errors import (
+    ArgumentTypeError,
+    DatasetExistsError,
+    InvalidInputError,
+    LanceError,
+    ObjectNotFoundError,
+    OutcomeUnknownError,
+    StoreError,
+)
+from lance_core.file import FileVersion
+from lance_core.file.collected import one_by_one
+from lance_core.schema import Schema
 from lance_core.store import PendingWrites, canonical_uri
 from lance_core.store.memory import MemoryStore
+from lance_core.table.manifest.manifest import Manifest
+from lance_core.table.table_format import TableFormat
+from lance_core.verbs.context.bases import DatasetBasePath, WriteTarget, numbered, write_targets
 from lance_core.verbs.context.table_target import TableTarget
-from lance_core.verbs.files.fragment_writer import ReaderLike
+from lance_core.verbs.context.unsupported import reject
+from lance_core.verbs.files.fragment_writer import (
+    MAX_BYTES_PER_FILE,
+    MAX_ROWS_PER_FILE,
+    FragmentWriter,
+    ReaderLike,
+    to_batches,
+)
+from lance_core.verbs.files.progress import FragmentWriteProgress
+from lance_core.verbs.pylance_types.fragments import FragmentMetadata
 from lance_core.verbs.write.commit_fragments import commit_request
-from lance_core.verbs.write.prepare import WriteOptions, prepare
 from lance_core.verbs.write.request import CommitRequest
 
-__all__ = ["AutoCleanupConfig", "auto_cleanup_keys", "write_version"]
+__all__ = [
+    "AutoCleanupConfig",
+    "PreparedWrite",
+    "WriteOptions",
+    "auto_cleanup_keys",
+    "prepare",
+    "write_mode",
+    "write_version",
+]
+
+MODES: Final = ("create", "append", "overwrite")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions:
+    """How rows are written: the arguments of `lance_core.write_dataset`, which describes them."""
+
+    mode: str = "create"
+    max_rows_per_file: int | None = MAX_ROWS_PER_FILE
+    max_bytes_per_file: int | None = MAX_BYTES_PER_FILE
+    progress: FragmentWriteProgress | None = None
+    table_format: TableFormat = field(default_factory=TableFormat)
+    use_legacy_format: bool | None = None
+    auto_cleanup_options: Mapping[str, int] | None = None
+    commit_message: str | None = None
+    transaction_properties: Mapping[str, str] | None = None
+    initial_bases: Sequence[DatasetBasePath] | None = None
+    target_bases: Sequence[str] | None = None
+    target_all_bases: bool | None = None
+
+    def __post_init__(self) -> None:
+        """Check what protobuf would reject once the files are written."""
+        for key, value in (self.transaction_properties or {}).items():
+            if not isinstance(key, str) or not isinstance(value, str):
+                raise ArgumentTypeError(f"transaction_properties are strings, not {key!r:.80}: {value!r:.80}")
+
+    @classmethod
+    def of(cls, mode: str, arguments: Mapping[str, Any]) -> Self:
+        """The options among arguments of `write_dataset`.
+
+        Raises:
+            UnsupportedError: An argument is not offered.
+        """
+        given = dict(arguments)
+        chosen = TableFormat.of(
+            given.pop("data_storage_version", None),
+            given.pop("enable_stable_row_ids", None),
+            given.pop("enable_v2_manifest_paths", None),
+        )
+        known = {field.name for field in fields(cls)} - {"table_format"}
+        reject("write_dataset", {name: value for name, value in given.items() if name not in known})
+        return cls(mode=mode, table_format=chosen, **{name: value for name, value in given.items() if name in known})
+
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedWrite:
+    """A write that was checked and can begin.
+
+    Attributes:
+        place: Where it goes; its base is the latest version if the caller named no version.
+        options: How.
+        version: Version of the new files.
+        targets: Where files go, round-robin.
+    """
+
+    place: TableTarget
+    options: WriteOptions
+    version: FileVersion
+    targets: Sequence[WriteTarget]
+
+    @property
+    def base_version(self) -> int:
+        """Number of the version that the write is based on; 0 if there is no dataset."""
+        return 0 if self.place.base is None else self.place.base.version
+
+    @property
+    def first_field_id(self) -> int:
+        """Id of the first field where the rows bring their own columns."""
+        return 0 if self.place.base is None else self.place.base.first_new_field_id
+
+    @property
+    def appended_to(self) -> Manifest | None:
+        """The version whose columns the rows must fit; None if they bring their own."""
+        return self.place.base if self.options.mode == "append" else None
+
+    def write_rows(
+        self,
+        data: ReaderLike,
+        schema: pa.Schema | None,
+        dataset_schema: bytes | Schema | None = None,
+        settling: PendingWrites | None = None,
+    ) -> tuple[pa.Schema, list[FragmentMetadata]]:
+        """Write rows into new fragments; nothing is left if that fails.
+
+        Args:
+            data: The rows.
+            schema: Their schema; needed only for an iterable of batches.
+            dataset_schema: The schema that they must fit, if it is not that of `appended_to`.
+            settling: Waits for the files; None if they are to be durable once this returns.
+
+        Returns:
+            The schema of the rows, and the fragments.
+        """
+        if dataset_schema is None and self.appended_to is not None:
+            dataset_schema = self.appended_to.schema
+        found, batches = to_batches(data, schema)
+        rows, size = self.options.max_rows_per_file, self.options.max_bytes_per_file
+        with FragmentWriter(
+            self.place.uri,
+            found,
+            storage_options=self.place.options,
+            data_storage_version=self.version.value,
+            max_rows_per_file=MAX_ROWS_PER_FILE if rows is None else rows,
+            max_bytes_per_file=MAX_BYTES_PER_FILE if size is None else size,
+            dataset_schema=dataset_schema,
+            targets=self.targets,
+            progress=self.options.progress,
+            first_field_id=self.first_field_id,
+        ) as writer:
+            for batch in one_by_one(batches):
+                writer.write(batch)
+                del batch  # else it would be there still while the next one is made
+            return found, writer.finish() if settling is None else writer.finish_soon(settling)
+
+    def discard(self, fragments: Sequence[FragmentMetadata]) -> None:
+        """Delete the files of fragments that were written and will not be committed."""
+        targets = {target.base_id: target for target in self.targets}
+        for file in (file for fragment in fragments for file in fragment.files):
+            target = targets[file.base_id]
+            try:
+                target.store.delete(target.prefix + file.path)
+            except StoreError as error:
+                # The first error matters more; cleanup finds the file.
+                _logger.warning("%s/%s%s was left behind: %s", target.store.root, target.prefix, file.path, error)
+
+
+def _check_there(place: TableTarget) -> None:
+    """Check that the dataset still exists before files are written for it, if that costs no request.
+
+    Raises:
+        DatasetNotFoundError: The dataset is gone.
+        IncompatibleConflictError: The dataset was dropped and made again.
+    """
+    base = place.base
+    if base is None or base.location is None or place.store.put_is_a_request:
+        return
+    try:
+        place.store.head(base.location.key)
+    except ObjectNotFoundError:
+        load_following(place.store, base)  # a version that was merely cleaned up can be followed
+
+
+def write_mode(given: str | None) -> str:
+    """The mode of a write as pylance reads it: in any case, and None for "create"."""
+    return "create" if given is None else given.lower()
+
+
+def prepare(place: TableTarget, options: WriteOptions) -> PreparedWrite:
+    """Look up what a write is based on, and check it.
+
+    Raises:
+        InvalidInputError: The mode is none of the three, a base is not known, or base paths are given for a dataset
+            that exists.
+        UnsupportedError: The version that the write is based on has feature flags that are not known.
+    """
+    if options.mode not in MODES:
+        raise InvalidInputError(f'mode is "create", "append" or "overwrite", not {options.mode!r}')
+    _check_there(place)
+    if place.base is None:
+        place = replace(place, base=load_latest(place.store))
+    if place.base is not None:
+        place.base.check_writable()
+    if place.base is not None and options.initial_bases:
+        mode = options.mode.capitalize()
+        raise InvalidInputError(
+            f"Cannot register new bases in {mode} mode: initial_bases can be given only when a dataset is created"
+        )
+    bases = place.base.base_paths if place.base is not None else numbered(options.initial_bases or ())
+    targets = write_targets(
+        place.store,
+        bases,
+        target_bases=options.target_bases,
+        target_all_bases=options.target_all_bases,
+        options=place.options,
+    )
+    return PreparedWrite(place=place, options=options, version=_file_version(place.base, options), targets=targets)
+
+
+def _file_version(base: Manifest | None, options: WriteOptions) -> FileVersion:
+    """The version of new files: the one asked for, else the dataset's, else the default."""
+    wanted = options.table_format.data_storage_version
+    if options.use_legacy_format is not None:
+        wanted = "legacy" if options.use_legacy_format else "stable"
+    if wanted is None and base is not None:
+        wanted = base.data_storage_version
+    return FileVersion.from_string(wanted)
 
 
 def write_version(data: ReaderLike, schema: pa.Schema | None, place: TableTarget, options: WriteOptions) -> TableTarget:
@@ -60,9 +286,11 @@ def write_version(data: ReaderLike, schema: pa.Schema | None, place: TableTarget
         read_version=prepared.base_version,
         transaction_properties=options.transaction_properties,
         commit_message=options.commit_message,
-        table_format=replace(
-            options.table_format,
-            data_storage_version=None if prepared.appended_to is not None else prepared.version.value,
+        options=CommitOptions(
+            table_format=replace(
+                options.table_format,
+                data_storage_version=None if prepared.appended_to is not None else prepared.version.value,
+            )
         ),
         table_config=table_config,
         initial_bases=options.initial_bases or (),
@@ -76,7 +304,7 @@ def write_version(data: ReaderLike, schema: pa.Schema | None, place: TableTarget
         may_be_committed = True
 
     try:
-        manifest, _ = commit_request(place, request, ready)
+        outcome = commit_request(place, request, ready)
     except OutcomeUnknownError:
         raise  # the files may be in use
     except BaseException as error:
@@ -84,7 +312,7 @@ def write_version(data: ReaderLike, schema: pa.Schema | None, place: TableTarget
             settling.stop()
             prepared.discard(fragments)
         raise
-    return replace(place, base=manifest)
+    return replace(place, base=outcome.done.manifest)
 
 
 class AutoCleanupConfig(TypedDict):

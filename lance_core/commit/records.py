@@ -1,0 +1,74 @@
+"""The options of a commit, and its result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from lance_core.commit.attempts import WriteAttempt
+from lance_core.table.manifest.manifest import Manifest
+from lance_core.table.table_format import TableFormat
+from lance_core.table.transaction import Transaction
+
+__all__ = ["CommitOptions", "Committed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitOptions:
+    """How to commit.
+
+    Attributes:
+        max_retries: Attempts, at least one. With 0 an Overwrite is strict: it must follow its read version directly.
+        timeout_s: Seconds after which no further attempt is begun.
+        durable: Whether the version must survive a power loss once it is committed; costs a few milliseconds on a
+            local disk.
+        detached: Commit a version that is not part of the history: it follows its read version whatever else
+            happened, and is not found unless its number is known.
+        idempotency_key: A transaction property. If a version since the read version carries it, or the table knows that
+            an older one did, that one is returned and nothing is written.
+        stream_batch: A stream and the number of its batch. If the table knows that this one has landed, or a later one,
+            nothing is written.
+        write_attempt: The write and the number of the attempt, if the write may be attempted several times; its
+            properties are on the transaction.
+        checked_through: Version up to which the caller has looked for `idempotency_key` or other attempts, if that is
+            before the read version: the versions between are looked at as well.
+        table_format: The format of a dataset that is created; an existing one keeps its own.
+        brings: Configuration of a branch whose rows the commit brings: what the branch knows of landed writes stays
+            known.
+    """
+
+    max_retries: int = 20
+    timeout_s: float = 1800.0
+    durable: bool = True
+    detached: bool = False
+    idempotency_key: tuple[str, str] | None = None
+    stream_batch: tuple[str, int] | None = None
+    write_attempt: WriteAttempt | None = None
+    checked_through: int | None = None
+    table_format: TableFormat = field(default_factory=TableFormat)
+    brings: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The transaction properties by which the commit is recognized: those of its key and of its attempt."""
+        key = () if self.idempotency_key is None else (self.idempotency_key,)
+        return {**dict(key), **(self.write_attempt.properties if self.write_attempt is not None else {})}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committed:
+    """The result of a commit.
+
+    Attributes:
+        manifest: The committed version.
+        transaction: The transaction as it was recorded, after rebases; None if an earlier commit was found whose
+            version was cleaned up.
+        attempts: How many versions were tried; 0 if the commit was there already.
+        deduplicated: Whether an earlier commit with the same `idempotency_key` property, or of the same batch, was
+            found instead. If its version was cleaned up, the manifest is that of the latest one.
+    """
+
+    manifest: Manifest
+    transaction: Transaction | None
+    attempts: int
+    deduplicated: bool = False
