@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from lance_core.errors import InvalidInputError
 
-__all__ = ["moment", "zone_named"]
+__all__ = ["moment", "since_epoch", "zone_named"]
 
 _OFFSET: Final = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{2}))?(?::?(\d{2}))?")
 
@@ -59,3 +59,8 @@ def zone_named(name: str) -> tzinfo:
         return UTC if name.strip() == "Z" else ZoneInfo(name.strip())
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
         raise InvalidInputError(f"{name!r} is no time zone, such as Asia/Tokyo or +09:00") from error
+
+
+def since_epoch(nanoseconds: int) -> datetime:
+    """The point in time, in UTC, that is so many nanoseconds after the epoch; cut off to microseconds."""
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=nanoseconds // 1000)

@@ -7,6 +7,7 @@ import pyarrow as pa
 from lance_core.encoding.levels.shred import has_nulls_inside
 from lance_core.errors import SchemaError
 from lance_core.schema import Field
+from lance_core.schema.arrow_types import is_any_list
 
 __all__ = ["check_nulls", "has_strict_items"]
 
@@ -51,7 +52,7 @@ def _check_items(array: pa.Array, name: str) -> None:
     elif pa.types.is_map(kind):
         first, last = array.offsets[0].as_py(), array.offsets[-1].as_py()
         _check_item(kind.item_field, array.items.slice(first, last - first), name)
-    elif pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+    elif is_any_list(kind):
         _check_item(kind.value_field, array.flatten(), name)
 
 

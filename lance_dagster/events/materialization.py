@@ -24,6 +24,7 @@ from lance_dagster.lineage.declared_columns import column_lineage
 from lance_dagster.lineage.history import input_record
 from lance_dagster.properties import ATTEMPT, RUN_ID, properties_of
 from lance_dagster.tables.location import TableLocation
+from lance_dagster.tables.settings import plain_metadata
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -196,12 +197,8 @@ def of_partition(
 def arranged(entries: Mapping[str, Any]) -> dict[str, Any]:
     """The entries as an event shows them: at most ten at the top, the others together in `lance/commit`."""
     shown, rest = laid_out(entries)
-    others = {key: _plain(value) for key, value in rest.items()}
+    others = {key: plain_metadata(value) for key, value in rest.items()}
     return {**shown, COMMIT: dg.MetadataValue.json(others)} if others else shown
-
-
-def _plain(value: Any) -> Any:
-    return value.value if isinstance(value, dg.MetadataValue) else value
 
 
 def column_schema(schema: pa.Schema) -> dg.TableSchema:

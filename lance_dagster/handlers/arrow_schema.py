@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from lance_core.errors import InvalidInputError, SchemaError
 from lance_dagster.handlers.base import CommitMode
-from lance_dagster.handlers.exact_cast import CastRejectedError, can_cast, cast_exactly
+from lance_dagster.handlers.exact_cast import CastRejectedError, can_cast, cast_exactly, is_any_list
 from lance_dagster.tables.settings import plain_metadata
 from pyspark_lance import SchemaMode
 
@@ -96,7 +96,7 @@ def with_vectors(schema: pa.Schema, widths: Mapping[str, int]) -> pa.Schema:
         if position < 0:
             raise SchemaError(f"vector column {name!r} is not among the columns {schema.names}")
         field = schema.field(position)
-        if not _is_list(field.type):
+        if not is_any_list(field.type):
             raise SchemaError(f"vector column {name!r} is of type {field.type}, not a list")
         schema = schema.set(position, field.with_type(pa.list_(field.type.value_field, width)))
     return schema
@@ -205,7 +205,3 @@ def _reject_missing(frame: pa.Schema, table: pa.Schema, schema_mode: SchemaMode)
             f"columns {missing} of the table are missing from the output; schema_mode add_columns would fill those "
             "that can be null"
         )
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))

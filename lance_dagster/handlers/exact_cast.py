@@ -31,7 +31,7 @@ import pyarrow.compute as pc
 
 from lance_core.errors import SchemaError
 
-__all__ = ["CastRejectedError", "can_cast", "cast_exactly", "first_failing", "shown", "shown_row"]
+__all__ = ["CastRejectedError", "can_cast", "cast_exactly", "first_failing", "is_any_list", "shown", "shown_row"]
 
 Column = Any  # pyarrow has no types for mypy: a pa.Array, or a pa.ChunkedArray
 
@@ -56,7 +56,7 @@ def can_cast(source: pa.DataType, target: pa.DataType) -> bool:
         return sorted(field.name for field in source) == sorted(names) and all(
             can_cast(source.field(name).type, target.field(name).type) for name in names
         )
-    if _is_list(source) and _is_list(target):
+    if is_any_list(source) and is_any_list(target):
         fixed = types.is_fixed_size_list(source) and types.is_fixed_size_list(target)
         return not (fixed and source.list_size != target.list_size) and can_cast(source.value_type, target.value_type)
     if types.is_timestamp(source) and types.is_timestamp(target):
@@ -84,7 +84,8 @@ def _is_binary(kind: pa.DataType) -> bool:
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind))
 
 
-def _is_list(kind: pa.DataType) -> bool:
+def is_any_list(kind: pa.DataType) -> bool:
+    """Whether values are lists, of any length or of a fixed size."""
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
@@ -182,7 +183,7 @@ def _attempt(column: Column, target: pa.DataType) -> Column | None:
         return None if values is None else values.cast(target)
     if pa.types.is_struct(column.type) and pa.types.is_struct(target):
         return _struct(column, target)
-    if _is_list(column.type) and _is_list(target) and column.type.value_type != target.value_type:
+    if is_any_list(column.type) and is_any_list(target) and column.type.value_type != target.value_type:
         return _list(column, target)
     return _flat(column, target)
 

@@ -18,6 +18,7 @@ from lance_core.index.kinds.files import metadata_of, open_file, read_columns, r
 from lance_core.index.query.conditions import Test
 from lance_core.index.query.rows import Bools, Candidates, Ints, Rows, U64s, View
 from lance_core.index.query.values import is_ordered, one_array
+from lance_core.schema.arrow_types import is_variable_list
 from lance_core.store import ObjectStore
 from lance_core.table.index import IndexFile, IndexMetadata
 
@@ -194,7 +195,7 @@ def _write_label_list(content: bitmap.BitmapIndex, target: Target) -> Written:
 
 
 def _is_list_of_ordered(kind: pa.DataType) -> bool:
-    return (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and is_ordered(kind.value_type)
+    return is_variable_list(kind) and is_ordered(kind.value_type)
 
 
 def _read_btree(store: ObjectStore, prefix: str, index: IndexMetadata, _: pa.DataType) -> Content:

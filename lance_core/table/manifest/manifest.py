@@ -21,7 +21,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import lru_cache
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -37,6 +37,7 @@ from lance_core.table.dictionaries import encode_dictionaries, read_dictionaries
 from lance_core.table.fragment import BasePath, FragmentList, data_file_version
 from lance_core.table.index import IndexMetadata, decode_index_section, encode_index_section
 from lance_core.table.paths import Naming
+from lance_core.times import since_epoch
 
 __all__ = [
     "WRITER",
@@ -150,7 +151,7 @@ class Manifest:
     @property
     def timestamp(self) -> datetime:
         """When the version was committed, in UTC."""
-        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=self.timestamp_ns // 1000)
+        return since_epoch(self.timestamp_ns)
 
     @property
     def uses_stable_row_ids(self) -> bool:

@@ -7,13 +7,14 @@ the features.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 
 from google.protobuf.message import DecodeError
 
 from lance_core._proto import table_pb2
 from lance_core.errors import CorruptFileError
 from lance_core.table.manifest.manifest import message_range, timestamp_ns_of, transaction_section
+from lance_core.times import since_epoch
 
 __all__ = ["VersionHeader"]
 
@@ -37,7 +38,7 @@ class VersionHeader:
     @property
     def timestamp(self) -> datetime:
         """When the version was committed, in UTC."""
-        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=self.timestamp_ns // 1000)
+        return since_epoch(self.timestamp_ns)
 
     @classmethod
     def from_bytes(cls, data: bytes | memoryview, key: str) -> VersionHeader:

@@ -24,6 +24,7 @@ from lance_core.schema import (
     schema_to_arrow,
     split_path,
 )
+from lance_core.schema.arrow_types import is_variable_list
 from lance_core.table.fragment import Fragment
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Project
@@ -328,15 +329,11 @@ def _is_of_one_kind(old: pa.DataType, new: pa.DataType) -> bool:
     )
     if any(is_kind(old) and is_kind(new) for is_kind in kinds):
         return True
-    if _is_list(old) and _is_list(new):
+    if is_variable_list(old) and is_variable_list(new):
         return bool(old.value_type == new.value_type) or _is_of_one_kind(old.value_type, new.value_type)
     if pa.types.is_fixed_size_list(old) and pa.types.is_fixed_size_list(new):
         return bool(old.list_size == new.list_size) and _is_of_one_kind(old.value_type, new.value_type)
     return False
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
 def _check_no_nulls(source: Snapshot, path: str) -> None:

@@ -8,14 +8,22 @@ and extension types.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.encoding.levels.paths import is_blob_v2
 from lance_core.errors import SchemaError
-from lance_core.schema import JSON, Field, Schema, field_to_arrow, is_json_type, schema_from_arrow, schema_to_arrow
+from lance_core.schema import (
+    JSON,
+    Field,
+    Schema,
+    field_to_arrow,
+    is_json_type,
+    schema_from_arrow,
+    schema_to_arrow,
+    storage_type,
+)
 from lance_core.schema.jsonb import jsonb_array
 from lance_core.schema.relabel import relabel
 from lance_core.verbs.scan.row_columns import ROW_COLUMNS
@@ -156,7 +164,7 @@ def _conform_column(column: pa.Array | pa.ChunkedArray, field: Field) -> pa.Chun
     chunked = column if isinstance(column, pa.ChunkedArray) else pa.chunked_array([column])
     if chunked.type == wanted:
         return chunked
-    if is_blob_v2(field) and not pa.types.is_struct(_storage_type(chunked.type)):
+    if is_blob_v2(field) and not pa.types.is_struct(storage_type(chunked.type)):
         return pa.chunked_array([_as_blobs(chunk, wanted) for chunk in chunked.chunks], wanted)
     if field.logical_type == JSON and is_json_type(chunked.type):
         return pa.chunked_array([jsonb_array(chunk.storage, field.name) for chunk in chunked.chunks], wanted)
@@ -166,14 +174,10 @@ def _conform_column(column: pa.Array | pa.ChunkedArray, field: Field) -> pa.Chun
         raise SchemaError(f"column {field.name!r}: {error}") from error
 
 
-def _storage_type(kind: Any) -> pa.DataType:
-    return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
-
-
 def _as_blobs(payloads: pa.Array, kind: pa.DataType) -> pa.Array:
     """Payloads as structs of `data` and `uri`; a null payload is a null struct."""
     uris = pa.nulls(len(payloads), pa.string())
     mask = pc.is_null(payloads) if payloads.null_count else None
     array = pa.StructArray.from_arrays([payloads, uris], names=["data", "uri"], mask=mask)
-    storage = array.cast(_storage_type(kind))
+    storage = array.cast(storage_type(kind))
     return pa.ExtensionArray.from_storage(kind, storage) if isinstance(kind, pa.BaseExtensionType) else storage

@@ -14,6 +14,7 @@ from pyroaring import BitMap
 
 from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
 from lance_core.schema import JSON, Field, Schema, schema_to_arrow
+from lance_core.schema.arrow_types import is_any_list
 from lance_core.schema.jsonb import jsonb_array
 from lance_core.table.fragment import Fragment
 from lance_core.table.manifest.manifest import Manifest
@@ -173,10 +174,6 @@ def _share_fields(one: pa.DataType, other: pa.DataType) -> bool:
     if pa.types.is_struct(one) and pa.types.is_struct(other):
         shared = {f.name for f in one} & {f.name for f in other}
         return bool(shared) and all(_share_fields(one.field(name).type, other.field(name).type) for name in shared)
-    if _is_list(one) and _is_list(other):
+    if is_any_list(one) and is_any_list(other):
         return _share_fields(one.value_type, other.value_type)
     return True
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))

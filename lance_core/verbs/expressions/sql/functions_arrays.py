@@ -8,6 +8,7 @@ from typing import Final
 import pyarrow as pa
 
 from lance_core.errors import InvalidInputError
+from lance_core.schema.arrow_types import is_any_list
 from lance_core.verbs.expressions.sql.compare import common_of
 from lance_core.verbs.expressions.sql.python_functions import python_call
 from lance_core.verbs.expressions.sql.typed import Typed, call, common_type, literal
@@ -19,7 +20,7 @@ _BOOL: Final = pa.bool_()
 
 def _items(value: Typed) -> pa.DataType:
     kind = value.type
-    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
+    if not is_any_list(kind):
         raise InvalidInputError(f"expected a list, found {kind}")
     return kind.value_type
 

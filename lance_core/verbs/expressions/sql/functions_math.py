@@ -78,7 +78,7 @@ def _whole(name: str) -> Callable[..., Typed]:
 
 
 def _round(value: Typed, digits: Typed | None = None) -> Typed:
-    places = 0 if digits is None else _constant(digits)
+    places = 0 if digits is None else _digits(digits)
     options = pc.RoundOptions(ndigits=places, round_mode="half_towards_infinity")
     if pa.types.is_decimal(value.type):
         kind = decimal_of(value.type, value.type.precision, min(max(places, 0), value.type.scale))
@@ -98,14 +98,14 @@ def _trunc(value: Typed, digits: Typed | None = None) -> Typed:
         return call(
             "if_else", [call("equal", [value, zero], _BOOL), zero, call("trunc", [value], value.type)], value.type
         )
-    if _constant(digits) == 0:
+    if _digits(digits) == 0:
         return call("trunc", [value], value.type)
-    factor = literal(10.0 ** _constant(digits), value.type)
+    factor = literal(10.0 ** _digits(digits), value.type)
     scaled = call("trunc", [call("multiply", [value, factor], value.type)], value.type)
     return call("divide", [scaled, factor], value.type)
 
 
-def _constant(value: Typed) -> int:
+def _digits(value: Typed) -> int:
     if not isinstance(value.value, int):
         raise UnsupportedError("a number of digits that is no literal")
     return value.value

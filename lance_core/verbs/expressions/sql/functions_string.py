@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.verbs.expressions.sql.python_functions import python_call
 from lance_core.verbs.expressions.sql.strings import words
-from lance_core.verbs.expressions.sql.typed import Typed, call, is_number, is_string_like, literal
+from lance_core.verbs.expressions.sql.typed import Typed, call, is_number, is_string_like, literal, string_literal
 
 __all__ = ["STRING_FUNCTIONS", "as_string"]
 
@@ -73,16 +73,10 @@ def _bits(value: Typed) -> Typed:
 
 def _trimmed(kernel: str) -> Callable[..., Typed]:
     def compiled(value: Typed, characters: Typed | None = None) -> Typed:
-        chosen = " " if characters is None else _constant(characters)
+        chosen = " " if characters is None else string_literal(characters)
         return call(kernel, [as_string(value)], as_string(value).type, pc.TrimOptions(chosen))
 
     return compiled
-
-
-def _constant(value: Typed) -> str:
-    if not isinstance(value.value, str):
-        raise UnsupportedError("this argument must be a string literal")
-    return value.value
 
 
 def _number(value: Typed) -> int:
@@ -188,7 +182,7 @@ def _decode(value: Typed, form: Typed) -> Typed:
 
 
 def _form(form: Typed) -> str:
-    name = _constant(form).lower()
+    name = string_literal(form).lower()
     if name not in ("hex", "base64"):
         raise UnsupportedError(f"the encoding {name!r}")
     return name

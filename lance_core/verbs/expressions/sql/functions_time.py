@@ -10,8 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.errors import InvalidInputError, UnsupportedError
+from lance_core.schema.arrow_types import is_date_or_timestamp
 from lance_core.verbs.expressions.sql.casts import cast
-from lance_core.verbs.expressions.sql.typed import Typed, call, is_string_like, literal
+from lance_core.verbs.expressions.sql.typed import Typed, call, is_string_like, literal, string_literal
 from lance_core.verbs.expressions.sql.zones import check_parts
 
 __all__ = ["TIME_FUNCTIONS"]
@@ -48,19 +49,13 @@ _TICKS: Final = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 def _moment(value: Typed) -> Typed:
     if is_string_like(value.type):
         return cast(value, pa.timestamp("ns"), strict=True)
-    if not (pa.types.is_date(value.type) or pa.types.is_timestamp(value.type)):
+    if not is_date_or_timestamp(value.type):
         raise InvalidInputError(f"expected a date or a timestamp, found {value.type}")
     return value
 
 
-def _constant(value: Typed) -> str:
-    if not isinstance(value.value, str):
-        raise UnsupportedError("this argument must be a string literal")
-    return value.value
-
-
 def _date_part(unit: Typed, value: Typed) -> Typed:
-    name, value = _constant(unit).lower().removesuffix("s"), _moment(value)
+    name, value = string_literal(unit).lower().removesuffix("s"), _moment(value)
     if name not in _OF_EVERY_ZONE:
         check_parts(value.type, f"the {name}")
     if name in _KERNELS:
@@ -103,7 +98,7 @@ def _below_minute(value: Typed, name: str) -> Typed:
 
 
 def _date_trunc(unit: Typed, value: Typed) -> Typed:
-    name, value = _constant(unit).lower(), _moment(value)
+    name, value = string_literal(unit).lower(), _moment(value)
     if name not in _TRUNCATIONS:
         raise UnsupportedError(f"truncation to {name!r}")
     if name not in _OF_EVERY_ZONE:
@@ -144,14 +139,14 @@ def _to_date(value: Typed) -> Typed:
 def _formatted(value: Typed, form: Typed) -> Typed:
     moment = _moment(value)
     check_parts(moment.type, "the string")
-    if "%f" in _constant(form):
+    if "%f" in string_literal(form):
         raise UnsupportedError("%f in a format of dates")
-    if "%S" in _constant(form) and pa.types.is_timestamp(moment.type):
+    if "%S" in string_literal(form) and pa.types.is_timestamp(moment.type):
         # Arrow writes the fraction of a second with %S.
         moment = call("floor_temporal", [moment], moment.type, pc.RoundTemporalOptions(unit="second"))
         kind = pa.timestamp("s", moment.type.tz)
         moment = Typed(moment.expression.cast(kind), kind)
-    return call("strftime", [moment], pa.string(), pc.StrftimeOptions(_constant(form)))
+    return call("strftime", [moment], pa.string(), pc.StrftimeOptions(string_literal(form)))
 
 
 def _now() -> Typed:

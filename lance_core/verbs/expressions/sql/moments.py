@@ -13,6 +13,7 @@ from functools import reduce
 import pyarrow as pa
 
 from lance_core.errors import InvalidInputError
+from lance_core.schema.arrow_types import is_date_or_timestamp
 from lance_core.verbs.expressions.sql.typed import UNITS, Typed, is_string_like, literal, unit_type
 from lance_core.verbs.expressions.sql.zones import check_zone
 
@@ -163,17 +164,13 @@ def is_beyond(side: Typed, kind: pa.DataType) -> bool:
     """Whether a time that is written is before or after all that a column of nanoseconds can hold."""
     if getattr(kind, "unit", "") != "ns" or not side.is_literal or side.is_null:
         return False
-    if getattr(side.type, "unit", "") == "ns" or not _is_moment(side.type) or not pa.types.is_timestamp(kind):
+    if getattr(side.type, "unit", "") == "ns" or not is_date_or_timestamp(side.type) or not pa.types.is_timestamp(kind):
         return False
     try:
         side.value.cast(pa.timestamp("us", getattr(side.type, "tz", None))).cast(kind)
     except pa.ArrowInvalid:
         return True
     return False
-
-
-def _is_moment(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_timestamp(kind) or pa.types.is_date(kind))
 
 
 def _literal_in_unit(side: Typed, other: Typed) -> Typed:

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sqlglot import exp
 
+from lance_core.schema.arrow_types import is_any_list
 from lance_core.verbs.expressions.sql.arithmetic import arithmetic, bitwise, concatenated, minus
 from lance_core.verbs.expressions.sql.casts import cast, type_of
 from lance_core.verbs.expressions.sql.compare import (
@@ -245,7 +246,7 @@ def _bracket(c: Compiler, node: exp.Expr) -> Typed:
     value = c.value(node.this)
     if isinstance(key, exp.Literal) and key.is_string:
         return c.field(value, str(key.this), node)
-    if not _is_list(value.type) or key is None:
+    if not is_any_list(value.type) or key is None:
         invalid(node, c.text, f"a {value.type} has no items")
     if isinstance(key, exp.Slice):
         if key.this is None or key.expression is None or key.args.get("step"):
@@ -308,10 +309,6 @@ def _concatenation(c: Compiler, node: exp.Expr) -> Typed:
 
 def _path(node: exp.Column) -> list[str]:
     return [part.name for part in node.parts]
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
 def name_of(node: exp.Expr) -> str:

@@ -72,7 +72,7 @@ def regexp_replace(value: Typed, pattern: Typed, replacement: Typed, flags: Type
         return literal(None, value.type)
     options = pc.ReplaceSubstringOptions(
         pattern=expression,
-        replacement=_REFERENCE.sub(_reference, _constant(replacement)),
+        replacement=_REFERENCE.sub(_reference, _pattern_string(replacement)),
         max_replacements=-1 if everywhere else 1,
     )
     return call("replace_substring_regex", [value], value.type, options)
@@ -86,7 +86,7 @@ def _text(value: Typed) -> Typed:
     return value
 
 
-def _constant(value: Typed) -> str:
+def _pattern_string(value: Typed) -> str:
     if not isinstance(value.value, str):
         raise UnsupportedError("a pattern, flags or a replacement that is no literal")
     return value.value
@@ -96,11 +96,11 @@ def _expression(pattern: Typed, flags: Typed | None) -> str | None:
     """The pattern with its flags in it; None if one of them is null."""
     if pattern.is_null or (flags is not None and flags.is_null):
         return None
-    chosen = (_constant(flags) if flags is not None else "").replace("g", "")
+    chosen = (_pattern_string(flags) if flags is not None else "").replace("g", "")
     unknown = set(chosen) - _FLAGS
     if unknown:
         raise UnsupportedError(f"the flags {sorted(unknown)} of a regular expression")
-    return f"(?{chosen}){_constant(pattern)}" if chosen else _constant(pattern)
+    return f"(?{chosen}){_pattern_string(pattern)}" if chosen else _pattern_string(pattern)
 
 
 def _reference(found: re.Match[str]) -> str:

@@ -1,6 +1,6 @@
 """Typed expressions, and how their types meet.
 
-An Arrow expression does not tell its type before it is bound to data; SQL needs it to choose common types. Each
+An Arrow expression has no type before it is bound to data; SQL needs it to choose common types. Each
 expression here carries its type, and a literal its value, so that it can take the type of what it is compared with.
 
     numbers     the wider integer; a signed one that holds both; a float where one is a float; decimals keep digits
@@ -20,7 +20,7 @@ from typing import Any, Final, Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_core.errors import InvalidInputError
+from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.verbs.expressions.sql.zones import check_zone
 
 __all__ = [
@@ -37,6 +37,7 @@ __all__ = [
     "is_number",
     "is_string_like",
     "literal",
+    "string_literal",
     "unit_type",
     "written",
 ]
@@ -189,6 +190,17 @@ def decimal_of(like: pa.DataType, precision: int, scale: int) -> pa.DataType:
     if pa.types.is_decimal256(like):
         return pa.decimal256(min(precision, 2 * _MOST_DIGITS), scale)
     return pa.decimal128(min(precision, _MOST_DIGITS), scale)
+
+
+def string_literal(value: Typed) -> str:
+    """The string of an argument that must be a literal.
+
+    Raises:
+        UnsupportedError: The argument is none.
+    """
+    if not isinstance(value.value, str):
+        raise UnsupportedError("this argument must be a string literal")
+    return value.value
 
 
 def is_string_like(kind: pa.DataType) -> bool:

@@ -18,6 +18,7 @@ from typing import Final
 import pyarrow as pa
 
 from lance_core.errors import InvalidInputError
+from lance_core.schema.arrow_types import is_date_or_timestamp
 
 __all__ = ["are_written", "check_parts", "check_zone", "with_written_zones"]
 
@@ -50,7 +51,8 @@ def check_zone(own: pa.DataType, kind: pa.DataType, shown: object = None) -> Non
     Raises:
         InvalidInputError: exactly one of the types has a zone.
     """
-    if not _are_written.get() or not (_is_moment(own) and _is_moment(kind)) or _has_zone(own) == _has_zone(kind):
+    compared = _are_written.get() and is_date_or_timestamp(own) and is_date_or_timestamp(kind)
+    if not compared or _has_zone(own) == _has_zone(kind):
         return
     value = f"a {own}" if shown is None else repr(str(shown))
     raise InvalidInputError(
@@ -70,10 +72,6 @@ def check_parts(kind: pa.DataType, what: str) -> None:
             f"{what} of a timestamp depends on the time zone, which is UTC in Lance's SQL; compare the timestamp itself"
             " with a string that names its zone, such as '2026-01-01T05:00:00+00:00'"
         )
-
-
-def _is_moment(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_timestamp(kind) or pa.types.is_date(kind))
 
 
 def _has_zone(kind: pa.DataType) -> bool:
