@@ -123,10 +123,10 @@ class LanceSparkResource(dg.ConfigurableResource["LanceSparkResource"], CheckedA
                 "a process can have one kind only"
             )
 
-    def _check_master(self, found: str) -> None:
-        if self.master is not None and self.master != found:
+    def _check_master(self, master: str) -> None:
+        if self.master is not None and self.master != master:
             raise dg.DagsterInvariantViolationError(
-                f"LanceSparkResource: this process has a Spark session on {found}, and {self.master} is asked for; a "
+                f"LanceSparkResource: this process has a Spark session on {master}, and {self.master} is asked for; a "
                 "process can have one Spark only. Give all resources of a code location the same master, or none."
             )
 

@@ -237,13 +237,13 @@ def _config(config: Mapping[str, str]) -> dict[str, Any]:
     )
 
 
-def _by_id(found: FragmentList) -> dict[int, bytes]:
-    return dict(zip(found.ids, found.raw, strict=True))
+def _by_id(fragments: FragmentList) -> dict[int, bytes]:
+    return dict(zip(fragments.ids, fragments.raw, strict=True))
 
 
-def _fields(found: Schema) -> Iterator[dict[str, Any]]:
+def _fields(schema: Schema) -> Iterator[dict[str, Any]]:
     depths = {-1: -1}
-    for node, parent in found.walk():
+    for node, parent in schema.walk():
         depths[node.id] = depths.get(parent, -1) + 1
         yield {
             "id": node.id,

@@ -108,11 +108,11 @@ def _explained(before: Manifest, after: Manifest, touched: Collection[int], adde
     return all(number in touched or new.get(number) == files for number, files in old.items())
 
 
-def _differing(one: Manifest, other: Manifest) -> Mapping[int, _Files]:
+def _differing(left: Manifest, right: Manifest) -> Mapping[int, _Files]:
     """The files of the fragments that another version does not have in the same bytes, by id."""
-    known = set(other.fragments.raw)
-    places = [place for place, raw in enumerate(one.fragments.raw) if raw not in known]
-    return {fragment.id: _files(fragment) for fragment in map(one.fragments.__getitem__, places)}
+    known = set(right.fragments.raw)
+    places = [place for place, raw in enumerate(left.fragments.raw) if raw not in known]
+    return {fragment.id: _files(fragment) for fragment in map(left.fragments.__getitem__, places)}
 
 
 def _files(fragment: Fragment) -> _Files:

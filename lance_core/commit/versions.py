@@ -114,12 +114,12 @@ def latest_version(store: ObjectStore) -> int | None:
     return None if located is None else located[0]
 
 
-def load_latest(store: ObjectStore, known: Manifest | None = None) -> Manifest | None:
+def load_latest(store: ObjectStore, opened: Manifest | None = None) -> Manifest | None:
     """Read the latest manifest.
 
     Args:
         store: The dataset's store.
-        known: A manifest that was read before; it is returned if it still is the latest.
+        opened: A manifest that was read before; it is returned if it still is the latest.
 
     Returns:
         The manifest; None if there is no dataset.
@@ -129,13 +129,13 @@ def load_latest(store: ObjectStore, known: Manifest | None = None) -> Manifest |
         if located is None:
             return None
         version, location = located
-        if known is not None and (known.version, known.location) == (version, location):
-            return known
+        if opened is not None and (opened.version, opened.location) == (version, location):
+            return opened
         try:
             return _read(store, version, location)
         except ObjectNotFoundError:
             # Removed since it was listed: the next listing shows what came after it.
-            known = None
+            opened = None
     raise _listed_only(store, location)
 
 
@@ -159,13 +159,13 @@ class Listed:
 
 
 def load_following(
-    store: ObjectStore, known: Manifest, *, listed: Listed | None = None, winning_manifest: Manifest | None = None
+    store: ObjectStore, opened: Manifest, *, listed: Listed | None = None, winning_manifest: Manifest | None = None
 ) -> Manifest:
     """Read the latest manifest of a dataset of which a manifest was read before.
 
     Args:
         store: The dataset's store.
-        known: The manifest that was read; it is returned if it still is the latest.
+        opened: The manifest that was read; it is returned if it still is the latest.
         listed: What a listing showed just now.
         winning_manifest: Another manifest that was read; it is returned if the listing shows that very one as the
             latest.
@@ -174,16 +174,16 @@ def load_following(
         DatasetNotFoundError: The dataset is gone.
         IncompatibleConflictError: The dataset was dropped and made again.
     """
-    if listed is None and not store.put_is_a_request and _is_latest(store, known):
-        return known
+    if listed is None and not store.put_is_a_request and _is_latest(store, opened):
+        return opened
     for _ in range(_LOOKS):
         found, listed = listed or Listed.of(store), None
         if found.latest is None:
             raise _dropped(store)
         version, location = found.latest
-        check_identity(store, known, latest=version, location=found.seen.get(known.version))
-        if version == known.version:
-            return replace(known, location=location)
+        check_identity(store, opened, latest=version, location=found.seen.get(opened.version))
+        if version == opened.version:
+            return replace(opened, location=location)
         if winning_manifest is not None and winning_manifest.location == location and location.e_tag is not None:
             return winning_manifest
         try:
@@ -193,10 +193,10 @@ def load_following(
     raise _listed_only(store, location)
 
 
-def _is_latest(store: ObjectStore, known: Manifest) -> bool:
+def _is_latest(store: ObjectStore, opened: Manifest) -> bool:
     """Whether a short listing, which costs no request, shows a version as the latest in the very state of its file."""
-    location = known.location
-    return location is not None and location.e_tag is not None and locate_latest(store) == (known.version, location)
+    location = opened.location
+    return location is not None and location.e_tag is not None and locate_latest(store) == (opened.version, location)
 
 
 def _dropped(store: ObjectStore) -> DatasetNotFoundError:
@@ -208,7 +208,7 @@ def _listed_only(store: ObjectStore, location: ManifestLocation) -> CorruptFileE
 
 
 def check_identity(
-    store: ObjectStore, known: Manifest, *, latest: int, location: ManifestLocation | None = None
+    store: ObjectStore, opened: Manifest, *, latest: int, location: ManifestLocation | None = None
 ) -> None:
     """Make sure that a version is still the one that was read.
 
@@ -216,32 +216,32 @@ def check_identity(
 
     Args:
         store: The dataset's store.
-        known: The manifest that was read.
+        opened: The manifest that was read.
         latest: Number of the latest version.
         location: Where a listing showed that version; None if it did not.
 
     Raises:
         IncompatibleConflictError: The dataset was dropped and made again.
     """
-    if known.location is None or is_detached(known.version):
+    if opened.location is None or is_detached(opened.version):
         return
     if location is None:
         try:
-            e_tag = store.head(known.location.key).e_tag
+            e_tag = store.head(opened.location.key).e_tag
         except ObjectNotFoundError:
             e_tag = None
     else:
         e_tag = location.e_tag
-    if e_tag is not None and e_tag == known.location.e_tag:
+    if e_tag is not None and e_tag == opened.location.e_tag:
         return
     try:
-        now = load_manifest(store, known.version)
+        now = load_manifest(store, opened.version)
     except VersionNotFoundError:
-        is_same = latest > known.version
+        is_same = latest > opened.version
     else:
-        is_same = identity_of(now) == identity_of(known)
+        is_same = identity_of(now) == identity_of(opened)
     if not is_same:
-        raise _made_again(store, known.version)
+        raise _made_again(store, opened.version)
 
 
 def reject_another(store: ObjectStore, manifest: Manifest, identity: str) -> None:
@@ -309,10 +309,10 @@ def _read_version(store: ObjectStore, version: int) -> tuple[bytes | memoryview,
     raise VersionNotFoundError(f"{store.root} has no version {version}")
 
 
-def _numbered(found: _Found, version: int, location: ManifestLocation) -> _Found:
-    if found.version != version:
-        raise CorruptFileError(f"{location.key}: holds version {found.version}")
-    return found
+def _numbered(names: _Found, version: int, location: ManifestLocation) -> _Found:
+    if names.version != version:
+        raise CorruptFileError(f"{location.key}: holds version {names.version}")
+    return names
 
 
 def list_versions(store: ObjectStore) -> list[int]:
@@ -369,12 +369,12 @@ def reject_gone(store: ObjectStore) -> None:
         raise _dropped(store)
 
 
-def explain_missing(store: ObjectStore, known: Manifest, error: Exception) -> None:
+def explain_missing(store: ObjectStore, opened: Manifest, error: Exception) -> None:
     """Say so if something is missing because its dataset is gone, or another one; nothing is said of other errors.
 
     Args:
         store: The dataset's store.
-        known: A manifest that was read before.
+        opened: A manifest that was read before.
         error: What was met since.
 
     Raises:
@@ -384,7 +384,7 @@ def explain_missing(store: ObjectStore, known: Manifest, error: Exception) -> No
     if not isinstance(error, ObjectNotFoundError) and getattr(error, "errno", None) != errno.ENOENT:
         return
     try:
-        load_following(store, known)
+        load_following(store, opened)
     except (DatasetNotFoundError, IncompatibleConflictError) as cause:
         raise cause from error
     except LanceError:
@@ -530,12 +530,12 @@ def _newest_if_any(store: ObjectStore) -> Iterator[int]:
         return  # it was dropped, or all of it cleaned up
 
 
-def _located(found: ObjectMeta) -> tuple[int, ManifestLocation] | None:
-    name = parse_manifest_key(found.key)
+def _located(meta: ObjectMeta) -> tuple[int, ManifestLocation] | None:
+    name = parse_manifest_key(meta.key)
     if name is None or is_detached(name.version):
         return None
     location = ManifestLocation(
-        key=found.key, size_bytes=found.size, naming=name.naming, e_tag=found.e_tag, modified=found.modified
+        key=meta.key, size_bytes=meta.size, naming=name.naming, e_tag=meta.e_tag, modified=meta.modified
     )
     return name.version, location
 

@@ -177,9 +177,9 @@ def _wrap_list(field: Field, child: pa.Field, layer: ListLayer, array: pa.Array)
     return pa.Array.from_buffers(target, layer.length, buffers, children=[array])
 
 
-def _check_length(found: int, expected: int) -> None:
-    if found != expected:
-        raise CorruptFileError(f"levels ask for {expected} items, there are {found}")
+def _check_length(length: int, expected: int) -> None:
+    if length != expected:
+        raise CorruptFileError(f"levels ask for {expected} items, there are {length}")
 
 
 def _bitmap(valid: Mask | None) -> pa.Buffer | None:

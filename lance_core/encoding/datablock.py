@@ -214,9 +214,9 @@ def _bitmap(bits: Bytes | None) -> pa.Buffer | None:
     return None if bits is None else pa.py_buffer(bits)
 
 
-def _check_count(found: int, expected: int) -> None:
-    if found != expected:
-        raise CorruptFileError(f"{found} values where {expected} are expected")
+def _check_count(count: int, expected: int) -> None:
+    if count != expected:
+        raise CorruptFileError(f"{count} values where {expected} are expected")
 
 
 def _sliced_bits(buffer: pa.Buffer | None, offset: int, count: int) -> Bytes:

@@ -235,12 +235,12 @@ class _Chunked(PointPage):
         valid = self._valid(levels, parts) if has_nulls else None
         return self._looked_up(found, valid), valid
 
-    def _looked_up(self, found: list[BytesLike], valid: npt.NDArray[np.bool_] | None) -> list[BytesLike]:
+    def _looked_up(self, buffers: list[BytesLike], valid: npt.NDArray[np.bool_] | None) -> list[BytesLike]:
         """The items of the dictionary, by index; the values themselves without a dictionary."""
         items = self._table.items if self._table is not None else None
         if items is None:
-            return found
-        indices = np.frombuffer(b"".join(found), f"<u{self._width // 8}").tolist()
+            return buffers
+        indices = np.frombuffer(b"".join(buffers), f"<u{self._width // 8}").tolist()
         values: list[BytesLike] = []
         for place, index in enumerate(indices):
             if valid is not None and not valid[place]:

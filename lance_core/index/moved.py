@@ -86,9 +86,9 @@ def _has_some_nulls(zones: ZoneMap, zone: int) -> bool:
     return int(zones.nulls[zone] + zones.nans[zone]) > 0 and int(zones.nulls[zone]) < int(zones.lengths[zone])
 
 
-def _joined(zones: ZoneMap, found: Sequence[tuple[int, int, int, int]]) -> ZoneMap:
+def _joined(zones: ZoneMap, moves: Sequence[tuple[int, int, int, int]]) -> ZoneMap:
     """The derived zones; neighbours with the same single value are merged."""
-    sources = np.array([zone for zone, *_ in found], np.int64)
+    sources = np.array([zone for zone, *_ in moves], np.int64)
     lows, highs = zones.lows.take(pa.array(sources)), zones.highs.take(pa.array(sources))
     same = pc.fill_null(pc.equal(lows, highs), False).to_numpy(zero_copy_only=False)
     same = same & (zones.nulls[sources] == 0) & (zones.nans[sources] == 0)
@@ -97,7 +97,7 @@ def _joined(zones: ZoneMap, found: Sequence[tuple[int, int, int, int]]) -> ZoneM
         joins = same[:-1] & same[1:] & like_next.to_numpy(zero_copy_only=False)
     else:
         joins = np.zeros(0, np.bool_)
-    rows = list(_runs(found, joins.tolist()))
+    rows = list(_runs(moves, joins.tolist()))
     chosen = np.array([zone for zone, *_ in rows], np.int64)
     numbers = np.array([row[1:] for row in rows], np.int64).reshape(-1, 3).T
     is_null = zones.nulls[chosen] == zones.lengths[chosen]
@@ -113,14 +113,14 @@ def _joined(zones: ZoneMap, found: Sequence[tuple[int, int, int, int]]) -> ZoneM
     )
 
 
-def _runs(found: Sequence[tuple[int, int, int, int]], joins: Sequence[bool]) -> Iterator[tuple[int, int, int, int]]:
+def _runs(moves: Sequence[tuple[int, int, int, int]], joins: Sequence[bool]) -> Iterator[tuple[int, int, int, int]]:
     zone, fragment_id, start, count = -1, -1, 0, 0
-    for i, (own, where, first, rows) in enumerate(found):
+    for i, (own, where, first, rows) in enumerate(moves):
         if i and joins[i - 1] and where == fragment_id:
             count += rows
             continue
         if i:
             yield zone, fragment_id, start, count
         zone, fragment_id, start, count = own, where, first, rows
-    if found:
+    if moves:
         yield zone, fragment_id, start, count

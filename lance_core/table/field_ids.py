@@ -119,12 +119,12 @@ def check_field_ids(before: Manifest, after: Manifest, operation: Operation) -> 
         _check_files(after, -1 if is_new else mark)
 
 
-def _check_schema(known: Mapping[int, tuple[Field, int]], own: Mapping[int, tuple[Field, int]], mark: int) -> None:
-    _check_new((field for i, (field, _) in own.items() if i not in known), mark)
+def _check_schema(fields: Mapping[int, tuple[Field, int]], own: Mapping[int, tuple[Field, int]], mark: int) -> None:
+    _check_new((field for i, (field, _) in own.items() if i not in fields), mark)
     for field_id, (field, parent) in own.items():
-        if field_id not in known:
+        if field_id not in fields:
             continue
-        old, old_parent = known[field_id]
+        old, old_parent = fields[field_id]
         if old_parent != parent:
             raise InvalidInputError(f"field {field.name!r}, id {field_id}, cannot move to another parent")
         if old.logical_type != field.logical_type:

@@ -194,11 +194,11 @@ class Proof:
         return replace(after, config={**others, **known.entries()})
 
     def _attempts(
-        self, known: Proofs, after: Manifest, before: Manifest | None, hour: int
+        self, proofs: Proofs, after: Manifest, before: Manifest | None, hour: int
     ) -> tuple[LandedAttempt, ...]:
         assert self.attempt is not None
         digest = _digest(self.attempt)
-        kept = [one for one in known.attempts if one.token != digest or one.version not in self.replaces]
+        kept = [one for one in proofs.attempts if one.token != digest or one.version not in self.replaces]
         made = LandedAttempt(
             token=digest,
             version=after.version,
@@ -224,34 +224,34 @@ def inherited(config: Mapping[str, str], latest: Mapping[str, str]) -> dict[str,
     return mine | {key: value for key, value in latest.items() if is_proof(key)}
 
 
-def _with_branch(known: Proofs, branch: Proofs, version: int) -> Proofs:
+def _with_branch(proofs: Proofs, branch: Proofs, version: int) -> Proofs:
     """Proofs with those of a branch whose rows a version adds; fragments and versions of the branch are not kept."""
-    streams = dict(known.streams)
+    streams = dict(proofs.streams)
     for name, one in branch.streams.items():
         if name not in streams or streams[name].number < one.number:
             streams[name] = replace(one, version=version)
-    keys = {digest: (version, hour) for digest, (_, hour) in branch.keys.items() if digest not in known.keys}
-    mine = {(one.token, one.version, one.number) for one in known.attempts}
+    keys = {digest: (version, hour) for digest, (_, hour) in branch.keys.items() if digest not in proofs.keys}
+    mine = {(one.token, one.version, one.number) for one in proofs.attempts}
     attempts = [
         replace(one, version=version, fragments=None, row_ids=None)
         for one in branch.attempts
         if (one.token, one.version, one.number) not in mine
     ]
-    return replace(known, streams=streams, keys={**known.keys, **keys}, attempts=(*known.attempts, *attempts))
+    return replace(proofs, streams=streams, keys={**proofs.keys, **keys}, attempts=(*proofs.attempts, *attempts))
 
 
-def _trimmed(known: Proofs, oldest: int) -> Proofs:
+def _trimmed(proofs: Proofs, oldest: int) -> Proofs:
     """Proofs without those before an hour, and at most as many as a table keeps."""
-    streams = dict(sorted(known.streams.items(), key=lambda item: item[1].hour)[-_MOST["streams"] :])
+    streams = dict(sorted(proofs.streams.items(), key=lambda item: item[1].hour)[-_MOST["streams"] :])
     streams = {name: one for name, one in streams.items() if one.hour >= oldest}
-    keys = {key: one for key, one in list(known.keys.items())[-_MOST["keys"] :] if one[1] >= oldest}
-    attempts = {one: None for one in known.attempts[-_MOST["attempts"] :] if one.hour >= oldest}
+    keys = {key: one for key, one in list(proofs.keys.items())[-_MOST["keys"] :] if one[1] >= oldest}
+    attempts = {one: None for one in proofs.attempts[-_MOST["attempts"] :] if one.hour >= oldest}
     forgotten = {
-        "streams": [one.version for name, one in known.streams.items() if name not in streams],
-        "keys": [one[0] for key, one in known.keys.items() if key not in keys],
-        "attempts": [one.version for one in known.attempts if one not in attempts],
+        "streams": [one.version for name, one in proofs.streams.items() if name not in streams],
+        "keys": [one[0] for key, one in proofs.keys.items() if key not in keys],
+        "attempts": [one.version for one in proofs.attempts if one not in attempts],
     }
-    since = {kind: max([known.since[kind], *versions]) for kind, versions in forgotten.items()}
+    since = {kind: max([proofs.since[kind], *versions]) for kind, versions in forgotten.items()}
     return Proofs(streams=streams, keys=keys, attempts=tuple(attempts), since=since)
 
 
@@ -320,11 +320,11 @@ def _attempts(value: str) -> tuple[LandedAttempt, ...]:
     )
 
 
-def _row(one: LandedAttempt) -> list[Any]:
-    number = ".".join(map(str, one.number))
-    return [one.token, one.version, one.hour, number, one.note, one.fragments, one.row_ids]
+def _row(attempt: LandedAttempt) -> list[Any]:
+    number = ".".join(map(str, attempt.number))
+    return [attempt.token, attempt.version, attempt.hour, number, attempt.note, attempt.fragments, attempt.row_ids]
 
 
-def _pair(found: Iterable[Any]) -> _Range:
-    first, last = found
+def _pair(parts: Iterable[Any]) -> _Range:
+    first, last = parts
     return int(first), int(last)

@@ -51,56 +51,56 @@ _LONG: Final = frozenset(
 
 
 def event_metadata(
-    written: lance_core.WriteResult, location: TableLocation, kept_attempts: Sequence[int] = ()
+    result: lance_core.WriteResult, location: TableLocation, kept_attempts: Sequence[int] = ()
 ) -> dict[str, Any]:
     """The entries of one materialization, for every partition of it.
 
     Args:
-        written: The result of the write.
+        result: The result of the write.
         location: The table.
         kept_attempts: Versions of earlier attempts of the write whose rows stay beside its own.
     """
-    dataset = written.dataset
+    dataset = result.dataset
     target = int(dataset.config().get(TARGET_KEY, DEFAULT_TARGET))
     stats, rows = dataset.stats.dataset_stats(target), dataset.count_rows()
     deleted = stats["num_deleted_rows"]
-    wrote = not written.deduplicated
-    created = written.operation == "Overwrite" and written.read_version == 0
+    wrote = not result.deduplicated
+    created = result.operation == "Overwrite" and result.read_version == 0
     known: dict[str, Any] = {
-        "lance/replaced_attempt": _attempt_of(written, written.replaced_versions),
-        "lance/kept_attempt": _attempt_of(written, kept_attempts),
-        "lance/rows_written": written.rows_written if wrote else None,
-        "lance/rows_inserted": written.rows_inserted,
-        "lance/rows_updated": written.rows_updated,
-        "lance/rows_deleted": written.rows_deleted,
-        "lance/operation": "Create" if created else written.operation,
+        "lance/replaced_attempt": _attempt_of(result, result.replaced_versions),
+        "lance/kept_attempt": _attempt_of(result, kept_attempts),
+        "lance/rows_written": result.rows_written if wrote else None,
+        "lance/rows_inserted": result.rows_inserted,
+        "lance/rows_updated": result.rows_updated,
+        "lance/rows_deleted": result.rows_deleted,
+        "lance/operation": "Create" if created else result.operation,
         "lance/version": dataset.version,
-        "lance/read_version": written.read_version,
+        "lance/read_version": result.read_version,
         "dagster/row_count": rows,
         "dagster/size_bytes": dataset.total_bytes,
         "dagster/table_name": location.name,
         "dagster/uri": location.uri,
         "dagster/column_schema": column_schema(dataset.schema),
-        "lance/bytes_written": written.bytes_written if wrote and written.rows_inserted is None else None,
+        "lance/bytes_written": result.bytes_written if wrote and result.rows_inserted is None else None,
         "lance/fragments": stats["num_fragments"],
-        "lance/fragments_added": written.fragments_added,
-        "lance/fragments_removed": written.fragments_removed,
+        "lance/fragments_added": result.fragments_added,
+        "lance/fragments_removed": result.fragments_removed,
         "lance/small_fragments": stats["num_small_files"],
         "lance/deleted_fraction": deleted / (deleted + rows) if deleted else 0.0,
-        "lance/attempts": written.attempts,
-        "lance/transaction_uuid": written.transaction_uuid,
-        "lance/deduplicated": written.deduplicated or None,
+        "lance/attempts": result.attempts,
+        "lance/transaction_uuid": result.transaction_uuid,
+        "lance/deduplicated": result.deduplicated or None,
     }
     return {key: value for key, value in known.items() if value is not None}
 
 
-def _attempt_of(written: lance_core.WriteResult, versions: Sequence[int]) -> dg.JsonMetadataValue | None:
+def _attempt_of(result: lance_core.WriteResult, versions: Sequence[int]) -> dg.JsonMetadataValue | None:
     """The newest of the earlier attempts that committed versions: its run, attempt and version."""
     if not versions:
         return None
     version = versions[-1]
     try:
-        properties = properties_of(written.dataset.read_transaction(version))
+        properties = properties_of(result.dataset.read_transaction(version))
     except NotFoundError:  # cleaned up
         properties = {}
     attempt = properties.get(ATTEMPT, "")
@@ -145,34 +145,34 @@ def lineage_metadata(
     return {key: value for key, value in known.items() if value is not None}
 
 
-def of_several(entries: Mapping[str, Any], written: lance_core.WriteResult, keys: Sequence[str]) -> dict[str, Any]:
+def of_several(entries: Mapping[str, Any], result: lance_core.WriteResult, keys: Sequence[str]) -> dict[str, Any]:
     """The entries of a write as the events of several partitions may show them: its rows are none of each.
 
     A merge does not count by partition; `lance/commit`, about the commit as a whole, has the number.
     """
-    if len(keys) <= 1 or written.slice_rows or "lance/rows_written" not in entries:
+    if len(keys) <= 1 or result.slice_rows or "lance/rows_written" not in entries:
         return dict(entries)
     return {f"{COMMIT}/rows_written" if key == "lance/rows_written" else key: entries[key] for key in entries}
 
 
 def partition_metadata(
-    written: lance_core.WriteResult, entries: Mapping[str, Any], keys: Sequence[str], rows: Mapping[str, int]
+    result: lance_core.WriteResult, entries: Mapping[str, Any], keys: Sequence[str], rows: Mapping[str, int]
 ) -> dict[str, dict[str, Any]]:
     """The entries of each partition's own event; none where all events may be the same.
 
     Args:
-        written: The result of the write.
+        result: The result of the write.
         entries: Those of the whole write.
         keys: The partitions, in the order of their events.
         rows: The rows that the partitions have now, as far as they are known.
     """
-    if not written.slice_rows and not rows and len(keys) <= _MOST_PAGES:
+    if not result.slice_rows and not rows and len(keys) <= _MOST_PAGES:
         return {}
     found = {}
     for key in keys:
         own: dict[str, Any] = {}
-        if key in written.slice_rows:
-            own["lance/rows_written"] = written.slice_rows[key]
+        if key in result.slice_rows:
+            own["lance/rows_written"] = result.slice_rows[key]
         if key in rows:
             own["dagster/partition_row_count"] = rows[key]
         found[key] = of_partition(entries, own, key, keys)

@@ -34,9 +34,9 @@ from lance_dagster.tables.refs import TableRef
 from lance_dagster.tables.settings import plain_metadata
 
 __all__ = [
-    "Known",
     "PartitionRows",
     "Report",
+    "ReportedState",
     "branch_of_event",
     "known_versions",
     "materializations",
@@ -55,7 +55,7 @@ _MOST_OPENED: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class ReportedState:
     """What Dagster's newest events say of one partition, or of a table without partitions.
 
     Attributes:
@@ -105,7 +105,7 @@ class Report:
 
 def known_versions(
     instance: dg.DagsterInstance, key: dg.AssetKey, partitions: Sequence[str]
-) -> dict[str | None, Known]:
+) -> dict[str | None, ReportedState]:
     """What Dagster knows of partitions of an asset; by None, for an asset without any.
 
     Args:
@@ -133,7 +133,7 @@ def known_versions(
         if not page.has_more or all(one in versions for one in wanted):
             break
         cursor = page.cursor
-    return {one: Known(version=versions.get(one), branch=newest.get(one)) for one in wanted}
+    return {one: ReportedState(version=versions.get(one), branch=newest.get(one)) for one in wanted}
 
 
 def branch_of_event(event: dg.AssetMaterialization) -> str | None:
@@ -197,7 +197,7 @@ def partition_rows(
 
 
 def rows_of_partitions(
-    written: lance_core.WriteResult,
+    result: lance_core.WriteResult,
     ref: TableRef,
     keys: Sequence[str],
     columns: Sequence[str],
@@ -213,19 +213,19 @@ def rows_of_partitions(
     so that a step costs the same however long the table is.
 
     Args:
-        written: The result of the write.
+        result: The result of the write.
         ref: The asset.
         keys: The partitions.
         columns: The partition columns.
         adds: Whether the write leaves the rows that a partition has.
         most_uncovered: How many fragments may lie outside of zone maps; None for no zone maps.
     """
-    if written.slice_rows and (written.operation == "Overwrite" or not adds):
-        return {key: written.slice_rows[key] for key in keys if key in written.slice_rows}
+    if result.slice_rows and (result.operation == "Overwrite" or not adds):
+        return {key: result.slice_rows[key] for key in keys if key in result.slice_rows}
     most = _MOST_OPENED if most_uncovered is None else most_uncovered
-    if _uncovered(written.dataset, columns) > most + (written.fragments_added or 0):
+    if _uncovered(result.dataset, columns) > most + (result.fragments_added or 0):
         return {}
-    return {key: found.rows for key, found in partition_rows(written.dataset, ref, keys).items()}
+    return {key: found.rows for key, found in partition_rows(result.dataset, ref, keys).items()}
 
 
 def _uncovered(dataset: lance_core.LanceDataset, columns: Sequence[str]) -> int:

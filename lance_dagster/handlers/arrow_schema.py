@@ -102,18 +102,18 @@ def with_vectors(schema: pa.Schema, widths: Mapping[str, int]) -> pa.Schema:
     return schema
 
 
-def with_known_types(frame: pa.Schema, known: pa.Schema, table: pa.Schema | None, *, without_rows: bool) -> pa.Schema:
+def with_known_types(frame: pa.Schema, schema: pa.Schema, table: pa.Schema | None, *, without_rows: bool) -> pa.Schema:
     """A frame's columns, with types from elsewhere for those that have only nulls, or no row.
 
     Args:
         frame: The frame's columns.
-        known: The columns that the asset's metadata or annotation declares.
+        schema: The columns that the asset's metadata or annotation declares.
         table: The table's columns; None when there is no table yet.
         without_rows: Whether the frame has no row: then its types are ignored, and without columns it has all.
     """
-    types = {field.name: field for field in [*known, *(table or ())]}
+    types = {field.name: field for field in [*schema, *(table or ())]}
     if without_rows and not len(frame):
-        return table if table is not None else known
+        return table if table is not None else schema
     return pa.schema(
         [
             types[field.name] if field.name in types and (without_rows or pa.types.is_null(field.type)) else field

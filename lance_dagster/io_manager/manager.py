@@ -263,13 +263,13 @@ class LanceTableIOManager(dg.IOManager):
             return values
         return values[None] if None in values else list(values.values())
 
-    def _empty(self, context: dg.InputContext, loading: Loading, known: pa.Schema) -> Any:
+    def _empty(self, context: dg.InputContext, loading: Loading, schema: pa.Schema) -> Any:
         """The value of an input for which there is nothing to load."""
         if loading.by_partition:
             return {}
         if loading.as_list and not is_fan_in(context):
             return []
-        return loading.handler.empty(known, self._settings, loading.load_as)
+        return loading.handler.empty(schema, self._settings, loading.load_as)
 
     def _locate(self, asset_key: dg.AssetKey, metadata: Any) -> TableLocation:
         return locate_table(self._settings.root_uri, asset_key, metadata, default_schema=self._settings.schema)

@@ -14,7 +14,7 @@ _TAG: Final = "dagster/input_data_version/"
 
 
 def consumers(
-    found: tuple[dg.DagsterInstance, Sequence[dg.AssetKey]] | None, asset_key: dg.AssetKey
+    scope: tuple[dg.DagsterInstance, Sequence[dg.AssetKey]] | None, asset_key: dg.AssetKey
 ) -> dict[str, int | None] | None:
     """Assets that depend on an asset, and the version that each read last; None if they are not known.
 
@@ -22,12 +22,12 @@ def consumers(
     input.
 
     Args:
-        found: The instance, and the keys of the assets that depend on it, as `_context` finds them.
+        scope: The instance, and the keys of the assets that depend on it, as `_context` finds them.
         asset_key: The asset.
     """
-    if found is None:
+    if scope is None:
         return None
-    instance, keys = found[0], list(found[1][:_MOST])
+    instance, keys = scope[0], list(scope[1][:_MOST])
     read: dict[str, int | None] = {key.to_user_string(): None for key in keys}
     for record in instance.get_asset_records(keys) if keys else ():
         event = record.asset_entry.last_materialization

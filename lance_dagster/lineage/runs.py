@@ -123,15 +123,15 @@ def versions_of_run(branch: lance_core.LanceDataset, run_id: str) -> list[TableV
     return made[::-1]
 
 
-def _entry(table: lance_core.LanceDataset, one: TableVersion) -> dict[str, Any]:
+def _entry(table: lance_core.LanceDataset, version: TableVersion) -> dict[str, Any]:
     return {
         "table": table.root_uri,
-        "asset": one.asset,
-        "branch": one.branch or "main",
-        "version": one.version,
-        "operation": one.operation,
-        "run_id": one.run_id,
-        "time": one.time.isoformat(),
-        "partitions": one.partitions,
-        "inputs": [input_record(read) for read in one.inputs],
+        "asset": version.asset,
+        "branch": version.branch or "main",
+        "version": version.version,
+        "operation": version.operation,
+        "run_id": version.run_id,
+        "time": version.time.isoformat(),
+        "partitions": version.partitions,
+        "inputs": [input_record(read) for read in version.inputs],
     }

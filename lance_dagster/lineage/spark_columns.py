@@ -75,8 +75,8 @@ def plan_lineage(step: Step | None, frame: Any) -> dg.TableColumnLineage | None:
 class _Made:
     """Which attribute is made of which others."""
 
-    def __init__(self, known: dict[int, Source]) -> None:
-        self._known = known
+    def __init__(self, sources: dict[int, Source]) -> None:
+        self._known = sources
         self._from: dict[int, set[int]] = {}
         self._beside: dict[int, set[int]] = {}
 

@@ -98,12 +98,12 @@ def clean_op_outputs(
     return done
 
 
-def _ended(record: dg.RunRecord | None, found: Sequence[lance_core.LanceDataset]) -> datetime:
+def _ended(record: dg.RunRecord | None, tables: Sequence[lance_core.LanceDataset]) -> datetime:
     """When a run ended, as far as that is known; the far past if neither record nor outputs are left."""
     if record is not None and record.end_time is not None:
         return datetime.fromtimestamp(record.end_time, UTC)
-    if found:
-        return max(one.timestamp for one in found)
+    if tables:
+        return max(one.timestamp for one in tables)
     return datetime.min.replace(tzinfo=UTC) if record is None else record.update_timestamp.replace(tzinfo=UTC)
 
 

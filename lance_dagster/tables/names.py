@@ -43,8 +43,8 @@ def checked_job_name(name: str, where: str) -> str:
     return name
 
 
-def meant(name: str, known: Collection[str]) -> str:
+def meant(name: str, names: Collection[str]) -> str:
     """`; is 'x' meant?`, naming the nearest of the known names; nothing if none is near."""
-    plain = {one.removeprefix("lance/").lower(): one for one in sorted(known)}
+    plain = {one.removeprefix("lance/").lower(): one for one in sorted(names)}
     found = get_close_matches(name.removeprefix("lance/").lower(), plain, n=1, cutoff=0.5)
     return f"; is {plain[found[0]]!r} meant?" if found else ""

@@ -349,7 +349,7 @@ def plain_metadata(value: object) -> object:
 
 def reject_unknown(
     metadata: Mapping[str, object],
-    known: Collection[str],
+    names: Collection[str],
     *,
     where: str,
     plain: tuple[str, ...] = (),
@@ -359,7 +359,7 @@ def reject_unknown(
 
     Args:
         metadata: The entries.
-        known: Those that are read.
+        names: Those that are read.
         where: The asset, input or output, for messages.
         plain: Entries without the prefix that are read, for the message.
         others: Entries that are let through and not recommended.
@@ -368,10 +368,10 @@ def reject_unknown(
         DagsterInvalidDefinitionError: An entry is not read; the error names it, and the nearest known one.
     """
     for key in sorted(metadata):
-        if key.startswith(PREFIX) and key not in known and key not in others:
+        if key.startswith(PREFIX) and key not in names and key not in others:
             raise dg.DagsterInvalidDefinitionError(
-                f"{where}: metadata {key!r} is not offered; known here: {', '.join([*plain, *sorted(known)])}"
-                f"{meant(key, known)}"
+                f"{where}: metadata {key!r} is not offered; known here: {', '.join([*plain, *sorted(names)])}"
+                f"{meant(key, names)}"
             )
 
 
@@ -389,13 +389,13 @@ def reject_foreign(metadata: Mapping[str, object], foreign: Mapping[str, str], *
 
 
 def reject_at_run_time(
-    metadata: Mapping[str, object], known: Collection[str], choices: Mapping[str, Collection[str]], *, where: str
+    metadata: Mapping[str, object], names: Collection[str], choices: Mapping[str, Collection[str]], *, where: str
 ) -> None:
     """Reject entries of an output's metadata at run time that look like settings and are not followed.
 
     Args:
         metadata: The output's.
-        known: The settings, each with the prefix.
+        names: The settings, each with the prefix.
         choices: The values of those that have a few.
         where: The asset, for messages.
 
@@ -408,7 +408,7 @@ def reject_at_run_time(
             f"{where}: metadata {late[0]!r} is read from the definition of the asset, and this output says it at run "
             f'time; move it to @asset(metadata={{"{late[0]}": ...}})'
         )
-    reject_unknown(metadata, {*known, *_OF_OUTPUTS}, where=where, others=EVENT_KEYS)
+    reject_unknown(metadata, {*names, *_OF_OUTPUTS}, where=where, others=EVENT_KEYS)
     foreign = {
         key: own
         for key, own in FOREIGN_OUTPUT_KEYS.items()

@@ -143,7 +143,7 @@ def _undo(context: dg.OpExecutionContext, refs: Sequence[TableRef], resource: ob
         _report(context, root, one, run_id)
 
 
-def _plan(found: Sequence[tuple[TableRef, Any]], run_id: str) -> Iterator[_Planned]:
+def _plan(candidates: Sequence[tuple[TableRef, Any]], run_id: str) -> Iterator[_Planned]:
     """What is to be done, for each branch of each table that the run changed.
 
     Raises:
@@ -155,7 +155,7 @@ def _plan(found: Sequence[tuple[TableRef, Any]], run_id: str) -> Iterator[_Plann
     planned: list[_Planned] = []
     rejected: list[str] = []
     tables: dict[str, tuple[Any, list[TableRef]]] = {}
-    for ref, main in found:
+    for ref, main in candidates:
         tables.setdefault(main.root_uri, (main, []))[1].append(ref)
     for main, refs in tables.values():
         for branch in open_branches(main):
@@ -181,26 +181,26 @@ def _planned(refs: Sequence[TableRef], made: "Sequence[TableVersion]", **facts: 
     return _Planned(refs=reported, others=[ref for ref in refs if ref not in reported], **facts)
 
 
-def _report(context: dg.OpExecutionContext, root: Any, one: _Planned, run_id: str) -> None:
+def _report(context: dg.OpExecutionContext, root: Any, planned: _Planned, run_id: str) -> None:
     from lance_dagster.events.reporting import observation_of_table, record  # noqa: PLC0415 - code locations load without lance_core
     from lance_dagster.undo.events import UNDO_ENTRY, earlier_undo_events, undo_events  # noqa: PLC0415 - as above
 
-    undone = None if one.plan is None else one.plan.commit()
+    undone = None if planned.plan is None else planned.plan.commit()
     if undone is None:
-        context.log.info("%s: run %s was undone before", one.names, run_id)
+        context.log.info("%s: run %s was undone before", planned.names, run_id)
     else:
-        context.log.info("%s: run %s is undone in version %d", one.names, run_id, undone)
+        context.log.info("%s: run %s is undone in version %d", planned.names, run_id, undone)
     shown: dict[str, Any] = {"context": context, "ui_url": root.ui_url}
     is_reported = undone is not None
-    for ref in one.refs:
+    for ref in planned.refs:
         location = root.locate(ref)
-        if one.plan is not None and undone is not None:
-            events = undo_events(context.instance, ref, location, one.plan, undone, **shown)
+        if planned.plan is not None and undone is not None:
+            events = undo_events(context.instance, ref, location, planned.plan, undone, **shown)
         else:
-            assert one.done is not None
-            events = earlier_undo_events(context.instance, ref, location, one.done, run_id, **shown)
+            assert planned.done is not None
+            events = earlier_undo_events(context.instance, ref, location, planned.done, run_id, **shown)
             is_reported = is_reported or bool(events)
         record(context, events)
-    if one.branch is None and is_reported:
-        for ref in one.others:
+    if planned.branch is None and is_reported:
+        for ref in planned.others:
             context.log_event(observation_of_table(ref, root.open(ref), {UNDO_ENTRY: run_id}))

@@ -230,11 +230,11 @@ def _check_partitions(
             raise _rejected(dataset, run_id, f"version {one.version} wrote to partition {common[0]!r} as well")
 
 
-def _changed_partitions(dataset: lance_core.LanceDataset, one: TableVersion) -> Any:
+def _changed_partitions(dataset: lance_core.LanceDataset, entry: TableVersion) -> Any:
     """The partitions that a version wrote; of an undo that does not say so those of the versions that it undid."""
-    if one.partitions is not None or not one.undone_versions:
-        return one.partitions
-    undone = [_made_in(dataset, version) for version in one.undone_versions]
+    if entry.partitions is not None or not entry.undone_versions:
+        return entry.partitions
+    undone = [_made_in(dataset, version) for version in entry.undone_versions]
     return partitions_of([found for found in undone if found is not None]) if None not in undone else None
 
 

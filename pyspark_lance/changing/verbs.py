@@ -165,10 +165,10 @@ def merge(  # noqa: PLR0913 - each is a choice of its own, all but three have a 
         return _retrying(dataset, partial(_merged, counted, options), options, None if known is not None else 0)
 
 
-def _spelled(names: Iterable[str], known: Sequence[str], session: SparkSession) -> Iterator[str]:
+def _spelled(names: Iterable[str], columns: Sequence[str], session: SparkSession) -> Iterator[str]:
     """Names in the spelling of known names; unknown names stay as they are."""
     names = list(names)
-    found = matched_names(names, known, exact=case_sensitive(session))
+    found = matched_names(names, columns, exact=case_sensitive(session))
     yield from (found.get(name, name) for name in names)
 
 

@@ -31,7 +31,7 @@ from pyspark.sql.datasource import (  # noqa: TID253 - a stream is a subclass of
     WriterCommitMessage,
 )
 
-from lance_core import LanceDataset, LanceFragment
+from lance_core import LanceDataset
 from lance_core.errors import InvalidInputError, LanceError, VersionNotFoundError
 from pyspark_lance.datasource.columns import FragmentRead, WatchedColumns
 from pyspark_lance.datasource.offsets import START, check_offset, number_of, offset_at, version_at
@@ -39,7 +39,7 @@ from pyspark_lance.datasource.options import SourceOptions
 from pyspark_lance.engine.errors import plain_errors
 from pyspark_lance.reading.plan import FragmentSize, Piece, ReadPlan, split_into_tasks
 from pyspark_lance.writing.job import WriteJob, prepare_write
-from pyspark_lance.writing.landed_batches import BATCH, QUERY, Landed
+from pyspark_lance.writing.landed_batches import BATCH, QUERY, LandedBatches
 
 __all__ = ["BATCH", "QUERY", "StreamReader", "StreamWriter"]
 
@@ -103,7 +103,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
             return
         job, query = self._of(found[0], batchId), found[0].query
         dataset = self._options.open_or_none()
-        landed = Landed(dataset, query, uri=self._options.uri, decision=self._options.undecided_batch)
+        landed = LandedBatches(dataset, query, uri=self._options.uri, decision=self._options.undecided_batch)
         try:
             done = landed.has(batchId)
         except LanceError:
@@ -267,9 +267,9 @@ class StreamReader(DataSourceStreamReader):
             )
         return self._tasks(dataset, known, end) if name != "Restore" else []
 
-    def _tasks(self, dataset: LanceDataset, known: set[int] | None, end: LanceDataset) -> list[InputPartition]:
+    def _tasks(self, dataset: LanceDataset, fragment_ids: set[int] | None, end: LanceDataset) -> list[InputPartition]:
         """Tasks for the fragments of a version, except known fragments."""
-        new: list[LanceFragment] = [one for one in dataset.get_fragments() if one.fragment_id not in (known or ())]
+        new = [fragment for fragment in dataset.get_fragments() if fragment.fragment_id not in (fragment_ids or ())]
         reads = [FragmentRead(dataset=dataset, columns=self._plan.columns, fragments=tuple(new))]
         if self._watched is not None:
             reads = self._watched.reads(self._options, dataset, new, end)

@@ -39,15 +39,15 @@ def full_type(kind: DataType) -> str | None:
     return name if name.startswith("time(") and name != "time(6)" else None
 
 
-def _typed(name: str, found: DataType) -> DataType:
+def _typed(name: str, kind: DataType) -> DataType:
     """The type of a name that `full_type` gave; the type found without it if this Spark has no such type."""
     from pyspark.sql import types
 
-    if isinstance(found, types.StringType):
+    if isinstance(kind, types.StringType):
         return types.StringType(name.rpartition(" ")[2])
-    if type(found).__name__ == "TimeType" and (digits := name.removeprefix("time(").rstrip(")")).isdecimal():
-        return type(found)(int(digits))  # type: ignore[call-arg]  # a class of Spark 4.1
-    return found
+    if type(kind).__name__ == "TimeType" and (digits := name.removeprefix("time(").rstrip(")")).isdecimal():
+        return type(kind)(int(digits))  # type: ignore[call-arg]  # a class of Spark 4.1
+    return kind
 
 
 def to_arrow(schema: StructType, *, large_types: bool = False) -> pa.Schema:

@@ -55,12 +55,12 @@ def check_spellings(frame: DataFrame, names: Iterable[str]) -> None:
             )
 
 
-def matched_names(given: Iterable[str], known: Sequence[str], *, exact: bool = False, path: str = "") -> dict[str, str]:
+def matched_names(given: Iterable[str], names: Sequence[str], *, exact: bool = False, path: str = "") -> dict[str, str]:
     """The name of the table for each given name that has one.
 
     Args:
         given: Names from the user or from a DataFrame.
-        known: Names of the table's columns.
+        names: Names of the table's columns.
         exact: Whether case matters.
         path: The path of the struct whose fields they are, with a dot after it.
 
@@ -68,11 +68,11 @@ def matched_names(given: Iterable[str], known: Sequence[str], *, exact: bool = F
         SchemaError: A name could stand for two columns, or two names for one column.
     """
     given = list(given)
-    found = {name: name for name in given if name in known}
+    found = {name: name for name in given if name in names}
     if exact:
         return found
     for name in given:
-        alike = [one for one in known if one.lower() == name.lower()] if name not in found else []
+        alike = [one for one in names if one.lower() == name.lower()] if name not in found else []
         if len(alike) > 1:
             raise SchemaError(
                 f"column {path + name!r} could be each of {[path + one for one in alike]} of the table: spell it as one"

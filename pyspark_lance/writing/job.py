@@ -335,11 +335,11 @@ def prepare_write(source: pa.Schema, uri: str | PathLike[str], options: WriteOpt
     )
 
 
-def _with_names(options: WriteOptions, known: list[str]) -> WriteOptions:
+def _with_names(options: WriteOptions, columns: list[str]) -> WriteOptions:
     """The options with names of columns as the table spells them; unknown names stay as they are."""
 
     def spelled(names: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        found = matched_names(names or (), known, exact=options.case_sensitive)
+        found = matched_names(names or (), columns, exact=options.case_sensitive)
         return None if names is None else tuple(found.get(name, name) for name in names)
 
     return replace(options, partition_by=spelled(options.partition_by), merge_on=spelled(options.merge_on))

@@ -21,7 +21,7 @@ from typing import Final
 from lance_core import LanceDataset, LanceOperation, Transaction, commit_transaction
 from lance_core.errors import UndecidedWriteError
 
-__all__ = ["BATCH", "DECISIONS", "QUERY", "STREAM_BATCH", "Landed", "batch_of"]
+__all__ = ["BATCH", "DECISIONS", "QUERY", "STREAM_BATCH", "LandedBatches", "batch_of"]
 
 QUERY: Final = "spark.streaming.query"
 BATCH: Final = "spark.streaming.batch"
@@ -40,7 +40,7 @@ def batch_of(properties: Mapping[str, str] | None) -> tuple[str, int] | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Landed:
+class LandedBatches:
     """The batches of a query that have landed, as the latest version of the sink records them.
 
     Attributes:

@@ -212,21 +212,21 @@ def _descriptors(values: DataBlock) -> tuple[Counts, Counts]:
     return positions.astype(np.int64), sizes.astype(np.int64)
 
 
-def read_payloads(found: Any, kind: Any) -> Steps[pa.Array]:
+def read_payloads(entries: Any, kind: Any) -> Steps[pa.Array]:
     """Replace descriptors of 2.2 by payloads.
 
     Args:
-        found: A struct array of the five parts.
+        entries: A struct array of the five parts.
         kind: The struct type of `data`, `uri` and more, which are null.
 
     Raises:
         CorruptFileError: A payload is beyond any file.
         UnsupportedError: A payload is in another file.
     """
-    nulls = null_mask(found)
-    present = np.ones(len(found), np.bool_) if nulls is None else ~nulls
+    nulls = null_mask(entries)
+    present = np.ones(len(entries), np.bool_) if nulls is None else ~nulls
     kinds, positions, sizes = (
-        np.where(present, found.field(name).to_numpy(), 0) for name in ("kind", "position", "size")
+        np.where(present, entries.field(name).to_numpy(), 0) for name in ("kind", "position", "size")
     )
     if bool(kinds.any()):
         raise UnsupportedError(f"blobs of kind {int(kinds.max())}, whose payload is outside of the data file")
@@ -235,11 +235,13 @@ def read_payloads(found: Any, kind: Any) -> Steps[pa.Array]:
     wanted = sizes > 0
     ranges = [(int(a), int(a) + int(n)) for a, n in zip(positions[wanted], sizes[wanted], strict=True)]
     answers = (yield ranges) if ranges else []
-    offsets = np.zeros(len(found) + 1, np.int64)
+    offsets = np.zeros(len(entries) + 1, np.int64)
     np.cumsum(sizes.astype(np.int64), out=offsets[1:])
     data = np.concatenate([as_bytes(a) for a in answers]) if answers else np.empty(0, np.uint8)
     bitmap = None if nulls is None else pa.py_buffer(np.packbits(present, bitorder="little"))
-    payloads = pa.Array.from_buffers(pa.large_binary(), len(found), [bitmap, pa.py_buffer(offsets), pa.py_buffer(data)])
-    others = [pa.nulls(len(found), kind.field(number).type) for number in range(1, kind.num_fields)]
+    payloads = pa.Array.from_buffers(
+        pa.large_binary(), len(entries), [bitmap, pa.py_buffer(offsets), pa.py_buffer(data)]
+    )
+    others = [pa.nulls(len(entries), kind.field(number).type) for number in range(1, kind.num_fields)]
     children = [payloads.cast(kind.field(0).type), *others]
-    return pa.Array.from_buffers(kind, len(found), [bitmap], children=children)
+    return pa.Array.from_buffers(kind, len(entries), [bitmap], children=children)

@@ -298,6 +298,6 @@ class LabelBuilder:
         return replace(self._elements.finish(), null_lists=row_set(numbers))
 
 
-def _common(one: RowSet, other: RowSet) -> RowSet:
+def _common(left: RowSet, right: RowSet) -> RowSet:
     """The rows that are in both of two sets."""
-    return {upper: both for upper, rows in one.items() if upper in other and (both := rows & other[upper])}
+    return {upper: both for upper, rows in left.items() if upper in right and (both := rows & right[upper])}

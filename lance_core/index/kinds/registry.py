@@ -22,7 +22,7 @@ from lance_core.schema.arrow_types import is_variable_list
 from lance_core.store import ObjectStore
 from lance_core.table.index import IndexFile, IndexMetadata
 
-__all__ = ["BY_NAME", "KINDS", "Builder", "Content", "Kind", "Target", "Written", "is_supported"]
+__all__ = ["BY_NAME", "KINDS", "Builder", "Content", "Kind", "SegmentRecord", "Target", "is_supported"]
 
 
 class Content(Protocol):
@@ -81,7 +81,7 @@ class Builder(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
+class SegmentRecord:
     """The record of a written segment for the manifest.
 
     Attributes:
@@ -141,7 +141,7 @@ class Kind:
     read: Callable[[ObjectStore, str, IndexMetadata, pa.DataType], Content]
     build: Callable[[pa.DataType, Mapping[str, Any], bool], Builder]
     merge: Callable[[Sequence[Any], Mapping[str, Any]], Any]
-    write: Callable[[Any, Target], Written]
+    write: Callable[[Any, Target], SegmentRecord]
     parameters: Mapping[str, int | float] = field(default_factory=dict)
 
 
@@ -149,7 +149,7 @@ def _read_zone_map(store: ObjectStore, prefix: str, index: IndexMetadata, _: pa.
     return zonemap.ZoneMap.from_table(*read_table(store, prefix, zonemap.FILE, index))
 
 
-def _write_zone_map(zones: zonemap.ZoneMap, target: Target) -> Written:
+def _write_zone_map(zones: zonemap.ZoneMap, target: Target) -> SegmentRecord:
     # Without a bitmap of nulls, pylance looks at the rows before it calls one null.
     details = ZoneMapIndexDetails(
         rows_per_zone=zones.rows_per_zone,
@@ -157,7 +157,7 @@ def _write_zone_map(zones: zonemap.ZoneMap, target: Target) -> Written:
         has_null_bitmap=False,
     )
     file = target.put(zonemap.FILE, zones.to_table())
-    return Written(files=(file,), details=details.SerializeToString())
+    return SegmentRecord(files=(file,), details=details.SerializeToString())
 
 
 def _read_bitmap(
@@ -185,13 +185,13 @@ def _null_lists(reader: DataFileReader) -> row_sets.RowSet:
     return row_sets.decode(bytes(reader.read_global_buffer(int(string))))
 
 
-def _write_bitmap(content: bitmap.BitmapIndex, target: Target) -> Written:
-    return Written(files=(target.put(bitmap.FILE, content.to_table()),))
+def _write_bitmap(content: bitmap.BitmapIndex, target: Target) -> SegmentRecord:
+    return SegmentRecord(files=(target.put(bitmap.FILE, content.to_table()),))
 
 
-def _write_label_list(content: bitmap.BitmapIndex, target: Target) -> Written:
+def _write_label_list(content: bitmap.BitmapIndex, target: Target) -> SegmentRecord:
     buffers = {bitmap.NULL_LISTS_KEY: row_sets.encode(content.null_lists or {})}
-    return Written(files=(target.put(bitmap.FILE, content.to_table(), buffers),), index_version=1)
+    return SegmentRecord(files=(target.put(bitmap.FILE, content.to_table(), buffers),), index_version=1)
 
 
 def _is_list_of_ordered(kind: pa.DataType) -> bool:
@@ -213,18 +213,18 @@ def _read_btree(store: ObjectStore, prefix: str, index: IndexMetadata, _: pa.Dat
     return btree.from_lookup(table, metadata, reader.num_rows, load, by_id=index.holds_row_ids)
 
 
-def _write_btree(content: btree.BTree, target: Target) -> Written:
+def _write_btree(content: btree.BTree, target: Target) -> SegmentRecord:
     files = (target.put(btree.DATA_FILE, content.data_table()), target.put(btree.LOOKUP_FILE, content.lookup_table()))
-    return Written(files=files, index_version=int(target.stable_row_ids))
+    return SegmentRecord(files=files, index_version=int(target.stable_row_ids))
 
 
 def _read_bloom(store: ObjectStore, prefix: str, index: IndexMetadata, kind: pa.DataType) -> Content:
     return bloom.BloomFilter.from_table(*read_table(store, prefix, bloom.FILE, index), kind)
 
 
-def _write_bloom(content: bloom.BloomFilter, target: Target) -> Written:
+def _write_bloom(content: bloom.BloomFilter, target: Target) -> SegmentRecord:
     # Without a bitmap of nulls, as a zone map.
-    return Written(files=(target.put(bloom.FILE, content.to_table()),))
+    return SegmentRecord(files=(target.put(bloom.FILE, content.to_table()),))
 
 
 KINDS: Final[Mapping[str, Kind]] = {

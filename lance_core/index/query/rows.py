@@ -209,9 +209,9 @@ class Candidates:
             rows[place] = mine | its if mine is not None and its is not None else mine if mine is not None else its
         return Candidates(state, rows)  # type: ignore[arg-type]  # one of the two lists the rows
 
-    def where(self, known: Bools, otherwise: Candidates) -> Candidates:
+    def where(self, ruled: Bools, otherwise: Candidates) -> Candidates:
         """These candidates in known fragments, `otherwise` in all other fragments."""
-        state = np.where(known, self.state, otherwise.state)
-        rows = {place: rows for place, rows in self.rows.items() if known[place]}
-        rows.update((place, rows) for place, rows in otherwise.rows.items() if not known[place])
+        state = np.where(ruled, self.state, otherwise.state)
+        rows = {place: rows for place, rows in self.rows.items() if ruled[place]}
+        rows.update((place, rows) for place, rows in otherwise.rows.items() if not ruled[place])
         return Candidates(state, rows)

@@ -250,9 +250,9 @@ def _whole_columns(schema: Schema, ids: set[int]) -> set[int]:
 
 
 def _cast_rows(
-    source: Snapshot, fragment: Fragment, read: Schema, written: Schema, convert: Convert | None
+    source: Snapshot, fragment: Fragment, read: Schema, target: Schema, convert: Convert | None
 ) -> Iterator[pa.Table]:
-    arrow = schema_to_arrow(written)
+    arrow = schema_to_arrow(target)
     for rows, mask in live_batches(source, fragment, read):
         try:
             columns = []

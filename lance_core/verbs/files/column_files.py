@@ -134,6 +134,6 @@ def replaced_columns(fragment: Fragment, file: DataFile) -> Fragment:
     return with_column_file(replace(fragment, files=tuple(kept)), file).without_dead_files()
 
 
-def _check_rows(fragment: Fragment, found: int, wanted: int) -> None:
-    if found != wanted:
-        raise InvalidInputError(f"fragment {fragment.id} has {wanted} rows, but there are values for {found}")
+def _check_rows(fragment: Fragment, num_rows: int, wanted: int) -> None:
+    if num_rows != wanted:
+        raise InvalidInputError(f"fragment {fragment.id} has {wanted} rows, but there are values for {num_rows}")

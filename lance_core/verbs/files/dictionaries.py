@@ -58,8 +58,8 @@ def check_dictionaries(schema: Schema, fragments: Sequence[Fragment], store: Obj
         _check(field, values, field.dictionary_values)
 
 
-def _check(field: Field, values: pa.Array, known: pa.Array | None) -> None:
-    if known is None or not known.slice(0, len(values)).equals(values):
+def _check(field: Field, values: pa.Array, recorded: pa.Array | None) -> None:
+    if recorded is None or not recorded.slice(0, len(values)).equals(values):
         raise SchemaError(
             f"column {field.name!r}: version 0.1 has one dictionary for all files of a dataset, and new values in it; "
             "write the column as plain values, or a dataset of a later version"

@@ -361,19 +361,19 @@ def _cast(batch: pa.RecordBatch | pa.Table, schema: pa.Schema) -> pa.RecordBatch
     )
 
 
-def data_file_record(written: WrittenFile, target: WriteTarget) -> records.DataFile:
+def data_file_record(file: WrittenFile, target: WriteTarget) -> records.DataFile:
     """The record in a manifest of a file that was written to a target."""
-    major, minor = written.version.manifest_numbers
+    major, minor = file.version.manifest_numbers
     return records.DataFile(
-        path=written.key.removeprefix(target.prefix),
-        fields=written.field_ids,
-        column_indices=written.column_indices,
+        path=file.key.removeprefix(target.prefix),
+        fields=file.field_ids,
+        column_indices=file.column_indices,
         file_major_version=major,
         file_minor_version=minor,
-        file_size_bytes=written.size_bytes,
+        file_size_bytes=file.size_bytes,
         base_id=target.base_id,
     )
 
 
-def _fragment(written: WrittenFile, target: WriteTarget) -> records.Fragment:
-    return records.Fragment(files=(data_file_record(written, target),), physical_rows=written.num_rows)
+def _fragment(file: WrittenFile, target: WriteTarget) -> records.Fragment:
+    return records.Fragment(files=(data_file_record(file, target),), physical_rows=file.num_rows)

@@ -404,10 +404,10 @@ def _any_of(field: pa.Field, conditions: list[Condition]) -> pc.Expression:
     return reduce(or_, ranges)
 
 
-def _identity(one: Slice) -> str:
+def _identity(item: Slice) -> str:
     """Digest of the conditions with their Python types; zones are folded into UTC."""
     parts = []
-    for name, condition in sorted(one.conditions.items()):
+    for name, condition in sorted(item.conditions.items()):
         bounds = [condition.value] if isinstance(condition, Equals) else [condition.start, condition.end]
         parts.append([name, type(condition).__name__, *([type(b).__name__, _text(b)] for b in bounds)])
     return hashlib.blake2b(json.dumps(parts).encode(), digest_size=10).hexdigest()

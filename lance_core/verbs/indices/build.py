@@ -120,8 +120,8 @@ def _read(
             yield _done(scan, found)
 
 
-def _done(scan: FragmentScan, found: Sequence[Rows] | Future[Sequence[Rows]]) -> tuple[FragmentScan, Sequence[Rows]]:
-    return scan, found.result() if isinstance(found, Future) else found
+def _done(scan: FragmentScan, rows: Sequence[Rows] | Future[Sequence[Rows]]) -> tuple[FragmentScan, Sequence[Rows]]:
+    return scan, rows.result() if isinstance(rows, Future) else rows
 
 
 def _rows(scan: FragmentScan, field: IndexedField) -> Sequence[Rows]:

@@ -325,14 +325,14 @@ class Branches:
             delete_durably(root, tag_ref_key(tag))
 
 
-def create_branch(place: Place, branch: str, reference: Reference, known: Manifest) -> Manifest:
+def create_branch(place: Place, branch: str, reference: Reference, opened: Manifest) -> Manifest:
     """Begin a branch at a version, and return the branch's first version.
 
     Args:
         place: Where references are resolved.
         branch: Name of the branch.
         reference: Where it begins.
-        known: The version of the handle, which need not be read again.
+        opened: The version of the handle, which need not be read again.
 
     Raises:
         InvalidInputError: The name is not allowed, or the branch exists.
@@ -343,10 +343,10 @@ def create_branch(place: Place, branch: str, reference: Reference, known: Manife
     """
     check_branch_name(branch)
     fork = place.resolve(reference)
-    source = known if (fork.branch, fork.version) == (known.branch, known.version) else fork.manifest()
+    source = opened if (fork.branch, fork.version) == (opened.branch, opened.version) else fork.manifest()
     source.check_writable()
-    if source is known and not fork.store.put_is_a_request:
-        load_following(fork.store, known)  # nothing of what follows would notice that it is gone
+    if source is opened and not fork.store.put_is_a_request:
+        load_following(fork.store, opened)  # nothing of what follows would notice that it is gone
     parent = None if fork.branch is None else load_branch(place.root, fork.branch)
     ref = BranchRef(
         parent_version=source.version,

@@ -32,7 +32,7 @@ _BRING_NOTHING: Final = (CreateIndex, ReserveFragments, Restore, Rewrite, Update
 
 
 def ensure_branch(
-    place: Place, branch: str, reference: Reference, known: Manifest, *, renew_promoted: bool = False
+    place: Place, branch: str, reference: Reference, opened: Manifest, *, renew_promoted: bool = False
 ) -> Manifest:
     """The latest version of a branch, which is made if there is none.
 
@@ -40,7 +40,7 @@ def ensure_branch(
         place: Where references are resolved.
         branch: Its name.
         reference: Where it begins if it is made.
-        known: The version of the handle.
+        opened: The version of the handle.
         renew_promoted: Whether a branch that was promoted, and has brought nothing since, is created again.
 
     Raises:
@@ -57,7 +57,7 @@ def ensure_branch(
                 return latest
             Branches(place).delete(branch)
         try:
-            return create_branch(place, branch, reference, known)
+            return create_branch(place, branch, reference, opened)
         except (InvalidInputError, DatasetExistsError):  # another process created it first
             if attempt + 1 == ATTEMPTS:
                 raise

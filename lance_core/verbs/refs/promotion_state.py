@@ -227,8 +227,8 @@ def _runs(values: pa.ChunkedArray, wanted: pa.ChunkedArray, used: npt.NDArray[np
     ]
 
 
-def _codes(column: pa.ChunkedArray, known: pa.Array) -> _Offsets:
-    codes = pc.fill_null(pc.index_in(column, value_set=known), -1)
+def _codes(column: pa.ChunkedArray, values: pa.Array) -> _Offsets:
+    codes = pc.fill_null(pc.index_in(column, value_set=values), -1)
     found: _Offsets = codes.to_numpy().astype(np.int64)
     return found
 

@@ -92,11 +92,11 @@ def _last_commit(place: Place, name: str, ref: BranchRef) -> datetime:
     return made if latest is None else max(made, latest.timestamp)
 
 
-def _roots_of(key: str, known: set[str]) -> Iterator[str]:
+def _roots_of(key: str, names: set[str]) -> Iterator[str]:
     """The branches that a key lies below."""
     position = key.find("/", len(TREE_PREFIX))
     while position >= 0:
-        if key[: position + 1] in known:
+        if key[: position + 1] in names:
             yield key[: position + 1]
         position = key.find("/", position + 1)
 

@@ -187,8 +187,8 @@ def _in_table(column: pa.ChunkedArray, values: pa.Array) -> npt.NDArray[np.int32
     return found
 
 
-def _dense(found: pa.ChunkedArray) -> Codes:
-    codes: Codes = pc.fill_null(found, -1).to_numpy().astype(np.int64)
+def _dense(values: pa.ChunkedArray) -> Codes:
+    codes: Codes = pc.fill_null(values, -1).to_numpy().astype(np.int64)
     return codes
 
 

@@ -28,10 +28,10 @@ _KINDS: Final[tuple[tuple[Callable[[pa.DataType], bool], ...], ...]] = (
 )
 
 
-def _are_comparable(one: pa.DataType, other: pa.DataType) -> bool:
+def _are_comparable(left: pa.DataType, right: pa.DataType) -> bool:
     """Whether values of the types can be the same value."""
-    alike = any(any(is_one(one) for is_one in kinds) and any(is_one(other) for is_one in kinds) for kinds in _KINDS)
-    return alike and (getattr(one, "tz", None) is None) == (getattr(other, "tz", None) is None)
+    alike = any(any(is_one(left) for is_one in kinds) and any(is_one(right) for is_one in kinds) for kinds in _KINDS)
+    return alike and (getattr(left, "tz", None) is None) == (getattr(right, "tz", None) is None)
 
 
 def keys_by_value(keys: pa.Table, wanted: pa.Schema) -> pa.Table:
@@ -69,9 +69,9 @@ def _exactly(column: pa.ChunkedArray, kind: pa.DataType) -> tuple[pa.ChunkedArra
     return pa.chunked_array([pa.array([_plain(value) for value in found], kind)]), exact
 
 
-def _mixed(one: pa.DataType, other: pa.DataType) -> bool:
+def _mixed(left: pa.DataType, right: pa.DataType) -> bool:
     """Whether one is an integer and the other another number."""
-    return pa.types.is_integer(one) != pa.types.is_integer(other) and any(is_one(one) for is_one in _KINDS[0])
+    return pa.types.is_integer(left) != pa.types.is_integer(right) and any(is_one(left) for is_one in _KINDS[0])
 
 
 def _plain(value: Any) -> Any:

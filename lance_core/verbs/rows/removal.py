@@ -131,8 +131,8 @@ def _whole(plan: ScanPlan) -> Iterator[tuple[Fragment, BitMap]]:
                 yield fragment, rows
 
 
-def _with_rows(fragment: Fragment, found: BitMap | Future[BitMap]) -> Iterator[tuple[Fragment, BitMap]]:
-    rows = found.result() if isinstance(found, Future) else found
+def _with_rows(fragment: Fragment, matching: BitMap | Future[BitMap]) -> Iterator[tuple[Fragment, BitMap]]:
+    rows = matching.result() if isinstance(matching, Future) else matching
     if rows:
         yield fragment, rows
 

@@ -169,11 +169,11 @@ def _changed(rows: pa.RecordBatch, values: Mapping[str, pc.Expression], schema: 
     return table
 
 
-def _share_fields(one: pa.DataType, other: pa.DataType) -> bool:
+def _share_fields(left: pa.DataType, right: pa.DataType) -> bool:
     """Whether each struct has a field in common with the one that it becomes: Arrow would make it all nulls."""
-    if pa.types.is_struct(one) and pa.types.is_struct(other):
-        shared = {f.name for f in one} & {f.name for f in other}
-        return bool(shared) and all(_share_fields(one.field(name).type, other.field(name).type) for name in shared)
-    if is_any_list(one) and is_any_list(other):
-        return _share_fields(one.value_type, other.value_type)
+    if pa.types.is_struct(left) and pa.types.is_struct(right):
+        shared = {f.name for f in left} & {f.name for f in right}
+        return bool(shared) and all(_share_fields(left.field(name).type, right.field(name).type) for name in shared)
+    if is_any_list(left) and is_any_list(right):
+        return _share_fields(left.value_type, right.value_type)
     return True

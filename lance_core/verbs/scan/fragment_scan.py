@@ -281,9 +281,9 @@ class FragmentScan:
             found = ((batch, where, self._matches(expression, batch, where, entries)) for batch, where in read)
         return self._claimed(found) if self.claims else found, is_bare
 
-    def _claimed(self, found: Iterable[Found]) -> Iterator[Found]:
+    def _claimed(self, batches: Iterable[Found]) -> Iterator[Found]:
         """The same rows, after a check of what indices claim about them."""
-        for batch, where, mask in found:
+        for batch, where, mask in batches:
             if mask.true_count < len(mask):
                 self.check_claims(batch, where, pc.fill_null(mask, False).to_numpy(zero_copy_only=False))
             yield batch, where, mask
@@ -351,13 +351,13 @@ class FragmentScan:
                 yield batch, where, matching_entries(batch, stages.then, entries)
 
     def _two_steps(
-        self, names: Sequence[str], late: Schema, found: Iterable[Found], out_of: int, live: _Mask, most: int | None
+        self, names: Sequence[str], late: Schema, batches: Iterable[Found], out_of: int, live: _Mask, most: int | None
     ) -> Iterator[pa.RecordBatch]:
         """Find the matching rows by the filter's own columns, then read the other columns of those."""
         again = Schema(fields=tuple(f for f in self.options.schema.fields if f.name in names))
         kept: BufferedRows | None = BufferedRows(self._select_schema(again)) if again.fields else None
         matched, count = [], 0
-        for batch, where, mask in found:
+        for batch, where, mask in batches:
             positions = true_places(mask)
             matched.append(where.start + positions if isinstance(where, range) else where[positions])
             count += len(positions)

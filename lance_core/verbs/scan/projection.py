@@ -191,12 +191,12 @@ def _names(columns: Any, *, distinct: bool) -> list[str]:
     return names
 
 
-def _once(names: list[str], known: set[str]) -> list[str]:
+def _once(names: list[str], columns: set[str]) -> list[str]:
     """Names of columns, each once; those about rows as often as they are there."""
     seen: set[str] = set()
     found = []
     for name in names:
-        if name in seen and (name in known or name not in ROW_COLUMNS):
+        if name in seen and (name in columns or name not in ROW_COLUMNS):
             continue
         seen.add(name)
         found.append(name)

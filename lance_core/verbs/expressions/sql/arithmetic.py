@@ -15,8 +15,8 @@ from lance_core.verbs.expressions.sql.moments import as_time
 from lance_core.verbs.expressions.sql.python_functions import python_call
 from lance_core.verbs.expressions.sql.strings import words
 from lance_core.verbs.expressions.sql.typed import (
+    NumberLiteral,
     Typed,
-    Written,
     call,
     decimal_of,
     fits,
@@ -25,7 +25,6 @@ from lance_core.verbs.expressions.sql.typed import (
     is_string_like,
     literal,
     unit_type,
-    written,
 )
 
 __all__ = ["arithmetic", "bitwise", "concatenated", "guarded", "minus"]
@@ -104,8 +103,8 @@ def minus(value: Typed) -> Typed:
         return value
     if isinstance(value.value, int) and not isinstance(value.value, bool):
         return integer(-value.value)
-    if isinstance(value.value, Written):
-        return written(value.value.negated())
+    if isinstance(value.value, NumberLiteral):
+        return number_literal(value.value.negated())
     if isinstance(value.value, float):
         return literal(-value.value, value.type)
     if pa.types.is_unsigned_integer(value.type):

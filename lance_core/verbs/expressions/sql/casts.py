@@ -20,7 +20,7 @@ from lance_core.verbs.expressions.sql.compiler import Guard
 from lance_core.verbs.expressions.sql.dialect import unsupported
 from lance_core.verbs.expressions.sql.python_functions import python_call
 from lance_core.verbs.expressions.sql.strings import words
-from lance_core.verbs.expressions.sql.typed import Typed, Written, call, decimal_of, fits, is_string_like, literal
+from lance_core.verbs.expressions.sql.typed import NumberLiteral, Typed, call, decimal_of, fits, is_string_like, literal
 from lance_core.verbs.expressions.sql.zones import check_zone
 
 __all__ = ["cast", "named_type", "type_of"]
@@ -120,7 +120,7 @@ def cast(value: Typed, kind: pa.DataType, *, strict: bool, guard: Guard | None =
         return literal(None, kind)
     if value.is_literal and (isinstance(value.value, str) or fits(value.value, kind)):
         return _cast_literal(value, kind, strict=strict)
-    if guard is None and isinstance(value.value, int | Written) and not isinstance(value.value, bool):
+    if guard is None and isinstance(value.value, int | NumberLiteral) and not isinstance(value.value, bool):
         number = _written_number(value, kind)
         if number is not None:
             return _cast_literal(number, kind, strict=strict)
@@ -131,7 +131,7 @@ def cast(value: Typed, kind: pa.DataType, *, strict: bool, guard: Guard | None =
 
 def _written_number(value: Typed, kind: pa.DataType) -> Typed | None:
     """A literal number, rounded as a cast does, from the digits that were written; None for other types."""
-    digits = value.value.digits if isinstance(value.value, Written) else Decimal(value.value)
+    digits = value.value.digits if isinstance(value.value, NumberLiteral) else Decimal(value.value)
     if pa.types.is_decimal(kind):
         return Typed(value.expression, value.type, _WIDE.quantize(digits, Decimal(1).scaleb(-kind.scale)))
     return Typed(value.expression, value.type, int(digits)) if pa.types.is_integer(kind) else None

@@ -19,8 +19,8 @@ from lance_core.verbs.expressions.sql.moments import alike, as_time, is_beyond, 
 from lance_core.verbs.expressions.sql.python_functions import python_call
 from lance_core.verbs.expressions.sql.typed import (
     EXACT_FLOATS,
+    NumberLiteral,
     Typed,
-    Written,
     call,
     common_type,
     fits,
@@ -92,7 +92,7 @@ def _check_range(column: Typed, other: Typed) -> None:
     if not (column.is_column and pa.types.is_integer(column.type)) or not other.is_literal:
         return
     value = other.value
-    if isinstance(value, Written) and value.digits == value.digits.to_integral_value() and abs(value) >= 2**63:
+    if isinstance(value, NumberLiteral) and value.digits == value.digits.to_integral_value() and abs(value) >= 2**63:
         value = int(value.digits)
     if isinstance(value, int) and not isinstance(value, bool) and not fits(value, column.type):
         raise InvalidInputError(

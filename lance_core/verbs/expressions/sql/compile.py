@@ -90,13 +90,13 @@ class TextCompiler:
         """A node that must be true, false or null."""
         return self.as_truth(node, self.value(node))
 
-    def as_truth(self, node: exp.Expr, found: Typed) -> Typed:
+    def as_truth(self, node: exp.Expr, value: Typed) -> Typed:
         """A compiled node, which must be true, false or null."""
-        if pa.types.is_null(found.type):
+        if pa.types.is_null(value.type):
             return literal(None, _BOOL)
-        if not pa.types.is_boolean(found.type):
-            invalid(node, self.text, f"expected true or false, found {found.type}")
-        return found
+        if not pa.types.is_boolean(value.type):
+            invalid(node, self.text, f"expected true or false, found {value.type}")
+        return value
 
     def column(self, names: list[str], node: exp.Expr) -> Typed:
         """A column, or a field inside of one.

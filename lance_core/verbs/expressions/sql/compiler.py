@@ -59,7 +59,7 @@ class Compiler(Protocol):
         """A node that must be true, false or null."""
         ...
 
-    def as_truth(self, node: exp.Expr, found: Typed) -> Typed:
+    def as_truth(self, node: exp.Expr, value: Typed) -> Typed:
         """A compiled node, which must be true, false or null."""
         ...
 

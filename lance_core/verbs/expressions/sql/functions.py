@@ -128,11 +128,11 @@ def _extreme(kernel: str) -> Callable[..., Typed]:
     return chosen
 
 
-def _further(operator: str, one: Typed, other: Typed) -> Typed:
+def _further(operator: str, left: Typed, right: Typed) -> Typed:
     """The greater of two floats, or the lesser, in the order of comparisons; the other one where one is null."""
-    comes_first = either(compare(operator, one, other), is_null(other))
+    comes_first = either(compare(operator, left, right), is_null(right))
     chosen = call("coalesce", [comes_first, literal(False, _BOOL)], _BOOL)
-    return call("if_else", [chosen, one, other], one.type)
+    return call("if_else", [chosen, left, right], left.type)
 
 
 def _matches(*arguments: Typed) -> Typed:

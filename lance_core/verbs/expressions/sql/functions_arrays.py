@@ -84,10 +84,10 @@ def _append(lists: Typed, value: Typed) -> Typed:
     return python_call("array_append", [lists, value.to(kind)], pa.list_(kind))
 
 
-def _concat(one: Typed, other: Typed) -> Typed:
-    _items(one)
-    _items(other)
-    return python_call("array_concat", [one, other], pa.list_(one.type.value_type))
+def _concat(left: Typed, right: Typed) -> Typed:
+    _items(left)
+    _items(right)
+    return python_call("array_concat", [left, right], pa.list_(left.type.value_type))
 
 
 def _slice(lists: Typed, first: Typed, last: Typed) -> Typed:

@@ -48,10 +48,10 @@ def _in_python(name: str) -> Callable[[Typed], Typed]:
 
 
 def _integers(name: str) -> Callable[[Typed, Typed], Typed]:
-    def compiled(one: Typed, other: Typed) -> Typed:
-        if not (pa.types.is_integer(one.type) and pa.types.is_integer(other.type)):
-            raise InvalidInputError(f"expected integers, found {one.type} and {other.type}")
-        return python_call(name, [one.to(pa.int64()), other.to(pa.int64())], pa.int64())
+    def compiled(left: Typed, right: Typed) -> Typed:
+        if not (pa.types.is_integer(left.type) and pa.types.is_integer(right.type)):
+            raise InvalidInputError(f"expected integers, found {left.type} and {right.type}")
+        return python_call(name, [left.to(pa.int64()), right.to(pa.int64())], pa.int64())
 
     return compiled
 
@@ -131,11 +131,11 @@ def _signum(value: Typed) -> Typed:
     return call("sign", [_float(value)], _float(value).type)
 
 
-def _arc_tangent(one: Typed, other: Typed) -> Typed:
+def _arc_tangent(left: Typed, right: Typed) -> Typed:
     """The angle of a point; of float32 unless one coordinate is a float64 or a decimal, as in DataFusion."""
-    wide = any(pa.types.is_float64(each.type) or pa.types.is_decimal(each.type) for each in (one, other))
+    wide = any(pa.types.is_float64(each.type) or pa.types.is_decimal(each.type) for each in (left, right))
     of = pa.float64() if wide else pa.float32()
-    return call("atan2", [Typed(_float(each).expression.cast(of, safe=False), of) for each in (one, other)], of)
+    return call("atan2", [Typed(_float(each).expression.cast(of, safe=False), of) for each in (left, right)], of)
 
 
 def _scaled(factor: float) -> Callable[[Typed], Typed]:

@@ -88,10 +88,10 @@ def _decimals(function: Callable[[Decimal, Decimal], Decimal]) -> Callable[..., 
 
 
 def _checked(function: Callable[[Decimal, Decimal], Decimal]) -> Callable[[Decimal, Decimal], Decimal]:
-    def divided(one: Decimal, other: Decimal) -> Decimal:
-        if not other:
+    def divided(left: Decimal, right: Decimal) -> Decimal:
+        if not right:
             raise InvalidInputError("Divide by zero error")
-        return function(one, other)
+        return function(left, right)
 
     return divided
 
@@ -151,11 +151,11 @@ def _rpad(text: str, length: int, fill: str) -> str:
     return text + (fill * (missing // len(fill) + 1))[:missing]
 
 
-def _levenshtein(one: str, other: str) -> int:
-    row = list(range(len(other) + 1))
-    for i, a in enumerate(one, 1):
+def _levenshtein(left: str, right: str) -> int:
+    row = list(range(len(right) + 1))
+    for i, a in enumerate(left, 1):
         before, row[0] = row[0], i
-        for j, b in enumerate(other, 1):
+        for j, b in enumerate(right, 1):
             before, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, before + (a != b))
     return row[-1]
 

@@ -113,22 +113,22 @@ def _read(side: Typed, kind: pa.DataType, zone: str | None) -> Typed:
         return literal(side.value, pa.timestamp("ns", zone))
 
 
-def _of_two(one: pa.DataType, other: pa.DataType) -> pa.DataType:
+def _of_two(left: pa.DataType, right: pa.DataType) -> pa.DataType:
     """The type in which two times are compared; the first where one is no time."""
-    stamps = [pa.types.is_timestamp(kind) for kind in (one, other)]
+    stamps = [pa.types.is_timestamp(kind) for kind in (left, right)]
     if all(stamps):
-        return pa.timestamp(_coarsest([one, other]), one.tz or other.tz)
-    if any(stamps) and (pa.types.is_date(one) or pa.types.is_date(other)):
+        return pa.timestamp(_coarsest([left, right]), left.tz or right.tz)
+    if any(stamps) and (pa.types.is_date(left) or pa.types.is_date(right)):
         return pa.timestamp("ns")
-    return other if stamps[1] else one
+    return right if stamps[1] else left
 
 
-def _of_two_or_string(one: pa.DataType, other: pa.DataType) -> pa.DataType:
+def _of_two_or_string(left: pa.DataType, right: pa.DataType) -> pa.DataType:
     """The type in which a time is compared with an item of a list: nanoseconds if the item is a string."""
-    for time, string in ((one, other), (other, one)):
+    for time, string in ((left, right), (right, left)):
         if pa.types.is_timestamp(time) and is_string_like(string):
             return pa.timestamp("ns", time.tz)
-    return _of_two(one, other)
+    return _of_two(left, right)
 
 
 def _in_zone(side: Typed, zone: str | None) -> Typed:

@@ -35,7 +35,7 @@ from lance_core.verbs.expressions.sql.intervals import interval
 from lance_core.verbs.expressions.sql.moments import alike
 from lance_core.verbs.expressions.sql.patterns import like
 from lance_core.verbs.expressions.sql.python_functions import python_call
-from lance_core.verbs.expressions.sql.typed import Typed, Written, call, integer, literal, written
+from lance_core.verbs.expressions.sql.typed import NumberLiteral, Typed, call, integer, literal, number_literal
 from lance_core.verbs.expressions.sql.words import CLOCKS
 
 __all__ = ["NODES", "ROOT_NODES", "logic", "name_of"]
@@ -182,7 +182,7 @@ def _literal(_: Compiler, node: exp.Expr) -> Typed:
     try:
         number = int(text)
     except ValueError:
-        return written(Written(text))
+        return number_literal(NumberLiteral(text))
     return integer(number)
 
 

@@ -103,11 +103,11 @@ def _expression(pattern: Typed, flags: Typed | None) -> str | None:
     return f"(?{chosen}){_pattern_string(pattern)}" if chosen else _pattern_string(pattern)
 
 
-def _reference(found: re.Match[str]) -> str:
+def _reference(match: re.Match[str]) -> str:
     """A reference to a group as RE2 writes it, with a backslash; a backslash that is none is doubled."""
-    group = found[1] or found[2] or found[3]
+    group = match[1] or match[2] or match[3]
     if group is None:
-        return "$" if found[0] == "$$" else "\\\\"
+        return "$" if match[0] == "$$" else "\\\\"
     if not group.isdigit() or len(group) > 1:
         raise UnsupportedError(f"the group {group!r} in a replacement")
     return f"\\{group}"

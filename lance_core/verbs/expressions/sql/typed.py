@@ -27,8 +27,8 @@ __all__ = [
     "EXACT_FLOATS",
     "MISSING",
     "UNITS",
+    "NumberLiteral",
     "Typed",
-    "Written",
     "call",
     "common_type",
     "decimal_of",
@@ -37,9 +37,9 @@ __all__ = [
     "is_number",
     "is_string_like",
     "literal",
+    "number_literal",
     "string_literal",
     "unit_type",
-    "written",
 ]
 
 
@@ -50,8 +50,8 @@ class _Missing:
 MISSING: Final = _Missing()
 
 
-class Written(float):
-    """A literal number that no integer type holds: a float that keeps the digits that were written, for decimals.
+class NumberLiteral(float):
+    """A literal number that no integer type holds: a float that keeps its digits, for decimals.
 
     Args:
         text: The literal.
@@ -60,7 +60,7 @@ class Written(float):
     __slots__ = ("text",)
 
     def __new__(cls, text: str) -> Self:
-        """The float nearest to what was written."""
+        """The float that is nearest to the literal."""
         made = super().__new__(cls, text)
         made.text = text
         return made
@@ -72,9 +72,9 @@ class Written(float):
         """The number exactly."""
         return Decimal(self.text)
 
-    def negated(self) -> Written:
+    def negated(self) -> NumberLiteral:
         """The literal with the other sign."""
-        return Written(self.text.removeprefix("-") if self.text.startswith("-") else f"-{self.text}")
+        return NumberLiteral(self.text.removeprefix("-") if self.text.startswith("-") else f"-{self.text}")
 
 
 EXACT_FLOATS: Final = 2.0**53
@@ -166,10 +166,10 @@ def integer(value: int) -> Typed:
     """A literal of the first type that holds an integer: int64, uint64, or float64, which knows its digits."""
     if -(2**63) <= value < 2**64:
         return literal(value, pa.int64() if value < 2**63 else pa.uint64())
-    return written(Written(str(value)))
+    return number_literal(NumberLiteral(str(value)))
 
 
-def written(value: Written) -> Typed:
+def number_literal(value: NumberLiteral) -> Typed:
     """A literal with a fraction or an exponent."""
     return Typed(literal(float(value), pa.float64()).expression, pa.float64(), value)
 
@@ -287,10 +287,10 @@ def _is_beyond_half(value: Any) -> bool:
     return isinstance(value, int | float) and math.isfinite(value) and abs(value) > _MOST_HALF
 
 
-def _common_integer(one: pa.DataType, other: pa.DataType) -> pa.DataType:
-    if pa.types.is_signed_integer(one) == pa.types.is_signed_integer(other):
-        return one if one.bit_width >= other.bit_width else other
-    signed, unsigned = (one, other) if pa.types.is_signed_integer(one) else (other, one)
+def _common_integer(left: pa.DataType, right: pa.DataType) -> pa.DataType:
+    if pa.types.is_signed_integer(left) == pa.types.is_signed_integer(right):
+        return left if left.bit_width >= right.bit_width else right
+    signed, unsigned = (left, right) if pa.types.is_signed_integer(left) else (right, left)
     bits = max(signed.bit_width, unsigned.bit_width * 2)
     return {16: pa.int16(), 32: pa.int32(), 64: pa.int64(), 128: pa.decimal128(20, 0)}[bits]
 
@@ -306,7 +306,7 @@ def _is_inexact(value: Any) -> bool:
 
 def _decimal_of(value: float) -> Decimal:
     """The number that was written."""
-    return value.digits if isinstance(value, Written) else Decimal(repr(value))
+    return value.digits if isinstance(value, NumberLiteral) else Decimal(repr(value))
 
 
 def _exactly(kind: pa.DataType, value: Decimal) -> pa.DataType | None:
@@ -319,23 +319,23 @@ def _exactly(kind: pa.DataType, value: Decimal) -> pa.DataType | None:
     return pa.decimal256(whole + scale, scale) if whole + scale <= 2 * _MOST_DIGITS else None
 
 
-def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType:
-    scale = max(one.scale, other.scale)
-    whole = max(one.precision - one.scale, other.precision - other.scale)
-    return decimal_of(one if pa.types.is_decimal256(one) else other, whole + scale, scale)
+def _wider(left: pa.DataType, right: pa.DataType) -> pa.DataType:
+    scale = max(left.scale, right.scale)
+    whole = max(left.precision - left.scale, right.precision - right.scale)
+    return decimal_of(left if pa.types.is_decimal256(left) else right, whole + scale, scale)
 
 
-def _common_time(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    timestamps = [kind for kind in (one, other) if pa.types.is_timestamp(kind)]
+def _common_time(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
+    timestamps = [kind for kind in (left, right) if pa.types.is_timestamp(kind)]
     if len(timestamps) == 2:
-        return pa.timestamp(unit_type(one, other), timestamps[0].tz or timestamps[1].tz)
-    if timestamps and (pa.types.is_date(one) or pa.types.is_date(other)):
+        return pa.timestamp(unit_type(left, right), timestamps[0].tz or timestamps[1].tz)
+    if timestamps and (pa.types.is_date(left) or pa.types.is_date(right)):
         return timestamps[0]
-    if pa.types.is_date(one) and pa.types.is_date(other):
+    if pa.types.is_date(left) and pa.types.is_date(right):
         return pa.date64()
     for check, make in ((pa.types.is_duration, pa.duration), (pa.types.is_time, _time)):
-        if check(one) and check(other):
-            return make(unit_type(one, other))
+        if check(left) and check(right):
+            return make(unit_type(left, right))
     return None
 
 

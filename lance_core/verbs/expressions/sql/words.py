@@ -76,15 +76,15 @@ _CARRY_ON: Final = {
 """Words that an expression can follow, and what could go on as such after them."""
 
 
-def with_names(found: Sequence[Token]) -> list[Token]:
+def with_names(tokens: Sequence[Token]) -> list[Token]:
     """The tokens, with the keywords among them that are names made such."""
     made: list[Token] = []
     before: TokenType | None = None
-    for index, token in enumerate(found):
+    for index, token in enumerate(tokens):
         is_operand = before is None or before in _BEFORE_VALUE
         if before is TokenType.CASE:
             is_operand = token.token_type is not TokenType.WHEN
-        if before is TokenType.DOT or _is_before_dot(found, index) or (is_operand and _is_value(found, index)):
+        if before is TokenType.DOT or _is_before_dot(tokens, index) or (is_operand and _is_value(tokens, index)):
             token = _as_name(token)  # noqa: PLW2901 - a copy of another kind
         made.append(token)
         # After a NOT in front of an operand, that operand is still to come.
@@ -103,28 +103,28 @@ def _is_word(token: Token) -> bool:
     return token.text.isidentifier() and token.token_type not in (TokenType.STRING, TokenType.HEX_STRING)
 
 
-def _kind(found: Sequence[Token], index: int) -> TokenType | None:
-    return found[index].token_type if index < len(found) else None
+def _kind(tokens: Sequence[Token], index: int) -> TokenType | None:
+    return tokens[index].token_type if index < len(tokens) else None
 
 
-def _is_before_dot(found: Sequence[Token], index: int) -> bool:
+def _is_before_dot(tokens: Sequence[Token], index: int) -> bool:
     """Whether a word is a name because of the dot after it."""
-    is_path = _kind(found, index + 1) is TokenType.DOT and _kind(found, index + 2) is not TokenType.NUMBER
-    return is_path and found[index].token_type not in _CONSTANTS
+    is_path = _kind(tokens, index + 1) is TokenType.DOT and _kind(tokens, index + 2) is not TokenType.NUMBER
+    return is_path and tokens[index].token_type not in _CONSTANTS
 
 
-def _is_value(found: Sequence[Token], index: int) -> bool:
+def _is_value(tokens: Sequence[Token], index: int) -> bool:
     """Whether a word that stands where a value must begin ends there as well."""
-    kind, after, second = (_kind(found, i) for i in (index, index + 1, index + 2))
+    kind, after, second = (_kind(tokens, i) for i in (index, index + 1, index + 2))
     if kind in _NEVER or (after is not None and after not in _AFTER_VALUE):
         return False
     if kind is TokenType.SELECT:  # of a query, which is rejected in any case
         return after is not TokenType.STAR
     if kind not in _CARRY_ON:
         return True
-    if kind is TokenType.CASE and all(token.token_type is not TokenType.WHEN for token in found[index:]):
+    if kind is TokenType.CASE and all(token.token_type is not TokenType.WHEN for token in tokens[index:]):
         return True
     # What follows can be a name itself: NOT like.gate, CASE like WHEN 1 THEN 2 END, NOT like = 3.
-    leads_name = after is not None and _is_word(found[index + 1])
+    leads_name = after is not None and _is_word(tokens[index + 1])
     leads_name = leads_name and (second is TokenType.DOT or second in _AFTER_VALUE - _SIGNS)
     return not leads_name and after not in _CARRY_ON[kind]
