@@ -14,7 +14,7 @@ from lance_core import progress as progress
 from lance_core import sampler as sampler
 from lance_core import udf as udf
 from lance_core.blob import BlobColumn
-from lance_core.commit import ConflictPolicy, WriteAttempt
+from lance_core.commit import AttemptProperties, ConflictPolicy, WriteAttempt
 from lance_core.dataset.fragment import LanceFragment
 from lance_core.dataset.lance_dataset import LanceDataset, dataset
 from lance_core.dataset.writing import CommitResult, WriteResult, commit_fragments, commit_transaction, write_dataset
@@ -48,6 +48,7 @@ __version__ = WRITER.version
 
 __all__ = [
     "MAX_EXACT_KEYS",
+    "AttemptProperties",
     "BatchUDF",
     "Between",
     "BlobColumn",

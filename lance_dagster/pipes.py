@@ -22,7 +22,7 @@ from lance_core.errors import InvalidInputError
 from lance_dagster.events.layout import COMMIT, columns_of, laid_out
 from lance_dagster.events.table_log import recent, table_log
 from lance_dagster.health.facts import deleted_fraction
-from lance_dagster.io_manager.process_attempts import EXTRAS_KEY, AttemptProperties, attempt_properties
+from lance_dagster.io_manager.process_attempts import EXTRAS_KEY, PipesAttemptProperties, attempt_properties
 from lance_dagster.lineage.history import data_version_of, input_record, read_history
 from lance_dagster.lineage.step_inputs import input_entry
 from lance_dagster.properties import (
@@ -48,7 +48,7 @@ def commit_properties(
     *,
     asset_key: str | None = None,
     inputs: Mapping[str, lance_core.LanceDataset] | None = None,
-) -> AttemptProperties:
+) -> PipesAttemptProperties:
     """The transaction properties that identify the run of a commit, and the write that it is an attempt of.
 
     A step that writes one asset's table in several commits gives these to the first one only: the last attempt of a

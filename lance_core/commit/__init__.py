@@ -2,6 +2,7 @@
 
 from lance_core.commit.attempts import (
     REPLACES_KEY,
+    AttemptProperties,
     ConflictPolicy,
     OnEarlierAttempt,
     WriteAttempt,
@@ -44,6 +45,7 @@ __all__ = [
     "LOOK_AGAIN_AFTER",
     "REPLACES_KEY",
     "AffectedRows",
+    "AttemptProperties",
     "CommitConflictError",
     "CommitOptions",
     "Committed",

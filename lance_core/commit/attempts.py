@@ -11,9 +11,10 @@ A commit that removed the rows of earlier attempts names the versions of these a
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 from lance_core.errors import EarlierAttemptLandedError, InvalidInputError, RetryableConflictError, SupersededError
 from lance_core.table.transaction import Transaction
@@ -21,6 +22,7 @@ from lance_core.table.transaction import Transaction
 __all__ = [
     "ATTEMPT_KEY",
     "REPLACES_KEY",
+    "AttemptProperties",
     "ConflictPolicy",
     "OnEarlierAttempt",
     "WriteAttempt",
@@ -42,7 +44,7 @@ ConflictPolicy = Literal["fail", "later_wins", "exclusive"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteAttempt:
-    """One attempt of a write that may be tried several times: the last attempt's rows are to be in the table.
+    """One attempt of a write that may be attempted several times: the last attempt's rows are to be in the table.
 
     Attributes:
         token: Key and value of the transaction property that all attempts of the write carry, and nothing else.
@@ -90,6 +92,23 @@ class WriteAttempt:
     def is_superseded_by(self, properties: Mapping[str, str] | None) -> bool:
         """Whether a commit with these properties is that of a later attempt of this write."""
         return self.made(properties) and number_of(properties or {}) > self.number
+
+
+class AttemptProperties(dict[str, str], ABC):
+    """Transaction properties of a write that may be attempted several times.
+
+    `lance_core.write_dataset` and `pyspark_lance.write` replace the rows that earlier attempts have committed if
+    they are given such properties.
+    """
+
+    @abstractmethod
+    def write_attempt_for(self, dataset: Any, mode: str) -> WriteAttempt:
+        """The attempt that these properties belong to.
+
+        Args:
+            dataset: The newest version of the table, a `LanceDataset`; None if there is no table yet.
+            mode: The mode of the write.
+        """
 
 
 def number_of(properties: Mapping[str, str]) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ from typing import Any, TypedDict
 import pyarrow.compute as pc
 from pyroaring import BitMap
 
+from lance_core.commit import AttemptProperties
 from lance_core.errors import InvalidInputError
 from lance_core.table.operations import KeyExistenceFilter
 from lance_core.verbs.context.handle import Handle
@@ -55,7 +56,7 @@ class RowVerbs(Handle):
             >>> table.count_rows()
             4
         """
-        if hasattr(options.get("transaction_properties"), "write_attempt_for"):
+        if isinstance(options.get("transaction_properties"), AttemptProperties):
             raise InvalidInputError(
                 "these transaction properties belong to a write that may be attempted several times: give them to "
                 "lance_core.write_dataset(data, dataset, mode=...), which replaces what an earlier attempt has written"

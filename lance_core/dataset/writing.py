@@ -10,7 +10,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from lance_core.arguments import checked
-from lance_core.commit import CommitOptions, WriteAttempt, commit
+from lance_core.commit import AttemptProperties, CommitOptions, WriteAttempt, commit
 from lance_core.dataset.lance_dataset import LanceDataset
 from lance_core.errors import DatasetExistsError, DatasetNotFoundError, InvalidInputError
 from lance_core.file import FileVersion
@@ -118,14 +118,14 @@ def write_dataset(
         target_all_bases=target_all_bases,
     )
     place = destination(uri, storage_options, commit_lock)
-    if hasattr(transaction_properties, "write_attempt_for"):
+    if isinstance(transaction_properties, AttemptProperties):
         return _write_attempt(data_obj, schema, place, options, transaction_properties)
     made = write_version(data_obj, schema, place, options)
     return LanceDataset(made.uri, storage_options=made.options, manifest=made.base)
 
 
 def _write_attempt(
-    data: ReaderLike, schema: pa.Schema | None, place: TableTarget, options: WriteOptions, properties: Any
+    data: ReaderLike, schema: pa.Schema | None, place: TableTarget, options: WriteOptions, properties: AttemptProperties
 ) -> LanceDataset:
     """Write rows in place of those of earlier attempts, which the properties find.
 
@@ -144,7 +144,7 @@ def _write_attempt(
         existing = LanceDataset(place.uri, storage_options=place.options)
     except DatasetNotFoundError:
         existing = None
-    attempt: WriteAttempt = properties.write_attempt_for(existing, options.mode)
+    attempt = properties.write_attempt_for(existing, options.mode)
     if existing is not None and options.mode == "create":
         if not attempt.earlier or existing.version != max(attempt.earlier):
             raise DatasetExistsError(f"Dataset already exists: {place.uri}")

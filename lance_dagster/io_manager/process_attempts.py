@@ -1,4 +1,4 @@
-"""The attempts of one write by a process that Dagster started elsewhere: token, number, and what earlier ones did.
+"""The attempts of one write by a process that Dagster started: token, number, and commits of earlier attempts.
 
 Dagster's side puts the facts of the run into the extras of the Pipes session (`LanceTableResource.pipes_extras`);
 without them only the retries of one step are known to be attempts of one write.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -25,17 +26,15 @@ from lance_dagster.properties import (
     properties_of,
 )
 
-__all__ = ["EXTRAS_KEY", "AttemptProperties", "attempt_properties"]
+__all__ = ["EXTRAS_KEY", "PipesAttemptProperties", "attempt_properties"]
 
 EXTRAS_KEY: Final = "lance_dagster"
 
 
-class AttemptProperties(dict[str, str]):
-    """Transaction properties that know the write which they belong to.
+class PipesAttemptProperties(lance_core.AttemptProperties):
+    """Transaction properties of a write by a process that Dagster started.
 
-    `lance_core.write_dataset` and `pyspark_lance.write` ask them for the attempt: rows that earlier attempts of the
-    write have committed are replaced, and an attempt that comes too late is rejected. For other writers they are
-    strings.
+    Of writes of the same rows the one of the later run wins, as in the IO manager.
     """
 
     def __init__(
@@ -65,9 +64,9 @@ class AttemptProperties(dict[str, str]):
             mode: The mode of the write.
 
         Raises:
-            SupersededError: a later attempt has committed already.
-            EarlierAttemptError: versions in which an earlier attempt of an append may have added rows were cleaned up.
-            InvalidInputError: the run is on a branch, and this is not it.
+            SupersededError: A later attempt has committed already.
+            EarlierAttemptError: Versions in which an earlier attempt of an append may have added rows were cleaned up.
+            InvalidInputError: The run is on a branch, and this is not it.
         """
         if self.branch is not None and (dataset is None or dataset.branch != self.branch):
             where = "a table that is not there yet" if dataset is None else dataset.uri
@@ -75,7 +74,7 @@ class AttemptProperties(dict[str, str]):
                 f"the run is on branch {self.branch!r}, and {where} is not that branch: write to what "
                 "LanceTableResource.uri gives the asset on Dagster's side"
             )
-        own = lance_core.WriteAttempt(token=(WRITE_TOKEN, self.token), number=self.number)
+        own = lance_core.WriteAttempt(token=(WRITE_TOKEN, self.token), number=self.number, conflict_policy="later_wins")
         if dataset is None or not self.is_retry:
             return own
         found, missing = dataset.find_transactions(WRITE_TOKEN, self.token, not_before=self.since)
@@ -95,15 +94,12 @@ class AttemptProperties(dict[str, str]):
                 f"version {max(missing)} of {dataset.uri} was cleaned up: whether an earlier attempt of this write "
                 "added rows in it is not known. Look, and start a new run"
             )
-        return lance_core.WriteAttempt(
-            token=(WRITE_TOKEN, self.token),
-            number=self.number,
-            earlier=tuple(sorted(earlier)),
-            conflict_policy="later_wins",
-        )
+        return replace(own, earlier=tuple(sorted(earlier)))
 
 
-def attempt_properties(properties: Mapping[str, str], extras: Mapping[str, Any], attempt: int) -> AttemptProperties:
+def attempt_properties(
+    properties: Mapping[str, str], extras: Mapping[str, Any], attempt: int
+) -> PipesAttemptProperties:
     """The properties of a write with its attempt.
 
     Args:
@@ -121,7 +117,7 @@ def attempt_properties(properties: Mapping[str, str], extras: Mapping[str, Any],
     if extras.get("backfill_id"):
         known[BACKFILL_ID] = str(extras["backfill_id"])
     since = extras.get("since")
-    return AttemptProperties(
+    return PipesAttemptProperties(
         {**properties, **known},
         token=token,
         number=(int(extras.get("number", 0)), attempt),

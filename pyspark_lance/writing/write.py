@@ -197,13 +197,11 @@ def write_with(
 def _attempt(
     uri: str | PathLike[str], mode: str, properties: Mapping[str, str] | None, storage_options: Mapping[str, str] | None
 ) -> WriteAttempt | None:
-    """The attempt of properties that know theirs, such as those of `lance_dagster.pipes.commit_properties`."""
-    find = getattr(properties, "write_attempt_for", None)
-    if find is None:
+    """The attempt that the properties of a commit belong to; None for plain properties."""
+    if not isinstance(properties, lance_core.AttemptProperties):
         return None
     try:
         existing = lance_core.dataset(uri, storage_options=dict(storage_options or {}) or None)
     except DatasetNotFoundError:
         existing = None
-    attempt: WriteAttempt = find(existing, mode)
-    return attempt
+    return properties.write_attempt_for(existing, mode)

@@ -165,6 +165,32 @@ def test_writes_of_spark_ask_for_the_attempt(tmp_path):
     assert (table.version, sorted(table.to_table()["n"].to_pylist())) == (4, [4, 9])
 
 
+@pytest.mark.parametrize("attempt", [0, 1])
+def test_of_overwrites_at_the_same_time_the_later_run_wins(tmp_path, attempt):
+    uri = str(tmp_path / "t.lance")
+    lance_core.write_dataset(pa.table({"n": [0]}), uri)
+
+    def properties(run):
+        given = {"dagster.run_id": f"r{run}", "dagster.asset_key": "a"}
+        return attempt_properties(given, {"number": run}, attempt)
+
+    def overtaken(run, by):
+        def batches():
+            overwrite(pa.table({"n": [by]}), by)
+            yield pa.record_batch({"n": [run]})
+
+        return pa.RecordBatchReader.from_batches(pa.schema({"n": pa.int64()}), batches())
+
+    def overwrite(data, run):
+        lance_core.write_dataset(data, uri, mode="overwrite", transaction_properties=properties(run))
+
+    overwrite(overtaken(8, by=7), 8)
+    assert lance_core.dataset(uri).to_table()["n"].to_pylist() == [8]
+    with pytest.raises(SupersededError, match="by a later write of the same rows"):
+        overwrite(overtaken(9, by=10), 9)
+    assert lance_core.dataset(uri).to_table()["n"].to_pylist() == [10]
+
+
 def test_a_run_on_a_branch_leads_to_the_branch(lake, tmp_path):
     (tmp_path / "died").touch()
     policy = BranchPolicy.from_tag("lance/branch")

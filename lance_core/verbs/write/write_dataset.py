@@ -134,6 +134,12 @@ class PreparedWrite:
         """The version whose columns the rows must fit; None if they bring their own."""
         return self.place.base if self.options.mode == "append" else None
 
+    @property
+    def table_format(self) -> TableFormat:
+        """The format of a dataset that the write creates; one that is appended to keeps its version of files."""
+        version = None if self.appended_to is not None else self.version.value
+        return replace(self.options.table_format, data_storage_version=version)
+
     def write_rows(
         self,
         data: ReaderLike,
@@ -286,12 +292,7 @@ def write_version(data: ReaderLike, schema: pa.Schema | None, place: TableTarget
         read_version=prepared.base_version,
         transaction_properties=options.transaction_properties,
         commit_message=options.commit_message,
-        options=CommitOptions(
-            table_format=replace(
-                options.table_format,
-                data_storage_version=None if prepared.appended_to is not None else prepared.version.value,
-            )
-        ),
+        options=CommitOptions(table_format=prepared.table_format),
         table_config=table_config,
         initial_bases=options.initial_bases or (),
         first_field_id=prepared.first_field_id,

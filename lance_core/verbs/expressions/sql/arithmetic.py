@@ -24,6 +24,7 @@ from lance_core.verbs.expressions.sql.typed import (
     is_number,
     is_string_like,
     literal,
+    number_literal,
     unit_type,
 )
 
