@@ -29,12 +29,14 @@ from lance_core.file.metadata import (
 from lance_core.file.version import FileVersion
 from lance_core.file.write_plan import write_plan
 from lance_core.schema import Schema
-from lance_core.store import ObjectWriter
+from lance_core.store import ObjectStore, ObjectWriter
 
 __all__ = ["PageFile", "WrittenFile"]
 
 # Small buffers are collected into writes of about this many bytes; larger ones are written without a copy.
 _WRITE_BYTES: Final = 256 * 1024
+# A range of at least this many bytes may be moved by some kilobytes, so that file systems can share its blocks.
+_SHARED_BYTES: Final = 1 << 20
 _PADDINGS: Final = tuple(PADDING * length for length in range(ALIGNMENT))
 
 
@@ -90,6 +92,11 @@ class PageFile:
         """The number of bytes so far, which is the position of the next byte."""
         return self._position
 
+    @property
+    def least_copy_bytes(self) -> int:
+        """The size from which on `append_range` is better than reading and appending."""
+        return self._sink.least_copy_bytes
+
     def add_page(
         self, column: int, buffers: Sequence[BytesLike], *, encoding: Encoding, length: int, num_rows: int
     ) -> None:
@@ -102,15 +109,24 @@ class PageFile:
             length: The length to record for it.
             num_rows: Rows in it.
         """
-        offsets, sizes = [], []
-        for buffer in buffers:
-            start, end = self.append(buffer)
-            offsets.append(start)
-            sizes.append(end - start)
+        self.add_placed(column, [self.append(buffer) for buffer in buffers], encoding, length, num_rows)
+
+    def add_placed(
+        self, column: int, buffers: Sequence[ByteRange], encoding: Encoding, length: int, num_rows: int
+    ) -> None:
+        """Add a page whose buffers are in the file already, after the pages of its column so far.
+
+        Args:
+            column: Its column.
+            buffers: Where its buffers are.
+            encoding: Its description.
+            length: The length to record for it.
+            num_rows: Rows in it.
+        """
         self._pages[column].append(
             ColumnMetadata.Page(
-                buffer_offsets=offsets,
-                buffer_sizes=sizes,
+                buffer_offsets=[start for start, _ in buffers],
+                buffer_sizes=[end - start for start, end in buffers],
                 length=length,
                 encoding=encoding,
                 priority=self._next_row[column] if self._version.has_levels else 0,
@@ -220,6 +236,33 @@ class PageFile:
         if self._unwritten_bytes >= _WRITE_BYTES:
             self._write_out()
         return start, end
+
+    def append_range(self, store: ObjectStore, key: str, start: int, end: int, *, read_bytes: int) -> int:
+        """Append a range of another file, which the storage copies where it can.
+
+        Args:
+            store: The store of that file.
+            key: Its key.
+            start: First byte, a multiple of 64.
+            end: Byte after the last.
+            read_bytes: Bytes per read where the storage cannot copy.
+
+        Returns:
+            The position of the range in this file: a multiple of 64.
+        """
+        alignment = self._sink.copy_alignment if end - start >= _SHARED_BYTES else 1
+        padding = (start - self._position) % max(alignment, ALIGNMENT)
+        if padding:
+            self._unwritten.append(PADDING * padding)
+        self._write_out()
+        position = self._position + padding
+        self._sink.copy_range(store, key, start, end, read_bytes=read_bytes)
+        self._position = position + end - start
+        missing = -self._position % ALIGNMENT
+        if missing:  # the other file ends there
+            self._unwritten.append(_PADDINGS[missing])
+            self._position += missing
+        return position
 
     def _write(self, data: bytes) -> None:
         """Write metadata, which is not aligned and comes last."""

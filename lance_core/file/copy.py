@@ -3,7 +3,7 @@
 A page of a 2.x file is complete in itself: its description and its buffers mean the same in any file of that version.
 Only the position of the buffers and the page's first row are recorded outside of it, and are rewritten:
 
-    page whose rows all stay         copied: description and buffers byte for byte, each buffer aligned
+    page whose rows all stay         copied: description and buffers byte for byte, with neighbours (see `regions`)
     page that loses some rows        decoded, without those rows, and encoded again
     page that others misread         decoded and encoded again (see `encoding.hidden_nulls` and `encoding.drafts`)
     page that loses all rows         left out
@@ -19,34 +19,35 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_core._proto.file2_pb2 import ColumnMetadata
+from lance_core._proto.file2_pb2 import ColumnMetadata, Encoding
 from lance_core.encoding.choosing.strategy import Limits
 from lance_core.encoding.concatenate import concatenate
+from lance_core.encoding.description import page_encoding
 from lance_core.encoding.drafts import is_draft
 from lance_core.encoding.encoder import encode_field
 from lance_core.encoding.hidden_nulls import hides_nulls
 from lance_core.encoding.levels.paths import is_blob_v2, items_per_row, leaf_paths, plain_columns
-from lance_core.encoding.page import EncodedPage
+from lance_core.encoding.page import ByteRange, BytesLike, EncodedPage
 from lance_core.encoding.structural import blob
 from lance_core.errors import UnsupportedError
 from lance_core.file.container import PageFile, WrittenFile
 from lance_core.file.metadata import ColumnPages
 from lance_core.file.pool import num_threads, submit
 from lance_core.file.reader import DataFileReader
+from lance_core.file.regions import Region, regions_of
 from lance_core.file.version import FileVersion
 from lance_core.file.writer import DEFAULT_PAGE_BYTES
 from lance_core.schema import Field, Schema, field_to_arrow
-from lance_core.store import ObjectStore
+from lance_core.store import DEFAULT_READ_BYTES, ObjectStore
 
 __all__ = ["PageSource", "copy_pages"]
-
-DEFAULT_READ_BYTES: Final = 16 * 1024 * 1024
 
 # A page below both limits is small: readers need more time to find it than to read it.
 SMALL_ROWS: Final = 16 * 1024
@@ -55,6 +56,7 @@ SMALL_BYTES: Final = 64 * 1024
 WORTH_COPYING: Final = 0.1
 _TOTAL_BUFFERED: Final = 256 * 1024 * 1024
 _MIN_PAGE_BYTES: Final = 64 * 1024
+_HELD_BYTES: Final = 8 * 1024 * 1024
 
 Mask = npt.NDArray[np.bool_]
 
@@ -98,7 +100,7 @@ def copy_pages(
         version: Its version, which must be the version of all sources.
         sources: The rows.
         merge_small: Whether to merge small pages, and to reject files with few pages to copy.
-        read_bytes: Bytes per read.
+        read_bytes: Bytes per read, of what the storage does not copy itself.
 
     Raises:
         UnsupportedError: Pages cannot be copied between these files; no file is written.
@@ -267,8 +269,28 @@ def _is_misread(pages: ColumnPages, index: int, column: _Column, version: FileVe
     return (is_nested and hides_nulls(description)) or (may_be_draft and is_draft(description))
 
 
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """A page of the new file.
+
+    Attributes:
+        buffers: Where its buffers are: in its source, or from 0 on, until they are written.
+        encoding: Its description.
+        length: The length to record for it.
+        num_rows: Rows in it.
+    """
+
+    buffers: list[ByteRange]
+    encoding: Encoding
+    length: int
+    num_rows: int
+
+
 class _Copier:
     """Runs the steps of all columns and keeps the pages of each column in order.
+
+    Pages lie in the new file in any order: regions of the sources as they come, and between them encoded pages and
+    small regions together, because object storage copies no small parts.
 
     Args:
         file: The new file.
@@ -285,59 +307,71 @@ class _Copier:
         self._page_bytes = max(_MIN_PAGE_BYTES, min(DEFAULT_PAGE_BYTES, _TOTAL_BUFFERED // max(len(columns), 1)))
         self._arrays: list[list[pa.Array]] = [[] for _ in columns]
         self._num_bytes = [0] * len(columns)
-        self._pending: deque[tuple[int, Future[list[EncodedPage]]]] = deque()
+        self._pages: list[list[list[_Page]]] = [[] for _ in columns]
+        self._pending: deque[tuple[list[_Page], Future[list[EncodedPage]]]] = deque()
+        self._held: list[tuple[Region, BytesLike]] = []
+        self._held_bytes = 0
 
     def copy(self, source: PageSource, steps: Sequence[Sequence[_Step]]) -> None:
         """Add the rows of one source; `steps` has the steps of each column."""
-        batch: list[tuple[int, _Step]] = []
-        size = 0
+        copied: dict[tuple[str, str], list[list[ByteRange]]] = {}
+        places = {}
         for column, own in enumerate(steps):
             for first, step in _runs(own):
                 if step.page is None:
-                    # Pages of this column that are queued for copying come before the decoded rows.
-                    if batch and batch[-1][0] == column:
-                        self._copy(source, batch)
-                        batch, size = [], 0
                     self._decode(source, column, first, step.end)
                     continue
                 self._flush(column)
-                batch.append((column, step))
-                size += step.size
-                if size >= self._read_bytes:
-                    self._copy(source, batch)
-                    batch, size = [], 0
-        self._copy(source, batch)
+                page = _copied(step.page, step.end - step.start)
+                self._pages[column].append([page])
+                store, key, reader, _ = source.columns[self._columns[column].field.id]
+                places[store.root, key] = store, reader.metadata.size_bytes
+                copied.setdefault((store.root, key), []).append(page.buffers)
+        for place, pages in copied.items():
+            store, size = places[place]
+            self._copy(store, place[1], regions_of(pages, size, self._file.least_copy_bytes))
 
     def finish(self) -> None:
-        """Write the remaining rows."""
+        """Write the remaining rows, and describe all pages."""
         for column in range(len(self._columns)):
             self._flush(column)
         self._drain(0)
+        self._write_held()
+        for column, parts in enumerate(self._pages):
+            for page in chain.from_iterable(parts):
+                self._file.add_placed(column, page.buffers, page.encoding, page.length, page.num_rows)
 
-    def _copy(self, source: PageSource, batch: Sequence[tuple[int, _Step]]) -> None:
-        """Copy pages, reading those of a file together."""
-        self._drain(0)
-        by_file: dict[str, list[tuple[int, _Step]]] = {}
-        places = {c: source.columns[self._columns[c].field.id] for c, _ in batch}
-        for column, step in batch:
-            by_file.setdefault(places[column][1], []).append((column, step))
-        for key, found in by_file.items():
-            pages = [(column, step, step.page) for column, step in found if step.page is not None]
-            ranges = [
-                (start, start + length)
-                for _, _, page in pages
-                for start, length in zip(page.buffer_offsets, page.buffer_sizes, strict=True)
-            ]
-            store = places[found[0][0]][0]
-            answers: Iterator[Any] = iter(store.get_ranges(key, ranges) if ranges else ())
-            for column, step, page in pages:
-                self._file.add_page(
-                    column,
-                    [next(answers) for _ in page.buffer_sizes],
-                    encoding=page.encoding,
-                    length=page.length,
-                    num_rows=step.end - step.start,
-                )
+    def _copy(self, store: ObjectStore, key: str, regions: Sequence[Region]) -> None:
+        """Copy regions of a file, reading small ones together."""
+        small: list[Region] = []
+        for region in regions:
+            if region.num_bytes >= self._file.least_copy_bytes:
+                start, end = region.start, region.end
+                region.place(self._file.append_range(store, key, start, end, read_bytes=self._read_bytes))
+                continue
+            small.append(region)
+            if sum(each.num_bytes for each in small) >= self._read_bytes:
+                self._fetch(store, key, small)
+                small = []
+        self._fetch(store, key, small)
+
+    def _fetch(self, store: ObjectStore, key: str, regions: Sequence[Region]) -> None:
+        if regions:
+            found = store.get_ranges(key, [(region.start, region.end) for region in regions])
+            for region, data in zip(regions, found, strict=True):
+                self._hold(region, data)
+
+    def _hold(self, region: Region, data: BytesLike) -> None:
+        """Keep bytes until they are enough to be written."""
+        self._held.append((region, data))
+        self._held_bytes += region.num_bytes
+        if self._held_bytes >= _HELD_BYTES:
+            self._write_held()
+
+    def _write_held(self) -> None:
+        for region, data in self._held:
+            region.place(self._file.append(data)[0])
+        self._held, self._held_bytes = [], 0
 
     def _decode(self, source: PageSource, column: int, start: int, end: int) -> None:
         """Decode rows and buffer those to keep, to be encoded with the following rows."""
@@ -370,15 +404,28 @@ class _Copier:
         """Start to encode the decoded rows of a column."""
         arrays, self._arrays[column], self._num_bytes[column] = self._arrays[column], [], 0
         if arrays:
-            self._pending.append((column, submit(_encode, self._columns[column].top, arrays, self._limits)))
+            pages: list[_Page] = []
+            self._pages[column].append(pages)
+            self._pending.append((pages, submit(_encode, self._columns[column].top, arrays, self._limits)))
             self._drain(num_threads() + 1)
 
     def _drain(self, most: int) -> None:
-        """Write encoded pages until at most `most` are still being encoded."""
+        """Take over encoded pages until at most `most` are still being encoded."""
         while len(self._pending) > most:
-            column, future = self._pending.popleft()
-            for page in future.result():
-                self._file.add_encoded(column, page)
+            pages, future = self._pending.popleft()
+            for encoded in future.result():
+                sizes = [memoryview(data).nbytes for data in encoded.buffers]
+                page = _Page(
+                    [(0, size) for size in sizes], page_encoding(encoded.encoding), encoded.length, encoded.num_rows
+                )
+                pages.append(page)
+                for index, data in enumerate(encoded.buffers):
+                    self._hold(Region(0, sizes[index], [(page.buffers, index)]), data)
+
+
+def _copied(message: ColumnMetadata.Page, num_rows: int) -> _Page:
+    ranges = zip(message.buffer_offsets, message.buffer_sizes, strict=True)
+    return _Page([(start, start + length) for start, length in ranges], message.encoding, message.length, num_rows)
 
 
 def _runs(steps: Sequence[_Step]) -> Iterator[tuple[int, _Step]]:

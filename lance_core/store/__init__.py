@@ -1,6 +1,14 @@
 """Bytes by key. All files of datasets are read and written through a store."""
 
-from lance_core.store.base import ByteRange, BytesLike, ObjectMeta, ObjectStore, ObjectWriter, ReadableBuffer
+from lance_core.store.base import (
+    DEFAULT_READ_BYTES,
+    ByteRange,
+    BytesLike,
+    ObjectMeta,
+    ObjectStore,
+    ObjectWriter,
+    ReadableBuffer,
+)
 from lance_core.store.between import copy_object
 from lance_core.store.counters import bytes_read_counter, iops_counter
 from lance_core.store.durable import (
@@ -17,6 +25,7 @@ from lance_core.store.options import CommitLock, StorageOptions
 from lance_core.store.resolve import canonical_uri, join_uri, open_base, open_store, uri_above
 
 __all__ = [
+    "DEFAULT_READ_BYTES",
     "ByteRange",
     "BytesLike",
     "CommitLock",

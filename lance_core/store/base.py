@@ -7,7 +7,8 @@ A store is rooted at a dataset root or at a base path. Keys are relative to it, 
     list_owned         objects that may be deleted, none of them behind a symbolic link
     put                atomic replacement: a reader sees the old object or the new one
     put_if_absent      atomic creation: of many racing callers, one wins
-    open_writer        a stream; nothing is visible under the key before `close`
+    open_writer        a stream of bytes, and of ranges of other objects, which the storage copies itself where it can;
+                       nothing is visible under the key before `close`
     delete, delete_many, copy, remove_link
 
 Errors are those of `lance_core.errors`: ObjectNotFoundError for a missing key, AlreadyExistsError for a lost creation,
@@ -19,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeAlias, runtime_checkable
+from typing import Any, Final, Protocol, Self, TypeAlias, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +29,7 @@ from lance_core.errors import InvalidInputError, StoreError
 from lance_core.store.options import StorageOptions
 
 __all__ = [
+    "DEFAULT_READ_BYTES",
     "ByteRange",
     "BytesLike",
     "LinklessStore",
@@ -42,6 +44,9 @@ __all__ = [
     "check_prefix",
     "delete_each",
 ]
+
+DEFAULT_READ_BYTES: Final = 16 * 1024 * 1024
+"""Bytes per read of an object that is copied through this process."""
 
 ByteRange: TypeAlias = tuple[int, int]
 """Start and end of a range of bytes; the end is excluded."""
@@ -75,11 +80,39 @@ class ObjectWriter(Protocol):
     """A stream into one object, which appears when the writer is closed.
 
     As a context manager it closes on success and aborts on an error. Writers derive from this class for that.
+
+    Attributes:
+        least_copy_bytes: The size from which on `copy_range` is better than reading some ranges together.
+        copy_alignment: The storage can share a range with its source if both begin at the same position modulo this.
     """
+
+    least_copy_bytes: int = 1 << 20
+    copy_alignment: int = 1
 
     def write(self, data: ReadableBuffer) -> None:
         """Append bytes."""
         ...
+
+    def copy_range(
+        self, source: ObjectStore, key: str, start: int, end: int, *, read_bytes: int = DEFAULT_READ_BYTES
+    ) -> None:
+        """Append bytes `start` to `end` of an object.
+
+        Where both objects are in one storage that can, the storage copies them; otherwise they are read and written.
+
+        Args:
+            source: The store that has the object.
+            key: Its key there.
+            start: First byte.
+            end: Byte after the last.
+            read_bytes: Bytes per read, if they are read.
+
+        Raises:
+            ObjectNotFoundError: The source has no such object.
+            StoreError: The object is shorter, or it was changed while it was copied.
+        """
+        for low in range(start, end, read_bytes):
+            self.write(source.get_range(key, low, min(low + read_bytes, end)))
 
     def close(self) -> int:
         """Make the object visible and return its size in bytes."""

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from lance_core.store.base import ObjectStore
 from lance_core.store.resolve import open_store
 
 __all__ = ["copy_object"]
-
-CHUNK_BYTES: Final = 16 * 1024 * 1024
 
 
 def copy_object(source: ObjectStore, source_key: str, target: ObjectStore, target_key: str) -> None:
@@ -31,8 +27,7 @@ def copy_object(source: ObjectStore, source_key: str, target: ObjectStore, targe
         return
     size = source.head(source_key).size
     with target.open_writer(target_key) as writer:
-        for start in range(0, size, CHUNK_BYTES):
-            writer.write(source.get_range(source_key, start, min(start + CHUNK_BYTES, size)))
+        writer.copy_range(source, source_key, 0, size)
 
 
 def _common_root(source: ObjectStore, target: ObjectStore) -> str | None:

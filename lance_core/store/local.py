@@ -19,7 +19,6 @@ import ctypes
 import errno
 import mmap
 import os
-import shutil
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, Self
@@ -37,7 +36,7 @@ from lance_core.store.base import (
 )
 from lance_core.store.coalesce import MergedRange, merge_ranges, split_merged
 from lance_core.store.counters import count_read
-from lance_core.store.local_writer import LocalWriter, e_tag_of, store_error, sync_directory
+from lance_core.store.local_writer import LocalWriter, e_tag_of, opened, store_error, sync_directory
 from lance_core.store.options import StorageOptions
 
 __all__ = ["LocalStore", "LocalWriter"]
@@ -217,24 +216,14 @@ class LocalStore(RootedStore, SingleDeletes):
 
     def copy(self, source_key: str, target_key: str) -> None:
         """Copy a file, replacing the target atomically."""
-        writer = self.open_writer(target_key)
-        try:
-            with self._errors(source_key):
-                shutil.copyfile(self.path_of(source_key), writer.staging)
-            writer.close()
-        finally:
-            writer.abort()
+        size = self.head(source_key).size
+        with self.open_writer(target_key) as writer:
+            writer.copy_range(self, source_key, 0, size)
 
     @contextlib.contextmanager
     def _opened(self, key: str) -> Iterator[int]:
-        with self._errors(key):
-            fd = os.open(self.path_of(key), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # opening a pipe would block
-            try:
-                if not stat.S_ISREG(os.fstat(fd).st_mode):
-                    raise ObjectNotFoundError(f"{self.path_of(key)}: is not a file")
-                yield fd
-            finally:
-                os.close(fd)
+        with self._errors(key), opened(self.path_of(key)) as fd:
+            yield fd
 
     @contextlib.contextmanager
     def _errors(self, key: str) -> Iterator[None]:

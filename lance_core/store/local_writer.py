@@ -7,13 +7,23 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import stat
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from lance_core.errors import StoreError
-from lance_core.store.base import ObjectWriter, ReadableBuffer, bytes_view
+from lance_core.errors import ObjectNotFoundError, StoreError
+from lance_core.store import kernel_copy
+from lance_core.store.base import (
+    DEFAULT_READ_BYTES,
+    ObjectStore,
+    ObjectWriter,
+    ReadableBuffer,
+    bytes_view,
+    check_key,
+)
+from lance_core.store.kernel_copy import BLOCK_BYTES
 
-__all__ = ["LocalWriter", "e_tag_of", "store_error", "sync_directory"]
+__all__ = ["LocalWriter", "e_tag_of", "opened", "store_error", "sync_directory"]
 
 _SYNC_BYTES = 32 * 1024 * 1024
 """Bytes in the page cache at which a durable writer starts to write them to disk."""
@@ -29,11 +39,15 @@ class LocalWriter(ObjectWriter):
         durable: Whether the bytes and the name must survive a power loss once `close` returns.
     """
 
+    least_copy_bytes = 0
+    copy_alignment = BLOCK_BYTES
+
     def __init__(self, path: str, *, durable: bool) -> None:
         self._path = path
         self._durable = durable
         self._size = 0
         self._synced = 0
+        self._shares = True
         self._sync: threading.Thread | None = None
         self._sync_error: OSError | None = None
         self.staging = f"{path}#{secrets.randbits(63)}"
@@ -63,6 +77,51 @@ class LocalWriter(ObjectWriter):
         except OSError as error:
             self.abort()
             raise store_error(self._path, error) from error
+        self._written()
+
+    def copy_range(
+        self, source: ObjectStore, key: str, start: int, end: int, *, read_bytes: int = DEFAULT_READ_BYTES
+    ) -> None:
+        """Append a range of an object; the kernel copies it from another file."""
+        if source.is_local:
+            path = f"{source.data_root}/{check_key(key)}"
+            with opened(path) as fd:
+                if end > os.fstat(fd).st_size:
+                    raise StoreError(f"{path}: bytes up to {end} wanted, the file has {os.fstat(fd).st_size}")
+                try:
+                    start = self._copy_from(fd, start, end)
+                except OSError as error:
+                    self.abort()
+                    raise store_error(self._path, error) from error
+        super().copy_range(source, key, start, end, read_bytes=read_bytes)
+
+    def _copy_from(self, fd: int, start: int, end: int) -> int:
+        """Copy a range of a file, and return the first position that the kernel did not copy."""
+        first, last = start + -start % BLOCK_BYTES, end - end % BLOCK_BYTES
+        if self._shares and first < last and (self._size - start) % BLOCK_BYTES == 0:
+            if start < first:
+                start = self._copy_in_steps(fd, start, first)
+            if start == first:
+                self._shares = kernel_copy.share(fd, first, self._fd, self._size, last - first)
+                if self._shares:
+                    self._size += last - first
+                    start = last
+        return self._copy_in_steps(fd, start, end)
+
+    def _copy_in_steps(self, fd: int, start: int, end: int) -> int:
+        """Copy a range of a file, on the way to disk; returns the first position that the kernel did not copy."""
+        while start < end:
+            step = min(end, start + _SYNC_BYTES)
+            copied = kernel_copy.copy(fd, start, step, self._fd)
+            self._size += copied - start
+            self._written()
+            start = copied
+            if copied < step:
+                break
+        return start
+
+    def _written(self) -> None:
+        """Start to write to disk what has been written since the last time, if it is much."""
         if self._durable and self._size - self._synced >= _SYNC_BYTES:
             self._start_sync()
 
@@ -149,6 +208,23 @@ class LocalWriter(ObjectWriter):
             self._fd = -1
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.staging)
+
+
+@contextlib.contextmanager
+def opened(path: str) -> Iterator[int]:
+    """The descriptor of a file to read."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # opening a pipe would block
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise ObjectNotFoundError(f"{path}: no such file") from error
+    except OSError as error:
+        raise store_error(path, error) from error
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise ObjectNotFoundError(f"{path}: is not a file")
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def e_tag_of(status: os.stat_result) -> str:

@@ -278,6 +278,22 @@ class StreamConformance:
                 store.head("d/file")
         assert bytes(store.get("d/file")) == b"abc\x00\x01\x02xyztail"
 
+    def test_ranges_of_other_objects_are_appended(self, store: ObjectStore) -> None:
+        """`copy_range` appends what is in the range, between bytes; a missing or shorter object is an error."""
+        data = bytes(range(256)) * 100
+        store.put("d/source", data)
+        with store.open_writer("d/target") as writer:
+            writer.write(b"before")
+            writer.copy_range(store, "d/source", 100, 20_000)
+            writer.copy_range(store, "d/source", 7, 7)
+            writer.copy_range(store, "d/source", 5_000, 25_600, read_bytes=999)
+            writer.write(b"behind")
+        assert bytes(store.get("d/target")) == b"before" + data[100:20_000] + data[5_000:] + b"behind"
+        for key, error in (("d/missing", ObjectNotFoundError), ("d/source", StoreError)):
+            with pytest.raises(error), store.open_writer("d/gone") as writer:
+                writer.copy_range(store, key, 0, 25_601)
+        assert [found.key for found in store.list("d/")] == ["d/source", "d/target"]
+
     def test_an_aborted_writer_leaves_nothing(self, store: ObjectStore) -> None:
         """A writer whose body raises leaves no object."""
 

@@ -1,6 +1,7 @@
 """Copies of pages: the bytes are those of the sources, and the rows those of decoding."""
 
 import random
+import shutil
 
 import lance
 import numpy as np
@@ -13,7 +14,8 @@ import lance_core
 from lance_core.errors import InvalidInputError
 from lance_core.file.reader import DataFileReader
 from lance_core.maintenance import compact
-from lance_core.store import open_store
+from lance_core.store import ObjectWriter, bytes_read_counter, open_store
+from lance_core.store.local_writer import LocalWriter
 from tests.interop.shapes import rows, write
 
 
@@ -148,3 +150,49 @@ def test_copied_and_decoded_rows_are_the_same(tmp_path_factory, sizes, seed, ver
     compact(lance_core.dataset(path), {**options, "materialize_deletions_threshold": 0})
     assert lance.dataset(path).to_table().sort_by("id").equals(expected)
     assert lance_core.dataset(path).to_table().sort_by("id").equals(expected)
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    sizes=st.lists(st.sampled_from([1, 300, 4_097, 20_000, 30_001]), min_size=2, max_size=4),
+    seed=st.integers(0, 1000),
+    version=st.sampled_from(["2.1", "2.2"]),
+    deleted=st.booleans(),
+)
+def test_files_that_the_kernel_copied_are_those_that_were_read_and_written(
+    tmp_path_factory, sizes, seed, version, deleted
+):
+    folder = tmp_path_factory.mktemp("copy")
+    dataset = write(str(folder / "t"), sizes, version=version, library=random.Random(seed).choice([lance, lance_core]))
+    if deleted:
+        dataset.delete(f"id = {seed % sum(sizes)}")
+    expected = lance.dataset(str(folder / "t")).to_table()
+    shutil.copytree(folder / "t", folder / "plain")
+    compact(lance_core.dataset(folder / "t"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LocalWriter, "copy_range", ObjectWriter.copy_range)
+        compact(lance_core.dataset(folder / "plain"))
+    files = [
+        [(folder / name / "data" / file.path).read_bytes() for f in fragments for file in f.metadata.files]
+        for name in ("t", "plain")
+        for fragments in [lance_core.dataset(folder / name).get_fragments()]
+    ]
+    assert files[0] == files[1]
+    assert lance.dataset(str(folder / "t")).to_table().equals(expected)
+
+
+@pytest.mark.parametrize("library", [lance, lance_core], ids=lambda library: library.__name__)
+def test_pages_that_are_copied_do_not_pass_through_the_process(tmp_path, library):
+    rng = np.random.default_rng(2)
+    for first in range(0, 60_000, 20_000):
+        vectors = pa.FixedSizeListArray.from_arrays(pa.array(rng.random(20_000 * 64, dtype=np.float32)), 64)
+        table = pa.table({"id": range(first, first + 20_000), "vector": vectors})
+        library.write_dataset(table, str(tmp_path / "t"), mode="append")
+    dataset = lance_core.dataset(tmp_path / "t")
+    expected = dataset.to_table()
+    before = bytes_read_counter()
+    compact(dataset)
+    assert bytes_read_counter() - before < 600_000
+    assert len(dataset.get_fragments()) == 1
+    assert lance.dataset(str(tmp_path / "t")).to_table().equals(expected)
+    assert lance_core.dataset(tmp_path / "t").to_table().equals(expected)

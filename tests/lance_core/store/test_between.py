@@ -5,7 +5,7 @@ import uuid
 import pytest
 
 from lance_core.errors import ObjectNotFoundError
-from lance_core.store import between, copy_object, join_uri, open_store, uri_above
+from lance_core.store import ObjectWriter, between, copy_object, join_uri, open_store, uri_above
 
 
 @pytest.fixture
@@ -14,7 +14,7 @@ def memory():
 
 
 def test_from_storage_to_storage_in_pieces(memory, tmp_path, monkeypatch):
-    monkeypatch.setattr(between, "CHUNK_BYTES", 7)
+    monkeypatch.setattr(ObjectWriter.copy_range, "__kwdefaults__", {"read_bytes": 7})
     memory.put("k", b"more than seven bytes")
     local = open_store(tmp_path / "t")
     copy_object(memory, "k", local, "deep/k")
@@ -25,7 +25,7 @@ def test_from_storage_to_storage_in_pieces(memory, tmp_path, monkeypatch):
 
 
 def test_within_one_storage_the_storage_copies(memory, tmp_path, monkeypatch):
-    monkeypatch.setattr(between, "CHUNK_BYTES", None)  # a copy in pieces would fail
+    monkeypatch.setattr(ObjectWriter.copy_range, "__kwdefaults__", {"read_bytes": None})  # a copy in pieces would fail
     other = open_store(memory.root.removesuffix("a") + "b/c")
     memory.put("k", b"bytes")
     copy_object(memory, "k", other, "l")

@@ -2,11 +2,12 @@ import errno
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from lance_core.errors import ObjectNotFoundError, StoreError
+from lance_core.store import ObjectWriter, kernel_copy, open_store
 from lance_core.store import local as local_module
-from lance_core.store import open_store
 from lance_core.store.local import LocalStore
 from lance_core.testing import StoreConformance
 
@@ -131,3 +132,100 @@ def test_an_interruption_while_the_system_opens_a_file_leaves_none(tmp_path, mon
     with pytest.raises(KeyboardInterrupt):
         LocalStore(str(tmp_path)).open_writer("a")
     assert list(tmp_path.iterdir()) == []
+
+
+class TestRangesOfOtherFiles:
+    DATA = np.random.default_rng(5).bytes(300_000)
+
+    @pytest.fixture
+    def store(self, tmp_path):
+        store = LocalStore(str(tmp_path))
+        store.put("source", self.DATA)
+        return store
+
+    @pytest.mark.parametrize("way", ["_splice", "_copy_file_range"])
+    @pytest.mark.parametrize(("start", "end"), [(0, 300_000), (1, 2), (4_096, 8_192), (5_000, 299_999)])
+    def test_the_kernel_copies_them(self, store, monkeypatch, way, start, end):
+        monkeypatch.setattr(kernel_copy, "_splice", getattr(kernel_copy, way))
+        monkeypatch.setattr(kernel_copy, "_copy_file_range", getattr(kernel_copy, way))
+        left = []
+        monkeypatch.setattr(
+            ObjectWriter, "copy_range", lambda *arguments, **_: left.append(arguments[3] - arguments[4])
+        )
+        with store.open_writer("target") as writer:
+            writer.write(b"before")
+            writer.copy_range(store, "source", start, end)
+            writer.write(b"behind")
+        assert left == [0]
+        assert bytes(store.get("target")) == b"before" + self.DATA[start:end] + b"behind"
+
+    def test_what_the_disk_has_to_read_is_copied_too(self, store):
+        store.sync("source")
+        with Path(store.path_of("source")).open("rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        store.copy("source", "target")
+        assert bytes(store.get("target")) == self.DATA
+
+    @pytest.mark.parametrize("copied", [0, 70_000])
+    def test_what_the_kernel_leaves_is_read_and_written(self, store, monkeypatch, copied):
+        real = kernel_copy.copy
+
+        def some(source, start, end, target):
+            return real(source, start, max(start, min(end, copied)), target)
+
+        monkeypatch.setattr(kernel_copy, "copy", some)
+        store.copy("source", "target")
+        assert bytes(store.get("target")) == self.DATA
+
+    @pytest.mark.parametrize("name", ["splice", "copy_file_range"])
+    @pytest.mark.parametrize("number", [errno.EXDEV, errno.EINVAL, errno.ENOSYS])
+    def test_a_kernel_that_does_not_copy_between_these_files(self, store, monkeypatch, name, number):
+        def fail(*arguments, **options):
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr(os, name, fail)
+        store.copy("source", "target")
+        assert bytes(store.get("target")) == self.DATA
+
+    def test_a_full_disk_leaves_nothing(self, store, monkeypatch):
+        def full(*arguments, **options):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr(os, "splice", full)
+        monkeypatch.setattr(os, "copy_file_range", full)
+        with pytest.raises(StoreError, match="No space left") as caught:
+            store.copy("source", "target")
+        assert caught.value.errno == errno.ENOSPC
+        assert [found.key for found in store.list("")] == ["source"]
+
+    def test_whole_blocks_are_shared_where_both_files_have_them(self, store, monkeypatch):
+        shared = []
+
+        def share(source, start, target, position, length):
+            assert start % 4096 == position % 4096 == length % 4096 == 0
+            assert os.lseek(target, 0, os.SEEK_CUR) == position
+            os.pwrite(target, self.DATA[start : start + length], position)
+            os.lseek(target, position + length, os.SEEK_SET)
+            shared.append((start, position, length))
+            return True
+
+        monkeypatch.setattr(kernel_copy, "share", share)
+        with store.open_writer("target") as writer:
+            writer.copy_range(store, "source", 0, 10_000)
+            writer.copy_range(store, "source", 10_000, 20_000)
+            writer.write(b"x")
+            writer.copy_range(store, "source", 20_000, 100_000)
+            writer.write(bytes(2303))
+            writer.copy_range(store, "source", 4_000, 300_000)
+        data = self.DATA[:20_000] + b"x" + self.DATA[20_000:100_000] + bytes(2303) + self.DATA[4_000:]
+        assert bytes(store.get("target")) == data
+        assert shared == [(0, 0, 8_192), (12_288, 12_288, 4_096), (4_096, 102_400, 294_912)]
+
+    def test_a_file_system_without_shared_blocks_is_asked_once(self, store, monkeypatch):
+        asked = []
+        monkeypatch.setattr(kernel_copy, "share", lambda *arguments: asked.append(arguments) and False)
+        with store.open_writer("target") as writer:
+            for _ in range(3):
+                writer.copy_range(store, "source", 0, 8192)
+        assert len(asked) == 1
+        assert bytes(store.get("target")) == self.DATA[:8192] * 3

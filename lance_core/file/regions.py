@@ -1,0 +1,87 @@
+"""The parts of a data file that a copy of some of its pages takes.
+
+    file       |page|page| other |page|page|page| other |metadata|
+    regions    |=========|       |==============|
+
+A region begins and ends at multiples of 64 bytes, and moves as a whole: buffers keep their positions modulo 64, and the
+padding behind them is copied with them. The storage copies large regions best, so that small ones are joined with their
+neighbours if little else lies between, which is copied, too, and never read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from lance_core.encoding.page import ByteRange
+from lance_core.file.metadata import ALIGNMENT
+
+__all__ = ["Region", "regions_of"]
+
+_MOST_UNUSED: Final = 1 / 32
+"""Largest share of bytes in regions that no page uses."""
+
+
+@dataclass(slots=True)
+class Region:
+    """Bytes that keep their distances in the new file.
+
+    Attributes:
+        start: Where they begin.
+        end: Where they end.
+        buffers: The buffers in them: the list of ranges of a page, and the number of the buffer in it.
+    """
+
+    start: int
+    end: int
+    buffers: list[tuple[list[ByteRange], int]] = field(default_factory=list)
+
+    @property
+    def num_bytes(self) -> int:
+        """Number of bytes."""
+        return self.end - self.start
+
+    def place(self, position: int) -> None:
+        """Move the ranges of the buffers into the new file, in which the region begins at `position`."""
+        moved = position - self.start
+        for ranges, index in self.buffers:
+            start, end = ranges[index]
+            ranges[index] = (start + moved, end + moved)
+
+
+def regions_of(pages: Iterable[list[ByteRange]], size: int, least: int) -> list[Region]:
+    """The regions for some pages of a file, in the order of the file.
+
+    Args:
+        pages: For each page the ranges of its buffers, which `Region.place` changes; those without bytes are in none.
+        size: Bytes of the file.
+        least: The size below which a region is better joined with another one.
+    """
+    wanted = [(ranges[index], ranges, index) for ranges in pages for index in range(len(ranges))]
+    regions: list[Region] = []
+    for (start, end), ranges, index in sorted(wanted, key=lambda each: each[0]):
+        if start == end:
+            continue
+        low, high = start - start % ALIGNMENT, max(end, min(end + -end % ALIGNMENT, size))
+        if regions and low <= regions[-1].end:
+            regions[-1].end = max(regions[-1].end, high)
+        else:
+            regions.append(Region(low, high))
+        regions[-1].buffers.append((ranges, index))
+    return _joined(regions, least)
+
+
+def _joined(regions: list[Region], least: int) -> list[Region]:
+    """Join small regions with the one before, as long as few bytes are copied for nothing."""
+    left = int(_MOST_UNUSED * sum(region.num_bytes for region in regions))
+    result = regions[:1]
+    for region in regions[1:]:
+        last, gap = result[-1], region.start - result[-1].end
+        if gap <= left and min(last.num_bytes, region.num_bytes) < least:
+            left -= gap
+            last.end = region.end
+            last.buffers += region.buffers
+        else:
+            result.append(region)
+    return result

@@ -1,0 +1,112 @@
+"""Copies from file to file that the kernel makes; the first way that a file system offers is taken.
+
+share             both files use the same blocks on disk afterwards (XFS, btrfs), for whole blocks only
+copy_file_range   a network file system copies on its server; also where files are on no device of their own
+splice            from page cache to page cache, through a pipe; with a large one this takes less time than the
+                  small internal pipe of copy_file_range
+
+source    |....######|##########|##########|###.......|      # the range, | the ends of blocks
+target    |....######|##########|##########|###
+           copied     shared                copied
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import struct
+from collections.abc import Iterator
+from typing import Final
+
+__all__ = ["BLOCK_BYTES", "copy", "share"]
+
+BLOCK_BYTES: Final = 4096
+"""Size of the blocks that file systems share between files."""
+
+_PIPE_BYTES: Final = 1 << 20  # what Linux gives to any user
+_CLONE_RANGE: Final = 0x4020940D  # FICLONERANGE
+_CLONED: Final = struct.Struct("=qQQQ")
+_NOT_OFFERED: Final = frozenset({
+    *(errno.EXDEV, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOTTY, errno.EPERM, errno.ETXTBSY)
+})  # fmt: skip
+
+
+def share(source: int, start: int, target: int, position: int, length: int) -> bool:
+    """Let a range of a file use the blocks of another file; returns whether the file system does that.
+
+    Args:
+        source: Descriptor of the other file.
+        start: Begin of the range there, a multiple of `BLOCK_BYTES` like all positions here.
+        target: Descriptor of the file, which is written at the end of the range afterwards.
+        position: Begin of the range in it, which is where it is written.
+        length: Bytes.
+
+    Raises:
+        OSError: The disk failed, or is full.
+    """
+    try:
+        fcntl.ioctl(target, _CLONE_RANGE, _CLONED.pack(source, start, length, position))
+    except OSError as error:
+        if error.errno not in _NOT_OFFERED:
+            raise
+        return False
+    os.lseek(target, position + length, os.SEEK_SET)
+    return True
+
+
+def copy(source: int, start: int, end: int, target: int) -> int:
+    """Copy a range of a file to where another file is written.
+
+    Args:
+        source: Descriptor of the file.
+        start: Begin of the range.
+        end: End of the range.
+        target: Descriptor of the other file.
+
+    Returns:
+        The first position that was not copied: `end`, or less if the kernel cannot copy between these files.
+
+    Raises:
+        OSError: The disk failed, or is full.
+    """
+    has_own_device = os.major(os.fstat(target).st_dev) != 0
+    way = _splice if has_own_device and hasattr(os, "splice") else _copy_file_range
+    try:
+        for copied in way(source, start, end, target):
+            start += copied
+    except OSError as error:
+        if error.errno not in _NOT_OFFERED:
+            raise
+    return start
+
+
+def _copy_file_range(source: int, start: int, end: int, target: int) -> Iterator[int]:
+    """Yield the numbers of bytes that were copied."""
+    while start < end and hasattr(os, "copy_file_range"):
+        copied = os.copy_file_range(source, target, end - start, offset_src=start)
+        if not copied:
+            return
+        start += copied
+        yield copied
+
+
+def _splice(source: int, start: int, end: int, target: int) -> Iterator[int]:
+    """Yield the numbers of bytes that were copied."""
+    outlet, inlet = os.pipe()
+    try:
+        with contextlib.suppress(PermissionError):  # the user has many pipes: it keeps its size
+            fcntl.fcntl(inlet, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        while start < end:
+            left = os.splice(source, inlet, min(end - start, _PIPE_BYTES), offset_src=start)
+            if not left:
+                return
+            start += left
+            while left:
+                copied = os.splice(outlet, target, left)
+                left -= copied
+                yield copied
+    finally:
+        os.close(inlet)
+        os.close(outlet)
