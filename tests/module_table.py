@@ -41,7 +41,7 @@ FROM_OUTSIDE = {
     ],
     "lance_core/verbs/delta": ["tests/interop/changes/test_delta.py"],
     "lance_core/verbs/expressions/sql": [
-        "tests/interop/sql/test_sql_random.py",
+        "tests/interop/sql/test_sql_by_hypothesis.py",
         "tests/interop/sql/test_sql_values.py",
     ],
     "lance_core/verbs/indices": ["tests/interop/indices/test_building_indices.py"],

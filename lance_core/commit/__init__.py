@@ -13,7 +13,7 @@ from lance_core.commit.conflict import AffectedRows, Verdict, affected_fragments
 from lance_core.commit.landing import LOOK_AGAIN_AFTER
 from lance_core.commit.listeners import Listener, on_commit
 from lance_core.commit.loop import Prepare, commit
-from lance_core.commit.naming import migrate_to_v2_names
+from lance_core.commit.name_migration import migrate_to_v2_names
 from lance_core.commit.proofs import attempts_of, find_idempotent_commit, landed_version
 from lance_core.commit.rebase import Rebased, deletion_vector, load_deletion_vector
 from lance_core.commit.records import CommitOptions, Committed

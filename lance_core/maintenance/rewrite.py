@@ -30,8 +30,8 @@ from lance_core.store import ObjectStore
 from lance_core.table.fragment import DataFile, Fragment
 from lance_core.table.paths import DATA_PREFIX, data_key, new_data_file_name
 from lance_core.table.rowids import U64Array, decode_row_ids, decode_versions, encode_row_ids, encode_versions
+from lance_core.verbs.context.remove_files import remove_files
 from lance_core.verbs.context.snapshot import Snapshot
-from lance_core.verbs.context.unneeded import remove_files
 from lance_core.verbs.files.dictionaries import check_dictionaries
 from lance_core.verbs.scan.read_fragment import Opened, opened_reader, physical_rows, read_fragment
 

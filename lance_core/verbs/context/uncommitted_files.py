@@ -13,8 +13,8 @@ from lance_core.table.fragment import DataFile, Fragment
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Operation
 from lance_core.table.transaction import Transaction
+from lance_core.verbs.context.remove_files import remove_files
 from lance_core.verbs.context.snapshot import Snapshot
-from lance_core.verbs.context.unneeded import remove_files
 
 __all__ = ["UncommittedFiles", "staged"]
 

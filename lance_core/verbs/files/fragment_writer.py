@@ -22,7 +22,7 @@ from lance_core.store import ObjectStore, PendingWrites, open_store, sync_names
 from lance_core.table import fragment as records
 from lance_core.table.paths import new_data_file_name
 from lance_core.verbs.context.bases import WriteTarget
-from lance_core.verbs.context.unneeded import remove_files
+from lance_core.verbs.context.remove_files import remove_files
 from lance_core.verbs.files.blobs import with_blob_types
 from lance_core.verbs.files.conform import check_column_name, check_metadata, check_new_columns, conform, fit, is_alike
 from lance_core.verbs.files.dictionaries import known_dictionaries

@@ -17,8 +17,8 @@ from lance_core.table.fragment import Fragment
 from lance_core.verbs.context.references import Place
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.refs.changes import Branch, Changes, left_behind, load_branch_ends
-from lance_core.verbs.refs.promotion_files import OwnFiles
-from lance_core.verbs.refs.promotion_record import commits_between, merged_properties, slice_names
+from lance_core.verbs.refs.promotion.files import OwnFiles
+from lance_core.verbs.refs.promotion.record import commits_between, merged_properties, slice_names
 from lance_core.verbs.rows.removal import live_rows
 
 __all__ = ["BranchDiff", "FragmentChanges", "RowChanges", "SchemaChanges", "branch_diff"]

@@ -51,7 +51,7 @@ from lance_core.verbs.context.references import (
     report_torn,
 )
 from lance_core.verbs.refs.branch_diff import BranchDiff, branch_diff
-from lance_core.verbs.refs.promotion import Promotion, promote
+from lance_core.verbs.refs.promotion.promote import Promotion, promote
 from lance_core.verbs.refs.sweep import ORPHAN_AGE, Sweep, find_orphans, find_stale
 from lance_core.verbs.refs.tags import checked_order, manifest_size, write_tag
 

@@ -3,7 +3,7 @@
     1  compare     the branch's latest version with the fork version (`changes`), the schema, the parent's history
     2  copy        the branch's own data and deletion files, under the same names, into the parent
     3  commit      one Update, made from the fork version: whoever changed the same rows since then is noticed;
-                   where versions of the parent were cleaned up since then, made from the latest one (`promotion_state`)
+                   where versions of the parent were cleaned up since then, made from the latest one (`state`)
     4  tag, mark   the version of the parent; on the branch, that it was promoted
 
 A promotion that dies between two steps is run again: files that are copied twice are the same, and the commit carries
@@ -56,9 +56,9 @@ from lance_core.verbs.context.retry import retrying
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles
 from lance_core.verbs.refs.changes import Branch, Changes, check_schemas, left_behind, load_branch_ends
-from lance_core.verbs.refs.promotion_files import OwnFiles
-from lance_core.verbs.refs.promotion_rebase import follow_rewrites
-from lance_core.verbs.refs.promotion_record import (
+from lance_core.verbs.refs.promotion.files import OwnFiles
+from lance_core.verbs.refs.promotion.rebase import follow_rewrites
+from lance_core.verbs.refs.promotion.record import (
     PROMOTED_FROM_KEY,
     PROMOTED_VERSION_KEY,
     PROMOTION_KEY,
@@ -68,8 +68,8 @@ from lance_core.verbs.refs.promotion_record import (
     promotion_token,
     slice_names,
 )
-from lance_core.verbs.refs.promotion_state import check_slices, follow_state
-from lance_core.verbs.refs.promotion_update import promotion_update
+from lance_core.verbs.refs.promotion.state import check_slices, follow_state
+from lance_core.verbs.refs.promotion.update import promotion_update
 from lance_core.verbs.refs.tags import write_tag
 
 __all__ = ["MARK_BRANCH_VERSION", "Promotion", "promote"]
