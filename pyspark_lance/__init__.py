@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from pyspark_lance.changing.job import ChangeResult
     from pyspark_lance.changing.verbs import delete, merge, update
     from pyspark_lance.conversion.convert import ConvertResult, convert, to_parquet
-    from pyspark_lance.datasource.source import LanceDataSource as DefaultSource
-    from pyspark_lance.datasource.source import register
+    from pyspark_lance.datasource.source import DefaultSource, register
     from pyspark_lance.distributed.cloning import deep_clone
     from pyspark_lance.distributed.compaction import CompactionFailure, CompactionReport, compact, execute_tasks
     from pyspark_lance.distributed.indices import create_scalar_index
@@ -65,43 +64,42 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "__version__": ("lance_core", "__version__"),
-    "ConvertResult": ("pyspark_lance.conversion.convert", "ConvertResult"),
-    "convert": ("pyspark_lance.conversion.convert", "convert"),
-    "to_parquet": ("pyspark_lance.conversion.convert", "to_parquet"),
-    "ChangeResult": ("pyspark_lance.changing.job", "ChangeResult"),
-    "create_scalar_index": ("pyspark_lance.distributed.indices", "create_scalar_index"),
-    "deep_clone": ("pyspark_lance.distributed.cloning", "deep_clone"),
-    "delete": ("pyspark_lance.changing.verbs", "delete"),
-    "merge": ("pyspark_lance.changing.verbs", "merge"),
-    "update": ("pyspark_lance.changing.verbs", "update"),
-    "CompactionFailure": ("pyspark_lance.distributed.compaction", "CompactionFailure"),
-    "CompactionReport": ("pyspark_lance.distributed.compaction", "CompactionReport"),
-    "compact": ("pyspark_lance.distributed.compaction", "compact"),
-    "DefaultSource": ("pyspark_lance.datasource.source", "LanceDataSource"),
-    "EmptyOutput": ("pyspark_lance.writing.modes", "EmptyOutput"),
-    "OutOfPartition": ("pyspark_lance.writing.modes", "OutOfPartition"),
-    "SchemaMode": ("pyspark_lance.writing.modes", "SchemaMode"),
-    "WriteResult": ("lance_core", "WriteResult"),
-    "ensure_java": ("pyspark_lance.session", "ensure_java"),
-    "ensure_python": ("pyspark_lance.session", "ensure_python"),
-    "execute_tasks": ("pyspark_lance.distributed.compaction", "execute_tasks"),
-    "local_session": ("pyspark_lance.session", "local_session"),
-    "read": ("pyspark_lance.reading.read", "read"),
-    "register": ("pyspark_lance.datasource.source", "register"),
-    "write": ("pyspark_lance.writing.write", "write"),
+    "__version__": "lance_core",
+    "ConvertResult": "pyspark_lance.conversion.convert",
+    "convert": "pyspark_lance.conversion.convert",
+    "to_parquet": "pyspark_lance.conversion.convert",
+    "ChangeResult": "pyspark_lance.changing.job",
+    "create_scalar_index": "pyspark_lance.distributed.indices",
+    "deep_clone": "pyspark_lance.distributed.cloning",
+    "delete": "pyspark_lance.changing.verbs",
+    "merge": "pyspark_lance.changing.verbs",
+    "update": "pyspark_lance.changing.verbs",
+    "CompactionFailure": "pyspark_lance.distributed.compaction",
+    "CompactionReport": "pyspark_lance.distributed.compaction",
+    "compact": "pyspark_lance.distributed.compaction",
+    "DefaultSource": "pyspark_lance.datasource.source",
+    "EmptyOutput": "pyspark_lance.writing.modes",
+    "OutOfPartition": "pyspark_lance.writing.modes",
+    "SchemaMode": "pyspark_lance.writing.modes",
+    "WriteResult": "lance_core",
+    "ensure_java": "pyspark_lance.session",
+    "ensure_python": "pyspark_lance.session",
+    "execute_tasks": "pyspark_lance.distributed.compaction",
+    "local_session": "pyspark_lance.session",
+    "read": "pyspark_lance.reading.read",
+    "register": "pyspark_lance.datasource.source",
+    "write": "pyspark_lance.writing.write",
 }
 """Where each public name lives."""
 
 
 def __getattr__(name: str) -> Any:
     """Load a public name on first use (PEP 562)."""
-    home = _HOMES.get(name)
-    if home is None:
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     _check_version(name)
     try:
-        value = getattr(import_module(home[0]), home[1])
+        value = getattr(import_module(_HOMES[name]), name)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "pyspark":
             raise

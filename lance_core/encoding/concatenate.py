@@ -35,7 +35,7 @@ def concatenate(arrays: Sequence[Any]) -> pa.Array:
 
 
 def without_null_values(array: Any) -> Any:
-    """The same rows of a dictionary array, with null indices where values of the dictionary were null."""
+    """A dictionary array with null indices where values of the dictionary were null."""
     dictionary = array.dictionary
     if not dictionary.null_count:
         return array

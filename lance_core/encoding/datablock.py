@@ -263,7 +263,7 @@ def _fixed_size_list_to_block(array: pa.Array) -> FixedSizeListBlock:
 
 
 def _aligned(data: npt.NDArray[Any], width: int) -> npt.NDArray[Any]:
-    """The same bytes at an address that Arrow may read words of `width` bytes from."""
+    """The bytes, copied if Arrow cannot read words of `width` bytes at their address."""
     return data if data.ctypes.data % width == 0 else data.copy()
 
 

@@ -200,7 +200,7 @@ class _FileDictionary:
         return self._values
 
     def map(self, array: Any) -> pa.Array:
-        """The same values as indices into the dictionary of the file.
+        """Values as indices into the dictionary of the file.
 
         Nulls become the value that is read as null, or the first value if there is none.
         """

@@ -55,7 +55,7 @@ def _dictionaries(array: pa.Array, path: tuple[str, ...]) -> Iterator[tuple[tupl
 
 
 def without_unused_values(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The same rows, with dictionaries of their values alone."""
+    """A batch whose dictionaries hold the values of its rows alone."""
     columns = [_pruned(column) for column in batch.columns]
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 

@@ -81,7 +81,7 @@ class MergeFrames:
 
     @contextlib.contextmanager
     def kept(self, base: LanceDataset) -> Iterator[MergeFrames]:
-        """The same clauses with a source that is computed once, kept by Spark, counted and divided among tasks.
+        """These clauses, with a source that is computed once, kept by Spark, counted and divided among tasks.
 
         Args:
             base: The version that is changed first.
@@ -100,7 +100,7 @@ class MergeFrames:
             kept.unpersist()
 
     def fitting(self, base: LanceDataset) -> MergeFrames:
-        """The same clauses with a source whose columns are spelled and compared as the table's; no job is run.
+        """These clauses, with a source whose columns are spelled and compared as the table's; no job is run.
 
         Args:
             base: The version that is changed first.

@@ -7,7 +7,7 @@ Options are those of `options.py`. A filter is fixed when the frame is made. Fil
 accepted (`pushdown`): Spark keeps one read plan for all uses of a frame, so that rows that one use filters out would be
 missing in the others.
 
-Spark makes `LanceDataSource` in a Python process beside the driver, gets schema, reader and writer there, and sends
+Spark makes `DefaultSource` in a Python process beside the driver, gets schema, reader and writer there, and sends
 reader and writer to the executors. The commit runs in another Python process beside the driver.
 """
 
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from lance_core import LanceDataset
 
-__all__ = ["LanceDataSource", "register"]
+__all__ = ["DefaultSource", "register"]
 
 _LEAST_PARALLELISM: Final = 8
 """Parallelism that is assumed if it is unknown."""
@@ -64,10 +64,10 @@ def register(spark: SparkSession, name: str = "lance") -> None:
         >>> pyspark_lance.register(spark)
     """
     found = {"name": classmethod(lambda _: name), "parallelism": parallelism_of(spark)}
-    spark.dataSource.register(type("NamedLanceDataSource", (LanceDataSource,), found))
+    spark.dataSource.register(type("NamedLanceDataSource", (DefaultSource,), found))
 
 
-class LanceDataSource(DataSource):
+class DefaultSource(DataSource):
     """Lance tables as a Spark data source; the options are those of `options.py`.
 
     Raises:

@@ -22,7 +22,7 @@ __all__ = ["fixed_to_list", "list_to_fixed"]
 
 
 def list_to_fixed(lists: pa.Array, target: pa.DataType, column: str) -> pa.Array:
-    """The same vectors as a fixed-size list.
+    """Vectors as a fixed-size list.
 
     Args:
         lists: `list` or `large_list` array whose items are of the target's value type.
@@ -53,7 +53,7 @@ def list_to_fixed(lists: pa.Array, target: pa.DataType, column: str) -> pa.Array
 
 
 def fixed_to_list(vectors: pa.Array, target: pa.DataType) -> pa.Array:
-    """The same vectors as a `list` array of type `target`, which shares the items of `vectors`.
+    """Vectors as a `list` array of type `target`, which shares the items of `vectors`.
 
     Args:
         vectors: Fixed-size list array of fewer than 2**31 items.

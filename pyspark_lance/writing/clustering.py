@@ -27,7 +27,7 @@ _MAX_BUCKETS: Final = 256
 
 
 def cluster_by_slice(frame: DataFrame, slices: Slices) -> DataFrame:
-    """The same rows, with the rows of each slice in few tasks, and next to each other in each task.
+    """The frame, with the rows of each slice in few tasks, and next to each other in each task.
 
     With a single slice the frame stays as it is.
     """
@@ -55,7 +55,7 @@ def cluster_by_slice(frame: DataFrame, slices: Slices) -> DataFrame:
 
 
 def cluster_by_columns(frame: DataFrame, columns: Sequence[str]) -> DataFrame:
-    """The same rows, with the rows of each value of the columns in few tasks, and next to each other in each task."""
+    """The frame, with the rows of each value of the columns in few tasks, and next to each other in each task."""
     from pyspark.sql import functions
 
     check_spellings(frame, frame.columns)

@@ -56,7 +56,7 @@ class RowRuns:
         return self.starts.size == 1 and int(self.starts[0]) == 0 and int(self.ends[0]) == num_rows
 
     def shifted(self, by: int) -> RowRuns:
-        """The same runs, counted from a row `by` rows earlier."""
+        """These runs, counted from a row `by` rows earlier."""
         return RowRuns(starts=self.starts + by, ends=self.ends + by)
 
     def clipped(self, start: int, end: int) -> RowRuns:

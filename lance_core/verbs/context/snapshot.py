@@ -46,7 +46,7 @@ class Snapshot:
         return self.session.indices
 
     def with_stores(self, change: Callable[[ObjectStore], ObjectStore]) -> Snapshot:
-        """The same version, read through other stores."""
+        """This version, read through other stores."""
         changed = Snapshot(change(self.store), self.manifest, self.options)
         for base in self.manifest.base_paths:
             changed._bases[base.id] = change(self._base_store(base.id))

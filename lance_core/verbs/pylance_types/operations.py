@@ -211,7 +211,7 @@ class LanceOperation:
 
     @dataclass
     class Rewrite(BaseOperation):
-        """The same rows in other files.
+        """Rows are moved to other files.
 
         Attributes:
             groups: The replaced fragments with their replacements.

@@ -87,7 +87,7 @@ def _cast(value: pa.Scalar, kind: pa.DataType) -> pa.Scalar | None:
 
 
 def _number(value: float | Decimal, kind: pa.DataType) -> Any:
-    """The same number in another type; None if that does not hold it."""
+    """A number in another type; None if that type does not hold it."""
     if pa.types.is_floating(kind):
         with np.errstate(over="ignore"):
             near = np.dtype(kind.to_pandas_dtype()).type(value)

@@ -98,7 +98,7 @@ class _Parts(Sequence[pa.RecordBatch]):
         return pa.Table.from_batches([self._read(index, schema) for index in range(len(self))])
 
     def relabelled(self, schema: pa.Schema) -> _Parts:
-        """The same parts with columns of another order, nullability or metadata."""
+        """These parts, with columns of another order, nullability or metadata."""
         return _Parts(schema, self._mapped, self._ends, self.num_rows, self._names)
 
     def release(self) -> None:
@@ -163,7 +163,7 @@ class SourceRows:
         return self._rows.select(list(columns))
 
     def converted(self, schema: pa.Schema, convert: Callable[[pa.Table], pa.Table]) -> SourceRows:
-        """The same rows in other types.
+        """These rows in other types.
 
         Args:
             schema: What `convert` makes.

@@ -282,7 +282,7 @@ class FragmentScan:
         return self._claimed(found) if self.claims else found, is_bare
 
     def _claimed(self, batches: Iterable[Found]) -> Iterator[Found]:
-        """The same rows, after a check of what indices claim about them."""
+        """Batches of rows, after a check of what indices claim about the rows."""
         for batch, where, mask in batches:
             if mask.true_count < len(mask):
                 self.check_claims(batch, where, pc.fill_null(mask, False).to_numpy(zero_copy_only=False))
@@ -389,7 +389,7 @@ class FragmentScan:
             yield batch
 
     def _needing(self, row_names: Sequence[str]) -> FragmentScan:
-        """The same scan with more columns about rows."""
+        """This scan with more row columns."""
         more = (*self.options.more_row_columns, *row_names)
         return replace(self, options=replace(self.options, more_row_columns=more))
 

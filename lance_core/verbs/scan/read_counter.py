@@ -59,7 +59,7 @@ class ReadCounter:
 
 
 def counted(source: Snapshot, counter: ReadCounter) -> Snapshot:
-    """The same version, with stores that count reads."""
+    """A version whose stores count reads."""
     return source.with_stores(lambda store: _CountedStore(store, counter))
 
 

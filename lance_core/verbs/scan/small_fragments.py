@@ -45,7 +45,7 @@ FEWEST: Final = 4
 
 
 def joined(scans: Iterable[FragmentScan]) -> Iterator[FragmentScan]:
-    """The same scans in the same order, with the rows of small fragments already read.
+    """Scans in their order, with the rows of small fragments already read.
 
     Small fragments without a row that matches the filter are left out, unless an index says that there are some.
 
@@ -57,7 +57,7 @@ def joined(scans: Iterable[FragmentScan]) -> Iterator[FragmentScan]:
 
 
 def grouped(scans: Iterable[FragmentScan]) -> Iterator[list[FragmentScan]]:
-    """The same scans in the same order: groups of at least `FEWEST` are read together, others one by one."""
+    """Scans in their order, in groups: one of at least `FEWEST` scans is read together, any other scan alone."""
     waiting: list[FragmentScan] = []
     num_bytes, limit = 0, FIRST_BYTES
     for scan in scans:
@@ -76,7 +76,7 @@ def grouped(scans: Iterable[FragmentScan]) -> Iterator[list[FragmentScan]]:
 
 
 def joined_rows(parts: Sequence[tuple[FragmentScan, Rows]]) -> Iterator[tuple[FragmentScan, Rows]]:
-    """The same scans and rows in the same order, with the rows already read if they are not many.
+    """Scans and their rows in their order, with the rows already read if they are not many.
 
     Args:
         parts: Scans with the same source and options, without a filter, and physical rows of each fragment.

@@ -20,7 +20,7 @@ from lance_core.verbs.pylance_types.fragments import FragmentMetadata
 
 __all__ = ["CommitRequest"]
 
-MODES: Final = ("create", "append", "overwrite", "replace")
+COMMIT_MODES: Final = ("create", "append", "overwrite", "replace")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +50,8 @@ class CommitRequest:
             InvalidInputError: Two arguments contradict each other.
             SchemaError: The slices cannot be distinguished in data of this schema.
         """
-        if self.mode not in MODES:
-            raise InvalidInputError(f"mode is one of {', '.join(MODES)}, not {self.mode!r}")
+        if self.mode not in COMMIT_MODES:
+            raise InvalidInputError(f"mode is one of {', '.join(COMMIT_MODES)}, not {self.mode!r}")
         if self.require_empty and self.mode not in ("append", "replace"):
             raise InvalidInputError(f'require_empty belongs to mode "append" or "replace", not {self.mode!r}')
         if (self.mode == "replace" or self.require_empty) != (self.slices is not None):

@@ -56,7 +56,7 @@ __all__ = [
     "write_version",
 ]
 
-MODES: Final = ("create", "append", "overwrite")
+WRITE_MODES: Final = ("create", "append", "overwrite")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,7 +220,7 @@ def prepare(place: TableTarget, options: WriteOptions) -> PreparedWrite:
             that exists.
         UnsupportedError: The version that the write is based on has feature flags that are not known.
     """
-    if options.mode not in MODES:
+    if options.mode not in WRITE_MODES:
         raise InvalidInputError(f'mode is "create", "append" or "overwrite", not {options.mode!r}')
     _check_there(place)
     if place.base is None:

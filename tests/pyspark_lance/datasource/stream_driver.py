@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow as pa
 
 from pyspark_lance import local_session
-from pyspark_lance.datasource.source import LanceDataSource
+from pyspark_lance.datasource.source import DefaultSource
 from pyspark_lance.datasource.streams import StreamWriter
 from pyspark_lance.types.spark_types import batch_schema
 
@@ -58,7 +58,7 @@ class Dying(StreamWriter):
             die()
 
 
-class Source(LanceDataSource):
+class Source(DefaultSource):
     """The data source with such a writer."""
 
     end = ("", "")

@@ -10,7 +10,7 @@ import pytest
 
 import lance_core
 from lance_core.errors import IncompatibleConflictError, LanceError, SchemaError
-from pyspark_lance.datasource.source import LanceDataSource
+from pyspark_lance.datasource.source import DefaultSource
 
 
 class Query:
@@ -24,7 +24,7 @@ class Query:
 
     def load(self):
         """Load the table, and begin where the checkpoint is."""
-        source = LanceDataSource(self.options)
+        source = DefaultSource(self.options)
         self.schema = source.schema()
         self.reader = source.streamReader(self.schema)
         return self
@@ -243,7 +243,7 @@ class TestColumns:
     def test_the_query_reads_the_columns_of_the_frame(self, uri):
         """A column that is added between load and start counts as added after the query began."""
         append(uri, 1)
-        source = LanceDataSource({"path": uri})
+        source = DefaultSource({"path": uri})
         schema = source.schema()
         lance.dataset(uri).add_columns({"b": "id * 10"})
         reader = source.streamReader(schema)
@@ -252,8 +252,8 @@ class TestColumns:
 
     def test_a_schema_that_the_user_gave(self, uri):
         append(uri, 1, x=pa.array([10], pa.int32()))
-        schema = LanceDataSource({"path": uri, "columns": "id"}).schema()
-        reader = LanceDataSource({"path": uri}).streamReader(schema)
+        schema = DefaultSource({"path": uri, "columns": "id"}).schema()
+        reader = DefaultSource({"path": uri}).streamReader(schema)
         lance.dataset(uri).add_columns({"b": "id * 10"})
         end = reader.latestOffset(reader.initialOffset())
         (part,) = reader.partitions({"version": 0}, end)
