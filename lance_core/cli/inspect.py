@@ -17,7 +17,7 @@ from lance_core.dataset.lance_dataset import LanceDataset
 from lance_core.maintenance.cleanup_plan import Selectors, plan_cleanup
 from lance_core.schema import Schema, field_to_arrow
 from lance_core.store import ObjectStore
-from lance_core.table.fragment import FragmentList
+from lance_core.table.fragment_list import FragmentList
 from lance_core.table.idempotency import Proofs, is_proof
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.manifest.version_header import VersionHeader

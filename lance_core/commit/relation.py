@@ -110,9 +110,10 @@ def _explained(before: Manifest, after: Manifest, touched: Collection[int], adde
 
 def _differing(left: Manifest, right: Manifest) -> Mapping[int, _Files]:
     """The files of the fragments that another version does not have in the same bytes, by id."""
-    known = set(right.fragments.raw)
-    places = [place for place, raw in enumerate(left.fragments.raw) if raw not in known]
-    return {fragment.id: _files(fragment) for fragment in map(left.fragments.__getitem__, places)}
+    ours, others = left.fragments.raw, right.fragments.raw
+    known = {others[place] for place in others.differing(ours)}
+    fragments = (left.fragments[place] for place in ours.differing(others) if ours[place] not in known)
+    return {fragment.id: _files(fragment) for fragment in fragments}
 
 
 def _files(fragment: Fragment) -> _Files:

@@ -20,7 +20,8 @@ from lance_core.commit.rebase import load_deletion_vector
 from lance_core.errors import CorruptFileError
 from lance_core.file import DataFileReader
 from lance_core.store import ObjectStore
-from lance_core.table.fragment import TOMBSTONE, Fragment, FragmentList
+from lance_core.table.fragment import TOMBSTONE, Fragment
+from lance_core.table.fragment_list import FragmentList
 from lance_core.table.manifest.manifest import WRITER, Manifest, WriterVersion
 from lance_core.table.paths import data_key
 

@@ -17,7 +17,8 @@ from pyroaring import BitMap
 
 from lance_core.errors import InvalidInputError, LanceError
 from lance_core.schema import Schema
-from lance_core.table.fragment import Fragment, FragmentList
+from lance_core.table.fragment import Fragment
+from lance_core.table.fragment_list import FragmentList
 from lance_core.table.operations import Delete
 from lance_core.table.transaction import Transaction
 from lance_core.verbs.context.session import Session

@@ -259,7 +259,8 @@ def _new_fragments(after: Manifest, before: Manifest | None) -> _Range | None:
     """The range of the fragment ids that a version added; None if it has gaps."""
     highest = -1
     if before is not None:
-        highest = max(before.max_fragment_id if before.max_fragment_id is not None else -1, *before.fragments.ids, -1)
+        recorded = -1 if before.max_fragment_id is None else before.max_fragment_id
+        highest = max(recorded, before.fragments.highest_id)
     ids = sorted(one.id for one in after.fragments.fresh if one.id > highest)
     if not ids:
         return (0, 0)

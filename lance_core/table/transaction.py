@@ -121,7 +121,7 @@ class Transaction:
             if known is not None:
                 known.check_writable()
         result = self.operation.apply(manifest, context)
-        highest = max(result.fragments.ids, default=-1)
+        highest = result.fragments.highest_id
         if result.max_fragment_id is not None:
             highest = max(highest, result.max_fragment_id)
         field_ids = result.max_allocated_field_id

@@ -8,7 +8,7 @@ import pyarrow as pa
 import lance_core as lance
 from lance_core.commit import load_latest
 from lance_core.store import open_store
-from lance_core.table.fragment import FragmentList
+from lance_core.table.fragment_list import FragmentList
 
 ROWS = pa.table({"a": range(6), "b": ["x"] * 6})
 

@@ -417,7 +417,7 @@ def test_rows_that_moved_keep_their_ids(tmp_path):
 
 
 def test_a_manifest_of_millions_of_empty_fragments(tmp_path):
-    from lance_core.table.fragment import FragmentList
+    from lance_core.table.fragment_list import FragmentList
 
     path = tmp_path / "t"
     table(path)

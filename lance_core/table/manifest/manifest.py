@@ -12,8 +12,8 @@
 The sections are found by the positions in the message's fields `index_section` and `transaction_section` (older files
 use field 21 for the latter). The footer's version numbers are not checked: readers rely on the feature flags.
 
-Fragments are the bulk of a large manifest and stay serialized; see `table.fragment`. Schemas rarely change and are
-parsed once.
+Fragments are the bulk of a large manifest and stay serialized, in one run between the fields of the schema and all
+others; see `table.fragment_run`. Schemas rarely change and are parsed once.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
+from typing import Any, Final
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import DecodeError
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from lance_core._proto import file_pb2, table_pb2
@@ -34,8 +34,11 @@ from lance_core.schema import Schema, schema_from_protobuf, schema_to_protobuf
 from lance_core.schema.library import LIBRARY, LIBRARY_VERSION
 from lance_core.table import flags
 from lance_core.table.dictionaries import encode_dictionaries, read_dictionaries
-from lance_core.table.fragment import BasePath, FragmentList, data_file_version
+from lance_core.table.fragment import BasePath, data_file_version
+from lance_core.table.fragment_list import FragmentList
+from lance_core.table.fragment_run import FragmentRun
 from lance_core.table.index import IndexMetadata, decode_index_section, encode_index_section
+from lance_core.table.partial_message import partial_message
 from lance_core.table.paths import Naming
 from lance_core.times import since_epoch
 
@@ -55,6 +58,10 @@ _LENGTH = struct.Struct("<I")
 _MAGIC = b"LANC"
 _MAX_MESSAGE = (1 << 31) - 1
 _LEGACY = "0.1"
+_FEW_FRAGMENTS: Final = 256
+_USUAL_BYTES: Final = 16
+"""A fragment with a data file has more bytes."""
+_Shallow: Final = partial_message(table_pb2.Manifest.DESCRIPTOR, {"fields": None, "fragments": None})
 # The range of times that a datetime holds in every time zone.
 _FIRST_SECOND = int(datetime(1, 1, 3, tzinfo=UTC).timestamp())
 _LAST_SECOND = int(datetime(9999, 1, 1, tzinfo=UTC).timestamp())
@@ -199,7 +206,7 @@ class Manifest:
         Args:
             transaction: The serialized transaction that made the version; None writes no transaction section.
         """
-        parts: list[bytes] = []
+        parts: list[bytes | memoryview] = []
         index_section = transaction_section = None
         position = 0
         schema = self.schema
@@ -214,15 +221,17 @@ class Manifest:
             transaction_section = position
             position += _append_section(parts, transaction)
         try:
-            message = self._message_bytes(schema, index_section, transaction_section)
+            message = self._message_parts(schema, index_section, transaction_section)
         except (ValueError, OverflowError) as error:
             # Numbers that follow from impossible ones in the version before.
             raise CorruptFileError(f"version {self.version} cannot be written: {error}") from error
-        _append_section(parts, message)
+        _append_section(parts, *message)
         parts.append(_FOOTER.pack(position, 0, 2, _MAGIC))
         return b"".join(parts)
 
-    def _message_bytes(self, schema: Schema, index_section: int | None, transaction_section: int | None) -> bytes:
+    def _message_parts(
+        self, schema: Schema, index_section: int | None, transaction_section: int | None
+    ) -> tuple[bytes, bytes | memoryview, bytes]:
         """Serialize the message: fields, fragments and the rest one after the other, in the order of field numbers."""
         is_legacy = self.data_storage_version == _LEGACY
         memo = "legacy manifest" if is_legacy else "manifest"
@@ -230,8 +239,6 @@ class Manifest:
         if fields is None:
             message = table_pb2.Manifest(fields=schema_to_protobuf(schema, legacy=is_legacy))
             fields = schema.memo[memo] = message.SerializeToString(deterministic=True)
-        fragments = _Shallow()
-        fragments.fragments.extend(self.fragments.raw)  # type: ignore[attr-defined]
         rest = table_pb2.Manifest(
             version=self.version,
             schema_metadata=dict(self.schema.metadata),
@@ -260,7 +267,7 @@ class Manifest:
                 rest.writer_version.prerelease = self.writer_version.prerelease
             if self.writer_version.build_metadata is not None:
                 rest.writer_version.build_metadata = self.writer_version.build_metadata
-        return b"".join((fields, *(part.SerializeToString(deterministic=True) for part in (fragments, rest))))
+        return fields, self.fragments.raw.data, rest.SerializeToString(deterministic=True)
 
     @classmethod
     def from_bytes(cls, data: bytes | memoryview, location: ManifestLocation | None = None) -> Manifest:
@@ -277,15 +284,11 @@ class Manifest:
         try:
             view = memoryview(data)
             start, end = message_range(view)
-            shallow = _Shallow.FromString(bytes(view[start:end]))
-            fragments = list(shallow.fragments)  # type: ignore[attr-defined]
+            fields, fragments, rest = _divided(view[start:end])
             _check_ids(fragments)
-            fields = tuple(shallow.fields)  # type: ignore[attr-defined]
-            shallow.ClearField("fragments")
-            shallow.ClearField("fields")
-            message = table_pb2.Manifest.FromString(shallow.SerializeToString())
+            message = table_pb2.Manifest.FromString(rest)
             if not message.HasField("writer_version"):
-                fragments = [_without_counts(raw) for raw in fragments]
+                fragments = FragmentRun.of(map(_without_counts, fragments))
             flags.check_readable(message.reader_feature_flags)
             if message.fragment_tree:
                 raise UnsupportedError("a fragment tree, in which fragments may stand, is not read")
@@ -301,7 +304,7 @@ class Manifest:
         cls,
         message: table_pb2.Manifest,
         schema: Schema,
-        raw: list[bytes],
+        raw: FragmentRun,
         view: memoryview,
         location: ManifestLocation | None,
     ) -> Manifest:
@@ -309,8 +312,8 @@ class Manifest:
         indices = (
             decode_index_section(section_at(view, message.index_section)) if message.HasField("index_section") else ()
         )
-        storage_version = _data_storage_version(message, raw)
         fragments = FragmentList(raw, has_deletions=has_deletions)
+        storage_version = _data_storage_version(message, fragments)
         if message.reader_feature_flags & flags.STABLE_ROW_IDS:
             fragments.check_row_ids()
         return cls(
@@ -321,7 +324,7 @@ class Manifest:
             tag=message.tag,
             reader_flags=message.reader_feature_flags,
             writer_flags=message.writer_feature_flags,
-            max_fragment_id=_max_fragment_id(message, raw),
+            max_fragment_id=_max_fragment_id(message, fragments),
             transaction_file=message.transaction_file,
             writer_version=_writer_version(message),
             next_row_id=message.next_row_id,
@@ -353,35 +356,33 @@ def _schema_of(raw: tuple[bytes, ...], metadata: tuple[tuple[str, bytes], ...]) 
     return schema
 
 
-def _check_ids(fragments: list[bytes]) -> None:
+def _divided(data: memoryview) -> tuple[tuple[bytes, ...], FragmentRun, bytes]:
+    """Divide a Manifest message into the fields of its schema, its fragments, and all other fields."""
+    message: Any = _Shallow.FromString(data)
+    fields, fragments = tuple(message.fields), message.fragments
+    count = len(fragments)
+    message.ClearField("fragments")
+    message.ClearField("fields")
+    before, after = _Shallow(fields=fields).SerializeToString(), message.SerializeToString()
+    start, end = len(before), len(data) - len(after)
+    if data[:start] == before and data[end:] == after:
+        return fields, FragmentRun(data[start:end], count), after
+    return fields, FragmentRun.of(fragments), after  # the fields stand in another order
+
+
+def _check_ids(fragments: FragmentRun) -> None:
     """Reject empty fragment messages: a small file could declare millions of them."""
-    if fragments.count(b"") > 1:
+    count = len(fragments)
+    may_be_empty = count <= _FEW_FRAGMENTS or len(fragments.data) < count * _USUAL_BYTES
+    if may_be_empty and sum(not fragment for fragment in fragments) > 1:
         raise CorruptFileError("several fragments with the id 0")
 
 
-def _shallow_message_class() -> type[Message]:
-    """Create a message with a Manifest's fields and fragments as bytes; all else is kept as unknown fields."""
-    file = descriptor_pb2.FileDescriptorProto(name="lance_core/shallow_manifest.proto", package="lance_core")
-    message = file.message_type.add(name="ShallowManifest")
-    for name in ("fields", "fragments"):
-        message.field.add(
-            name=name,
-            number=table_pb2.Manifest.DESCRIPTOR.fields_by_name[name].number,
-            type=descriptor_pb2.FieldDescriptorProto.TYPE_BYTES,
-            label=descriptor_pb2.FieldDescriptorProto.LABEL_REPEATED,
-        )
-    pool = descriptor_pool.DescriptorPool()
-    pool.AddSerializedFile(file.SerializeToString())
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("lance_core.ShallowManifest"))
-
-
-_Shallow = _shallow_message_class()
-
-
-def _append_section(parts: list[bytes], data: bytes) -> int:
+def _append_section(parts: list[bytes | memoryview], *data: bytes | memoryview) -> int:
     """Append a length-prefixed section and return its size."""
-    parts.extend((_LENGTH.pack(len(data)), data))
-    return _LENGTH.size + len(data)
+    size = sum(map(len, data))
+    parts.extend((_LENGTH.pack(size), *data))
+    return _LENGTH.size + size
 
 
 def section_at(view: memoryview, position: int) -> bytes:
@@ -440,10 +441,10 @@ def _without_counts(raw: bytes) -> bytes:
     return fragment.SerializeToString()
 
 
-def _max_fragment_id(message: table_pb2.Manifest, raw: list[bytes]) -> int | None:
+def _max_fragment_id(message: table_pb2.Manifest, fragments: FragmentList) -> int | None:
     if message.HasField("max_fragment_id"):
         return message.max_fragment_id
-    return max(FragmentList(raw).ids, default=None)
+    return fragments.highest_id if fragments else None
 
 
 def _writer_version(message: table_pb2.Manifest) -> WriterVersion | None:
@@ -458,7 +459,7 @@ def _writer_version(message: table_pb2.Manifest) -> WriterVersion | None:
     )
 
 
-def _data_storage_version(message: table_pb2.Manifest, raw: list[bytes]) -> str:
+def _data_storage_version(message: table_pb2.Manifest, fragments: FragmentList) -> str:
     """Return the version of the data files.
 
     Manifests before 0.16 do not record it, and some of 0.16 say 0.1 although all files are 2.0: then the files decide.
@@ -468,7 +469,7 @@ def _data_storage_version(message: table_pb2.Manifest, raw: list[bytes]) -> str:
         return said
     found = {
         (file.file_major_version, file.file_minor_version)
-        for fragment in FragmentList(raw).messages()
+        for fragment in fragments.messages()
         for file in fragment.files
     }
     versions = {data_file_version(*numbers) for numbers in found}

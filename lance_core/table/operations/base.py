@@ -92,7 +92,7 @@ def the_manifest(manifest: Manifest | None, operation: str) -> Manifest:
 def next_fragment_id(manifest: Manifest) -> int:
     """Return the lowest fragment id that was never used."""
     recorded = -1 if manifest.max_fragment_id is None else manifest.max_fragment_id
-    return max(recorded, max(manifest.fragments.ids, default=-1)) + 1
+    return max(recorded, manifest.fragments.highest_id) + 1
 
 
 def number_fragments(fragments: Iterable[Fragment], next_id: int) -> list[Fragment]:

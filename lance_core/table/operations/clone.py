@@ -8,7 +8,8 @@ from typing import ClassVar
 
 from lance_core._proto import transaction_pb2
 from lance_core.errors import DatasetExistsError, InvalidInputError
-from lance_core.table.fragment import BasePath, Fragment, FragmentList
+from lance_core.table.fragment import BasePath, Fragment
+from lance_core.table.fragment_list import FragmentList
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations.base import ApplyContext
 

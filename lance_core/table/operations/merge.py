@@ -12,7 +12,8 @@ from pyroaring import BitMap
 from lance_core._proto import transaction_pb2
 from lance_core.errors import InvalidInputError
 from lance_core.schema import Schema, schema_from_protobuf, schema_to_protobuf
-from lance_core.table.fragment import TOMBSTONE, Fragment, FragmentList
+from lance_core.table.fragment import TOMBSTONE, Fragment
+from lance_core.table.fragment_list import FragmentList
 from lance_core.table.index import IndexMetadata, with_bitmap
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations.base import ApplyContext, check_not_empty_files, retained_indices, the_manifest

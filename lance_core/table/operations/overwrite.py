@@ -10,7 +10,8 @@ from lance_core._proto import transaction_pb2
 from lance_core.errors import InvalidInputError
 from lance_core.schema import Schema, schema_from_protobuf, schema_to_protobuf
 from lance_core.table import flags
-from lance_core.table.fragment import BasePath, Fragment, FragmentList, data_file_version
+from lance_core.table.fragment import BasePath, Fragment, data_file_version
+from lance_core.table.fragment_list import FragmentList
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations.base import (
     ApplyContext,

@@ -16,7 +16,8 @@ from lance_core.index.selection.candidates import Selection, view_of
 from lance_core.index.selection.claims import ContradictionError
 from lance_core.index.selection.constants import constants
 from lance_core.index.selection.exact_matches import certain
-from lance_core.table.fragment import Fragment, FragmentList
+from lance_core.table.fragment import Fragment
+from lance_core.table.fragment_list import FragmentList
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.expressions.arrow import columns_of, matching
 from lance_core.verbs.scan.fragment_scan import FragmentScan

@@ -14,7 +14,8 @@ import pyarrow.compute as pc
 from lance_core.errors import CorruptFileError, LanceError, UnsupportedError
 from lance_core.file.reader import DataFileReader
 from lance_core.schema import Field, Schema, field_to_arrow, schema_to_arrow
-from lance_core.table.fragment import DataFile, Fragment, FragmentList
+from lance_core.table.fragment import DataFile, Fragment
+from lance_core.table.fragment_list import FragmentList
 from lance_core.table.transaction import is_early
 from lance_core.verbs.context.snapshot import Snapshot
 

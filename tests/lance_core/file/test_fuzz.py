@@ -18,7 +18,8 @@ from lance_core.errors import LanceError
 from lance_core.file import DataFileReader, DataFileWriter, FileVersion
 from lance_core.schema import schema_from_arrow
 from lance_core.store.memory import MemoryStore
-from lance_core.table.fragment import DataFile, Fragment, FragmentList
+from lance_core.table.fragment import DataFile, Fragment
+from lance_core.table.fragment_list import FragmentList
 from lance_core.table.manifest.manifest import Manifest
 from tests.lance_core.file.damage import damaged, misdescribed
 from tests.memory import forget_peak, peak_mb

@@ -13,7 +13,8 @@ from lance_core._proto import rowids_pb2, table_pb2, transaction_pb2
 from lance_core.errors import CorruptFileError, InvalidInputError, LanceError
 from lance_core.optimize import Compaction
 from lance_core.table.deletion import DeletionFile, DeletionFileType, DeletionVector
-from lance_core.table.fragment import Fragment, FragmentList
+from lance_core.table.fragment import Fragment
+from lance_core.table.fragment_list import FragmentList
 from lance_core.table.index import IndexMetadata
 from lance_core.table.refs import BranchRef, TagRef
 from lance_core.table.rowids import decode_row_ids, decode_versions, encode_row_ids, encode_versions
