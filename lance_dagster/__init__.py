@@ -12,6 +12,7 @@
     BranchPolicy                 which runs write to a branch;  build_branch_jobs, build_branch_sensor promote branches
     build_audited_job            write, audit and publish: a branch whose checks must pass before it is promoted
     build_undo_job               takes back what a run wrote
+    build_erasure_job            erases rows from all versions and files, with a proof
     build_change_type_job        another type for a column of a table
     lance_eager                  automation that waits for what is published
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
         build_lance_integrity_checks,
         build_lance_primary_key_check,
     )
+    from lance_dagster.erasure.jobs import build_erasure_job
     from lance_dagster.health.policy import LanceMaintenancePolicy
     from lance_dagster.io_manager.config import LanceIOManager
     from lance_dagster.maintenance.job import build_maintenance_job
@@ -59,6 +61,7 @@ __all__ = [
     "build_branch_jobs",
     "build_branch_sensor",
     "build_change_type_job",
+    "build_erasure_job",
     "build_lance_drift_check",
     "build_lance_health_checks",
     "build_lance_integrity_checks",
@@ -82,6 +85,7 @@ _HOMES: Final = {
     "build_undo_job": "lance_dagster.undo.jobs",
     "BranchPolicy": "lance_dagster.tables.branch_policy",
     "build_change_type_job": "lance_dagster.change_type_job",
+    "build_erasure_job": "lance_dagster.erasure.jobs",
     "LanceIOManager": "lance_dagster.io_manager.config",
     "LanceMaintenancePolicy": "lance_dagster.health.policy",
     "LanceSparkResource": "lance_dagster.spark",

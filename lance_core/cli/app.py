@@ -6,7 +6,7 @@ from typing import Final
 
 import click
 
-from lance_core.cli import branching, inspect, maintenance
+from lance_core.cli import branching, erasure, inspect, maintenance
 
 __all__ = ["COMMANDS", "cli"]
 
@@ -27,6 +27,7 @@ COMMANDS: Final[tuple[click.Command, ...]] = (
     maintenance.compact_command,
     maintenance.materialize_deletions,
     maintenance.cleanup,
+    erasure.erase,
     maintenance.verify,
     maintenance.restore,
 )

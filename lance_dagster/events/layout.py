@@ -3,7 +3,8 @@
 At most ten entries stand at the top of an event, in this order; what does not apply is left out:
 
     what happened            lance/replaced_attempt  lance/kept_attempt  lance/deduplicated  lance/casts  lance/forced
-                             lance/undid_run  lance/promoted_from  lance/discarded  lance/left_behind
+                             lance/undid_run  lance/rows_erased  lance/promoted_from  lance/discarded
+                             lance/left_behind
     rows, bytes              dagster/partition_row_count (in the event of a partition)  dagster/row_count
                              lance/rows_written  dagster/size_bytes  lance/deleted_fraction
     the version              lance/version  lance/operation  lance/branch  lance/published
@@ -41,6 +42,7 @@ _TOP: Final = (
     "lance/casts",
     "lance/forced",
     "lance/undid_run",
+    "lance/rows_erased",
     "lance/promoted_from",
     "lance/discarded",
     "lance/left_behind",

@@ -1,0 +1,102 @@
+"""The command that erases rows, and proves it."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from lance_core.cli.command import FOUND_PROBLEMS, command
+from lance_core.cli.output import Output, human_bytes
+from lance_core.dataset.lance_dataset import LanceDataset
+from lance_core.maintenance.erasure_report import ErasureReport
+from lance_core.printing import printable
+
+__all__ = ["erase"]
+
+
+def _read_condition(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    """The condition, or the content of the file that is named after an @."""
+    if not value.startswith("@"):
+        return value
+    try:
+        return Path(value[1:]).read_text(encoding="utf-8").strip()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "is no UTF-8 text"
+        raise click.BadParameter(printable(f"{value[1:]}: {reason}"), context, parameter) from None
+
+
+@command("erase", versioned=False)
+@click.option(
+    "--where",
+    required=True,
+    metavar="SQL",
+    callback=_read_condition,
+    help="The rows. @FILE takes the condition from a file, so that no list of processes shows it.",
+)
+@click.option("--dry-run", is_flag=True, help="Only say what would be done, and which versions stop being readable.")
+@click.option("--retag", is_flag=True, help="Move tags of versions that hold rows to the version after the erasure.")
+@click.option(
+    "--release-branches", is_flag=True, help="Remove versions that branches were forked from: no promotion after that."
+)
+@click.option("--drop-indices", is_flag=True, help="Drop indices that hold rows and cannot be built here.")
+@click.option(
+    "--delete-unverified", is_flag=True, help="Remove unreferenced files and versions of any age. Stop writers!"
+)
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+def erase(dataset: LanceDataset, output: Output, where: str, dry_run: bool, yes: bool, **allowed: Any) -> None:
+    """Erase rows from all versions, branches, files and indices, and prove it by reading what is left.
+
+    Exit code 4 if rows may be left: then the obstacles, or the places that remain, are listed.
+    """
+    if not (yes or dry_run or output.as_json):
+        click.confirm(printable(f"Erase rows from all versions of {dataset.uri}, for ever?"), abort=True)
+    report = dataset.erase_rows(where, dry_run=dry_run, **allowed)
+    if output.as_json:
+        output.record(dataclasses.asdict(report))
+    else:
+        _print(report, output)
+    if report.obstacles or not (report.proven or dry_run):
+        sys.exit(FOUND_PROBLEMS)
+
+
+def _print(report: ErasureReport, output: Output) -> None:
+    """What was found and done, what is left, and the verdict."""
+    if report.holding:
+        rows = [dataclasses.asdict(version) for version in report.holding]
+        columns = ["branch", "version", "is_latest", "fragments", "reasons", "tags"]
+        output.rows(rows, columns, title="Versions that hold rows, or traces of them")
+    for title, findings in (("Obstacles", report.obstacles), ("What can still hold rows", report.remaining)):
+        if findings:
+            rows = [dataclasses.asdict(finding) for finding in findings]
+            output.rows(rows, ["kind", "path", "message"], title=title)
+    shown = ("rows_deleted", "versions_removed", "tags_moved")
+    done = {name: _by_name(getattr(report, name)) for name in shown}
+    lists = ("branches_released", "indices_rebuilt", "indices_dropped", "clones", "bases")
+    done |= {name: list(getattr(report, name)) for name in lists}
+    numbers = {name: getattr(report, name) or None for name in ("fragments_rewritten", "files_removed")}
+    output.record({**done, **numbers, "bytes_removed": report.bytes_removed or None})
+    read = report.read
+    amount = (
+        f"{read.files} file(s), {human_bytes(read.bytes)}, {read.versions} version(s) of {read.branches} branch(es)"
+    )
+    if report.obstacles:
+        output.line("Nothing was changed." if not report.dry_run else "Nothing would be changed.")
+    elif report.proven:
+        output.line(f"No row is left: {amount} were read.")
+    elif report.dry_run:
+        output.line("Nothing was changed: this was a dry run.")
+    else:
+        output.line(f"Not proven: {len(report.remaining)} place(s) can still hold rows; {amount} were read.")
+
+
+def _by_name(values: Any) -> list[str]:
+    """A mapping as strings."""
+    return [f"{name}: {_shown(value)}" for name, value in values.items()]
+
+
+def _shown(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)

@@ -1,0 +1,1 @@
+"""Erasing rows from tables, and reporting it to Dagster."""

@@ -1,0 +1,72 @@
+"""The events of an erasure: materializations where rows were changed, else observations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import dagster as dg
+
+from lance_core.maintenance import ErasureReport
+from lance_dagster.events.reporting import Report, known_versions, materializations, partition_rows, record
+from lance_dagster.tables.refs import TableRef, TableRoot
+
+__all__ = ["ERASURE_ENTRY", "erasure_events"]
+
+ERASURE_ENTRY: Final = "lance/erasure"
+"""Entry of the events with the report of the erasure."""
+
+
+def erasure_events(
+    context: dg.OpExecutionContext,
+    root: TableRoot,
+    refs: Sequence[TableRef],
+    report: ErasureReport,
+    shown: Mapping[str, Any],
+    request: str,
+) -> None:
+    """Log what was done to a table, for each asset that shares it.
+
+    Where the versions that Dagster's events name are gone, new events name the one that is there: of the asset, or of
+    all its partitions that were materialized.
+
+    Args:
+        context: The step that reports.
+        root: The tables.
+        refs: The assets.
+        report: The report.
+        shown: The same without strings of the condition.
+        request: The name of the erasure.
+    """
+    entries: dict[str, Any] = {
+        ERASURE_ENTRY: dict(shown),
+        "lance/rows_erased": sum(report.rows_deleted.values()),
+        "lance/erasure_proven": report.proven,
+        "lance/erasure_dry_run": report.dry_run,
+        **({"lance/erasure_request": request} if request else {}),
+    }
+    for ref in refs:
+        dataset = root.open(ref)
+        partitions = _partitions(context.instance, ref)
+        known = known_versions(context.instance, ref.key, partitions)
+        gone = set(report.versions_removed.get("main", ()))
+        due = [one for one, told in known.items() if told.version in gone]
+        if report.dry_run or report.obstacles or not due:
+            context.log_event(dg.AssetObservation(asset_key=ref.key, metadata=entries))
+            continue
+        names = [one for one in due if one is not None]
+        found = Report(
+            ref=ref,
+            location=root.locate(ref),
+            dataset=dataset,
+            partitions=names,
+            metadata=entries,
+            rows=partition_rows(dataset, ref, names),
+            ui_url=root.ui_url,
+        )
+        record(context, list(materializations(found, context)))
+
+
+def _partitions(instance: dg.DagsterInstance, ref: TableRef) -> list[str]:
+    """The partitions of an asset that were materialized."""
+    return [] if ref.partitions_def is None else sorted(instance.get_materialized_partitions(ref.key))

@@ -1,0 +1,219 @@
+"""`build_erasure_job`: erase rows from all versions and files of tables, and report the proof to Dagster.
+
+    rows       `where` in the configuration: the name of a file or of an environment variable with the condition.
+               Dagster keeps the configuration of runs: a condition that is given as it is (`plain`) stays there
+    tables     all of the job, or those that the configuration names; each once, if assets share it
+    dry run    `dry_run` in the configuration, or the run tag `lance/dry_run`: only the report
+
+All tables are surveyed before the first one is changed: an obstacle in one of them stops the run. No event, log or
+commit holds the condition or a string of it. The run fails where rows can be left.
+"""
+
+import json
+import os
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import dagster as dg
+from pydantic import ConfigDict, Field
+
+from lance_dagster._context import job_of_one_op
+from lance_dagster.properties import ASSET_KEY, JOB_NAME, ROOT_RUN_ID, RUN_ID
+from lance_dagster.tables.branch_policy import NO_RETRIES
+from lance_dagster.tables.names import checked_job_name
+from lance_dagster.tables.refs import ChosenTables, TableLike, TableRef, chosen_refs, is_tagged, table_refs, table_root
+
+if TYPE_CHECKING:
+    import lance_core
+    from lance_core.maintenance import ErasureReport
+
+__all__ = ["Condition", "ErasureConfig", "build_erasure_job"]
+
+_DRY_RUN_TAG: Final = "lance/dry_run"
+_STRINGS: Final = re.compile(r"'((?:[^']|'')*)'")
+
+
+class Condition(dg.Config):
+    """Where the condition of an erasure stands; one of the three.
+
+    Attributes:
+        file: A file that the run can read, such as a mounted secret.
+        env: An environment variable of the run.
+        plain: The condition itself, which Dagster keeps with the run.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    file: str | None = Field(default=None, description="A file with the condition, in SQL.")
+    env: str | None = Field(default=None, description="An environment variable with the condition.")
+    plain: str | None = Field(default=None, description="The condition itself: Dagster keeps it with the run.")
+
+    def read(self) -> str:
+        """The condition.
+
+        Raises:
+            Failure: None, or several, of the places are given, or the place has no condition.
+        """
+        given = [value for value in (self.file, self.env, self.plain) if value]
+        if len(given) != 1:
+            raise dg.Failure("which rows? Give one of `where.file`, `where.env` and `where.plain`")
+        if self.plain:
+            return self.plain
+        try:
+            found = os.environ.get(self.env, "") if self.env else Path(given[0]).read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise dg.Failure(f"where.file: {given[0]} cannot be read ({type(error).__name__})") from None
+        if not found.strip():
+            raise dg.Failure(f"{'where.env' if self.env else 'where.file'}: {given[0]} holds no condition")
+        return found.strip()
+
+
+class ErasureConfig(ChosenTables):
+    """The configuration of one run.
+
+    Attributes:
+        where: Where the condition stands.
+        request: A name for the events, such as a ticket's; nothing of the rows.
+        dry_run: Only report what would be done; the run tag `lance/dry_run` does the same.
+        retag: As `LanceDataset.erase_rows`.
+        release_branches: The same.
+        drop_indices: The same.
+        delete_unverified: The same.
+    """
+
+    where: Condition = Field(description="Where the condition stands that names the rows.")
+    request: str = Field(default="", description="A name for the events, such as a ticket's; nothing of the rows.")
+    dry_run: bool = Field(default=False, description="Only report what would be done.")
+    retag: bool = Field(default=False, description="Move tags of versions that hold rows.")
+    release_branches: bool = Field(default=False, description="Remove versions that branches were forked from.")
+    drop_indices: bool = Field(default=False, description="Drop indices that hold rows and cannot be built here.")
+    delete_unverified: bool = Field(default=False, description="Nobody writes: remove unreferenced files of any age.")
+
+    def allowed(self) -> dict[str, Any]:
+        """What the erasure may do."""
+        names = ("retag", "release_branches", "drop_indices", "delete_unverified")
+        return {name: getattr(self, name) for name in names}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Table:
+    """A table, with the assets that share it."""
+
+    dataset: "lance_core.LanceDataset"
+    refs: Sequence[TableRef]
+
+    @property
+    def names(self) -> str:
+        """The assets, for messages."""
+        return ", ".join(ref.name for ref in self.refs)
+
+
+def build_erasure_job(
+    assets: Iterable[TableLike] | TableLike, *, name: str = "lance_erasure", io_manager_key: str = "io_manager"
+) -> dg.JobDefinition:
+    """Make the job that erases rows; the head of the module says how.
+
+    A table whose rows were changed is reported by materializations, so that what was made from it can follow; a dry
+    run and an erasure that found nothing by observations.
+
+    Args:
+        assets: Assets, specs or keys.
+        name: Name of the job.
+        io_manager_key: The resource that knows where the tables are: a `LanceIOManager` or a `LanceTableResource`.
+
+    Raises:
+        DagsterInvalidDefinitionError: A table cannot be used.
+
+    Examples:
+        >>> job = lance_dagster.build_erasure_job(["shop/customers"])
+        >>> erasure = {"where": {"file": "/run/secrets/erase.sql"}, "request": "ticket 17"}
+        >>> config = dg.validate_run_config(job, {"ops": {"lance_erasure_op": {"config": erasure}}})
+        >>> config["ops"]["lance_erasure_op"]["config"]["request"]
+        'ticket 17'
+    """
+    checked_job_name(name, "build_erasure_job: name")
+    refs = table_refs(assets)
+
+    def run(context: dg.OpExecutionContext, config: ErasureConfig) -> None:
+        _erase(context, refs, getattr(context.resources, io_manager_key), config)
+
+    return job_of_one_op(
+        run,
+        name=name,
+        description="Erases rows from all versions and files of these tables, and proves it.",
+        resource_key=io_manager_key,
+        tags=NO_RETRIES,
+        metadata={"lance/tables": [ref.name for ref in refs]},
+    )
+
+
+def _erase(context: dg.OpExecutionContext, refs: Sequence[TableRef], resource: object, config: ErasureConfig) -> None:
+    from lance_dagster.erasure.events import erasure_events  # noqa: PLC0415 - code locations load without lance_core
+
+    root = table_root(resource)
+    where = config.where.read()
+    tables: dict[str, _Table] = {}
+    for ref in chosen_refs(context, refs, config.tables):
+        dataset = root.open_or_none(ref)
+        if dataset is None:
+            context.log.info("%s: there is no table", ref.name)
+            continue
+        known = tables.get(dataset.root_uri)
+        both = [*(known.refs if known else ()), ref]
+        tables[dataset.root_uri] = _Table(dataset=dataset, refs=both)
+    planned = {uri: _report(table, where, config, {}, dry_run=True) for uri, table in tables.items()}
+    stopped = [uri for uri, report in planned.items() if report.obstacles]
+    only_planned = bool(stopped) or config.dry_run or is_tagged(context, _DRY_RUN_TAG)
+    left = []
+    for uri, table in tables.items():
+        report = planned[uri]
+        if not only_planned:
+            properties = {
+                RUN_ID: context.run.run_id,
+                ROOT_RUN_ID: context.run.root_run_id or context.run.run_id,
+                JOB_NAME: context.run.job_name,
+                ASSET_KEY: table.refs[0].name,
+            }
+            report = _report(table, where, config, properties, dry_run=False)
+            left += [] if report.proven else [table.names]
+        shown = _without_strings(json.dumps(asdict(report)), where)
+        context.log.info("%s: %s", table.names, shown)
+        erasure_events(context, root, table.refs, report, json.loads(shown), config.request)
+    if stopped:
+        names = "; ".join(
+            f"{tables[uri].names}: {', '.join(f'{one.kind} {one.path}' for one in planned[uri].obstacles)}"
+            for uri in stopped
+        )
+        raise dg.Failure(f"nothing was erased, as there are obstacles: {_without_strings(names, where)}")
+    if left:
+        raise dg.Failure(f"{'; '.join(left)}: rows can be left; the events say where")
+
+
+def _report(
+    table: _Table, where: str, config: ErasureConfig, properties: dict[str, str], *, dry_run: bool
+) -> "ErasureReport":
+    """Erase rows of a table, or find out what that would do.
+
+    Raises:
+        Failure: The condition does not fit the table. What is wrong with it is not said: it can hold personal data.
+    """
+    from lance_core.errors import InvalidInputError, UnsupportedError  # noqa: PLC0415 - as above
+
+    try:
+        return table.dataset.erase_rows(where, dry_run=dry_run, transaction_properties=properties, **config.allowed())
+    except (InvalidInputError, UnsupportedError) as error:
+        raise dg.Failure(
+            f"{table.names}: the condition does not fit the table ({error.code}). The message is withheld, as it can "
+            "show the condition: `lance erase --dry-run` shows it"
+        ) from None
+
+
+def _without_strings(text: str, where: str) -> str:
+    """A report without strings of the condition, which can be part of the name of a tag."""
+    strings: list[Any] = [string for string in _STRINGS.findall(where) if string]
+    for string in sorted(strings, key=len, reverse=True):
+        text = text.replace(string, "…")
+    return text

@@ -1,0 +1,127 @@
+"""The erasure job: rows leave the tables, Dagster hears of it, and neither keeps a string of the condition."""
+
+import secrets
+from pathlib import Path
+
+import dagster as dg
+import pyarrow as pa
+import pytest
+
+import lance_core
+import lance_dagster
+
+MARK = f"m{secrets.token_hex(12)}"
+
+
+@dg.asset(key_prefix="shop")
+def customers() -> pa.Table:
+    return pa.table({"id": [1, 2, 3], "email": ["a", MARK, "c"]})
+
+
+@dg.asset(
+    key_prefix="shop",
+    partitions_def=dg.StaticPartitionsDefinition(["x", "y"]),
+    metadata={"partition_expr": "part"},
+)
+def orders(context: dg.AssetExecutionContext) -> pa.Table:
+    return pa.table({"part": [context.partition_key] * 2, "email": [MARK, "b"]})
+
+
+@pytest.fixture
+def lake(tmp_path):
+    """An instance on disk, the resources, and the tables."""
+    (tmp_path / "home").mkdir()
+    resources = {"io_manager": lance_dagster.LanceIOManager(root_uri=str(tmp_path / "lake"))}
+    with dg.DagsterInstance.local_temp(str(tmp_path / "home")) as instance:
+        dg.materialize([customers], resources=resources, instance=instance)
+        for part in ("x", "y"):
+            dg.materialize([orders], resources=resources, instance=instance, partition_key=part)
+        yield instance, resources, tmp_path
+
+
+def run(lake, *, success=True, where=None, **config):
+    instance, resources, path = lake
+    file = path / "secret.sql"
+    file.write_text(f"email = '{MARK}'")
+    job = lance_dagster.build_erasure_job([customers, orders])
+    defs = dg.Definitions(assets=[customers, orders], jobs=[job], resources=resources)
+    settings = {"where": where or {"file": str(file)}, **config}
+    result = defs.resolve_job_def("lance_erasure").execute_in_process(
+        instance=instance,
+        run_config={"ops": {"lance_erasure_op": {"config": settings}}},
+        raise_on_error=False,
+    )
+    file.unlink()
+    assert result.success is success
+    return result
+
+
+def table(lake, name):
+    return lance_core.dataset(f"{lake[2]}/lake/shop/{name}.lance")
+
+
+def holds_mark(folder):
+    return [str(path) for path in Path(folder).rglob("*") if path.is_file() and MARK.encode() in path.read_bytes()]
+
+
+def test_rows_are_erased_and_reported(lake):
+    instance, _, path = lake
+    assert holds_mark(path / "lake")
+    run(lake, request="ticket 17")
+    assert table(lake, "customers").to_table()["id"].to_pylist() == [1, 3]
+    assert table(lake, "orders").to_table()["email"].to_pylist() == ["b", "b"]
+    assert holds_mark(path) == []  # tables, events, logs and configurations
+    event = instance.get_latest_materialization_event(customers.key).asset_materialization
+    assert event.metadata["lance/rows_erased"].value == 1
+    assert event.metadata["lance/commit"].value["erasure_request"] == "ticket 17"
+    assert event.metadata["lance/commit"].value["erasure"]["proven"] is True
+    assert event.metadata["lance/version"].value == table(lake, "customers").version
+    records = instance.fetch_materializations(orders.key, limit=10).records
+    newest = {one.partition_key: one.asset_materialization for one in reversed(records)}
+    assert {key: one.metadata["dagster/partition_row_count"].value for key, one in newest.items()} == {"x": 1, "y": 1}
+
+
+def test_a_second_run_and_a_dry_run_change_nothing_and_report_observations(lake):
+    _instance, _, _ = lake
+    before = table(lake, "customers").version
+    result = run(lake, dry_run=True)
+    assert table(lake, "customers").version == before
+    assert len(result.get_asset_observation_events()) == 2
+    run(lake)
+    versions = [one["version"] for one in table(lake, "orders").versions()]
+    result = run(lake)
+    assert len(result.get_asset_observation_events()) == 2
+    assert [one["version"] for one in table(lake, "orders").versions()] == versions
+
+
+def test_an_obstacle_in_one_table_stops_the_run_before_any_table_is_changed(lake):
+    orders_table = table(lake, "orders")
+    orders_table.tags.create("july", orders_table.version)
+    before = [table(lake, name).version for name in ("customers", "orders")]
+    result = run(lake, success=False)
+    assert "tag july" in str(result.all_node_events)
+    assert [table(lake, name).version for name in ("customers", "orders")] == before
+    run(lake, retag=True, tables=["shop/orders"])
+    assert table(lake, "orders").count_rows() == 2
+    assert table(lake, "customers").count_rows() == 3
+
+
+def test_rows_that_can_be_left_fail_the_run(lake):
+    Path(lake[2], "lake/shop/customers.lance/notes.txt").write_text("mine")
+    result = run(lake, success=False)
+    assert "shop/customers: rows can be left" in str(result.all_node_events)
+
+
+def test_a_bad_condition_is_not_repeated(lake, monkeypatch):
+    monkeypatch.setenv("ERASE", f"mail = '{MARK}2'")
+    result = run(lake, success=False, where={"env": "ERASE"})
+    assert "does not fit the table" in str(result.all_node_events)
+    assert list(holds_mark(lake[2] / "home")) == []
+    run(lake, success=False, where={"env": "MISSING_VARIABLE"})
+    run(lake, success=False, where={"file": "/nowhere"})
+    run(lake, success=False, where={"env": "ERASE", "plain": "id = 1"})
+
+
+def test_a_plain_condition_is_taken(lake):
+    run(lake, where={"plain": "id = 3"}, tables=["shop/customers"])
+    assert table(lake, "customers").to_table()["id"].to_pylist() == [1, 2]
