@@ -48,6 +48,10 @@ _UNVERIFIED: Final = (
     "nothing refers to it, and a writer may be about to: erase again when it is seven days old, or with "
     "delete_unverified while nobody writes"
 )
+_DICTIONARIES: Final = (
+    "its manifest repeats dictionaries of 0.1 files, which keep values of erased rows: write the table anew in a later "
+    "version of the format"
+)
 _REASONS: Final = {
     "rows": "its files hold the rows: they were written meanwhile, or cleanup keeps the version for five minutes more "
     "(without delete_unverified): erase again",
@@ -112,6 +116,8 @@ class _Proof:
                 path = f"{line.name}:{number}"
                 for reason in sorted(version.reasons - {"index"}):
                     self._add("version", path, _REASONS[reason])
+                if version.has_dictionaries:
+                    self._add("version", path, _DICTIONARIES)
                 for index in version.suspect:
                     indices[f"{INDICES_PREFIX}{index.uuid}/"] = (
                         f"the {index.kind} index {index.name!r} of version {path} can hold the rows: build it again "
@@ -133,6 +139,9 @@ class _Proof:
                 problem = self._problem(meta.key, key)
             except ObjectNotFoundError:
                 continue  # removed since it was listed
+            if self.condition.is_in_bytes(meta.key.encode()):
+                folder = meta.key.rpartition("/")[0]
+                self._add("record", f"{folder}/…", "the name of a file holds a string of the condition")
             if problem is not None:
                 self._add(problem[0], meta.key, problem[1])
 

@@ -49,6 +49,7 @@ class SurveyedVersion:
         fragments: Ids of its fragments that have such a file.
         suspect: Its indices that can hold values of erased rows.
         base_paths: Paths elsewhere that it can refer to files of.
+        has_dictionaries: Whether its manifest repeats the dictionaries of its files.
     """
 
     number: int
@@ -59,6 +60,7 @@ class SurveyedVersion:
     fragments: list[int] = field(default_factory=list)
     suspect: list[IndexMetadata] = field(default_factory=list)
     base_paths: tuple[str, ...] = ()
+    has_dictionaries: bool = False
 
     @property
     def holds_data(self) -> bool:
@@ -195,6 +197,7 @@ class _Reader:
             indices=tuple(index for index in manifest.indices if not index.is_system),
             is_fresh=made_by is not None and isinstance(made_by.operation, CreateIndex),
             base_paths=tuple(base.path for base in manifest.base_paths),
+            has_dictionaries=_is_legacy(manifest) and bool(dictionary_columns(manifest.schema)),
         )
         if self.found.condition.is_in_transaction(made_by) or self._is_mentioned(store, manifest):
             version.reasons.add("record")
@@ -225,7 +228,8 @@ class _Reader:
         if not new:
             return
         matches = self.found.condition.stored(source, new)
-        dictionaries = dictionary_columns(source.manifest.schema)
+        # The 0.1 format repeats dictionaries in manifests: they cannot lose values.
+        dictionaries = [] if _is_legacy(source.manifest) else dictionary_columns(source.manifest.schema)
         for fragment in new:
             count = matches.get(fragment.id, 0)
             if dictionaries and not count:
@@ -286,6 +290,10 @@ def _has_unused_values(source: Snapshot, fragment: Fragment, columns: list[str])
     whole = stored_rows(source, [fragment])
     rows = live_rows(whole, whole.manifest.fragments[0], columns)
     return has_unused_values(batch for batch, _ in rows)
+
+
+def _is_legacy(manifest: Manifest) -> bool:
+    return manifest.data_storage_version == "0.1"
 
 
 def _field_ids(schema: Schema, names: tuple[str, ...]) -> frozenset[int]:

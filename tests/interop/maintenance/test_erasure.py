@@ -439,3 +439,22 @@ def test_random_histories(tmp_path_factory, steps):
     check_gone(uri, lost)
     assert sorted(lance.dataset(uri).to_table(columns=["id"])["id"].to_pylist()) == others
     assert lance_core.dataset(uri).validate() is None
+
+
+def test_names_of_tags_and_dictionaries_of_old_manifests(tmp_path):
+    uri = str(tmp_path / "t")
+    crowd = people(0, 4)
+    lance_core.write_dataset(table_of(crowd), uri)
+    lance_core.dataset(uri).tags.create(crowd[1].key, 1)
+    report = lance_core.dataset(uri).erase_rows(crowd[1].where, retag=True)
+    assert [one.path for one in report.remaining] == ["_refs/tags/…"]
+    old = str(tmp_path / "old")
+    words = table_of(crowd).select(["key", "words"])
+    lance_core.write_dataset(words, old, data_storage_version="0.1")
+    report = lance_core.dataset(old).erase_rows(crowd[1].where)
+    assert [one.kind for one in report.remaining] == ["version"]
+    assert "dictionaries" in report.remaining[0].message
+    plain = str(tmp_path / "plain")
+    lance_core.write_dataset(words.select(["key"]), plain, data_storage_version="0.1")
+    assert lance_core.dataset(plain).erase_rows(crowd[1].where).proven
+    assert not any(crowd[1].key.encode() in data for data in every_byte(plain).values())
