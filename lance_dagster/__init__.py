@@ -8,6 +8,7 @@
     LanceMaintenancePolicy       what maintenance does to tables, and when they need it
     build_maintenance_job        maintenance as a job;  build_maintenance_schedule, build_maintenance_sensor run it
     build_lance_..._check(s)     health, integrity, primary_key, drift
+    lance_external_assets        the tables below a root as external assets
     observable_lance_asset       a table that others write;  build_lance_observation_sensor reports what they committed
     BranchPolicy                 which runs write to a branch;  build_branch_jobs, build_branch_sensor promote branches
     build_audited_job            write, audit and publish: a branch whose checks must pass before it is promoted
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
         build_lance_primary_key_check,
     )
     from lance_dagster.erasure.jobs import build_erasure_job
+    from lance_dagster.health.lake import lance_external_assets
     from lance_dagster.health.policy import LanceMaintenancePolicy
     from lance_dagster.io_manager.config import LanceIOManager
     from lance_dagster.maintenance.job import build_maintenance_job
@@ -72,6 +74,7 @@ __all__ = [
     "build_maintenance_sensor",
     "build_undo_job",
     "lance_eager",
+    "lance_external_assets",
     "lance_filter",
     "observable_lance_asset",
     "stamp_lance_metadata",
@@ -99,6 +102,7 @@ _HOMES: Final = {
     "build_maintenance_schedule": "lance_dagster.maintenance.schedule",
     "build_maintenance_sensor": "lance_dagster.maintenance.sensor",
     "lance_eager": "lance_dagster.observation",
+    "lance_external_assets": "lance_dagster.health.lake",
     "lance_filter": "lance_dagster.tables.filters",
     "observable_lance_asset": "lance_dagster.observation",
     "stamp_lance_metadata": "lance_dagster.stamp",

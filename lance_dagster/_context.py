@@ -40,6 +40,7 @@ __all__ = [
     "is_silent",
     "job_beside_resources",
     "job_of_one_op",
+    "known_assets",
     "later_job",
     "observed_in",
     "output_name",
@@ -394,6 +395,17 @@ def asset_definition(
     if graph is None or not graph.has(asset_key):
         return None, None
     return graph.get(asset_key).metadata, graph.get(asset_key).partitions_def
+
+
+def known_assets(
+    context: AnyContext,
+) -> list[tuple[dg.AssetKey, Mapping[str, Any], dg.PartitionsDefinition[Any] | None]]:
+    """The assets of the code location, with metadata and partitions; none if it is not known."""
+    keys: list[dg.AssetKey] = []
+    with suppress(*_ABSENT, AttributeError):
+        keys = sorted(context.repository_def.assets_defs_by_key)  # type: ignore[union-attr]
+    defined = ((key, *asset_definition(context, key)) for key in keys)
+    return [(key, metadata or {}, partitions_def) for key, metadata, partitions_def in defined]
 
 
 def is_external_asset(

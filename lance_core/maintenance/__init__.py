@@ -1,4 +1,4 @@
-"""Maintenance of datasets: compaction, cleanup, erasure, zone maps of partitions, columns of another type.
+"""Maintenance of datasets: compaction, cleanup, erasure, zone maps, columns of another type; the tables of a lake.
 
 Compaction.plan(dataset) -> CompactionPlan -> CompactionTask.execute(dataset), anywhere -> RewriteResult
 Compaction.commit(dataset, results) -> CompactionMetrics
@@ -20,6 +20,7 @@ from lance_core.maintenance.options import CompactionOptions
 from lance_core.maintenance.results import CompactionMetrics, RewriteResult
 from lance_core.maintenance.tasks import CompactionPlan, CompactionTask
 from lance_core.maintenance.zone_maps import columns_without_zone_map, index_partitions
+from lance_core.verbs.inspect.tables import FoundTable, find_tables
 
 __all__ = [
     "Candidate",
@@ -33,6 +34,7 @@ __all__ = [
     "ErasureFinding",
     "ErasureReading",
     "ErasureReport",
+    "FoundTable",
     "HoldingVersion",
     "ReferencedBranch",
     "RewriteResult",
@@ -44,6 +46,7 @@ __all__ = [
     "commit_what_fits",
     "compact",
     "explain_cleanup_old_versions",
+    "find_tables",
     "index_partitions",
     "select",
 ]

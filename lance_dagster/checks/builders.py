@@ -11,12 +11,13 @@ Numbers are metadata, so that Dagster plots them and its own checks of bounds ca
 run on a branch it looks at the branch.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
 from lance_dagster._context import facts_of, run_partition_keys
+from lance_dagster.health.lake import checked_lake, lance_external_assets
 from lance_dagster.health.policy import LanceMaintenancePolicy, policy_of
 from lance_dagster.properties import COLUMN_TYPE
 from lance_dagster.tables.names import mapping_key
@@ -37,9 +38,13 @@ _SHOWN = 20
 
 
 def build_lance_health_checks(
-    assets: Iterable[TableLike] | TableLike,
+    assets: Iterable[TableLike] | TableLike = (),
     policy: LanceMaintenancePolicy | None = None,
     *,
+    root: str | None = None,
+    include: str | Sequence[str] = (),
+    exclude: str | Sequence[str] = (),
+    storage_options: Mapping[str, Any] | None = None,
     severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.WARN,
     io_manager_key: str = "io_manager",
 ) -> list[dg.AssetChecksDefinition]:
@@ -48,8 +53,16 @@ def build_lance_health_checks(
     Args:
         assets: Assets, specs or keys.
         policy: The thresholds; its defaults if not given. An asset's metadata `lance/maintenance` changes them.
+        root: The URI of a root: the tables below it that are there when the code location is loaded are checked, too;
+            `lance_external_assets` with the same arguments gives the assets that these checks are of.
+        include: Globs over the paths of tables below the root; all tables if there are none.
+        exclude: Globs of tables that are left out.
+        storage_options: How to reach the root; values can be `EnvVar`.
         severity: Of a check that fails.
         io_manager_key: The resource that knows where the tables are.
+
+    Raises:
+        DagsterInvalidDefinitionError: There are globs and no root, or the metadata of an asset cannot be used.
 
     Examples:
         >>> checks = lance_dagster.build_lance_health_checks(["nyc/flights"])
@@ -58,6 +71,9 @@ def build_lance_health_checks(
     """
     chosen = LanceMaintenancePolicy() if policy is None else policy
     refs = table_refs(assets)
+    if checked_lake(root, include, exclude) is not None:
+        found = lance_external_assets(str(root), include, exclude, known=refs, storage_options=storage_options)
+        refs += table_refs(found)
     for ref in refs:
         _own_policy(chosen, ref)
     return [_health_check(ref, chosen, severity, io_manager_key) for ref in refs]

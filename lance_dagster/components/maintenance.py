@@ -1,7 +1,7 @@
 """`LanceMaintenanceComponent`: maintenance of tables as a job, with its schedule and sensor."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import dagster as dg
@@ -56,7 +56,15 @@ def _job_name(folder: str) -> str:
 class LanceMaintenanceComponent(dg.Component, dg.Model, dg.Resolvable):
     """Keeps Lance tables small and fast. The tables are those of an IO manager that is defined elsewhere."""
 
-    tables: Sequence[dg.ResolvedAssetKey] = Field(description="Keys of the assets.")
+    tables: Sequence[dg.ResolvedAssetKey] = Field(default=(), description="Keys of the assets.")
+    root: bool | str | None = Field(
+        default=None, description="True: all tables below the root of the IO manager; or the URI of another root."
+    )
+    include: Sequence[str] = Field(default=(), description='Globs of tables below the root, such as "nyc/*".')
+    exclude: Sequence[str] = Field(default=(), description="Globs of tables that are left out.")
+    policies: dict[str, Any] | None = Field(
+        default=None, description="Fields of the policy by folder or path below the root; false: left alone."
+    )
     maintenance: MaintenanceFields = Field(default=MaintenanceFields(), description="What to do, and when.")
     io_manager_key: str = Field(default="io_manager", description="The resource that knows where the tables are.")
 
@@ -68,18 +76,32 @@ class LanceMaintenanceComponent(dg.Component, dg.Model, dg.Resolvable):
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Job, schedule and sensor."""
         del context
-        return maintenance_definitions(list(self.tables), self.maintenance, self.io_manager_key)
+        lake = {"root": self.root, "include": self.include, "exclude": self.exclude, "policies": self.policies}
+        return maintenance_definitions(list(self.tables), self.maintenance, self.io_manager_key, lake)
 
 
 def maintenance_definitions(
-    tables: Sequence[TableLike], fields: MaintenanceFields, io_manager_key: str
+    tables: Sequence[TableLike],
+    fields: MaintenanceFields,
+    io_manager_key: str,
+    lake: Mapping[str, Any] | None = None,
 ) -> dg.Definitions:
-    """Job, schedule and sensor of a description."""
+    """Job, schedule and sensor of a description.
+
+    Args:
+        tables: The tables by asset.
+        fields: The policy and its job.
+        io_manager_key: The resource that knows where the tables are.
+        lake: The arguments of the builders that choose tables below a root.
+    """
+    below = lake or {}
     checked_job_name(fields.job_name, "maintenance.job_name")
     policy = fields.policy(f"component of job {fields.job_name}")
     job = build_maintenance_job(
-        tables, policy, name=fields.job_name, engine=fields.engine, io_manager_key=io_manager_key
+        tables, policy, name=fields.job_name, engine=fields.engine, io_manager_key=io_manager_key, **below
     )
     timed: list[Any] = [build_maintenance_schedule(job, fields.cron_schedule)] if fields.cron_schedule else []
-    sensors = [build_maintenance_sensor(job, tables, policy, io_manager_key=io_manager_key)] if fields.sensor else []
+    sensors = (
+        [build_maintenance_sensor(job, tables, policy, io_manager_key=io_manager_key, **below)] if fields.sensor else []
+    )
     return dg.Definitions(jobs=[job], schedules=timed, sensors=sensors)

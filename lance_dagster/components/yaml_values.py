@@ -34,7 +34,7 @@ def misfit_of(value: Any, annotation: Any, place: str) -> str | None:
         if items is not None and isinstance(value, list):
             found = (misfit_of(one, items, f"{place}[{position}]") for position, one in enumerate(value))
             return next((one for one in found if one is not None), None)
-        takes_strings = any(get_origin(kind) is dict for kind in kinds) and isinstance(value, Mapping)
+        takes_strings = isinstance(value, Mapping) and any(_holds_strings(kind) for kind in kinds)
         wrong = [key for key, one in value.items() if not isinstance(one, str)] if takes_strings else []
         return f"{place}.{wrong[0]} must be a string; put it into quotes" if wrong else None
     if value is None:
@@ -54,6 +54,11 @@ def _kinds(annotation: Any) -> Iterator[Any]:
     else:
         is_model = isinstance(annotation, type) and issubclass(annotation, BaseModel)
         yield annotation if is_model else str
+
+
+def _holds_strings(kind: Any) -> bool:
+    """Whether a type is a mapping whose values are strings."""
+    return get_origin(kind) is dict and get_args(kind)[1] is not Any
 
 
 def _fits(value: Any, kind: Any) -> bool:

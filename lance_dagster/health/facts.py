@@ -9,6 +9,7 @@ lance/index_unindexed_fraction   rows outside of the index that covers the fewes
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -122,12 +123,21 @@ def measure(
     policy: LanceMaintenancePolicy,
     *,
     count_versions: bool = True,
+    versions: Sequence[int] | None = None,
 ) -> TableHealth:
-    """Measure the version of a handle; lists the versions if they count, and reads nothing else."""
+    """Measure the version of a handle; lists the versions if they count, and reads nothing else.
+
+    Args:
+        dataset: The table.
+        policy: The thresholds.
+        count_versions: Whether the versions count.
+        versions: Their numbers in ascending order, where they are known; None to list them.
+    """
     target = policy.target_rows_per_fragment or int(dataset.config().get(TARGET_KEY, DEFAULT_TARGET))
     stats = dataset.stats.dataset_stats(target)
     rows = dataset.count_rows()
-    versions = dataset.version_refs() if count_versions else []
+    if versions is None:
+        versions = [one["version"] for one in dataset.version_refs()] if count_versions else []
     return TableHealth(
         version=dataset.version,
         fragments=stats["num_fragments"],
@@ -137,7 +147,7 @@ def measure(
         deleted_rows=stats["num_deleted_rows"],
         bytes=dataset.total_bytes,
         versions=len(versions),
-        oldest=versions[0]["version"] if versions else 0,
+        oldest=versions[0] if versions else 0,
         unindexed=_unindexed(dataset, rows),
     )
 

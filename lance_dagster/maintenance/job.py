@@ -5,8 +5,9 @@
                                                      > refresh_indices > clean_up ┬> report (one per table)
       └──policy──> op_outputs                                                     └> summarize
 
-`plan` reads manifests only; tables for which nothing is due end there. An error with one table travels with its outcome
-until `report` fails with it, so that the other tables are finished; `summarize` then fails with all errors.
+`plan` finds the tables below a root, and reads manifests only; tables for which nothing is due end there. An error with
+one table travels with its outcome until `report` fails with it, so that the other tables are finished; `summarize` then
+fails with all errors.
 
 The work is reported as observations: maintenance changes no row, so that it materializes nothing, moves no data
 version, and triggers nothing downstream.
@@ -15,7 +16,6 @@ version, and triggers nothing downstream.
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Literal
 
 import dagster as dg
@@ -23,24 +23,27 @@ from pydantic import ConfigDict, Field
 
 from lance_dagster._context import job_beside_resources
 from lance_dagster.health.foreign import is_foreign
+from lance_dagster.health.lake import Lake, checked_lake
 from lance_dagster.health.policy import LanceMaintenancePolicy, policy_of
+from lance_dagster.maintenance.on_spark import spark_rewriter
+from lance_dagster.maintenance.targets import choose_targets, failure_of, survey_target
 from lance_dagster.properties import ASSET_KEY, DATA_VERSION, JOB_NAME, MAINTENANCE, RUN_ID
 from lance_dagster.tables.names import checked_job_name, mapping_key
-from lance_dagster.tables.refs import ChosenTables, TableLike, TableRef, TableRoot, chosen_refs, table_refs, table_root
-from lance_dagster.tables.settings import partition_columns
+from lance_dagster.tables.refs import ChosenTables, TableLike, TableRef, TableRoot, table_refs, table_root
 
 if TYPE_CHECKING:
     import lance_core
     from lance_core.maintenance import CompactionTask
     from lance_dagster.maintenance.steps import MaintenanceOutcome, MaintenancePlan, Rewriter
 
-__all__ = ["ORDER_TAG", "TABLES_KEY", "MaintenanceConfig", "build_maintenance_job"]
+__all__ = ["LAKE_KEY", "TABLES_KEY", "MaintenanceConfig", "build_maintenance_job"]
 
 Engine = Literal["process", "spark"]
 
 PAYLOADS = "lance_maintenance_payloads"
 TABLES_KEY = "lance/tables"
-ORDER_TAG = "lance/order"
+LAKE_KEY = "lance/whole_root"
+"""Definition metadata of a job: whether it looks for tables below a root."""
 _RETRIES = 2
 _EXECUTOR_TAG = "lance/rewrite"
 
@@ -80,6 +83,7 @@ class _Job:
     policy: LanceMaintenancePolicy
     engine: Engine
     io_manager_key: str
+    lake: Lake | None = None
 
     def op(self, step: str, description: str, **options: Any) -> Callable[[Callable[..., Any]], dg.OpDefinition]:
         """`dg.op` for a step of this job; its output is a payload."""
@@ -113,13 +117,17 @@ class _Job:
         if self.engine == "process":
             return run_here
         manager = getattr(context.resources, self.io_manager_key)
-        return _on_spark(manager, self.options(context, asset), self.policy.max_parallel_tasks)
+        return spark_rewriter(manager, self.options(context, asset), self.policy.max_parallel_tasks)
 
 
 def build_maintenance_job(
-    tables: Iterable[TableLike] | TableLike,
+    tables: Iterable[TableLike] | TableLike = (),
     policy: LanceMaintenancePolicy | None = None,
     *,
+    root: str | bool | None = None,
+    include: str | Sequence[str] = (),
+    exclude: str | Sequence[str] = (),
+    policies: Mapping[str, Any] | None = None,
     name: str = "lance_maintenance",
     engine: Engine = "process",
     io_manager_key: str = "io_manager",
@@ -135,6 +143,12 @@ def build_maintenance_job(
         tables: Assets, specs or keys. The metadata `lance/maintenance` of an asset changes the policy for it. External
             and observable assets are left alone unless that metadata is True, a policy or fields of one.
         policy: What to do; the defaults if it is not given.
+        root: True, or a URI: all tables below the root of the IO manager, or below that URI, are maintained as well,
+            those of other libraries and of external assets included. Each run looks for them anew.
+        include: Globs over the paths of tables below the root, such as "nyc/*"; all tables if there are none.
+        exclude: Globs of tables that are left out.
+        policies: Policies or fields of one (False: left alone) for tables below the root, by folder or path, such as
+            "nyc" or "nyc/flights". A table takes those of its folders, then its own, then the metadata of its asset.
         name: Name of the job.
         engine: "process": steps of the run rewrite; "spark": the executors of the Spark session of the IO manager.
         io_manager_key: The resource that knows where the tables are: a `LanceIOManager` or a `LanceTableResource`.
@@ -142,7 +156,8 @@ def build_maintenance_job(
             several machines need one that they all reach.
 
     Raises:
-        DagsterInvalidDefinitionError: A table or its metadata cannot be used.
+        DagsterInvalidDefinitionError: A table, its metadata or a policy cannot be used; or there is neither a table nor
+            a root.
         ValueError: The engine is neither "process" nor "spark".
 
     Examples:
@@ -157,15 +172,22 @@ def build_maintenance_job(
     refs = table_refs(tables)
     for ref in refs:
         policy_of(chosen, ref.metadata, where=f"asset {ref.name}")
-    job = _Job(name=name, refs=refs, policy=chosen, engine=engine, io_manager_key=io_manager_key)
+    lake = checked_lake(root, include, exclude, policies, chosen)
+    if not refs and lake is None:
+        raise dg.DagsterInvalidDefinitionError(
+            f"the job {name} has neither tables nor a root; name assets, or give root=True for all tables below the "
+            "root of the IO manager"
+        )
+    job = _Job(name=name, refs=refs, policy=chosen, engine=engine, io_manager_key=io_manager_key, lake=lake)
     own = [ref.name for ref in refs if not is_foreign(ref)]
+    what = f"{len(own)} Lance tables" if lake is None else "all Lance tables below a root"
     return job_beside_resources(
         _graph(job),
         {PAYLOADS: payload_io_manager or dg.FilesystemIOManager()},
         name=name,
-        description=f"Keeps {len(own)} Lance tables small and fast.",
+        description=f"Keeps {what} small and fast.",
         executor_def=_executor(job),
-        metadata={TABLES_KEY: own},
+        metadata={TABLES_KEY: own, LAKE_KEY: lake is not None},
     )
 
 
@@ -206,64 +228,21 @@ def _plan_op(job: _Job) -> dg.OpDefinition:
         changed = job.policy.changed(config.overrides(), where="configuration of the run")
         surveyed: dict[str, Any] = {"due": [], "healthy": [], "absent": [], "left alone": [], "dry run": []}
         surveyed["policy"] = changed
-        for ref in _chosen(job, context, config):
-            found, tasks = _survey(job, context, ref, config.overrides())
+        for target in choose_targets(context, job.root(context), job.refs, job.lake, config.tables):
+            found, tasks = survey_target(context, job.root(context), target, job.policy, job.lake, config.overrides())
             if isinstance(found, str):
-                surveyed[found].append(ref.name)
+                surveyed[found].append(target.ref.name)
             elif found.error is None and (found.plan.policy.dry_run or not found.plan.is_due):
                 kind = "dry run" if found.plan.policy.dry_run else "healthy"
-                context.log_event(_observation(found, kind, found.plan.before, found.plan.health))
-                surveyed[kind].append(ref.name)
+                if kind == "dry run" or target.is_asset:
+                    context.log_event(_observation(found, kind, found.plan.before, found.plan.health))
+                surveyed[kind].append(target.ref.name)
             else:
                 surveyed["due"].append(found)
                 yield from _task_outputs(job, found.plan, tasks)
         yield dg.Output(surveyed, "surveyed")
 
     return plan
-
-
-def _chosen(job: _Job, context: dg.OpExecutionContext, config: MaintenanceConfig) -> list[TableRef]:
-    """The tables of this run, as their definitions describe them; a schedule changes their order."""
-    refs = list(chosen_refs(context, job.refs, config.tables))
-    salt = context.run.tags.get(ORDER_TAG)
-    if salt is not None:
-        refs.sort(key=lambda ref: sha256(f"{salt}:{ref.name}".encode()).digest())
-    return refs
-
-
-def _survey(
-    job: _Job, context: dg.OpExecutionContext, ref: TableRef, overrides: Mapping[str, Any]
-) -> "tuple[MaintenanceOutcome | Literal['absent', 'left alone'], list[CompactionTask]]":
-    """The survey of a table, and its tasks; a table without a version is absent, an excluded one is left alone."""
-    from lance_dagster.maintenance import steps  # noqa: PLC0415 - code locations load without lance_core
-
-    root, where = job.root(context), f"asset {ref.name}"
-    if is_foreign(ref, context):
-        context.log.info(
-            "%s is left alone: others write it, as it is an external or observable asset here; metadata "
-            "lance/maintenance with True or a policy has it maintained all the same", where
-        )  # fmt: skip
-        return "left alone", []
-    policy = policy_of(job.policy, ref.metadata, where=where)
-    if policy is None:
-        context.log.info("%s is left alone: its metadata says so", where)
-        return "left alone", []
-    policy, started = policy.changed(overrides, where="configuration of the run"), time.monotonic()
-    try:
-        dataset = root.open_or_none(ref)
-        if dataset is None:
-            context.log.info("%s has no table yet at %s; passed over", where, root.locate(ref).uri)
-            return "absent", []
-        columns = partition_columns(ref.metadata or {})
-        plan, tasks = steps.survey(dataset, ref.name, policy, columns, root.max_unindexed_fragments)
-    except dg.DagsterInvalidDefinitionError:
-        raise
-    except Exception as error:  # one table that is broken must not stop the others
-        context.log.exception("%s cannot be read", where)
-        plan = steps.MaintenancePlan(asset=ref.name, uri=root.locate(ref).uri)
-        return steps.MaintenanceOutcome(plan=plan, error=_failure("plan", error)), []
-    context.log.info("%s: version %d, %s", where, plan.version, "; ".join(plan.problems) or "healthy")
-    return steps.MaintenanceOutcome(plan=plan, seconds=time.monotonic() - started), tasks
 
 
 def _task_outputs(job: _Job, plan: "MaintenancePlan", tasks: "list[CompactionTask]") -> Iterator[dg.DynamicOutput[Any]]:
@@ -292,7 +271,7 @@ def _rewrite_op(job: _Job) -> dg.OpDefinition:
             if context.retry_number < _RETRIES and not isinstance(error, CorruptFileError | NotFoundError):
                 raise dg.RetryRequested(max_retries=_RETRIES, seconds_to_wait=2**context.retry_number) from error
             context.log.exception("asset %s: a rewrite failed", task["asset"])
-            failed = _failure("rewrite", error)
+            failed = failure_of("rewrite", error)
         seconds = time.monotonic() - started
         return {"asset": task["asset"], "results": results, "error": failed, "seconds": seconds}
 
@@ -333,7 +312,7 @@ def _step_op(job: _Job, step: str, description: str) -> dg.OpDefinition:
             table = _run_step(job, context, step, table)
         except Exception as error:  # the other tables go on; `report` fails with it
             context.log.exception("asset %s: %s failed", table.plan.asset, step)
-            table = replace(table, error=_failure(step, error))
+            table = replace(table, error=failure_of(step, error))
         return replace(table, seconds=table.seconds + time.monotonic() - started)
 
     return run_step
@@ -455,32 +434,3 @@ def _observation(
     if plan.problems:
         entries["lance/problems"] = "; ".join(plan.problems)
     return dg.AssetObservation(dg.AssetKey.from_user_string(plan.asset), metadata=entries)
-
-
-def _on_spark(manager: Any, options: dict[str, str] | None, at_a_time: int | None) -> "Rewriter":
-    """A rewriter that runs tasks on Spark's executors, all at once or at most `at_a_time`."""
-
-    def run(dataset: "lance_core.LanceDataset", tasks: Sequence[Any]) -> list[Any]:
-        import pyspark_lance  # noqa: PLC0415 - optional
-        from lance_core.errors import LanceError  # noqa: PLC0415 - heavy imports at first use
-
-        if not hasattr(manager, "spark_session"):
-            raise dg.DagsterInvalidDefinitionError(
-                f"a {type(manager).__name__} has no Spark session; use engine process"
-            )
-        results: list[Any] = []
-        for start in range(0, len(tasks), at_a_time or len(tasks) or 1):
-            wave = tasks[start : start + (at_a_time or len(tasks))]
-            done, failures = pyspark_lance.execute_tasks(
-                manager.spark_session(), dataset.uri, wave, storage_options=options
-            )
-            if failures:
-                raise LanceError(f"{len(failures)} of {len(wave)} tasks failed; the first: {failures[0].error}")
-            results += done
-        return results
-
-    return run
-
-
-def _failure(step: str, error: Exception) -> str:
-    return f"{step}: {type(error).__name__}: {error}"

@@ -10,9 +10,10 @@ from zoneinfo import ZoneInfo
 import dagster as dg
 
 from lance_dagster._context import tick_time
-from lance_dagster.maintenance.job import ORDER_TAG, TABLES_KEY
+from lance_dagster.maintenance.job import LAKE_KEY, TABLES_KEY
+from lance_dagster.maintenance.targets import ORDER_TAG
 
-__all__ = ["build_maintenance_schedule", "config_for", "tables_of"]
+__all__ = ["build_maintenance_schedule", "config_for", "has_lake", "tables_of"]
 
 _DAY_MINUTES = 24 * 60
 
@@ -41,7 +42,7 @@ def build_maintenance_schedule(
         default_status: Whether it runs as soon as it is deployed.
 
     Raises:
-        ValueError: The schedule cannot be spread.
+        ValueError: The schedule cannot be spread, or the job looks for its tables when it runs.
 
     Examples:
         >>> job = lance_dagster.build_maintenance_job(["nyc/flights"])
@@ -49,6 +50,11 @@ def build_maintenance_schedule(
         'lance_maintenance_schedule'
     """
     names = tables_of(job)
+    if jitter is not None and has_lake(job):
+        raise ValueError(
+            f"the job {job.name} looks for its tables when it runs, so that no jitter can spread them; give each part "
+            "of the root a job and a schedule of its own, by include"
+        )
     crons = [cron_schedule] if jitter is None else _spread(cron_schedule, jitter)
     zone = ZoneInfo(execution_timezone or "UTC")
 
@@ -72,7 +78,7 @@ def build_maintenance_schedule(
         execution_fn=requests,
         execution_timezone=execution_timezone,
         default_status=default_status,
-        description=f"Maintenance of {len(names)} Lance tables.",
+        description=f"Maintenance of {'all' if has_lake(job) else len(names)} Lance tables.",
     )
 
 
@@ -87,6 +93,12 @@ def tables_of(job: dg.JobDefinition) -> list[str]:
     if not isinstance(value, list | tuple):
         raise dg.DagsterInvalidDefinitionError(f"the job {job.name} does not come from build_maintenance_job")
     return list(value)
+
+
+def has_lake(job: dg.JobDefinition) -> bool:
+    """Whether a maintenance job looks for tables below a root."""
+    entry = job.metadata.get(LAKE_KEY)
+    return entry is not None and bool(entry.value)
 
 
 def config_for(names: list[str]) -> Mapping[str, Any]:

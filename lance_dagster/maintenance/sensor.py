@@ -11,7 +11,7 @@ not, before there is a new version: a person decided against it.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
@@ -21,9 +21,11 @@ import dagster as dg
 
 from lance_dagster._context import is_silent, observed_in
 from lance_dagster.health.foreign import is_foreign
+from lance_dagster.health.lake import Lake, checked_lake
 from lance_dagster.health.policy import LanceMaintenancePolicy, policy_of
 from lance_dagster.maintenance.job import TABLES_KEY
-from lance_dagster.maintenance.schedule import config_for, tables_of
+from lance_dagster.maintenance.schedule import config_for, has_lake, tables_of
+from lance_dagster.maintenance.targets import Target
 from lance_dagster.tables.refs import TableLike, TableRef, TableRoot, table_refs, table_root
 
 __all__ = ["build_maintenance_sensor"]
@@ -63,11 +65,15 @@ class _Asked:
         return datetime.now(UTC) < datetime.fromtimestamp(self.failed_at, UTC) + pause
 
 
-def build_maintenance_sensor(
+def build_maintenance_sensor(  # noqa: PLR0913 - each is a choice of its own, most by keyword only
     job: dg.JobDefinition,
-    tables: Iterable[TableLike] | TableLike,
+    tables: Iterable[TableLike] | TableLike = (),
     policy: LanceMaintenancePolicy | None = None,
     *,
+    root: str | bool | None = None,
+    include: str | Sequence[str] = (),
+    exclude: str | Sequence[str] = (),
+    policies: Mapping[str, Any] | None = None,
     name: str | None = None,
     io_manager_key: str = "io_manager",
     minimum_interval_seconds: int = 300,
@@ -85,6 +91,10 @@ def build_maintenance_sensor(
         job: From `build_maintenance_job`, for these tables at least.
         tables: Assets, specs or keys; external and observable assets are left alone, as by the job.
         policy: The thresholds; the defaults if it is not given.
+        root: As of the job: the tables below a root are looked for at each tick.
+        include: As of the job.
+        exclude: As of the job.
+        policies: As of the job.
         name: Name of the sensor; `<job>_sensor` if not given.
         io_manager_key: The resource that knows where the tables are.
         minimum_interval_seconds: Between two ticks.
@@ -102,10 +112,8 @@ def build_maintenance_sensor(
     """
     chosen = LanceMaintenancePolicy() if policy is None else policy
     refs = [ref for ref in table_refs(tables) if not is_foreign(ref)]
-    for ref in refs:
-        policy_of(chosen, ref.metadata, where=f"asset {ref.name}")
-        if ref.name not in tables_of(job):
-            raise dg.DagsterInvalidDefinitionError(f"asset {ref.name} is no table of the job {job.name}")
+    lake = checked_lake(root, include, exclude, policies, chosen)
+    _check_job(job, refs, lake, chosen)
 
     @dg.sensor(
         name=name or f"{job.name}_sensor",
@@ -113,30 +121,56 @@ def build_maintenance_sensor(
         minimum_interval_seconds=minimum_interval_seconds,
         default_status=default_status,
         required_resource_keys={io_manager_key},
-        description=f"Maintenance of those of {len(refs)} Lance tables that need it.",
+        description=f"Maintenance of those of {'all' if lake else len(refs)} Lance tables that need it.",
     )
     def needed(context: dg.SensorEvaluationContext, **_resources: Any) -> dg.SensorResult | dg.SkipReason:
-        root = table_root(getattr(context.resources, io_manager_key))
+        tables_root = table_root(getattr(context.resources, io_manager_key))
         states = _read(context.cursor)
         _settle(context, job, states, silent_after)
-        busy, silent = _busy(context, job, silent_after)
-        due: dict[str, tuple[int, list[str]]] = {}
-        for ref in refs:
-            state = states.get(ref.name, _Asked())
-            found = None
-            if ref.name not in busy and not state.waits(timedelta(seconds=minimum_interval_seconds)):
-                found = _needs(context, root, ref, chosen, state)
-            if found is not None:
-                due[ref.name] = found
+        targets = _targets(context, tables_root, refs, lake)
+        busy, silent = _busy(context, job, silent_after, [target.ref.name for target in targets])
+        waits = {name for name, state in states.items() if state.waits(timedelta(seconds=minimum_interval_seconds))}
+        asked = [target for target in targets if target.ref.name not in busy | waits]
+        due = _due(context, tables_root, asked, chosen, lake, states)
         _log(context, due, silent, silent_after)
         requests = [_request(due, states)] if due else []
-        reason = None if due else f"none of {len(refs)} tables needs maintenance"
+        reason = None if due else f"none of {len(targets)} tables needs maintenance"
         cursor = _written(states)
         if reason is not None and cursor == (context.cursor or "{}"):
             return dg.SkipReason(reason)
         return dg.SensorResult(run_requests=requests, cursor=cursor, skip_reason=reason)
 
     return needed
+
+
+def _check_job(
+    job: dg.JobDefinition, refs: Sequence[TableRef], lake: Lake | None, policy: LanceMaintenancePolicy
+) -> None:
+    """Reject tables that the job does not maintain, and metadata that cannot be used."""
+    for ref in refs:
+        policy_of(policy, ref.metadata, where=f"asset {ref.name}")
+        if ref.name not in tables_of(job):
+            raise dg.DagsterInvalidDefinitionError(f"asset {ref.name} is no table of the job {job.name}")
+    if lake is not None and not has_lake(job):
+        raise dg.DagsterInvalidDefinitionError(
+            f"the job {job.name} looks for no tables below a root; give build_maintenance_job the root as well"
+        )
+
+
+def _due(
+    context: dg.SensorEvaluationContext,
+    root: TableRoot,
+    targets: Sequence[Target],
+    policy: LanceMaintenancePolicy,
+    lake: Lake | None,
+    states: dict[str, _Asked],
+) -> dict[str, tuple[int, list[str]]]:
+    """Version of each table that needs maintenance, and why."""
+    found = {
+        target.ref.name: _needs(context, root, target, policy, lake, states.get(target.ref.name, _Asked()))
+        for target in targets
+    }
+    return {name: need for name, need in found.items() if need is not None}
 
 
 def _log(
@@ -221,23 +255,45 @@ def _end(
     return None, 0.0, set()
 
 
+def _targets(
+    context: dg.SensorEvaluationContext, root: TableRoot, refs: Sequence[TableRef], lake: Lake | None
+) -> list[Target]:
+    """The tables to look at, each once."""
+    known = [ref.resolved(context) for ref in refs]
+    found = {} if lake is None else {one.ref.name: one for one in lake.find(root, known, context)}
+    named = {ref.name for ref in known}
+    return [
+        *(Target(ref=ref, table=found.get(ref.name)) for ref in known),
+        *(Target(ref=one.ref, table=one) for name, one in found.items() if name not in named),
+    ]
+
+
 def _needs(
-    context: dg.SensorEvaluationContext, root: TableRoot, ref: TableRef, policy: LanceMaintenancePolicy, state: _Asked
+    context: dg.SensorEvaluationContext,
+    root: TableRoot,
+    target: Target,
+    policy: LanceMaintenancePolicy,
+    lake: Lake | None,
+    state: _Asked,
 ) -> tuple[int, list[str]] | None:
     """Version of a table that needs maintenance, and why; None if it does not, or cannot be read."""
     from lance_core.errors import LanceError  # noqa: PLC0415 - code locations load without lance_core
     from lance_dagster.health.facts import measure  # noqa: PLC0415 - heavy imports at first use
 
-    known = ref.resolved(context)
-    own = policy_of(policy, known.metadata, where=f"asset {ref.name}")
-    if own is None or is_foreign(known, context):
+    name = target.ref.name
+    if lake is not None and target.table is not None:
+        own = lake.policy(policy, target.table)
+    else:
+        own = policy_of(policy, target.ref.metadata, where=f"asset {name}")
+        own = None if is_foreign(target.ref, context) else own
+    if own is None or (target.table is not None and _is_asked(state, target.table.latest)):
         return None
     try:
-        dataset = root.open_or_none(known)
+        dataset = target.open(root)
     except (LanceError, OSError) as error:  # the others are looked at; the next run of the schedule reports it
-        context.log.warning("%s cannot be read: %s", ref.name, error)
+        context.log.warning("%s cannot be read: %s", name, error)
         return None
-    if dataset is None or (dataset.version == state.asked and (state.request is not None or not state.failures)):
+    if dataset is None or _is_asked(state, dataset.version):
         return None
     found = measure(dataset, own, count_versions=False)
     since = found.version - (state.done if state.done is not None and state.done < found.version else 0)
@@ -247,18 +303,23 @@ def _needs(
     return (found.version, problems) if problems else None
 
 
+def _is_asked(state: _Asked, version: int | None) -> bool:
+    """Whether maintenance of a version was asked for, and has not failed since."""
+    return version is not None and version == state.asked and (state.request is not None or not state.failures)
+
+
 def _busy(
-    context: dg.SensorEvaluationContext, job: dg.JobDefinition, silent_after: timedelta
+    context: dg.SensorEvaluationContext, job: dg.JobDefinition, silent_after: timedelta, tables: Sequence[str]
 ) -> tuple[set[str], dict[str, list[str]]]:
     """The tables that open runs of the job work on; and those of which runs are open that seem to be killed.
 
-    A run that names no tables works on all.
+    A run that names no tables works on all `tables`.
     """
     names: set[str] = set()
     silent: dict[str, list[str]] = {}
     for record in context.instance.get_run_records(filters=dg.RunsFilter(job_name=job.name, statuses=_OPEN)):
         run = record.dagster_run
-        mine = _tables_of_run(run) or tables_of(job)
+        mine = _tables_of_run(run) or tables
         if not is_silent(context.instance, record, silent_after):
             names |= set(mine)
             continue

@@ -126,6 +126,8 @@ def survey(
     policy: LanceMaintenancePolicy,
     partition_columns: Sequence[str] = (),
     most_unindexed: int | None = None,
+    *,
+    versions: Sequence[int] | None = None,
 ) -> tuple[MaintenancePlan, list[CompactionTask]]:
     """Survey a table: its health, and the rewrites that are due; one old manifest is read beside the newest.
 
@@ -135,8 +137,9 @@ def survey(
         policy: What to do.
         partition_columns: The columns by which it is partitioned.
         most_unindexed: How many fragments may lie outside of zone maps on them; None if none are kept.
+        versions: The versions that there are, in ascending order; None to list them.
     """
-    found = measure(dataset, policy)
+    found = measure(dataset, policy, versions=versions)
     kept = [] if most_unindexed is None or not policy.refresh_indices else list(partition_columns)
     tasks = list(Compaction.plan(dataset, policy.compaction_options()).tasks)
     lacking = columns_without_zone_map(dataset, kept, most_uncovered=most_unindexed or 0)

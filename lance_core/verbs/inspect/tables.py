@@ -1,20 +1,44 @@
-"""The tables below a folder or object-store prefix."""
+"""The tables below a folder or object-store prefix.
+
+On object storage the keys are read in ascending order, a page by one request, and what is not needed is skipped:
+
+    nyc/flights.lance/_indices/...  _transactions/...    skipped, by a request only if it goes on beyond the page
+    nyc/flights.lance/_versions/...                      taken: the versions, newest first
+    nyc/flights.lance/data/...  tree/...                 skipped, as above
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from os import PathLike
 from typing import Final
 
 from lance_core.arguments import checked
 from lance_core.store import ObjectStore, StorageOptions, open_store
-from lance_core.table.paths import VERSIONS_PREFIX
+from lance_core.table.paths import VERSIONS_PREFIX, is_detached, parse_manifest_key
 
-__all__ = ["list_tables"]
+__all__ = ["FoundTable", "find_tables", "list_tables"]
 
 SUFFIX: Final = ".lance"
 _AFTER_EVERYTHING: Final = "\U0010ffff"
+_PAGE: Final = 1000
+"""Keys that a request lists."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundTable:
+    """A table that a listing shows.
+
+    Attributes:
+        path: Its path relative to the root, such as "nyc/flights.lance".
+        versions: The numbers of its versions in ascending order, as the listing shows them; None where they are not
+            listed with it: on a local disk, and where manifests are recorded elsewhere.
+    """
+
+    path: str
+    versions: tuple[int, ...] | None = None
 
 
 @checked
@@ -23,8 +47,8 @@ def list_tables(
 ) -> list[str]:
     """Find the tables below a root: folders called `*.lance` that have versions.
 
-    Nothing inside of a table is listed: on a local disk the walk stops at its folder, on object storage it costs two
-    requests for each table.
+    Nothing inside of a table is listed on a local disk: the walk stops at its folder. On object storage a request
+    lists 1,000 keys, and the files of a table are skipped: most tables cost less than a request, none more than two.
 
     Args:
         root_uri: A folder, or a URI such as `s3://bucket/path`.
@@ -41,8 +65,44 @@ def list_tables(
         ['public/t.lance']
     """
     store = open_store(root_uri, StorageOptions(storage_options))
-    found = _walk(store.root, "") if store.is_local else _skip(store)
-    return sorted(path for path, has_versions in found if has_versions is not unfinished)
+    if store.is_local:
+        return sorted(path for path, has_versions in _walk(store.root, "") if has_versions is not unfinished)
+    return sorted(path for path, keys in _read_keys(store, most_versions=1) if bool(keys) is not unfinished)
+
+
+@checked
+def find_tables(root_uri: str | PathLike[str], *, storage_options: Mapping[str, str] | None = None) -> list[FoundTable]:
+    """Find the tables below a root as `list_tables` does, with the versions that the listing shows anyway.
+
+    Args:
+        root_uri: A folder, or a URI such as `s3://bucket/path`.
+        storage_options: Credentials and options of the storage, under object_store's names.
+
+    Returns:
+        The tables in ascending order of their paths; empty if the root does not exist.
+
+    Examples:
+        >>> written = lance.write_dataset({"id": [1]}, "lake/public/t.lance")
+        >>> [one.path for one in maintenance.find_tables("lake")]
+        ['public/t.lance']
+    """
+    store = open_store(root_uri, StorageOptions(storage_options))
+    if store.is_local:
+        return [FoundTable(path=path) for path in list_tables(root_uri, storage_options=storage_options)]
+    shows_versions = store.data_root == store.root
+    found = [
+        FoundTable(path=path, versions=_numbers(keys) if shows_versions else None)
+        for path, keys in _read_keys(store, most_versions=None if shows_versions else 1)
+        if keys
+    ]
+    return sorted(found, key=lambda one: one.path)
+
+
+def _numbers(keys: list[str]) -> tuple[int, ...] | None:
+    """The versions of the keys of manifests; None if there are none that can be opened by their number."""
+    parsed = [parse_manifest_key(key) for key in keys]
+    numbers = sorted({name.version for name in parsed if name is not None and not is_detached(name.version)})
+    return tuple(numbers) or None
 
 
 def _walk(folder: str, prefix: str) -> Iterator[tuple[str, bool]]:
@@ -60,18 +120,51 @@ def _walk(folder: str, prefix: str) -> Iterator[tuple[str, bool]]:
             yield from _walk(entry.path, f"{prefix}{entry.name}/")
 
 
-def _skip(store: ObjectStore) -> Iterator[tuple[str, bool]]:
-    """Go through the keys in order, and skip the rest of a table as soon as one of its keys is seen."""
-    after: str | None = None
-    while (table := _next_table(store, after)) is not None:
-        yield table, next(iter(store.list(f"{table}/{VERSIONS_PREFIX}", limit=1)), None) is not None
-        after = f"{table}/{_AFTER_EVERYTHING}"
+def _read_keys(store: ObjectStore, most_versions: int | None = None) -> Iterator[tuple[str, list[str]]]:
+    """The tables of a store, in the order of the keys, each with the keys of its versions.
+
+    Args:
+        store: The store.
+        most_versions: How many of these keys are wanted; None for all.
+    """
+    keys = _Keys(store)
+    while keys.current is not None:
+        table = _table_of(keys.current)
+        if table is None:
+            keys.skip(keys.current)
+            continue
+        folder, versions = f"{table}/{VERSIONS_PREFIX}", list[str]()
+        keys.skip(folder)
+        while keys.current is not None and keys.current.startswith(folder) and len(versions) != most_versions:
+            versions.append(keys.current.removeprefix(f"{table}/"))
+            keys.skip(keys.current)
+        yield table, versions
+        keys.skip(f"{table}/{_AFTER_EVERYTHING}")
 
 
-def _next_table(store: ObjectStore, after: str | None) -> str | None:
-    for found in store.list("", start_after=after):
-        parts = found.key.split("/")
-        depth = next((i for i, part in enumerate(parts[:-1]) if part.endswith(SUFFIX)), None)
-        if depth is not None:
-            return "/".join(parts[: depth + 1])
-    return None
+def _table_of(key: str) -> str | None:
+    """The outermost table that a key lies in; None if it lies in none."""
+    parts = key.split("/")
+    depth = next((i for i, part in enumerate(parts[:-1]) if part.endswith(SUFFIX)), None)
+    return None if depth is None else "/".join(parts[: depth + 1])
+
+
+class _Keys:
+    """The keys of a store in ascending order, of which some are skipped."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self._listing, self._taken = store.list(""), 0
+        self.current = self._next()
+
+    def skip(self, last: str) -> None:
+        """Go to the first key after `last`; where that is not on the page at hand, by a listing that begins there."""
+        while self.current is not None and self.current <= last:
+            if self._taken % _PAGE == 0:
+                self._listing, self._taken = self._store.list("", start_after=last), 0
+            self.current = self._next()
+
+    def _next(self) -> str | None:
+        found = next(self._listing, None)
+        self._taken += 1
+        return None if found is None else found.key

@@ -307,8 +307,8 @@ def test_what_somebody_else_cleans_up_meanwhile_is_not_due(tmp_path, monkeypatch
     policy = LanceMaintenancePolicy(cleanup_older_than=timedelta(microseconds=1))
     assert steps.survey(lance_core.dataset(uri), "t", policy)[0].cleanup_due
 
-    def measure_and_wait(dataset, policy):
-        found = real(dataset, policy)
+    def measure_and_wait(dataset, policy, **given):
+        found = real(dataset, policy, **given)
         lance_core.dataset(uri).cleanup_old_versions(older_than=timedelta(0))
         return found
 

@@ -1,0 +1,250 @@
+"""The tables of a lake: all that lie below a root, found when a run or tick begins, whoever wrote them.
+
+    root                      True: that of the IO manager; or a URI, reached with the storage options of the IO manager
+    include, exclude          globs over the path of a table below the root, such as "nyc/*"; `*` takes slashes as well
+    policies                  "nyc": fields for the tables in a folder; "nyc/flights": for one table
+
+Policies are applied from the outside in: that of the job, then of each folder, then of the table, then the metadata
+`lance/maintenance` of its asset, if the code location has one. A table is known by the key of its asset, else by its
+path without the suffix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, Final
+
+import dagster as dg
+
+from lance_dagster._context import AnyContext, known_assets
+from lance_dagster.health.policy import MAINTENANCE_KEY, LanceMaintenancePolicy, policy_of
+from lance_dagster.tables.location import below_root, checked_root, remember_options, resolved_options
+from lance_dagster.tables.names import RECEIPTS_FOLDER, RESERVED_FOLDER
+from lance_dagster.tables.refs import TableLike, TableRef, TableRoot, table_refs
+
+if TYPE_CHECKING:
+    import lance_core
+
+__all__ = ["Lake", "LakeTable", "checked_lake", "lance_external_assets"]
+
+SUFFIX: Final = ".lance"
+_NOT_TABLES: Final = (f"{RESERVED_FOLDER}/", f"{RECEIPTS_FOLDER}/")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LakeTable:
+    """A table of a lake.
+
+    Attributes:
+        ref: Its asset; one of the path where the code location has no asset for it.
+        path: The path below the root, without the suffix.
+        uri: Its URI.
+        versions: Its versions in ascending order, as far as the listing showed them; None if it did not.
+        is_declared: Whether the code location has an asset for it.
+    """
+
+    ref: TableRef
+    path: str
+    uri: str
+    versions: Sequence[int] | None = None
+    is_declared: bool = False
+
+    @property
+    def latest(self) -> int | None:
+        """The newest version that the listing showed; None if it showed none."""
+        return self.versions[-1] if self.versions else None
+
+    def open(self, options: Mapping[str, str] | None) -> lance_core.LanceDataset | None:
+        """The version that the listing showed as the newest, else the newest one; None if the table is gone."""
+        import lance_core  # noqa: PLC0415 - code locations load without it
+        from lance_core.errors import DatasetNotFoundError, VersionNotFoundError  # noqa: PLC0415 - as above
+
+        given = dict(options or {}) or None
+        if self.latest is not None:
+            try:
+                return lance_core.dataset(self.uri, version=self.latest, storage_options=given)
+            except VersionNotFoundError:
+                pass  # removed since it was listed
+        try:
+            return lance_core.dataset(self.uri, storage_options=given)
+        except DatasetNotFoundError:
+            return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lake:
+    """A root and a choice of the tables below it; the head of the module describes the fields."""
+
+    root: str | bool
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    policies: Mapping[str, Any] = field(default_factory=dict)
+
+    def place(self, root: TableRoot) -> TableRoot:
+        """The root as the tables of a resource."""
+        return root if self.root is True else replace(root, root_uri=str(self.root))
+
+    def takes(self, path: str) -> bool:
+        """Whether a table is chosen, by its path without the suffix."""
+        names = (path, path + SUFFIX)
+        chosen = not self.include or any(fnmatchcase(name, glob) for glob in self.include for name in names)
+        return chosen and not any(fnmatchcase(name, glob) for glob in self.exclude for name in names)
+
+    def find(self, root: TableRoot, refs: Iterable[TableRef], context: AnyContext | None = None) -> list[LakeTable]:
+        """The chosen tables that are below the root now, in ascending order of their paths.
+
+        Args:
+            root: The tables of the IO manager.
+            refs: Tables by asset, whose definitions count before those of the code location.
+            context: Of the run or tick, for the assets of the code location.
+        """
+        from lance_core.maintenance import find_tables  # noqa: PLC0415 - code locations load without it
+
+        place = self.place(root)
+        declared = _by_uri(root, [*(() if context is None else map(_ref, known_assets(context))), *refs])
+        taken = {ref.name for ref in declared.values()}
+        found = []
+        for one in find_tables(place.root_uri, storage_options=place.options):
+            path = one.path.removesuffix(SUFFIX)
+            if one.path.startswith(_NOT_TABLES) or not self.takes(path):
+                continue
+            uri = below_root(place.root_uri, one.path)
+            ref = declared.get(_canonical(uri))
+            named = ref or TableRef(key=dg.AssetKey((one.path if path in taken else path).split("/")), metadata={})
+            found.append(LakeTable(ref=named, path=path, uri=uri, versions=one.versions, is_declared=ref is not None))
+        return found
+
+    def policy(self, policy: LanceMaintenancePolicy, table: LakeTable) -> LanceMaintenancePolicy | None:
+        """The policy for a table; None if it is to be left alone.
+
+        Raises:
+            DagsterInvalidDefinitionError: The metadata of its asset cannot be used.
+        """
+        own: LanceMaintenancePolicy | None = policy
+        for name in _steps(table.path):
+            if name in self.policies:
+                own = policy_of(own or policy, {MAINTENANCE_KEY: self.policies[name]}, where=f"policies[{name!r}]")
+        said = (table.ref.metadata or {}).get(MAINTENANCE_KEY)
+        if own is None and said is None:
+            return None
+        return policy_of(own or policy, table.ref.metadata, where=f"asset {table.ref.name}")
+
+    def unused(self, tables: Iterable[LakeTable]) -> list[str]:
+        """The keys of `policies` that are the folder or the path of none of these tables."""
+        return sorted(set(self.policies) - {name for table in tables for name in _steps(table.path)})
+
+
+def checked_lake(
+    root: str | bool | None,
+    include: str | Sequence[str],
+    exclude: str | Sequence[str],
+    policies: Mapping[str, Any] | None = None,
+    policy: LanceMaintenancePolicy | None = None,
+) -> Lake | None:
+    """The lake of the arguments of a builder; None if they name no root.
+
+    Raises:
+        DagsterInvalidDefinitionError: A policy cannot be used, there are globs or policies and no root, or the root is
+            none.
+    """
+    chosen = {"include": _globs(include), "exclude": _globs(exclude)}
+    if root is None or root is False:
+        given = [name for name, value in {**chosen, "policies": policies}.items() if value]
+        if given:
+            raise dg.DagsterInvalidDefinitionError(
+                f"{', '.join(given)} choose among the tables below a root, and there is none: give root=True for the "
+                "root of the IO manager, or a URI"
+            )
+        return None
+    if root is not True:
+        checked_root(root)
+    for name, one in (policies or {}).items():
+        policy_of(policy or LanceMaintenancePolicy(), {MAINTENANCE_KEY: one}, where=f"policies[{name!r}]")
+    by_path = {name.strip("/").removesuffix(SUFFIX): one for name, one in (policies or {}).items()}
+    return Lake(root=root, policies=by_path, **chosen)
+
+
+def lance_external_assets(
+    root: str,
+    include: str | Sequence[str] = (),
+    exclude: str | Sequence[str] = (),
+    *,
+    known: Iterable[TableLike] | TableLike = (),
+    storage_options: Mapping[str, Any] | None = None,
+    schema: str | None = None,
+    group_name: str | None = None,
+) -> list[dg.AssetSpec]:
+    """External assets for the tables below a root, so that the catalogue of the UI is the lake.
+
+    The tables are looked for when the code location is loaded; reload it to see new ones. A maintenance job with the
+    root maintains them; one that names them as assets leaves them alone, since others write them.
+
+    Args:
+        root: The URI of the root.
+        include: Globs over the paths of tables below the root, such as "nyc/*"; all tables if there are none.
+        exclude: Globs of tables that are left out.
+        known: Assets of the code location that are tables of the root: they have definitions of their own.
+        storage_options: How to reach the root; values can be `EnvVar`. No metadata has them.
+        schema: As of the IO manager, for the place of the `known` assets.
+        group_name: As of any asset.
+
+    Raises:
+        DagsterInvalidDefinitionError: The root holds credentials, which would show in the UI.
+
+    Examples:
+        >>> written = lance.write_dataset({"id": [1]}, "lake/nyc/flights.lance")
+        >>> [spec.key.path for spec in lance_dagster.lance_external_assets("lake")]
+        [['nyc', 'flights']]
+    """
+    lake = checked_lake(root, include, exclude)
+    if lake is None:
+        raise dg.DagsterInvalidDefinitionError(f"root must be the URI of a folder of tables, not {root!r}")
+    place = TableRoot(root_uri=root, storage_options=resolved_options(storage_options or {}), schema=schema)
+    specs = []
+    for table in lake.find(place, table_refs(known)):
+        if table.is_declared:
+            continue
+        metadata = {
+            "lance/uri": table.uri,
+            "dagster/uri": table.uri,
+            "dagster/table_name": table.path.replace("/", "."),
+        }
+        if storage_options:
+            remember_options(table.ref.key, table.uri, storage_options)
+        specs.append(dg.AssetSpec(table.ref.key, metadata=metadata, group_name=group_name, kinds={"lance"}))
+    return specs
+
+
+def _globs(given: str | Sequence[str]) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given)
+
+
+def _steps(path: str) -> Iterator[str]:
+    """The folders of a path, outermost first, and the path."""
+    parts = path.split("/")
+    return ("/".join(parts[: depth + 1]) for depth in range(len(parts)))
+
+
+def _ref(asset: tuple[dg.AssetKey, Mapping[str, Any], dg.PartitionsDefinition[Any] | None]) -> TableRef:
+    key, metadata, partitions_def = asset
+    return TableRef(key=key, metadata=metadata, partitions_def=partitions_def)
+
+
+def _by_uri(root: TableRoot, refs: Iterable[TableRef]) -> dict[str, TableRef]:
+    """Tables by their URIs; assets whose keys can be no folder are no tables of the root."""
+    found: dict[str, TableRef] = {}
+    for ref in refs:
+        try:
+            location = root.locate(ref)
+        except dg.DagsterInvalidDefinitionError:
+            continue
+        found[_canonical(location.uri)] = ref
+    return found
+
+
+def _canonical(uri: str) -> str:
+    import lance_core  # noqa: PLC0415 - code locations load without it
+
+    return lance_core.canonical_uri(uri)

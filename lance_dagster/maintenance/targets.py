@@ -1,0 +1,161 @@
+"""The tables of one run, and the survey of each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import dagster as dg
+
+from lance_dagster.health.foreign import is_foreign
+from lance_dagster.health.lake import Lake, LakeTable
+from lance_dagster.health.policy import LanceMaintenancePolicy, policy_of
+from lance_dagster.tables.refs import TableRef, TableRoot, chosen_refs
+from lance_dagster.tables.settings import partition_columns
+
+if TYPE_CHECKING:
+    import lance_core
+    from lance_core.maintenance import CompactionTask
+    from lance_dagster.maintenance.steps import MaintenanceOutcome
+
+__all__ = ["ORDER_TAG", "Target", "choose_targets", "failure_of", "survey_target"]
+
+ORDER_TAG: Final = "lance/order"
+"""Tag of a run: what its order of tables is drawn from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A table of a run.
+
+    Attributes:
+        ref: Its asset.
+        table: The table as it was found below the root of the job; None for one that was not.
+    """
+
+    ref: TableRef
+    table: LakeTable | None = None
+
+    @property
+    def is_asset(self) -> bool:
+        """Whether the job or the code location has an asset for it, rather than a listing a path."""
+        return self.table is None or self.table.is_declared
+
+    def uri(self, root: TableRoot) -> str:
+        """Where it is."""
+        return root.locate(self.ref).uri if self.table is None else self.table.uri
+
+    def open(self, root: TableRoot) -> lance_core.LanceDataset | None:
+        """Its newest version; None when there is no table."""
+        return root.open_or_none(self.ref) if self.table is None else self.table.open(root.options)
+
+
+def choose_targets(
+    context: dg.OpExecutionContext,
+    root: TableRoot,
+    refs: Sequence[TableRef],
+    lake: Lake | None,
+    wanted: Sequence[str],
+) -> list[Target]:
+    """The tables of a run, each once, as their definitions describe them; a schedule changes their order.
+
+    Args:
+        context: The op.
+        root: The tables of the IO manager.
+        refs: The tables of the job by asset.
+        lake: The tables of the job below a root; None without one.
+        wanted: The names of those that the run is for; all if empty.
+
+    Raises:
+        Failure: A name is that of no table of the job.
+    """
+    found: dict[str, LakeTable] = {}
+    if lake is not None:
+        found = {one.ref.name: one for one in lake.find(root, [ref.resolved(context) for ref in refs], context)}
+        for name in lake.unused(found.values()):
+            context.log.warning("policies[%r]: no table below the root is, or lies in, %s", name, name)
+    known = [*refs, *(one.ref for name, one in found.items() if name not in {ref.name for ref in refs})]
+    targets = [Target(ref=ref, table=found.get(ref.name)) for ref in chosen_refs(context, known, wanted)]
+    salt = context.run.tags.get(ORDER_TAG)
+    if salt is not None:
+        targets.sort(key=lambda target: sha256(f"{salt}:{target.ref.name}".encode()).digest())
+    return targets
+
+
+def survey_target(
+    context: dg.OpExecutionContext,
+    root: TableRoot,
+    target: Target,
+    policy: LanceMaintenancePolicy,
+    lake: Lake | None,
+    overrides: Mapping[str, Any],
+) -> tuple[MaintenanceOutcome | Literal["absent", "left alone"], list[CompactionTask]]:
+    """The survey of a table, and its tasks; a table without a version is absent, an excluded one is left alone.
+
+    Args:
+        context: The op.
+        root: The tables of the IO manager.
+        target: The table.
+        policy: The policy of the job.
+        lake: The lake of the job.
+        overrides: What the configuration of the run changes.
+    """
+    from lance_dagster.maintenance import steps  # noqa: PLC0415 - code locations load without lance_core
+
+    own = _policy(context, target, policy, lake)
+    if own is None:
+        return "left alone", []
+    own, started, where = own.changed(overrides, where="configuration of the run"), time.monotonic(), _where(target)
+    try:
+        dataset = target.open(root)
+        if dataset is None:
+            context.log.info("%s has no table yet at %s; passed over", where, target.uri(root))
+            return "absent", []
+        columns = partition_columns(target.ref.metadata or {})
+        versions = None if target.table is None else target.table.versions
+        plan, tasks = steps.survey(
+            dataset, target.ref.name, own, columns, root.max_unindexed_fragments, versions=versions
+        )
+    except dg.DagsterInvalidDefinitionError:
+        raise
+    except Exception as error:  # one table that is broken must not stop the others
+        context.log.exception("%s cannot be read", where)
+        plan = steps.MaintenancePlan(asset=target.ref.name, uri=target.uri(root))
+        return steps.MaintenanceOutcome(plan=plan, error=failure_of("plan", error)), []
+    if plan.problems or target.table is None:
+        context.log.info("%s: version %d, %s", where, plan.version, "; ".join(plan.problems) or "healthy")
+    return steps.MaintenanceOutcome(plan=plan, seconds=time.monotonic() - started), tasks
+
+
+def _policy(
+    context: dg.OpExecutionContext, target: Target, policy: LanceMaintenancePolicy, lake: Lake | None
+) -> LanceMaintenancePolicy | None:
+    """The policy for a table; None, and a line in the log, if it is to be left alone.
+
+    Whoever names a root has all tables below it maintained; of the tables named by assets those of others are not.
+    """
+    if lake is not None and target.table is not None:
+        own = lake.policy(policy, target.table)
+    elif is_foreign(target.ref, context):
+        context.log.info(
+            "%s is left alone: others write it, as it is an external or observable asset here; metadata "
+            "lance/maintenance with True or a policy has it maintained all the same", _where(target)
+        )  # fmt: skip
+        return None
+    else:
+        own = policy_of(policy, target.ref.metadata, where=_where(target))
+    if own is None:
+        context.log.info("%s is left alone: its metadata or its policy says so", _where(target))
+    return own
+
+
+def _where(target: Target) -> str:
+    return f"asset {target.ref.name}"
+
+
+def failure_of(step: str, error: Exception) -> str:
+    """Why a step failed, in one line."""
+    return f"{step}: {type(error).__name__}: {error}"
