@@ -179,16 +179,16 @@ def _check_java(console: Console) -> None:
 @contextmanager
 def _bar(console: Console) -> Iterator[Progress]:
     columns = (SpinnerColumn(), TextColumn("{task.description:36}"), BarColumn(), TextColumn("{task.fields[step]:14}"))
-    with Progress(*columns, TimeElapsedColumn(), console=console) as bar:
+    with Progress(*columns, TimeElapsedColumn(), console=console, disable=not console.is_terminal) as bar:
         yield bar
 
 
 def _run(job: str, tags: Mapping[str, str], title: str, instance: dg.DagsterInstance, bar: Progress) -> None:
-    """One Dagster run in this process, and its progress."""
+    """One Dagster run in this process, and its progress: a bar in a terminal, a line elsewhere."""
     from example_project.definitions import defs  # noqa: PLC0415 - it imports Spark: after the check for Java
 
     definition = defs.resolve_job_def(job)
-    run_id = str(uuid.uuid4())
+    run_id, began = str(uuid.uuid4()), time.monotonic()
     task = bar.add_task(title, total=len(definition.nodes), step="")
     with ThreadPoolExecutor(max_workers=1) as worker:
         future = worker.submit(
@@ -206,6 +206,8 @@ def _run(job: str, tags: Mapping[str, str], title: str, instance: dg.DagsterInst
             time.sleep(1)
         future.result()
     bar.update(task, completed=len(definition.nodes), step=f"run {run_id[:8]}")
+    if bar.disable:
+        bar.console.print(f"{title}: run {run_id[:8]}, {time.monotonic() - began:.0f} s")
 
 
 def _print_histories(console: Console) -> None:

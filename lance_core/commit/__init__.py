@@ -19,6 +19,7 @@ from lance_core.commit.rebase import Rebased, deletion_vector, load_deletion_vec
 from lance_core.commit.records import CommitOptions, Committed
 from lance_core.commit.relation import carries_on, is_later_than
 from lance_core.commit.versions import (
+    already_exists,
     check_identity,
     existing_versions,
     explain_missing,
@@ -57,6 +58,7 @@ __all__ = [
     "Verdict",
     "WriteAttempt",
     "affected_fragments",
+    "already_exists",
     "attempts_of",
     "carries_on",
     "check_identity",

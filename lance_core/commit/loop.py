@@ -32,6 +32,7 @@ from lance_core.commit.relation import carries_on
 from lance_core.commit.repair import repaired
 from lance_core.commit.versions import (
     Listed,
+    already_exists,
     check_identity,
     explain_missing,
     load_following,
@@ -42,7 +43,6 @@ from lance_core.commit.versions import (
 from lance_core.errors import (
     CommitConflictError,
     CorruptFileError,
-    DatasetExistsError,
     HistoryGapError,
     IncompatibleConflictError,
     InvalidInputError,
@@ -242,7 +242,7 @@ class _CommitLoop:
         if proven is not None:
             return proven
         if latest is not None and self._creates and self.options.idempotency_key is None:
-            raise DatasetExistsError(f"Dataset already exists: {self.store.root}")
+            raise already_exists(self.store.root)
         self._load_since(latest)
         duplicate = self._duplicate(latest)
         if duplicate is not None:
@@ -356,7 +356,7 @@ class _CommitLoop:
             manifest = known[0] if known else load_manifest(self.store, version)
         except VersionNotFoundError:
             if self._creates:
-                raise DatasetExistsError(f"Dataset already exists: {self.store.root}") from None
+                raise already_exists(self.store.root) from None
             raise HistoryGapError(
                 f"Incompatible transaction: version {version} is missing from the history since version "
                 f"{self.original.read_version}, so what it changed is not known"
@@ -390,7 +390,7 @@ class _CommitLoop:
         if latest is None:
             return
         if self._creates:
-            raise DatasetExistsError(f"Dataset already exists: {self.store.root}")
+            raise already_exists(self.store.root)
         earlier = self._since_read
         strict = self.options.max_retries == 0 and isinstance(self.original.operation, Overwrite)
         if strict and earlier:

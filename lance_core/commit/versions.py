@@ -20,6 +20,7 @@ from typing import TypeVar
 
 from lance_core.errors import (
     CorruptFileError,
+    DatasetExistsError,
     DatasetNotFoundError,
     IncompatibleConflictError,
     LanceError,
@@ -44,6 +45,7 @@ from lance_core.table.transaction import Transaction
 
 __all__ = [
     "Listed",
+    "already_exists",
     "check_identity",
     "existing_versions",
     "explain_missing",
@@ -112,6 +114,11 @@ def latest_version(store: ObjectStore) -> int | None:
     """Return the number of the latest version; None if there is no dataset."""
     located = locate_latest(store)
     return None if located is None else located[0]
+
+
+def already_exists(uri: str) -> DatasetExistsError:
+    """The error of a write that would create a dataset where there is one."""
+    return DatasetExistsError(f"Dataset already exists: {uri}; mode 'append' adds to it, 'overwrite' replaces it")
 
 
 def load_latest(store: ObjectStore, opened: Manifest | None = None) -> Manifest | None:

@@ -10,9 +10,9 @@ from typing import Any, Self
 import pyarrow as pa
 
 from lance_core.arguments import checked
-from lance_core.commit import AttemptProperties, CommitOptions, WriteAttempt, commit
+from lance_core.commit import AttemptProperties, CommitOptions, WriteAttempt, already_exists, commit
 from lance_core.dataset.lance_dataset import LanceDataset
-from lance_core.errors import DatasetExistsError, DatasetNotFoundError, InvalidInputError
+from lance_core.errors import DatasetNotFoundError, InvalidInputError
 from lance_core.file import FileVersion
 from lance_core.store import CommitLock
 from lance_core.table.table_format import TableFormat
@@ -147,7 +147,7 @@ def _write_attempt(
     attempt = properties.write_attempt_for(existing, options.mode)
     if existing is not None and options.mode == "create":
         if not attempt.earlier or existing.version != max(attempt.earlier):
-            raise DatasetExistsError(f"Dataset already exists: {place.uri}")
+            raise already_exists(place.uri)
         options, attempt = replace(options, mode="overwrite"), replace(attempt, conflict_policy="exclusive")
     found, fragments = prepare(place, options).write_rows(data, schema, None)
     return commit_fragments(

@@ -83,7 +83,7 @@ def merge_columns(field: Field, arrays: Sequence[pa.Array]) -> pa.Array:
 
 
 def _merge(field: Field, arrays: list[Any]) -> tuple[Any, list[Any]]:
-    """Merge the arrays that belong to `field`; returns the merged array and the remaining ones."""
+    """Merge the arrays that belong to `field`; return the merged array and the remaining ones."""
     if is_column(field):
         return arrays[0], arrays[1:]
     first = arrays[0]

@@ -121,7 +121,7 @@ DataBlock: TypeAlias = FixedWidthBlock | VariableBlock | FixedSizeListBlock | Pa
 
 
 def array_to_block(array: pa.Array) -> DataBlock:
-    """Views the values of an Arrow array; the validity of the array is not part of the block.
+    """View the values of an Arrow array; the validity of the array is not part of the block.
 
     Nothing is copied, except for bits that do not start at a byte, views, and dictionaries (which are expanded).
 
@@ -156,7 +156,7 @@ def array_to_block(array: pa.Array) -> DataBlock:
 
 
 def block_to_array(block: DataBlock, kind: pa.DataType, validity: pa.Buffer | None = None) -> pa.Array:
-    """Turns a block into an Arrow array over the same memory.
+    """Turn a block into an Arrow array over the same memory.
 
     Args:
         block: The values.

@@ -3,6 +3,9 @@
 import socket
 
 import pyarrow as pa
+import pyarrow.compute
+import pyarrow.csv
+import pyarrow.dataset
 import pytest
 
 import lance_core as lance
@@ -80,3 +83,20 @@ def test_a_place_that_cannot_be_a_checkpoint_is_named(tmp_path, place):
     path = tmp_path / place
     with pytest.raises(InvalidInputError, match=f"{path} cannot be used as a checkpoint"):
         lance.batch_udf(checkpoint_file=path)(lambda batch: batch)
+
+
+def test_a_path_in_place_of_rows_is_answered_with_a_remedy(tmp_path):
+    (tmp_path / "file.csv").write_text("a\n1\n")
+    for given in (str(tmp_path / "file.csv"), tmp_path / "file.csv"):
+        with pytest.raises(TypeError, match=r"file\.csv.*: open a file first, for example by pyarrow\.csv\.open_csv"):
+            lance.write_dataset(given, tmp_path / "t.lance")
+    for rows in (pa.csv.open_csv(tmp_path / "file.csv"), pa.dataset.dataset(tmp_path / "file.csv", format="csv")):
+        assert lance.write_dataset(rows, tmp_path / "t.lance", mode="append").schema.names == ["a"]
+
+
+def test_expressions_are_shown_without_the_options_of_arrow(tmp_path):
+    dataset = lance.write_dataset({"a": [1], "s": ["x"]}, tmp_path / "t.lance")
+    with pytest.raises(InvalidInputError, match=r"^filter cast\(a, int8\) gives int8"):
+        dataset.to_table(filter=pa.compute.field("a").cast("int8"))
+    with pytest.raises(InvalidInputError, match=r"^text_to_date\(s\): "):
+        dataset.to_table(columns={"x": "cast(s as date)"})

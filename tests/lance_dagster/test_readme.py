@@ -8,6 +8,7 @@ import dagster as dg
 import pytest
 
 import lance_core
+from lance_core.store import open_store
 
 README = Path(__file__).parents[2] / "README.md"
 EXAMPLES = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
@@ -19,8 +20,8 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_there_are_three_examples():
-    assert len(EXAMPLES) == 3
+def test_there_are_four_examples():
+    assert len(EXAMPLES) == 4
 
 
 @pytest.mark.filterwarnings("ignore::dagster.BetaWarning")
@@ -47,11 +48,24 @@ def test_the_dagster_example_replaces_the_days_of_a_run(spark, here):
     assert "dagster.run_id" in dataset.read_transaction(2).transaction_properties
 
 
+def test_the_example_of_s3_gives_options_that_are_known(monkeypatch):
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hidden")
+    names: dict[str, object] = {}
+    exec(EXAMPLES[1], names)
+    given = {
+        key: value.get_value() if isinstance(value, dg.EnvVar) else value for key, value in names["options"].items()
+    }
+    store = open_store("s3://bucket/lake/events.lance", given)
+    assert store.root == "s3://bucket/lake/events.lance"
+    assert "hidden" not in repr(names["io_manager"]) + repr(store)
+
+
 def test_the_example_of_spark_alone(spark, here):
-    exec(EXAMPLES[1].replace('"numbers.lance"', repr(str(here / "numbers.lance"))), {})
+    exec(EXAMPLES[2].replace('"numbers.lance"', repr(str(here / "numbers.lance"))), {})
     assert lance_core.dataset(here / "numbers.lance").count_rows() == 1000
 
 
 def test_the_plain_example(here):
-    exec(EXAMPLES[2], {})
+    exec(EXAMPLES[3], {})
     assert lance_core.dataset("flights.lance").version == 1

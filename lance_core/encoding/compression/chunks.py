@@ -132,7 +132,7 @@ def total_count(counts: Counts) -> int:
 
 
 def check_chunks(buffers: ChunkBuffers, counts: Counts) -> None:
-    """Checks that every chunk is inside the data, so that later slices need no checks.
+    """Check that every chunk is inside the data, so that later slices need no checks.
 
     Raises:
         CorruptFileError: A chunk is outside the data, or the sum of the sizes exceeds it (chunks overlap).
@@ -184,7 +184,7 @@ def equal_steps(values: Counts) -> int | None:
 
 
 def require_room(num_bytes: int) -> None:
-    """Checks a declared size before memory is allocated for it.
+    """Check a declared size before memory is allocated for it.
 
     Raises:
         CorruptFileError: The size is more than 8 GiB.

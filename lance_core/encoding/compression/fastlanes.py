@@ -68,7 +68,7 @@ def bit_widths(values: Words) -> Counts:
 
 
 def unpack(packed: Words, width: int, out: Words) -> None:
-    """Unpacks blocks that all have the same width.
+    """Unpack blocks that all have the same width.
 
     Args:
         packed: Words of shape (blocks, `width` * lanes), of any strides.
@@ -141,7 +141,7 @@ def _unpack_rows(packed: Words, width: int, out: Words) -> None:
 
 
 def unpack_at(data: Bytes, starts: Counts, widths: Counts, dtype: np.dtype[Any]) -> Words:
-    """Unpacks blocks that lie anywhere in `data` and have different widths.
+    """Unpack blocks that lie anywhere in `data` and have different widths.
 
     Args:
         data: The bytes; every block must lie inside.
@@ -170,7 +170,7 @@ def unpack_at(data: Bytes, starts: Counts, widths: Counts, dtype: np.dtype[Any])
 
 
 def unpack_some(words: Words, starts: Counts, widths: Counts, places: Counts) -> Words:
-    """Unpacks one value of each of some blocks, which may be the same block several times.
+    """Unpack one value of each of some blocks, which may be the same block several times.
 
     Args:
         words: The memory that the blocks lie in.
@@ -211,7 +211,7 @@ def _packed_words(data: Bytes, starts: Counts, size: int, dtype: np.dtype[Any]) 
 
 
 def pack(values: Words, width: int, out: Words) -> None:
-    """Packs blocks with the same width.
+    """Pack blocks with the same width.
 
     Args:
         values: Words of shape (blocks, 1024), none of them with a bit at `width` or above.
@@ -253,7 +253,7 @@ def in_rows(bits: int) -> npt.NDArray[np.intp]:
 
 
 def pack_one(values: Words, width: int) -> bytes:
-    """Packs one block.
+    """Pack one block.
 
     Args:
         values: At most 1024 words, none of them with a bit at `width` or above; the rest of the block is zeros.

@@ -125,7 +125,7 @@ def _validity_bytes(layers: Sequence[tuple[int, bool]]) -> list[int]:
 def _unzipped(
     block: FixedWidthBlock, layers: Sequence[tuple[int, bool]], validity_bytes: Sequence[int]
 ) -> tuple[Bytes, list[Bytes | None]]:
-    """Splits zipped values: the items, and one bitmap (or None) per layer."""
+    """Split zipped values: the items, and one bitmap per layer, None for a layer without nulls."""
     if not any(validity_bytes):
         return block.data, [None] * len(layers)
     if block.bits_per_value % 8:

@@ -86,7 +86,7 @@ def _read_table(table: bytes) -> _Symbols | None:
 
 
 def _expand(table: bytes, block: DataBlock) -> VariableBlock:
-    """Replaces the codes of all values by their symbols."""
+    """Replace the codes of all values by their symbols."""
     if not isinstance(block, VariableBlock):
         raise CorruptFileError("FSST codes that are no variable values")
     symbols = _read_table(table)
@@ -134,7 +134,7 @@ def _find_literals(codes: Bytes, symbols: _Symbols) -> npt.NDArray[np.intp] | No
 
 
 def _take(strings: pa.Array, tokens: npt.NDArray[Any]) -> tuple[Offsets, Bytes]:
-    """Concatenates the strings that the tokens point at: the end of every token, and the bytes."""
+    """Concatenate the strings that the tokens point at: the end of every token, and the bytes."""
     longest = 2 * LONGEST
     large = tokens.size * longest > _INT32_MAX and (
         int(pc.sum(pc.binary_length(strings)).as_py()) > 0 and _expanded_size(strings, tokens) > _INT32_MAX

@@ -194,7 +194,7 @@ def _encode_blocks(block: DataBlock, _argument: str, counts: Counts) -> tuple[Co
 
 
 def _pack_chunks(rows: Words) -> ChunkBuffers:
-    """Packs each row with the smallest width and puts the width before it; chunks start at multiples of 8."""
+    """Pack each row with the smallest width and put the width before it; chunks start at multiples of 8."""
     if not rows.shape[0]:
         return ChunkBuffers(data=np.empty(0, np.uint8), starts=np.empty(0, np.int64), sizes=np.empty(0, np.int64))
     dtype = rows.dtype

@@ -103,7 +103,7 @@ COMPRESSIONS: dict[str, Compression] = {}
 
 
 def decode_miniblock(encoding: CompressiveEncoding, buffers: Sequence[ChunkBuffers], counts: Counts) -> DataBlock:
-    """Decodes the values of all chunks of a mini-block page.
+    """Decode the values of all chunks of a mini-block page.
 
     Args:
         encoding: The page's `value_compression`.
@@ -126,7 +126,7 @@ def decode_miniblock(encoding: CompressiveEncoding, buffers: Sequence[ChunkBuffe
 
 
 def decode_block(encoding: CompressiveEncoding, data: Bytes, num_values: int) -> DataBlock:
-    """Decodes one buffer, for example the items of a dictionary.
+    """Decode one buffer, for example the items of a dictionary.
 
     Args:
         encoding: Its description.
@@ -146,7 +146,7 @@ def decode_block(encoding: CompressiveEncoding, data: Bytes, num_values: int) ->
 
 
 def decode_blocks(encoding: CompressiveEncoding, buffers: ChunkBuffers, counts: Counts) -> DataBlock:
-    """Decodes one block per chunk, all at once: repetition and definition levels.
+    """Decode one block per chunk, all at once: repetition and definition levels.
 
     Args:
         encoding: The description that all of them share.
@@ -207,7 +207,7 @@ def chunk_gatherer(encoding: CompressiveEncoding, num_buffers: int) -> tuple[Chu
 
 
 def decode_per_value(encoding: CompressiveEncoding, block: FixedWidthBlock | VariableBlock) -> DataBlock:
-    """Decodes values that were compressed one by one (full-zip pages).
+    """Decode values that were compressed one by one (full-zip pages).
 
     Args:
         encoding: The page's `value_compression`.
@@ -224,7 +224,7 @@ def decode_per_value(encoding: CompressiveEncoding, block: FixedWidthBlock | Var
 
 
 def encode_miniblock(block: DataBlock, name: str, *, max_values: int = 4096, max_bytes: int = 8192) -> MiniBlockPage:
-    """Encodes values and divides them into chunks.
+    """Encode values and divide them into chunks.
 
     Args:
         block: The values.
@@ -245,7 +245,7 @@ def encode_miniblock(block: DataBlock, name: str, *, max_values: int = 4096, max
 
 
 def encode_block(block: DataBlock, name: str) -> tuple[CompressiveEncoding, Bytes]:
-    """Encodes all values into one buffer.
+    """Encode all values into one buffer.
 
     Raises:
         InvalidInputError: The block is of the wrong kind.
@@ -259,7 +259,7 @@ def encode_block(block: DataBlock, name: str) -> tuple[CompressiveEncoding, Byte
 
 
 def encode_blocks(block: DataBlock, name: str, counts: Counts) -> tuple[CompressiveEncoding, ChunkBuffers]:
-    """Encodes values into one buffer per chunk, all at once: repetition and definition levels.
+    """Encode values into one buffer per chunk, all at once: repetition and definition levels.
 
     Args:
         block: The values of all chunks.
@@ -279,7 +279,7 @@ def encode_blocks(block: DataBlock, name: str, counts: Counts) -> tuple[Compress
 
 
 def encode_per_value(block: DataBlock, name: str) -> tuple[CompressiveEncoding, FixedWidthBlock | VariableBlock]:
-    """Encodes every value by itself, for a full-zip page.
+    """Encode every value by itself, for a full-zip page.
 
     Returns:
         The page's `value_compression`, and the values to zip: their width is the page's `bits_per_value`, or that of
@@ -296,7 +296,7 @@ def encode_per_value(block: DataBlock, name: str) -> tuple[CompressiveEncoding, 
 
 
 def parse_name(name: str) -> tuple[Compression, str]:
-    """Splits the name of a compression into the compression and the rest: ``":lz4(flat)"`` or ``"(flat)"`` or ``""``.
+    """Split the name of a compression into the compression and the rest: ``":lz4(flat)"`` or ``"(flat)"`` or ``""``.
 
     Raises:
         UnsupportedError: The compression is unknown.
@@ -337,7 +337,7 @@ def described(encoding: CompressiveEncoding) -> Compression:
 
 
 def _check_nesting(encoding: CompressiveEncoding) -> None:
-    """Rejects descriptions that nest too deeply."""
+    """Reject descriptions that nest too deeply."""
     depth = 0
     name = encoding.WhichOneof("compression")
     while name in ("general", "fsst", "fixed_size_list"):

@@ -219,7 +219,7 @@ def _encode_miniblock(block: DataBlock, _argument: str, limits: ChunkLimits) -> 
 
 
 def _fill_offsets(out: Bytes, offsets: Offsets, counts: Counts, starts: Counts, shift: Counts) -> None:
-    """Writes each chunk's offsets, moved by its `shift`, to its start."""
+    """Write each chunk's offsets, moved by its `shift`, to its start."""
     words: npt.NDArray[Any] = out[: out.size // offsets.itemsize * offsets.itemsize].view(offsets.dtype)
     at = 0
     places = zip((starts // offsets.itemsize).tolist(), counts.tolist(), shift.tolist(), strict=True)

@@ -44,7 +44,7 @@ class _Rows:
         self._ends = ends[self._present]
 
     def _advance(self, sizes: Counts | int) -> Counts:
-        """Advances by `sizes` bytes in every row and returns their start."""
+        """Advance by `sizes` bytes in every row and return their start."""
         starts = self._at
         self._at = starts + sizes
         if (self._at > self._ends).any():
@@ -72,7 +72,7 @@ class _Rows:
         return VariableBlock(offsets=offsets, data=self._data[places], num_values=self._count)
 
     def finish(self) -> None:
-        """Checks that no bytes are left."""
+        """Check that no bytes are left."""
         if (self._at != self._ends).any():
             raise CorruptFileError("a packed struct goes on after its last field")
 
@@ -151,7 +151,7 @@ def _joined(parts: list[FixedWidthBlock | VariableBlock], num_values: int) -> Va
 
 
 def _scatter_rows(out: Bytes, at: Counts, rows: Bytes) -> None:
-    """Writes row i to ``out[at[i]:]`` and moves `at` behind it."""
+    """Write row i to ``out[at[i]:]`` and move `at` behind it."""
     out[at[:, None] + np.arange(rows.shape[1])] = rows
     at += rows.shape[1]
 

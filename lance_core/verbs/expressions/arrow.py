@@ -17,6 +17,7 @@ from lance_core.index.query.conditions import Compare, condition_of
 from lance_core.schema import Schema, exported_metadata, schema_to_arrow, storage_type
 from lance_core.verbs.context.unsupported import reject
 from lance_core.verbs.expressions.deep import LARGE, Split, combined, leaves_of, split
+from lance_core.verbs.expressions.printed import printed
 from lance_core.verbs.expressions.sql_meaning import with_sql_meaning
 
 __all__ = [
@@ -172,7 +173,7 @@ def evaluated(rows: pa.RecordBatch | pa.Table, expressions: Mapping[str, pc.Expr
         columns = list(acero.Declaration.from_sequence(nodes).to_table(use_threads=False).columns)
         return pa.table([combined(part, columns) for part in parts.values()], names=list(parts))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowKeyError, pa.ArrowTypeError) as error:
-        raise InvalidInputError(f"{', '.join(map(str, expressions.values()))}: {error}") from error
+        raise InvalidInputError(f"{', '.join(map(printed, expressions.values()))}: {error}") from error
 
 
 def _pieces(expression: pc.Expression) -> Split | pc.Expression:
@@ -195,7 +196,7 @@ def matching(batch: pa.RecordBatch, expression: pc.Expression) -> pa.Array:
     except InvalidInputError as error:
         raise InvalidInputError(f"filter {error}") from error.__cause__
     if not pa.types.is_boolean(keep.type):
-        raise InvalidInputError(f"filter {expression} gives {keep.type}, not true or false")
+        raise InvalidInputError(f"filter {printed(expression)} gives {keep.type}, not true or false")
     return _without_nulls(keep.combine_chunks())
 
 

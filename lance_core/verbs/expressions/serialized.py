@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from lance_core.errors import InvalidInputError
 from lance_core.schema import exported_metadata
+from lance_core.verbs.expressions.printed import printed
 
 __all__ = ["Entry", "Node", "Pieces", "assembled", "buffer_of", "entries_of", "flat"]
 
@@ -56,7 +57,8 @@ def buffer_of(expression: pc.Expression, reduced: Callable[..., Any] = lambda fu
     try:
         _, (buffer,) = reduced(expression.__reduce__)
     except pa.ArrowNotImplementedError as error:
-        raise InvalidInputError(f"the expression {expression} names a column by its place; name it: {error}") from error
+        what = f"the expression {printed(expression)} names a column by its place"
+        raise InvalidInputError(f"{what}; name it: {error}") from error
     return buffer
 
 

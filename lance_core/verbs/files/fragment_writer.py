@@ -300,7 +300,16 @@ def _stream_of(data: Any) -> pa.RecordBatchReader:
 
 
 def _from_python(data: ReaderLike, schema: pa.Schema | None) -> pa.Table | None:
-    """The rows of a pandas frame, of columns by name or of a list of dicts; None if it is something else."""
+    """The rows of a pandas frame, of columns by name or of a list of dicts; None if it is something else.
+
+    Raises:
+        ArgumentTypeError: The data is a string or a path.
+    """
+    if isinstance(data, str | bytes | PathLike):
+        raise ArgumentTypeError(
+            f"rows are given as a table, batches or a frame, not as {data!r}: open a file first, for example by "
+            "pyarrow.csv.open_csv or pyarrow.dataset.dataset"
+        )
     if type(data).__module__.split(".")[0] == "pandas":
         return pa.Table.from_pandas(data, schema=schema, preserve_index=False)
     if isinstance(data, dict):

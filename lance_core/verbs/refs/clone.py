@@ -62,7 +62,7 @@ def shallow_clone(place: Place, version: Resolved, target: str | PathLike[str], 
     """
     manifest, store = version.manifest(), open_store(target, options)
     if latest_version(store) is not None:
-        raise DatasetExistsError(f"Dataset already exists: {store.root}")
+        raise DatasetExistsError(f"Dataset already exists: {store.root}; clone to another place, or drop it first")
     with protected(place, version.branch, manifest, store):
         return _commit(version, manifest, store, is_shallow=True)
 
@@ -86,7 +86,7 @@ def deep_clone(
     manifest.check_writable()
     store = open_store(target, options)
     if latest_version(store) is not None:
-        raise DatasetExistsError(f"Dataset already exists: {store.root}")
+        raise DatasetExistsError(f"Dataset already exists: {store.root}; clone to another place, or drop it first")
     source = Snapshot(version.store, manifest, version.store.options)
     (copier or _copy_side_by_side)(
         [FileCopy(origin, key, store, target_key) for origin, key, target_key in dict.fromkeys(_files(source))]

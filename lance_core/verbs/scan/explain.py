@@ -24,6 +24,7 @@ from lance_core.schema import Field, Schema, quote_path
 from lance_core.table.fragment import Fragment
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.expressions.arrow import calls_of, columns_of
+from lance_core.verbs.expressions.printed import plain_name, printed
 from lance_core.verbs.scan.fragment_scan import FIRST_WINDOW_ROWS, FragmentScan, filter_reads
 from lance_core.verbs.scan.options import STRICT_ROWS, ScanOptions
 from lance_core.verbs.scan.ordering import ColumnOrdering
@@ -34,7 +35,6 @@ from lance_core.verbs.scan.small_fragments import FEWEST, grouped
 
 __all__ = ["Part", "Step", "order_steps", "scan_steps"]
 
-_OWN_FUNCTION: Final = re.compile(r"lance\.(\w+)\.[A-Za-z0-9+/=]+")
 """How functions in Python are registered with Arrow: by name and types."""
 
 _COMPARISON: Final = re.compile(r"\(([^()\s]+) (==|!=|<=|>=|<|>) ([^()]+)\)")
@@ -204,10 +204,10 @@ def _filter_facts(
     expression = options.filter
     assert expression is not None
     if len(options.conjuncts) > 1:
-        yield _list("conditions", map(_printed, options.conjuncts))
+        yield _list("conditions", map(printed, options.conjuncts))
     else:
-        yield f"condition={_printed(expression)}"
-    own = {_OWN_FUNCTION.sub(r"\1", name) for name in calls_of(expression) if _OWN_FUNCTION.match(name)}
+        yield f"condition={printed(expression)}"
+    own = {name for call in calls_of(expression) if (name := plain_name(call)) is not None}
     if own:
         yield _list("in Python", sorted(own))
     prunable = [part.fragment.id for part in parts if is_prunable(source, part.fragment, expression)]
@@ -240,7 +240,7 @@ def _index_queries(source: Snapshot, options: ScanOptions, selection: Selection)
 
 def _as_sql(expression: pc.Expression) -> str:
     """A condition as SQL writes it where it is a plain comparison."""
-    text = _printed(expression)
+    text = printed(expression)
     found = _COMPARISON.fullmatch(text)
     return f"{found[1]} {'=' if found[2] == '==' else found[2]} {found[3]}" if found else text
 
@@ -261,7 +261,7 @@ def _ordering(ordering: ColumnOrdering) -> str:
 def _outputs(projection: Projection) -> Iterator[str]:
     for output in projection.outputs or ():
         if output.expression is not None:
-            yield f"{output.field.name} = {_printed(output.expression)}"
+            yield f"{output.field.name} = {printed(output.expression)}"
         else:
             path = quote_path(output.path)
             yield path if path == output.field.name else f"{output.field.name} = {path}"
@@ -284,11 +284,6 @@ def _leaves(node: Field, whole: Field, *above: str) -> Iterator[str]:
     own = {child.id: child for child in whole.children}
     for child in node.children:
         yield from _leaves(child, own[child.id], *path)
-
-
-def _printed(expression: pc.Expression) -> str:
-    """The expression in one line; Arrow writes lists of values in several."""
-    return re.sub(r"\s*\n\s*", " ", _OWN_FUNCTION.sub(r"\1", str(expression)))
 
 
 def _list(name: str, items: Iterable[str]) -> str:

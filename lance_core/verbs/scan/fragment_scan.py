@@ -23,6 +23,7 @@ from lance_core.schema import Schema, schema_to_arrow
 from lance_core.table.fragment import Fragment
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.expressions.arrow import columns_of, matching_all, true_places
+from lance_core.verbs.expressions.printed import printed
 from lance_core.verbs.scan.filter_dictionaries import matching_entries, with_dictionaries
 from lance_core.verbs.scan.filter_stages import BufferedRows, Found, Stages, chosen, joined_columns, stages_of
 from lance_core.verbs.scan.options import ScanOptions
@@ -107,7 +108,7 @@ def filter_reads(dataset: Schema, options: ScanOptions, expression: pc.Expressio
     names = columns_of(expression)
     for name in names:
         if name not in dataset.names and name not in ROW_COLUMNS:
-            raise SchemaError(f"filter {expression}: no column {name!r}; the columns are {dataset.names}")
+            raise SchemaError(f"filter {printed(expression)}: no column {name!r}; the columns are {dataset.names}")
     own, late = {name for name in names if name in dataset.names}, None
     wanted = options.schema
     if own.issuperset(wanted.names) or options.late_materialization is False:

@@ -32,6 +32,7 @@ from lance_core.schema import (
 )
 from lance_core.schema.jsonb import json_strings
 from lance_core.verbs.expressions.arrow import columns_of, evaluated, stored_types
+from lance_core.verbs.expressions.printed import printed
 from lance_core.verbs.expressions.sql_meaning import with_sql_meaning
 from lance_core.verbs.scan.row_columns import ROW_COLUMNS, row_field
 
@@ -261,5 +262,5 @@ def _at(batch: pa.RecordBatch, path: Sequence[str]) -> pa.Array:
 def _type_of(expression: pc.Expression, schema: pa.Schema) -> pa.DataType:
     for name in columns_of(expression):
         if name not in schema.names:
-            raise SchemaError(f"{expression}: no column {name!r}; the columns are {schema.names}")
+            raise SchemaError(f"{printed(expression)}: no column {name!r}; the columns are {schema.names}")
     return evaluated(schema.empty_table(), {"type": expression}).column("type").type

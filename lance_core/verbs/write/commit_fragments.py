@@ -28,6 +28,7 @@ from lance_core.commit import (
     ConflictPolicy,
     Rebased,
     WriteAttempt,
+    already_exists,
     commit,
     find_idempotent_commit,
     find_transaction,
@@ -155,7 +156,7 @@ class _Commit:
                 attempts |= landed_attempts(self.store, self.write, 0, base)
                 self._follow_creation(base, attempts)
         if self.mode == "create" and len(attempts) < base.version:  # somebody else has written to it, too
-            raise DatasetExistsError(f"Dataset already exists: {self.uri}")
+            raise already_exists(self.uri)
         base = self._configured(base)
         if self.mode in ("append", "replace"):
             schema = self._grown(base)

@@ -14,10 +14,9 @@ from typing import Any, Final, Self, TypedDict
 
 import pyarrow as pa
 
-from lance_core.commit import CommitOptions, explain_missing, load_following, load_latest
+from lance_core.commit import CommitOptions, already_exists, explain_missing, load_following, load_latest
 from lance_core.errors import (
     ArgumentTypeError,
-    DatasetExistsError,
     InvalidInputError,
     LanceError,
     ObjectNotFoundError,
@@ -274,9 +273,7 @@ def write_version(data: ReaderLike, schema: pa.Schema | None, place: TableTarget
     prepared = prepare(place, options)
     place, is_new = prepared.place, prepared.place.base is None
     if not is_new and options.mode == "create":
-        raise DatasetExistsError(
-            f"Dataset already exists: {canonical_uri(place.uri)}; mode 'append' adds to it, 'overwrite' replaces it"
-        )
+        raise already_exists(canonical_uri(place.uri))
     table_config = auto_cleanup_keys(options.auto_cleanup_options if is_new else None)
     settling = PendingWrites()
     try:

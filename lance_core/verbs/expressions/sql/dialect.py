@@ -6,6 +6,7 @@ and arguments as written: `functions.py` knows which ones exist, the parser does
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from typing import Any, ClassVar, NoReturn
@@ -33,6 +34,7 @@ __all__ = [
 _OWN_SYNTAX = frozenset({"CAST", "TRY_CAST", "EXTRACT", "TRIM", "SUBSTRING", "POSITION", "CEIL", "FLOOR"})
 _MARK = " "
 """Prefix of function names, which keeps the parser from recognising them."""
+_MISSING_PART = re.compile(r"Required keyword: '\w+' missing for <class '[^']*'>")
 _QUERIES = frozenset({TokenType.SELECT, TokenType.WITH, TokenType.VALUES})
 
 
@@ -161,4 +163,5 @@ def _syntax_message(text: str, error: SqlglotError) -> str:
     line = text.splitlines(keepends=True)[: int(first["line"]) - 1]
     end = sum(len(part) for part in line) + int(first["col"])
     start = max(end - len(first["highlight"] or ""), 0) + 1
-    return f"cannot read SQL {text!r}: {first['description'].rstrip('.')}, at position {start}"
+    why = _MISSING_PART.sub("an operand is missing", first["description"].rstrip("."))
+    return f"cannot read SQL {text!r}: {why}, at position {start}"

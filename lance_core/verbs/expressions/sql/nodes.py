@@ -312,10 +312,9 @@ def _path(node: exp.Column) -> list[str]:
 
 
 def name_of(node: exp.Expr) -> str:
-    """The name of a node in SQL, for messages."""
+    """A part of a condition in SQL, for messages."""
     words = {"SimilarTo": "SIMILAR TO", "Select": "a query", "Subquery": "a query", "Window": "a window function"}
-    name = type(node).__name__
-    return words.get(name, f"{name} ({node.sql()})")
+    return words.get(type(node).__name__, node.sql())
 
 
 NODES: Final[dict[type[exp.Expr], Callable[[Compiler, Any], Typed]]] = {

@@ -1,0 +1,25 @@
+"""Arrow expressions as users read them: in one line, without what Arrow adds for itself."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import pyarrow.compute as pc
+
+__all__ = ["plain_name", "printed"]
+
+_OWN_FUNCTION: Final = re.compile(r"lance\.(\w+)\.[A-Za-z0-9+/=]+")
+_CAST_OPTIONS: Final = re.compile(r"\{to_type=([^{}]*?), allow_int_overflow=[^{}]*\}")
+
+
+def plain_name(function: str) -> str | None:
+    """The name of a function that this library has registered, without its parameters; None for one of Arrow's."""
+    own = _OWN_FUNCTION.match(function)
+    return None if own is None else own[1]
+
+
+def printed(expression: pc.Expression) -> str:
+    """The expression in one line: casts with their type alone, and functions of this library without parameters."""
+    short = _CAST_OPTIONS.sub(r"\1", _OWN_FUNCTION.sub(r"\1", str(expression)))
+    return re.sub(r"\s*\n\s*", " ", short)
