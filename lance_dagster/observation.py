@@ -230,7 +230,7 @@ def lance_eager() -> Any:  # as Dagster's own: a condition that can be changed b
     in the environment of Dagster's daemon makes a tick see whole events only.
 
     Raises:
-        NotImplementedError: this Dagster has no conditions on the tags of runs.
+        NotImplementedError: This Dagster has no conditions on the tags of runs.
 
     Examples:
         >>> @dg.asset(deps=["flights"], automation_condition=lance_dagster.lance_eager())

@@ -60,7 +60,7 @@ def commit_properties(
         inputs: The tables that were read, each at its version, by asset key.
 
     Raises:
-        InvalidInputError: the session is for several assets, and none was named.
+        InvalidInputError: The session is for several assets, and none was named.
     """
     asset = _asset(context, asset_key)
     known: dict[str, str | None] = {
@@ -95,7 +95,7 @@ def report_commit(
         ui_url: Where Dagster's UI is, if not at the root of its host; links to runs begin with it.
 
     Raises:
-        InvalidInputError: the session is for several assets, and none was named.
+        InvalidInputError: The session is for several assets, and none was named.
     """
     entries = {**_entries(dataset, ui_url), **(metadata or {})}
     context.report_asset_materialization(

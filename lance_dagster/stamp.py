@@ -41,7 +41,7 @@ def stamp_lance_metadata(defs: dg.Definitions) -> dg.Definitions:
         defs: Definitions whose `resources` hold the IO managers.
 
     Raises:
-        DagsterInvalidDefinitionError: two assets would be stored in one table, a name cannot be a folder name, an entry
+        DagsterInvalidDefinitionError: Two assets would be stored in one table, a name cannot be a folder name, an entry
             of metadata is not known or has no value that can be used, or a partitioned asset does not say by its
             `partition_expr` which column holds the partition.
 

@@ -200,7 +200,7 @@ def _check_names(place: TableTarget, change: LanceOperation.BaseOperation | Tran
     """Make sure that a schema that is committed brings no column of a name that other tools cannot read.
 
     Raises:
-        SchemaError: It does. A column that the dataset has already may stay.
+        SchemaError: The schema brings such a column; a column that the dataset has already may stay.
     """
     operation = change.operation if isinstance(change, Transaction) else change
     if isinstance(operation, LanceOperation.Overwrite):

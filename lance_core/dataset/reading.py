@@ -211,10 +211,10 @@ class ReadingVerbs(Handle):
                 False rejects a condition that depends on it, for a caller whose own zone is another one.
 
         Raises:
-            InvalidInputError: It is no condition, or depends on a zone that it does not name; the message has the
-                position.
+            InvalidInputError: The expression is no condition, or depends on a zone that it does not name; the message
+                has the position.
             SchemaError: A column does not exist.
-            UnsupportedError: It uses something unknown; the message names it and has the position.
+            UnsupportedError: The expression uses something unknown; the message names it and has the position.
 
         Examples:
             >>> lance.write_dataset({"delay": [11, 4]}, "flights.lance").parse_filter("delay > 5")
@@ -295,7 +295,7 @@ class ReadingVerbs(Handle):
             buffer_size: Changes no result: nothing is read later.
 
         Raises:
-            InvalidInputError: It is no column of blobs, there is no such row, or an argument cannot be used.
+            InvalidInputError: The column is none of blobs, there is no such row, or an argument cannot be used.
             SchemaError: There is no such column.
             UnsupportedError: A row is deleted, or its payload lies outside its data file.
 
@@ -331,7 +331,7 @@ class ReadingVerbs(Handle):
             preserve_order: The order is kept in any case.
 
         Raises:
-            InvalidInputError: It is no column of blobs, there is no such row, or an argument cannot be used.
+            InvalidInputError: The column is none of blobs, there is no such row, or an argument cannot be used.
             SchemaError: There is no such column.
             UnsupportedError: A row is deleted, or its payload lies outside its data file.
 

@@ -98,7 +98,7 @@ def build_branch_jobs(
         The job that promotes, and the one that discards.
 
     Raises:
-        DagsterInvalidDefinitionError: a table cannot be used.
+        DagsterInvalidDefinitionError: A table cannot be used.
 
     Examples:
         >>> [job.name for job in lance_dagster.build_branch_jobs(["nyc/flights"])]
@@ -222,7 +222,7 @@ def _discard(job: _Job, context: dg.OpExecutionContext, config: BranchConfig) ->
 
 
 def _written_partitions(instance: dg.DagsterInstance, ref: TableRef, branch: str) -> list[str] | None:
-    """The partitions whose newest event is about a branch, none for a table without; None if there is no such event."""
+    """The partitions whose newest event is about a branch; empty for a table without any, None without such an event."""
     from lance_dagster.branches.page import runs_of_branch  # noqa: PLC0415 - code locations load without lance_core
     from lance_dagster.events.reporting import known_versions, partitions_of_runs  # noqa: PLC0415 - as above
 
@@ -257,7 +257,7 @@ def _branch(context: dg.OpExecutionContext, config: BranchConfig) -> str:
     """The branch of this run.
 
     Raises:
-        Failure: neither tag nor configuration names one.
+        Failure: Neither tag nor configuration names a branch.
     """
     given = config.branch or context.run.tags.get(BRANCH_TAG)
     found = named_branch(

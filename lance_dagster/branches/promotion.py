@@ -53,7 +53,7 @@ class Gates:
         require_checks: Whether the last result on the branch of each check of the asset must be a success.
         max_commit_drift: How many commits main may have had since the fork; None for any number.
         min_row_ratio: How many rows the branch must have at least, as a share of main's; None for any number.
-        max_row_ratio: How many it may have at most.
+        max_row_ratio: How many rows the branch may have at most, as a share of main's; None for any number.
     """
 
     require_checks: bool = True

@@ -89,7 +89,7 @@ def with_vectors(schema: pa.Schema, widths: Mapping[str, int]) -> pa.Schema:
     """The schema with some list columns as fixed-size lists.
 
     Raises:
-        SchemaError: a column is missing, or is not a list.
+        SchemaError: A column is missing, or is not a list.
     """
     for name, width in widths.items():
         position = schema.get_field_index(name)
@@ -138,7 +138,7 @@ def target_schema(frame: pa.Schema, table: pa.Schema | None, mode: CommitMode, s
         schema_mode: See the head of the module.
 
     Raises:
-        SchemaError: the frame does not fit; names the column.
+        SchemaError: The frame does not fit; the message names the column.
     """
     _reject_clashing_names(frame)
     if table is None or (schema_mode == "overwrite" and mode == "overwrite"):
@@ -170,7 +170,7 @@ def fit_batch(batch: pa.RecordBatch | pa.Table, schema: pa.Schema) -> pa.Table:
     """Cast a batch to the columns it is written with.
 
     Raises:
-        SchemaError: a value cannot be kept exactly, or is null where the table allows none; names the column.
+        SchemaError: A value cannot be kept exactly, or is null where the table allows none; the message names it.
     """
     if not batch.num_rows:
         return schema.empty_table()

@@ -37,7 +37,7 @@ class LanceDatasetHandler(LanceTypeHandler):
         """A handle on the pinned version.
 
         Raises:
-            DagsterInvalidDefinitionError: the input asks for columns or rows.
+            DagsterInvalidDefinitionError: The input asks for columns or rows.
         """
         if request.columns is not None or request.filtered:
             raise dg.DagsterInvalidDefinitionError(

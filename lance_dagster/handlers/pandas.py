@@ -65,7 +65,7 @@ def _named_columns(frame: pd.DataFrame) -> Iterator[None]:
     """Turn what Arrow says of a frame into an error that names column and values.
 
     Raises:
-        SchemaError: a column holds values of several types, or of one that Arrow lacks, or cannot be stored otherwise.
+        SchemaError: A column holds values of several types, or of one that Arrow lacks, or cannot be stored otherwise.
     """
     _reject_unstorable(frame)
     try:

@@ -25,7 +25,7 @@ def column_lineage(metadata: Mapping[str, Any], *, where: str) -> dg.TableColumn
         where: The asset, for messages.
 
     Raises:
-        DagsterInvalidDefinitionError: the entry cannot be used.
+        DagsterInvalidDefinitionError: The entry cannot be used.
     """
     given = metadata.get(COLUMN_LINEAGE_KEY)
     value = given.value if isinstance(given, dg.MetadataValue) else given

@@ -91,7 +91,7 @@ class TableVersion:
         operation: The Lance operation; None if it is not recorded.
         rows: Live rows.
         rows_added: Rows that were added; None if the version before was cleaned up, or they were not counted.
-        rows_removed: Rows that were removed; None likewise.
+        rows_removed: Rows that were removed; None in the same cases.
         fragments: Fragments.
         read_version: Version that the change was made from.
         properties: The properties of the transaction.
@@ -110,17 +110,17 @@ class TableVersion:
 
     @property
     def writers(self) -> list[str]:
-        """The Dagster runs whose writes it has: one, or for the promotion of a branch all that wrote there."""
+        """The Dagster runs whose writes the version has: one, or for a promotion all runs that wrote to the branch."""
         return several(self.properties.get(RUN_ID))
 
     @property
     def committed_by(self) -> str | None:
-        """The Dagster run that committed it: that of a promotion's own job, else the one that wrote."""
+        """The Dagster run that committed the version: that of a promotion's own job, else the one that wrote."""
         return self.properties.get(PROMOTION_RUN_ID) or (self.writers[0] if len(self.writers) == 1 else None)
 
     @property
     def run_id(self) -> str | None:
-        """The Dagster run that made it: the one that wrote, or the one that promoted the writes of several."""
+        """The Dagster run that made the version: the one that wrote, or the one that promoted the writes of several."""
         return self.writers[0] if len(self.writers) == 1 else self.committed_by
 
     def is_of(self, run_id: str) -> bool:
@@ -135,7 +135,7 @@ class TableVersion:
 
     @property
     def assets(self) -> list[str]:
-        """The assets that it was made for; several for the promotion of a branch that several wrote to."""
+        """The assets that the version was made for; several for the promotion of a branch that several wrote to."""
         return several(self.asset)
 
     @property
@@ -205,7 +205,7 @@ class TableVersion:
 def read_history(
     dataset: lance_core.LanceDataset, *, after: int = 0, count_changes: bool = True, ahead: int = 1
 ) -> Iterator[TableVersion]:
-    """The versions of a handle's branch from its own back, newest first, each read when it is asked for.
+    """The versions of a handle's branch up to its own, newest first; each is read when the iterator reaches it.
 
     Args:
         dataset: The handle.
@@ -310,7 +310,7 @@ def data_version_of(dataset: lance_core.LanceDataset) -> str:
 
 
 def partitions_of(made: Sequence[TableVersion]) -> Any:
-    """The partitions that versions wrote together, as `TableVersion.partitions` has them; None if one says none."""
+    """The partitions that some versions wrote, as `TableVersion.partitions` has them; None if a version names none."""
     named = [one.partitions for one in made]
     if not all(isinstance(keys, list) for keys in named):
         return next((keys for keys in named if isinstance(keys, dict)), None) if None not in named else None

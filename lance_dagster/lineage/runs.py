@@ -36,13 +36,13 @@ def find_tables(root_or_table: str, storage_options: Mapping[str, str] | None) -
 
 
 class NoSuchRunError(LanceError, LookupError):
-    """No commit names a run, or several runs have an id that begins so."""
+    """No commit names a run whose id begins with a string, or several runs have such an id."""
 
     code = "no-such-run"
 
 
 def find_run(tables: Iterable[lance_core.LanceDataset], beginning: str, *, where: str) -> str:
-    """The id of the run that begins so, among those that commits of tables and their branches name.
+    """The id of the run that begins with a string, among the runs that commits of tables and branches name.
 
     Args:
         tables: Where to look.

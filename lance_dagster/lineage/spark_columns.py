@@ -73,7 +73,7 @@ def plan_lineage(step: Step | None, frame: Any) -> dg.TableColumnLineage | None:
 
 
 class _Made:
-    """Which attribute is made of which others."""
+    """The attributes that each attribute is made of."""
 
     def __init__(self, sources: dict[int, Source]) -> None:
         self._known = sources
@@ -137,7 +137,7 @@ def _id(attribute: Any) -> int:
 
 
 def _references(node: Any) -> list[int]:
-    """What a node or an expression refers to."""
+    """The attributes that a node or an expression refers to."""
     return [_id(one) for one in _items(node.references().toSeq())]
 
 

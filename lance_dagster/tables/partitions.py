@@ -84,7 +84,7 @@ def plan_partitions(
 
     Raises:
         InvalidInputError: `partition_expr` is missing or not of the right form, or a key cannot be said exactly.
-        SchemaError: a partition column is missing, or its type does not go with the definition.
+        SchemaError: A partition column is missing, or its type does not go with the definition.
     """
     try:
         dimensions = _dimensions(definition, _columns_in(partition_expr, schema, asset_key), schema)

@@ -147,7 +147,7 @@ def _plan(candidates: Sequence[tuple[TableRef, Any]], run_id: str) -> Iterator[_
     """What is to be done, for each branch of each table that the run changed.
 
     Raises:
-        Failure: the change to one of them cannot be undone; nothing was changed anywhere.
+        Failure: The change to one table cannot be undone; nothing was changed anywhere.
     """
     from lance_dagster.lineage.runs import open_branches, versions_of_run  # noqa: PLC0415 - as above
     from lance_dagster.undo.plan import AlreadyUndoneError, CannotUndoError, plan_undo  # noqa: PLC0415 - as above

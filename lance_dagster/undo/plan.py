@@ -57,7 +57,7 @@ class Undo:
         dataset: The branch of the table at the version that was looked at.
         run_id: The run.
         made: The versions that it made.
-        how: In words.
+        how: A description of the undo, for messages.
         operation: The operation to commit.
         rows: Live rows as they are.
         rows_after: Live rows as they will be.
@@ -78,20 +78,20 @@ class Undo:
 
     @property
     def asset(self) -> str | None:
-        """The asset that they were made for; None if they name none, or several."""
+        """The asset that the undone versions were made for; None if they name none, or several."""
         named = {one.asset for one in self.made}
         return named.pop() if len(named) == 1 else None
 
     @property
     def assets(self) -> list[str]:
-        """The assets that they were made for; none if they name none."""
+        """The assets that the undone versions were made for; none if they name none."""
         return sorted({name for one in self.made for name in one.assets})
 
     def commit(self) -> int:
         """Commit; returns the new version.
 
         Raises:
-            RetryableConflictError: another commit came between; nothing was changed.
+            RetryableConflictError: Another commit came between; nothing was changed.
         """
         head = self.dataset.version
 
@@ -202,7 +202,7 @@ def _reversed(
 
 
 def _still_there(others: Sequence[TableVersion]) -> list[TableVersion]:
-    """Versions, newest first, without those that were taken back among themselves, and without what took them back."""
+    """Versions, newest first, without undone versions and without the versions that undid them."""
     numbers = {one.version for one in others}
     undos = [one for one in others if one.undone_versions and numbers.issuperset(one.undone_versions)]
     undone = {number for one in undos for number in (one.version, *one.undone_versions)}
@@ -231,7 +231,7 @@ def _check_partitions(
 
 
 def _changed_partitions(dataset: lance_core.LanceDataset, entry: TableVersion) -> Any:
-    """The partitions that a version wrote; of an undo that does not say so those of the versions that it undid."""
+    """The partitions that a version wrote; for an undo that names none, those of the versions that it undid."""
     if entry.partitions is not None or not entry.undone_versions:
         return entry.partitions
     undone = [_made_in(dataset, version) for version in entry.undone_versions]

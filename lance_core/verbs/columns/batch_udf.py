@@ -176,7 +176,7 @@ def as_batch(result: Any) -> pa.RecordBatch:
     """The result of a function as one batch.
 
     Raises:
-        InvalidInputError: It is neither a batch nor a table nor a pandas frame.
+        InvalidInputError: The result is neither a batch nor a table nor a pandas frame.
     """
     if isinstance(result, pa.RecordBatch):
         return result

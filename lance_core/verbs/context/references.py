@@ -74,7 +74,7 @@ class Resolved:
         Raises:
             DatasetNotFoundError: There is no version any more.
             VersionNotFoundError: There is no such version.
-            IncompatibleConflictError: It is not the one that the handle has: the dataset was dropped and made again.
+            IncompatibleConflictError: The version is not that of the handle: the dataset was dropped and made again.
         """
         try:
             found = load_manifest(self.store, self.version)

@@ -74,7 +74,7 @@ class Snapshot:
         Raises:
             CorruptFileError: The deletion file is missing, or is none.
             VersionNotFoundError: A cleanup removed the version, and its deletion files.
-            ObjectNotFoundError: It is missing, in a version that is not the latest.
+            ObjectNotFoundError: The deletion file is missing, in a version that is not the latest.
         """
         file = fragment.deletion_file
         if file is None:

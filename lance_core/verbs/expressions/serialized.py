@@ -52,7 +52,7 @@ def buffer_of(expression: pc.Expression, reduced: Callable[..., Any] = lambda fu
         reduced: Calls what goes down it.
 
     Raises:
-        InvalidInputError: It names a column by its place, which Arrow does not serialize.
+        InvalidInputError: The expression names a column by its place, which Arrow does not serialize.
     """
     try:
         _, (buffer,) = reduced(expression.__reduce__)

@@ -95,7 +95,7 @@ def check_column_name(name: str) -> None:
     """Make sure that a new column can have a name: other tools cannot read a column of some names.
 
     Raises:
-        SchemaError: It is empty, that of a row column, or has a dot or a back-tick.
+        SchemaError: The name is empty, that of a row column, or has a dot or a back-tick.
     """
     if not name:
         raise SchemaError("a column has an empty name")

@@ -268,7 +268,7 @@ def to_batches(
 
     Raises:
         InvalidInputError: The data is of an unsupported kind, or an iterable came without a schema.
-        UnsupportedError: It comes from another library, and Arrow cannot take its types over.
+        UnsupportedError: The data comes from another library, and Arrow cannot take its types over.
     """
     if isinstance(data, pa.Table | pa.RecordBatch):
         return data.schema, [data]

@@ -145,7 +145,7 @@ def index_statistics(source: Snapshot, name: str) -> IndexStatistics:
 
     Raises:
         IndexNotFoundError: There is none of that name.
-        UnsupportedError: It belongs to the write-ahead log, or keeps its details in a file.
+        UnsupportedError: The index belongs to the write-ahead log, or keeps its details in a file.
         CorruptFileError: A file of it cannot be read.
     """
     group = _by_name(source).get(name)

@@ -74,7 +74,7 @@ class MovedRows:
         """The new fragments, without ids; those of moved rows carry the rows' ids.
 
         Raises:
-            SchemaError: They bring new values into a dictionary of version 0.1.
+            SchemaError: The rows bring new values into a dictionary of version 0.1.
         """
         settling = self._files.settling
         found = self._writer.finish() if settling is None else self._writer.finish_soon(settling)

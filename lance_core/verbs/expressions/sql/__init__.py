@@ -58,9 +58,9 @@ def parse_expression(text: str, schema: pa.Schema | Schema) -> pc.Expression:
         schema: The columns that it can refer to. The result is for batches of their storage types.
 
     Raises:
-        InvalidInputError: It is no SQL expression, or is invalid; the message has the position.
+        InvalidInputError: The string is no SQL expression, or is invalid; the message has the position.
         SchemaError: A column does not exist; names those that do.
-        UnsupportedError: It uses something unknown; the message names it and has the position.
+        UnsupportedError: The expression uses something unknown; the message names it and has the position.
     """
     return parse_column(text, schema).expression
 
@@ -93,7 +93,7 @@ def parse_filter(text: str, schema: pa.Schema | Schema, *, assume_utc: bool = Tr
         assume_utc: Whether times without a zone are UTC where they meet timestamps that have one.
 
     Raises:
-        InvalidInputError: It is no condition, or needs a zone that may not be assumed.
+        InvalidInputError: The expression is no condition, or needs a zone that may not be assumed.
     """
     with _user_input(), nullcontext() if assume_utc else with_written_zones():
         return _once(text, schema, _filter)[0]

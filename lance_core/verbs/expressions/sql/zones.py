@@ -49,7 +49,7 @@ def check_zone(own: pa.DataType, kind: pa.DataType, shown: object = None) -> Non
         shown: The value, for the message, if it is known.
 
     Raises:
-        InvalidInputError: exactly one of the types has a zone.
+        InvalidInputError: Exactly one of the types has a zone.
     """
     compared = _are_written.get() and is_date_or_timestamp(own) and is_date_or_timestamp(kind)
     if not compared or _has_zone(own) == _has_zone(kind):
@@ -65,7 +65,7 @@ def check_parts(kind: pa.DataType, what: str) -> None:
     """Make sure that a time is not taken apart in an assumed zone.
 
     Raises:
-        InvalidInputError: it is a timestamp with a zone.
+        InvalidInputError: The value is a timestamp with a zone.
     """
     if _are_written.get() and _has_zone(kind):
         raise InvalidInputError(
