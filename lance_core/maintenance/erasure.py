@@ -12,12 +12,13 @@ Commits of others meanwhile are found by the next survey; what is still there in
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from lance_core.commit import commit, load_following
-from lance_core.errors import InvalidInputError
+from lance_core.errors import InvalidInputError, RetryableConflictError
 from lance_core.index.kinds.registry import is_supported
 from lance_core.maintenance.cleanup import cleanup_old_versions
 from lance_core.maintenance.cleanup_plan import Selectors
@@ -44,6 +45,8 @@ from lance_core.verbs.rows.removal import each_matching, remove_rows
 from lance_core.verbs.scan.blob_view import described_columns
 
 __all__ = ["ErasureOptions", "erase_rows"]
+
+_logger = logging.getLogger(__name__)
 
 _ROUNDS: Final = 4
 """How often the branches are gone through: writers can add rows meanwhile."""
@@ -129,7 +132,11 @@ class _Erasure:
             if not _is_work_left(found) and (number or not self.options.delete_unverified):
                 break
             for line in found.lines:
-                self._erase_on(line, found)
+                try:
+                    self._erase_on(line, found)
+                except RetryableConflictError as error:
+                    # What is left is surveyed again: done in the next round, or reported in the end.
+                    _logger.warning("%s: others changed the same rows: %s", line.name, error)
             found, tags, refs = self._survey(found)
             released |= released_branches(found, refs, self.options)
             doomed = {line.name: set(line.doomed()) for line in found.lines}

@@ -43,7 +43,7 @@ def find_obstacles(
         allowed: What may be moved and released.
     """
     clones = Clones(place).list()
-    obstacles = [*_tagged(found, tags, allowed), *_used(found, allowed)]
+    obstacles = [*_tagged(found, tags, allowed), *_used(found, allowed), *_with_blob_files(found)]
     if not allowed.release_branches:
         obstacles += _forked(found, refs, allowed)
     for name in find_orphans(place, refs.keys(), timedelta(0)):
@@ -73,6 +73,20 @@ def _used(found: Survey, allowed: _Allowed) -> Iterator[ErasureFinding]:
         if number in found.lines[0].going(drops=allowed.drop_indices):
             message = f"version main:{number}, which holds the rows, is in use by {name}: let it finish, then erase"
             yield ErasureFinding(kind="in use", path=name, message=message)
+
+
+def _with_blob_files(found: Survey) -> Iterator[ErasureFinding]:
+    """The branches with fragments to write again whose blobs lie in files of their own, which are not written here."""
+    for line in found.lines:
+        held = {name for key in line.latest.fragments for name in line.latest.pieces[key]}
+        folders = [f"{name.removesuffix('.lance')}/" for name in sorted(held)]
+        stores = [one.store for one in found.lines]
+        if any(True for store in stores for folder in folders for _ in store.list(folder, limit=1)):
+            message = (
+                "blobs in files of their own, which are not written here, belong to the rows: delete the rows and "
+                "compact with pylance (materialize_deletions_threshold=0), then erase"
+            )
+            yield ErasureFinding(kind="blobs", path=line.name, message=message)
 
 
 def _forked(found: Survey, refs: Mapping[str, BranchRef], allowed: _Allowed) -> Iterator[ErasureFinding]:

@@ -458,3 +458,79 @@ def test_names_of_tags_and_dictionaries_of_old_manifests(tmp_path):
     lance_core.write_dataset(words.select(["key"]), plain, data_storage_version="0.1")
     assert lance_core.dataset(plain).erase_rows(crowd[1].where).proven
     assert not any(crowd[1].key.encode() in data for data in every_byte(plain).values())
+
+
+@pytest.mark.parametrize("version", ["0.1", "2.0", "2.1", "2.2"])
+def test_every_file_version(tmp_path, version):
+    uri = str(tmp_path / "t")
+    crowd = people(0, 8)
+    columns = ["id", "key", "part", "name", "raw", "st", "tags"]
+    rows = table_of(crowd).select(columns).replace_schema_metadata(None)
+    plain = pa.schema([field.remove_metadata() for field in rows.schema])
+    lance.write_dataset(rows.cast(plain), uri, max_rows_per_file=3, data_storage_version=version)
+    lance.dataset(uri).create_scalar_index("key", "BTREE")
+    assert lance_core.dataset(uri).erase_rows(crowd[5].where).proven
+    check_gone(uri, crowd[5])
+    check_kept(uri, [one for one in crowd if one is not crowd[5]])
+
+
+def test_blobs_in_files_of_their_own(tmp_path):
+    uri = str(tmp_path / "t")
+    crowd = people(0, 4)
+    marks = [person.image.encode() * 4000 for person in crowd]
+    rows = pa.table({"key": [one.key for one in crowd], "image": lance.blob_array(marks)})
+    lance.write_dataset(rows, uri, data_storage_version="2.2", max_rows_per_file=2)
+    assert any(path.endswith(".blob") for path in every_byte(uri))
+    stopped = lance_core.dataset(uri).erase_rows(crowd[2].where)
+    assert [(one.kind, one.path) for one in stopped.obstacles] == [("blobs", "main")]
+    assert lance_core.dataset(uri).version == 1
+    lance.dataset(uri).delete(crowd[2].where)
+    lance.dataset(uri).optimize.compact_files(materialize_deletions_threshold=0.0)
+    report = lance_core.dataset(uri).erase_rows(crowd[2].where)
+    assert report.proven, report
+    check_gone(uri, crowd[2])
+    left = [blob.readall() for blob in lance.dataset(uri).take_blobs("image", indices=[0, 1, 2])]
+    assert sorted(left) == sorted(mark for mark in marks if mark is not marks[2])
+
+
+def test_a_released_branch_keeps_the_files_that_it_borrows(tmp_path):
+    uri = str(tmp_path / "t")
+    crowd = people(0, 12)
+    lance_core.write_dataset(table_of(crowd), uri, max_rows_per_file=3)
+    lance_core.dataset(uri).create_branch("work").insert(table_of(people(50, 2)))
+    lance_core.dataset(uri).optimize.compact_files()
+    report = lance_core.dataset(uri).erase_rows(crowd[1].where, release_branches=True)
+    assert report.proven
+    assert report.branches_released == ("work",)
+    for library in (lance_core, lance):
+        library.dataset(uri).cleanup_old_versions(
+            dt.timedelta(0), delete_unverified=True, error_if_tagged_old_versions=False
+        )
+        for reader in (lance_core, lance):
+            branch = reader.dataset(uri).checkout_version(("work", None))
+            assert branch.to_table(columns=["key", "name"]).num_rows == 13
+    lance_core.dataset(uri).checkout_version(("work", None)).insert(table_of(people(60, 1)))
+    lance_core.dataset(uri).branches.delete("work")
+    assert lance_core.dataset(uri).tags.list() == {}
+
+
+def test_fragments_that_others_change_meanwhile_are_tried_again(tmp_path, monkeypatch):
+    uri = str(tmp_path / "t")
+    crowd = people(0, 4)
+    lance_core.write_dataset(table_of(crowd), uri)
+    from lance_core.maintenance import erasure
+
+    rewrite, calls = erasure._Erasure._rewrite, []
+
+    def beside(self, handle, found):
+        calls.append(handle.version)
+        if len(calls) == 1:
+            lance.dataset(uri).update({"part": "'moved'"}, where=f"id = {crowd[0].id}")
+            lance.dataset(uri).optimize.compact_files(materialize_deletions_threshold=0.0)
+        return rewrite(self, handle, found)
+
+    monkeypatch.setattr(erasure._Erasure, "_rewrite", beside)
+    assert lance_core.dataset(uri).erase_rows(crowd[1].where).proven
+    assert len(calls) >= 1
+    check_gone(uri, crowd[1])
+    assert lance.dataset(uri).count_rows() == 3
