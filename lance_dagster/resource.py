@@ -11,7 +11,7 @@ from lance_dagster._context import RunningStep, attempt_facts, running_step
 from lance_dagster.lineage.step_inputs import remember_input
 from lance_dagster.tables.arguments import RootArguments
 from lance_dagster.tables.branch_policy import BRANCH_TAG, BranchPolicy, branch_of_run
-from lance_dagster.tables.names import RESERVED_FOLDER
+from lance_dagster.tables.names import RESERVED
 from lance_dagster.tables.refs import TableLike, TableRoot, table_ref
 
 if TYPE_CHECKING:
@@ -150,6 +150,4 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"], RootArgu
         import lance_core  # noqa: PLC0415 - code locations load without it
 
         found = lance_core.list_tables(self.root_uri, storage_options=self.table_root.options)
-        return [
-            name.removesuffix(".lance") for name in found if "/" in name and not name.startswith(f"{RESERVED_FOLDER}/")
-        ]
+        return [name.removesuffix(".lance") for name in found if "/" in name and not name.startswith(RESERVED)]

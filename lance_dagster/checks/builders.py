@@ -5,6 +5,7 @@
     build_lance_integrity_checks     lance_integrity: manifest, files and their sizes, rows         error
     build_lance_primary_key_check    lance_primary_key: unique, and never null                      error
     build_lance_drift_check          lance_drift: the newest rows are Dagster's                     warn
+    build_lance_overdue_checks       lance_maintenance_overdue, by the log of maintenance           warn  (`overdue`)
 
 Numbers are metadata, so that Dagster plots them and its own checks of bounds can read them. A check asks the resource
 `io_manager` for the place of the table, opens the newest version itself, and loads nothing through the IO manager. In a

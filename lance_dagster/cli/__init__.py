@@ -4,6 +4,7 @@ lance-dagster lineage ROOT_OR_TABLE [--run ID | --version N | --asset KEY]
 lance-dagster undo ROOT_OR_TABLE --run ID (--dry-run | --yes)
 lance-dagster tables ROOT
 lance-dagster change-type TABLE COLUMN TYPE [--allow-loss]
+lance-dagster maintenance ROOT [--tables | --trends] [--include GLOB] [--exclude GLOB]
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ __all__ = ["main"]
 def main() -> None:
     """Run the command, or say which packages it lacks."""
     try:
-        import lance_dagster.cli.change_type  # noqa: F401, PLC0415 - one more command
+        import lance_dagster.cli.change_type  # noqa: PLC0415 - one more command
+        import lance_dagster.cli.maintenance  # noqa: F401, PLC0415 - as above
         from lance_dagster.cli.app import run  # noqa: PLC0415 - click and rich are an extra
     except ModuleNotFoundError as error:
         if error.name not in ("click", "rich"):

@@ -21,7 +21,7 @@ import dagster as dg
 from lance_dagster._context import AnyContext, known_assets
 from lance_dagster.health.policy import MAINTENANCE_KEY, LanceMaintenancePolicy, policy_of
 from lance_dagster.tables.location import below_root, checked_root, remember_options, resolved_options
-from lance_dagster.tables.names import RECEIPTS_FOLDER, RESERVED_FOLDER
+from lance_dagster.tables.names import RESERVED
 from lance_dagster.tables.refs import TableLike, TableRef, TableRoot, table_refs
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 __all__ = ["Lake", "LakeTable", "checked_lake", "lance_external_assets"]
 
 SUFFIX: Final = ".lance"
-_NOT_TABLES: Final = (f"{RESERVED_FOLDER}/", f"{RECEIPTS_FOLDER}/")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +107,7 @@ class Lake:
         found = []
         for one in find_tables(place.root_uri, storage_options=place.options):
             path = one.path.removesuffix(SUFFIX)
-            if one.path.startswith(_NOT_TABLES) or not self.takes(path):
+            if one.path.startswith(RESERVED) or not self.takes(path):
                 continue
             uri = below_root(place.root_uri, one.path)
             ref = declared.get(_canonical(uri))

@@ -9,7 +9,7 @@ import lance_core
 from lance_core.errors import DatasetNotFoundError, LanceError
 from lance_dagster.lineage.history import TableVersion, input_record, read_history
 from lance_dagster.properties import ROOT_RUN_ID, several
-from lance_dagster.tables.names import RESERVED_FOLDER
+from lance_dagster.tables.names import RESERVED
 
 __all__ = ["NoSuchRunError", "find_run", "find_tables", "lineage", "open_branches", "versions_of_run"]
 
@@ -28,7 +28,7 @@ def find_tables(root_or_table: str, storage_options: Mapping[str, str] | None) -
         return [lance_core.dataset(root_or_table, storage_options=storage_options)]
     except DatasetNotFoundError:
         found = lance_core.list_tables(root_or_table, storage_options=storage_options)
-        names = [name for name in found if not name.startswith(f"{RESERVED_FOLDER}/")]
+        names = [name for name in found if not name.startswith(RESERVED)]
     if not names:
         raise DatasetNotFoundError(f"there is no Lance table at {root_or_table}, and none below it")
     root = root_or_table.rstrip("/")

@@ -6,8 +6,8 @@
       └──policy──> op_outputs                                                     └> summarize
 
 `plan` finds the tables below a root, and reads manifests only; tables for which nothing is due end there. An error with
-one table travels with its outcome until `report` fails with it, so that the other tables are finished; `summarize` then
-fails with all errors.
+one table travels with its outcome until `report` fails with it, so that the other tables are finished; `summarize`
+appends the receipts of all tables to the log below the root, and then fails with all errors.
 
 The work is reported as observations: maintenance changes no row, so that it materializes nothing, moves no data
 version, and triggers nothing downstream.
@@ -225,9 +225,11 @@ def _plan_op(job: _Job) -> dg.OpDefinition:
 
     @job.op("plan", "Reads the manifests of all tables, and reports what is due.", out=out)
     def plan(context: dg.OpExecutionContext, config: MaintenanceConfig) -> Iterator[Any]:
+        from lance_dagster.maintenance.receipts import receipts_of  # noqa: PLC0415 - heavy imports at first use
+
         changed = job.policy.changed(config.overrides(), where="configuration of the run")
         surveyed: dict[str, Any] = {"due": [], "healthy": [], "absent": [], "left alone": [], "dry run": []}
-        surveyed["policy"] = changed
+        surveyed |= {"policy": changed, "receipts": []}
         for target in choose_targets(context, job.root(context), job.refs, job.lake, config.tables):
             found, tasks = survey_target(context, job.root(context), target, job.policy, job.lake, config.overrides())
             if isinstance(found, str):
@@ -237,6 +239,7 @@ def _plan_op(job: _Job) -> dg.OpDefinition:
                 if kind == "dry run" or target.is_asset:
                     context.log_event(_observation(found, kind, found.plan.before, found.plan.health))
                 surveyed[kind].append(target.ref.name)
+                surveyed["receipts"] += receipts_of(found, kind) if kind == "healthy" else ()
             else:
                 surveyed["due"].append(found)
                 yield from _task_outputs(job, found.plan, tasks)
@@ -321,13 +324,32 @@ def _step_op(job: _Job, step: str, description: str) -> dg.OpDefinition:
 def _run_step(
     job: _Job, context: dg.OpExecutionContext, step: str, table: "MaintenanceOutcome"
 ) -> "MaintenanceOutcome":
+    """The outcome after one of `_STEPS`, with its receipt; after the last one with the numbers of the table."""
+    from lance_dagster.maintenance import receipts, steps  # noqa: PLC0415 - heavy imports at first use
+
+    dataset, started = job.open(context, table.plan.uri, table.plan.asset), time.monotonic()
+    before = dataset.version
+    done = _work(job, context, step, table, dataset)
+    seconds = time.monotonic() - started
+    done = receipts.receipt_of(
+        table, done, step=step, version_before=before, version_after=dataset.version, seconds=seconds
+    )
+    return steps.measured(dataset, done) if step == "clean_up" else done
+
+
+def _work(
+    job: _Job,
+    context: dg.OpExecutionContext,
+    step: str,
+    table: "MaintenanceOutcome",
+    dataset: "lance_core.LanceDataset",
+) -> "MaintenanceOutcome":
     """The outcome after one of `_STEPS`."""
     from lance_dagster.lineage.history import last_data_change  # noqa: PLC0415 - heavy imports at first use
     from lance_dagster.loading.recorded_versions import recorded_versions  # noqa: PLC0415 - as above
     from lance_dagster.maintenance import steps  # noqa: PLC0415 - as above
 
     asset = table.plan.asset
-    dataset = job.open(context, table.plan.uri, asset)
     if step == "clean_up":
         in_use = None
         if job.root(context).reads_materialized is not False:
@@ -358,12 +380,9 @@ def _report_op(job: _Job) -> dg.OpDefinition:
         out=dg.Out(dg.Nothing, io_manager_key=PAYLOADS),
     )
     def report(context: dg.OpExecutionContext, table: Any) -> None:
-        from lance_dagster.health.facts import measure  # noqa: PLC0415 - code locations load without lance_core
-
         plan = table.plan
         if table.error is not None:
             raise dg.Failure(f"asset {plan.asset}: {table.error}", metadata={"dagster/uri": plan.uri})
-        found = measure(job.open(context, plan.uri, plan.asset), plan.policy)
         if table.lost:
             context.log.warning(
                 "asset %s: %d rewrites lost the race against writers; the next run repeats them",
@@ -371,7 +390,7 @@ def _report_op(job: _Job) -> dg.OpDefinition:
                 table.lost,
             )
         kind = "skipped" if table.lost else "done"
-        context.log_event(_observation(table, kind, found.numbers(), found.metadata()))
+        context.log_event(_observation(table, kind, table.after, table.health_after))
 
     return report
 
@@ -398,7 +417,7 @@ def _op_outputs_op(job: _Job) -> dg.OpDefinition:
 
 
 def _summarize_op(job: _Job) -> dg.OpDefinition:
-    @job.op("summarize", "Counts tables; fails, and names them, if any failed.")
+    @job.op("summarize", "Counts tables, and records them in the log; fails, and names them, if any failed.")
     def summarize(context: dg.OpExecutionContext, surveyed: dict[str, Any], tables: list[Any]) -> dict[str, Any]:
         failed = {table.plan.asset: table.error for table in tables if table.error is not None}
         finished = [table for table in tables if table.error is None]
@@ -411,6 +430,11 @@ def _summarize_op(job: _Job) -> dg.OpDefinition:
             "left_alone": surveyed["left alone"],
             "failed": failed,
         }
+        try:
+            _record(job, context, surveyed, tables)
+        except Exception as error:  # with the tables that failed it is named below
+            context.log.exception("the log of maintenance could not be written")
+            failed["the log of maintenance"] = failure_of("append", error)
         counts = ", ".join(f"{len(names)} {kind.replace('_', ' ')}" for kind, names in summary.items() if names)
         if failed:
             named = "; ".join(f"{asset}: {error}" for asset, error in sorted(failed.items()))
@@ -419,6 +443,19 @@ def _summarize_op(job: _Job) -> dg.OpDefinition:
         return summary
 
     return summarize
+
+
+def _record(job: _Job, context: dg.OpExecutionContext, surveyed: Mapping[str, Any], tables: Sequence[Any]) -> None:
+    """Append what was done to the log of maintenance; a dry run does nothing."""
+    from lance_dagster.maintenance.receipts import append_receipts, receipts_of  # noqa: PLC0415 - heavy imports
+
+    rows = list(surveyed["receipts"])
+    for table in tables:
+        rows += receipts_of(table, "failed" if table.error else "skipped" if table.lost else "done")
+    root = job.root(context) if job.lake is None else job.lake.place(job.root(context))
+    if rows and not surveyed["policy"].dry_run:
+        run = {"run_id": context.run_id, "job": context.job_name}
+        append_receipts(root.root_uri, root.options, rows, surveyed["policy"], **run)
 
 
 def _observation(

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -23,6 +23,7 @@ from typing import Any, Final
 import lance_core
 from lance_core.errors import CommitConflictError, UnsupportedError, VersionNotFoundError
 from lance_core.maintenance import (
+    CleanupStats,
     Compaction,
     CompactionTask,
     RewriteResult,
@@ -41,6 +42,7 @@ __all__ = [
     "clean_up",
     "commit",
     "materialize_deletions",
+    "measured",
     "refresh_indices",
     "rewrite",
     "run_here",
@@ -105,6 +107,9 @@ class MaintenanceOutcome:
         done: Numbers of the work that was done, as entries of the event.
         seconds: Time that the steps took.
         error: Why a step failed; None if none did.
+        receipts: What each step that changed something did, as rows of the log.
+        after: Numbers of the version that the steps left; none before the last step.
+        health_after: Entries for events about that version.
     """
 
     plan: MaintenancePlan
@@ -113,6 +118,9 @@ class MaintenanceOutcome:
     done: Mapping[str, int] = field(default_factory=dict)
     seconds: float = 0.0
     error: str | None = None
+    receipts: Sequence[Mapping[str, Any]] = ()
+    after: Mapping[str, int] = field(default_factory=dict)
+    health_after: Mapping[str, float] = field(default_factory=dict)
 
     def plus(self, *, lost: int = 0, **numbers: int) -> MaintenanceOutcome:
         """This outcome with more work done."""
@@ -248,6 +256,10 @@ def _commit(
 ) -> tuple[MaintenanceOutcome, int]:
     """Commit the results that no writer has made void; returns how many were made void."""
     before = _segments(dataset)
+    outcome = outcome.plus(
+        bytes_read=_file_bytes(record for result in results for record in result.original_records),
+        bytes_written=_file_bytes(record for result in results for record in result.new_records),
+    )
     try:
         metrics = commit_what_fits(dataset, results, properties)
     except CommitConflictError:
@@ -257,6 +269,11 @@ def _commit(
     if extended:
         outcome = outcome.plus(indices_refreshed=len(extended), indices_not_refreshed=0)
     return outcome, metrics.tasks_skipped
+
+
+def _file_bytes(fragments: Iterable[Any]) -> int:
+    """The bytes of the data files of fragments, as far as their metadata has them."""
+    return sum(file.file_size_bytes or 0 for fragment in fragments for file in fragment.files)
 
 
 def _segments(dataset: lance_core.LanceDataset) -> set[tuple[str, str]]:
@@ -309,6 +326,7 @@ def refresh_indices(
         The outcome, and one sentence for each index that was not extended.
     """
     plan, problems = outcome.plan, list[str]()
+    sizes, read = _index_bytes(dataset), lance_core.bytes_read_counter()
     made = index_partitions(
         dataset,
         plan.partition_columns,
@@ -317,9 +335,9 @@ def refresh_indices(
     )
     if made:
         outcome = outcome.plus(indices_refreshed=len(made))
-    if not plan.policy.refresh_indices:
-        return outcome, problems
-    due = [name for name, share in measure(dataset, plan.policy).unindexed.items() if share]
+    due = []
+    if plan.policy.refresh_indices:
+        due = [name for name, share in measure(dataset, plan.policy).unindexed.items() if share]
     lost = 0
     for name in due:
         try:
@@ -335,7 +353,16 @@ def refresh_indices(
     if due:
         refreshed = len(due) - len(problems)
         outcome = outcome.plus(lost=lost, indices_refreshed=refreshed, indices_not_refreshed=len(problems))
+    grown = sum(size for uuid, size in _index_bytes(dataset).items() if uuid not in sizes)
+    if grown:
+        outcome = outcome.plus(bytes_read=lance_core.bytes_read_counter() - read, bytes_written=grown)
     return outcome, problems
+
+
+def _index_bytes(dataset: lance_core.LanceDataset) -> dict[str, int]:
+    """The bytes of each segment of the indices."""
+    described = dataset.describe_indices() if dataset.has_index else []
+    return {str(segment.uuid): segment.size_bytes or 0 for found in described for segment in found.segments}
 
 
 def _extend_by_pylance(
@@ -380,5 +407,23 @@ def clean_up(
     return outcome.plus(
         versions_removed=stats.old_versions,
         data_files_removed=stats.data_files_removed,
+        files_removed=_files(stats),
         bytes_removed=stats.bytes_removed,
     )
+
+
+def _files(stats: CleanupStats) -> int:
+    """All files that a cleanup removed."""
+    return (
+        stats.old_versions
+        + stats.data_files_removed
+        + stats.transaction_files_removed
+        + stats.index_files_removed
+        + stats.deletion_files_removed
+    )
+
+
+def measured(dataset: lance_core.LanceDataset, outcome: MaintenanceOutcome) -> MaintenanceOutcome:
+    """The outcome with the numbers of the version that the steps left."""
+    found = measure(dataset, outcome.plan.policy)
+    return replace(outcome, after=found.numbers(), health_after=found.metadata())

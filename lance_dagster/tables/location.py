@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 
 import dagster as dg
 
-from lance_dagster.tables.names import RESERVED_FOLDER
+from lance_dagster.tables.names import RECEIPTS_FOLDER, RESERVED_FOLDER
 
 __all__ = [
     "OWN_BRANCH_KEY",
@@ -152,10 +152,11 @@ def locate_table(
                 'or "table" with a name that can.'
             )
     taken = [segment for segment in folders if segment.endswith(_SUFFIX)] or (
-        [RESERVED_FOLDER] if folders[0] == RESERVED_FOLDER else []
+        [folders[0]] if folders[0] in (RESERVED_FOLDER, RECEIPTS_FOLDER) else []
     )
     if taken:
-        reason = "holds the outputs of ops" if taken[0] == RESERVED_FOLDER else "is the name of a table"
+        kept = {RESERVED_FOLDER: "holds the outputs of ops", RECEIPTS_FOLDER: "holds the log of maintenance"}
+        reason = kept.get(taken[0], "is the name of a table")
         raise dg.DagsterInvalidDefinitionError(
             f"asset {asset_key.to_user_string()}: its table cannot be in the folder {taken[0]!r}, which {reason}. Give "
             'the asset the metadata "schema" with another folder'

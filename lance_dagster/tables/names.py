@@ -10,13 +10,16 @@ from typing import Final
 
 import dagster as dg
 
-__all__ = ["RECEIPTS_FOLDER", "RESERVED_FOLDER", "checked_job_name", "mapping_key", "meant"]
+__all__ = ["RECEIPTS_FOLDER", "RESERVED", "RESERVED_FOLDER", "checked_job_name", "mapping_key", "meant"]
 
 RESERVED_FOLDER: Final = "_ops"
 """Below the root, for outputs of ops."""
 
 RECEIPTS_FOLDER: Final = "_maintenance"
 """Below the root, for the log of maintenance."""
+
+RESERVED: Final = (f"{RESERVED_FOLDER}/", f"{RECEIPTS_FOLDER}/")
+"""Beginnings of the paths of tables that are no assets."""
 
 _NOT_IN_KEYS: Final = re.compile(r"[^A-Za-z0-9_]")
 

@@ -1,0 +1,57 @@
+"""`lance-dagster maintenance`: what runs of maintenance did, by their log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import click
+
+from lance_core.cli.output import Output
+from lance_core.errors import DatasetNotFoundError
+from lance_dagster.cli.app import _command
+from lance_dagster.health.lake import Lake
+from lance_dagster.health.log import LOG, open_log, rows_of_tables, runs_of, tables_of, trends
+
+__all__ = ["maintenance_command"]
+
+_RUNS = (
+    "time", "run_id", "job", "done", "healthy", "skipped", "failed", "put_off", "bytes_read", "bytes_written",
+    "files_removed", "bytes_removed", "seconds",
+)  # fmt: skip
+_TABLES = (
+    "table", "time", "outcome", "version_after", "fragments", "rows", "deleted_rows", "bytes", "versions", "unindexed",
+    "reason",
+)  # fmt: skip
+
+
+@_command("maintenance", "ROOT")
+@click.option("--tables", "by_table", is_flag=True, help="The newest record of each table, in place of the runs.")
+@click.option("--trends", "as_page", is_flag=True, help="A page in Markdown: numbers of each table after each run.")
+@click.option("--include", multiple=True, metavar="GLOB", help="Only tables such as 'nyc/*'; can be repeated.")
+@click.option("--exclude", multiple=True, metavar="GLOB", help="Without these tables; can be repeated.")
+def maintenance_command(
+    uri: str,
+    options: Mapping[str, str] | None,
+    output: Output,
+    by_table: bool,
+    as_page: bool,
+    include: tuple[str, ...],
+    exclude: tuple[str, ...],
+) -> None:
+    """What runs of maintenance did with the tables below ROOT, newest first, by the log that they write there."""
+    if by_table and as_page:
+        raise click.UsageError("--tables and --trends exclude each other")
+    log = open_log(uri, options)
+    if log is None:
+        raise DatasetNotFoundError(f"there is no {LOG} at {uri}: no run of a maintenance job has ended there")
+    rows = rows_of_tables(log, Lake(root=uri, include=include, exclude=exclude).takes)
+    if as_page:
+        page = trends(rows)
+        output.record({"page": page}) if output.as_json else output.line(page)
+        return
+    found = tables_of(rows) if by_table else runs_of(rows)
+    if output.as_json:
+        output.rows([{**row, "time": row["time"].isoformat()} for row in found], [])
+    else:
+        shown = [{**row, "time": f"{row['time']:%Y-%m-%dT%H:%M:%S}"} for row in found]
+        output.rows(shown, _TABLES if by_table else _RUNS)

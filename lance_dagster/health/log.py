@@ -1,0 +1,130 @@
+"""The log of maintenance: `{root}/_maintenance/log.lance`, to which each run appends in one commit.
+
+run_id, job, time          the run, and when it was recorded
+table, uri                 the table, as the job names it
+step                       commit, materialize_deletions, refresh_indices or clean_up; "table": the table as a whole
+outcome                    of the table: done, healthy, skipped or failed; null in rows of steps
+version_before, version_after   of the step, or of all steps of the run
+bytes_read, bytes_written  data files that were rewritten, and those that replace them; of indices what was read,
+                           and what they grew by
+files_removed, bytes_removed    by cleanup
+seconds                    that the step, or the table, took
+reason                     why the table failed, or what of it was put off
+fragments, rows, deleted_rows, bytes, versions, unindexed   the table afterwards; null in rows of steps
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+import pyarrow as pa
+
+import lance_core
+from lance_core.errors import DatasetNotFoundError
+from lance_dagster.tables.location import below_root
+from lance_dagster.tables.names import RECEIPTS_FOLDER
+
+__all__ = ["LOG", "SCHEMA", "WHOLE", "last_maintained", "open_log", "rows_of_tables", "runs_of", "tables_of", "trends"]
+
+LOG: Final = f"{RECEIPTS_FOLDER}/log.lance"
+WHOLE: Final = "table"
+"""The step of the row that sums up a table."""
+
+SCHEMA: Final = pa.schema(
+    [
+        ("run_id", pa.string()),
+        ("job", pa.string()),
+        ("time", pa.timestamp("us", "UTC")),
+        *((name, pa.string()) for name in ("table", "uri", "step", "outcome")),
+        *((name, pa.int64()) for name in ("version_before", "version_after", "bytes_read", "bytes_written")),
+        *((name, pa.int64()) for name in ("files_removed", "bytes_removed")),
+        ("seconds", pa.float64()),
+        ("reason", pa.string()),
+        *((name, pa.int64()) for name in ("fragments", "rows", "deleted_rows", "bytes", "versions")),
+        ("unindexed", pa.float64()),
+    ]
+)
+
+_BARS: Final = "▁▂▃▄▅▆▇█"
+_SHOWN: Final = 30
+"""Runs that a sparkline shows, the newest ones."""
+
+
+def open_log(root_uri: str, options: Mapping[str, str] | None) -> lance_core.LanceDataset | None:
+    """The log of a root; None if no run has written one."""
+    try:
+        return lance_core.dataset(below_root(root_uri, LOG), storage_options=dict(options or {}) or None)
+    except DatasetNotFoundError:
+        return None
+
+
+def last_maintained(log: lance_core.LanceDataset, table: str) -> datetime | None:
+    """When a run last found a table healthy, or finished it; None if none did."""
+    name = table.replace("'", "''")
+    wanted = f"table = '{name}' AND step = '{WHOLE}' AND outcome IN ('done', 'healthy')"
+    times: list[datetime] = log.to_table(columns=["time"], filter=wanted)["time"].to_pylist()
+    return max(times, default=None)
+
+
+def rows_of_tables(log: lance_core.LanceDataset, takes: Callable[[str], bool]) -> list[dict[str, Any]]:
+    """The rows that sum up tables, oldest first.
+
+    Args:
+        log: The log.
+        takes: Whether a table is wanted, by its name.
+    """
+    found = log.to_table(filter=f"step = '{WHOLE}'").sort_by("time").to_pylist()
+    return [row for row in found if takes(row["table"])]
+
+
+def runs_of(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """One record for each run, newest first: how its tables went, and what it read, wrote and removed."""
+    runs: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        run = runs.setdefault(row["run_id"], {"run_id": row["run_id"], "job": row["job"], "time": row["time"]})
+        run[row["outcome"]] = run.get(row["outcome"], 0) + 1
+        run["put_off"] = run.get("put_off", 0) + (row["reason"] is not None and row["outcome"] != "failed")
+        for name in ("bytes_read", "bytes_written", "files_removed", "bytes_removed", "seconds"):
+            run[name] = run.get(name, 0) + (row[name] or 0)
+    return list(runs.values())[::-1]
+
+
+def tables_of(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The newest record of each table, in ascending order of their names."""
+    newest = {row["table"]: dict(row) for row in rows}
+    return [newest[name] for name in sorted(newest)]
+
+
+def trends(rows: Iterable[Mapping[str, Any]]) -> str:
+    """A Markdown page: for each table its numbers after each run as a sparkline, from the least to the most of them."""
+    by_table: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        if row["fragments"] is not None:
+            by_table.setdefault(row["table"], []).append(row)
+    lines = [
+        "# Trends of maintenance",
+        "",
+        f"After each of the last {_SHOWN} runs, oldest first; behind each line its newest number.",
+        "",
+        "| table | fragments | bytes per row | share deleted | share unindexed |",
+        "|---|---|---|---|---|",
+    ]
+    for name in sorted(by_table):
+        seen = by_table[name][-_SHOWN:]
+        numbers = (
+            [row["fragments"] for row in seen],
+            [row["bytes"] / row["rows"] if row["rows"] else 0 for row in seen],
+            [row["deleted_rows"] / (row["deleted_rows"] + row["rows"] or 1) for row in seen],
+            [row["unindexed"] or 0 for row in seen],
+        )
+        lines.append(f"| {name} | " + " | ".join(f"{_sparkline(one)} {one[-1]:.4g}" for one in numbers) + " |")
+    return "\n".join(lines)
+
+
+def _sparkline(numbers: Sequence[float]) -> str:
+    """Numbers as bars of eight heights; all of one height if they are equal."""
+    low, high = min(numbers), max(numbers)
+    steps = [0 if high == low else round((one - low) / (high - low) * (len(_BARS) - 1)) for one in numbers]
+    return "".join(_BARS[step] for step in steps)

@@ -1,0 +1,90 @@
+"""Receipts: the rows that a run appends to the log of maintenance (`lance_dagster.health.log`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+
+import lance_core
+from lance_dagster.health.log import LOG, SCHEMA, WHOLE
+from lance_dagster.health.policy import LanceMaintenancePolicy
+from lance_dagster.maintenance import steps
+from lance_dagster.tables.location import below_root
+
+__all__ = ["append_receipts", "receipt_of", "receipts_of"]
+
+_SUMMED = ("bytes_read", "bytes_written", "files_removed", "bytes_removed")
+_STATE = ("fragments", "rows", "deleted_rows", "bytes", "versions")
+
+
+def receipt_of(
+    before: steps.MaintenanceOutcome, after: steps.MaintenanceOutcome, **step: Any
+) -> steps.MaintenanceOutcome:
+    """The outcome of a step with its receipt; without one if the step changed nothing.
+
+    Args:
+        before: The outcome before the step.
+        after: The outcome after it.
+        **step: Its name, versions and seconds.
+    """
+    made = {name: after.done.get(name, 0) - before.done.get(name, 0) for name in _SUMMED}
+    if step["version_before"] == step["version_after"] and not any(made.values()):
+        return after
+    return replace(after, receipts=[*after.receipts, {**step, **made}])
+
+
+def receipts_of(table: steps.MaintenanceOutcome, outcome: str) -> Iterator[dict[str, Any]]:
+    """The rows of a table: one for each step that changed something, and one for the table.
+
+    Args:
+        table: What was planned and done.
+        outcome: done, healthy, skipped or failed.
+    """
+    plan, named = table.plan, {"table": table.plan.asset, "uri": table.plan.uri}
+    yield from ({**named, **receipt} for receipt in table.receipts)
+    state, health = table.after or plan.before, table.health_after or plan.health
+    yield {
+        **named,
+        **{name: table.done.get(name, 0) for name in _SUMMED},
+        **{name: state.get(name) for name in _STATE},
+        "unindexed": health.get("lance/index_unindexed_fraction"),
+        "step": WHOLE,
+        "outcome": outcome,
+        "version_before": plan.version or None,
+        "version_after": health.get("lance/version"),
+        "seconds": table.seconds,
+        "reason": table.error,
+    }
+
+
+def append_receipts(
+    root_uri: str,
+    options: Mapping[str, str] | None,
+    rows: Iterable[Mapping[str, Any]],
+    policy: LanceMaintenancePolicy,
+    **run: str,
+) -> None:
+    """Append rows to the log in one commit, and keep the log itself small.
+
+    Args:
+        root_uri: The root.
+        options: How to reach it.
+        rows: Rows of `receipts_of`.
+        policy: By which the log is kept.
+        **run: The columns `run_id` and `job`.
+    """
+    common = {"time": datetime.now(UTC), **run}
+    found = pa.Table.from_pylist([{**common, **row} for row in rows], schema=SCHEMA)
+    given = dict(options or {}) or None
+    log = lance_core.write_dataset(found, below_root(root_uri, LOG), mode="append", storage_options=given)
+    plan, tasks = steps.survey(log, LOG, policy)
+    outcome = steps.MaintenanceOutcome(plan=plan)
+    if plan.problems and tasks:
+        results = [result.json() for result in steps.run_here(log, tasks)]
+        outcome = steps.commit(log, replace(outcome, results=results), {})
+    if plan.cleanup_due:
+        steps.clean_up(log, outcome)
