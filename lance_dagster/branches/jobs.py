@@ -222,7 +222,10 @@ def _discard(job: _Job, context: dg.OpExecutionContext, config: BranchConfig) ->
 
 
 def _written_partitions(instance: dg.DagsterInstance, ref: TableRef, branch: str) -> list[str] | None:
-    """The partitions whose newest event is about a branch; empty for a table without any, None if no event is."""
+    """The partitions whose newest event is about a branch; None if there is no such event.
+
+    A table without partitions has an empty list.
+    """
     from lance_dagster.branches.page import runs_of_branch  # noqa: PLC0415 - code locations load without lance_core
     from lance_dagster.events.reporting import known_versions, partitions_of_runs  # noqa: PLC0415 - as above
 
