@@ -8,9 +8,11 @@
     put              PUT
     put_if_absent    PUT with If-None-Match: *; never in parts, because some servers then ignore the condition
     open_writer      PUT, or above 8 MiB a multipart upload, some parts at a time
+    copy_range       of writers, from 5 MiB on: a part that the server copies from an object of the bucket, if that has
+                     the e-tag that one HEAD reported; servers that do not offer it, or join other parts, are remembered
     list             LIST, one request per page
     delete           DELETE
-    copy             HEAD and COPY
+    copy             HEAD and COPY; above 5 GiB a multipart upload by copy_range
 
 Before the first conditional put to a server other than AWS, once per process, two puts of a scratch object show whether
 it honours the condition: a server that ignores it would lose concurrent commits silently. The storage option
@@ -22,15 +24,18 @@ from __future__ import annotations
 import asyncio
 import threading
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import wait
 from typing import Any, Final
 
 from lance_core.errors import AlreadyExistsError, ObjectNotFoundError, StoreError, UnsupportedError
 from lance_core.store.base import (
+    DEFAULT_READ_BYTES,
     ByteRange,
     BytesLike,
     LinklessStore,
     ObjectMeta,
+    ObjectStore,
     ObjectWriter,
     ReadableBuffer,
     bytes_view,
@@ -50,9 +55,11 @@ MAX_GAP_BYTES = 512 << 10
 MAX_MERGED_BYTES = 16 << 20
 PART_BYTES = 8 << 20
 MAX_COPY_BYTES = 5 << 30
-COPY_PART_BYTES = 512 << 20
+LEAST_PART_BYTES = 5 << 20  # all but the last part of an upload
+COPY_PART_BYTES = 64 << 20  # a copied part has up to twice as many
 _REQUESTS_AT_A_TIME = 16
 _UPLOADS_AT_A_TIME = 4
+_COPY_END_S = 10.0
 _PAGE_KEYS = 1000
 
 _proven: set[tuple[str, str]] = set()
@@ -136,7 +143,7 @@ class S3Store(LinklessStore):
     def open_writer(self, key: str, *, durable: bool = True) -> S3Writer:
         """Start an upload that becomes the object when closed; S3 is always durable."""
         del durable
-        return S3Writer(self._client, self._bucket, self._name(key))
+        return S3Writer(self._client, self._bucket, self._name(key), self._options)
 
     def list(self, prefix: str, *, start_after: str | None = None, limit: int | None = None) -> Iterator[ObjectMeta]:
         """Yield objects in ascending order of keys, a page of them at a time."""
@@ -180,28 +187,12 @@ class S3Store(LinklessStore):
     def copy(self, source_key: str, target_key: str) -> None:
         """Copy an object on the server; in parts above 5 GiB, the limit of one request."""
         size = self.head(source_key).size
-        place: dict[str, Any] = {"Key": self._name(target_key)}
-        source = {"Bucket": self._bucket, "Key": self._name(source_key)}
         if size <= MAX_COPY_BYTES:
-            self._call("copy_object", CopySource=source, **place)
+            source = {"Bucket": self._bucket, "Key": self._name(source_key)}
+            self._call("copy_object", CopySource=source, Key=self._name(target_key))
             return
-        upload = self._call("create_multipart_upload", **place)["UploadId"]
-        try:
-            parts = []
-            for number, start in enumerate(range(0, size, COPY_PART_BYTES), 1):
-                span = f"bytes={start}-{min(start + COPY_PART_BYTES, size) - 1}"
-                part: dict[str, Any] = {
-                    "UploadId": upload,
-                    "PartNumber": number,
-                    "CopySource": source,
-                    "CopySourceRange": span,
-                }
-                answer = self._call("upload_part_copy", **part, **place)
-                parts.append({"ETag": answer["CopyPartResult"]["ETag"], "PartNumber": number})
-            self._call("complete_multipart_upload", UploadId=upload, MultipartUpload={"Parts": parts}, **place)
-        except StoreError:
-            self._call("abort_multipart_upload", UploadId=upload, **place)
-            raise
+        with self.open_writer(target_key) as writer:
+            writer.copy_range(self, source_key, 0, size)
 
     def _name(self, key: str) -> str:
         return self._prefix + check_key(key)
@@ -282,22 +273,27 @@ class S3Writer(ObjectWriter):
         client: The process's client.
         bucket: The bucket.
         name: Full name of the object.
+        options: The options of the store: objects of stores with the same ones can be copied by the server.
     """
 
-    def __init__(self, client: S3Client, bucket: str, name: str) -> None:
+    least_copy_bytes = LEAST_PART_BYTES
+
+    def __init__(self, client: S3Client, bucket: str, name: str, options: StorageOptions) -> None:
         self._client = client
+        self._options = options
         self._place: dict[str, Any] = {"Bucket": bucket, "Key": name}
         self._chunks: list[bytes] = []
         self._buffered = 0
         self._size = 0
         self._upload_id = ""
         self._parts: list[Any] = []
+        self._copies: list[Any] = []
+        self._heads: dict[str, asyncio.Task[Any]] = {}
         self._open = True
 
     def write(self, data: ReadableBuffer) -> None:
         """Append bytes."""
-        if not self._open:
-            raise StoreError(f"s3://{self._place['Bucket']}/{self._place['Key']}: the writer is closed")
+        self._check_open()
         view = bytes_view(data)
         while view:
             piece = bytes(view[: self._part_bytes - self._buffered])
@@ -308,10 +304,30 @@ class S3Writer(ObjectWriter):
             if self._buffered == self._part_bytes:
                 self._send()
 
+    def copy_range(
+        self, source: ObjectStore, key: str, start: int, end: int, *, read_bytes: int = DEFAULT_READ_BYTES
+    ) -> None:
+        """Append a range of an object; within the bucket the server copies it.
+
+        What is buffered must become a part before, for which bytes of the range are read if they are missing.
+        """
+        self._check_open()
+        name = self._name_of(source, key)
+        missing = max(0, LEAST_PART_BYTES - self._buffered) if self._buffered else 0
+        if name is not None and end - start >= missing + LEAST_PART_BYTES and self._client.copies_parts is not False:
+            super().copy_range(source, key, start, start + missing, read_bytes=read_bytes)
+            if self._buffered:
+                self._send()
+            start = self._copy_parts(name, start + missing, end)
+        super().copy_range(source, key, start, end, read_bytes=read_bytes)
+
     def close(self) -> int:
-        """Finish the upload and return the object's size."""
-        if not self._open:
-            raise StoreError(f"s3://{self._place['Bucket']}/{self._place['Key']}: the writer is closed")
+        """Finish the upload and return the object's size.
+
+        Raises:
+            UnsupportedError: The server does not join the parts that it copied itself; it will copy none again.
+        """
+        self._check_open()
         if not self._upload_id:
             self._call("put_object", Body=b"".join(self._chunks))
         else:
@@ -328,6 +344,7 @@ class S3Writer(ObjectWriter):
         if not self._open:
             return
         self._open = False
+        wait(self._copies, _COPY_END_S)  # the server would go on with them, and keep them
         for part in self._parts:
             part.cancel()
         if self._upload_id:
@@ -336,19 +353,52 @@ class S3Writer(ObjectWriter):
             except ObjectNotFoundError:
                 return  # the server has dropped the upload
 
+    def _check_open(self) -> None:
+        if not self._open:
+            raise StoreError(f"s3://{self._place['Bucket']}/{self._place['Key']}: the writer is closed")
+
     @property
     def _part_bytes(self) -> int:
         # An upload has at most 10 000 parts; growing ones let it reach terabytes.
         return PART_BYTES * (1 + len(self._parts) // 1000)
 
+    def _name_of(self, source: ObjectStore, key: str) -> str | None:
+        """The full name of an object that the server can copy from: it is in the same bucket; else None."""
+        bucket = f"s3://{self._place['Bucket']}/"
+        place = f"{source.data_root}/{check_key(key)}"
+        return place.removeprefix(bucket) if place.startswith(bucket) and source.options == self._options else None
+
     def _send(self) -> None:
+        """Upload what is buffered as a part."""
+        data, self._chunks, self._buffered = b"".join(self._chunks), [], 0
+        self._add_part(self._put_part, data, most=_UPLOADS_AT_A_TIME)
+
+    def _copy_parts(self, name: str, start: int, end: int) -> int:
+        """Let the server copy a range, and return the first position that it does not copy."""
+        count = max(1, (end - start) // COPY_PART_BYTES)
+        step = -(-(end - start) // count)
+        while start < end:
+            part = self._add_part(self._copy_part, name, start, min(start + step, end), most=_REQUESTS_AT_A_TIME)
+            if self._client.copies_parts is None and not self._copies:
+                try:
+                    part.result()
+                except UnsupportedError:
+                    self._client.copies_parts = False
+                    self._parts.pop()
+                    return start
+            self._copies.append(part)
+            self._size += min(step, end - start)
+            start += step
+        return end
+
+    def _add_part(self, make: Callable[..., Coroutine[Any, Any, str]], *arguments: Any, most: int) -> Any:
+        """Start a part, which is the next one, once at most so many are not done."""
         if not self._upload_id:
             self._upload_id = self._call("create_multipart_upload")["UploadId"]
-        data, self._chunks, self._buffered = b"".join(self._chunks), [], 0
-        waiting = len(self._parts) - _UPLOADS_AT_A_TIME
-        if waiting >= 0:
-            self._parts[waiting].result()
-        self._parts.append(self._client.submit(self._put_part(len(self._parts) + 1, data)))
+        if len(self._parts) >= most:
+            self._parts[-most].result()
+        self._parts.append(self._client.submit(make(len(self._parts) + 1, *arguments)))
+        return self._parts[-1]
 
     async def _put_part(self, number: int, data: bytes) -> str:
         response = await self._client.request(
@@ -356,16 +406,59 @@ class S3Writer(ObjectWriter):
         )
         return str(response["ETag"])
 
-    def _complete(self, parts: list[dict[str, Any]]) -> None:
+    async def _copy_part(self, number: int, name: str, start: int, end: int) -> str:
+        bucket = self._place["Bucket"]
+        if name not in self._heads:
+            self._heads[name] = asyncio.create_task(self._client.request("head_object", Bucket=bucket, Key=name))
+        found = await self._heads[name]
+        if end > found["ContentLength"]:
+            size = found["ContentLength"]
+            raise StoreError(f"s3://{bucket}/{name}: bytes up to {end} wanted, the object has {size}")
         try:
-            self._call("complete_multipart_upload", UploadId=self._upload_id, MultipartUpload={"Parts": parts})
+            response = await self._client.request(
+                "upload_part_copy",
+                optional=True,
+                UploadId=self._upload_id,
+                PartNumber=number,
+                CopySource={"Bucket": bucket, "Key": name},
+                CopySourceRange=f"bytes={start}-{end - 1}",
+                CopySourceIfMatch=found["ETag"],
+                **self._place,
+            )
+        except AlreadyExistsError:  # a condition was not met
+            raise StoreError(f"s3://{bucket}/{name}: was written again while it was copied") from None
+        e_tag = response.get("CopyPartResult", {}).get("ETag")
+        if not e_tag:
+            raise UnsupportedError(f"s3://{bucket}/{name}: the server uploaded a part that it was to copy")
+        return str(e_tag)
+
+    def _complete(self, parts: list[dict[str, Any]]) -> None:
+        has_copies = bool(self._copies)
+        try:
+            upload = {"UploadId": self._upload_id, "MultipartUpload": {"Parts": parts}}
+            self._call("complete_multipart_upload", optional=has_copies, **upload)
         except ObjectNotFoundError:
             # A repeated request after a lost response finds the object instead of the upload.
             if self._call("head_object")["ContentLength"] != self._size:
                 raise
+        except UnsupportedError:
+            self._client.copies_parts = False
+            raise
+        if has_copies and self._client.copies_parts is None:
+            self._prove_copies()
 
-    def _call(self, method: str, **parameters: Any) -> Any:
+    def _prove_copies(self) -> None:
+        """Make sure, once per client, that the server has copied the ranges and nothing else."""
+        size = self._call("head_object")["ContentLength"]
+        self._client.copies_parts = size == self._size
+        if size != self._size:
+            self._call("delete_object")
+            raise UnsupportedError(
+                f"s3://{self._place['Bucket']}/{self._place['Key']}: the server made {size} bytes of {self._size}"
+            )
+
+    def _call(self, method: str, *, optional: bool = False, **parameters: Any) -> Any:
         async def request() -> Any:
-            return await self._client.request(method, **self._place, **parameters)
+            return await self._client.request(method, optional=optional, **self._place, **parameters)
 
         return self._client.run(request)

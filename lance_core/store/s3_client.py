@@ -99,6 +99,8 @@ class S3Client:
         s3_options = _with_endpoint({**_environment(), **options.for_s3()})
         self.endpoint = s3_options.get("aws_endpoint", "")
         self.conditional_put = s3_options.get("aws_conditional_put", "")
+        self.copies_parts: bool | None = None
+        """Whether the server copies parts of objects; None if that is not known yet."""
         self._attempts = _attempts(s3_options)
         self._filesystem = _filesystem(s3_options)
         # The loop resolves host names in this pool, also once the main thread has returned.
@@ -134,18 +136,20 @@ class S3Client:
         """Start a coroutine on the client's event loop; returns a `concurrent.futures.Future`."""
         return asyncio.run_coroutine_threadsafe(work, self._filesystem.loop)  # type: ignore[arg-type]
 
-    async def request(self, method: str, *, writes: bool = False, **parameters: Any) -> Any:
+    async def request(self, method: str, *, writes: bool = False, optional: bool = False, **parameters: Any) -> Any:
         """Make a request; transient failures are retried.
 
         Args:
             method: Name of the operation, as botocore spells it in Python.
             writes: Whether a request without a response may have taken effect.
+            optional: Whether some servers do not offer the operation, or not with these parameters.
             **parameters: Its parameters: `Bucket`, mostly `Key`, and others.
 
         Raises:
             ObjectNotFoundError: The object does not exist.
             AlreadyExistsError: A condition was not met.
             OutcomeUnknownError: A write got no response, and retries did not reveal its outcome.
+            UnsupportedError: The server does not offer an optional operation.
             StoreError: The storage rejected the request, or failed.
         """
         place = f"s3://{parameters['Bucket']}/{parameters.get('Key', parameters.get('Prefix', ''))}"
@@ -162,8 +166,8 @@ class S3Client:
                         f"s3://{parameters['Bucket']}: there is no such bucket at the endpoint {self._shown_endpoint}; "
                         "create it, or correct its name or the storage option aws_endpoint"
                     ) from None
-                if method == "delete_objects" and (status in _NOT_OFFERED or code in _NOT_OFFERED_CODES):
-                    raise UnsupportedError(f"{place}: the storage does not offer DeleteObjects ({code})") from None
+                if optional and _is_not_offered(status, code):
+                    raise UnsupportedError(f"{place}: the storage does not offer {method} ({code})") from None
                 if status == 404:
                     raise ObjectNotFoundError(f"{place}: no such object ({code})") from None
                 if status == 412:
@@ -195,7 +199,7 @@ class S3Client:
         left = list(names)
         for attempt in range(self._attempts):
             keys = {"Objects": [{"Key": name} for name in left], "Quiet": True}
-            answer = await self.request("delete_objects", Bucket=bucket, Delete=keys)
+            answer = await self.request("delete_objects", optional=True, Bucket=bucket, Delete=keys)
             failed = {found["Key"]: str(found.get("Code", "")) for found in answer.get("Errors", [])}
             passing = attempt + 1 < self._attempts
             left = [name for name, code in failed.items() if passing and code in _PASSING_CODES]
@@ -214,6 +218,12 @@ class S3Client:
             # The body is read here, so that an incomplete one is requested again.
             response["Body"] = await response["Body"].read()
         return response
+
+
+def _is_not_offered(status: int, code: str) -> bool:
+    """Whether a server rejects an operation as such: parameters that no other server rejects are bad requests."""
+    is_bad_request = status == 400 and code not in _REMEDIES and code not in _PASSING_CODES
+    return is_bad_request or status in _NOT_OFFERED or code in _NOT_OFFERED_CODES
 
 
 async def _pause(attempt: int) -> None:

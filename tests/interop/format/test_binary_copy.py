@@ -19,12 +19,12 @@ from lance_core.store.local_writer import LocalWriter
 from tests.interop.shapes import rows, write
 
 
-def pages_of(path):
+def pages_of(path, storage_options=None):
     """Per column the pages of all data files of the latest version: description, length, buffers; and first rows."""
-    store = open_store(path)
+    store = open_store(path, storage_options)
     columns: dict[int, list] = {}
     priorities: dict[int, list[int]] = {}
-    for fragment in lance_core.dataset(path).source.manifest.fragments:
+    for fragment in lance_core.dataset(path, storage_options=storage_options).source.manifest.fragments:
         key = f"data/{fragment.files[0].path}"
         reader = DataFileReader.open(store, key)
         for index, column in enumerate(reader.metadata.columns):

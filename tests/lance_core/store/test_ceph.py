@@ -12,11 +12,19 @@ from lance_core.commit import list_versions
 from lance_core.errors import AlreadyExistsError, StoreError
 from lance_core.store import open_store
 from lance_core.store import s3 as s3_module
+from lance_core.store.s3_client import s3_client
 from lance_core.testing import StoreConformance
 from lance_core.testing.racing import race
 from tests.faults import test_concurrent_writers as writers
 from tests.faults.test_mixed_writers import mix
+from tests.interop.maintenance.test_compaction_s3 import (  # noqa: F401 - run here once more
+    moved,
+    test_a_deep_clone_moves_no_data,
+    test_pages_do_not_pass_through_the_process,
+    table_uri,
+)
 from tests.lance_core.commit.test_requests import place, requests, test_requests  # noqa: F401 - run here once more
+from tests.lance_core.store import test_s3_ranges as ranges
 
 pytestmark = pytest.mark.ceph
 
@@ -111,3 +119,14 @@ def test_a_wrong_secret_is_rejected_and_not_told(s3, root):
     with pytest.raises(StoreError, match="403") as rejected:
         open_store(root, wrong).get("k")
     assert "canary" not in json.dumps([repr(rejected.value), str(rejected.value), repr(rejected.value.__cause__)])
+
+
+def test_ranges_are_copied_by_the_server(s3, root):
+    store = open_store(root, s3.storage_options)
+    store.put("source", ranges.DATA)
+    ranges.copy(store, "target", (1, 9 << 20), b"middle", (3, 17 << 20), b"tail")
+    assert bytes(store.get("target")) == ranges.DATA[1 : 9 << 20] + b"middle" + ranges.DATA[3:] + b"tail"
+    assert s3_client(store.options).copies_parts is True
+    with pytest.raises(KeyboardInterrupt):
+        ranges.copy(store, "gone", (0, 17 << 20), KeyboardInterrupt())
+    assert ranges.uploads(store) == []

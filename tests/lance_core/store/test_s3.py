@@ -145,7 +145,7 @@ def test_a_large_object_is_copied_in_parts(s3, root, monkeypatch):
     monkeypatch.setattr(s3_module, "MAX_COPY_BYTES", 1000)
     monkeypatch.setattr(s3_module, "COPY_PART_BYTES", 5 << 20)
     store = open_store(root, s3.storage_options)
-    data = os.urandom((5 << 20) + 17)
+    data = os.urandom((10 << 20) + 17)
     store.put("k", data)
     store.copy("k", "l")
     assert bytes(store.get("l")) == data
