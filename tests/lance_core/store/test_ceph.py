@@ -19,9 +19,9 @@ from tests.faults import test_concurrent_writers as writers
 from tests.faults.test_mixed_writers import mix
 from tests.interop.maintenance.test_compaction_s3 import (  # noqa: F401 - run here once more
     moved,
+    table_uri,
     test_a_deep_clone_moves_no_data,
     test_pages_do_not_pass_through_the_process,
-    table_uri,
 )
 from tests.lance_core.commit.test_requests import place, requests, test_requests  # noqa: F401 - run here once more
 from tests.lance_core.store import test_s3_ranges as ranges
