@@ -8,6 +8,7 @@ Offsets count physical rows of the fragment from 0. Readers take either form at 
 
 from __future__ import annotations
 
+import secrets
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -207,4 +208,4 @@ class DeletionVector:
 
 def new_deletion_file_id() -> int:
     """Return a random number for the name of a deletion file, below 2^63 so that every reader can hold it."""
-    return int.from_bytes(np.random.default_rng().bytes(8), "little") >> 1
+    return secrets.randbits(63)

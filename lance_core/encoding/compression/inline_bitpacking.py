@@ -62,11 +62,15 @@ def word_type(bits: int) -> np.dtype[Any]:
 def joined_rows(rows: Words, counts: Counts) -> Bytes:
     """The first ``counts[i]`` values of every row, back to back; a view if all rows but the last are full."""
     width = rows.shape[1]
+    flat = rows.reshape(-1)
     if bool((counts[:-1] == width).all()):
-        flat = rows.reshape(-1)[: total_count(counts)]
-    else:
-        flat = np.concatenate([row[:count] for row, count in zip(rows, counts.tolist(), strict=True)])
-    return flat.view(np.uint8)
+        return flat[: total_count(counts)].view(np.uint8)
+    runs = []  # of full rows, and one more
+    start = 0
+    for place in np.flatnonzero(counts != width).tolist():
+        runs.append(flat[start * width : place * width + int(counts[place])])
+        start = place + 1
+    return np.concatenate([*runs, flat[start * width :]]).view(np.uint8)
 
 
 def spread_rows(values: Words, counts: Counts, width: int) -> Words:

@@ -28,7 +28,7 @@ from lance_core.verbs.scan.fragment_scan import FragmentScan
 from lance_core.verbs.scan.options import ScanOptions
 from lance_core.verbs.scan.plan import ScanPlan, until_consistent
 from lance_core.verbs.scan.read_fragment import live_count, physical_rows, read_fragment
-from lance_core.verbs.scan.small_fragments import joined
+from lance_core.verbs.scan.small_fragments import MOST_BYTES, joined
 
 __all__ = [
     "READ_AHEAD",
@@ -105,7 +105,7 @@ def each_fragment(
 
 
 def _looked_at(plan: ScanPlan, look: Callable[[FragmentScan], BitMap]) -> Iterator[tuple[Fragment, BitMap]]:
-    scans = joined(plan.scans(with_whole=False))
+    scans = joined(plan.scans(with_whole=False), first_bytes=MOST_BYTES)
     if len(plan.parts) == 1:
         yield from ((scan.fragment, rows) for scan in scans if (rows := look(scan)))
         return

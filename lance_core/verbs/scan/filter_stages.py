@@ -13,7 +13,7 @@ from lance_core.verbs.expressions.arrow import columns_of
 from lance_core.verbs.scan.projection import rows_without_columns
 from lance_core.verbs.scan.read_fragment import Rows
 
-__all__ = ["BufferedRows", "Found", "Stages", "chosen", "joined_columns", "stages_of"]
+__all__ = ["BufferedRows", "Found", "Stages", "chosen", "fixed_width", "joined_columns", "stages_of"]
 
 Found = tuple[pa.RecordBatch, Rows, pa.Array]
 """Rows, where they are, and which of them match."""
@@ -46,7 +46,7 @@ def stages_of(own: Schema, conditions: Sequence[pc.Expression]) -> Stages | None
     Returns:
         The stages; None if one condition is as cheap as another, or they share their columns.
     """
-    widths = {field.name: _width(field.type) for field in schema_to_arrow(own)}
+    widths = {field.name: fixed_width(field.type) for field in schema_to_arrow(own)}
     names = [set(columns_of(condition)) for condition in conditions]
     cheap = [known for known in names if known and all(widths.get(name) for name in known)]
     if not cheap:
@@ -60,7 +60,7 @@ def stages_of(own: Schema, conditions: Sequence[pc.Expression]) -> Stages | None
     return Stages(schema=schema, first=first, then=then, row_bytes=sum(widths[name] for name in lead))
 
 
-def _width(kind: pa.DataType) -> int:
+def fixed_width(kind: pa.DataType) -> int:
     """Bytes of a value of one width; 0 for others."""
     if pa.types.is_primitive(kind) or pa.types.is_decimal(kind):
         return -(-int(kind.bit_width) // 8)

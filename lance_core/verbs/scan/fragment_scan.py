@@ -203,6 +203,10 @@ class FragmentScan:
         expression = self.options.filter
         assert expression is not None, "without a filter all rows match"
         num_rows, live = self._rows()
+        if self.known is not None and self.known.matches is not None and not self.claims:
+            places = true_places(self.known.matches)
+            yield places if live is None else places[live[places]]
+            return
         for possible in self._possible(expression, range(num_rows), live):
             reads = filter_reads(self.columns, self.options, expression)
             for _, where, mask in self._found(expression, reads, possible, live, live)[0]:

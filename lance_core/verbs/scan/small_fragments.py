@@ -17,16 +17,20 @@ import pyarrow as pa
 
 from lance_core.errors import LanceError
 from lance_core.file.coalesced import can_coalesce, coalesce
-from lance_core.schema import Schema
+from lance_core.schema import Schema, schema_to_arrow
 from lance_core.table.fragment import DataFile
 from lance_core.verbs.expressions.arrow import columns_of, matching_all
+from lance_core.verbs.scan.filter_stages import fixed_width
 from lance_core.verbs.scan.fragment_scan import FragmentScan, ReadRows
 from lance_core.verbs.scan.read_fragment import Rows, opened_reader
 
-__all__ = ["FEWEST", "grouped", "joined", "joined_rows"]
+__all__ = ["FEWEST", "MOST_BYTES", "grouped", "joined", "joined_rows"]
 
 SMALL_FILE_BYTES: Final = 512 * 1024
 """Files of at most this size are read together."""
+
+SMALL_COLUMNS_BYTES: Final = 1024 * 1024
+"""Columns of fixed width that have at most this many bytes are read together, however large their files are."""
 
 SMALL_FILE_ROWS: Final = 64 * 1024
 """Files of at most this many rows are read together: rows can take much more memory than their bytes in the file."""
@@ -44,28 +48,37 @@ FEWEST: Final = 4
 """Fewer fragments in a row are read one by one."""
 
 
-def joined(scans: Iterable[FragmentScan]) -> Iterator[FragmentScan]:
+def joined(scans: Iterable[FragmentScan], *, first_bytes: int = FIRST_BYTES) -> Iterator[FragmentScan]:
     """Scans in their order, with the rows of small fragments already read.
 
     Small fragments without a row that matches the filter are left out, unless an index says that there are some.
 
     Args:
         scans: Scans with the same source and options.
+        first_bytes: About how many bytes to read first.
     """
-    for group in grouped(scans):
+    for group in grouped(scans, first_bytes=first_bytes):
         yield from _read(group) if len(group) >= FEWEST else group
 
 
-def grouped(scans: Iterable[FragmentScan]) -> Iterator[list[FragmentScan]]:
-    """Scans in their order, in groups: one of at least `FEWEST` scans is read together, any other scan alone."""
+def grouped(scans: Iterable[FragmentScan], *, first_bytes: int = FIRST_BYTES) -> Iterator[list[FragmentScan]]:
+    """Scans in their order, in groups: one of at least `FEWEST` scans is read together, any other scan alone.
+
+    Args:
+        scans: Scans with the same source and options.
+        first_bytes: About how many bytes the first group has.
+    """
     waiting: list[FragmentScan] = []
-    num_bytes, limit = 0, FIRST_BYTES
+    num_bytes, limit = 0, first_bytes
+    row_bytes: int | None = None
     for scan in scans:
-        size = _joinable_bytes(scan, waiting[0] if waiting else None)
+        if row_bytes is None:
+            row_bytes = _row_bytes(scan.first_columns)
+        size = _joinable_bytes(scan, waiting[0] if waiting else None, row_bytes)
         if waiting and (size is None or num_bytes + size > limit):
             yield waiting
             waiting, num_bytes, limit = [], 0, min(2 * limit, MOST_BYTES)
-            size = _joinable_bytes(scan, None)
+            size = _joinable_bytes(scan, None, row_bytes)
         if size is None:
             yield [scan]
             continue
@@ -102,11 +115,25 @@ def _with_rows(parts: Sequence[tuple[FragmentScan, Rows]]) -> Iterator[tuple[Fra
         position += len(rows)
 
 
-def _joinable_bytes(scan: FragmentScan, first: FragmentScan | None) -> int | None:
-    """Size of the fragment's only file; None if it is not to be read together with the first one."""
-    size = sum(file.file_size_bytes for file in scan.fragment.files)
-    is_small = 0 < size <= SMALL_FILE_BYTES and scan.fragment.physical_rows <= SMALL_FILE_ROWS
+def _joinable_bytes(scan: FragmentScan, first: FragmentScan | None, row_bytes: int) -> int | None:
+    """About how many bytes of a fragment are read; None if it is not to be read together with the first one.
+
+    Args:
+        scan: The fragment's scan.
+        first: The scan of the first fragment; None if this is the first one.
+        row_bytes: Bytes of a row; 0 if they are not known.
+    """
+    size, rows = sum(file.file_size_bytes for file in scan.fragment.files), scan.fragment.physical_rows
+    is_small = 0 < size <= SMALL_FILE_BYTES and rows <= SMALL_FILE_ROWS
+    if 0 < rows * row_bytes <= SMALL_COLUMNS_BYTES:
+        is_small, size = size > 0, min(size, rows * row_bytes)
     return size if is_small and _can_join(scan, first) else None
+
+
+def _row_bytes(columns: Schema) -> int:
+    """Bytes of a row of some columns; 0 if there are none, or one has no fixed width."""
+    widths = [fixed_width(field.type) for field in schema_to_arrow(columns)]
+    return sum(widths) if all(widths) else 0
 
 
 def _can_join(scan: FragmentScan, first: FragmentScan | None) -> bool:

@@ -292,3 +292,21 @@ def test_a_fragment_with_a_file_of_unknown_size_is_not_small(tmp_path, unknown):
     edit_latest(uri, lambda message: message.fragments[0].files[0].ClearField("file_size_bytes"))
     assert joined_scan._joinable_bytes(first_scan(uri), None) is None
     assert lance_core.dataset(uri).to_table() == pa.table({"a": [1, 2]})
+
+
+def test_narrow_columns_of_large_files_are_read_together(tmp_path, joins, monkeypatch):
+    monkeypatch.setattr(joined_scan, "SMALL_FILE_ROWS", 1_000)
+    count = 2_000
+    ids, words = range(6 * count), [f"word {number % 97}" for number in range(6 * count)]
+    uri = str(tmp_path / "wide")
+    made = lance_core.write_dataset(pa.table({"id": ids, "word": words}), uri, max_rows_per_file=count)
+    made.delete("id >= 3 and id < 2007")
+    joins.clear()
+    dataset = lance_core.dataset(uri)
+    assert dataset.delete("id % 100 = 5")["num_deleted_rows"] == 99
+    assert joins == [6]
+    assert dataset.to_table(filter="id % 100 = 6") == lance.dataset(uri).to_table(filter="id % 100 = 6")
+    joins.clear()
+    assert dataset.to_table() == lance.dataset(uri).to_table()
+    assert not joins  # strings have no fixed width, and the files have too many rows
+    assert dataset.count_rows() == 6 * count - 2_004 - 99
