@@ -28,7 +28,7 @@ from lance_core.verbs.scan.fragment_scan import FragmentScan
 from lance_core.verbs.scan.options import ScanOptions
 from lance_core.verbs.scan.plan import ScanPlan, until_consistent
 from lance_core.verbs.scan.read_fragment import live_count, physical_rows, read_fragment
-from lance_core.verbs.scan.small_fragments import MOST_BYTES, joined
+from lance_core.verbs.scan.small_fragments import SMALL_FILE_ROWS, joined, joined_rows
 
 __all__ = [
     "READ_AHEAD",
@@ -40,7 +40,7 @@ __all__ = [
     "matching_rows",
     "remove_rows",
     "row_offsets",
-    "rows_at",
+    "rows_of",
     "with_deletions",
 ]
 
@@ -105,7 +105,7 @@ def each_fragment(
 
 
 def _looked_at(plan: ScanPlan, look: Callable[[FragmentScan], BitMap]) -> Iterator[tuple[Fragment, BitMap]]:
-    scans = joined(plan.scans(with_whole=False), first_bytes=MOST_BYTES)
+    scans = joined(plan.scans(with_whole=False), at_once=True)
     if len(plan.parts) == 1:
         yield from ((scan.fragment, rows) for scan in scans if (rows := look(scan)))
         return
@@ -223,7 +223,7 @@ def rows_at(
     source: Snapshot, fragment: Fragment, rows: BitMap
 ) -> Iterator[tuple[pa.RecordBatch, npt.NDArray[np.int64]]]:
     """Yield rows of a fragment with all columns, in storage types, each batch with their offsets."""
-    offsets = np.frombuffer(rows.to_array(), np.uint32).astype(np.int64)
+    offsets = _offsets(rows)
     if not len(offsets):
         return
     span = range(int(offsets[0]), int(offsets[-1]) + 1)
@@ -241,6 +241,31 @@ def rows_at(
             elif len(own):
                 yield batch.take(pa.array(own - first)), own
         start += batch.num_rows
+
+
+def rows_of(
+    source: Snapshot, parts: Sequence[tuple[Fragment, BitMap]]
+) -> Iterator[tuple[Fragment, pa.RecordBatch, npt.NDArray[np.int64]]]:
+    """Yield rows of fragments with all columns, in storage types: each batch with its fragment and their offsets.
+
+    Args:
+        source: The version.
+        parts: The fragments, and the offsets of their rows.
+    """
+    if len(parts) == 1 or sum(len(rows) for _, rows in parts) > SMALL_FILE_ROWS:
+        for fragment, rows in parts:
+            for batch, offsets in rows_at(source, fragment, rows):
+                yield fragment, batch, offsets
+        return
+    options = ScanOptions(schema=source.manifest.schema)
+    wanted = [(FragmentScan(source, fragment, options), _offsets(rows)) for fragment, rows in parts]
+    for scan, chosen in joined_rows(wanted):
+        for batch, offsets in _with_offsets(scan.rows(chosen), np.asarray(chosen, np.int64)):
+            yield scan.fragment, batch, offsets
+
+
+def _offsets(rows: BitMap) -> npt.NDArray[np.int64]:
+    return np.frombuffer(rows.to_array(), np.uint32).astype(np.int64)
 
 
 def remove_rows(source: Snapshot, rows: Iterable[tuple[Fragment, BitMap]], files: UncommittedFiles) -> Removal:

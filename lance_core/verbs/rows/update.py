@@ -24,7 +24,7 @@ from lance_core.verbs.context.retry import retrying_on_latest
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.context.uncommitted_files import staged
 from lance_core.verbs.rows.moved_rows import MovedRows
-from lance_core.verbs.rows.removal import each_matching, remove_rows, rows_at
+from lance_core.verbs.rows.removal import each_matching, remove_rows, rows_of
 from lance_core.verbs.scan.conditions import evaluate, to_condition, to_expression
 from lance_core.verbs.scan.read_fragment import physical_rows
 
@@ -71,12 +71,12 @@ def _attempt(
     values = _expressions(updates, base.manifest.schema)
     condition = None if where is None else to_condition(where, base.manifest.schema)
     with staged(base) as files, MovedRows(base, files, data_storage_version=data_storage_version) as moved:
-        rows: list[tuple[Fragment, BitMap]] = []
-        for fragment, gone in _all_rows(base) if condition is None else each_matching(base, condition):
-            rows.append((fragment, gone))
-            ids = row_ids_of(fragment)
-            for batch, offsets in rows_at(base, fragment, gone):
-                moved.write(_changed(batch, values, arrow), None if ids is None else ids[offsets])
+        rows = list(_all_rows(base) if condition is None else each_matching(base, condition))
+        ids, numbered = None, None
+        for fragment, batch, offsets in rows_of(base, rows):
+            if fragment is not numbered:
+                ids, numbered = row_ids_of(fragment), fragment
+            moved.write(_changed(batch, values, arrow), None if ids is None else ids[offsets])
         fragments = moved.finish()
         removal = remove_rows(base, rows, files)
         operation = Update(

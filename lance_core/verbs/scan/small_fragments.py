@@ -24,7 +24,7 @@ from lance_core.verbs.scan.filter_stages import fixed_width
 from lance_core.verbs.scan.fragment_scan import FragmentScan, ReadRows
 from lance_core.verbs.scan.read_fragment import Rows, opened_reader
 
-__all__ = ["FEWEST", "MOST_BYTES", "grouped", "joined", "joined_rows"]
+__all__ = ["FEWEST", "SMALL_FILE_ROWS", "grouped", "joined", "joined_rows"]
 
 SMALL_FILE_BYTES: Final = 512 * 1024
 """Files of at most this size are read together."""
@@ -48,28 +48,28 @@ FEWEST: Final = 4
 """Fewer fragments in a row are read one by one."""
 
 
-def joined(scans: Iterable[FragmentScan], *, first_bytes: int = FIRST_BYTES) -> Iterator[FragmentScan]:
+def joined(scans: Iterable[FragmentScan], *, at_once: bool = False) -> Iterator[FragmentScan]:
     """Scans in their order, with the rows of small fragments already read.
 
     Small fragments without a row that matches the filter are left out, unless an index says that there are some.
 
     Args:
         scans: Scans with the same source and options.
-        first_bytes: About how many bytes to read first.
+        at_once: Whether all rows are wanted before any is used, so that the first read is as large as any.
     """
-    for group in grouped(scans, first_bytes=first_bytes):
+    for group in grouped(scans, at_once=at_once):
         yield from _read(group) if len(group) >= FEWEST else group
 
 
-def grouped(scans: Iterable[FragmentScan], *, first_bytes: int = FIRST_BYTES) -> Iterator[list[FragmentScan]]:
+def grouped(scans: Iterable[FragmentScan], *, at_once: bool = False) -> Iterator[list[FragmentScan]]:
     """Scans in their order, in groups: one of at least `FEWEST` scans is read together, any other scan alone.
 
     Args:
         scans: Scans with the same source and options.
-        first_bytes: About how many bytes the first group has.
+        at_once: Whether all rows are wanted before any is used, so that the first group is as large as any.
     """
     waiting: list[FragmentScan] = []
-    num_bytes, limit = 0, first_bytes
+    num_bytes, limit = 0, MOST_BYTES if at_once else FIRST_BYTES
     row_bytes: int | None = None
     for scan in scans:
         if row_bytes is None:

@@ -11,6 +11,7 @@ import pytest
 import lance_core
 from lance_core import Equals, Slice, Slices
 from lance_core.errors import CorruptFileError, InvalidInputError
+from lance_core.verbs.rows import removal
 from lance_core.verbs.scan import fragment_scan
 from lance_core.verbs.scan import small_fragments as joined_scan
 from tests.interop.format.wire import edit_latest
@@ -278,19 +279,20 @@ def first_scan(uri):
     return fragment_scan.FragmentScan(scanner._source, scanner._source.manifest.fragments[0], scanner._options)
 
 
+@pytest.mark.parametrize("row_bytes", [0, 8])
 @pytest.mark.parametrize("unknown", [0, 1])
-def test_a_fragment_with_a_file_of_unknown_size_is_not_small(tmp_path, unknown):
+def test_a_fragment_with_a_file_of_unknown_size_is_not_small(tmp_path, unknown, row_bytes):
     """It may be of any size: nothing of it is kept in memory, or read together with others."""
     uri = str(tmp_path)
     lance_core.write_dataset(pa.table({"a": [1, 2]}), uri)
-    assert joined_scan._joinable_bytes(first_scan(uri), None) > 0
+    assert joined_scan._joinable_bytes(first_scan(uri), None, row_bytes) > 0
     lance_core.dataset(uri).add_columns({"b": "a + 1"})
     assert first_scan(uri).is_small
     edit_latest(uri, lambda message: message.fragments[0].files[unknown].ClearField("file_size_bytes"))
     assert not first_scan(uri).is_small
     lance_core.dataset(uri, version=1).restore()
     edit_latest(uri, lambda message: message.fragments[0].files[0].ClearField("file_size_bytes"))
-    assert joined_scan._joinable_bytes(first_scan(uri), None) is None
+    assert joined_scan._joinable_bytes(first_scan(uri), None, row_bytes) is None
     assert lance_core.dataset(uri).to_table() == pa.table({"a": [1, 2]})
 
 
@@ -310,3 +312,19 @@ def test_narrow_columns_of_large_files_are_read_together(tmp_path, joins, monkey
     assert dataset.to_table() == lance.dataset(uri).to_table()
     assert not joins  # strings have no fixed width, and the files have too many rows
     assert dataset.count_rows() == 6 * count - 2_004 - 99
+
+
+@pytest.mark.parametrize("stable", [False, True])
+def test_updated_rows_of_several_fragments_are_read_together(tmp_path, joins, monkeypatch, stable):
+    made = rows(0, 6 * ROWS, version="2.2")
+    ours, theirs = (str(tmp_path / name) for name in ("ours", "theirs"))
+    for uri in (ours, theirs):
+        lance.write_dataset(made, uri, max_rows_per_file=ROWS, enable_stable_row_ids=stable)
+    for step, limit in enumerate([joined_scan.SMALL_FILE_ROWS, 1]):  # the new fragment is the seventh
+        monkeypatch.setattr(removal, "SMALL_FILE_ROWS", limit)
+        joins.clear()
+        changes = {"real": "real + 1"}, f"id % 5 = {step}"
+        assert lance_core.dataset(ours).update(*changes) == lance.dataset(theirs).update(*changes)
+        assert (sum(joins), len(joins)) == ((12, 2) if step == 0 else (7, 1))  # the filter, then the rows
+        found, expected = (lance.dataset(uri).to_table(with_row_id=stable) for uri in (ours, theirs))
+        assert found == expected
