@@ -92,6 +92,7 @@ def changes(folder: Path, rows: int, fragments: int = 1) -> None:
     def fresh(module: Any) -> Any:
         shutil.rmtree(scratch, ignore_errors=True)
         shutil.copytree(uri, scratch)
+        os.sync()  # or a commit would wait for the bytes of the copy
         return module.dataset(scratch)
 
     def upsert(dataset: Any) -> None:
