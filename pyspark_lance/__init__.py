@@ -4,6 +4,8 @@
     pyspark_lance.read(spark, uri, columns=["id"])         -> DataFrame, lazy, of one version
     pyspark_lance.merge(df, uri, on="id")                  -> ChangeResult: version, rows inserted, updated, deleted
     pyspark_lance.update(uri, {"x": "x + 1"}, "id < 5")    pyspark_lance.delete(uri, "id < 5")
+    pyspark_lance.sql(spark, "MERGE INTO lake.nyc.t ...")  -> DataFrame; names by pyspark_lance.register_catalog
+    pyspark_lance.LanceTable.forName(spark, "lake.nyc.t")  -> update, delete and merge with Delta's names
     pyspark_lance.convert(folder, uri)                     -> ConvertResult: from Parquet, Delta, Iceberg
     pyspark_lance.compact(spark, uri)                      -> CompactionReport: metrics, failed tasks
     pyspark_lance.create_scalar_index(spark, uri, "day", "ZONEMAP")     pyspark_lance.deep_clone(spark, uri, target)
@@ -24,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from lance_core import WriteResult
     from lance_core import __version__ as __version__
+    from pyspark_lance.catalog.registry import register_catalog
     from pyspark_lance.changing.job import ChangeResult
     from pyspark_lance.changing.verbs import delete, merge, update
     from pyspark_lance.conversion.convert import ConvertResult, convert, to_parquet
@@ -31,8 +34,10 @@ if TYPE_CHECKING:
     from pyspark_lance.distributed.cloning import deep_clone
     from pyspark_lance.distributed.compaction import CompactionFailure, CompactionReport, compact, execute_tasks
     from pyspark_lance.distributed.indices import create_scalar_index
+    from pyspark_lance.lance_table import LanceMergeBuilder, LanceTable
     from pyspark_lance.reading.read import read
     from pyspark_lance.session import ensure_java, ensure_python, local_session
+    from pyspark_lance.statements.run import sql
     from pyspark_lance.writing.modes import EmptyOutput, OutOfPartition, SchemaMode
     from pyspark_lance.writing.write import write
 
@@ -43,6 +48,8 @@ __all__ = [
     "ConvertResult",
     "DefaultSource",
     "EmptyOutput",
+    "LanceMergeBuilder",
+    "LanceTable",
     "OutOfPartition",
     "SchemaMode",
     "WriteResult",
@@ -58,6 +65,8 @@ __all__ = [
     "merge",
     "read",
     "register",
+    "register_catalog",
+    "sql",
     "to_parquet",
     "update",
     "write",
@@ -87,6 +96,10 @@ _HOMES: Final = {
     "execute_tasks": "pyspark_lance.distributed.compaction",
     "local_session": "pyspark_lance.session",
     "read": "pyspark_lance.reading.read",
+    "LanceMergeBuilder": "pyspark_lance.lance_table",
+    "LanceTable": "pyspark_lance.lance_table",
+    "register_catalog": "pyspark_lance.catalog.registry",
+    "sql": "pyspark_lance.statements.run",
     "register": "pyspark_lance.datasource.source",
     "write": "pyspark_lance.writing.write",
 }

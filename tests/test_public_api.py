@@ -33,10 +33,10 @@ NAMES = {
     ],
     lance_core.testing: ["CreationConformance", "ObjectConformance", "StoreConformance", "StreamConformance", "race"],
     pyspark_lance: [
-        "ChangeResult", "CompactionFailure", "CompactionReport", "ConvertResult", "DefaultSource", "EmptyOutput", "OutOfPartition",
-        "SchemaMode", "WriteResult",
+        "ChangeResult", "CompactionFailure", "CompactionReport", "ConvertResult", "DefaultSource", "EmptyOutput", "LanceMergeBuilder",
+        "LanceTable", "OutOfPartition", "SchemaMode", "WriteResult",
         "compact", "convert", "create_scalar_index", "deep_clone", "delete", "ensure_java", "ensure_python", "execute_tasks", "local_session", "merge",
-        "read", "register", "to_parquet", "update", "write",
+        "read", "register", "register_catalog", "sql", "to_parquet", "update", "write",
     ],
     lance_dagster: lance_dagster.__all__,
 }  # fmt: skip

@@ -11,7 +11,7 @@ A failure before the commit leaves the table unchanged and deletes the new data 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+import lance_core
 from lance_core import (
     MAX_EXACT_KEYS,
     LanceDataset,
@@ -31,16 +32,19 @@ from lance_core.row_addresses import row_addresses, row_offsets
 from pyspark_lance.changing.task import ChangeReport, ChangeTask
 from pyspark_lance.engine.partitions import run_on_partitions
 from pyspark_lance.keys.equality import has_bytes
+from pyspark_lance.types.names import quoted
+from pyspark_lance.types.spark_types import batch_schema
 from pyspark_lance.writing.options import JobOptions
 from pyspark_lance.writing.orphan_files import delete_orphan_files
 from pyspark_lance.writing.row_checks import all_hashes
-from pyspark_lance.writing.update_commit import commit_update
+from pyspark_lance.writing.schema_plan import plan_write
+from pyspark_lance.writing.update_commit import commit_update, lost_each_time
 
 if TYPE_CHECKING:
     from pyroaring import BitMap
     from pyspark.sql import DataFrame
 
-__all__ = ["Change", "ChangeOptions", "ChangeResult", "inserted_keys", "rows_deleted_by"]
+__all__ = ["Change", "ChangeOptions", "ChangeResult", "inserted_keys", "rows_deleted_by", "run_change"]
 
 _NO_COLUMNS: Final = pa.schema([])
 
@@ -83,6 +87,7 @@ class Change:
         stored: Schema of the table; without columns if no rows are written.
         on: The key.
         options: How to write and commit.
+        repeats: Whether several inserted rows may have one key.
         checked_through: Version up to which the history was searched for other attempts.
     """
 
@@ -91,7 +96,23 @@ class Change:
     stored: pa.Schema = _NO_COLUMNS
     on: Sequence[str]
     options: ChangeOptions
+    repeats: bool = False
     checked_through: int | None = None
+
+    @classmethod
+    def writing(
+        cls,
+        base: LanceDataset,
+        frame: DataFrame,
+        on: Sequence[str],
+        options: ChangeOptions,
+        *,
+        repeats: bool = False,
+    ) -> Change:
+        """A change that writes rows, whose types are checked against the table's."""
+        columns = frame.select(*map(quoted, base.schema.names))
+        plan = plan_write(batch_schema(columns.schema), base.schema, has_schema_mode=False)
+        return cls(dataset=base, frame=frame, stored=plan.stored, on=on, options=options, repeats=repeats)
 
     def run(self) -> ChangeResult:
         """Run the job and commit.
@@ -117,7 +138,7 @@ class Change:
                 made,
                 deleted,
                 self.options,
-                inserted=inserted_keys(self.dataset, reports, self.on),
+                inserted=inserted_keys(self.dataset, reports, self.on, repeats=self.repeats),
                 checked_through=self.checked_through,
             )
         except StoreError:
@@ -172,8 +193,30 @@ class Change:
             stable=self.dataset.has_stable_row_ids,
             # Other collations are compared by Spark alone: every key may equal one of the inserted keys.
             most_keys=MAX_EXACT_KEYS if all(has_bytes(self.dataset.schema.field(name)) for name in self.on) else 0,
+            repeats=self.repeats,
             options=options.of_writer(self.dataset.lance_schema_bytes),
         )
+
+
+def run_change(
+    dataset: LanceDataset,
+    change: Callable[[LanceDataset], Change],
+    options: ChangeOptions,
+    checked_through: int | None = None,
+) -> ChangeResult:
+    """Compute and commit a change on a version, and on the latest one after each conflict."""
+    checked = dataset.version if checked_through is None else checked_through
+
+    def attempt(base: LanceDataset, number: int) -> ChangeResult:
+        return replace(replace(change(base), checked_through=checked).run(), attempts=number)
+
+    return lance_core.retrying(
+        dataset,
+        attempt,
+        lambda base, _: lance_core.dataset(base.uri, storage_options=options.storage_options),
+        conflict_retries=options.conflict_retries,
+        exhausted=lost_each_time(dataset.uri),
+    )
 
 
 def rows_deleted_by(reports: Iterable[ChangeReport], on: Sequence[str]) -> dict[int, BitMap]:
@@ -194,7 +237,9 @@ def rows_deleted_by(reports: Iterable[ChangeReport], on: Sequence[str]) -> dict[
     return found
 
 
-def inserted_keys(dataset: LanceDataset, reports: Sequence[ChangeReport], on: Sequence[str]) -> Any:
+def inserted_keys(
+    dataset: LanceDataset, reports: Sequence[ChangeReport], on: Sequence[str], *, repeats: bool = False
+) -> Any:
     """The filter of the inserted keys, by which concurrent writers detect conflicts; None without a key.
 
     Raises:
@@ -202,7 +247,7 @@ def inserted_keys(dataset: LanceDataset, reports: Sequence[ChangeReport], on: Se
     """
     if not on:
         return None
-    keys = all_hashes((report.keys for report in reports), on)
+    keys = all_hashes((report.keys for report in reports), on, repeats=repeats)
     listed = len(keys) <= MAX_EXACT_KEYS and all(report.keys is not None for report in reports)
     ids = {field.name(): field.id() for field in dataset.lance_schema.fields()}
     return key_filter(keys.tolist() if listed else None, [ids[name] for name in on if name in ids])

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
     from lance_core import LanceDataset
 
-__all__ = ["MergeFrames", "kind_column", "reject_duplicate_keys", "renamed", "row_id_columns", "rows_of"]
+__all__ = ["TASK_ROWS", "MergeFrames", "kind_column", "reject_duplicate_keys", "renamed", "row_id_columns", "rows_of"]
 
-_TASK_ROWS: Final = 1 << 18
+TASK_ROWS: Final = 1 << 18
 """Rows of a merge's source for each task and its file."""
 _FEW_ROWS: Final = 200_000
 """Rows up to which keys and addresses are sent to all tasks instead of being shuffled."""
@@ -92,7 +92,7 @@ class MergeFrames:
                 reject_duplicate_keys(kept, self.keys)  # tasks cannot detect them
             few = None if self.deletes_others else few_keys(base, self.keys, kept)
             rows = kept.count() if few is None else few.num_rows
-            tasks = -(-rows // _TASK_ROWS) or 1
+            tasks = -(-rows // TASK_ROWS) or 1
             # From here on one task has all rows of a key, and detects if they are two.
             source = kept.coalesce(1) if tasks == 1 else kept.repartition(tasks, *map(quoted, self.keys))
             yield replace(self, source=source, num_rows=rows, tasks=tasks, few=few)

@@ -61,11 +61,13 @@ class ChangeTask(PartitionTask):
         on: The key.
         stable: Whether rows have stable ids.
         most_keys: Keys of new rows that are reported, by their hashes; None for any number.
+        repeats: Whether several new rows may have one key.
     """
 
     on: Sequence[str] = ()
     stable: bool = False
     most_keys: int | None = MAX_EXACT_KEYS
+    repeats: bool = False
 
     def output(self, prefix: str) -> Output:
         """The output of one attempt."""
@@ -161,7 +163,7 @@ class _Changes:
         """
         if not self._keys:
             return np.zeros(0, np.uint64)
-        keys = hashes_of_keys(pa.concat_tables(self._keys))
+        keys = hashes_of_keys(pa.concat_tables(self._keys), repeats=self._task.repeats)
         return None if self._task.most_keys is not None and len(keys) > self._task.most_keys else keys
 
     def _write(self, kind: int, part: pa.RecordBatch) -> None:

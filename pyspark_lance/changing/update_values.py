@@ -8,46 +8,98 @@ string -> int, boolean -> int   rejected before any job: cast it in the expressi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
 from lance_core.errors import LanceError, SchemaError
+from pyspark_lance.types.names import matched_names
 from pyspark_lance.types.spark_types import batch_schema
 from pyspark_lance.writing.schema_plan import plan_write
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["assigned"]
+__all__ = ["Value", "as_column", "assigned", "spelled_values", "stored_as"]
+
+
+Value: TypeAlias = "str | Column"
+"""An expression in Spark SQL, or a column of Spark's."""
+
+
+def as_column(value: Value) -> Column:
+    """A value as a column."""
+    from pyspark.sql import functions
+
+    return functions.expr(value) if isinstance(value, str) else value
+
+
+def spelled_values(
+    values: Mapping[str, Value], table: Sequence[str], what: str, *, alias: str | None, exact: bool
+) -> dict[str, Value]:
+    """Values by the table's own names of the columns.
+
+    Args:
+        values: The values, by names as the user writes them.
+        table: The columns of the table.
+        what: The clause, for messages.
+        alias: The name that may qualify the columns.
+        exact: Whether case matters.
+
+    Raises:
+        SchemaError: The table lacks a column, or a column has two values.
+    """
+    plain: dict[str, Value] = {}
+    for given, value in values.items():
+        first, dot, rest = given.partition(".")
+        is_own = dot and alias is not None and (first == alias or (not exact and first.lower() == alias.lower()))
+        plain[rest if is_own and given not in table else given] = value
+    names = matched_names(plain, table, exact=exact)
+    unknown = [name for name in plain if name not in names]
+    if unknown or not plain:
+        raise SchemaError(f"{what}: there are no columns {unknown}; the table has {list(table)}")
+    if len(plain) < len(values):
+        raise SchemaError(f"{what}: a column has two values: {list(values)}")
+    return {names[name]: value for name, value in plain.items()}
 
 
 def assigned(
-    rows: DataFrame, values: Mapping[str, str], stored: pa.Schema, kinds: Mapping[str, Any]
+    rows: DataFrame, values: Mapping[str, Value], stored: pa.Schema, kinds: Mapping[str, Any]
 ) -> dict[str, Column]:
     """The columns of an update.
 
     Args:
         rows: The rows of the table.
-        values: Expressions in Spark SQL, by name of the column.
+        values: Expressions in Spark SQL or columns, by name of the column.
         stored: The schema of the table.
         kinds: Spark's types of its columns.
 
     Raises:
         SchemaError: The type of an expression cannot be stored in its column; the message names both.
     """
-    from pyspark.sql import functions
-
     found = {}
     for name, expression in values.items():
-        column = functions.expr(expression).alias(name)
+        column = as_column(expression).alias(name)
         given = rows.select(column).schema[0].dataType
-        found[name] = _assigned(column, expression, given, kinds[name], pa.schema([stored.field(name)])).alias(name)
+        own = pa.schema([stored.field(name)])
+        found[name] = stored_as(column, str(expression), given, kinds[name], own).alias(name)
     return found
 
 
-def _assigned(column: Column, expression: str, given: Any, wanted: Any, stored: pa.Schema) -> Column:
+def stored_as(column: Column, expression: str, given: Any, wanted: Any, stored: pa.Schema) -> Column:
+    """A value in the type of its column.
+
+    Args:
+        column: The value.
+        expression: The value, for messages.
+        given: Its type.
+        wanted: Spark's type of the column that it is for.
+        stored: The schema of that column alone.
+
+    Raises:
+        SchemaError: The type cannot be stored in the column; the message names both.
+    """
     from pyspark.sql import functions, types
 
     if given == wanted:

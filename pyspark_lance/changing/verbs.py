@@ -10,7 +10,7 @@ concurrent commit has changed the same rows, the change is computed again on the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from os import PathLike
@@ -24,7 +24,7 @@ from lance_core.errors import (
     InvalidInputError,
     SchemaError,
 )
-from pyspark_lance.changing.job import Change, ChangeOptions, ChangeResult
+from pyspark_lance.changing.job import Change, ChangeOptions, ChangeResult, run_change
 from pyspark_lance.changing.merge_frames import (
     MergeFrames,
     kind_column,
@@ -43,7 +43,6 @@ from pyspark_lance.types.names import case_sensitive, check_spellings, matched_n
 from pyspark_lance.types.spark_types import batch_schema, spark_schema
 from pyspark_lance.writing.job import open_version
 from pyspark_lance.writing.schema_plan import plan_write
-from pyspark_lance.writing.update_commit import lost_each_time
 from pyspark_lance.writing.write import write
 
 if TYPE_CHECKING:
@@ -162,7 +161,7 @@ def merge(  # noqa: PLR0913 - each is a choice of its own, all but three have a 
     )
     clauses = clauses.fitting(dataset)
     with clauses.kept(dataset) as counted:
-        return _retrying(dataset, partial(_merged, counted, options), options, None if known is not None else 0)
+        return run_change(dataset, partial(_merged, counted, options), options, None if known is not None else 0)
 
 
 def _spelled(names: Iterable[str], columns: Sequence[str], session: SparkSession) -> Iterator[str]:
@@ -184,7 +183,7 @@ def _check_source(df: DataFrame, keys: list[str], verb: str) -> None:
 def _merged(clauses: MergeFrames, options: ChangeOptions, base: LanceDataset) -> Change:
     frame = clauses.frame(base, options.storage_options)
     if clauses.writes:
-        return _writing(base, frame, clauses.keys, options)
+        return Change.writing(base, frame, clauses.keys, options)
     return Change(dataset=base, frame=frame, on=clauses.keys, options=options)
 
 
@@ -240,7 +239,7 @@ def delete(
         source = where.select(*map(quoted, keys))
         clauses = MergeFrames(source=source, keys=tuple(keys), matched=DELETE, inserts=False).fitting(dataset)
         clauses = replace(clauses, source=clauses.source.distinct())
-        return _retrying(dataset, partial(_merged, clauses, options), options)
+        return run_change(dataset, partial(_merged, clauses, options), options)
     if on is not None:
         raise InvalidInputError("delete: on names the key of a DataFrame; where is a condition")
     session = session_of(spark)
@@ -251,7 +250,7 @@ def delete(
         frame = rows.select(renamed("_rowaddr", ADDRESS), kind_column(DELETE))
         return Change(dataset=base, frame=frame, on=(), options=options)
 
-    return _retrying(dataset, change, options)
+    return run_change(dataset, change, options)
 
 
 def update(
@@ -321,9 +320,9 @@ def update(
             frame = rows.select(
                 *values, *[renamed(*pair) for pair in row_id_columns(base).items()], kind_column(UPDATE)
             )
-            return _writing(base, frame, (), options)
+            return Change.writing(base, frame, (), options)
 
-    return _retrying(dataset, change, options)
+    return run_change(dataset, change, options)
 
 
 def _check_where(verb: str, dataset: LanceDataset, where: str | None, session: SparkSession, remedy: str) -> None:
@@ -381,31 +380,3 @@ def _created(
     assert made is not None, "a write without rows makes a version"
     facts = {one.name: getattr(made, one.name) for one in fields(made)}
     return ChangeResult(**facts | {"rows_inserted": made.rows_written, "rows_updated": 0, "rows_deleted": 0})
-
-
-def _retrying(
-    dataset: LanceDataset,
-    change: Callable[[LanceDataset], Change],
-    options: ChangeOptions,
-    checked_through: int | None = None,
-) -> ChangeResult:
-    """Compute and commit a change on a version, and on the latest one after each conflict."""
-    checked = dataset.version if checked_through is None else checked_through
-
-    def attempt(base: LanceDataset, number: int) -> ChangeResult:
-        return replace(replace(change(base), checked_through=checked).run(), attempts=number)
-
-    return lance_core.retrying(
-        dataset,
-        attempt,
-        lambda base, _: lance_core.dataset(base.uri, storage_options=options.storage_options),
-        conflict_retries=options.conflict_retries,
-        exhausted=lost_each_time(dataset.uri),
-    )
-
-
-def _writing(base: LanceDataset, frame: DataFrame, on: Sequence[str], options: ChangeOptions) -> Change:
-    """A change that writes rows, whose types are checked against the table's."""
-    columns = frame.select(*map(quoted, base.schema.names))
-    plan = plan_write(batch_schema(columns.schema), base.schema, has_schema_mode=False)
-    return Change(dataset=base, frame=frame, stored=plan.stored, on=on, options=options)

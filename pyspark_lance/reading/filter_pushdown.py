@@ -20,7 +20,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["Pushed", "push"]
+__all__ = ["Pushed", "push", "push_tree"]
 
 _DATE: Final = re.compile(r"\d{4}-\d\d-\d\d")
 _COMPARISONS: Final[dict[str, Callable[[Any, Any], Any]]] = {
@@ -47,12 +47,13 @@ class _Unknown(Exception):  # noqa: N818 - no error: Spark evaluates the conditi
     """A condition that is not pushed."""
 
 
-def push(condition: str, schema: pa.Schema) -> Pushed | None:
+def push(condition: str, schema: pa.Schema, alias: str | None = None) -> Pushed | None:
     """The filter of a condition; None if no part of it can be pushed.
 
     Args:
         condition: The condition in Spark's SQL.
         schema: The table's columns.
+        alias: The name that qualifies the table's columns.
     """
     import sqlglot  # noqa: PLC0415 - a second that reads without a condition need not spend
 
@@ -62,6 +63,19 @@ def push(condition: str, schema: pa.Schema) -> Pushed | None:
         tree: Any = sqlglot.parse_one(condition, read="spark")
     except (sqlglot.errors.SqlglotError, RecursionError):
         return None
+    for column in tree.find_all(sqlglot.exp.Column) if alias is not None else ():
+        if len(column.parts) == 2 and column.table.lower() == (alias or "").lower():
+            column.set("table", None)
+    return push_tree(tree, schema)
+
+
+def push_tree(tree: Any, schema: pa.Schema) -> Pushed | None:
+    """The filter of a condition that is parsed already; None if no part of it can be pushed.
+
+    Args:
+        tree: The condition, parsed as Spark's SQL, over columns without qualifiers.
+        schema: The table's columns.
+    """
     twins = Counter(name.lower() for name in schema.names)
     columns = {field.name.lower(): field for field in schema if twins[field.name.lower()] == 1}
     known, rest = [], 0

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from lance_core import LanceDataset
 
-__all__ = ["read", "read_frame"]
+__all__ = ["read", "read_frame", "read_version"]
 
 _NAMED: Final = 16
 """Columns that `explain` names."""
@@ -100,6 +100,22 @@ def read(
     scans = {"blob_handling": blobs}
     reject_memory(uri)
     dataset = lance_core.dataset(uri, version, asof=asof, storage_options=storage_options, default_scan_options=scans)
+    return read_version(
+        spark, dataset, columns=columns, filter=filter, storage_options=storage_options, blob_handling=blobs
+    )
+
+
+def read_version(
+    spark: SparkSession,
+    dataset: LanceDataset,
+    *,
+    columns: Sequence[str] | None = None,
+    filter: pc.Expression | str | None = None,  # noqa: A002 - the name that scanners give it
+    storage_options: Mapping[str, str] | None = None,
+    blob_handling: str | None = None,
+) -> DataFrame:
+    """As `read`, of a version that is open already, with the same handling of blobs."""
+    blobs = checked_blob_handling(blob_handling)
     schema = table_schema(dataset, columns, case_sensitive=case_sensitive(spark))
     if isinstance(filter, str):
         filter = dataset.parse_filter(filter, assume_utc=is_utc(session_zone(spark)))  # noqa: A001 - the name that scanners give it

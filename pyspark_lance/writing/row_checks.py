@@ -111,13 +111,19 @@ def slices_of(tables: Iterable[pa.Table], columns: tuple[str, ...]) -> Slices | 
     )
 
 
-def hashes_of_keys(keys: pa.Table) -> npt.NDArray[np.uint64]:
+def hashes_of_keys(keys: pa.Table, *, repeats: bool = False) -> npt.NDArray[np.uint64]:
     """Hashes of the keys that contain no null; a key that contains a null equals no other.
+
+    Args:
+        keys: The keys.
+        repeats: Whether a key may occur several times; its hash is returned once.
 
     Raises:
         InvalidInputError: A key occurs twice; the message names the key.
     """
     keys = normalized_keys(keys.drop_null())
+    if repeats:
+        return np.unique(key_hashes(keys, keys.column_names))
     counts = normalized_spark_keys(keys).group_by(keys.column_names).aggregate([([], "count_all")])
     twice = counts.filter(pc.field("count_all") > 1)
     if twice.num_rows:
@@ -126,17 +132,22 @@ def hashes_of_keys(keys: pa.Table) -> npt.NDArray[np.uint64]:
     return key_hashes(keys, keys.column_names)
 
 
-def all_hashes(parts: Iterable[npt.NDArray[np.uint64] | None], on: Iterable[str]) -> npt.NDArray[np.uint64]:
+def all_hashes(
+    parts: Iterable[npt.NDArray[np.uint64] | None], on: Iterable[str], *, repeats: bool = False
+) -> npt.NDArray[np.uint64]:
     """The hashes of keys that all tasks report.
 
     Args:
         parts: The hashes of each task; None from a task that reports none.
         on: The key, for the message.
+        repeats: Whether a key may occur several times; its hash is returned once.
 
     Raises:
         InvalidInputError: Two tasks have rows of one key.
     """
     hashes = np.concatenate([np.zeros(0, np.uint64), *(part for part in parts if part is not None)])
+    if repeats:
+        return np.unique(hashes)
     if len(np.unique(hashes)) < len(hashes):
         raise InvalidInputError(
             f"Ambiguous merge inserts are prohibited: several rows of the source have one key; the key is {list(on)}"

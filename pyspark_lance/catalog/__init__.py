@@ -1,0 +1,1 @@
+"""Names of tables: registered roots, and the tables below them."""

@@ -1,0 +1,107 @@
+"""The catalogs of a Spark application: names that stand for roots of tables.
+
+    register_catalog(spark, "lake", "s3://bucket/lake", storage_options={...})
+    lake.nyc.flights            ->   s3://bucket/lake/nyc/flights.lance
+
+The storage options stay in this process: they are no settings of Spark, whose UI and event log would show them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from os import PathLike, fspath
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from lance_core.errors import InvalidInputError
+from pyspark_lance.engine.sessions import is_connect, reject_memory
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["PATHS", "Catalog", "catalogs_of", "register_catalog"]
+
+PATHS: Final = "lance"
+"""The catalog whose tables are paths: lance.`s3://bucket/t.lance`."""
+_TAKEN: Final = (PATHS, "spark_catalog", "system", "session", "global_temp")
+
+_lock = threading.Lock()
+_registered: dict[str, dict[str, Catalog]] = {}
+"""The catalogs by application and by name in lower case."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Catalog:
+    """A name for a root.
+
+    Attributes:
+        name: The first part of the names of its tables.
+        root: The folder or object-store prefix.
+        storage_options: Credentials and options of the storage.
+    """
+
+    name: str
+    root: str
+    storage_options: Mapping[str, str] | None = field(default=None, repr=False)
+
+    def below(self, path: str) -> str:
+        """The URI of a path below the root."""
+        place, mark, query = self.root.partition("?")
+        return f"{place.rstrip('/')}/{path}{mark}{query}"
+
+
+def register_catalog(
+    spark: SparkSession,
+    name: str,
+    root: str | PathLike[str],
+    *,
+    storage_options: Mapping[str, str] | None = None,
+) -> None:
+    """Give the tables below a root names, for `pyspark_lance.sql` and `LanceTable.forName`.
+
+    `lake.nyc.flights` is the table `nyc/flights.lance` below the root of the catalog `lake`, as the IO manager of
+    `lance_dagster` lays out its tables. Tables that the root's `__manifest` table lists (Lance's directory catalog) are
+    found by the names that they have there. A name that was registered before gets the new root.
+
+    Args:
+        spark: A session of the application that uses the name.
+        name: The catalog: letters, digits and underscores.
+        root: A folder or an object-store prefix. It need not exist yet.
+        storage_options: Credentials and options of the storage, by object_store's names. They are sent to the executors
+            in pickled functions, and appear in no plan, setting or log.
+
+    Raises:
+        InvalidInputError: The name is taken or has other characters, or the root holds credentials or is in memory.
+
+    Examples:
+        >>> table = lance.write_dataset({"id": [1, 2, 3]}, "lake/nyc/flights.lance")
+        >>> pyspark_lance.register_catalog(spark, "lake", "lake")
+        >>> pyspark_lance.sql(spark, "select count(*) as rows from lake.nyc.flights").collect()
+        [Row(rows=3)]
+    """
+    if not name.isascii() or not name.isidentifier():
+        raise InvalidInputError(f"the name of a catalog is made of letters, digits and underscores, not {name!r}")
+    if name.lower() in _TAKEN:
+        raise InvalidInputError(f"the name {name!r} is taken, as {', '.join(_TAKEN)} are: choose another one")
+    place = fspath(root)
+    if not place.strip():
+        raise InvalidInputError("the root of a catalog is empty; '.' is the working directory")
+    reject_memory(place)
+    user, at, host = urlsplit(place.partition("?")[0]).netloc.rpartition("@")
+    if at and ":" in user:
+        raise InvalidInputError(f"the root holds credentials before the @ of {host!r}: give them as storage_options")
+    catalog = Catalog(name=name, root=place, storage_options=dict(storage_options) if storage_options else None)
+    with _lock:
+        _registered.setdefault(_application(spark), {})[name.lower()] = catalog
+
+
+def catalogs_of(spark: SparkSession) -> dict[str, Catalog]:
+    """The catalogs of a session's application, by name in lower case."""
+    with _lock:
+        return dict(_registered.get(_application(spark), {}))
+
+
+def _application(spark: SparkSession) -> str:
+    return str(spark.session_id if is_connect(spark) else spark.sparkContext.applicationId)  # type: ignore[attr-defined]  # Connect's

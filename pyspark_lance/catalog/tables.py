@@ -1,0 +1,277 @@
+"""Tables by name.
+
+    lake.nyc.flights         row nyc$flights of {root}/__manifest, else {root}/nyc/flights.lance
+    lake.flights             row flights, else {root}/flights.lance
+    lance.`/data/t.lance`    that path, with the storage options of the catalog whose root it is below
+    ... @july                the tag or the branch july; @v3 is version 3
+
+Names are compared as the session says (`spark.sql.caseSensitive`): where a name is not there as it is written, tables
+are listed and compared without case.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
+
+import pyarrow.compute as pc
+
+import lance_core
+from lance_core import LanceDataset
+from lance_core.errors import DatasetNotFoundError, InvalidInputError, UnsupportedError, VersionNotFoundError
+from pyspark_lance.catalog.registry import PATHS, Catalog, catalogs_of
+from pyspark_lance.engine.sessions import reject_memory
+from pyspark_lance.types.names import case_sensitive
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["TableFinder", "TableLocation", "TableName"]
+
+_SUFFIX: Final = ".lance"
+_MANIFEST: Final = "__manifest"
+_DELIMITER: Final = "$"
+_OPS: Final = "_ops"
+"""The folder in which `lance_dagster` keeps the outputs of ops, which are no tables of anyone's."""
+_MANAGED: Final = "table_version_management"
+_SEGMENT: Final = re.compile(r"[\w=@+-][\w=@+.-]{0,199}")
+"""A folder name on every store and in every URI."""
+_VERSION: Final = re.compile(r"[vV](\d+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableName:
+    """A name in a statement.
+
+    Attributes:
+        parts: The catalog, the schemas and the table; `lance` and the path.
+        ref: A branch, a tag, or `v` and a number; None for the latest version of the main branch.
+    """
+
+    parts: tuple[str, ...]
+    ref: str | None = None
+
+    def __str__(self) -> str:
+        return ".".join(self.parts) + ("" if self.ref is None else f"@{self.ref}")
+
+    @property
+    def last(self) -> str:
+        """The name by which the columns of the table are qualified."""
+        return self.parts[-1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableLocation:
+    """The place of a table.
+
+    Attributes:
+        uri: The table, or the branch of it.
+        storage_options: Credentials and options of the storage.
+        object_id: The name in the root's manifest table; None if it does not list the table.
+        catalog: The catalog; None for a path below none.
+    """
+
+    uri: str
+    storage_options: Mapping[str, str] | None = field(default=None, repr=False)
+    object_id: str | None = None
+    catalog: Catalog | None = None
+
+    def open(self) -> LanceDataset:
+        """The latest version, whose blobs are read as descriptions.
+
+        Raises:
+            DatasetNotFoundError: The URI holds no table.
+        """
+        scans = {"blob_handling": "blobs_descriptions"}
+        return lance_core.dataset(self.uri, storage_options=self.storage_options, default_scan_options=scans)
+
+
+class TableFinder:
+    """Finds the tables of one statement; what was read of a catalog is not read again."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._catalogs = catalogs_of(spark)
+        self._manifests: dict[str, Mapping[str, str]] = {}
+
+    @cached_property
+    def _exact(self) -> bool:
+        return case_sensitive(self._spark)
+
+    def _is(self, one: str, other: str) -> bool:
+        return one == other if self._exact else one.lower() == other.lower()
+
+    def names_catalog(self, part: str) -> bool:
+        """Whether the first part of a name is that of a catalog of Lance tables."""
+        return self._is(part, PATHS) or self.catalog(part) is not None
+
+    def catalog(self, part: str) -> Catalog | None:
+        """The registered catalog of a name."""
+        found = self._catalogs.get(part.lower())
+        return found if found is not None and self._is(part, found.name) else None
+
+    def find(self, name: TableName) -> TableLocation:
+        """The place of a table that exists, or of one that may be created under the name.
+
+        Raises:
+            InvalidInputError: The name cannot be that of a table, or could stand for two tables.
+        """
+        if self._is(name.parts[0], PATHS):
+            return self._at_path(name)
+        catalog = self.catalog(name.parts[0])
+        assert catalog is not None, "the caller has checked the first part"
+        path = name.parts[1:]
+        if not path:
+            raise InvalidInputError(f"{name} is a catalog, not a table")
+        for segment in path:
+            if not _SEGMENT.fullmatch(segment):
+                raise InvalidInputError(
+                    f"{name}: {segment!r} cannot be a folder: only letters, digits and _=@+.- are allowed, and no dot"
+                    " in front"
+                )
+        return self._listed(catalog, path) or TableLocation(
+            uri=catalog.below("/".join(path) + _SUFFIX), storage_options=catalog.storage_options, catalog=catalog
+        )
+
+    def _at_path(self, name: TableName) -> TableLocation:
+        if len(name.parts) != 2:
+            raise InvalidInputError(f"{name}: a path is one name in backticks, lance.`/data/t.lance`")
+        uri = name.parts[1].rstrip("/")
+        reject_memory(uri)
+        owner = next((one for one in self._catalogs.values() if _is_below(uri, one.root)), None)
+        return TableLocation(uri=uri, storage_options=owner.storage_options if owner else None, catalog=owner)
+
+    def _listed(self, catalog: Catalog, path: Sequence[str]) -> TableLocation | None:
+        """A table that exists; None if there is none of the name."""
+        object_id = _DELIMITER.join(path)
+        known = self._manifest(catalog)
+        plain = "/".join(path) + _SUFFIX
+        options = catalog.storage_options
+        if object_id in known:
+            uri = catalog.below(known[object_id])
+            return TableLocation(uri=uri, storage_options=options, object_id=object_id, catalog=catalog)
+        if self._exact or _exists(catalog.below(plain), options):
+            return None
+        alike = [one for one in known if self._is(one, object_id)]
+        below = lance_core.list_tables(catalog.root, storage_options=options)
+        paths = {known[one] for one in alike} | {one for one in below if self._is(one, plain)}
+        if len(paths) > 1:
+            raise InvalidInputError(
+                f"{catalog.name}.{'.'.join(path)} could be each of {sorted(paths)} in {catalog.root}: spell it as one"
+                " of them"
+            )
+        return next(
+            (
+                TableLocation(
+                    uri=catalog.below(found),
+                    storage_options=options,
+                    object_id=next((one for one in alike if known[one] == found), None),
+                    catalog=catalog,
+                )
+                for found in paths
+            ),
+            None,
+        )
+
+    def _manifest(self, catalog: Catalog) -> Mapping[str, str]:
+        """The paths of the tables that the root's manifest table lists, by their ids."""
+        if catalog.name not in self._manifests:
+            self._manifests[catalog.name] = _read_manifest(catalog)
+        return self._manifests[catalog.name]
+
+    def tables(self, catalog: Catalog) -> list[tuple[str, ...]]:
+        """The names of all tables of a catalog, without the catalog, in ascending order."""
+        known = self._manifest(catalog)
+        listed = set(known.values())
+        below = lance_core.list_tables(catalog.root, storage_options=catalog.storage_options)
+        found = {tuple(one.split(_DELIMITER)) for one in known}
+        found |= {tuple(path.removesuffix(_SUFFIX).split("/")) for path in below if path not in listed}
+        return sorted(one for one in found if one[0] != _OPS)
+
+    def open(self, name: TableName) -> LanceDataset:
+        """The version that a name stands for.
+
+        Raises:
+            DatasetNotFoundError: There is no table of the name; the message names it and its place.
+            VersionNotFoundError: The table has no such branch, tag or version.
+            InvalidInputError: The table has a branch and a tag of that name.
+        """
+        dataset = self.latest(name)
+        return dataset if name.ref is None else at_ref(dataset, name)
+
+    def target(self, name: TableName) -> tuple[LanceDataset, TableLocation]:
+        """The latest version of a table or a branch, to be changed, and its place.
+
+        Raises:
+            DatasetNotFoundError: There is no table of the name.
+            InvalidInputError: The name is that of a tag or a version.
+        """
+        location = self.find(name)
+        try:
+            dataset = lance_core.dataset(location.uri, storage_options=location.storage_options)
+        except DatasetNotFoundError:
+            raise DatasetNotFoundError(f"there is no table {'.'.join(name.parts)}: {location.uri} holds none") from None
+        if name.ref in (None, "main"):
+            return dataset, location
+        if name.ref not in dataset.branches.list():
+            raise InvalidInputError(f"{name}: {name.ref!r} is no branch of the table; only branches can be changed")
+        return dataset.checkout_version((name.ref, None)), location
+
+    def latest(self, name: TableName) -> LanceDataset:
+        """The latest version of the main branch of a table."""
+        location = self.find(name)
+        try:
+            return location.open()
+        except DatasetNotFoundError:
+            raise DatasetNotFoundError(f"there is no table {'.'.join(name.parts)}: {location.uri} holds none") from None
+
+
+def at_ref(dataset: LanceDataset, name: TableName) -> LanceDataset:
+    """The version of a table that the part of a name behind the @ stands for."""
+    ref = name.ref or ""
+    is_tag, is_branch = ref in dataset.tags.list(), ref == "main" or ref in dataset.branches.list()
+    if is_tag and is_branch:
+        raise InvalidInputError(f"{name}: the table has a branch and a tag {ref!r}; rename one of them")
+    if is_tag:
+        return dataset.checkout_version(ref)
+    if is_branch:
+        return dataset.checkout_version((ref, None))
+    number = _VERSION.fullmatch(ref)
+    if number is None:
+        raise VersionNotFoundError(f"{name}: the table has no branch and no tag {ref!r}; a version is @v3")
+    return dataset.checkout_version(int(number[1]))
+
+
+def _is_below(uri: str, root: str) -> bool:
+    place = root.partition("?")[0].rstrip("/")
+    return uri.startswith(f"{place}/")
+
+
+def _exists(uri: str, options: Mapping[str, str] | None) -> bool:
+    try:
+        lance_core.dataset(uri, storage_options=options)
+    except DatasetNotFoundError:
+        return False
+    return True
+
+
+def _read_manifest(catalog: Catalog) -> dict[str, str]:
+    """The paths of tables by id in a directory catalog's manifest table; empty if there is none.
+
+    Raises:
+        UnsupportedError: The catalog keeps the versions of its tables in this table as well.
+    """
+    try:
+        listed = lance_core.dataset(catalog.below(_MANIFEST), storage_options=catalog.storage_options)
+    except DatasetNotFoundError:
+        return {}
+    if str(listed.metadata.get(_MANAGED, "")).lower() == "true":
+        raise UnsupportedError(
+            f"catalog {catalog.name}: {catalog.root} keeps the versions of its tables in its manifest table"
+            f" ({_MANAGED}), which this package cannot read"
+        )
+    rows = listed.to_table(columns=["object_id", "location"], filter=pc.field("object_type") == "table").to_pylist()
+    return {row["object_id"]: row["location"] for row in rows}

@@ -1,0 +1,127 @@
+"""Updates and deletes of the rows that meet a condition of Spark's, evaluated by Spark.
+
+    condition    s.name LIKE 'a%' AND id > 5         rows       id > 5 is pushed to the read; Spark evaluates all of it
+    values       {"x": "x + 1"}                      frame      new values | address | kind --> `Change`: one commit
+
+`pyspark_lance.update` and `delete` take conditions in Lance's SQL, which knows neither Spark's functions nor
+subqueries.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from lance_core import LanceDataset
+from pyspark_lance.changing.job import Change, ChangeOptions, ChangeResult, run_change
+from pyspark_lance.changing.merge_frames import kind_column, renamed, row_id_columns, rows_of
+from pyspark_lance.changing.task import ADDRESS, DELETE, UPDATE
+from pyspark_lance.changing.update_values import Value, as_column, assigned, spelled_values
+from pyspark_lance.engine.errors import short_errors
+from pyspark_lance.reading.filter_pushdown import push
+from pyspark_lance.types.names import case_sensitive, check_spellings, quoted
+from pyspark_lance.types.spark_types import spark_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["RowCondition", "delete_where", "mentioned", "update_where"]
+
+_NAME: Final = re.compile(r"\w+|`(?:[^`]|``)*`")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowCondition:
+    """The rows that a change concerns.
+
+    Attributes:
+        session: The session that evaluates the condition.
+        condition: The condition, in Spark SQL or as a column; None for all rows.
+        alias: The name that may qualify columns.
+    """
+
+    session: SparkSession
+    condition: Value | None = None
+    alias: str | None = None
+
+    def rows(self, base: LanceDataset, columns: list[str], storage_options: Mapping[str, str] | None) -> DataFrame:
+        """The rows of a version, with these columns and the ones that the condition needs."""
+        needed = [name for name in mentioned([self.condition], base) if name not in columns]
+        pushed = push(self.condition, base.schema, self.alias) if isinstance(self.condition, str) else None
+        within = None if pushed is None else pushed.filter
+        rows = rows_of(self.session, base, [*columns, *needed], within, storage_options)
+        rows = rows if self.alias is None else rows.alias(self.alias)
+        if self.condition is None or (pushed is not None and pushed.is_exact):
+            return rows
+        return rows.where(as_column(self.condition))
+
+    def check(self, verb: str, base: LanceDataset) -> None:
+        """Let Spark check the condition, before anything runs.
+
+        Raises:
+            InvalidInputError: The condition does not fit the table.
+        """
+        if self.condition is not None:
+            rows = self.session.createDataFrame([], spark_schema(base.schema))
+            with short_errors(f"{verb}: {self.condition}"):
+                (rows if self.alias is None else rows.alias(self.alias)).where(as_column(self.condition)).schema  # noqa: B018 - Spark looks at it
+
+
+def mentioned(expressions: list[Value | None], base: LanceDataset) -> list[str]:
+    """The columns of a version whose names occur in some expressions; all of them if one is no string."""
+    names = list(base.schema.names)
+    if any(one is not None and not isinstance(one, str) for one in expressions):
+        return names
+    found = {word.strip("`").replace("``", "`").lower() for one in expressions for word in _NAME.findall(str(one))}
+    return [name for name in names if name.lower() in found]
+
+
+def delete_where(dataset: LanceDataset, where: RowCondition, options: ChangeOptions) -> ChangeResult:
+    """Delete the rows that meet a condition, in one commit.
+
+    Raises:
+        InvalidInputError: The condition does not fit the table.
+        RetryableConflictError: Each attempt met a concurrent change of the same rows.
+    """
+    where.check("delete", dataset)
+
+    def change(base: LanceDataset) -> Change:
+        with short_errors(f"delete: {where.condition}"):
+            rows = where.rows(base, ["_rowaddr"], options.storage_options)
+            frame = rows.select(renamed("_rowaddr", ADDRESS), kind_column(DELETE))
+            return Change(dataset=base, frame=frame, on=(), options=options)
+
+    return run_change(dataset, change, options)
+
+
+def update_where(
+    dataset: LanceDataset, values: Mapping[str, Value], where: RowCondition, options: ChangeOptions
+) -> ChangeResult:
+    """Give columns of the rows that meet a condition new values, in one commit.
+
+    Raises:
+        SchemaError: The table lacks a column, or a value has another type; the message names the column.
+        InvalidInputError: The condition or a value does not fit the table.
+        RetryableConflictError: Each attempt met a concurrent change of the same rows.
+    """
+    exact = case_sensitive(where.session)
+    where.check("update", dataset)
+    given = spelled_values(values, dataset.schema.names, "update", alias=where.alias, exact=exact)
+
+    def change(base: LanceDataset) -> Change:
+        from pyspark.sql import functions
+
+        names = base.schema.names
+        ids = row_id_columns(base)
+        kinds = {field.name: field.dataType for field in spark_schema(base.schema)}
+        with short_errors(f"update: {where.condition or 'all rows'}, set {dict(values)}"):
+            rows = where.rows(base, [*names, *ids], options.storage_options)
+            check_spellings(rows, names)
+            made = assigned(rows, given, base.schema, kinds)
+            cells = [made[name] if name in made else functions.col(quoted(name)) for name in names]
+            frame = rows.select(*cells, *[renamed(*pair) for pair in ids.items()], kind_column(UPDATE))
+            return Change.writing(base, frame, (), options)
+
+    return run_change(dataset, change, options)

@@ -1,0 +1,66 @@
+"""What running a statement needs: the session, the tables, and the form of the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from lance_core import LanceDataset
+from pyspark_lance.catalog.tables import TableFinder, TableLocation, TableName
+from pyspark_lance.changing.job import ChangeOptions
+from pyspark_lance.statements.sources import Sources
+from pyspark_lance.statements.tokens import Piece
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["Context"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """One statement that runs.
+
+    Attributes:
+        spark: The session.
+        sources: The tables that the statement reads.
+    """
+
+    spark: SparkSession
+    sources: Sources
+
+    @property
+    def finder(self) -> TableFinder:
+        """Finds tables by name."""
+        return self.sources.finder
+
+    def target(self, name: TableName) -> tuple[LanceDataset, TableLocation]:
+        """The table, or branch, that a statement changes."""
+        return self.finder.target(name)
+
+    def options(self, location: TableLocation) -> ChangeOptions:
+        """The options of a change of a table."""
+        return ChangeOptions(storage_options=location.storage_options)
+
+    def expression(self, piece: Piece | None, target: TableName, alias: str) -> str | None:
+        """A piece as an expression of Spark's; None for none."""
+        return None if piece is None else self.sources.expression(piece, target, alias)
+
+    def answer(self, schema: str, rows: Iterable[tuple[Any, ...]] = ()) -> DataFrame:
+        """The answer to a statement."""
+        return self.spark.createDataFrame(list(rows), schema)
+
+    def nothing(self) -> DataFrame:
+        """The answer to a statement that has none: a frame without columns, as Spark gives it."""
+        from pyspark.sql.types import StructType
+
+        return self.spark.createDataFrame([], StructType([]))
+
+    def counts(self, **counts: int) -> DataFrame:
+        """The answer with numbers of rows."""
+        return self.answer(", ".join(f"{name} long" for name in counts), [tuple(counts.values())])
+
+    def table_of(self, facts: Mapping[str, Any]) -> DataFrame:
+        """The answer `key | value`."""
+        return self.answer("key string, value string", [(key, str(value)) for key, value in facts.items()])

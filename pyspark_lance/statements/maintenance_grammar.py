@@ -1,0 +1,141 @@
+"""The grammar of OPTIMIZE, VACUUM, RESTORE, and of indices, branches and tags.
+
+CREATE BRANCH dev ON lake.nyc.t            or    ALTER TABLE lake.nyc.t CREATE BRANCH dev
+CREATE INDEX i ON lake.nyc.t USING btree (id)    ALTER TABLE lake.nyc.t CREATE INDEX i USING btree (id)
+"""
+
+from __future__ import annotations
+
+from pyspark_lance.catalog.tables import TableName
+from pyspark_lance.statements import records
+from pyspark_lance.statements.tables_grammar import travel
+from pyspark_lance.statements.tokens import Cursor
+
+__all__ = ["alter_refs", "create_or_drop", "optimize", "restore", "vacuum"]
+
+
+def optimize(cursor: Cursor) -> records.Optimize:
+    """Read an OPTIMIZE."""
+    cursor.expect("OPTIMIZE")
+    cursor.takes("TABLE")
+    table = cursor.table()
+    if cursor.sees("WHERE") or cursor.sees("ZORDER"):
+        cursor.fail("WITH (options): all fragments that are worth it are rewritten, in their order")
+    return records.Optimize(table=table, options=cursor.arguments())
+
+
+def vacuum(cursor: Cursor) -> records.Vacuum:
+    """Read a VACUUM."""
+    cursor.expect("VACUUM")
+    cursor.takes("TABLE")
+    table = cursor.table()
+    hours, versions, dry = None, None, False
+    while not cursor.is_done:
+        if cursor.takes("RETAIN"):
+            hours = cursor.number()
+            if not cursor.takes("HOURS", "HOUR"):
+                cursor.fail("HOURS")
+        elif cursor.takes("DRY RUN"):
+            dry = True
+        elif cursor.takes("FULL"):
+            continue
+        elif cursor.sees("WITH"):
+            start = cursor.peek()
+            options = dict(cursor.arguments())
+            given = options.pop("retain_versions", options.pop("retainVersions", None))
+            versions = None if given is None else int(given)
+            if options:
+                cursor.fail(f"retain_versions, and not {', '.join(options)}", start)
+        else:
+            cursor.fail("RETAIN n HOURS, DRY RUN or WITH (retain_versions = n)")
+    return records.Vacuum(table=table, retain_hours=hours, dry_run=dry, retain_versions=versions)
+
+
+def restore(cursor: Cursor) -> records.Restore:
+    """Read a RESTORE."""
+    cursor.expect("RESTORE")
+    cursor.takes("TABLE")
+    table = cursor.table()
+    cursor.expect("TO")
+    version, timestamp = travel(cursor)
+    if version is None and timestamp is None:
+        cursor.fail("VERSION AS OF or TIMESTAMP AS OF")
+    return records.Restore(table=table, version=version, timestamp=timestamp)
+
+
+def create_or_drop(cursor: Cursor) -> records.Statement:
+    """Read CREATE, DROP or PROMOTE of an index, a branch or a tag, with the table behind ON."""
+    return _of(cursor, None)
+
+
+def alter_refs(cursor: Cursor) -> records.Statement:
+    """Read the same as a clause of ALTER TABLE."""
+    cursor.expect("ALTER TABLE")
+    return _of(cursor, cursor.table())
+
+
+def _of(cursor: Cursor, table: TableName | None) -> records.Statement:
+    if cursor.takes("PROMOTE BRANCH"):
+        name = cursor.ref()
+        return records.PromoteBranch(table=_on(cursor, table), name=name)
+    if cursor.takes("DROP"):
+        return _drop(cursor, table)
+    cursor.expect("CREATE")
+    replaces = cursor.takes("OR REPLACE")
+    if cursor.takes("INDEX"):
+        return _index(cursor, table, replaces=replaces)
+    kind = "TAG" if cursor.takes("TAG") else "BRANCH"
+    if kind == "BRANCH":
+        if replaces:
+            cursor.fail("TAG: a branch is dropped before it is created again")
+        cursor.expect("BRANCH")
+    if_not_exists = cursor.takes("IF NOT EXISTS")
+    name = cursor.ref()
+    table = _on(cursor, table)
+    version = cursor.token().value if cursor.takes("AS OF VERSION", "VERSION AS OF") else None
+    if kind == "BRANCH":
+        return records.CreateBranch(table=table, name=name, version=version, if_not_exists=if_not_exists)
+    return records.CreateTag(table=table, name=name, version=version, if_not_exists=if_not_exists, replaces=replaces)
+
+
+def _on(cursor: Cursor, table: TableName | None) -> TableName:
+    if table is not None:
+        return table
+    if not cursor.takes("ON", "IN", "FROM"):
+        cursor.fail("ON and a table")
+    return cursor.table()
+
+
+def _drop(cursor: Cursor, table: TableName | None) -> records.Statement:
+    kind = cursor.token().upper
+    if kind not in ("INDEX", "BRANCH", "TAG"):
+        cursor.fail("INDEX, BRANCH or TAG", cursor.peek(-1))
+    if_exists = cursor.takes("IF EXISTS")
+    name = cursor.identifier("the name of an index") if kind == "INDEX" else cursor.ref()
+    table = _on(cursor, table)
+    if kind == "INDEX":
+        return records.DropIndex(table=table, name=name, if_exists=if_exists)
+    return records.DropRef(table=table, name=name, kind=kind, if_exists=if_exists)
+
+
+def _index(cursor: Cursor, table: TableName | None, *, replaces: bool) -> records.CreateIndex:
+    if_not_exists = cursor.takes("IF NOT EXISTS")
+    name = None if cursor.sees("ON") or cursor.sees("USING") else cursor.identifier("the name of the index")
+    if table is None:
+        cursor.expect("ON")
+        cursor.takes("TABLE")
+        table = cursor.table()
+    kind = cursor.identifier("the type of the index") if cursor.takes("USING") else "btree"
+    start = cursor.peek()
+    columns = cursor.identifiers()
+    if len(columns) != 1:
+        cursor.fail("one column: an index covers one", start)
+    return records.CreateIndex(
+        table=table,
+        name=name,
+        kind=kind,
+        column=columns[0],
+        if_not_exists=if_not_exists,
+        replaces=replaces,
+        options=cursor.arguments(),
+    )

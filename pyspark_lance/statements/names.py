@@ -1,0 +1,160 @@
+"""The names of Lance tables in a statement, found among its tokens.
+
+SELECT t.id FROM lake.nyc.t@dev VERSION AS OF 3 WHERE lake.nyc.t.id > :least
+                 |-- table --|  |-- travel --|        |-- qualifier --|
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark_lance.catalog.registry import PATHS
+from pyspark_lance.catalog.tables import TableFinder, TableName
+from pyspark_lance.statements.tokens import QUOTED, Cursor, Piece
+
+__all__ = ["Mention", "is_path", "mentions_of", "names_lance", "parse_name"]
+
+_TRAVELS: Final = ("VERSION", "TIMESTAMP", "SYSTEM_VERSION", "SYSTEM_TIME")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mention:
+    """A name that begins with a catalog of Lance tables.
+
+    Attributes:
+        name: The name; it may be a table's, or qualify a column.
+        start: Position of its first character in the piece.
+        name_end: Position behind its parts, without branch and travel.
+        end: Position behind all of it.
+        version: The operand of VERSION AS OF.
+        timestamp: The operand of TIMESTAMP AS OF.
+        sample_end: Position behind a TABLESAMPLE that follows; `end` without one.
+        ends: Position behind each part.
+    """
+
+    name: TableName
+    start: int
+    name_end: int
+    end: int
+    version: Piece | None = None
+    timestamp: Piece | None = None
+    sample_end: int
+    ends: tuple[int, ...]
+
+
+def names_lance(cursor: Cursor, finder: TableFinder) -> bool:
+    """Whether the next name is that of a Lance table."""
+    first, dot, second = cursor.peek(), cursor.peek(1), cursor.peek(2)
+    if not first.is_name or dot.text != "." or not finder.names_catalog(first.value):
+        return False
+    # A database may be called lance as well: paths are in backticks.
+    return finder.catalog(first.value) is not None or second.kind == QUOTED
+
+
+def mentions_of(piece: str, finder: TableFinder) -> list[Mention]:
+    """The names of Lance tables in a piece of a statement."""
+    cursor = Cursor(piece)
+    found = []
+    before = ""
+    while not cursor.is_done:
+        if before != "." and names_lance(cursor, finder):
+            found.append(_mention(cursor))
+            before = ""
+        else:
+            before = cursor.token().text
+    return found
+
+
+def _mention(cursor: Cursor) -> Mention:
+    start = cursor.peek().start
+    ends = _ends(cursor)
+    name = cursor.table()
+    end = cursor.peek(-1).end
+    version = timestamp = None
+    at = 1 if cursor.sees("FOR") else 0
+    if cursor.peek(at).upper in _TRAVELS and cursor.peek(at + 1).upper == "AS" and cursor.peek(at + 2).upper == "OF":
+        cursor.takes("FOR")
+        is_version = cursor.token().upper in ("VERSION", "SYSTEM_VERSION")
+        cursor.expect("AS OF")
+        operand = _operand(cursor)
+        version, timestamp = (operand, None) if is_version else (None, operand)
+        end = cursor.peek(-1).end
+    return Mention(
+        name=name,
+        start=start,
+        name_end=ends[-1],
+        end=end,
+        version=version,
+        timestamp=timestamp,
+        sample_end=_behind_sample(cursor.copy(), end),
+        ends=tuple(ends),
+    )
+
+
+def _ends(cursor: Cursor) -> Sequence[int]:
+    ahead, found = 0, [cursor.peek().end]
+    while cursor.peek(ahead + 1).text == "." and cursor.peek(ahead + 2).is_name:
+        ahead += 2
+        found.append(cursor.peek(ahead).end)
+    return found
+
+
+def _operand(cursor: Cursor) -> Piece:
+    """A value that is no longer than it must be: a clause or an alias may follow."""
+    first = cursor.peek()
+    _primary(cursor)
+    while cursor.peek().text in ("+", "-"):
+        cursor.token()
+        _primary(cursor)
+    end = cursor.peek(-1).end
+    return Piece(cursor.statement[first.start : end], first.start)
+
+
+def _primary(cursor: Cursor) -> None:
+    if cursor.takes(":"):
+        cursor.identifier("the name of a parameter")
+    elif cursor.takes("INTERVAL"):
+        cursor.token()
+        cursor.identifier("a unit of time")
+    elif cursor.takes("TIMESTAMP", "DATE", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ") and not cursor.sees("("):
+        cursor.string()
+    elif not cursor.sees("("):
+        cursor.token()
+    if cursor.takes("("):
+        if not cursor.sees(")"):
+            cursor.piece()
+        cursor.expect(")")
+
+
+def _behind_sample(cursor: Cursor, end: int) -> int:
+    if not cursor.takes("TABLESAMPLE"):
+        return end
+    for _ in range(2):
+        cursor.expect("(")
+        cursor.piece()
+        cursor.expect(")")
+        end = cursor.peek(-1).end
+        if not cursor.takes("REPEATABLE"):
+            break
+    return end
+
+
+def is_path(name: TableName) -> bool:
+    """Whether a name is a path."""
+    return len(name.parts) == 2 and name.parts[0].lower() == PATHS
+
+
+def parse_name(text: str, finder: TableFinder) -> TableName:
+    """The name of a Lance table that stands alone.
+
+    Raises:
+        InvalidInputError: The string is no such name.
+    """
+    cursor = Cursor(text)
+    if not names_lance(cursor, finder):
+        cursor.fail("the name of a table, after that of a catalog of pyspark_lance.register_catalog")
+    found = cursor.table()
+    cursor.finish()
+    return found

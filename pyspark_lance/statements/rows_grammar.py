@@ -1,0 +1,181 @@
+"""The grammar of statements that change rows: INSERT, UPDATE, DELETE, MERGE, TRUNCATE."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark_lance.statements import records
+from pyspark_lance.statements.tokens import Cursor, Piece
+
+__all__ = ["delete", "insert", "merge", "truncate", "update"]
+
+_NO_ALIAS: Final = frozenset(
+    {"SET", "WHERE", "USING", "ON", "WHEN", "VALUES", "SELECT", "FROM", "REPLACE", "BY", "PARTITION", "AS", "WITH"}
+)
+
+
+def insert(cursor: Cursor) -> records.Insert:
+    """Read an INSERT."""
+    cursor.expect("INSERT")
+    overwrites = cursor.takes("OVERWRITE")
+    if not overwrites:
+        cursor.expect("INTO")
+    cursor.takes("TABLE")
+    table = cursor.table()
+    if cursor.sees("PARTITION"):
+        cursor.fail("a query: PARTITION (...) is written as INSERT INTO ... REPLACE WHERE column = value")
+    if cursor.sees("IF"):
+        cursor.fail("a query")
+    columns = None
+    if cursor.sees("(") and cursor.peek(1).upper not in ("SELECT", "WITH", "VALUES", "FROM", "TABLE", "("):
+        columns = cursor.identifiers()
+    by_name = cursor.takes("BY NAME")
+    replace_where = None
+    if not overwrites and cursor.takes("REPLACE WHERE"):
+        replace_where = cursor.piece("SELECT", "VALUES", "WITH", "FROM", "TABLE")
+    if by_name and columns is not None:
+        cursor.fail("either BY NAME or a list of columns")
+    return records.Insert(
+        table=table,
+        query=cursor.rest(),
+        columns=columns,
+        by_name=by_name,
+        overwrites=overwrites,
+        replace_where=replace_where,
+    )
+
+
+def update(cursor: Cursor) -> records.Update:
+    """Read an UPDATE."""
+    cursor.expect("UPDATE")
+    table = cursor.table()
+    alias = _alias(cursor)
+    cursor.expect("SET")
+    values = _values(cursor, "WHERE")
+    where = cursor.piece() if cursor.takes("WHERE") else None
+    return records.Update(table=table, alias=alias, values=values, where=where)
+
+
+def delete(cursor: Cursor) -> records.Delete:
+    """Read a DELETE."""
+    cursor.expect("DELETE FROM")
+    table = cursor.table()
+    alias = _alias(cursor)
+    where = cursor.piece() if cursor.takes("WHERE") else None
+    return records.Delete(table=table, alias=alias, where=where)
+
+
+def truncate(cursor: Cursor) -> records.Truncate:
+    """Read a TRUNCATE TABLE."""
+    cursor.expect("TRUNCATE TABLE")
+    return records.Truncate(table=cursor.table())
+
+
+def merge(cursor: Cursor) -> records.Merge:
+    """Read a MERGE INTO."""
+    cursor.expect("MERGE")
+    if cursor.sees("WITH SCHEMA"):
+        cursor.fail("INTO: columns are added by ALTER TABLE ... ADD COLUMNS before the merge")
+    cursor.expect("INTO")
+    table = cursor.table()
+    alias = _alias(cursor)
+    cursor.expect("USING")
+    is_query = cursor.sees("(")
+    if is_query:
+        cursor.expect("(")
+        source = cursor.piece()
+        cursor.expect(")")
+    else:
+        source = _name(cursor)
+    source_alias = _alias(cursor)
+    columns = cursor.identifiers() if source_alias is not None and cursor.sees("(") else ()
+    cursor.expect("ON")
+    on = cursor.piece("WHEN")
+    clauses = []
+    while cursor.takes("WHEN"):
+        clauses.append(_when(cursor))
+    if not clauses:
+        cursor.fail("WHEN")
+    return records.Merge(
+        table=table,
+        alias=alias,
+        source=source,
+        source_is_query=is_query,
+        source_alias=source_alias,
+        source_columns=columns,
+        on=on,
+        clauses=tuple(clauses),
+    )
+
+
+def _name(cursor: Cursor) -> Piece:
+    """Read the name of the source, with its branch and version."""
+    first = cursor.peek()
+    cursor.table()
+    cursor.takes("FOR")
+    if cursor.takes("VERSION AS OF", "TIMESTAMP AS OF", "SYSTEM_VERSION AS OF", "SYSTEM_TIME AS OF"):
+        while not cursor.is_done and not (cursor.sees("ON") or cursor.sees("AS")):
+            if cursor.peek().is_name and cursor.peek(1).upper == "ON":
+                break
+            cursor.token()
+    return Piece(cursor.statement[first.start : cursor.peek(-1).end], first.start)
+
+
+def _alias(cursor: Cursor) -> str | None:
+    if cursor.takes("AS"):
+        return cursor.identifier("an alias")
+    if cursor.peek().is_name and cursor.peek().upper not in _NO_ALIAS:
+        return cursor.identifier()
+    return None
+
+
+def _values(cursor: Cursor, *stops: str) -> dict[str, Piece]:
+    found: dict[str, Piece] = {}
+    while True:
+        start = cursor.peek()
+        name = cursor.path()
+        if name in found:
+            cursor.fail("each column once", start)
+        if not cursor.takes("= ="):
+            cursor.expect("=")
+        found[name] = cursor.piece(",", *stops)
+        if not cursor.takes(","):
+            return found
+
+
+def _when(cursor: Cursor) -> records.MergeWhen:
+    side = "matched"
+    if cursor.takes("NOT MATCHED"):
+        side = "not matched by source" if cursor.takes("BY SOURCE") else "not matched"
+        cursor.takes("BY TARGET")
+    else:
+        cursor.expect("MATCHED")
+    condition = cursor.piece("THEN") if cursor.takes("AND") else None
+    cursor.expect("THEN")
+    if cursor.takes("DELETE"):
+        action, values = "DELETE", None
+    elif cursor.takes("UPDATE SET"):
+        action, values = "UPDATE", None if cursor.takes("*") else _values(cursor, "WHEN")
+    elif cursor.takes("INSERT"):
+        action, values = "INSERT", None if cursor.takes("*") else _inserted(cursor)
+    else:
+        cursor.fail("UPDATE SET, DELETE or INSERT")
+    if side == "not matched" and action != "INSERT":
+        cursor.fail("INSERT, for rows that the table lacks", cursor.peek(-1))
+    if side != "not matched" and action == "INSERT":
+        cursor.fail("UPDATE or DELETE, for rows of the table", cursor.peek(-1))
+    return records.MergeWhen(side=side, action=action, condition=condition, values=values)
+
+
+def _inserted(cursor: Cursor) -> dict[str, Piece]:
+    names = cursor.identifiers()
+    cursor.expect("VALUES")
+    opening = cursor.peek()
+    cursor.expect("(")
+    pieces = [cursor.piece(",")]
+    while cursor.takes(","):
+        pieces.append(cursor.piece(","))
+    cursor.expect(")")
+    if len(pieces) != len(names) or len(set(names)) < len(names):
+        cursor.fail(f"a value for each of {len(names)} different columns", opening)
+    return dict(zip(names, pieces, strict=True))

@@ -1,0 +1,217 @@
+"""OPTIMIZE, VACUUM, RESTORE, CLONE, indices, branches and tags."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import TYPE_CHECKING, Any, Final
+
+from lance_core import LanceDataset
+from lance_core.errors import DatasetExistsError, InvalidInputError, NotFoundError
+from pyspark_lance.distributed.cloning import deep_clone
+from pyspark_lance.distributed.compaction import compact
+from pyspark_lance.distributed.indices import create_scalar_index
+from pyspark_lance.statements import records
+from pyspark_lance.statements.context import Context
+from pyspark_lance.types.names import spelled_path
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = [
+    "clone",
+    "create_branch",
+    "create_index",
+    "create_tag",
+    "create_view",
+    "drop_index",
+    "drop_ref",
+    "optimize",
+    "promote",
+    "restore",
+    "vacuum",
+]
+
+_KINDS: Final = {"ZONE_MAP": "ZONEMAP", "BLOOM": "BLOOMFILTER", "BLOOM_FILTER": "BLOOMFILTER"}
+
+
+def create_view(context: Context, statement: records.CreateView) -> DataFrame:
+    """Run a CREATE TEMPORARY VIEW; the view keeps the versions that were the latest."""
+    rows = context.sources.query(statement.query)
+    rows = rows.toDF(*statement.columns) if statement.columns else rows
+    if statement.is_global and statement.replaces:
+        rows.createOrReplaceGlobalTempView(statement.name)
+    elif statement.is_global:
+        rows.createGlobalTempView(statement.name)
+    elif statement.replaces:
+        rows.createOrReplaceTempView(statement.name)
+    else:
+        rows.createTempView(statement.name)
+    return context.nothing()
+
+
+def optimize(context: Context, statement: records.Optimize) -> DataFrame:
+    """Run an OPTIMIZE."""
+    dataset, location = context.target(statement.table)
+    options = {key: _value(value) for key, value in statement.options.items()}
+    done = compact(context.spark, dataset.uri, options or None, storage_options=location.storage_options).metrics
+    row = (dataset.uri, done.fragments_removed, done.fragments_added, done.files_removed, done.files_added)
+    schema = "path string, fragments_removed long, fragments_added long, files_removed long, files_added long"
+    return context.answer(schema, [row])
+
+
+def _value(given: str) -> Any:
+    if given.lower() in ("true", "false"):
+        return given.lower() == "true"
+    for kind in (int, float):
+        try:
+            return kind(given)
+        except ValueError:
+            continue
+    return given
+
+
+def vacuum(context: Context, statement: records.Vacuum) -> DataFrame:
+    """Run a VACUUM."""
+    dataset, _ = context.target(statement.table)
+    hours = statement.retain_hours
+    older_than = None if hours is None else dt.timedelta(hours=hours)
+    if statement.dry_run:
+        found = dataset.explain_cleanup_old_versions(older_than, statement.retain_versions, include_files=True)
+        return context.answer("path string", [(one.path,) for one in found.candidate_files])
+    done = dataset.cleanup_old_versions(older_than, statement.retain_versions)
+    row = (dataset.uri, done.old_versions, done.data_files_removed, done.bytes_removed)
+    return context.answer("path string, old_versions long, data_files_removed long, bytes_removed long", [row])
+
+
+def create_index(context: Context, statement: records.CreateIndex) -> DataFrame:
+    """Run a CREATE INDEX."""
+    dataset, location = context.target(statement.table)
+    name = statement.name or f"{statement.column}_idx"
+    exists = name in {one.name for one in dataset.describe_indices()}
+    if exists and statement.if_not_exists:
+        return context.nothing()
+    if exists and not statement.replaces:
+        raise DatasetExistsError(
+            f"{statement.table} has an index {name} already; CREATE OR REPLACE INDEX builds it again"
+        )
+    kind = statement.kind.upper()
+    made = create_scalar_index(
+        context.spark,
+        dataset.uri,
+        spelled_path(dataset.schema, statement.column),
+        _KINDS.get(kind, kind),
+        statement.name,
+        replace=statement.replaces,
+        storage_options=location.storage_options,
+        **{key: _value(value) for key, value in statement.options.items()},
+    )
+    fragments = len(made.get_fragments())
+    return context.answer("fragments_indexed long, index_name string", [(fragments, name)])
+
+
+def drop_index(context: Context, statement: records.DropIndex) -> DataFrame:
+    """Run a DROP INDEX."""
+    dataset, _ = context.target(statement.table)
+    names = [one.name for one in dataset.describe_indices()]
+    if statement.name not in names:
+        if statement.if_exists:
+            return context.nothing()
+        raise NotFoundError(f"{statement.table} has no index {statement.name!r}; it has {names}")
+    dataset.drop_index(statement.name)
+    return context.nothing()
+
+
+def _reference(dataset: LanceDataset, version: str | None) -> Any:
+    """A version as lance_core takes it: a number of this branch, or a tag."""
+    if version is None:
+        return None
+    return (dataset.branch, int(version)) if version.isdecimal() else version
+
+
+def create_branch(context: Context, statement: records.CreateBranch) -> DataFrame:
+    """Run a CREATE BRANCH."""
+    dataset, _ = context.target(statement.table)
+    if statement.if_not_exists and statement.name in dataset.branches.list():
+        return context.nothing()
+    dataset.create_branch(statement.name, _reference(dataset, statement.version))
+    return context.nothing()
+
+
+def create_tag(context: Context, statement: records.CreateTag) -> DataFrame:
+    """Run a CREATE TAG."""
+    dataset, _ = context.target(statement.table)
+    reference = _reference(dataset, statement.version)
+    if statement.name in dataset.tags.list():
+        if statement.replaces:
+            dataset.tags.update(statement.name, reference)
+            return context.nothing()
+        if statement.if_not_exists:
+            return context.nothing()
+    dataset.tags.create(statement.name, reference)
+    return context.nothing()
+
+
+def drop_ref(context: Context, statement: records.DropRef) -> DataFrame:
+    """Run a DROP BRANCH or DROP TAG."""
+    dataset, _ = context.target(statement.table)
+    known: Any = dataset.tags if statement.kind == "TAG" else dataset.branches
+    if statement.if_exists and statement.name not in known.list():
+        return context.nothing()
+    known.delete(statement.name)
+    return context.nothing()
+
+
+def promote(context: Context, statement: records.PromoteBranch) -> DataFrame:
+    """Run a PROMOTE BRANCH."""
+    dataset, _ = context.target(statement.table)
+    return context.answer("version long", [(dataset.branches.promote(statement.name).version,)])
+
+
+def restore(context: Context, statement: records.Restore) -> DataFrame:
+    """Run a RESTORE."""
+    dataset, _ = context.target(statement.table)
+    if statement.timestamp is not None:
+        version = dataset.version_as_of(context.sources.moment(statement.timestamp))
+        wanted = dataset.checkout_version((dataset.branch, version))
+    else:
+        wanted = dataset.checkout_version(_reference(dataset, statement.version))
+        if wanted.branch != dataset.branch:
+            raise InvalidInputError(f"{statement.version} is a version of branch {wanted.branch or 'main'}")
+    wanted.restore()
+    row = (wanted.version, wanted.count_rows(), len(wanted.get_fragments()))
+    return context.answer("version long, num_rows_after_restore long, num_fragments_after_restore long", [row])
+
+
+def clone(context: Context, statement: records.CloneTable) -> DataFrame:
+    """Run a CREATE TABLE ... CLONE."""
+    if statement.table.ref is not None:
+        raise InvalidInputError(f"{statement.table}: a clone is a table of its own, without @{statement.table.ref}")
+    target = context.finder.find(statement.table)
+    if statement.if_not_exists:
+        try:
+            target.open()
+        except NotFoundError:
+            pass
+        else:
+            return context.nothing()
+    source = context.finder.open(statement.source)
+    location = context.finder.find(statement.source)
+    if statement.timestamp is not None:
+        version = source.version_as_of(context.sources.moment(statement.timestamp))
+        source = source.checkout_version((source.branch, version))
+    elif statement.version is not None:
+        source = source.checkout_version(_reference(source, statement.version))
+    reference = (source.branch, source.version)
+    if statement.shallow:
+        made = source.shallow_clone(target.uri, reference, target.storage_options)
+    else:
+        made = deep_clone(
+            context.spark,
+            location.uri,
+            target.uri,
+            version=reference,
+            storage_options=location.storage_options,
+            target_storage_options=target.storage_options,
+        )
+    row = (made.count_rows(), len(made.get_fragments()))
+    return context.answer("num_rows long, num_fragments long", [row])

@@ -1,0 +1,189 @@
+"""INSERT, UPDATE, DELETE, MERGE and TRUNCATE, by the functions that write and change rows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from lance_core import LanceDataset
+from lance_core.errors import InvalidInputError, SchemaError
+from pyspark_lance.catalog.tables import TableName
+from pyspark_lance.changing.conditional import RowCondition, delete_where, update_where
+from pyspark_lance.changing.merge_clauses import ClauseMerge, MergeClause
+from pyspark_lance.changing.task import DELETE, INSERT, UPDATE
+from pyspark_lance.changing.update_values import stored_as
+from pyspark_lance.statements import records
+from pyspark_lance.statements.context import Context
+from pyspark_lance.statements.names import mentions_of
+from pyspark_lance.statements.tokens import Piece
+from pyspark_lance.types.names import case_sensitive, matched_names
+from pyspark_lance.types.spark_types import spark_schema
+from pyspark_lance.writing.write import write
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+__all__ = ["PARTITIONED_BY", "delete", "insert", "merge", "partition_by", "truncate", "update"]
+
+PARTITIONED_BY: Final = "lance-dagster.partitioned_by"
+"""Key of the table's configuration with the columns of PARTITIONED BY."""
+_ACTIONS: Final = {"UPDATE": UPDATE, "DELETE": DELETE, "INSERT": INSERT}
+_OVERWRITE: Final = "spark.sql.sources.partitionOverwriteMode"
+
+
+def partition_by(dataset: LanceDataset) -> list[str] | None:
+    """The columns of PARTITIONED BY of the statement that created a table; None without any."""
+    return [
+        name for name in dataset.config().get(PARTITIONED_BY, "").split(",") if name in dataset.schema.names
+    ] or None
+
+
+def insert(context: Context, statement: records.Insert) -> DataFrame:
+    """Run an INSERT."""
+    dataset, location = context.target(statement.table)
+    rows = _in_columns(context, context.sources.query(statement.query), statement, dataset)
+    columns = partition_by(dataset)
+    is_dynamic = str(context.spark.conf.get(_OVERWRITE, "static")).lower() == "dynamic"
+    replace_where = None
+    if statement.replace_where is not None:
+        replace_where = context.sources.expression(statement.replace_where)
+    done = write(
+        rows,
+        dataset.uri,
+        mode="overwrite" if statement.overwrites or replace_where is not None else "append",
+        replace_where=replace_where,
+        partition_by=columns,
+        partition_overwrite="dynamic" if statement.overwrites and columns and is_dynamic else "static",
+        storage_options=location.storage_options,
+    )
+    written = 0 if done is None else done.rows_written
+    return context.counts(num_affected_rows=written, num_inserted_rows=written)
+
+
+def _in_columns(context: Context, rows: DataFrame, statement: records.Insert, dataset: LanceDataset) -> DataFrame:
+    """The rows of a query in the columns of the table, in their types.
+
+    Raises:
+        SchemaError: The query has other columns than the table, or a value does not fit its column.
+    """
+    from pyspark.sql import functions
+
+    names = dataset.schema.names
+    exact = case_sensitive(context.spark)
+    given = list(statement.columns or (rows.columns if statement.by_name else names))
+    found = matched_names(given, names, exact=exact)
+    unknown = [name for name in given if name not in found]
+    if unknown:
+        raise SchemaError(f"{statement.table} has no columns {unknown}; it has {names}")
+    if len(given) != len(rows.columns) or len(set(found.values())) < len(given):
+        raise SchemaError(
+            f"{statement.table}: the query has {len(rows.columns)} columns, {rows.columns}, for {len(given)} of the"
+            f" table, {given}; name the columns, INSERT INTO {statement.table} (...), or say BY NAME"
+        )
+    plain = rows.toDF(*[f"__lance_{i}" for i in range(len(given))])
+    places = {found[name]: i for i, name in enumerate(given)}
+    strict = [one.name for one in dataset.schema if not one.nullable and one.name not in places]
+    if strict:
+        raise SchemaError(f"{statement.table}: rows cannot be inserted without values for the columns {strict}")
+    kinds = {one.name: one.dataType for one in spark_schema(dataset.schema)}
+    values: list[Column] = []
+    for name in names:
+        if name not in places:
+            values.append(functions.lit(None).cast(kinds[name]).alias(name))
+            continue
+        one = plain.schema[places[name]]
+        stored = pa.schema([dataset.schema.field(name)])
+        text = rows.columns[places[name]]
+        values.append(stored_as(functions.col(one.name), text, one.dataType, kinds[name], stored).alias(name))
+    return plain.select(*values)
+
+
+def update(context: Context, statement: records.Update) -> DataFrame:
+    """Run an UPDATE."""
+    dataset, location = context.target(statement.table)
+    alias = statement.alias or statement.table.last
+    values = {
+        _own(name, statement.table): context.sources.expression(piece, statement.table, alias)
+        for name, piece in statement.values.items()
+    }
+    condition = context.expression(statement.where, statement.table, alias)
+    where = RowCondition(session=context.spark, condition=condition, alias=alias)
+    done = update_where(dataset, values, where, context.options(location))
+    return context.counts(num_affected_rows=done.rows_updated)
+
+
+def delete(context: Context, statement: records.Delete) -> DataFrame:
+    """Run a DELETE."""
+    dataset, location = context.target(statement.table)
+    alias = statement.alias or statement.table.last
+    condition = context.expression(statement.where, statement.table, alias)
+    where = RowCondition(session=context.spark, condition=condition, alias=alias)
+    done = delete_where(dataset, where, context.options(location))
+    return context.counts(num_affected_rows=done.rows_deleted)
+
+
+def truncate(context: Context, statement: records.Truncate) -> DataFrame:
+    """Run a TRUNCATE TABLE."""
+    dataset, _ = context.target(statement.table)
+    dataset.truncate_table()
+    return context.nothing()
+
+
+def merge(context: Context, statement: records.Merge) -> DataFrame:
+    """Run a MERGE INTO."""
+    dataset, location = context.target(statement.table)
+    alias = statement.alias or statement.table.last
+    source, source_alias = _source(context, statement)
+    if source_alias is not None:
+        if source_alias.lower() == alias.lower():
+            raise InvalidInputError(f"merge: the table and the source are both called {alias}: give one an alias")
+        source = source.alias(source_alias)
+
+    def expression(piece: Piece | None) -> Any:
+        return context.expression(piece, statement.table, alias)
+
+    clauses = [
+        MergeClause(
+            side=when.side,  # type: ignore[arg-type]  # one of the three
+            action=_ACTIONS[when.action],
+            condition=expression(when.condition),
+            values=None
+            if when.values is None
+            else {_own(name, statement.table): expression(piece) for name, piece in when.values.items()},
+        )
+        for when in statement.clauses
+    ]
+    job = ClauseMerge(source=source, condition=expression(statement.on), clauses=tuple(clauses), alias=alias)
+    done = job.run(dataset, context.options(location))
+    return context.counts(
+        num_affected_rows=done.rows_updated + done.rows_deleted + done.rows_inserted,
+        num_updated_rows=done.rows_updated,
+        num_deleted_rows=done.rows_deleted,
+        num_inserted_rows=done.rows_inserted,
+    )
+
+
+def _source(context: Context, statement: records.Merge) -> tuple[DataFrame, str | None]:
+    """The source of a merge, and the name that qualifies its columns."""
+    if statement.source_is_query:
+        frame, alias = context.sources.query(statement.source), statement.source_alias
+    else:
+        mentions = mentions_of(statement.source.text, context.finder)
+        if mentions:
+            frame = context.sources.frame(mentions[0], statement.source.start)
+            alias = statement.source_alias or mentions[0].name.last
+        else:
+            frame = context.spark.table(statement.source.text)
+            alias = statement.source_alias
+    if statement.source_columns:
+        if len(statement.source_columns) != len(frame.columns):
+            raise SchemaError(f"merge: the source has the columns {frame.columns}, not {statement.source_columns}")
+        frame = frame.toDF(*statement.source_columns)
+    return frame, alias
+
+
+def _own(name: str, table: TableName) -> str:
+    """The name of a column without the full name of the table before it."""
+    prefix = ".".join(table.parts) + "."
+    return name[len(prefix) :] if name.lower().startswith(prefix.lower()) else name

@@ -1,0 +1,388 @@
+"""CREATE, DROP, ALTER, DESCRIBE and SHOW, by lance_core's functions on the table."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+import lance_core
+from lance_core import LanceDataset
+from lance_core.errors import DatasetExistsError, DatasetNotFoundError, InvalidInputError, SchemaError
+from pyspark_lance.catalog.tables import TableLocation, TableName
+from pyspark_lance.engine.errors import short_errors
+from pyspark_lance.statements import records
+from pyspark_lance.statements.context import Context
+from pyspark_lance.statements.run_rows import PARTITIONED_BY, partition_by
+from pyspark_lance.statements.tokens import Piece
+from pyspark_lance.types.names import case_sensitive, matched_names, quoted, spelled_path
+from pyspark_lance.types.spark_types import VECTOR_WIDTH, batch_schema, spark_schema
+from pyspark_lance.writing.schema_plan import plan_write
+from pyspark_lance.writing.write import write
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import DataType, StructField
+
+__all__ = [
+    "add_columns",
+    "alter_column",
+    "create_table",
+    "describe",
+    "drop_columns",
+    "drop_table",
+    "rename_column",
+    "set_properties",
+    "show",
+    "show_tables",
+    "unset_properties",
+]
+
+_VECTOR: Final = f".{VECTOR_WIDTH}"
+_FORMAT: Final = ("data_storage_version", "file_format_version")
+_STABLE: Final = "enable_stable_row_ids"
+_COMMENT: Final = "comment"
+_MESSAGE: Final = "__lance_commit_message"
+_INTERNAL: Final = "lance-dagster."
+
+
+class _Properties:
+    """The properties of a new table: those that say how it is stored, and the others."""
+
+    def __init__(self, statement: records.CreateTable) -> None:
+        given = dict(statement.properties)
+        self.widths: dict[str, int] = {}
+        for key in [key for key in given if key.endswith(_VECTOR)]:
+            width = given.pop(key)
+            if not width.isdecimal():
+                raise InvalidInputError(f"TBLPROPERTIES: {key} is a number of items, not {width!r}")
+            self.widths[key.removesuffix(_VECTOR)] = int(width)
+        self.version = next((given.pop(key) for key in _FORMAT if key in given), None)
+        self.stable = given.pop(_STABLE, "false").lower() == "true"
+        if self.stable and statement.query is not None:
+            raise InvalidInputError(f"TBLPROPERTIES: {_STABLE} needs a table that is created with columns, then filled")
+        if statement.comment is not None:
+            given[_COMMENT] = statement.comment
+        if statement.partitioned_by:
+            given[PARTITIONED_BY] = ",".join(statement.partitioned_by)
+        self.config = given
+
+
+def create_table(context: Context, statement: records.CreateTable) -> DataFrame:
+    """Run a CREATE TABLE."""
+    location = _new(context, statement.table)
+    exists = _exists(location)
+    if exists and statement.if_not_exists:
+        return context.nothing()
+    if exists and not statement.replaces:
+        raise DatasetExistsError(f"{statement.table} is there already, at {location.uri}")
+    properties = _Properties(statement)
+    if statement.query is not None:
+        return _create_as(context, statement, location, properties)
+    schema = _schema(context, statement.columns or (), properties.widths)
+    _check_partitions(statement, schema.names)
+    table = lance_core.write_dataset(
+        schema.empty_table(),
+        location.uri,
+        mode="overwrite" if statement.replaces else "create",
+        storage_options=location.storage_options,
+        data_storage_version=properties.version,
+        enable_stable_row_ids=properties.stable,
+    )
+    if properties.config:
+        table.update_config(properties.config)
+    return context.nothing()
+
+
+def _create_as(
+    context: Context, statement: records.CreateTable, location: TableLocation, properties: _Properties
+) -> DataFrame:
+    assert statement.query is not None, "the caller has checked"
+    rows = context.sources.query(statement.query)
+    _check_partitions(statement, rows.columns)
+    done = write(
+        rows,
+        location.uri,
+        mode="overwrite" if statement.replaces else "create",
+        schema_mode="overwrite" if statement.replaces else "strict",
+        vector_columns=properties.widths or None,
+        partition_by=list(statement.partitioned_by) or None,
+        table_config=properties.config or None,
+        data_storage_version=properties.version,
+        storage_options=location.storage_options,
+    )
+    written = 0 if done is None else done.rows_written
+    return context.counts(num_affected_rows=written, num_inserted_rows=written)
+
+
+def _check_partitions(statement: records.CreateTable, names: Iterable[str]) -> None:
+    unknown = set(statement.partitioned_by) - set(names)
+    if unknown:
+        raise SchemaError(f"PARTITIONED BY: there are no columns {sorted(unknown)}; the columns are {list(names)}")
+
+
+def _new(context: Context, name: TableName) -> TableLocation:
+    if name.ref is not None:
+        raise InvalidInputError(f"{name}: a branch is created by CREATE BRANCH {name.ref} ON {'.'.join(name.parts)}")
+    return context.finder.find(name)
+
+
+def _exists(location: TableLocation) -> bool:
+    try:
+        location.open()
+    except DatasetNotFoundError:
+        return False
+    return True
+
+
+def _type(context: Context, column: str, piece: Piece) -> DataType:
+    from pyspark.sql.types import DataType as AnyType
+
+    del context  # Spark parses types by the session of the process
+    with short_errors(f"the type of column {column!r}, {piece}"):
+        return AnyType.fromDDL(piece.text)
+
+
+def _schema(context: Context, columns: Iterable[records.Column], widths: dict[str, int]) -> pa.Schema:
+    """The columns as they are stored."""
+    from pyspark.sql.types import StructField as Field
+    from pyspark.sql.types import StructType
+
+    given = list(columns)
+    fields = [Field(one.name, _type(context, one.name, one.type), True) for one in given]
+    stored = plan_write(batch_schema(StructType(fields)), None, vector_columns=widths or None).stored
+    made = []
+    for field, one in zip(stored, given, strict=True):
+        metadata = dict(field.metadata or {}) | ({} if one.comment is None else {_COMMENT: one.comment})
+        made.append(field.with_nullable(one.nullable).with_metadata(metadata or None))
+    return pa.schema(made)
+
+
+def drop_table(context: Context, statement: records.DropTable) -> DataFrame:
+    """Run a DROP TABLE."""
+    name = statement.table
+    if name.ref is not None:
+        raise InvalidInputError(f"{name}: a branch is dropped by DROP BRANCH {name.ref} ON {'.'.join(name.parts)}")
+    location = context.finder.find(name)
+    if not _exists(location):
+        if statement.if_exists:
+            return context.nothing()
+        raise DatasetNotFoundError(f"there is no table {name}: {location.uri} holds none")
+    if location.object_id is not None and location.catalog is not None:
+        manifest = lance_core.dataset(location.catalog.below("__manifest"), storage_options=location.storage_options)
+        manifest.delete(pc.field("object_id") == location.object_id)
+    LanceDataset.drop(location.uri, storage_options=location.storage_options)
+    return context.nothing()
+
+
+def add_columns(context: Context, statement: records.AddColumns) -> DataFrame:
+    """Run an ALTER TABLE ... ADD COLUMNS."""
+    dataset, _ = context.target(statement.table)
+    schema = _schema(context, statement.columns, {})
+    strict = [field.name for field in schema if not field.nullable]
+    if strict:
+        raise SchemaError(f"ADD COLUMNS: {strict} would be null in the rows that are there: leave NOT NULL out")
+    taken = matched_names(schema.names, dataset.schema.names, exact=case_sensitive(context.spark))
+    if taken:
+        raise SchemaError(f"{statement.table} has the columns {sorted(taken.values())} already")
+    dataset.add_columns(schema)
+    return context.nothing()
+
+
+def _spelled(context: Context, dataset: LanceDataset, path: str) -> str:
+    return path if case_sensitive(context.spark) else spelled_path(dataset.schema, path)
+
+
+def drop_columns(context: Context, statement: records.DropColumns) -> DataFrame:
+    """Run an ALTER TABLE ... DROP COLUMNS."""
+    dataset, _ = context.target(statement.table)
+    names = [_spelled(context, dataset, name) for name in statement.columns]
+    if statement.if_exists:
+        names = [name for name in names if name.partition(".")[0] in dataset.schema.names]
+    if names:
+        dataset.drop_columns(names)
+    return context.nothing()
+
+
+def rename_column(context: Context, statement: records.RenameColumn) -> DataFrame:
+    """Run an ALTER TABLE ... RENAME COLUMN."""
+    dataset, _ = context.target(statement.table)
+    dataset.alter_columns({"path": _spelled(context, dataset, statement.column), "name": statement.to})
+    return context.nothing()
+
+
+def alter_column(context: Context, statement: records.AlterColumn) -> DataFrame:
+    """Run an ALTER TABLE ... ALTER COLUMN."""
+    dataset, _ = context.target(statement.table)
+    change: dict[str, Any] = {"path": _spelled(context, dataset, statement.column)}
+    if statement.type is not None:
+        column = records.Column(name="c", type=statement.type)
+        change["data_type"] = _schema(context, [column], {}).field(0).type
+    if statement.nullable is not None:
+        change["nullable"] = statement.nullable
+    dataset.alter_columns(change)
+    return context.nothing()
+
+
+def set_properties(context: Context, statement: records.SetProperties) -> DataFrame:
+    """Run an ALTER TABLE ... SET TBLPROPERTIES."""
+    dataset, _ = context.target(statement.table)
+    dataset.update_config(statement.properties)
+    return context.nothing()
+
+
+def unset_properties(context: Context, statement: records.UnsetProperties) -> DataFrame:
+    """Run an ALTER TABLE ... UNSET TBLPROPERTIES."""
+    dataset, _ = context.target(statement.table)
+    known = [key for key in statement.keys if key in dataset.config()]
+    if len(known) < len(statement.keys) and not statement.if_exists:
+        lacking = sorted(set(statement.keys) - set(known))
+        raise InvalidInputError(f"{statement.table} has no properties {lacking}; UNSET ... IF EXISTS passes over them")
+    if known:
+        dataset.delete_config_keys(known)
+    return context.nothing()
+
+
+def _properties(dataset: LanceDataset) -> dict[str, str]:
+    """The configuration of a table, without what this package keeps there."""
+    return {key: value for key, value in sorted(dataset.config().items()) if not key.startswith(_INTERNAL)}
+
+
+def describe(context: Context, statement: records.Describe) -> DataFrame:
+    """Run a DESCRIBE."""
+    dataset = context.finder.open(statement.table)
+    if statement.what == "HISTORY":
+        return _history(context, dataset)
+    if statement.what == "DETAIL":
+        return _detail(context, statement.table, dataset)
+    rows: list[tuple[Any, ...]] = []
+    for field, stored in zip(spark_schema(dataset.schema), dataset.schema, strict=True):
+        comment = (stored.metadata or {}).get(_COMMENT.encode())
+        rows.append((field.name, field.dataType.simpleString(), None if comment is None else comment.decode()))
+    if statement.what == "EXTENDED":
+        facts = {
+            "Name": statement.table,
+            "Location": dataset.uri,
+            "Provider": "lance",
+            "Version": dataset.version,
+            "Partitioned by": ", ".join(partition_by(dataset) or ()),
+            "Table Properties": _properties(dataset),
+        }
+        rows += [("", "", ""), ("# Detailed Table Information", "", "")]
+        rows += [(name, str(value), "") for name, value in facts.items()]
+    return context.answer("col_name string, data_type string, comment string", rows)
+
+
+def _history(context: Context, dataset: LanceDataset) -> DataFrame:
+    rows = []
+    for version, transaction in dataset.history():
+        properties = dict((transaction.transaction_properties or {}) if transaction is not None else {})
+        message = properties.pop(_MESSAGE, None)
+        operation = None if transaction is None else transaction.operation.name
+        rows.append((version.version, version.timestamp, operation, message, properties))
+    schema = (
+        "version long, timestamp timestamp, operation string, message string, operationParameters map<string, string>"
+    )
+    return context.answer(schema, rows)
+
+
+def _detail(context: Context, name: TableName, dataset: LanceDataset) -> DataFrame:
+    row = (
+        "lance",
+        str(name),
+        dataset.uri,
+        partition_by(dataset) or [],
+        len(dataset.get_fragments()),
+        dataset.count_rows(),
+        _properties(dataset),
+        dataset.version,
+    )
+    schema = (
+        "format string, name string, location string, partitionColumns array<string>, numFragments long, numRows long,"
+        " properties map<string, string>, version long"
+    )
+    return context.answer(schema, [row])
+
+
+def show(context: Context, statement: records.Show) -> DataFrame:
+    """Run a SHOW about one table."""
+    dataset = context.finder.open(statement.table)
+    if statement.what == "COLUMNS":
+        return context.answer("col_name string", [(name,) for name in dataset.schema.names])
+    if statement.what == "TBLPROPERTIES":
+        return context.table_of(_properties(dataset))
+    if statement.what == "CREATE TABLE":
+        return context.answer("createtab_stmt string", [(_statement(statement.table, dataset),)])
+    if statement.what == "BRANCHES":
+        branches = [
+            (name, str(one["parent_branch"] or "main"), one["parent_version"])
+            for name, one in sorted(dataset.branches.list().items())
+        ]
+        return context.answer("name string, parent string, parent_version long", branches)
+    if statement.what == "TAGS":
+        tags = [(name, one["branch"] or "main", one["version"]) for name, one in sorted(dataset.tags.list().items())]
+        return context.answer("name string, branch string, version long", tags)
+    indices = [
+        (one.name, list(one.field_names), one.index_type, one.num_rows_indexed) for one in dataset.describe_indices()
+    ]
+    return context.answer("name string, fields array<string>, type string, num_rows_indexed long", indices)
+
+
+def _statement(name: TableName, dataset: LanceDataset) -> str:
+    """The statement that creates a table such as this one."""
+    columns = []
+    for field, stored in zip(spark_schema(dataset.schema), dataset.schema, strict=True):
+        strict = "" if stored.nullable else " NOT NULL"
+        columns.append(f"  {quoted(field.name)} {field.dataType.simpleString().upper()}{strict}")
+    lines = [f"CREATE TABLE {'.'.join(map(_plain, name.parts))} (\n" + ",\n".join(columns) + ")", "USING lance"]
+    partitions = partition_by(dataset)
+    if partitions:
+        lines.append(f"PARTITIONED BY ({', '.join(map(quoted, partitions))})")
+    properties = _properties(dataset) | _vectors(dataset)
+    if properties:
+        entries = ", ".join(f"{_string(key)} = {_string(value)}" for key, value in properties.items())
+        lines.append(f"TBLPROPERTIES ({entries})")
+    return "\n".join(lines)
+
+
+def _plain(part: str) -> str:
+    return part if part.isidentifier() else quoted(part)
+
+
+def _string(value: str) -> str:
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def _vectors(dataset: LanceDataset) -> dict[str, str]:
+    fields: Iterable[StructField] = spark_schema(dataset.schema)
+    return {f"{one.name}{_VECTOR}": str(one.metadata[VECTOR_WIDTH]) for one in fields if VECTOR_WIDTH in one.metadata}
+
+
+def show_tables(context: Context, statement: records.ShowTables) -> DataFrame:
+    """Run a SHOW TABLES or SHOW NAMESPACES."""
+    catalog = context.finder.catalog(statement.parts[0])
+    assert catalog is not None, "the caller has checked"
+    within = statement.parts[1:]
+    exact = case_sensitive(context.spark)
+    names = [one for one in context.finder.tables(catalog) if _is_within(one, within, exact=exact)]
+    if statement.what == "TABLES":
+        rows = [(".".join(one[:-1]), one[-1], False) for one in names if len(one) == len(within) + 1 or not within]
+        kept = [row for row in rows if _like(row[1], statement.pattern)]
+        return context.answer("namespace string, tableName string, isTemporary boolean", kept)
+    spaces = sorted({".".join(one[: len(within) + 1]) for one in names if len(one) > len(within) + 1})
+    return context.answer("namespace string", [(one,) for one in spaces if _like(one, statement.pattern)])
+
+
+def _is_within(name: tuple[str, ...], within: tuple[str, ...], *, exact: bool) -> bool:
+    pairs = zip(name, within, strict=False)
+    return len(name) > len(within) and all(a == b or (not exact and a.lower() == b.lower()) for a, b in pairs)
+
+
+def _like(name: str, pattern: str | None) -> bool:
+    """Whether a name fits a pattern of Spark's: `*` for any characters, `|` between choices."""
+    if pattern is None:
+        return True
+    return any(fnmatch.fnmatch(name.lower(), one.strip().lower()) for one in pattern.split("|"))

@@ -1,0 +1,227 @@
+"""The Lance tables that a statement reads: each one version, some columns, some rows.
+
+    query        SELECT ... FROM lake.nyc.t@dev VERSION AS OF 3 WHERE ...
+    Spark gets   SELECT ... FROM {lance0} AS `t`                WHERE ...      lance0 = the frame of the version
+
+The user's own text goes to Spark, with the names of tables replaced. A frame takes the place of a name in a query, and
+a temporary view that lives as long as the statement in a condition or a value.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from lance_core import LanceDataset
+from lance_core.errors import DatasetNotFoundError, InvalidInputError
+from pyspark_lance.catalog.tables import TableFinder, TableName
+from pyspark_lance.engine.errors import short_errors
+from pyspark_lance.reading.read import read_version
+from pyspark_lance.statements.names import Mention, is_path, mentions_of
+from pyspark_lance.statements.parameters import bound
+from pyspark_lance.statements.tokens import Piece, position, tokens_of
+from pyspark_lance.statements.trees import Need, needs_of
+from pyspark_lance.types.names import case_sensitive, quoted
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["Sources"]
+
+_ROW_COLUMNS = ("_rowid", "_rowaddr", "_rowoffset")
+
+
+class Sources:
+    """The tables that one statement reads.
+
+    Attributes:
+        finder: Finds tables by name.
+        spark: The session.
+        params: Values of parameters, by name.
+    """
+
+    def __init__(self, spark: SparkSession, statement: str, params: Mapping[str, Any]) -> None:
+        self.spark = spark
+        self.finder = TableFinder(spark)
+        self.params = params
+        self._statement = statement
+        self._opened: dict[TableName, LanceDataset] = {}
+        self._views: list[str] = []
+
+    @contextmanager
+    def views(self) -> Iterator[None]:
+        """Drop the temporary views of the statement when it is over."""
+        try:
+            yield
+        finally:
+            while self._views:
+                self.spark.catalog.dropTempView(self._views.pop())
+
+    def has_lance(self, piece: Piece) -> bool:
+        """Whether a piece names a Lance table."""
+        return bool(mentions_of(piece.text, self.finder))
+
+    def query(self, piece: Piece, *, parsed_from: int = 0) -> DataFrame:
+        """The frame of a query, or of another statement of Spark's that reads Lance tables.
+
+        Args:
+            piece: The query.
+            parsed_from: Characters of the piece before the query, such as those of EXPLAIN.
+
+        Raises:
+            InvalidInputError: The query is not understood, or Spark rejects it.
+        """
+        changes, frames = self._tables(piece, parsed_from)
+        text = _changed(piece.text, changes, escape=bool(frames))
+        with short_errors(f"{position(self._statement, piece.start)}"):
+            return self.spark.sql(text, args=dict(self.params) or None, **frames)
+
+    def expression(self, piece: Piece, target: TableName | None = None, alias: str | None = None) -> str:
+        """A condition or a value for `pyspark.sql.functions.expr`, with its parameters bound.
+
+        Args:
+            piece: The expression.
+            target: The table that is changed, whose name may qualify columns.
+            alias: The name by which Spark knows its columns.
+        """
+        changes, frames = self._tables(piece, 0, target, alias)
+        for name, frame in frames.items():
+            frame.createOrReplaceTempView(name)
+            self._views.append(name)
+        changes = [(start, end, new.replace(f"{{{name}}}", name)) for start, end, new, name in changes]
+        return _changed(piece.text, [*changes, *bound(piece.text, self.params)], escape=False)
+
+    def dataset(self, mention: Mention, start: int) -> LanceDataset:
+        """The version that a name stands for; the same one each time."""
+        if mention.version is None and mention.timestamp is None:
+            if mention.name not in self._opened:
+                self._opened[mention.name] = self._open(mention.name, start)
+            return self._opened[mention.name]
+        base = self._open(mention.name, start)
+        if mention.version is not None:
+            return base.checkout_version(self._version(mention.version, base))
+        assert mention.timestamp is not None, "one of the two"
+        return base.checkout_version(base.version_as_of(self.moment(mention.timestamp)))
+
+    def _open(self, name: TableName, start: int) -> LanceDataset:
+        try:
+            return self.finder.open(name)
+        except DatasetNotFoundError as error:
+            raise DatasetNotFoundError(f"{position(self._statement, start)}: {error}") from None
+
+    def _version(self, piece: Piece, base: LanceDataset) -> Any:
+        given: Any = tokens_of(piece.text)[0].value
+        if piece.text.startswith(":"):
+            if piece.text[1:] not in self.params:
+                raise InvalidInputError(f"the statement has a parameter {piece.text}, which has no value")
+            given = self.params[piece.text[1:]]
+        if isinstance(given, str) and given.isdecimal():
+            given = int(given)
+        return (base.branch, given) if isinstance(given, int) else given
+
+    def moment(self, piece: Piece) -> dt.datetime:
+        """The time of an expression, which Spark evaluates in the zone of the session."""
+        from pyspark.sql import functions
+
+        value = functions.expr(_changed(piece.text, bound(piece.text, self.params), escape=False)).cast("timestamp")
+        with short_errors(f"TIMESTAMP AS OF {piece.text}"):
+            micros = self.spark.range(1).select(functions.unix_micros(value)).collect()[0][0]
+        if micros is None:
+            raise InvalidInputError(f"TIMESTAMP AS OF {piece.text} is no time")
+        return dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=micros)
+
+    def frame(self, mention: Mention, start: int) -> DataFrame:
+        """All of a table."""
+        dataset = self.dataset(mention, start)
+        options = self.finder.find(mention.name).storage_options
+        return read_version(self.spark, dataset, storage_options=options)
+
+    def _tables(
+        self, piece: Piece, parsed_from: int, target: TableName | None = None, alias: str | None = None
+    ) -> tuple[list[Any], dict[str, DataFrame]]:
+        """The replacements of names in a piece, and the frames that they stand for."""
+        mentions = mentions_of(piece.text, self.finder)
+        if not mentions:
+            return [], {}
+        plain = " " * parsed_from + _changed(piece.text, [(m.name_end, m.end, None) for m in mentions])[parsed_from:]
+        starts = {mention.start: len(mention.name.parts) for mention in mentions}
+        aligned = self._statement[: piece.start] + piece.text
+        before = "".join(char if char == "\n" else " " for char in self._statement[: piece.start])
+        shifted = {piece.start + start: parts for start, parts in starts.items()}
+        needs = needs_of(before + plain, shifted, self.params, aligned)
+        words = {token.value.lower() for token in tokens_of(piece.text) if token.is_name}
+        changes: list[Any] = []
+        frames: dict[str, DataFrame] = {}
+        aliases = [] if target is None else [(target, alias or target.last)]
+        seen: set[tuple[int, str]] = set()
+        for mention in mentions:
+            need = needs.get(piece.start + mention.start)
+            if need is None:
+                continue
+            name = f"lance_{uuid.uuid4().hex}"
+            frames[name] = self._frame(mention, need, words, piece.start + mention.start)
+            changes.append((mention.start, mention.end, f"{{{name}}}", name))
+            if not need.alias:
+                short = _short(mention.name)
+                self._check_once(seen, need.scope, short, mention, piece)
+                changes.append((mention.sample_end, mention.sample_end, f" AS {quoted(short)}", name))
+                aliases.append((mention.name, short))
+        for mention in mentions:
+            if piece.start + mention.start not in needs:
+                changes += self._qualifier(mention, aliases)
+        return changes, frames
+
+    def _frame(self, mention: Mention, need: Need, words: set[str], start: int) -> DataFrame:
+        dataset = self.dataset(mention, start)
+        columns = None
+        if not need.has_all:
+            known = [*dataset.schema.names, *_ROW_COLUMNS]
+            columns = [name for name in known if name.lower() in words] or ["_rowaddr"]
+        options = self.finder.find(mention.name).storage_options
+        return read_version(
+            self.spark, dataset, columns=columns, filter=need.filter(dataset.schema), storage_options=options
+        )
+
+    def _check_once(self, seen: set[tuple[int, str]], scope: int, short: str, mention: Mention, piece: Piece) -> None:
+        if (scope, short.lower()) in seen:
+            where = position(self._statement, piece.start + mention.start)
+            raise InvalidInputError(f"{where}: two tables are called {short}: give each an alias, ... AS other")
+        seen.add((scope, short.lower()))
+
+    def _qualifier(self, mention: Mention, aliases: Sequence[tuple[TableName, str]]) -> list[Any]:
+        """The replacement of a table's full name before a column."""
+        exact = case_sensitive(self.spark)
+        parts = mention.name.parts
+        for name, short in aliases:
+            count = len(name.parts)
+            pairs = zip(parts[:count], name.parts, strict=False)
+            if count < len(parts) and all(a == b or (not exact and a.lower() == b.lower()) for a, b in pairs):
+                return [(mention.start, mention.ends[count - 1], quoted(short), "")]
+        return []
+
+
+def _short(name: TableName) -> str:
+    """The name by which columns of a table without an alias are qualified."""
+    return name.last.rstrip("/").rpartition("/")[2].removesuffix(".lance") if is_path(name) else name.last
+
+
+def _changed(text: str, changes: Sequence[tuple[Any, ...]], *, escape: bool = False) -> str:
+    """A string with some parts replaced; None stands for blanks.
+
+    Args:
+        text: The string.
+        changes: Start, end and new text of each part.
+        escape: Whether braces are doubled, for Spark's formatter, which replaces names in braces by frames.
+    """
+
+    def own(part: str) -> str:
+        return part.replace("{", "{{").replace("}", "}}") if escape else part
+
+    found, at = [], 0
+    for start, end, new, *_ in sorted(changes, key=lambda change: (change[0], change[1])):
+        found += [own(text[at:start]), " " * (end - start) if new is None else new]
+        at = end
+    return "".join([*found, own(text[at:])])

@@ -1,0 +1,244 @@
+"""The grammar of statements about tables and columns: CREATE, DROP, ALTER, DESCRIBE, SHOW."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark_lance.catalog.tables import TableName
+from pyspark_lance.statements import records
+from pyspark_lance.statements.tokens import Cursor, Piece
+
+__all__ = ["alter", "create_table", "create_view", "describe", "drop_table", "show"]
+
+_SHOWN: Final = {
+    "INDEXES": "INDEXES",
+    "INDEX": "INDEXES",
+    "INDICES": "INDEXES",
+    "BRANCHES": "BRANCHES",
+    "TAGS": "TAGS",
+    "COLUMNS": "COLUMNS",
+}
+
+
+def create_table(cursor: Cursor) -> records.CreateTable | records.CloneTable:
+    """Read a CREATE TABLE."""
+    cursor.expect("CREATE")
+    replaces = cursor.takes("OR REPLACE")
+    cursor.expect("TABLE")
+    if_not_exists = cursor.takes("IF NOT EXISTS")
+    table = cursor.table()
+    if cursor.sees("SHALLOW CLONE") or cursor.sees("DEEP CLONE") or cursor.sees("CLONE"):
+        if replaces:
+            cursor.fail("AS or columns: a clone replaces no table; drop it first")
+        return _clone(cursor, table, if_not_exists=if_not_exists)
+    columns = _columns(cursor) if cursor.sees("(") else None
+    clauses = _Clauses(cursor)
+    query = cursor.rest() if cursor.takes("AS") or cursor.sees("SELECT") or cursor.sees("WITH") else None
+    if (columns is None) == (query is None):
+        cursor.fail("columns in parentheses, or AS and a query" if query is None else "no columns: the query has them")
+    return records.CreateTable(
+        table=table,
+        columns=columns,
+        query=query,
+        if_not_exists=if_not_exists,
+        replaces=replaces,
+        partitioned_by=clauses.partitioned_by,
+        properties=clauses.properties,
+        comment=clauses.comment,
+    )
+
+
+class _Clauses:
+    """The clauses between the columns and the query."""
+
+    def __init__(self, cursor: Cursor) -> None:
+        self.partitioned_by: tuple[str, ...] = ()
+        self.properties: dict[str, str] = {}
+        self.comment: str | None = None
+        while True:
+            start = cursor.peek()
+            if cursor.takes("USING"):
+                if cursor.identifier("lance").lower() != "lance":
+                    cursor.fail("USING lance, for a table of a Lance catalog", start)
+            elif cursor.takes("PARTITIONED BY"):
+                self.partitioned_by = cursor.identifiers()
+            elif cursor.takes("TBLPROPERTIES", "OPTIONS"):
+                self.properties |= cursor.properties()
+            elif cursor.takes("COMMENT"):
+                self.comment = cursor.string("the comment")
+            elif cursor.sees("LOCATION"):
+                cursor.fail("no LOCATION: the catalog decides it; lance.`path` names a table elsewhere")
+            else:
+                return
+
+
+def _clone(cursor: Cursor, table: TableName, *, if_not_exists: bool) -> records.CloneTable:
+    shallow = cursor.takes("SHALLOW")
+    cursor.takes("DEEP")
+    cursor.expect("CLONE")
+    source = cursor.table()
+    version, timestamp = travel(cursor)
+    return records.CloneTable(
+        table=table,
+        source=source,
+        shallow=shallow,
+        if_not_exists=if_not_exists,
+        version=version,
+        timestamp=timestamp,
+    )
+
+
+def travel(cursor: Cursor) -> tuple[str | None, Piece | None]:
+    """Read VERSION AS OF or TIMESTAMP AS OF, if one comes next."""
+    if cursor.takes("VERSION AS OF"):
+        return cursor.token().value, None
+    if cursor.takes("TIMESTAMP AS OF"):
+        return None, cursor.piece()
+    return None, None
+
+
+def _columns(cursor: Cursor) -> tuple[records.Column, ...]:
+    cursor.expect("(")
+    found = [_column(cursor)]
+    while cursor.takes(","):
+        found.append(_column(cursor))
+    cursor.expect(")")
+    return tuple(found)
+
+
+def _column(cursor: Cursor) -> records.Column:
+    name = cursor.identifier("the name of a column")
+    kind = cursor.type()
+    nullable, comment = True, None
+    while True:
+        if cursor.takes("NOT NULL"):
+            nullable = False
+        elif cursor.takes("COMMENT"):
+            comment = cursor.string("the comment")
+        else:
+            break
+    if cursor.sees("DEFAULT") or cursor.sees("GENERATED") or cursor.sees("FIRST") or cursor.sees("AFTER"):
+        cursor.fail("a comma or a parenthesis: Lance has no default values, and new columns come last")
+    return records.Column(name=name, type=kind, nullable=nullable, comment=comment)
+
+
+def create_view(cursor: Cursor) -> records.CreateView:
+    """Read a CREATE TEMPORARY VIEW."""
+    cursor.expect("CREATE")
+    replaces = cursor.takes("OR REPLACE")
+    is_global = cursor.takes("GLOBAL")
+    if not cursor.takes("TEMPORARY VIEW", "TEMP VIEW"):
+        cursor.fail("TEMPORARY VIEW: views that outlive the session cannot read Lance tables")
+    name = cursor.identifier("the name of the view")
+    columns = cursor.identifiers() if cursor.sees("(") else ()
+    cursor.expect("AS")
+    return records.CreateView(name=name, columns=columns, query=cursor.rest(), replaces=replaces, is_global=is_global)
+
+
+def drop_table(cursor: Cursor) -> records.DropTable:
+    """Read a DROP TABLE."""
+    cursor.expect("DROP TABLE")
+    if_exists = cursor.takes("IF EXISTS")
+    table = cursor.table()
+    cursor.takes("PURGE")
+    return records.DropTable(table=table, if_exists=if_exists)
+
+
+def alter(cursor: Cursor) -> records.Statement:
+    """Read an ALTER TABLE that changes columns or properties."""
+    cursor.expect("ALTER TABLE")
+    table = cursor.table()
+    if cursor.takes("ADD COLUMNS", "ADD COLUMN", "ADD"):
+        return records.AddColumns(table=table, columns=_columns(cursor) if cursor.sees("(") else _listed(cursor))
+    if cursor.takes("DROP COLUMNS", "DROP COLUMN"):
+        if_exists = cursor.takes("IF EXISTS")
+        names = cursor.identifiers() if cursor.sees("(") else _paths(cursor)
+        return records.DropColumns(table=table, columns=names, if_exists=if_exists)
+    if cursor.takes("RENAME COLUMN"):
+        column = cursor.path()
+        cursor.expect("TO")
+        return records.RenameColumn(table=table, column=column, to=cursor.identifier("the new name"))
+    if cursor.takes("ALTER COLUMN", "CHANGE COLUMN", "ALTER", "CHANGE"):
+        return _alter_column(cursor, table)
+    if cursor.takes("SET TBLPROPERTIES"):
+        return records.SetProperties(table=table, properties=cursor.properties())
+    if cursor.takes("UNSET TBLPROPERTIES"):
+        if_exists = cursor.takes("IF EXISTS")
+        return records.UnsetProperties(table=table, keys=_keys(cursor), if_exists=if_exists)
+    return cursor.fail(
+        "ADD COLUMNS, DROP COLUMNS, RENAME COLUMN, ALTER COLUMN, SET or UNSET TBLPROPERTIES, CREATE or DROP INDEX,"
+        " BRANCH or TAG, or PROMOTE BRANCH"
+    )
+
+
+def _listed(cursor: Cursor) -> tuple[records.Column, ...]:
+    found = [_column(cursor)]
+    while cursor.takes(","):
+        found.append(_column(cursor))
+    return tuple(found)
+
+
+def _paths(cursor: Cursor) -> tuple[str, ...]:
+    found = [cursor.path()]
+    while cursor.takes(","):
+        found.append(cursor.path())
+    return tuple(found)
+
+
+def _keys(cursor: Cursor) -> tuple[str, ...]:
+    cursor.expect("(")
+    found = [cursor.token().value]
+    while cursor.takes(","):
+        found.append(cursor.token().value)
+    cursor.expect(")")
+    return tuple(found)
+
+
+def _alter_column(cursor: Cursor, table: TableName) -> records.AlterColumn:
+    column = cursor.path()
+    if cursor.takes("TYPE", "SET DATA TYPE"):
+        return records.AlterColumn(table=table, column=column, type=cursor.type())
+    if cursor.takes("SET NOT NULL"):
+        return records.AlterColumn(table=table, column=column, nullable=False)
+    if cursor.takes("DROP NOT NULL"):
+        return records.AlterColumn(table=table, column=column, nullable=True)
+    return cursor.fail("TYPE, SET NOT NULL or DROP NOT NULL")
+
+
+def describe(cursor: Cursor) -> records.Describe:
+    """Read a DESCRIBE of a table."""
+    if not cursor.takes("DESCRIBE"):
+        cursor.expect("DESC")
+    what = ""
+    if cursor.takes("HISTORY"):
+        what = "HISTORY"
+    elif cursor.takes("DETAIL"):
+        what = "DETAIL"
+    else:
+        cursor.takes("TABLE")
+        what = "EXTENDED" if cursor.takes("EXTENDED", "FORMATTED") else "COLUMNS"
+    return records.Describe(table=cursor.table(), what=what)
+
+
+def show(cursor: Cursor) -> records.Show | records.ShowTables:
+    """Read a SHOW."""
+    cursor.expect("SHOW")
+    if cursor.takes("TABLES", "NAMESPACES", "SCHEMAS", "DATABASES"):
+        what = "TABLES" if cursor.peek(-1).upper == "TABLES" else "NAMESPACES"
+        if not cursor.takes("IN", "FROM"):
+            cursor.fail("IN and a catalog")
+        parts = cursor.table().parts
+        cursor.takes("LIKE")
+        pattern = None if cursor.is_done else cursor.string("a pattern")
+        return records.ShowTables(parts=parts, what=what, pattern=pattern)
+    if cursor.takes("CREATE TABLE"):
+        return records.Show(table=cursor.table(), what="CREATE TABLE")
+    if cursor.takes("TBLPROPERTIES"):
+        return records.Show(table=cursor.table(), what="TBLPROPERTIES")
+    what = _SHOWN.get(cursor.peek().upper, "")
+    if not what:
+        cursor.fail("TABLES, NAMESPACES, CREATE TABLE, TBLPROPERTIES, COLUMNS, INDEXES, BRANCHES or TAGS")
+    cursor.token()
+    if not cursor.takes("IN", "FROM", "ON"):
+        cursor.fail("IN or FROM, and a table")
+    return records.Show(table=cursor.table(), what=what)

@@ -1,0 +1,362 @@
+"""The tokens of a statement, and a cursor that reads them.
+
+    SELECT `a b`, 'it''s' FROM lake.nyc.t@dev -- why
+    word   quoted string  word word . word . word @ word
+
+A statement is never composed from strings: what is not understood here stays a piece of the user's own text, from the
+start of one token to the end of another, which Spark parses.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, NoReturn
+
+from lance_core.errors import InvalidInputError
+from pyspark_lance.catalog.tables import TableName
+
+__all__ = ["Cursor", "Piece", "Token", "position", "tokens_of"]
+
+WORD: Final = "word"
+QUOTED: Final = "quoted"
+STRING: Final = "string"
+SIGN: Final = "sign"
+
+_TOKEN: Final = re.compile(
+    r"""(?P<space>\s+|--[^\n]*)
+    |(?P<string>[rR]'[^']*'|[rR]"[^"]*"|'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*")
+    |(?P<quoted>`(?:[^`]|``)*`)
+    |(?P<word>\w+)
+    |(?P<sign>.)""",
+    re.DOTALL | re.VERBOSE,
+)
+_ESCAPED: Final = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "0": "\0", "Z": "\x1a"}
+_OPENING: Final = {"(": ")", "[": "]"}
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A token.
+
+    Attributes:
+        kind: A word, a quoted name, a string or a sign of one character.
+        text: Its characters as they are in the statement.
+        start: Position of its first character.
+    """
+
+    kind: str
+    text: str
+    start: int
+
+    @property
+    def end(self) -> int:
+        """The position behind its last character."""
+        return self.start + len(self.text)
+
+    @property
+    def upper(self) -> str:
+        """A word in upper case, or a sign; empty for names in backticks and strings, which are no keywords."""
+        return self.text.upper() if self.kind in (WORD, SIGN) else ""
+
+    @property
+    def is_name(self) -> bool:
+        """Whether it can be a part of a name."""
+        return self.kind in (WORD, QUOTED)
+
+    @property
+    def value(self) -> str:
+        """A name without its backticks, or the characters of a string."""
+        if self.kind == QUOTED:
+            return self.text[1:-1].replace("``", "`")
+        if self.kind != STRING:
+            return self.text
+        if self.text[0] in "rR":
+            return self.text[2:-1]
+        quote = self.text[0]
+        found = re.sub(r"\\(.)", lambda m: _ESCAPED.get(m[1], m[1]), self.text[1:-1], flags=re.DOTALL)
+        return found.replace(quote * 2, quote)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a statement that Spark parses: a query, a condition, an expression, a type.
+
+    Attributes:
+        text: The characters, as the user wrote them.
+        start: Position of the first one in the statement.
+    """
+
+    text: str
+    start: int
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def position(statement: str, offset: int) -> str:
+    """A position as messages name it."""
+    before = statement[:offset]
+    return f"line {before.count(chr(10)) + 1}, column {offset - before.rfind(chr(10))}"
+
+
+def tokens_of(statement: str) -> list[Token]:
+    """The tokens of a statement, without comments; hints stay.
+
+    Raises:
+        InvalidInputError: A comment, a string or a name does not end.
+    """
+    found: list[Token] = []
+    at = 0
+    while at < len(statement):
+        if statement.startswith("/*", at) and not statement.startswith("/*+", at):
+            at = _behind_comment(statement, at)
+            continue
+        match = _TOKEN.match(statement, at)
+        assert match is not None, "any character is a sign"
+        kind, text = str(match.lastgroup), match.group()
+        if kind == SIGN and text in "'\"`":
+            raise InvalidInputError(f"{position(statement, at)}: the {text} is not closed")
+        if kind != "space":
+            found.append(Token(kind, text, at))
+        at = match.end()
+    return found
+
+
+def _behind_comment(statement: str, start: int) -> int:
+    depth, at = 1, start + 2
+    while depth:
+        found = re.compile(r"/\*|\*/").search(statement, at)
+        if found is None:
+            raise InvalidInputError(f"{position(statement, start)}: the comment is not closed")
+        depth += 1 if found.group() == "/*" else -1
+        at = found.end()
+    return at
+
+
+class Cursor:
+    """Reads the tokens of a statement from left to right.
+
+    Attributes:
+        statement: The statement.
+    """
+
+    def __init__(self, statement: str) -> None:
+        self.statement = statement
+        self._tokens = tokens_of(statement)
+        if self._tokens and self._tokens[-1].text == ";":
+            self._tokens.pop()
+        self._at = 0
+
+    def peek(self, ahead: int = 0) -> Token:
+        """The next token, or one behind it; an empty one at the end."""
+        at = self._at + ahead
+        end = self._tokens[-1].end if self._tokens else 0
+        return self._tokens[at] if 0 <= at < len(self._tokens) else Token(SIGN, "", end)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all tokens are read."""
+        return self._at >= len(self._tokens)
+
+    def sees(self, words: str) -> bool:
+        """Whether these words, or signs, come next."""
+        return all(self.peek(i).upper == word for i, word in enumerate(words.split()))
+
+    def takes(self, *choices: str) -> bool:
+        """Read one of these sequences of words if it comes next."""
+        for words in choices:
+            if self.sees(words):
+                self._at += len(words.split())
+                return True
+        return False
+
+    def expect(self, words: str) -> None:
+        """Read these words.
+
+        Raises:
+            InvalidInputError: Something else comes next.
+        """
+        if not self.takes(words):
+            self.fail(words)
+
+    def fail(self, expected: str, at: Token | None = None) -> NoReturn:
+        """Reject what comes next.
+
+        Args:
+            expected: What could have come.
+            at: The token that is rejected, if it is another one.
+        """
+        token = at or self.peek()
+        found = f"{token.text!r} is not understood" if token.text else "the statement ends"
+        raise InvalidInputError(
+            f"{position(self.statement, token.start)}: {found}; expected {expected}. Nothing was done"
+        )
+
+    def finish(self) -> None:
+        """Make sure that all tokens are read.
+
+        Raises:
+            InvalidInputError: There are more.
+        """
+        if not self.is_done:
+            self.fail("the end of the statement")
+
+    def token(self) -> Token:
+        """Read any token."""
+        found = self.peek()
+        if not found.text:
+            self.fail("more")
+        self._at += 1
+        return found
+
+    def identifier(self, what: str = "a name") -> str:
+        """Read a name of one part."""
+        if not self.peek().is_name:
+            self.fail(what)
+        return self.token().value
+
+    def identifiers(self) -> tuple[str, ...]:
+        """Read a list of names in parentheses."""
+        self.expect("(")
+        found = [self.path()]
+        while self.takes(","):
+            found.append(self.path())
+        self.expect(")")
+        return tuple(found)
+
+    def path(self) -> str:
+        """Read the name of a column, or a dotted path to a field."""
+        parts = [self.identifier("a column")]
+        while self.takes("."):
+            parts.append(self.identifier("a field"))
+        return ".".join(parts)
+
+    def table(self) -> TableName:
+        """Read the name of a table."""
+        parts = [self.identifier("a table")]
+        while self.takes("."):
+            parts.append(self.identifier("a part of a name"))
+        ref = None
+        if self.peek().text == "@" and self.peek().start == self.peek(-1).end:
+            self._at += 1
+            ref = self.ref()
+        return TableName(parts=tuple(parts), ref=ref)
+
+    def ref(self) -> str:
+        """Read the name of a branch or a tag: parts of names with signs between them, and no space."""
+        found = self.identifier("a branch or a tag")
+        if self.peek(-1).kind == QUOTED:
+            return found
+        while self.peek().start == self.peek(-1).end and (self.peek().is_name or self.peek().text in ("-", "/", ".")):
+            if not self.peek().text:
+                break
+            found += self.token().value
+        return found
+
+    def string(self, what: str = "a string") -> str:
+        """Read a string."""
+        if self.peek().kind != STRING:
+            self.fail(what)
+        return self.token().value
+
+    def number(self) -> float:
+        """Read a number that is not negative."""
+        found = ""
+        start = self.peek()
+        while self.peek().text and (not found or self.peek().start == self.peek(-1).end):
+            if not (self.peek().kind == WORD or self.peek().text == "."):
+                break
+            found += self.token().text
+        try:
+            return float(found)
+        except ValueError:
+            self.fail("a number", start)
+
+    def piece(self, *stops: str) -> Piece:
+        """Read up to one of these sequences of words outside of parentheses and CASE, or up to the end.
+
+        Raises:
+            InvalidInputError: There is nothing to read, or a parenthesis is not closed.
+        """
+        first = self.peek()
+        open_: list[str] = []
+        while not self.is_done:
+            token = self.peek()
+            if not open_ and (any(self.sees(stop) for stop in stops) or token.text in (")", "]")):
+                break
+            self._at += 1
+            if token.text in _OPENING:
+                open_.append(_OPENING[token.text])
+            elif token.upper == "CASE" and self.peek(-2).text != ".":
+                open_.append("END")
+            elif open_ and token.upper == open_[-1]:
+                open_.pop()
+        if open_:
+            self.fail(open_[-1])
+        if first.start == self.peek().start:
+            self.fail("an expression")
+        return Piece(self.statement[first.start : self.peek(-1).end], first.start)
+
+    def type(self) -> Piece:
+        """Read a type, such as `decimal(10, 2)` or `struct<a: int, b: array<string>>`."""
+        first = self.peek()
+        word = self.identifier("a type").upper()
+        if self.peek().text in ("<", "("):
+            self._balanced("<" if self.peek().text == "<" else "(")
+        if word == "INTERVAL":
+            self.identifier("a unit of time")
+            if self.takes("TO"):
+                self.identifier("a unit of time")
+        elif self.takes("COLLATE"):
+            self.identifier("a collation")
+        return Piece(self.statement[first.start : self.peek(-1).end], first.start)
+
+    def _balanced(self, opening: str) -> None:
+        depth = 0
+        while True:
+            text = self.token().text
+            depth += {opening: 1, {"<": ">", "(": ")"}[opening]: -1}.get(text, 0)
+            if not depth:
+                return
+
+    def properties(self) -> dict[str, str]:
+        """Read `('key' = 'value', key.part = 5)`."""
+        self.expect("(")
+        found: dict[str, str] = {}
+        while not self.sees(")"):
+            key = self.token().value if self.peek().kind == STRING else self.path()
+            self.expect("=")
+            found[key] = self._constant()
+            if not self.takes(","):
+                break
+        self.expect(")")
+        return found
+
+    def _constant(self) -> str:
+        if self.peek().kind == STRING:
+            return self.token().value
+        sign = "-" if self.takes("-") else ""
+        if self.sees("TRUE") or self.sees("FALSE"):
+            return self.token().text.lower()
+        number = self.number()
+        return sign + (str(int(number)) if number.is_integer() else str(number))
+
+    def arguments(self) -> Mapping[str, str]:
+        """Read the options `WITH (...)` or `OPTIONS (...)`, if they come next."""
+        return self.properties() if self.takes("WITH", "OPTIONS") else {}
+
+    def rest(self) -> Piece:
+        """Read everything up to the end."""
+        first = self.peek()
+        if self.is_done:
+            self.fail("a query")
+        self._at = len(self._tokens)
+        return Piece(self.statement[first.start : self._tokens[-1].end], first.start)
+
+    def copy(self) -> Cursor:
+        """Another cursor at the same place."""
+        other = Cursor(self.statement)
+        other._at = self._at
+        return other

@@ -1,0 +1,347 @@
+"""Statements of SQL over Lance tables, with pylance looking at what became of them."""
+
+import re
+
+import pyarrow as pa
+import pytest
+
+import lance_core
+import pyspark_lance
+from lance_core.errors import (
+    DatasetExistsError,
+    DatasetNotFoundError,
+    InvalidInputError,
+    SchemaError,
+    VersionNotFoundError,
+)
+from pyspark_lance.reading import read as reading
+
+
+@pytest.fixture
+def lake(spark, tmp_path):
+    root = str(tmp_path / "lake")
+    pyspark_lance.register_catalog(spark, "lake", root)
+    return root
+
+
+@pytest.fixture
+def table(lake):
+    rows = pa.table({"id": pa.array(range(10)), "x": [i * 10 for i in range(10)], "s": [f"s{i}" for i in range(10)]})
+    lance_core.write_dataset(rows, f"{lake}/nyc/t.lance", max_rows_per_file=4)
+    return f"{lake}/nyc/t.lance"
+
+
+@pytest.fixture
+def sql(spark):
+    def run(statement, **params):
+        return [tuple(row) for row in pyspark_lance.sql(spark, statement, **params).collect()]
+
+    return run
+
+
+@pytest.fixture
+def plans(monkeypatch):
+    """The columns and the filter of each read."""
+    found = []
+    whole = reading.plan_read
+
+    def kept(dataset, schema, **more):
+        found.append((tuple(schema.names), str(more.get("filter")), dataset.version))
+        return whole(dataset, schema, **more)
+
+    monkeypatch.setattr(reading, "plan_read", kept)
+    return found
+
+
+def test_names_are_those_of_dagster_s_tables(sql, lake, table):
+    assert sql("SELECT count(*) FROM lake.nyc.t") == [(10,)]
+    assert sql("SELECT t.id, lake.nyc.t.s FROM LAKE.Nyc.T WHERE lake.nyc.t.id = 3") == [(3, "s3")]
+    assert sql(f"SELECT max(id) FROM lance.`{table}`") == [(9,)]
+    lance_core.write_dataset(pa.table({"a": [1]}), f"{lake}/deep/er/u.lance")
+    lance_core.write_dataset(pa.table({"a": [2]}), f"{lake}/top.lance")
+    assert sql("SELECT a FROM lake.deep.er.u UNION ALL SELECT a FROM lake.top ORDER BY a") == [(1,), (2,)]
+    assert sql("SHOW TABLES IN lake") == [("deep.er", "u", False), ("nyc", "t", False), ("", "top", False)]
+    assert sql("SHOW TABLES IN lake.nyc LIKE 't*|u'") == [("nyc", "t", False)]
+    assert sql("SHOW NAMESPACES IN lake") == [("deep",), ("nyc",)]
+    with pytest.raises(DatasetNotFoundError, match=r"line 1, column 15: there is no table lake.nyc.nope"):
+        sql("SELECT * FROM lake.nyc.nope")
+
+
+def test_case_counts_if_the_session_says_so(spark, sql, table):
+    spark.conf.set("spark.sql.caseSensitive", "true")
+    try:
+        with pytest.raises(DatasetNotFoundError):
+            sql("SELECT * FROM lake.NYC.t")
+        assert sql("SELECT count(*) FROM lake.nyc.t") == [(10,)]
+    finally:
+        spark.conf.unset("spark.sql.caseSensitive")
+
+
+def test_tables_of_a_directory_catalog_are_found_and_dropped(sql, lake, lance):
+    lance_core.write_dataset(pa.table({"a": [7]}), f"{lake}/a1b2_ns$u")
+    rows = {
+        "object_id": ["ns$u", "ns"],
+        "object_type": ["table", "namespace"],
+        "location": ["a1b2_ns$u", None],
+        "metadata": pa.array([None, None], pa.string()),
+    }
+    lance.write_dataset(pa.table(rows), f"{lake}/__manifest")
+    assert sql("SELECT a FROM lake.ns.u") == [(7,)]
+    assert sql("SELECT a FROM lake.NS.U") == [(7,)]
+    assert sql("SHOW TABLES IN lake.ns") == [("ns", "u", False)]
+    sql("DROP TABLE lake.ns.u")
+    assert lance.dataset(f"{lake}/__manifest").count_rows() == 1
+    with pytest.raises(DatasetNotFoundError):
+        sql("SELECT a FROM lake.ns.u")
+
+
+def test_a_query_reads_one_version_its_columns_and_its_rows(spark, sql, table, plans):
+    frame = pyspark_lance.sql(spark, "SELECT a.s FROM lake.nyc.t a WHERE a.id > :least AND a.s LIKE 's%'", least=7)
+    assert plans[0] == (("id", "s"), "(id > 7)", 1)
+    lance_core.write_dataset(pa.table({"id": [99], "x": [0], "s": ["new"]}), table, mode="append")
+    assert sorted(frame.collect()) == [("s8",), ("s9",)]
+    plans.clear()
+    two = "SELECT count(*) FROM lake.nyc.t a JOIN lake.nyc.t b ON a.id = b.id LEFT JOIN lake.nyc.t c ON c.id = a.id WHERE b.id < 3 AND c.x IS NULL"
+    assert sql(two) == [(0,)]
+    assert {filter_ for _, filter_, _ in plans} == {"None", "(id < 3)"}
+    assert {version for _, _, version in plans} == {2}
+
+
+@pytest.mark.parametrize(
+    ("query", "columns"),
+    [
+        ("SELECT count(*) FROM lake.nyc.t", ("_rowaddr",)),
+        ("SELECT * FROM lake.nyc.t", ("id", "x", "s")),
+        ("SELECT s FROM (SELECT * FROM lake.nyc.t)", ("id", "x", "s")),
+        ("SELECT count(1) FROM lake.nyc.t WHERE EXISTS (SELECT * FROM range(3) r WHERE r.id = t.id)", ("id",)),
+        ("SELECT max(ID) FROM lake.nyc.t", ("id",)),
+        ("SELECT _rowid, `x` FROM lake.nyc.t", ("x", "_rowid")),
+        ("SELECT struct(t.*) FROM lake.nyc.t", ("id", "x", "s")),
+        ("SELECT a.id FROM lake.nyc.t a NATURAL JOIN range(3)", ("id", "x", "s")),
+        ("SELECT * FROM lake.nyc.t UNPIVOT (v FOR k IN (id, x))", ("id", "x", "s")),
+        ("WITH c AS (SELECT x FROM lake.nyc.t) SELECT * FROM c", ("x",)),
+    ],
+)
+def test_columns_that_no_part_of_a_query_needs_are_not_read(spark, table, plans, query, columns):
+    pyspark_lance.sql(spark, query).collect()
+    assert plans[0][0] == columns
+
+
+def test_time_travel_branches_and_tags(spark, sql, table):
+    latest = lance_core.dataset(table)
+    latest.delete("id > 4")
+    latest.tags.create("small")
+    latest.create_branch("dev").delete("id > 0")
+    assert sql("SELECT count(*) FROM lake.nyc.t VERSION AS OF 1") == [(10,)]
+    assert sql("SELECT count(*) FROM lake.nyc.t FOR VERSION AS OF :v AS q WHERE q.id >= 0", v=1) == [(10,)]
+    assert sql("SELECT count(*) FROM lake.nyc.t VERSION AS OF 'small'") == [(5,)]
+    assert sql("SELECT count(*) FROM lake.nyc.t@small") == [(5,)]
+    assert sql("SELECT (SELECT count(*) FROM lake.nyc.t@dev), (SELECT count(*) FROM lake.nyc.t@v1)") == [(1, 10)]
+    first = latest.checkout_version(1).timestamp
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    local = spark.sql(f"SELECT cast(from_utc_timestamp('{first.isoformat()[:26]}', '{zone}') AS string)").collect()[0][
+        0
+    ]
+    assert sql(f"SELECT count(*) FROM lake.nyc.t TIMESTAMP AS OF '{local}'") == [(10,)]
+    assert sql("SELECT count(*) FROM lake.nyc.t TIMESTAMP AS OF current_timestamp() + INTERVAL 1 HOUR t") == [(5,)]
+    for query in ("lake.nyc.t@nope", "lake.nyc.t VERSION AS OF 17", "lake.nyc.t TIMESTAMP AS OF '1999-01-01'"):
+        with pytest.raises(VersionNotFoundError):
+            sql(f"SELECT 1 FROM {query}")
+
+
+def test_insert_update_and_delete(sql, table, lance):
+    assert sql("INSERT INTO lake.nyc.t VALUES (20, 1, 'a'), (21, 2, 'b')") == [(2, 2)]
+    assert sql("INSERT INTO lake.nyc.t (s, ID) SELECT :s, 22", s='it\'s \\ "so"') == [(1, 1)]
+    assert sql("INSERT INTO lake.nyc.t BY NAME SELECT 'n' AS S, 23L AS id") == [(1, 1)]
+    rows = {row["id"]: row for row in lance.dataset(table).to_table().to_pylist()}
+    assert rows[22] == {"id": 22, "x": None, "s": 'it\'s \\ "so"'}
+    assert rows[23]["s"] == "n"
+    assert sql(
+        "UPDATE lake.nyc.t AS q SET x = q.x + 1, s = concat(s, :end) WHERE q.id IN (SELECT id FROM lake.nyc.t WHERE id > 20) OR q.id = 0",
+        end="'",
+    ) == [(4,)]
+    assert sql("DELETE FROM lake.nyc.t WHERE s RLIKE '^s[5-9]$' AND id > (SELECT avg(id) - 5 FROM lake.nyc.t@v1)") == [
+        (5,)
+    ]
+    rows = {row["id"]: (row["x"], row["s"]) for row in lance.dataset(table).to_table().to_pylist()}
+    assert rows[0] == (1, "s0'")
+    assert rows[21] == (3, "b'")
+    assert sorted(rows) == [0, 1, 2, 3, 4, 20, 21, 22, 23]
+    assert sql("INSERT INTO lake.nyc.t REPLACE WHERE id >= 20 SELECT 20, 0, 'only'") == [(1, 1)]
+    assert sql("INSERT OVERWRITE lake.nyc.t SELECT id + 100, x, s FROM lake.nyc.t WHERE id < 2") == [(2, 2)]
+    assert sorted(lance.dataset(table).to_table()["id"].to_pylist()) == [100, 101]
+    assert sql("DELETE FROM lake.nyc.t") == [(2,)]
+    assert sql("TRUNCATE TABLE lake.nyc.t") == []
+
+
+@pytest.mark.parametrize(
+    ("statement", "error", "message"),
+    [
+        ("INSERT INTO lake.nyc.t VALUES (1, 2)", SchemaError, "2 columns"),
+        ("INSERT INTO lake.nyc.t (id, nope) VALUES (1, 2)", SchemaError, "no columns \\['nope'\\]"),
+        ("INSERT INTO lake.nyc.t VALUES ('a', 1, 's')", SchemaError, "'id'"),
+        ("UPDATE lake.nyc.t SET nope = 1", SchemaError, "nope"),
+        ("UPDATE lake.nyc.t SET x = 'a'", SchemaError, "'x'"),
+        ("UPDATE lake.nyc.t SET x = nope", InvalidInputError, "nope"),
+        ("DELETE FROM lake.nyc.t WHERE nope = 1", InvalidInputError, "nope"),
+        ("DELETE FROM lake.nyc.t WHERE id = :id", InvalidInputError, "parameter :id"),
+        ("DELETE FROM lake.nyc.t WHERE id IN (SELEC id FROM lake.nyc.t)", InvalidInputError, "line 1, column"),
+        ("SELECT id FROM lake.nyc.t WHERE", InvalidInputError, "line 1"),
+        ("SELECT a.id FROM lake.nyc.t, lake.nyc.t", InvalidInputError, "two tables are called t"),
+        ("WITH w AS (SELECT 1) INSERT INTO lake.nyc.t SELECT 1, 1, '' FROM w", InvalidInputError, "line 1, column 34"),
+        ("CREATE TABLE lake.nyc.t (a int)", DatasetExistsError, "is there already"),
+        ("INSERT INTO lake.nyc.t@v1 VALUES (1, 2, 'a')", InvalidInputError, "only branches can be changed"),
+        ("MERGE INTO lake.nyc.t USING (SELECT 1 AS id) s ON t.id > s.id WHEN MATCHED THEN DELETE", InvalidInputError, "no equality"),
+        ("MERGE INTO lake.nyc.t USING (SELECT 1 AS id) s ON t.id = s.id WHEN MATCHED THEN UPDATE SET *", SchemaError, "lacks the columns"),
+        ("MERGE INTO lake.nyc.t USING (SELECT 1 AS id) s ON t.id = s.id WHEN NOT MATCHED BY SOURCE AND s.id = 1 THEN DELETE", InvalidInputError, "s.*id"),
+        ("MERGE INTO lake.nyc.t USING (SELECT 1 AS id) s ON t.id = s.id WHEN MATCHED THEN DELETE WHEN MATCHED THEN UPDATE SET x = 1", InvalidInputError, "only the last"),
+    ],
+)  # fmt: skip
+def test_mistakes_change_nothing(sql, table, statement, error, message):
+    with pytest.raises(error, match=message) as raised:
+        sql(statement)
+    assert "sqlglot" not in str(raised.value)
+    assert lance_core.dataset(table).version == 1
+
+
+def test_merge_with_all_its_clauses(sql, table, lance):
+    merge = """
+        MERGE INTO lake.nyc.t USING (SELECT id, id * 100 AS x, 'new' AS s FROM range(5, 13)) AS n ON t.id = n.id AND t.x >= 60
+        WHEN MATCHED AND n.id = 7 THEN DELETE
+        WHEN MATCHED AND t.s = 's8' THEN UPDATE SET x = t.x + n.x, s = concat(t.s, n.s)
+        WHEN MATCHED THEN UPDATE SET *
+        WHEN NOT MATCHED AND n.id > 11 THEN INSERT *
+        WHEN NOT MATCHED AND n.id = 5 THEN INSERT (id, s) VALUES (n.id + 1000, 'five')
+        WHEN NOT MATCHED BY SOURCE AND id = 0 THEN DELETE
+        WHEN NOT MATCHED BY SOURCE AND id < 3 THEN UPDATE SET s = upper(s)
+    """
+    assert sql(merge) == [(9, 5, 2, 2)]
+    assert lance_core.dataset(table).version == 2
+    rows = {row["id"]: (row["x"], row["s"]) for row in lance.dataset(table).to_table().to_pylist()}
+    assert rows == {
+        1: (10, "S1"), 2: (20, "S2"), 3: (30, "s3"), 4: (40, "s4"), 5: (50, "s5"), 6: (600, "new"),
+        8: (880, "s8new"), 9: (900, "new"), 12: (1200, "new"), 1005: (None, "five"),
+    }  # fmt: skip
+
+
+def test_several_rows_of_the_source_for_one_row(sql, table):
+    twice = "(SELECT 3L AS id, 1L AS x UNION ALL SELECT 3L, 2L UNION ALL SELECT 50L, 1L UNION ALL SELECT 50L, 2L) s ON t.id = s.id"
+    with pytest.raises(InvalidInputError, match="[Aa]mbiguous"):
+        sql(f"MERGE INTO lake.nyc.t USING {twice} WHEN MATCHED THEN UPDATE SET x = s.x")
+    assert lance_core.dataset(table).version == 1
+    # One of the two changes the row, and rows without a partner are inserted as often as they are there.
+    assert sql(
+        f"MERGE INTO lake.nyc.t USING {twice} WHEN MATCHED AND s.x = 2 THEN UPDATE SET x = s.x WHEN NOT MATCHED THEN INSERT (id, x) VALUES (id, x)"
+    ) == [(3, 1, 0, 2)]
+    assert sql(f"MERGE INTO lake.nyc.t USING {twice} WHEN MATCHED THEN DELETE") == [(3, 0, 3, 0)]
+
+
+def test_tables_are_created_changed_and_dropped(sql, lake, lance):
+    sql(
+        "CREATE TABLE lake.a.t (id bigint NOT NULL, v array<float> COMMENT 'a vector', s string) USING lance PARTITIONED BY (s) TBLPROPERTIES ('v.arrow.fixed-size-list.size' = '2', 'owner' = 'me')"
+    )
+    schema = lance.dataset(f"{lake}/a/t.lance").schema
+    assert not schema.field("id").nullable
+    assert schema.field("v").type == pa.list_(pa.float32(), 2)
+    assert sql("DESCRIBE lake.a.t")[1] == ("v", "array<float>", "a vector")
+    sql("INSERT INTO lake.a.t SELECT id, array(1, 2), concat('p', id % 2) FROM range(6)")
+    assert len(lance_core.dataset(f"{lake}/a/t.lance").get_fragments()) == 2  # one for each value of s
+    made = sql("SHOW CREATE TABLE lake.a.t")[0][0]
+    sql("DROP TABLE lake.a.t")
+    sql(made)
+    assert lance.dataset(f"{lake}/a/t.lance").schema.equals(schema)
+    assert sql("SHOW CREATE TABLE lake.a.t")[0][0] == made
+    sql("ALTER TABLE lake.a.t ADD COLUMNS (n int, m struct<a: int>)")
+    sql("ALTER TABLE lake.a.t RENAME COLUMN N TO number")
+    sql("ALTER TABLE lake.a.t ALTER COLUMN number TYPE bigint")
+    sql("ALTER TABLE lake.a.t DROP COLUMN m, s")
+    sql("ALTER TABLE lake.a.t SET TBLPROPERTIES ('k' = 'w')")
+    sql("ALTER TABLE lake.a.t UNSET TBLPROPERTIES ('owner')")
+    assert [row[:2] for row in sql("DESCRIBE lake.a.t")] == [
+        ("id", "bigint"),
+        ("v", "array<float>"),
+        ("number", "bigint"),
+    ]
+    assert sql("SHOW TBLPROPERTIES lake.a.t") == [("k", "w")]
+    assert sql("CREATE OR REPLACE TABLE lake.a.t AS SELECT 'x' AS y") == [(1, 1)]
+    assert sql("CREATE TABLE IF NOT EXISTS lake.a.t (z int)") == []
+    assert sql("SELECT * FROM lake.a.t") == [("x",)]
+    sql("DROP TABLE lake.a.t")
+    sql("DROP TABLE IF EXISTS lake.a.t")
+    assert lance_core.list_tables(lake) == []
+
+
+def test_maintenance_indices_branches_and_clones(sql, lake, table, lance):
+    for number in range(3):
+        sql(f"INSERT INTO lake.nyc.t VALUES ({number + 50}, 0, 'more')")
+    assert sql("OPTIMIZE lake.nyc.t")[0][1:3] == (6, 1)
+    assert sql("CREATE INDEX by_id ON lake.nyc.t USING btree (id)") == [(1, "by_id")]
+    assert sql("SHOW INDEXES IN lake.nyc.t") == [("by_id", ["id"], "BTree", 13)]
+    with pytest.raises(DatasetExistsError):
+        sql("CREATE INDEX by_id ON lake.nyc.t USING btree (id)")
+    sql("CREATE INDEX IF NOT EXISTS by_id ON lake.nyc.t USING btree (id)")
+    sql("ALTER TABLE lake.nyc.t DROP INDEX by_id")
+    assert lance.dataset(table).list_indices() == []
+    sql("CREATE TAG before ON lake.nyc.t")
+    sql("CREATE BRANCH dev ON lake.nyc.t")
+    sql("UPDATE lake.nyc.t@dev SET s = 'dev' WHERE id = 1")
+    assert sql("SELECT s FROM lake.nyc.t WHERE id = 1") == [("s1",)]
+    sql("ALTER TABLE lake.nyc.t PROMOTE BRANCH dev")
+    assert sql("SELECT s FROM lake.nyc.t WHERE id = 1") == [("dev",)]
+    sql("DROP BRANCH dev ON lake.nyc.t")
+    assert sql("SHOW BRANCHES IN lake.nyc.t") == []
+    sql("CREATE TABLE lake.copy DEEP CLONE lake.nyc.t VERSION AS OF 1")
+    sql("CREATE TABLE lake.shallow SHALLOW CLONE lake.nyc.t@before")
+    assert sql("SELECT (SELECT count(*) FROM lake.copy), (SELECT count(*) FROM lake.shallow)") == [(10, 13)]
+    sql("RESTORE TABLE lake.nyc.t TO VERSION AS OF 1")
+    assert lance.dataset(table).count_rows() == 10
+    assert sql("DESCRIBE HISTORY lake.nyc.t")[0][2] == "Restore"
+    dry = sql("VACUUM lake.copy RETAIN 0 HOURS DRY RUN")
+    assert sql("VACUUM lake.copy RETAIN 0 HOURS")[0][1] == 0
+    assert dry == []
+    sql("DROP TAG before ON lake.nyc.t")
+
+
+def test_views_and_spark_s_own_tables(spark, sql, table):
+    spark.range(3).createOrReplaceTempView("plain")
+    assert sql("SELECT count(*) FROM plain p JOIN lake.nyc.t USING (id)") == [(3,)]
+    sql("CREATE OR REPLACE TEMP VIEW kept (number) AS SELECT id FROM lake.nyc.t WHERE id < 4")
+    sql("DELETE FROM lake.nyc.t")
+    assert sql("SELECT count(number) FROM kept") == [(4,)]
+    assert sql(
+        "MERGE INTO lake.nyc.t USING plain ON t.id = plain.id WHEN NOT MATCHED THEN INSERT (id) VALUES (plain.id)"
+    ) == [(3, 0, 0, 3)]
+    assert "MapInArrow lance" in sql("EXPLAIN SELECT id FROM lake.nyc.t WHERE id = 1")[0][0]
+    assert not [view.name for view in spark.catalog.listTables() if view.name.startswith(("lance_", "_pyspark"))]
+    spark.catalog.dropTempView("plain")
+    spark.catalog.dropTempView("kept")
+
+
+def test_storage_options_stay_out_of_plans_and_answers(spark, sql, tmp_path):
+    secret = "s3cr3t-value"
+    pyspark_lance.register_catalog(spark, "safe", tmp_path, storage_options={"aws_secret_access_key": secret})
+    sql("CREATE TABLE safe.t AS SELECT 1 AS id")
+    answers = [
+        sql(f"{one} safe.t")
+        for one in (
+            "DESCRIBE EXTENDED",
+            "DESCRIBE HISTORY",
+            "DESCRIBE DETAIL",
+            "SHOW CREATE TABLE",
+            "EXPLAIN EXTENDED SELECT * FROM",
+        )
+    ]
+    assert secret not in repr(answers)
+    with pytest.raises(Exception) as raised:
+        sql("SELECT nope FROM safe.t").collect()
+    assert secret not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "root"),
+    [("lance", "x"), ("a.b", "x"), ("", "x"), ("ok", " "), ("ok", "memory://x"), ("ok", "s3://user:word@host/x")],
+)
+def test_catalogs_that_cannot_be_are_rejected(spark, name, root):
+    with pytest.raises(InvalidInputError) as raised:
+        pyspark_lance.register_catalog(spark, name, root)
+    assert not re.search("word@", str(raised.value))

@@ -1,0 +1,142 @@
+"""`LanceTable`: Delta's names for changes of rows."""
+
+import pyarrow as pa
+import pytest
+
+import lance_core
+import pyspark_lance
+from lance_core.errors import DatasetNotFoundError, InvalidInputError, SchemaError
+from pyspark_lance import LanceTable
+from pyspark_lance.changing import job
+
+
+@pytest.fixture
+def table(uri, lance):
+    lance.write_dataset(
+        pa.table({"id": range(10), "x": [i * 10 for i in range(10)], "s": [f"s{i}" for i in range(10)]}),
+        uri,
+        max_rows_per_file=4,
+    )
+    return uri
+
+
+def contents(lance, uri):
+    return {row["id"]: (row["x"], row["s"]) for row in lance.dataset(uri).to_table().to_pylist()}
+
+
+def test_a_merge_by_delta_s_names(spark, table, lance):
+    from pyspark.sql import functions
+
+    source = spark.createDataFrame(
+        [(1, -1, "d"), (2, 5, "n"), (20, 7, "i"), (21, None, "no")], "id long, x long, s string"
+    ).alias("s")
+    done = (
+        LanceTable.forPath(spark, table).alias("t").merge(source, "t.id = s.id and t.id < 9")
+        .whenMatchedDelete("s.x < 0")
+        .whenMatchedUpdate(functions.col("s.x") > 0, {"x": functions.col("t.x") + functions.col("s.x"), "s": "upper(s.s)"})
+        .whenNotMatchedInsert(functions.col("s.x").isNotNull(), {"id": "s.id", "s": functions.lit("new")})
+        .whenNotMatchedBySourceUpdate("t.id = 8", {"t.x": "-8"})
+        .whenNotMatchedBySourceDelete("t.id > 8")
+        .execute(commit_message="all of it")
+    )  # fmt: skip
+    assert (done.rows_inserted, done.rows_updated, done.rows_deleted) == (1, 2, 2)
+    found = contents(lance, table)
+    assert found[2] == (25, "N")
+    assert found[20] == (None, "new")
+    assert found[8] == (-8, "s8")
+    assert sorted(found) == [0, 2, 3, 4, 5, 6, 7, 8, 20]
+    assert lance_core.dataset(table).version == 2
+
+
+def test_update_and_delete_with_spark_s_conditions(spark, table, lance):
+    from pyspark.sql import functions
+
+    target = LanceTable.forPath(spark, table)
+    assert target.update("s rlike '[12]$'", {"X": functions.col("x") + 1}).rows_updated == 2
+    assert target.alias("q").delete(functions.expr("q.id % 2 = 0 and length(q.s) = 2")).rows_deleted == 5
+    assert contents(lance, table)[1] == (11, "s1")
+    assert target.toDF().count() == 5
+    assert target.delete().rows_deleted == 5
+
+
+def test_names_stand_for_tables_and_branches(spark, tmp_path, lance):
+    main = lance_core.write_dataset(pa.table({"id": [1, 2]}), tmp_path / "a" / "t.lance")
+    main.create_branch("dev")
+    pyspark_lance.register_catalog(spark, "named", tmp_path)
+    assert LanceTable.forName(spark, "NAMED.a.t@dev").delete("id = 1").rows_deleted == 1
+    assert LanceTable.forName(spark, "named.a.t").toDF().count() == 2
+    for name, error in (
+        ("named.a.u", DatasetNotFoundError),
+        ("t", InvalidInputError),
+        ("named.a.t x", InvalidInputError),
+    ):
+        with pytest.raises(error):
+            LanceTable.forName(spark, name)
+
+
+def test_a_merge_that_lost_a_race_is_computed_again(spark, table, lance, monkeypatch):
+    commit, pending = job.commit_update, [True]
+
+    def late(*what, **more):
+        if pending:
+            pending.clear()
+            lance_core.write_dataset(pa.table({"id": [20], "x": [0], "s": ["other"]}), table, mode="append")
+            lance_core.dataset(table).merge_insert("id").when_not_matched_insert_all().execute(
+                pa.table({"id": [30], "x": [0], "s": ["other"]})
+            )
+        return commit(*what, **more)
+
+    monkeypatch.setattr(job, "commit_update", late)
+    source = spark.createDataFrame([(30, 1), (31, 1)], "id long, x long").alias("s")
+    merge = LanceTable.forPath(spark, table).alias("t").merge(source, "t.id = s.id").whenMatchedUpdate(set={"x": "s.x"})
+    done = merge.whenNotMatchedInsert(values={"id": "s.id", "x": "s.x"}).execute()
+    assert done.attempts == 2
+    assert (done.rows_inserted, done.rows_updated) == (1, 1)
+    assert contents(lance, table)[30] == (1, "other")
+
+
+def test_only_what_may_match_is_read(spark, table, monkeypatch):
+    from pyspark_lance.changing import merge_clauses
+
+    lance_core.dataset(table).create_scalar_index("id", "BTREE")
+    found = []
+    rows_of = merge_clauses.rows_of
+
+    def kept(session, base, columns, where, *more, **others):
+        found.append((columns, str(where)))
+        return rows_of(session, base, columns, where, *more, **others)
+
+    monkeypatch.setattr(merge_clauses, "rows_of", kept)
+    source = spark.createDataFrame([(3, 1), (4, 1)], "id long, x long").alias("s")
+    merge = LanceTable.forPath(spark, table).alias("t").merge(source, "t.id = s.id AND t.x < 1000")
+    assert merge.whenMatchedDelete().execute().rows_deleted == 2
+    ((columns, where),) = found
+    assert columns == ["id", "x", "_rowaddr"]
+    assert "x < 1000" in where
+    assert "is_in(id" in where
+
+
+@pytest.mark.parametrize(
+    ("build", "error", "message"),
+    [
+        (lambda m: m, InvalidInputError, "no clause"),
+        (lambda m: m.whenMatchedUpdate(), InvalidInputError, "no column a value"),
+        (lambda m: m.whenMatchedUpdate(set={"nope": "1"}), SchemaError, "nope"),
+        (lambda m: m.whenMatchedUpdateAll(), SchemaError, "lacks the columns"),
+        (lambda m: m.whenMatchedDelete().whenMatchedDelete("t.id = 1"), InvalidInputError, "only the last"),
+        (lambda m: m.whenNotMatchedInsert("t.id = 1", {"id": "s.id"}), InvalidInputError, "t.*id"),
+        (lambda m: m.whenMatchedUpdate(set={"x": "'a'"}), SchemaError, "'x'"),
+    ],
+)
+def test_mistakes_change_nothing(spark, table, build, error, message):
+    merge = LanceTable.forPath(spark, table).alias("t").merge(spark.range(3).alias("s"), "t.id = s.id")
+    with pytest.raises(error, match=message):
+        build(merge).execute()
+    assert lance_core.dataset(table).version == 1
+
+
+def test_a_condition_is_a_string(spark, table):
+    from pyspark.sql import functions
+
+    with pytest.raises(InvalidInputError, match=r"t.id = s.id"):
+        LanceTable.forPath(spark, table).merge(spark.range(3), functions.col("id") == 1)
