@@ -2,7 +2,7 @@
 
     source (kept) --- join by the condition --- target: addresses, and columns that the clauses need
                              |
-    both sides       first WHEN MATCHED whose condition is true
+    both sides       first WHEN MATCHED whose condition is true      (each side sees its own names alone)
     source only      first WHEN NOT MATCHED
     target only      first WHEN NOT MATCHED BY SOURCE
                              |
@@ -46,9 +46,14 @@ __all__ = ["ClauseMerge", "MergeClause", "Side"]
 
 Side = Literal["matched", "not matched", "not matched by source"]
 
+_BOTH: Final = "matched"
+_NEW: Final = "not matched"
+_OTHERS: Final = "not matched by source"
+_OWN: Final = "__lance_"
 _SOURCE: Final = "__lance_source"
 _TARGET: Final = "__lance_target"
 _CLAUSE: Final = "__lance_clause"
+_CELL: Final = "__lance_cell"
 _WORDS: Final = {UPDATE: "UPDATE", DELETE: "DELETE", INSERT: "INSERT"}
 
 
@@ -106,6 +111,10 @@ class ClauseMerge:
         with merge._kept(dataset) as kept:  # noqa: SLF001 - its own
             return run_change(dataset, lambda base: kept._change(base, options), options)  # noqa: SLF001 - its own
 
+    @property
+    def _alias(self) -> str:
+        return self.alias or _TARGET
+
     def _sides(self, *sides: Side) -> list[MergeClause]:
         return [clause for clause in self.clauses if clause.side in sides]
 
@@ -132,7 +141,7 @@ class ClauseMerge:
         """The same merge with a source that is computed once and kept by Spark."""
         kept = self.source.persist()
         try:
-            few = None if self._sides("not matched by source") else few_keys(base, *self._key_frame(kept, base))
+            few = None if self._sides(_OTHERS) else few_keys(base, *self._key_frame(kept, base))
             rows = kept.count() if few is None else few.num_rows
             yield replace(self, source=kept, few=few, tasks=-(-rows // TASK_ROWS) or 1)
         finally:
@@ -171,49 +180,86 @@ class ClauseMerge:
         """The rows that change, with their new values."""
         from pyspark.sql import functions
 
-        joined, ids = self._joined(base, storage_options, has_rows=has_rows)
-        chosen = functions.lit(None).cast("int")
+        rows, own = self._joined(base, storage_options, has_rows=has_rows)
         in_source, in_target = functions.col(_SOURCE).isNotNull(), functions.col(ADDRESS).isNotNull()
-        sides = {
-            "matched": in_source & in_target,
-            "not matched": in_target.__invert__(),
-            "not matched by source": in_source.__invert__(),
-        }
-        for number, clause in reversed(list(enumerate(self.clauses))):
-            with short_errors(f"{clause}: condition {clause.condition}"):
-                holds = functions.lit(True) if clause.condition is None else as_column(clause.condition)
-                self._side(clause, joined, base).select(holds).schema  # noqa: B018 - Spark checks the condition
-            applies = sides[clause.side] & functions.coalesce(holds, functions.lit(False))
-            chosen = functions.when(applies, functions.lit(number)).otherwise(chosen)
-        rows = joined.withColumn(_CLAUSE, chosen).where(functions.col(_CLAUSE).isNotNull())
-        kind = self._by_clause([functions.lit(clause.action) for clause in self.clauses]).cast("tinyint").alias(KIND)
-        values = self._values(base, joined) if self._writes else []
-        frame = rows.select(*values, *ids, kind)
+        is_side: dict[Side, Column] = {_BOTH: in_source & in_target, _NEW: ~in_target, _OTHERS: ~in_source}
+        sides = [side for side in is_side if self._sides(side)]
+        for number, side in enumerate(sides):
+            rows = self._stage(self._seeing(side, rows, base, own), side, number, is_side[side], base)
+        clauses = [functions.col(f"{_CLAUSE}{number}") for number in range(len(sides))]
+        kinds = [self._by_clause(number, [c.action for c in self._sides(side)]) for number, side in enumerate(sides)]
+        values = []
+        for index, name in enumerate(base.schema.names if self._writes else ()):
+            cells = [functions.col(f"{_CELL}{number}_{index}") for number in range(len(sides))]
+            values.append(_first_of(clauses, cells).alias(name))
+        kept = rows.where(functions.coalesce(*clauses).isNotNull())
+        frame = kept.select(
+            *values, *row_id_columns(base).values(), _first_of(clauses, kinds).cast("tinyint").alias(KIND)
+        )
         return self._without_repeats(frame) if has_rows else frame
+
+    def _seeing(self, side: Side, rows: DataFrame, base: LanceDataset, own: Sequence[str]) -> DataFrame:
+        """The rows with the names that clauses of a side may refer to: not those of the other side."""
+        from pyspark.sql import functions
+
+        if side == _BOTH:
+            return rows
+        if side == _NEW:
+            return rows.drop(*[functions.col(f"{quoted(self._alias)}.{quoted(name)}") for name in own])
+        copies = [functions.col(f"{_TARGET}{base.schema.names.index(name)}").alias(name) for name in own]
+        others = [functions.col(name) for name in rows.columns if name.startswith(_OWN)]
+        return rows.select(*copies, *others).alias(self._alias)
+
+    def _stage(self, rows: DataFrame, side: Side, number: int, is_side: Column, base: LanceDataset) -> DataFrame:
+        """The rows with the clause of a side that is applied to each, and the values that it gives."""
+        from pyspark.sql import functions
+
+        clauses = self._sides(side)
+        chosen = functions.lit(None).cast("int")
+        for index, clause in reversed(list(enumerate(clauses))):
+            holds = functions.lit(True) if clause.condition is None else as_column(clause.condition)
+            with short_errors(f"{clause}: condition {clause.condition}"):
+                self._side(clause, rows, base).select(holds).schema  # noqa: B018 - Spark checks the condition
+            holds = functions.coalesce(holds, functions.lit(False))
+            chosen = functions.when(holds, functions.lit(index)).otherwise(chosen)
+        found = rows.withColumn(f"{_CLAUSE}{number}", functions.when(is_side, chosen))
+        if not self._writes:
+            return found
+        kinds = {one.name: one.dataType for one in spark_schema(base.schema)}
+        values = [self._stored(clause, base, rows, kinds) for clause in clauses]
+        cells = []
+        for index, name in enumerate(base.schema.names):
+            null = functions.lit(None).cast(kinds[name])
+            own = [
+                made.get(name, functions.col(f"{_TARGET}{index}") if clause.action == UPDATE else null)
+                for clause, made in zip(clauses, values, strict=True)
+            ]
+            cells.append(self._by_clause(number, own).alias(f"{_CELL}{number}_{index}"))
+        return found.select("*", *cells)
 
     def _without_repeats(self, frame: DataFrame) -> DataFrame:
         """The rows of the frame, each deleted row once where several rows of the source may delete it."""
         from pyspark.sql import functions
 
-        matched = self._sides("matched")
+        matched = self._sides(_BOTH)
         if len(matched) == 1 and matched[0].action == DELETE and matched[0].condition is None:
             is_deleted = functions.col(KIND) == DELETE
             once = frame.where(is_deleted).dropDuplicates([ADDRESS])
             frame = once.union(frame.where(~is_deleted)) if self._writes else once
-        by_source = self._sides("not matched by source")
+        by_source = self._sides(_OTHERS)
         return frame if self.tasks is None or by_source else frame.coalesce(self.tasks)
 
     def _joined(
         self, base: LanceDataset, storage_options: Mapping[str, str] | None, *, has_rows: bool
     ) -> tuple[DataFrame, list[str]]:
-        """The pairs and the rows without a partner, and the columns that identify a row of the table."""
+        """The pairs and the rows without a partner, and the columns of the table that they have."""
         from pyspark.sql import functions
 
         ids = row_id_columns(base)
         own = self._columns(base)
         if has_rows:
             within = None
-            if not self._sides("not matched by source"):
+            if not self._sides(_OTHERS):
                 within = self._within(base, self._key_frame(self.source, base))
             rows = rows_of(self.source.sparkSession, base, [*own, *ids], within, storage_options)
         else:
@@ -221,15 +267,15 @@ class ClauseMerge:
         copies = [functions.col(quoted(name)).alias(f"{_TARGET}{base.schema.names.index(name)}") for name in own]
         renamed = [functions.col(name).alias(to) for name, to in ids.items()]
         target = rows.select(*[quoted(name) for name in own], *copies, *renamed)
-        target = target if self.alias is None else target.alias(self.alias)
+        target = target.alias(self._alias)
         marks = [functions.col(quoted(n)).alias(f"{_SOURCE}{i}") for i, n in enumerate(self.source.columns)]
         source = self.source.select("*", *marks, functions.lit(True).alias(_SOURCE))
-        inserts, others = self._sides("not matched"), self._sides("not matched by source")
+        inserts, others = self._sides(_NEW), self._sides(_OTHERS)
         how = "full" if inserts and others else "left" if inserts else "right" if others else "inner"
         with short_errors(f"merge: condition {self.condition}"):
             joined = source.join(target, functions.expr(self.condition), how)
             joined.schema  # noqa: B018 - Spark checks the condition
-        return joined, list(ids.values())
+        return joined, own
 
     def _empty(self, base: LanceDataset, columns: Sequence[str]) -> DataFrame:
         return self.source.sparkSession.createDataFrame([], table_schema(base, columns))
@@ -261,29 +307,13 @@ class ClauseMerge:
         """The columns that a clause may refer to."""
         from pyspark.sql import functions
 
-        if clause.side == "matched":
+        if clause.side == _BOTH:
             return joined
-        if clause.side == "not matched":
+        if clause.side == _NEW:
             marks = [functions.col(quoted(n)).alias(f"{_SOURCE}{i}") for i, n in enumerate(self.source.columns)]
             return self.source.select("*", *marks)
         rows = self._empty(base, base.schema.names)
         return rows if self.alias is None else rows.alias(self.alias)
-
-    def _values(self, base: LanceDataset, joined: DataFrame) -> list[Column]:
-        """The new values of the table's columns."""
-        from pyspark.sql import functions
-
-        kinds = {one.name: one.dataType for one in spark_schema(base.schema)}
-        own = [self._stored(clause, base, joined, kinds) for clause in self.clauses]
-        found = []
-        for index, name in enumerate(base.schema.names):
-            cells: list[Column] = []
-            for clause, values in zip(self.clauses, own, strict=True):
-                null = functions.lit(None).cast(kinds[name])
-                kept = functions.col(f"{_TARGET}{index}") if clause.action == UPDATE and name not in values else null
-                cells.append(values.get(name, kept))
-            found.append(self._by_clause(cells).alias(name))
-        return found
 
     def _stored(
         self, clause: MergeClause, base: LanceDataset, joined: DataFrame, kinds: Mapping[str, Any]
@@ -304,13 +334,23 @@ class ClauseMerge:
             for (name, column), one in zip(columns.items(), schema, strict=True)
         }
 
-    def _by_clause(self, cells: Sequence[Column]) -> Column:
+    def _by_clause(self, number: int, cells: Sequence[Any]) -> Column:
         from pyspark.sql import functions
 
         found: Any = functions
-        for number, cell in enumerate(cells):
-            found = found.when(functions.col(_CLAUSE) == number, cell)
+        for index, cell in enumerate(cells):
+            found = found.when(functions.col(f"{_CLAUSE}{number}") == index, cell)
         return found  # type: ignore[no-any-return]  # there is a clause
+
+
+def _first_of(clauses: Sequence[Column], cells: Sequence[Column]) -> Column:
+    """The cell of the side that has a clause for the row."""
+    from pyspark.sql import functions
+
+    found: Any = functions
+    for clause, cell in zip(clauses, cells, strict=True):
+        found = found.when(clause.isNotNull(), cell)
+    return found  # type: ignore[no-any-return]  # there is a side
 
 
 def _alone(base: LanceDataset, name: str) -> pa.Schema:

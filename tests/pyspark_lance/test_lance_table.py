@@ -107,8 +107,8 @@ def test_only_what_may_match_is_read(spark, table, monkeypatch):
         return rows_of(session, base, columns, where, *more, **others)
 
     monkeypatch.setattr(merge_clauses, "rows_of", kept)
-    source = spark.createDataFrame([(3, 1), (4, 1)], "id long, x long").alias("s")
-    merge = LanceTable.forPath(spark, table).alias("t").merge(source, "t.id = s.id AND t.x < 1000")
+    source = spark.createDataFrame([(3, 1), (4, 1)], "id long, x long").alias("n")
+    merge = LanceTable.forPath(spark, table).alias("t").merge(source, "t.id = n.id AND t.x < 1000")
     assert merge.whenMatchedDelete().execute().rows_deleted == 2
     ((columns, where),) = found
     assert columns == ["id", "x", "_rowaddr"]
