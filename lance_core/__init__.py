@@ -22,6 +22,8 @@ from lance_core.schema import json_to_schema, schema_to_json
 from lance_core.store import bytes_read_counter, canonical_uri, iops_counter
 from lance_core.table.manifest.manifest import WRITER
 from lance_core.verbs.columns.batch_udf import BatchUDF, batch_udf
+from lance_core.verbs.columns.write_columns import ColumnsResult
+from lance_core.verbs.columns.write_columns_tasks import ColumnPlan, ColumnTask, WrittenColumns
 from lance_core.verbs.context.bases import DatasetBasePath
 from lance_core.verbs.context.retry import retrying
 from lance_core.verbs.context.session import Session
@@ -55,6 +57,9 @@ __all__ = [
     "BlobFile",
     "ChangePlan",
     "ChangeTask",
+    "ColumnPlan",
+    "ColumnTask",
+    "ColumnsResult",
     "CommitResult",
     "ConflictPolicy",
     "DataFile",
@@ -81,6 +86,7 @@ __all__ = [
     "Transaction",
     "WriteAttempt",
     "WriteResult",
+    "WrittenColumns",
     "batch_udf",
     "bytes_read_counter",
     "canonical_uri",

@@ -38,6 +38,7 @@ FROM_OUTSIDE = {
     "lance_core/verbs/columns": [
         "tests/interop/columns/test_changing_columns.py",
         "tests/interop/columns/test_casting_columns.py",
+        "tests/interop/columns/test_write_columns.py",
     ],
     "lance_core/verbs/delta": ["tests/interop/changes/test_delta.py"],
     "lance_core/verbs/expressions/sql": [

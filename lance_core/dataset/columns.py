@@ -6,11 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from lance_core.commit import WriteAttempt
 from lance_core.schema import schema_to_bytes
 from lance_core.verbs.columns.add import add_columns, commit_made, with_null_columns
 from lance_core.verbs.columns.alter import alter_columns, drop_columns
 from lance_core.verbs.columns.makers import joined
+from lance_core.verbs.columns.write_columns import ColumnCommit, ColumnsResult, commit_columns, write_columns
+from lance_core.verbs.columns.write_columns_tasks import ColumnPlan, Missing, WrittenColumns, plan_columns
 from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.files.fragment_writer import ReaderLike
 
@@ -89,6 +93,144 @@ class ColumnVerbs(Handle):
             [{'carrier': 'UA', 'name': 'United'}, {'carrier': 'AA', 'name': 'American'}]
         """
         self._manifest = commit_made(self.source, joined(data_obj, schema, self._manifest.schema, left_on, right_on))
+
+    def write_columns(
+        self,
+        data: ReaderLike,
+        on: str | Sequence[str],
+        *,
+        where: str | pc.Expression | None = None,
+        missing: Missing = "null",
+        schema: pa.Schema | None = None,
+        transaction_properties: Mapping[str, str] | None = None,
+        commit_message: str | None = None,
+        idempotency_key: tuple[str, str] | None = None,
+        write_attempt: WriteAttempt | None = None,
+        max_retries: int = 20,
+    ) -> ColumnsResult:
+        """Set columns of rows that are there, in one commit. Not in pylance.
+
+        Only files of these columns are written, one for each fragment with rows that are set; other rows of such a
+        fragment keep their values. Columns that the table lacks are added, and are nullable. Commits of others are
+        followed meanwhile: rows that moved are found again, rows that were deleted are left out, and rows that were
+        appended stay as they are. The data is held in memory; `plan_columns` splits the work for more.
+
+        Args:
+            data: The rows: the key, and the columns to set.
+            on: The key: a column or several, `_rowid`, or `_rowaddr` as this version has it. A null is no key.
+            where: The scope: rows for which this is true, as SQL or an expression; None for all rows.
+            missing: What becomes of the rows of the scope that the data lacks: "null" sets their columns to null,
+                "keep" leaves them, "error" rejects the write.
+            schema: Schema of an iterable of batches.
+            transaction_properties: Strings for the history, by key.
+            commit_message: A string for the history.
+            idempotency_key: A transaction property (key, value) that at most one commit may carry; if one does, it is
+                adopted and nothing is committed.
+            write_attempt: The write and the number of the attempt, if the write may be attempted several times: the
+                columns of the last attempt stay.
+            max_retries: How often a commit that loses a race is put again.
+
+        Returns:
+            The version and what was written. Without a row to set or a column to add there is no new version.
+
+        Raises:
+            InvalidInputError: A key of the data is null, comes twice, names no row of the scope, or several; or the
+                data lacks a row of the scope, and `missing` is "error". Nothing is committed.
+            SchemaError: A column has another type than in the table, or the key is missing.
+            RetryableConflictError: Rows moved and have no stable ids to be followed by; read and write again.
+            IncompatibleConflictError: The rows were overwritten, or a column was dropped, since this version.
+            SupersededError: A later attempt of the same write has committed.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3], "text": ["a", "b", "c"]}, "t.lance")
+            >>> table.write_columns({"id": [3, 1], "length": [30, 10]}, on="id").rows_updated
+            2
+            >>> table.to_table()["length"].to_pylist()
+            [10, None, 30]
+        """
+        how = ColumnCommit(
+            transaction_properties=transaction_properties,
+            commit_message=commit_message,
+            idempotency_key=idempotency_key,
+            write_attempt=write_attempt,
+            max_retries=max_retries,
+        )
+        self._manifest, result = write_columns(
+            self.source, data, on, where=where, missing=missing, how=how, schema=schema
+        )
+        return result
+
+    def plan_columns(
+        self, schema: pa.Schema, *, where: str | pc.Expression | None = None, missing: Missing = "null"
+    ) -> ColumnPlan:
+        """Plan to set columns of this version's rows, with one task per fragment that can run anywhere. Not in pylance.
+
+        Args:
+            schema: The columns to set, without a key.
+            where: The scope: rows for which this is true, as SQL or an expression; None for all rows.
+            missing: As `write_columns`.
+
+        Raises:
+            SchemaError: A column has another type than in the table, or cannot be stored.
+            InvalidInputError: There is no column, or `missing` is not known.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> plan = table.plan_columns(pa.schema([("n", pa.int64())]), where="id > 1")
+            >>> [(task.fragment_id, task.num_rows) for task in plan.tasks], plan.added
+            ([(0, 2)], ('n',))
+        """
+        return plan_columns(self.source, schema, where, missing)
+
+    def commit_columns(
+        self,
+        plan: ColumnPlan,
+        written: Sequence[WrittenColumns | None],
+        *,
+        transaction_properties: Mapping[str, str] | None = None,
+        commit_message: str | None = None,
+        idempotency_key: tuple[str, str] | None = None,
+        write_attempt: WriteAttempt | None = None,
+        max_retries: int = 20,
+    ) -> ColumnsResult:
+        """Commit the columns that the tasks of a plan have written, as one version. Not in pylance.
+
+        Tasks without values must be run as well if `missing` is "null" or "error": they set nulls, or fail.
+
+        Args:
+            plan: The plan, of whatever version.
+            written: The results of its tasks.
+            transaction_properties: As `write_columns`.
+            commit_message: As `write_columns`.
+            idempotency_key: As `write_columns`.
+            write_attempt: As `write_columns`.
+            max_retries: As `write_columns`.
+
+        Raises:
+            InvalidInputError: Two files are for one fragment, or one is for a fragment that is not in the plan.
+            VersionNotFoundError: The plan's version was cleaned up.
+            RetryableConflictError: Rows moved and have no stable ids to be followed by: plan again. The files stay.
+            IncompatibleConflictError: The rows were overwritten, or a column was dropped, since then. The files stay.
+            SupersededError: A later attempt of the same write has committed.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> plan = table.plan_columns(pa.schema([("n", pa.int64())]))
+            >>> values = pa.table({"_rowaddr": pa.array([1], pa.uint64()), "n": [20]})
+            >>> table.commit_columns(plan, [task.write(table, values) for task in plan.tasks]).version
+            2
+        """
+        how = ColumnCommit(
+            transaction_properties=transaction_properties,
+            commit_message=commit_message,
+            idempotency_key=idempotency_key,
+            write_attempt=write_attempt,
+            max_retries=max_retries,
+        )
+        same = plan.version == self.version
+        source = self.source if same else self.checkout_version(plan.version).source
+        self._manifest, result = commit_columns(source, plan, written, how)
+        return result
 
     def alter_columns(self, *alterations: Mapping[str, Any]) -> None:
         """Rename columns, change their nullability, or cast them.

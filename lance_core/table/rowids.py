@@ -34,6 +34,7 @@ __all__ = [
     "encode_versions",
     "row_ids_of",
     "row_record_problems",
+    "with_updated_rows",
     "with_versions",
 ]
 
@@ -183,6 +184,22 @@ def with_versions(fragment: Fragment, version: int, created: U64Array | None = N
     written = encode_versions(np.full(fragment.physical_rows, version, np.uint64))
     made = written if created is None else encode_versions(created)
     return replace(fragment, last_updated_at_versions=written, created_at_versions=made)
+
+
+def with_updated_rows(fragment: Fragment, offsets: Iterable[int], version: int) -> Fragment:
+    """Record `version` as the one in which some rows of a fragment were updated last.
+
+    Args:
+        fragment: The fragment, which records versions.
+        offsets: The rows; those beyond the fragment are ignored.
+        version: Version of the commit.
+    """
+    if fragment.last_updated_at_versions is None:
+        return fragment
+    versions = decode_versions(fragment.last_updated_at_versions).copy()
+    rows = np.array(offsets, dtype=np.int64)
+    versions[rows[rows < len(versions)]] = version
+    return replace(fragment, last_updated_at_versions=encode_versions(versions))
 
 
 def created_versions_of(row_ids: U64Array, origins: Sequence[Fragment], default: int) -> U64Array:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
@@ -17,7 +17,7 @@ from lance_core.table.fragment_list import FragmentList
 from lance_core.table.index import IndexMetadata, with_bitmap
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations.base import ApplyContext, check_not_empty_files, retained_indices, the_manifest
-from lance_core.table.rowids import assign_row_ids, encode_versions, with_versions
+from lance_core.table.rowids import assign_row_ids, encode_versions, with_updated_rows, with_versions
 
 __all__ = ["Merge"]
 
@@ -30,11 +30,14 @@ class Merge:
         fragments: All fragments of the new version, with their ids.
         schema: The new schema.
         preserves_nullability: Whether new columns are nullable, so that concurrent appends stay valid.
+        updated_rows: Offsets of the rows that got values, by fragment id; None for all rows of a fragment with another
+            file. It is not part of the message of the wire.
     """
 
     fragments: tuple[Fragment, ...]
     schema: Schema
     preserves_nullability: bool = False
+    updated_rows: Mapping[int, BitMap] | None = field(default=None, compare=False)
 
     name: ClassVar[str] = "Merge"
     wire_name: ClassVar[str] = "merge"
@@ -65,7 +68,7 @@ class Merge:
         if lost:
             raise InvalidInputError(f"Merge operation must keep all fragments, but fragment {min(lost)} is missing")
         merged = (fragment.without_dead_files() for fragment in self.fragments)
-        touched = [_touched(fragment, base.fragments.get(fragment.id), context.version) for fragment in merged]
+        touched = [self._touched(fragment, base.fragments.get(fragment.id), context.version) for fragment in merged]
         next_row_id = base.next_row_id
         if base.uses_stable_row_ids:
             touched, next_row_id = _with_row_ids(touched, base, context.version)
@@ -79,6 +82,16 @@ class Merge:
         )
         return replace(result, indices=retained_indices(result))
 
+    def _touched(self, fragment: Fragment, before: Fragment | None, version: int) -> Fragment:
+        """Record this version as the last change of the rows of a fragment whose files changed."""
+        unchanged = before is not None and before.files == fragment.files
+        if unchanged or fragment.last_updated_at_versions is None:
+            return fragment
+        if self.updated_rows is not None and before is not None:
+            return with_updated_rows(fragment, self.updated_rows.get(fragment.id, BitMap()), version)
+        versions = encode_versions(np.full(fragment.physical_rows, version, np.uint64))
+        return replace(fragment, last_updated_at_versions=versions)
+
 
 def _with_row_ids(fragments: list[Fragment], base: Manifest, version: int) -> tuple[list[Fragment], int]:
     """Give ids to the rows of fragments that are new."""
@@ -86,15 +99,6 @@ def _with_row_ids(fragments: list[Fragment], base: Manifest, version: int) -> tu
     numbered, next_row_id = assign_row_ids(new, base.next_row_id)
     found = {fragment.id: with_versions(fragment, version) for fragment in numbered}
     return [found.get(fragment.id, fragment) for fragment in fragments], next_row_id
-
-
-def _touched(fragment: Fragment, before: Fragment | None, version: int) -> Fragment:
-    """Record this version as the last change of all rows of a fragment whose files changed."""
-    unchanged = before is not None and before.files == fragment.files
-    if unchanged or fragment.last_updated_at_versions is None:
-        return fragment
-    versions = encode_versions(np.full(fragment.physical_rows, version, np.uint64))
-    return replace(fragment, last_updated_at_versions=versions)
 
 
 def _pruned(index: IndexMetadata, before: FragmentList, after: FragmentList) -> IndexMetadata:

@@ -30,8 +30,7 @@ from lance_core.table.rowids import (
     assign_row_ids,
     created_versions_of,
     decode_row_ids,
-    decode_versions,
-    encode_versions,
+    with_updated_rows,
     with_versions,
 )
 
@@ -242,10 +241,7 @@ class Update:
         offsets = self.updated_fragment_offset_bitmaps.get(fragment.id)
         if offsets is None or fragment.last_updated_at_versions is None:
             return fragment
-        versions = decode_versions(fragment.last_updated_at_versions).copy()
-        rows = np.array(BitMap.deserialize(offsets), dtype=np.int64)
-        versions[rows[rows < len(versions)]] = version
-        return replace(fragment, last_updated_at_versions=encode_versions(versions))
+        return with_updated_rows(fragment, BitMap.deserialize(offsets), version)
 
     def _indices(self, base: Manifest, moved_ids: Sequence[int]) -> tuple[IndexMetadata, ...]:
         indices = without_fragments(base.indices, set(self.fields_modified), (f.id for f in self.updated_fragments))

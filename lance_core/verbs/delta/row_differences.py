@@ -26,7 +26,7 @@ from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.delta.row_moves import RowMoves
 from lance_core.verbs.scan.read_fragment import physical_rows
 
-__all__ = ["RowDifferences", "row_differences"]
+__all__ = ["RowDifferences", "RowSide", "row_differences", "row_side", "stable_ids"]
 
 _READ_AHEAD = 8
 """Deletion files that are read in parallel."""
@@ -55,14 +55,14 @@ class RowDifferences:
 
 
 @dataclass(frozen=True, slots=True)
-class _Side:
+class RowSide:
     """The live rows of the fragments of one version that differ from those of the other, by ascending id."""
 
     ids: U64Array
     addresses: U64Array
     updated: U64Array
 
-    def partners(self, other: _Side) -> npt.NDArray[np.int64]:
+    def partners(self, other: RowSide) -> npt.NDArray[np.int64]:
         """For each row the position of the row of the same id on the other side; -1 for none."""
         if not len(other.ids):
             return np.full(len(self.ids), -1, np.int64)
@@ -83,13 +83,13 @@ def row_differences(begin: Snapshot | None, end: Snapshot) -> RowDifferences:
         CorruptFileError: A fragment has no row ids, though the table has stable ones.
     """
     stable = end.manifest.uses_stable_row_ids and (begin is None or begin.manifest.uses_stable_row_ids)
-    ids: _Ids = _stable_ids
+    ids: _Ids = stable_ids
     if not stable:
         moves = RowMoves(begin)
         moves.follow(end)
         ids = moves.ids
-    before = _side(begin, end, ids) if begin is not None else _side_of(end, (), ids)
-    after = _side(end, begin, ids)
+    before = row_side(begin, end, ids) if begin is not None else _side_of(end, (), ids)
+    after = row_side(end, begin, ids)
     partners, lost = after.partners(before), before.partners(after) < 0
     changed = partners >= 0
     if stable:
@@ -105,18 +105,25 @@ def row_differences(begin: Snapshot | None, end: Snapshot) -> RowDifferences:
     )
 
 
-def _side(source: Snapshot, other: Snapshot | None, ids: _Ids) -> _Side:
+def row_side(source: Snapshot, other: Snapshot | None, ids: _Ids) -> RowSide:
+    """The live rows of a version in the fragments that another one does not record in the same bytes.
+
+    Args:
+        source: The version.
+        other: The other version; None for no fragments.
+        ids: Gives what rows are known by, for all rows of a fragment.
+    """
     known = set(other.manifest.fragments.raw) if other is not None else set[bytes]()
     fragments = source.manifest.fragments
     places = [place for place, raw in enumerate(fragments.raw) if raw not in known]
     return _side_of(source, [fragments[place] for place in places], ids)
 
 
-def _side_of(source: Snapshot, fragments: Sequence[Fragment], ids: _Ids) -> _Side:
+def _side_of(source: Snapshot, fragments: Sequence[Fragment], ids: _Ids) -> RowSide:
     parts = list(_live_rows(source, fragments, ids))
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)] if parts else [np.zeros(0, np.uint64)] * 3
     order = np.argsort(columns[0], kind="stable")
-    return _Side(*(column[order] for column in columns))
+    return RowSide(*(column[order] for column in columns))
 
 
 def _live_rows(
@@ -132,7 +139,12 @@ def _live_rows(
             yield ids(source, fragment)[offsets], row_addresses(fragment.id, offsets), _updated(fragment)[offsets]
 
 
-def _stable_ids(source: Snapshot, fragment: Fragment) -> U64Array:
+def stable_ids(source: Snapshot, fragment: Fragment) -> U64Array:
+    """The stable row ids of all rows of a fragment, deleted ones included.
+
+    Raises:
+        CorruptFileError: The fragment has none.
+    """
     found = row_ids_of(fragment)
     if found is None:
         raise CorruptFileError(

@@ -12,9 +12,11 @@ A row is known by the address that it had first. Only a Rewrite gives rows new a
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
-from lance_core.commit import REPLACES_KEY, load_manifest, load_transaction
+from lance_core.commit import REPLACES_KEY, affected_fragments, load_manifest, load_transaction
 from lance_core.errors import UnsupportedError
 from lance_core.row_addresses import row_addresses
 from lance_core.table.fragment import TOMBSTONE, Fragment
@@ -44,10 +46,12 @@ class RowMoves:
 
     Args:
         begin: The version to begin with; None for the time before the first one.
+        only: Fragments whose rows matter; None for all. New values in place are followed then, as they move no row.
     """
 
-    def __init__(self, begin: Snapshot | None) -> None:
+    def __init__(self, begin: Snapshot | None, only: Iterable[int] | None = None) -> None:
         self._before = begin
+        self._only = None if only is None else set(only)
         self._moved: dict[int, U64Array] = {}
 
     def follow(self, end: Snapshot) -> None:
@@ -82,6 +86,8 @@ class RowMoves:
             UnsupportedError: The version did, or may have done so.
         """
         operation = transaction.operation
+        if self._only is not None and self._leaves_alone(operation, self._only):
+            return
         if isinstance(operation, UnknownOperation):
             raise self._unknown(after.version, "was made by an operation that is not known")
         replaces = not {SLICES_KEY, REPLACES_KEY}.isdisjoint(transaction.properties)
@@ -94,6 +100,12 @@ class RowMoves:
             f"the changes of version {version} cannot be listed: it {what}, and {_NAMED}. Compare versions before and "
             "after it, or read the whole table"
         )
+
+    def _leaves_alone(self, operation: Operation, only: set[int]) -> bool:
+        """Whether an operation moves none of the rows that matter."""
+        if not isinstance(operation, Update):
+            return not isinstance(operation, UnknownOperation)
+        return not operation.new_fragments or only.isdisjoint(affected_fragments(operation))
 
     def _move(self, group: RewriteGroup, before: Snapshot, after: Snapshot) -> None:
         """Take note of the rows of a group of fragments in their new places."""
@@ -109,6 +121,8 @@ class RowMoves:
             raise self._unknown(after.manifest.version, f"rewrote {len(ids)} rows as {int(ends[-1])}")
         for fragment, own in zip(new, np.split(ids, ends[:-1]), strict=False):
             self._moved[fragment.id] = own
+        if self._only is not None and not self._only.isdisjoint(old.id for old in group.old_fragments):
+            self._only.update(fragment.id for fragment in new)
 
 
 def _updates(operation: Operation) -> bool:

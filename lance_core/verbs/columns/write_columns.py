@@ -1,0 +1,286 @@
+"""Set columns of rows that a table has, in one commit: their files alone are written.
+
+    plan    the rows and columns, of one version                                    (`write_columns_tasks`)
+    match   which rows the data names                                               (`write_columns_match`)
+    write   a file per fragment                                                     (`write_columns_tasks`)
+    commit  Update, REWRITE_COLUMNS   the table has the columns
+            Merge                     it lacks one: schema and files in one version
+
+After a conflict the files are fitted to the latest version (`write_columns_rebase`), and committed there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_core.commit import CommitOptions, Committed, WriteAttempt, commit, load_following
+from lance_core.errors import (
+    CommitConflictError,
+    EarlierAttemptLandedError,
+    IncompatibleConflictError,
+    InvalidInputError,
+    OutcomeUnknownError,
+    RetryableConflictError,
+)
+from lance_core.table.fragment import Fragment
+from lance_core.table.manifest.manifest import Manifest
+from lance_core.table.operations import Merge, Operation, Update, UpdateMode
+from lance_core.table.transaction import COMMIT_MESSAGE_KEY, Transaction
+from lance_core.verbs.columns.write_columns_match import matched_rows
+from lance_core.verbs.columns.write_columns_rebase import PendingColumns, rebased_columns
+from lance_core.verbs.columns.write_columns_tasks import (
+    ColumnPlan,
+    Missing,
+    WrittenColumns,
+    as_table,
+    plan_columns,
+)
+from lance_core.verbs.context.retry import retrying, retrying_on_latest
+from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.unneeded import remove_files
+from lance_core.verbs.files.column_files import replaced_columns
+from lance_core.verbs.files.fragment_writer import ReaderLike
+from lance_core.verbs.scan.row_columns import ROW_ADDRESS, ROW_ID
+
+__all__ = ["ColumnCommit", "ColumnsResult", "commit_columns", "write_columns"]
+
+_CONFLICT_RETRIES: Final = 20
+"""How often files are fitted to a later version: that takes little more than a commit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnCommit:
+    """How columns are committed; the arguments of `LanceDataset.write_columns`, which describes them."""
+
+    transaction_properties: Mapping[str, str] | None = None
+    commit_message: str | None = None
+    idempotency_key: tuple[str, str] | None = None
+    write_attempt: WriteAttempt | None = None
+    max_retries: int = 20
+
+    def __post_init__(self) -> None:
+        if self.idempotency_key is not None and self.write_attempt is not None:
+            raise InvalidInputError(
+                "idempotency_key keeps the first of several commits, write_attempt the last one: give one of them"
+            )
+
+    def properties(self) -> dict[str, str]:
+        """The transaction properties of the commit."""
+        found = dict(self.transaction_properties or {})
+        if self.write_attempt is not None:
+            found |= self.write_attempt.properties
+        if self.commit_message is not None:
+            found[COMMIT_MESSAGE_KEY] = self.commit_message
+        if self.idempotency_key is not None:
+            found[self.idempotency_key[0]] = self.idempotency_key[1]
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnsResult:
+    """The result of a write of columns.
+
+    Attributes:
+        version: The version that was committed; the one that was read if there was nothing to set.
+        read_version: The version for which the columns were planned.
+        operation: Name of the operation; empty without a commit.
+        transaction_uuid: Id of the transaction; empty without a commit.
+        rows_updated: Rows that were set, to a value or to null.
+        rows_nulled: Those of them that the data lacked.
+        columns_added: Columns that the table lacked.
+        bytes_written: Bytes of the columns' files that the version refers to.
+        files: The number of these files.
+        files_rewritten: Those of them that were fitted to versions that others committed meanwhile.
+        deduplicated: Whether an earlier commit with the same `idempotency_key` was adopted.
+    """
+
+    version: int
+    read_version: int
+    operation: str = ""
+    transaction_uuid: str = ""
+    rows_updated: int = 0
+    rows_nulled: int = 0
+    columns_added: tuple[str, ...] = ()
+    bytes_written: int = 0
+    files: int = 0
+    files_rewritten: int = 0
+    deduplicated: bool = False
+
+
+@dataclass(slots=True)
+class _Landing:
+    """The commit of columns, until it lands."""
+
+    plan: ColumnPlan
+    how: ColumnCommit
+    earlier: set[int] = field(default_factory=set)
+    last: PendingColumns | None = None
+
+    def run(self, begin: PendingColumns) -> tuple[Committed, PendingColumns]:
+        """Commit, on later versions after conflicts."""
+        self.earlier.update(self.how.write_attempt.earlier if self.how.write_attempt is not None else ())
+        self.last = begin
+        return retrying(
+            begin, self._attempt, self._following, conflict_retries=_CONFLICT_RETRIES, is_retryable=self._is_retryable
+        )
+
+    def _is_retryable(self, error: CommitConflictError) -> bool:
+        if isinstance(error, EarlierAttemptLandedError):
+            return True
+        exclusive = self.how.write_attempt is not None and self.how.write_attempt.conflict_policy == "exclusive"
+        # What rules the files out is decided when they are fitted: a Merge is incompatible even with a rename.
+        return type(error) in (RetryableConflictError, IncompatibleConflictError) and not exclusive
+
+    def _attempt(self, pending: PendingColumns, _: int) -> tuple[Committed, PendingColumns]:
+        base = pending.source.manifest
+        transaction = Transaction(
+            read_version=base.version, operation=_operation(pending), properties=self.how.properties()
+        )
+        write = self.how.write_attempt
+        options = CommitOptions(
+            max_retries=self.how.max_retries,
+            idempotency_key=self.how.idempotency_key,
+            write=None if write is None else replace(write, earlier=tuple(sorted(self.earlier))),
+            checked_through=self.plan.version,
+        )
+        return commit(pending.source.store, transaction, base=base, options=options), pending
+
+    def _following(self, pending: PendingColumns, error: CommitConflictError) -> PendingColumns:
+        if isinstance(error, EarlierAttemptLandedError):
+            self.earlier.add(error.version)
+        latest = load_following(pending.source.store, pending.source.manifest)
+        self.last = rebased_columns(pending, latest)
+        return self.last
+
+
+def _operation(pending: PendingColumns) -> Operation:
+    """The change that makes the files part of the version."""
+    manifest = pending.source.manifest
+    changed: dict[int, Fragment] = {}
+    for one in pending.written:
+        fragment = manifest.fragments.get(one.fragment_id)
+        assert fragment is not None
+        changed[one.fragment_id] = replaced_columns(fragment, one.file)
+    if pending.lacking:
+        return Merge(
+            fragments=tuple(changed.get(fragment.id, fragment) for fragment in manifest.fragments),
+            schema=replace(manifest.schema, fields=(*manifest.schema.fields, *pending.lacking)),
+            preserves_nullability=True,
+            updated_rows={one.fragment_id: one.offsets for one in pending.written},
+        )
+    stable = manifest.uses_stable_row_ids
+    return Update(
+        updated_fragments=tuple(changed.values()),
+        fields_modified=tuple(node.id for node, _ in pending.columns.walk()),
+        update_mode=UpdateMode.REWRITE_COLUMNS,
+        updated_fragment_offset_bitmaps={one.fragment_id: one.rows for one in pending.written} if stable else {},
+    )
+
+
+def commit_columns(
+    source: Snapshot, plan: ColumnPlan, written: Iterable[WrittenColumns | None], how: ColumnCommit
+) -> tuple[Manifest, ColumnsResult]:
+    """Commit files with columns; arguments as `LanceDataset.commit_columns`.
+
+    Args:
+        source: The plan's version.
+        plan: What was to be written.
+        written: The files.
+        how: How to commit.
+
+    Raises:
+        CommitConflictError: Another writer's commit rules this one out.
+        InvalidInputError: Two files are for one fragment, or one is for a fragment that is not in the plan.
+    """
+    files = _checked(plan, written)
+    begin = PendingColumns(source=source, columns=plan.lance_columns, added=frozenset(plan.added), written=files)
+    own = [source.data_file(one.file) for one in files]
+    if not files and not plan.added:
+        return source.manifest, ColumnsResult(version=plan.version, read_version=plan.version)
+    landing = _Landing(plan, how)
+    try:
+        done, landed = landing.run(begin)
+    except OutcomeUnknownError:
+        raise
+    except BaseException:
+        remove_files(landing.last.rewritten if landing.last is not None else ())
+        raise
+    if done.deduplicated:
+        remove_files([*own, *landed.rewritten])
+        result = ColumnsResult(version=done.manifest.version, read_version=plan.version, deduplicated=True)
+        return done.manifest, replace(result, operation=done.transaction.operation.name)
+    used = {source.data_file(one.file)[1] for one in landed.written}
+    remove_files([one for one in (*own, *landed.rewritten) if one[1] not in used])
+    rewritten = {key for _, key in landed.rewritten}
+    return done.manifest, ColumnsResult(
+        version=done.manifest.version,
+        read_version=plan.version,
+        operation=done.transaction.operation.name,
+        transaction_uuid=done.transaction.uuid,
+        rows_updated=sum(len(one.offsets) for one in landed.written),
+        rows_nulled=sum(len(one.offsets) - one.num_values for one in files),
+        columns_added=tuple(one.name for one in landed.lacking),
+        bytes_written=sum(one.file.file_size_bytes or 0 for one in landed.written),
+        files=len(landed.written),
+        files_rewritten=sum(source.data_file(one.file)[1] in rewritten for one in landed.written),
+    )
+
+
+def _checked(plan: ColumnPlan, written: Iterable[WrittenColumns | None]) -> tuple[WrittenColumns, ...]:
+    files = tuple(one for one in written if one is not None)
+    ids = [one.fragment_id for one in files]
+    twice = {i for i in ids if ids.count(i) > 1} if len(set(ids)) < len(ids) else set()
+    if twice:
+        raise InvalidInputError(f"two files have columns of fragment {min(twice)}: give one per task of the plan")
+    strange = set(ids) - {task.fragment_id for task in plan.tasks}
+    if strange:
+        raise InvalidInputError(f"a file has columns of fragment {min(strange)}, which is not in the plan")
+    return files
+
+
+def write_columns(
+    source: Snapshot,
+    data: ReaderLike,
+    on: str | Sequence[str],
+    *,
+    where: str | pc.Expression | None,
+    missing: Missing,
+    how: ColumnCommit,
+    schema: pa.Schema | None = None,
+) -> tuple[Manifest, ColumnsResult]:
+    """Set columns of rows; arguments as `LanceDataset.write_columns`.
+
+    Raises:
+        InvalidInputError: A key of the data is null, comes twice, or names no row of the scope or several.
+        SchemaError: The data does not fit the table.
+        CommitConflictError: Another writer's commit rules this one out.
+    """
+    table, keys = as_table(data, schema), [on] if isinstance(on, str) else list(on)
+    values = table.drop_columns([name for name in keys if name in table.column_names])
+
+    def attempt(base: Snapshot) -> tuple[Manifest, ColumnsResult]:
+        plan = plan_columns(base, values.schema, where, missing)
+        found = matched_rows(base, plan.tasks, table, keys)
+        written: list[WrittenColumns] = []
+        try:
+            for task in plan.tasks:
+                addresses, rows = found.get(task.fragment_id, (pa.array([], pa.uint64()), pa.array([], pa.int64())))
+                own = values.take(rows).append_column(ROW_ADDRESS, addresses)
+                one = task.write_table(base, own)
+                written.extend([] if one is None else [one])
+            return commit_columns(base, plan, written, how)
+        except OutcomeUnknownError:
+            raise
+        except BaseException:
+            remove_files([base.data_file(one.file) for one in written])
+            raise
+
+    # Addresses, and ids that are addresses, name rows of this version alone.
+    if keys[:1] == [ROW_ADDRESS] or (keys[:1] == [ROW_ID] and not source.manifest.uses_stable_row_ids):
+        return attempt(source)
+    return retrying_on_latest(source, attempt)

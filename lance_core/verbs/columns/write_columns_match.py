@@ -1,0 +1,142 @@
+"""The rows of a table whose columns some data sets: by a key, by `_rowid`, or by `_rowaddr`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyroaring import BitMap
+
+from lance_core.errors import InvalidInputError, SchemaError
+from lance_core.row_addresses import row_addresses
+from lance_core.schema import Schema, schema_to_arrow
+from lance_core.table.fragment import Fragment
+from lance_core.table.rowids import row_ids_of
+from lance_core.threads import ThreadPool
+from lance_core.verbs.columns.write_columns_tasks import ColumnTask
+from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.rows.keys import KeyIndex
+from lance_core.verbs.rows.removal import READ_AHEAD, live_rows
+from lance_core.verbs.scan.row_columns import ROW_ADDRESS, ROW_ID
+
+__all__ = ["matched_rows"]
+
+_Found = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
+_SHOWN = 5
+
+
+def matched_rows(
+    source: Snapshot, tasks: Sequence[ColumnTask], data: pa.Table, on: Sequence[str]
+) -> dict[int, tuple[pa.Array, pa.Array]]:
+    """For each fragment the addresses of the rows that are set, and the rows of the data with their values.
+
+    Args:
+        source: The version.
+        tasks: The fragments, and the rows of the scope.
+        data: The data.
+        on: The columns of the key; `_rowid` or `_rowaddr` alone.
+
+    Raises:
+        SchemaError: The key is not in the data or the table, or has another type.
+        InvalidInputError: A key is null or comes twice in the data, comes twice in the table, or is not in the table.
+    """
+    keys = _keys(source.manifest.schema, data, on)
+    index = KeyIndex(keys, list(on))
+    _check_data(index, keys)
+
+    def look(task: ColumnTask) -> _Found:
+        fragment = source.manifest.fragments.get(task.fragment_id)
+        assert fragment is not None
+        return _look_up(source, fragment, BitMap.deserialize(task.scope), index, on)
+
+    found, counts = {}, np.zeros(len(index.counts), np.int64)
+    with ThreadPool(READ_AHEAD) as pool:
+        for task, (offsets, codes) in zip(tasks, pool.map(look, tasks), strict=True):
+            counts += np.bincount(codes, minlength=len(counts))
+            if len(codes):
+                addresses = pa.array(row_addresses(task.fragment_id, offsets), pa.uint64())
+                found[task.fragment_id] = (addresses, pa.array(index.first[codes]))
+    _check_table(source, index, keys, counts)
+    return found
+
+
+def _keys(schema: Schema, data: pa.Table, on: Sequence[str]) -> pa.Table:
+    """The key of the data, in the types of the table."""
+    if not on:
+        raise InvalidInputError("on names the key: a column, several of them, _rowid or _rowaddr")
+    lacking = [name for name in on if name not in data.column_names]
+    if lacking:
+        raise SchemaError(f"the data lacks the key column {lacking[0]!r}; it has {data.column_names}")
+    if set(on) & {ROW_ID, ROW_ADDRESS}:
+        if len(on) > 1:
+            raise InvalidInputError(f"{ROW_ID} and {ROW_ADDRESS} name rows by themselves; on has {list(on)}")
+        kinds = pa.schema([pa.field(on[0], pa.uint64())])
+    else:
+        unknown = [name for name in on if name not in schema.names]
+        if unknown:
+            raise SchemaError(f"the table has no key column {unknown[0]!r}; it has {schema.names}")
+        kinds = schema_to_arrow(schema.project(list(on)))
+    columns = []
+    for field in kinds:
+        column = data.column(field.name)
+        try:
+            columns.append(column if column.type == field.type else column.cast(field.type))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise SchemaError(
+                f"the key column {field.name!r} is {column.type} in the data and {field.type} in the table: {error}"
+            ) from error
+    return pa.table(columns, names=kinds.names).select(list(on))
+
+
+def _look_up(source: Snapshot, fragment: Fragment, scope: BitMap, index: KeyIndex, on: Sequence[str]) -> _Found:
+    """The offsets of the rows of the scope that the data has, and the number of the key of each."""
+    if on[0] in (ROW_ID, ROW_ADDRESS):
+        offsets = np.frombuffer(scope.to_array(), np.uint32).astype(np.int64)
+        ids = row_ids_of(fragment) if on[0] == ROW_ID else None
+        names = row_addresses(fragment.id, offsets) if ids is None else ids[offsets]
+        rows, codes = index.look_up(pa.table({on[0]: names}))
+        return offsets[rows], codes
+    parts: list[_Found] = []
+    for batch, places in live_rows(source, fragment, on, scope if _is_part(fragment, scope) else None):
+        where = np.arange(places.start, places.stop) if isinstance(places, range) else places
+        rows, codes = index.look_up(pa.Table.from_batches([batch]))
+        parts.append((where[rows], codes))
+    if not parts:
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
+
+
+def _is_part(fragment: Fragment, scope: BitMap) -> bool:
+    """Whether the scope leaves live rows of a fragment out."""
+    return len(scope) < fragment.physical_rows - fragment.num_deleted_rows
+
+
+def _check_data(index: KeyIndex, keys: pa.Table) -> None:
+    nulls = int((index.codes < 0).sum())
+    if nulls:
+        raise InvalidInputError(f"the key is null in {nulls} rows of the data: a null key names no row")
+    twice = np.flatnonzero(index.counts > 1)
+    if len(twice):
+        raise InvalidInputError(f"{len(twice)} keys come twice in the data, such as {_shown(index, keys, twice)}")
+
+
+def _check_table(source: Snapshot, index: KeyIndex, keys: pa.Table, counts: npt.NDArray[np.int64]) -> None:
+    where = f"version {source.manifest.version} of {source.store.root}"
+    twice, lacking = np.flatnonzero(counts > 1), np.flatnonzero(counts == 0)
+    if len(twice):
+        raise InvalidInputError(
+            f"{len(twice)} keys of the data come twice in {where}, such as {_shown(index, keys, twice)}: give a key of "
+            "more columns, or a scope (where) in which it is unique"
+        )
+    if len(lacking):
+        raise InvalidInputError(
+            f"{len(lacking)} of {keys.num_rows} rows of the data are not among the rows of the scope in {where}, such "
+            f"as {_shown(index, keys, lacking)}; nothing was written"
+        )
+
+
+def _shown(index: KeyIndex, keys: pa.Table, codes: npt.NDArray[np.int64]) -> str:
+    rows = keys.take(pa.array(np.sort(index.first[codes])[:_SHOWN])).to_pylist()
+    return ", ".join(str(row) if len(row) > 1 else repr(next(iter(row.values()))) for row in rows)

@@ -1,0 +1,261 @@
+"""Column files that were written for one version, fitted to a later one.
+
+    the fragment is as it was, or lost rows     its file is kept
+    others wrote the same columns of it         a new file: the others' values, and over them those that were set
+    its rows moved to other fragments           new files for those, in the same way
+
+Values are taken from the files that were written: nothing is computed again. Rows that were deleted meanwhile are left
+out, as if they had been deleted afterwards. Rows are followed by their stable ids, or through compactions alone.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyroaring import BitMap
+
+from lance_core.commit import find_transaction
+from lance_core.errors import HistoryGapError, IncompatibleConflictError, RetryableConflictError, UnsupportedError
+from lance_core.row_addresses import by_fragment
+from lance_core.schema import Field, Schema, schema_to_arrow
+from lance_core.store import ObjectStore
+from lance_core.table.fragment import Fragment
+from lance_core.table.manifest.manifest import Manifest
+from lance_core.table.operations import Clone, Overwrite, Restore, UnknownOperation
+from lance_core.verbs.columns.add import with_new_columns
+from lance_core.verbs.columns.write_columns_tasks import WrittenColumns, write_values
+from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.uncommitted_files import staged
+from lance_core.verbs.delta.row_differences import RowSide, row_side, stable_ids
+from lance_core.verbs.delta.row_moves import RowMoves
+from lance_core.verbs.rows.removal import bitmap_of
+from lance_core.verbs.scan.read_fragment import physical_rows, read_fragment
+
+__all__ = ["PendingColumns", "rebased_columns"]
+
+_Offsets = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingColumns:
+    """Columns that are to be committed on top of a version.
+
+    Attributes:
+        source: The version.
+        columns: The columns, with the ids that they have in the version, or would be given.
+        added: Names of those that the plan added.
+        written: Their files, by fragments of the version.
+        rewritten: Files that were written again for this version, each with its store.
+    """
+
+    source: Snapshot
+    columns: Schema
+    added: frozenset[str]
+    written: tuple[WrittenColumns, ...]
+    rewritten: tuple[tuple[ObjectStore, str], ...] = ()
+
+    @property
+    def lacking(self) -> tuple[Field, ...]:
+        """The columns that the version lacks."""
+        known = self.source.manifest.schema.by_id()
+        return tuple(field for field in self.columns.fields if field.id not in known)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Rows of a file that was written, and the offsets at which their fragment has them now."""
+
+    written: WrittenColumns
+    rows: _Offsets
+    places: _Offsets
+
+
+def rebased_columns(pending: PendingColumns, latest: Manifest) -> PendingColumns:
+    """Fit columns to a later version.
+
+    Args:
+        pending: The columns.
+        latest: The later version.
+
+    Raises:
+        IncompatibleConflictError: A version in between replaced the table's rows, or dropped or changed a column.
+        HistoryGapError: A version in between was cleaned up.
+        RetryableConflictError: Rows moved, and cannot be followed as they have no stable ids.
+    """
+    before = pending.source
+    after = Snapshot(before.store, latest, before.options, before.session)
+    _check_others(before, latest)
+    columns = _columns_at(pending, latest)
+    kept, parts = _sorted_out(pending, after, columns)
+    ids = {old.id: new.id for (old, _), (new, _) in zip(pending.columns.walk(), columns.walk(), strict=True)}
+    written = [
+        replace(one, file=replace(one.file, fields=tuple(ids.get(i, i) for i in one.file.fields))) for one in kept
+    ]
+    again = []
+    with staged(after) as files:
+        for fragment_id, found in parts.items():
+            fragment = latest.fragments.get(fragment_id)
+            assert fragment is not None
+            places, values = _values(pending, columns, found)
+            file = write_values(after, fragment, columns, places, values, BitMap(), files)
+            rows = bitmap_of(places)
+            again.append(
+                WrittenColumns(fragment_id=fragment_id, file=file, rows=rows.serialize(), num_values=len(rows))
+            )
+    mine = tuple(after.data_file(one.file) for one in again)
+    return PendingColumns(
+        source=after,
+        columns=columns,
+        added=pending.added,
+        written=(*written, *again),
+        rewritten=(*pending.rewritten, *mine),
+    )
+
+
+def _check_others(before: Snapshot, latest: Manifest) -> None:
+    """Make sure that the versions in between changed rows one by one."""
+    for version in range(before.manifest.version + 1, latest.version + 1):
+        other = find_transaction(before.store, version)
+        if other is None:
+            raise HistoryGapError(
+                f"{before.store.root}: version {version} was cleaned up, so what it changed since version "
+                f"{before.manifest.version} is not known; write the columns again"
+            )
+        if isinstance(other.operation, Overwrite | Restore | Clone | UnknownOperation):
+            raise IncompatibleConflictError(
+                f"Incompatible transaction: {before.store.root}: version {version} ({other.operation.name}) replaced "
+                f"the rows of version {before.manifest.version}, for which the columns were written"
+            )
+
+
+def _columns_at(pending: PendingColumns, latest: Manifest) -> Schema:
+    """The columns with the ids that they have in a later version.
+
+    Raises:
+        IncompatibleConflictError: A column was dropped, or has another type.
+    """
+    before, now = pending.source.manifest.schema.by_id(), latest.schema.by_id()
+    by_name = {field.name: field for field in latest.schema.fields}
+    fields = []
+    for field in pending.columns.fields:
+        found = now.get(field.id) if field.id in before else by_name.get(field.name)
+        same = found is not None and _type_of(found) == _type_of(field)
+        if (field.id in before and found is None) or (found is not None and not same):
+            what = "was dropped, or has another type now" if found is None else "has another type now"
+            raise IncompatibleConflictError(
+                f"Incompatible transaction: {pending.source.store.root}: column {field.name!r} {what}, in version "
+                f"{latest.version}; it was written for version {pending.source.manifest.version}"
+            )
+        fields.append(found or field)
+    lacking = [field for field in fields if field.id not in now or field.name not in by_name]
+    new = {}
+    if lacking:
+        arrow = schema_to_arrow(Schema(fields=tuple(lacking)))
+        new = {field.name: field for field in with_new_columns(latest, arrow)[1].fields}
+    return Schema(fields=tuple(new.get(field.name, field) if field in lacking else field for field in fields))
+
+
+def _type_of(field: Field) -> pa.DataType:
+    return schema_to_arrow(Schema(fields=(field,))).field(0).type
+
+
+def _sorted_out(
+    pending: PendingColumns, after: Snapshot, columns: Schema
+) -> tuple[list[WrittenColumns], Mapping[int, list[_Part]]]:
+    """The files that can be kept, and by fragment the rows for which new files are needed."""
+    kept: list[WrittenColumns] = []
+    parts: dict[int, list[_Part]] = defaultdict(list)
+    lost: list[tuple[WrittenColumns, _Offsets]] = []
+    for one in pending.written:
+        old = pending.source.manifest.fragments.get(one.fragment_id)
+        new = after.manifest.fragments.get(one.fragment_id)
+        assert old is not None
+        rows = one.offsets
+        gone = rows if new is None else _deleted(old, after, new) & rows
+        if gone:
+            lost.append((one, _array(gone)))
+        if new is None:
+            continue
+        if _paths(old, pending.columns) == _paths(new, columns):
+            kept.append(one)
+        elif rows - gone:
+            parts[one.fragment_id].append(_Part(one, _array(rows - gone), _array(rows - gone)))
+    if lost:
+        for fragment_id, part in _followed(pending, after, lost):
+            parts[fragment_id].append(part)
+    return kept, parts
+
+
+def _followed(
+    pending: PendingColumns, after: Snapshot, lost: Sequence[tuple[WrittenColumns, _Offsets]]
+) -> Iterator[tuple[int, _Part]]:
+    """Where rows are that are not where they were; those that were deleted are left out."""
+    before = pending.source
+    ids = stable_ids
+    if not after.manifest.uses_stable_row_ids:
+        moves = RowMoves(before, (one.fragment_id for one, _ in lost))
+        try:
+            moves.follow(after)
+        except UnsupportedError as error:
+            raise RetryableConflictError(
+                f"Retryable commit conflict for version {after.manifest.version} of {before.store.root}: rows whose "
+                f"columns were written have moved: {error}"
+            ) from error
+        ids = moves.ids
+    side: RowSide = row_side(after, before, ids)
+    for one, offsets in lost:
+        old = before.manifest.fragments.get(one.fragment_id)
+        assert old is not None
+        wanted = ids(before, old)[offsets]
+        if not len(side.ids):
+            continue
+        at = np.minimum(np.searchsorted(side.ids, wanted), len(side.ids) - 1)
+        found = side.ids[at] == wanted
+        addresses, rows = side.addresses[at[found]], offsets[found]
+        order = np.argsort(addresses, kind="stable")
+        start = 0
+        for fragment_id, places in by_fragment(addresses[order]):
+            yield fragment_id, _Part(one, rows[order][start : start + len(places)], places)
+            start += len(places)
+
+
+def _values(pending: PendingColumns, columns: Schema, parts: Sequence[_Part]) -> tuple[_Offsets, pa.Table]:
+    """The rows of one fragment that are set, ascending, and their values from the files that were written."""
+    tables = []
+    for part in parts:
+        old = pending.source.manifest.fragments.get(part.written.fragment_id)
+        assert old is not None
+        file = Fragment(id=old.id, files=(part.written.file,), physical_rows=physical_rows(pending.source, old))
+        order = np.argsort(part.rows, kind="stable")
+        batches = read_fragment(pending.source, file, pending.columns, part.rows[order])
+        table = pa.Table.from_batches(batches, schema=schema_to_arrow(pending.columns))
+        tables.append(table.take(pa.array(np.argsort(order, kind="stable"))))
+    values = pa.concat_tables(tables).rename_columns(columns.names)
+    places = np.concatenate([part.places for part in parts])
+    order = np.argsort(places, kind="stable")
+    # Two parts of the same row cannot be: each row of the old version is set once.
+    taken = values.take(pa.array(order)).unify_dictionaries()
+    return places[order], pa.table(taken.columns, schema=schema_to_arrow(columns))
+
+
+def _deleted(old: Fragment, after: Snapshot, new: Fragment) -> BitMap:
+    """The rows of a fragment that are deleted in the later version."""
+    if old.deletion_file == new.deletion_file:
+        return BitMap()
+    deletions = after.deletions(new)
+    return BitMap() if deletions is None else deletions.bitmap
+
+
+def _paths(fragment: Fragment, columns: Schema) -> set[str]:
+    """The files of a fragment that hold some columns."""
+    wanted = set(columns.by_id())
+    return {file.path for file in fragment.files if wanted.intersection(file.fields)}
+
+
+def _array(rows: BitMap) -> _Offsets:
+    return np.frombuffer(rows.to_array(), np.uint32).astype(np.int64)

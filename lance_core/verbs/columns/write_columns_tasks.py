@@ -1,0 +1,359 @@
+"""Column files with values for some rows of each fragment: the plan of them, and the tasks that write them.
+
+    plan     the rows of the scope, by fragment; the columns with the ids that they have or will have
+    task     one fragment: values with row addresses -> one new file with these columns for all of its rows
+
+Rows of a fragment that are not set keep their values: these are read from the files of the same columns and written
+again, so that the new file has as many rows as the others of the fragment. No other file is read or written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyroaring import BitMap
+
+from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
+from lance_core.row_addresses import fragment_ids, row_offsets
+from lance_core.schema import Schema, schema_from_bytes, schema_to_bytes, typed_schema
+from lance_core.table.fragment import DataFile, Fragment
+from lance_core.table.manifest.manifest import Manifest
+from lance_core.verbs.columns.add import with_new_columns
+from lance_core.verbs.context.handle import Handle
+from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.uncommitted_files import UncommittedFiles, staged
+from lance_core.verbs.files.column_files import write_column_file
+from lance_core.verbs.files.conform import conform, fit
+from lance_core.verbs.files.fragment_writer import ReaderLike, to_batches
+from lance_core.verbs.rows.removal import bitmap_of, each_matching
+from lance_core.verbs.scan.conditions import to_condition
+from lance_core.verbs.scan.read_fragment import LOCKSTEP_ROWS, physical_rows, read_fragment
+from lance_core.verbs.scan.row_columns import ROW_ADDRESS
+
+__all__ = ["ColumnPlan", "ColumnTask", "Missing", "WrittenColumns", "as_table", "plan_columns", "write_values"]
+
+Missing = Literal["null", "keep", "error"]
+"""What becomes of the rows of the scope that the data lacks."""
+
+_Offsets = npt.NDArray[np.int64]
+_SHOWN: Final = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenColumns:
+    """A file with columns of one fragment, which no version refers to yet. It can be pickled.
+
+    Attributes:
+        fragment_id: The fragment.
+        file: The file, with the field ids of the plan.
+        rows: Offsets of the rows that were set, as a serialized roaring bitmap.
+        num_values: The number of rows that were set to a value of the data; the others were set to null.
+    """
+
+    fragment_id: int
+    file: DataFile
+    rows: bytes
+    num_values: int
+
+    @property
+    def offsets(self) -> BitMap:
+        """Offsets of the rows that were set."""
+        return BitMap.deserialize(self.rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnTask:
+    """Columns of one fragment that are to be written. It can be pickled and run in any process.
+
+    Attributes:
+        version: The version that the rows are in.
+        fragment_id: The fragment.
+        num_rows: The rows of the scope.
+        scope: Offsets of the rows of the scope, as a serialized roaring bitmap.
+        missing: What becomes of the rows of the scope that the data lacks.
+        columns: The columns with their field ids, serialized.
+    """
+
+    version: int
+    fragment_id: int
+    num_rows: int
+    scope: bytes
+    missing: Missing
+    columns: bytes
+
+    def write(self, dataset: Handle, values: ReaderLike, schema: pa.Schema | None = None) -> WrittenColumns | None:
+        """Write the columns' file; nothing is committed.
+
+        The values of the fragment are held in memory; rows may come in any order.
+
+        Args:
+            dataset: The table. The plan's version of it is opened if it is on another one.
+            values: Rows of `_rowaddr` and the columns: a table, a reader, or an iterable of batches. Rows of
+                other fragments are rejected.
+            schema: Schema of an iterable of batches.
+
+        Returns:
+            The file; None if no row is to be set.
+
+        Raises:
+            InvalidInputError: A row is not in the scope, comes twice, or is missing though `missing` is "error".
+            SchemaError: The values do not fit the columns.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> plan = table.plan_columns(pa.schema([("n", pa.int64())]))
+            >>> values = pa.table({"_rowaddr": pa.array([0, 2], pa.uint64()), "n": [10, 30]})
+            >>> written = [task.write(table, values) for task in plan.tasks]
+            >>> table.commit_columns(plan, written).rows_updated
+            2
+            >>> table.to_table()["n"].to_pylist()
+            [10, None, 30]
+        """
+        same = dataset.version == self.version
+        source = dataset.source if same else dataset.checkout_version(self.version).source
+        return self.write_table(source, as_table(values, schema))
+
+    def write_table(self, source: Snapshot, table: pa.Table) -> WrittenColumns | None:
+        """The same for values in a table, and the plan's version."""
+        fragment = source.manifest.fragments.get(self.fragment_id)
+        if fragment is None:
+            raise InvalidInputError(
+                f"version {self.version} of {source.store.root} has no fragment {self.fragment_id}: it is another table"
+            )
+        columns = schema_from_bytes(self.columns)
+        if ROW_ADDRESS not in table.column_names:
+            raise SchemaError(f"the values have no column {ROW_ADDRESS}, which says whose they are")
+        offsets, table = self._ordered(table)
+        scope = BitMap.deserialize(self.scope)
+        given = bitmap_of(offsets)
+        self._check(offsets, given, scope)
+        nulls = scope - given if self.missing == "null" else BitMap()
+        if nulls and not any(_is_stored(fragment, field.id) for field, _ in columns.walk()):
+            nulls = BitMap()  # they are null as it is
+        if not given and not nulls:
+            return None
+        _check_nulls(columns, nulls)
+        with staged(source) as files:
+            values = conform(table.select(columns.names), fit(columns, table.select(columns.names).schema))
+            file = write_values(source, fragment, columns, offsets, values, nulls, files)
+        rows = (given | nulls).serialize()
+        return WrittenColumns(fragment_id=self.fragment_id, file=file, rows=rows, num_values=len(given))
+
+    def _ordered(self, table: pa.Table) -> tuple[_Offsets, pa.Table]:
+        """The offsets of the rows, ascending, and the rows in that order."""
+        addresses = table.column(ROW_ADDRESS)
+        if addresses.type != pa.uint64() or addresses.null_count:
+            raise InvalidInputError(f"{ROW_ADDRESS} is a column of uint64 without nulls, as reads of the table give it")
+        numbers = addresses.to_numpy()
+        others = fragment_ids(numbers) != self.fragment_id
+        if others.any():
+            raise InvalidInputError(
+                f"row address {numbers[others][0]} is in fragment {int(fragment_ids(numbers[others])[0])}, not in "
+                f"fragment {self.fragment_id}"
+            )
+        offsets = row_offsets(numbers)
+        if len(offsets) < 2 or bool((offsets[1:] > offsets[:-1]).all()):
+            return offsets, table
+        order = np.argsort(offsets, kind="stable")
+        return offsets[order], table.take(pa.array(order))
+
+    def _check(self, offsets: _Offsets, given: BitMap, scope: BitMap) -> None:
+        if len(given) < len(offsets):
+            twice = offsets[1:][offsets[1:] == offsets[:-1]][0]
+            raise InvalidInputError(f"row {twice} of fragment {self.fragment_id} has two values")
+        outside = given - scope
+        if outside:
+            raise InvalidInputError(
+                f"{len(outside)} rows of the data are deleted, or not in the scope: fragment {self.fragment_id}, rows "
+                f"{list(outside[:_SHOWN])}"
+            )
+        if self.missing == "error" and len(given) < len(scope):
+            raise InvalidInputError(
+                f"the data lacks {len(scope) - len(given)} of {len(scope)} rows of fragment {self.fragment_id}, such "
+                f"as row {(scope - given)[0]}; missing='null' or missing='keep' allows that"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnPlan:
+    """What is to be written: one task per fragment that has rows of the scope. It can be pickled.
+
+    Attributes:
+        version: The version that the rows are in.
+        columns: The columns with their field ids, serialized.
+        added: Names of the columns that the table lacks.
+        tasks: The tasks.
+    """
+
+    version: int
+    columns: bytes
+    added: tuple[str, ...]
+    tasks: tuple[ColumnTask, ...]
+
+    @property
+    def lance_columns(self) -> Schema:
+        """The columns with their field ids."""
+        return schema_from_bytes(self.columns)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns as Arrow."""
+        return typed_schema(self.lance_columns)
+
+
+def plan_columns(
+    source: Snapshot, schema: pa.Schema, where: str | pc.Expression | None, missing: Missing
+) -> ColumnPlan:
+    """Plan files with columns; arguments as `LanceDataset.plan_columns`.
+
+    Raises:
+        SchemaError: A column has another type than in the table, or cannot be stored.
+        InvalidInputError: There is no column, or an argument has no value that can be used.
+    """
+    if missing not in get_args(Missing):
+        raise InvalidInputError(f"missing is one of {', '.join(get_args(Missing))}, not {missing!r}")
+    columns, added = _columns(source.manifest, schema)
+    serialized = schema_to_bytes(columns)
+    tasks = tuple(
+        ColumnTask(
+            version=source.manifest.version,
+            fragment_id=fragment.id,
+            num_rows=len(rows),
+            scope=rows.serialize(),
+            missing=missing,
+            columns=serialized,
+        )
+        for fragment, rows in _scope(source, where)
+    )
+    return ColumnPlan(version=source.manifest.version, columns=serialized, added=added, tasks=tasks)
+
+
+def _columns(manifest: Manifest, schema: pa.Schema) -> tuple[Schema, tuple[str, ...]]:
+    """The columns with field ids, and the names of those that the table lacks."""
+    if not schema.names:
+        raise InvalidInputError("the data has no column besides the key: there is nothing to write")
+    known = manifest.schema
+    if manifest.data_storage_version == "0.1":
+        raise UnsupportedError("columns of a table of the file version 0.1 cannot be written; rewrite it as 2.x first")
+    own = [name for name in schema.names if name in known.names]
+    replaced = known.project(own) if own else Schema(fields=())
+    if own:
+        fit(replaced, pa.schema([schema.field(name) for name in own]))
+    lacking = [schema.field(name).with_nullable(True) for name in schema.names if name not in known.names]
+    added = with_new_columns(manifest, pa.schema(lacking))[1].fields if lacking else ()
+    return Schema(fields=(*replaced.fields, *added)), tuple(field.name for field in lacking)
+
+
+def _scope(source: Snapshot, where: str | pc.Expression | None) -> Iterator[tuple[Fragment, BitMap]]:
+    """The live rows of the scope, by fragment."""
+    if where is not None:
+        yield from each_matching(source, to_condition(where, source.manifest.schema))
+        return
+    for fragment in source.manifest.fragments:
+        rows, deletions = BitMap(range(physical_rows(source, fragment))), source.deletions(fragment)
+        rows = rows if deletions is None else rows - deletions.bitmap
+        if rows:
+            yield fragment, rows
+
+
+def _check_nulls(columns: Schema, nulls: BitMap) -> None:
+    strict = [field.name for field in columns.fields if not field.nullable]
+    if nulls and strict:
+        raise SchemaError(
+            f"column {strict[0]!r} allows no null, and the data lacks {len(nulls)} rows; missing='keep' keeps theirs"
+        )
+
+
+def _is_stored(fragment: Fragment, field_id: int) -> bool:
+    return any(field_id in file.fields for file in fragment.files)
+
+
+def write_values(
+    source: Snapshot,
+    fragment: Fragment,
+    columns: Schema,
+    offsets: _Offsets,
+    values: pa.Table,
+    nulls: BitMap,
+    files: UncommittedFiles,
+) -> DataFile:
+    """Write a file of columns for all rows of a fragment.
+
+    Args:
+        source: The version.
+        fragment: The fragment.
+        columns: The columns with field ids.
+        offsets: The rows that get new values, ascending.
+        values: Their values, in storage types.
+        nulls: The rows that become null.
+        files: Takes note of the file.
+    """
+    num_rows, deletions = physical_rows(source, fragment), source.deletions(fragment)
+    dead = _offsets_of(BitMap() if deletions is None else deletions.within(num_rows).bitmap)
+    keeps = len(offsets) + len(nulls) < num_rows - len(dead) and any(
+        _is_stored(fragment, f.id) for f, _ in columns.walk()
+    )
+    keeps = keeps or any(not field.nullable for field in columns.fields)
+    windows = _old(source, fragment, columns, num_rows, keeps=keeps)
+    tables = _merged(windows, offsets, values, _offsets_of(nulls), dead)
+    return write_column_file(source, fragment, columns, tables, files)
+
+
+def _old(
+    source: Snapshot, fragment: Fragment, columns: Schema, num_rows: int, *, keeps: bool
+) -> Iterator[pa.RecordBatch | int]:
+    """Yield the values of all rows in windows; only the number of rows where no value is kept."""
+    if keeps:
+        yield from read_fragment(source, fragment, columns, range(num_rows), batch_rows=LOCKSTEP_ROWS)
+        return
+    yield from (min(LOCKSTEP_ROWS, num_rows - start) for start in range(0, num_rows, LOCKSTEP_ROWS))
+
+
+def _merged(
+    windows: Iterable[pa.RecordBatch | int], offsets: _Offsets, values: pa.Table, nulls: _Offsets, dead: _Offsets
+) -> Iterator[pa.Table]:
+    """Yield old values with the new ones in their places; deleted rows without either get one that is never read."""
+    start = 0
+    for window in windows:
+        num_rows = window if isinstance(window, int) else window.num_rows
+        first, last = np.searchsorted(offsets, (start, start + num_rows))
+        own, new = offsets[first:last] - start, values.slice(first, last - first)
+        if last - first == num_rows:
+            yield new
+        elif isinstance(window, int):
+            places = np.full(num_rows, -1, np.int64)
+            places[_within(dead, start, num_rows)] = 0 if len(own) else -1
+            yield _placed([new], places, own, 0)
+        else:
+            places = np.arange(num_rows)
+            places[_within(nulls, start, num_rows)] = -1
+            yield _placed([pa.Table.from_batches([window]), new], places, own, num_rows)
+        start += num_rows
+
+
+def _offsets_of(rows: BitMap) -> _Offsets:
+    return np.frombuffer(rows.to_array(), np.uint32).astype(np.int64)
+
+
+def _within(offsets: _Offsets, start: int, num_rows: int) -> _Offsets:
+    return offsets[slice(*np.searchsorted(offsets, (start, start + num_rows)))] - start
+
+
+def _placed(tables: Sequence[pa.Table], places: _Offsets, own: _Offsets, start: int) -> pa.Table:
+    """The rows at some places, null where the place is -1; the new rows are at `own`, and counted from `start`."""
+    places[own] = start + np.arange(len(own))
+    joined = pa.concat_tables([one.replace_schema_metadata(None) for one in tables]).unify_dictionaries()
+    return joined.take(pa.array(places, mask=places < 0))
+
+
+def as_table(data: ReaderLike, schema: pa.Schema | None = None) -> pa.Table:
+    """All rows of some data as one table."""
+    found, batches = to_batches(data, schema)
+    tables = [pa.Table.from_batches([one]) if isinstance(one, pa.RecordBatch) else one for one in batches]
+    return pa.concat_tables(tables) if tables else found.empty_table()
