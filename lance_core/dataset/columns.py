@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_core.commit import WriteAttempt
+from lance_core.commit import AttemptProperties, WriteAttempt
 from lance_core.schema import schema_to_bytes
 from lance_core.verbs.columns.add import add_columns, commit_made, with_null_columns
 from lance_core.verbs.columns.alter import alter_columns, drop_columns
@@ -148,6 +148,8 @@ class ColumnVerbs(Handle):
             >>> table.to_table()["length"].to_pylist()
             [10, None, 30]
         """
+        if isinstance(transaction_properties, AttemptProperties):
+            write_attempt = write_attempt or transaction_properties.write_attempt_for(self, "columns")
         how = ColumnCommit(
             transaction_properties=transaction_properties,
             commit_message=commit_message,
@@ -220,6 +222,8 @@ class ColumnVerbs(Handle):
             >>> table.commit_columns(plan, [task.write(table, values) for task in plan.tasks]).version
             2
         """
+        if isinstance(transaction_properties, AttemptProperties):
+            write_attempt = write_attempt or transaction_properties.write_attempt_for(self, "columns")
         how = ColumnCommit(
             transaction_properties=transaction_properties,
             commit_message=commit_message,

@@ -40,9 +40,9 @@ from lance_core.verbs.columns.write_columns_tasks import (
     as_table,
     plan_columns,
 )
+from lance_core.verbs.context.remove_files import remove_files
 from lance_core.verbs.context.retry import retrying, retrying_on_latest
 from lance_core.verbs.context.snapshot import Snapshot
-from lance_core.verbs.context.unneeded import remove_files
 from lance_core.verbs.files.column_files import replaced_columns
 from lance_core.verbs.files.fragment_writer import ReaderLike
 from lance_core.verbs.scan.row_columns import ROW_ADDRESS, ROW_ID
@@ -69,16 +69,20 @@ class ColumnCommit:
                 "idempotency_key keeps the first of several commits, write_attempt the last one: give one of them"
             )
 
-    def properties(self) -> dict[str, str]:
+    def options(self, earlier: Iterable[int], checked_through: int) -> CommitOptions:
+        """The options of the commit, after these versions of earlier attempts."""
+        write = self.write_attempt
+        return CommitOptions(
+            max_retries=self.max_retries,
+            idempotency_key=self.idempotency_key,
+            write_attempt=None if write is None else replace(write, earlier=tuple(sorted(earlier))),
+            checked_through=checked_through,
+        )
+
+    def properties(self, options: CommitOptions) -> dict[str, str]:
         """The transaction properties of the commit."""
-        found = dict(self.transaction_properties or {})
-        if self.write_attempt is not None:
-            found |= self.write_attempt.properties
-        if self.commit_message is not None:
-            found[COMMIT_MESSAGE_KEY] = self.commit_message
-        if self.idempotency_key is not None:
-            found[self.idempotency_key[0]] = self.idempotency_key[1]
-        return found
+        message = {} if self.commit_message is None else {COMMIT_MESSAGE_KEY: self.commit_message}
+        return {**dict(self.transaction_properties or {}), **message, **options.properties}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,8 +92,8 @@ class ColumnsResult:
     Attributes:
         version: The version that was committed; the one that was read if there was nothing to set.
         read_version: The version for which the columns were planned.
-        operation: Name of the operation; empty without a commit.
-        transaction_uuid: Id of the transaction; empty without a commit.
+        operation: Name of the operation; empty without a commit of this write.
+        transaction_uuid: Id of the transaction; empty without a commit of this write.
         rows_updated: Rows that were set, to a value or to null.
         rows_nulled: Those of them that the data lacked.
         columns_added: Columns that the table lacked.
@@ -138,15 +142,9 @@ class _Landing:
 
     def _attempt(self, pending: PendingColumns, _: int) -> tuple[Committed, PendingColumns]:
         base = pending.source.manifest
+        options = self.how.options(self.earlier, self.plan.version)
         transaction = Transaction(
-            read_version=base.version, operation=_operation(pending), properties=self.how.properties()
-        )
-        write = self.how.write_attempt
-        options = CommitOptions(
-            max_retries=self.how.max_retries,
-            idempotency_key=self.how.idempotency_key,
-            write=None if write is None else replace(write, earlier=tuple(sorted(self.earlier))),
-            checked_through=self.plan.version,
+            read_version=base.version, operation=_operation(pending), properties=self.how.properties(options)
         )
         return commit(pending.source.store, transaction, base=base, options=options), pending
 
@@ -210,10 +208,9 @@ def commit_columns(
     except BaseException:
         remove_files(landing.last.rewritten if landing.last is not None else ())
         raise
-    if done.deduplicated:
+    if done.deduplicated or done.transaction is None:
         remove_files([*own, *landed.rewritten])
-        result = ColumnsResult(version=done.manifest.version, read_version=plan.version, deduplicated=True)
-        return done.manifest, replace(result, operation=done.transaction.operation.name)
+        return done.manifest, ColumnsResult(version=done.manifest.version, read_version=plan.version, deduplicated=True)
     used = {source.data_file(one.file)[1] for one in landed.written}
     remove_files([one for one in (*own, *landed.rewritten) if one[1] not in used])
     rewritten = {key for _, key in landed.rewritten}
