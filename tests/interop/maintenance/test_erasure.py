@@ -3,6 +3,7 @@
 import contextlib
 import datetime as dt
 import secrets
+import uuid
 import warnings
 from pathlib import Path
 
@@ -228,7 +229,7 @@ def test_an_index_of_another_library_is_named_and_not_called_proven(tmp_path, ki
 def test_columns_that_are_dropped_or_written_again_keep_no_value(tmp_path):
     uri = str(tmp_path / "t")
     crowd = people(0, 6)
-    dataset = lance.write_dataset(table_of(crowd), uri, max_rows_per_file=3)
+    dataset = lance.write_dataset(table_of(crowd).drop_columns(["words"]), uri, max_rows_per_file=3)
     old = crowd[0].name
     fragment = dataset.get_fragments()[0]
     new = pa.table({"id": pa.array([0], pa.int64()), "name": ["somebody else"]})
@@ -259,6 +260,19 @@ def test_the_condition_stands_nowhere(tmp_path):
     assert crowd[1].key not in repr(report)
     with pytest.raises(InvalidInputError, match="transaction_properties"):
         lance_core.dataset(uri).erase_rows(crowd[2].where, transaction_properties={"ticket": crowd[2].key})
+
+
+def test_a_commit_of_an_erasure_does_not_hold_the_condition(tmp_path, monkeypatch):
+    uri = str(tmp_path / "t")
+    crowd = people(0, 4)
+    lance_core.write_dataset(table_of(crowd), uri)
+    from lance_core.maintenance import erasure
+
+    monkeypatch.setattr(erasure._Erasure, "_clean_up", lambda *_: None)
+    report = lance_core.dataset(uri).erase_rows(crowd[1].where)
+    assert not report.proven
+    assert len(lance_core.dataset(uri).versions()) > 2
+    assert {path.split("/")[1] for path, _ in places(uri, crowd[1])} == {"data"}
 
 
 def test_metadata_that_mentions_a_value_is_named(tmp_path):
@@ -311,8 +325,11 @@ def test_files_of_nobody(tmp_path):
     lance_core.write_dataset(table_of(crowd), uri)
     lance_core.write_fragments(table_of([crowd[1]]), uri, mode="append")
     Path(uri, "notes.txt").write_text("mine")
+    stray = Path(uri, f"_indices/{uuid.uuid4()}/page_data.lance")
+    stray.parent.mkdir(parents=True)
+    stray.write_bytes(crowd[1].key.encode())
     report = lance_core.dataset(uri).erase_rows(crowd[1].where)
-    assert sorted(one.kind for one in report.remaining) == ["data", "unknown"]
+    assert sorted(one.kind for one in report.remaining) == ["data", "index", "unknown"]
     Path(uri, "notes.txt").unlink()
     assert lance_core.dataset(uri).erase_rows(crowd[1].where, delete_unverified=True).proven
     check_gone(uri, crowd[1])
