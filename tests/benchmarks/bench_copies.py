@@ -1,7 +1,7 @@
-"""Copies of data files on a disk beside `cp`: a compaction of clean fragments, and a deep clone.
+"""Copies of data files on a disk beside `cp`, and on S3: a compaction of clean fragments, and a deep clone.
 
 A compaction that reads and writes, as where the kernel does not copy, is a third job. Processor time is that of this
-process and of `cp`; the files are on the disk in the end.
+process and of `cp`; the files are on the disk in the end. On S3 the bodies of requests and responses are counted.
 """
 
 import os
@@ -13,18 +13,25 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from unittest import mock
+
+import numpy as np
+import pyarrow as pa
 
 import lance_core
 from lance_core.maintenance import compact
 from lance_core.store import ObjectWriter
 from lance_core.store.local_writer import LocalWriter
+from lance_core.store.s3_client import S3Client, s3_client
 from tests.benchmarks.bench_files import ROWS, mixed
 from tests.benchmarks.bench_maintenance import FRAGMENTS
+from tests.s3_server import s3_server
 
 ROUNDS = 7
 MOST_OF_CP = 1.1
 MOST_OF_READING = 0.7
+MOST_THROUGH_S3 = 0.02
 
 
 def main() -> None:
@@ -35,6 +42,8 @@ def main() -> None:
         for start in range(0, ROWS, size):
             lance_core.write_dataset(table.slice(start, size), folder / "source", mode="append")
         measure(folder)
+    for by_server in (True, False):
+        measure_s3(by_server=by_server)
 
 
 def measure(folder: Path) -> None:
@@ -70,6 +79,33 @@ def measure(folder: Path) -> None:
         of_cp, of_reading = wall / medians["cp"][0], processor / medians["compaction, read and written"][1]
         late = name == "compaction" and (of_cp > MOST_OF_CP or of_reading > MOST_OF_READING)
         print(f"{name:<32}{wall:>10.3f}{of_cp:>8.2f}{processor:>10.3f}{of_reading:>12.2f}{'  <-- above' * late}")
+
+
+def measure_s3(*, by_server: bool, count: int = 9_000, fragments: int = 8) -> None:
+    """Print how many bytes pass through this process when fragments of some megabytes become one."""
+    through, request_once = 0, S3Client._once
+
+    async def counted(client: S3Client, method: str, parameters: dict[str, Any]) -> Any:
+        nonlocal through
+        response = await request_once(client, method, parameters)
+        through += len(response["Body"] if method == "get_object" else parameters.get("Body", b""))
+        return response
+
+    with s3_server() as s3, mock.patch.object(S3Client, "_once", counted):
+        uri, rng = f"s3://{s3.new_bucket()}/t", np.random.default_rng(4)
+        for start in range(0, fragments * count, count):
+            vector = pa.FixedSizeListArray.from_arrays(pa.array(rng.random(count * 256, dtype=np.float32)), 256)
+            table = pa.table({"id": range(start, start + count), "vector": vector})
+            lance_core.write_dataset(table, uri, mode="append", storage_options=s3.storage_options)
+        dataset = lance_core.dataset(uri, storage_options=s3.storage_options)
+        size = sum(file.file_size_bytes for each in dataset.get_fragments() for file in each.metadata.files)
+        s3_client(dataset.source.store.options).copies_parts = None if by_server else False
+        through, wall, processor = 0, time.perf_counter(), time.process_time()
+        compact(dataset)
+        wall, processor = time.perf_counter() - wall, time.process_time() - processor
+    late = by_server and through > MOST_THROUGH_S3 * size
+    print(f"S3, {'by the server' if by_server else 'read and written'}: {through / size:.2%} of {size >> 20} MB, wall "
+          f"{wall:.2f} s, processor {processor:.3f} s{'  <-- above' * late}")  # fmt: skip
 
 
 def copy_files(scratch: Path) -> None:
