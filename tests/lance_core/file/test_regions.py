@@ -40,10 +40,10 @@ def test_small_regions_are_joined_across_small_gaps():
     def ends(*ranges, least):
         return [(region.start, region.end) for region in regions_of([list(ranges)], SIZE, least)]
 
-    apart = (0, 6_400), (6_528, 12_800)
+    apart = (0, 6_400), (6_464, 12_736)
     assert ends(*apart, least=0) == list(apart)
     assert ends(*apart, least=6_272) == list(apart)
-    assert ends(*apart, least=6_273) == [(0, 12_800)]
+    assert ends(*apart, least=6_273) == [(0, 12_736)]
     assert ends((0, 6_400), (12_800, 19_200), least=20_000) == [(0, 6_400), (12_800, 19_200)]
     assert ends((0, 6_390), (6_400, 6_401), least=0) == [(0, 6_464)]
     assert ends((999_936, 999_990), least=0) == [(999_936, 1_000_000)]
