@@ -125,8 +125,8 @@ def _joinable_bytes(scan: FragmentScan, first: FragmentScan | None, row_bytes: i
     """
     size, rows = sum(file.file_size_bytes for file in scan.fragment.files), scan.fragment.physical_rows
     is_small = 0 < size <= SMALL_FILE_BYTES and rows <= SMALL_FILE_ROWS
-    if 0 < rows * row_bytes <= SMALL_COLUMNS_BYTES:
-        is_small, size = size > 0, min(size, rows * row_bytes)
+    if size and not is_small and 0 < rows * row_bytes <= SMALL_COLUMNS_BYTES:
+        is_small, size = True, rows * row_bytes
     return size if is_small and _can_join(scan, first) else None
 
 

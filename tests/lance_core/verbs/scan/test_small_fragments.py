@@ -207,10 +207,11 @@ def test_a_filter_that_fails_for_a_deleted_row_only_does_not_fail(tmp_path, join
     assert joins == [10]
 
 
-def test_groups_grow_and_stay_small(uri, joins, monkeypatch):
+@pytest.mark.parametrize("columns", [None, ["id"]], ids=str)
+def test_groups_grow_and_stay_small(uri, joins, monkeypatch, columns):
     monkeypatch.setattr(joined_scan, "FIRST_BYTES", 60_000)
     monkeypatch.setattr(joined_scan, "MOST_BYTES", 150_000)
-    assert lance_core.dataset(uri).to_table().num_rows == lance_core.dataset(uri).count_rows()
+    assert lance_core.dataset(uri).to_table(columns).num_rows == lance_core.dataset(uri).count_rows()
     assert len(joins) > 2
     assert joins[0] < max(joins) < FRAGMENTS
 
