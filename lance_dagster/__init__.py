@@ -6,6 +6,7 @@
     stamp_lance_metadata         shows table name and URI in the Dagster UI
     lance_filter                 a pyarrow expression as metadata of an input
     LanceMaintenancePolicy       what maintenance does to tables, and when they need it
+    LanceMaintenanceBudget       what a run of maintenance may cost
     build_maintenance_job        maintenance as a job;  build_maintenance_schedule, build_maintenance_sensor run it
     build_lance_..._check(s)     health, integrity, primary_key, drift, overdue
     lance_external_assets        the tables below a root as external assets
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from lance_dagster.health.lake import lance_external_assets
     from lance_dagster.health.policy import LanceMaintenancePolicy
     from lance_dagster.io_manager.config import LanceIOManager
+    from lance_dagster.maintenance.budget import LanceMaintenanceBudget
     from lance_dagster.maintenance.job import build_maintenance_job
     from lance_dagster.maintenance.schedule import build_maintenance_schedule
     from lance_dagster.maintenance.sensor import build_maintenance_sensor
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BranchPolicy",
     "LanceIOManager",
+    "LanceMaintenanceBudget",
     "LanceMaintenancePolicy",
     "LanceSparkResource",
     "LanceTableResource",
@@ -92,6 +95,7 @@ _HOMES: Final = {
     "build_change_type_job": "lance_dagster.change_type_job",
     "build_erasure_job": "lance_dagster.erasure.jobs",
     "LanceIOManager": "lance_dagster.io_manager.config",
+    "LanceMaintenanceBudget": "lance_dagster.maintenance.budget",
     "LanceMaintenancePolicy": "lance_dagster.health.policy",
     "LanceSparkResource": "lance_dagster.spark",
     "LanceTableResource": "lance_dagster.resource",

@@ -53,6 +53,11 @@ class CompactionTask:
         return sum(message.physical_rows - message.deletion_file.num_deleted_rows for message in self._messages())
 
     @property
+    def num_deleted_rows(self) -> int:
+        """The number of deleted rows of the fragments, according to the manifest."""
+        return sum(message.deletion_file.num_deleted_rows for message in self._messages())
+
+    @property
     def num_bytes(self) -> int:
         """The bytes of their data files, according to the manifest."""
         return sum(file.file_size_bytes for message in self._messages() for file in message.files)

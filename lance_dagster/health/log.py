@@ -3,7 +3,7 @@
 run_id, job, time          the run, and when it was recorded
 table, uri                 the table, as the job names it
 step                       commit, materialize_deletions, refresh_indices or clean_up; "table": the table as a whole
-outcome                    of the table: done, healthy, skipped or failed; null in rows of steps
+outcome                    of the table: done, healthy, skipped, failed or put off; null in rows of steps
 version_before, version_after   of the step, or of all steps of the run
 bytes_read, bytes_written  data files that were rewritten, and those that replace them; of indices what was read,
                            and what they grew by
@@ -26,7 +26,18 @@ from lance_core.errors import DatasetNotFoundError
 from lance_dagster.tables.location import below_root
 from lance_dagster.tables.names import RECEIPTS_FOLDER
 
-__all__ = ["LOG", "SCHEMA", "WHOLE", "last_maintained", "open_log", "rows_of_tables", "runs_of", "tables_of", "trends"]
+__all__ = [
+    "LOG",
+    "SCHEMA",
+    "WHOLE",
+    "last_maintained",
+    "open_log",
+    "put_off_last",
+    "rows_of_tables",
+    "runs_of",
+    "tables_of",
+    "trends",
+]
 
 LOG: Final = f"{RECEIPTS_FOLDER}/log.lance"
 WHOLE: Final = "table"
@@ -66,6 +77,12 @@ def last_maintained(log: lance_core.LanceDataset, table: str) -> datetime | None
     wanted = f"table = '{name}' AND step = '{WHOLE}' AND outcome IN ('done', 'healthy')"
     times: list[datetime] = log.to_table(columns=["time"], filter=wanted)["time"].to_pylist()
     return max(times, default=None)
+
+
+def put_off_last(log: lance_core.LanceDataset) -> set[str]:
+    """The tables whose newest record says that something was put off."""
+    rows = rows_of_tables(log, lambda _: True)
+    return {row["table"] for row in tables_of(rows) if row["reason"] is not None and row["outcome"] != "failed"}
 
 
 def rows_of_tables(log: lance_core.LanceDataset, takes: Callable[[str], bool]) -> list[dict[str, Any]]:

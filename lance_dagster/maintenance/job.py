@@ -15,28 +15,29 @@ version, and triggers nothing downstream.
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import dagster as dg
-from pydantic import ConfigDict, Field
 
 from lance_dagster._context import job_beside_resources
 from lance_dagster.health.foreign import is_foreign
 from lance_dagster.health.lake import Lake, checked_lake
 from lance_dagster.health.policy import LanceMaintenancePolicy, policy_of
+from lance_dagster.maintenance.budget import LanceMaintenanceBudget, in_dry_run, is_over, spent
 from lance_dagster.maintenance.on_spark import spark_rewriter
-from lance_dagster.maintenance.targets import choose_targets, failure_of, survey_target
+from lance_dagster.maintenance.run_config import MaintenanceConfig
+from lance_dagster.maintenance.targets import choose_targets, failure_of, survey_target, versions_in_use
 from lance_dagster.properties import ASSET_KEY, DATA_VERSION, JOB_NAME, MAINTENANCE, RUN_ID
 from lance_dagster.tables.names import checked_job_name, mapping_key
-from lance_dagster.tables.refs import ChosenTables, TableLike, TableRef, TableRoot, table_refs, table_root
+from lance_dagster.tables.refs import TableLike, TableRef, TableRoot, table_refs, table_root
 
 if TYPE_CHECKING:
     import lance_core
     from lance_core.maintenance import CompactionTask
     from lance_dagster.maintenance.steps import MaintenanceOutcome, MaintenancePlan, Rewriter
 
-__all__ = ["LAKE_KEY", "TABLES_KEY", "MaintenanceConfig", "build_maintenance_job"]
+__all__ = ["LAKE_KEY", "TABLES_KEY", "build_maintenance_job"]
 
 Engine = Literal["process", "spark"]
 
@@ -46,32 +47,6 @@ LAKE_KEY = "lance/whole_root"
 """Definition metadata of a job: whether it looks for tables below a root."""
 _RETRIES = 2
 _EXECUTOR_TAG = "lance/rewrite"
-
-
-class PolicyOverrides(dg.Config):
-    """Fields of the policy that one run changes."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    target_rows_per_fragment: int | None = None
-    target_bytes_per_fragment: int | None = None
-    max_bytes_per_file: int | None = None
-    materialize_deletions_threshold: float | None = None
-    cleanup_older_than: str | None = Field(default=None, description='Such as "7d"; "never" for no limit of age.')
-    retain_versions: int | None = None
-    refresh_indices: bool | None = None
-
-
-class MaintenanceConfig(ChosenTables):
-    """The configuration of one run of a maintenance job."""
-
-    dry_run: bool | None = Field(default=None, description="Only report what would be done.")
-    policy: PolicyOverrides = Field(default=PolicyOverrides(), description="Fields of the policy for this run.")
-
-    def overrides(self) -> dict[str, Any]:
-        """The fields of the policy that are set."""
-        given = {**self.policy.model_dump(), "dry_run": self.dry_run}
-        return {name: value for name, value in given.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +59,7 @@ class _Job:
     engine: Engine
     io_manager_key: str
     lake: Lake | None = None
+    budget: LanceMaintenanceBudget = field(default_factory=LanceMaintenanceBudget)
 
     def op(self, step: str, description: str, **options: Any) -> Callable[[Callable[..., Any]], dg.OpDefinition]:
         """`dg.op` for a step of this job; its output is a payload."""
@@ -97,6 +73,11 @@ class _Job:
     def root(self, context: dg.OpExecutionContext) -> TableRoot:
         """The tables of the IO manager."""
         return table_root(getattr(context.resources, self.io_manager_key))
+
+    def place(self, context: dg.OpExecutionContext) -> TableRoot:
+        """The root whose log is written."""
+        root = self.root(context)
+        return root if self.lake is None else self.lake.place(root)
 
     def options(self, context: dg.OpExecutionContext, asset: str) -> dict[str, str] | None:
         """The storage options of a table."""
@@ -120,7 +101,7 @@ class _Job:
         return spark_rewriter(manager, self.options(context, asset), self.policy.max_parallel_tasks)
 
 
-def build_maintenance_job(
+def build_maintenance_job(  # noqa: PLR0913 - each is a choice of its own, most by keyword only
     tables: Iterable[TableLike] | TableLike = (),
     policy: LanceMaintenancePolicy | None = None,
     *,
@@ -128,6 +109,7 @@ def build_maintenance_job(
     include: str | Sequence[str] = (),
     exclude: str | Sequence[str] = (),
     policies: Mapping[str, Any] | None = None,
+    budget: LanceMaintenanceBudget | None = None,
     name: str = "lance_maintenance",
     engine: Engine = "process",
     io_manager_key: str = "io_manager",
@@ -149,6 +131,7 @@ def build_maintenance_job(
         exclude: Globs of tables that are left out.
         policies: Policies or fields of one (False: left alone) for tables below the root, by folder or path, such as
             "nyc" or "nyc/flights". A table takes those of its folders, then its own, then the metadata of its asset.
+        budget: What a run may cost at most; what goes beyond it comes first in the next run.
         name: Name of the job.
         engine: "process": steps of the run rewrite; "spark": the executors of the Spark session of the IO manager.
         io_manager_key: The resource that knows where the tables are: a `LanceIOManager` or a `LanceTableResource`.
@@ -178,7 +161,15 @@ def build_maintenance_job(
             f"the job {name} has neither tables nor a root; name assets, or give root=True for all tables below the "
             "root of the IO manager"
         )
-    job = _Job(name=name, refs=refs, policy=chosen, engine=engine, io_manager_key=io_manager_key, lake=lake)
+    job = _Job(
+        name=name,
+        refs=refs,
+        policy=chosen,
+        engine=engine,
+        io_manager_key=io_manager_key,
+        lake=lake,
+        budget=budget or LanceMaintenanceBudget(),
+    )
     own = [ref.name for ref in refs if not is_foreign(ref)]
     what = f"{len(own)} Lance tables" if lake is None else "all Lance tables below a root"
     return job_beside_resources(
@@ -229,20 +220,33 @@ def _plan_op(job: _Job) -> dg.OpDefinition:
 
         changed = job.policy.changed(config.overrides(), where="configuration of the run")
         surveyed: dict[str, Any] = {"due": [], "healthy": [], "absent": [], "left alone": [], "dry run": []}
-        surveyed |= {"policy": changed, "receipts": []}
-        for target in choose_targets(context, job.root(context), job.refs, job.lake, config.tables):
-            found, tasks = survey_target(context, job.root(context), target, job.policy, job.lake, config.overrides())
+        surveyed |= {"policy": changed, "receipts": [], "put off": {}}
+        root, due = job.root(context), []
+        for target in choose_targets(context, root, job.refs, job.lake, config.tables):
+            found, tasks = survey_target(context, root, target, job.policy, job.lake, config.overrides())
             if isinstance(found, str):
                 surveyed[found].append(target.ref.name)
-            elif found.error is None and (found.plan.policy.dry_run or not found.plan.is_due):
+            elif found.error is None and not found.plan.is_due:
                 kind = "dry run" if found.plan.policy.dry_run else "healthy"
                 if kind == "dry run" or target.is_asset:
                     context.log_event(_observation(found, kind, found.plan.before, found.plan.health))
                 surveyed[kind].append(target.ref.name)
                 surveyed["receipts"] += receipts_of(found, kind) if kind == "healthy" else ()
             else:
+                due.append((found, tasks))
+        for found, tasks in spent(context, job.place(context), due, job.budget.changed(config.limits())):
+            if found.plan.policy.dry_run and found.error is None:
+                context.log_event(
+                    _observation(in_dry_run(found, tasks), "dry run", found.plan.before, found.plan.health)
+                )
+                surveyed["dry run"].append(found.plan.asset)
+            elif not found.is_put_off:
                 surveyed["due"].append(found)
                 yield from _task_outputs(job, found.plan, tasks)
+            else:
+                surveyed["receipts"] += receipts_of(found, "put off")
+            if found.deferred:
+                surveyed["put off"][found.plan.asset] = found.deferred
         yield dg.Output(surveyed, "surveyed")
 
     return plan
@@ -252,7 +256,12 @@ def _task_outputs(job: _Job, plan: "MaintenancePlan", tasks: "list[CompactionTas
     """One output per task, and for Spark, which spreads tasks itself, one per table; plain records."""
     groups = [tasks] if job.engine == "spark" and tasks else [[task] for task in tasks]
     for number, group in enumerate(groups):
-        record = {"asset": plan.asset, "uri": plan.uri, "tasks": [task.json() for task in group]}
+        record = {
+            "asset": plan.asset,
+            "uri": plan.uri,
+            "tasks": [task.json() for task in group],
+            "deadline": plan.deadline,
+        }
         yield dg.DynamicOutput(
             record, mapping_key=mapping_key(plan.asset, f"__v{plan.version}_{number}"), output_name="tasks"
         )
@@ -265,6 +274,8 @@ def _rewrite_op(job: _Job) -> dg.OpDefinition:
         from lance_core.maintenance import CompactionTask  # noqa: PLC0415 - heavy imports at first use
 
         started, results, failed = time.monotonic(), [], None
+        if is_over(task["deadline"]):
+            return {"asset": task["asset"], "results": [], "error": None, "seconds": 0.0, "put_off": len(task["tasks"])}
         try:
             dataset = job.open(context, task["uri"], task["asset"])
             rewriter = job.rewriter(context, task["asset"])
@@ -276,7 +287,7 @@ def _rewrite_op(job: _Job) -> dg.OpDefinition:
             context.log.exception("asset %s: a rewrite failed", task["asset"])
             failed = failure_of("rewrite", error)
         seconds = time.monotonic() - started
-        return {"asset": task["asset"], "results": results, "error": failed, "seconds": seconds}
+        return {"asset": task["asset"], "results": results, "error": failed, "seconds": seconds, "put_off": 0}
 
     return rewrite
 
@@ -286,10 +297,12 @@ def _tables_op(job: _Job) -> dg.OpDefinition:
     def tables(surveyed: dict[str, Any], rewritten: list[Any]) -> Iterator[dg.DynamicOutput[Any]]:
         for found in surveyed["due"]:
             own = [one for one in rewritten if one["asset"] == found.plan.asset]
+            late = sum(one["put_off"] for one in own)
             table = replace(
                 found,
                 results=[result for one in own for result in one["results"]],
                 seconds=found.seconds + sum(one["seconds"] for one in own),
+                deferred=f"max_duration: {late} rewrites were not begun in time" if late else found.deferred,
                 error=found.error or next((one["error"] for one in own if one["error"]), None),
             )
             yield dg.DynamicOutput(table, mapping_key=mapping_key(found.plan.asset))
@@ -328,6 +341,9 @@ def _run_step(
     from lance_dagster.maintenance import receipts, steps  # noqa: PLC0415 - heavy imports at first use
 
     dataset, started = job.open(context, table.plan.uri, table.plan.asset), time.monotonic()
+    if step != "commit" and is_over(table.plan.deadline):
+        late = replace(table, deferred=table.deferred or f"max_duration: {step} was not begun in time")
+        return steps.measured(dataset, late) if step == "clean_up" else late
     before = dataset.version
     done = _work(job, context, step, table, dataset)
     seconds = time.monotonic() - started
@@ -346,15 +362,11 @@ def _work(
 ) -> "MaintenanceOutcome":
     """The outcome after one of `_STEPS`."""
     from lance_dagster.lineage.history import last_data_change  # noqa: PLC0415 - heavy imports at first use
-    from lance_dagster.loading.recorded_versions import recorded_versions  # noqa: PLC0415 - as above
     from lance_dagster.maintenance import steps  # noqa: PLC0415 - as above
 
     asset = table.plan.asset
     if step == "clean_up":
-        in_use = None
-        if job.root(context).reads_materialized is not False:
-            in_use = recorded_versions(context.instance, dg.AssetKey.from_user_string(asset))
-        return steps.clean_up(dataset, table, in_use)
+        return steps.clean_up(dataset, table, versions_in_use(context, job.root(context), asset))
     if step == "commit" and not table.plan.num_tasks:
         return table
     properties = {
@@ -429,6 +441,7 @@ def _summarize_op(job: _Job) -> dg.OpDefinition:
             "absent": surveyed["absent"],
             "left_alone": surveyed["left alone"],
             "failed": failed,
+            "put_off": {**surveyed["put off"], **{one.plan.asset: one.deferred for one in tables if one.deferred}},
         }
         try:
             _record(job, context, surveyed, tables)
@@ -452,7 +465,7 @@ def _record(job: _Job, context: dg.OpExecutionContext, surveyed: Mapping[str, An
     rows = list(surveyed["receipts"])
     for table in tables:
         rows += receipts_of(table, "failed" if table.error else "skipped" if table.lost else "done")
-    root = job.root(context) if job.lake is None else job.lake.place(job.root(context))
+    root = job.place(context)
     if rows and not surveyed["policy"].dry_run:
         run = {"run_id": context.run_id, "job": context.job_name}
         append_receipts(root.root_uri, root.options, rows, surveyed["policy"], **run)

@@ -42,7 +42,7 @@ def receipts_of(table: steps.MaintenanceOutcome, outcome: str) -> Iterator[dict[
 
     Args:
         table: What was planned and done.
-        outcome: done, healthy, skipped or failed.
+        outcome: done, healthy, skipped, failed or put off.
     """
     plan, named = table.plan, {"table": table.plan.asset, "uri": table.plan.uri}
     yield from ({**named, **receipt} for receipt in table.receipts)
@@ -57,7 +57,7 @@ def receipts_of(table: steps.MaintenanceOutcome, outcome: str) -> Iterator[dict[
         "version_before": plan.version or None,
         "version_after": health.get("lance/version"),
         "seconds": table.seconds,
-        "reason": table.error,
+        "reason": table.error or table.deferred,
     }
 
 

@@ -41,6 +41,7 @@ __all__ = [
     "Rewriter",
     "clean_up",
     "commit",
+    "dry_run",
     "materialize_deletions",
     "measured",
     "refresh_indices",
@@ -75,6 +76,8 @@ class MaintenancePlan:
         indices_due: Whether an index does not cover all rows, or a partition column lacks a zone map.
         partition_columns: The columns on which zone maps are kept.
         most_unindexed: How many fragments may lie outside of a zone map.
+        expired_bytes: Bytes of files of the oldest version that the surveyed one does not have, if cleanup is due.
+        deadline: Seconds since 1970 after which no further rewrite or step begins; None for no limit.
     """
 
     asset: str
@@ -89,6 +92,8 @@ class MaintenancePlan:
     indices_due: bool = False
     partition_columns: Sequence[str] = ()
     most_unindexed: int = 0
+    expired_bytes: int = 0
+    deadline: float | None = None
 
     @property
     def is_due(self) -> bool:
@@ -110,6 +115,8 @@ class MaintenanceOutcome:
         receipts: What each step that changed something did, as rows of the log.
         after: Numbers of the version that the steps left; none before the last step.
         health_after: Entries for events about that version.
+        deferred: What the budget of the run puts off, and why; None if nothing. The table is not planned again then.
+        is_put_off: Whether the whole table is put off.
     """
 
     plan: MaintenancePlan
@@ -121,6 +128,8 @@ class MaintenanceOutcome:
     receipts: Sequence[Mapping[str, Any]] = ()
     after: Mapping[str, int] = field(default_factory=dict)
     health_after: Mapping[str, float] = field(default_factory=dict)
+    deferred: str | None = None
+    is_put_off: bool = False
 
     def plus(self, *, lost: int = 0, **numbers: int) -> MaintenanceOutcome:
         """This outcome with more work done."""
@@ -151,6 +160,7 @@ def survey(
     kept = [] if most_unindexed is None or not policy.refresh_indices else list(partition_columns)
     tasks = list(Compaction.plan(dataset, policy.compaction_options()).tasks)
     lacking = columns_without_zone_map(dataset, kept, most_uncovered=most_unindexed or 0)
+    oldest = _expired(dataset, found, policy)
     plan = MaintenancePlan(
         asset=asset,
         uri=dataset.uri,
@@ -160,7 +170,8 @@ def survey(
         health=found.metadata(),
         problems=found.problems(policy),
         num_tasks=len(tasks),
-        cleanup_due=_cleanup_is_due(dataset, found, policy),
+        cleanup_due=oldest is not None,
+        expired_bytes=_bytes_left_behind(oldest, dataset),
         indices_due=bool(lacking) or (policy.refresh_indices and any(found.unindexed.values())),
         partition_columns=kept,
         most_unindexed=most_unindexed or 0,
@@ -168,16 +179,47 @@ def survey(
     return plan, tasks
 
 
-def _cleanup_is_due(dataset: lance_core.LanceDataset, found: TableHealth, policy: LanceMaintenancePolicy) -> bool:
-    """Whether the oldest version is too old, or there are more than are to be kept."""
+def _expired(
+    dataset: lance_core.LanceDataset, found: TableHealth, policy: LanceMaintenancePolicy
+) -> lance_core.LanceDataset | None:
+    """The oldest version, if it is too old or there are more than are to be kept; None if no cleanup is due."""
     if not policy.cleans_up or found.versions <= max(1, policy.retain_versions or 1):
-        return False
-    if policy.age is None:
-        return True
+        return None
     try:
-        return dataset.checkout_version(found.oldest).timestamp < datetime.now(UTC) - policy.age
+        oldest = dataset.checkout_version(found.oldest)
     except VersionNotFoundError:  # somebody else cleans up
-        return False
+        return None
+    return oldest if policy.age is None or oldest.timestamp < datetime.now(UTC) - policy.age else None
+
+
+def _bytes_left_behind(oldest: lance_core.LanceDataset | None, newest: lance_core.LanceDataset) -> int:
+    """The bytes of the fragments of a version that the newest one does not have."""
+    if oldest is None:
+        return 0
+    kept = set(newest.fragment_ids())
+    return _file_bytes(one.metadata for one in oldest.get_fragments() if one.fragment_id not in kept)
+
+
+def dry_run(
+    dataset: lance_core.LanceDataset, outcome: MaintenanceOutcome, in_use: Mapping[str, int] | None = None
+) -> MaintenanceOutcome:
+    """The outcome with what the cleanup of the run would remove; the rewrites are counted when the budget is spent.
+
+    Args:
+        dataset: The table.
+        outcome: The outcome of its survey.
+        in_use: Further versions to keep, by what names them.
+    """
+    plan = outcome.plan
+    if not plan.cleanup_due:
+        return outcome
+    found = dataset.explain_cleanup_old_versions(
+        older_than=plan.policy.age,
+        retain_versions=plan.policy.retain_versions,
+        error_if_tagged_old_versions=False,
+        in_use=in_use,
+    )
+    return outcome.plus(**_removed(found.stats))
 
 
 def rewrite(dataset: lance_core.LanceDataset, task: CompactionTask) -> RewriteResult | None:
@@ -209,7 +251,7 @@ def commit(
         rewriter: Does the tasks of further attempts.
     """
     results = [RewriteResult.from_json(one) for one in outcome.results]
-    missing = outcome.plan.num_tasks - len(results)
+    missing = 0 if outcome.deferred else outcome.plan.num_tasks - len(results)
     return _commit_all(dataset, outcome, results, properties, missing=missing, rewriter=rewriter)
 
 
@@ -239,7 +281,7 @@ def _commit_all(
     for attempt in range(ATTEMPTS):
         outcome, skipped = _commit(dataset, results, outcome, properties)
         lost, missing = missing + skipped, 0
-        if not lost:
+        if not lost or outcome.deferred:
             break
         if attempt + 1 < ATTEMPTS:
             time.sleep(random.uniform(0, _PAUSE_S * 2**attempt))  # noqa: S311 - writers that collide spread out
@@ -297,6 +339,8 @@ def materialize_deletions(
     rewriter: Rewriter = run_here,
 ) -> MaintenanceOutcome:
     """Rewrite the remaining fragments that have a larger share of deleted rows than the policy allows."""
+    if outcome.deferred:
+        return outcome
     options = {**outcome.plan.policy.compaction_options(), "deletions_only": True}
     tasks = Compaction.plan(dataset, options).tasks
     if not tasks:
@@ -404,23 +448,18 @@ def clean_up(
         error_if_tagged_old_versions=False,
         in_use=in_use,
     )
-    return outcome.plus(
-        versions_removed=stats.old_versions,
-        data_files_removed=stats.data_files_removed,
-        files_removed=_files(stats),
-        bytes_removed=stats.bytes_removed,
-    )
+    return outcome.plus(**_removed(stats))
 
 
-def _files(stats: CleanupStats) -> int:
-    """All files that a cleanup removed."""
-    return (
-        stats.old_versions
-        + stats.data_files_removed
-        + stats.transaction_files_removed
-        + stats.index_files_removed
-        + stats.deletion_files_removed
-    )
+def _removed(stats: CleanupStats) -> dict[str, int]:
+    """The numbers of a cleanup."""
+    others = stats.transaction_files_removed + stats.index_files_removed + stats.deletion_files_removed
+    return {
+        "versions_removed": stats.old_versions,
+        "data_files_removed": stats.data_files_removed,
+        "files_removed": stats.old_versions + stats.data_files_removed + others,
+        "bytes_removed": stats.bytes_removed,
+    }
 
 
 def measured(dataset: lance_core.LanceDataset, outcome: MaintenanceOutcome) -> MaintenanceOutcome:

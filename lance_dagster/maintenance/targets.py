@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from lance_core.maintenance import CompactionTask
     from lance_dagster.maintenance.steps import MaintenanceOutcome
 
-__all__ = ["ORDER_TAG", "Target", "choose_targets", "failure_of", "survey_target"]
+__all__ = ["ORDER_TAG", "Target", "choose_targets", "failure_of", "survey_target", "versions_in_use"]
 
 ORDER_TAG: Final = "lance/order"
 """Tag of a run: what its order of tables is drawn from."""
@@ -125,9 +125,21 @@ def survey_target(
         context.log.exception("%s cannot be read", where)
         plan = steps.MaintenancePlan(asset=target.ref.name, uri=target.uri(root))
         return steps.MaintenanceOutcome(plan=plan, error=failure_of("plan", error)), []
+    outcome = steps.MaintenanceOutcome(plan=plan, seconds=time.monotonic() - started)
+    if own.dry_run:
+        outcome = steps.dry_run(dataset, outcome, versions_in_use(context, root, target.ref.name))
     if plan.problems or target.table is None:
         context.log.info("%s: version %d, %s", where, plan.version, "; ".join(plan.problems) or "healthy")
-    return steps.MaintenanceOutcome(plan=plan, seconds=time.monotonic() - started), tasks
+    return outcome, tasks
+
+
+def versions_in_use(context: dg.OpExecutionContext, root: TableRoot, asset: str) -> dict[str, int] | None:
+    """The versions that cleanup keeps because inputs are read at them; None where inputs are the newest ones."""
+    from lance_dagster.loading.recorded_versions import recorded_versions  # noqa: PLC0415 - heavy imports at first use
+
+    if root.reads_materialized is False:
+        return None
+    return dict(recorded_versions(context.instance, dg.AssetKey.from_user_string(asset)))
 
 
 def _policy(

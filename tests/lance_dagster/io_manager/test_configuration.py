@@ -27,7 +27,7 @@ from lance_dagster import (
 )
 from lance_dagster.branches.jobs import BranchConfig
 from lance_dagster.components import LanceLakehouseComponent
-from lance_dagster.maintenance.job import MaintenanceConfig, PolicyOverrides
+from lance_dagster.maintenance.run_config import MaintenanceConfig, PolicyOverrides
 from lance_dagster.tables.location import locate_table
 from lance_dagster.tables.settings import OutputSettings
 from tests import processes

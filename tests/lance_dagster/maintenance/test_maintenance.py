@@ -189,6 +189,7 @@ class TestManyTables:
             "absent": ["nothing", "nyc/none"],
             "left_alone": [],
             "failed": {},
+            "put_off": {},
         }
 
     def test_only_some(self, lake):

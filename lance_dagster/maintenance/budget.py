@@ -1,0 +1,172 @@
+"""The budget of a run: which of the work that is due is done now, and which is put off.
+
+benefit   SEEK bytes for each fragment that a rewrite saves     opening one costs about as much
+          + bytes of deleted rows that a rewrite leaves out
+          + bytes of rows that an index does not cover
+          + bytes of files of the oldest version that the newest one does not have, if cleanup is due
+cost      bytes of the data files that are rewritten + SEEK
+rank      tables that the run before put off come first, then those with more benefit per cost
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+import dagster as dg
+
+from lance_dagster.health.policy import parse_age
+
+if TYPE_CHECKING:
+    from lance_core.maintenance import CompactionTask
+    from lance_dagster.maintenance.steps import MaintenanceOutcome
+    from lance_dagster.tables.refs import TableRoot
+
+__all__ = ["LanceMaintenanceBudget", "in_dry_run", "is_over", "spend", "spent"]
+
+SEEK: Final = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LanceMaintenanceBudget:
+    """What a run may cost; what goes beyond it is put off, and comes first in the next run.
+
+    Attributes:
+        max_bytes_rewritten: Bytes of the data files that all rewrites of the run read, at most.
+        max_duration: Time after which no further rewrite or step of a table begins: a string such as "2h", or a
+            timedelta.
+        max_tables: Tables that the run works on, at most.
+
+    Raises:
+        ValueError: A value is of the wrong type or out of range.
+    """
+
+    max_bytes_rewritten: int | None = None
+    max_duration: str | timedelta | None = None
+    max_tables: int | None = None
+
+    def __post_init__(self) -> None:
+        """Reject invalid values."""
+        for name in ("max_bytes_rewritten", "max_tables"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise ValueError(f"{name} must be a positive number or None, not {value!r}")
+        if self.max_duration is not None and (self.duration is None or self.duration <= timedelta(0)):
+            raise ValueError(f"max_duration must be longer than nothing, not {self.max_duration!r}")
+
+    @property
+    def duration(self) -> timedelta | None:
+        """`max_duration` as a time; None for no limit."""
+        given = self.max_duration
+        return parse_age(given) if isinstance(given, str) else given
+
+    def changed(self, overrides: Mapping[str, Any]) -> LanceMaintenanceBudget:
+        """This budget with the fields that are given."""
+        return replace(self, **overrides)
+
+
+def spend(
+    due: Sequence[tuple[MaintenanceOutcome, list[CompactionTask]]],
+    budget: LanceMaintenanceBudget,
+    put_off_before: Collection[str],
+) -> list[tuple[MaintenanceOutcome, list[CompactionTask]]]:
+    """The work of a run in the order of its rank; an outcome says what of its table is put off, and why.
+
+    A table of which nothing fits has no task, and `is_put_off`. One that failed already takes no part.
+
+    Args:
+        due: Tables with their tasks.
+        budget: The limits.
+        put_off_before: The tables of which the run before put something off.
+    """
+    ranked = sorted(due, key=lambda one: (one[0].plan.asset not in put_off_before, -_rank(*one)))
+    left, tables, spent = budget.max_bytes_rewritten, 0, []
+    for found, tasks in ranked:
+        if found.error is not None:
+            spent.append((found, tasks))
+            continue
+        if budget.max_tables is not None and tables >= budget.max_tables:
+            spent.append((_put_off(found, f"max_tables: {budget.max_tables:,} tables come first"), []))
+            continue
+        kept = []
+        for task in sorted(tasks, key=lambda task: (task.num_bytes + SEEK) / max(1, len(task.raw))):
+            if left is None or task.num_bytes <= left:
+                kept.append(task)
+                left = None if left is None else left - task.num_bytes
+        missing = sum(task.num_bytes for task in tasks) - sum(task.num_bytes for task in kept)
+        reason = (
+            f"max_bytes_rewritten: {len(tasks) - len(kept):,} of {len(tasks):,} rewrites, {missing:,} bytes, are over "
+            f"the {budget.max_bytes_rewritten or 0:,} of the run"
+        )
+        plan = replace(found.plan, num_tasks=len(kept))
+        does_nothing = not plan.is_due
+        tables += not does_nothing
+        if len(kept) < len(tasks):
+            fitting = replace(found, plan=plan, deferred=reason, is_put_off=does_nothing)
+        else:
+            fitting = found
+        spent.append((fitting, kept))
+    return spent
+
+
+def spent(
+    context: dg.OpExecutionContext,
+    root: TableRoot,
+    due: Sequence[tuple[MaintenanceOutcome, list[CompactionTask]]],
+    budget: LanceMaintenanceBudget,
+) -> list[tuple[MaintenanceOutcome, list[CompactionTask]]]:
+    """The work of a run, within its budget; in the order of the survey if there is none.
+
+    Args:
+        context: The op.
+        root: The root whose log says what was put off before.
+        due: Tables with their tasks.
+        budget: The limits.
+    """
+    from lance_dagster.health.log import open_log, put_off_last  # noqa: PLC0415 - code locations load without lance_core
+
+    if budget == LanceMaintenanceBudget():
+        return list(due)
+    log = open_log(root.root_uri, root.options)
+    found = spend(due, budget, put_off_last(log) if log is not None else ())
+    for one, _ in found:
+        if one.deferred:
+            context.log.info("asset %s: put off: %s", one.plan.asset, one.deferred)
+    if budget.duration is None:
+        return found
+    deadline = time.time() + budget.duration.total_seconds()
+    return [(replace(one, plan=replace(one.plan, deadline=deadline)), tasks) for one, tasks in found]
+
+
+def is_over(deadline: float | None) -> bool:
+    """Whether a time, in seconds since 1970, has passed."""
+    return deadline is not None and time.time() >= deadline
+
+
+def in_dry_run(found: MaintenanceOutcome, tasks: Sequence[CompactionTask]) -> MaintenanceOutcome:
+    """The outcome of a dry run, with the numbers of its rewrites."""
+    if found.is_put_off:
+        return replace(found, done={})
+    if not tasks:
+        return found
+    return found.plus(
+        bytes_read=sum(task.num_bytes for task in tasks), fragments_removed=sum(len(task.raw) for task in tasks)
+    )
+
+
+def _put_off(found: MaintenanceOutcome, reason: str) -> MaintenanceOutcome:
+    return replace(found, deferred=reason, is_put_off=True)
+
+
+def _rank(found: MaintenanceOutcome, tasks: Sequence[CompactionTask]) -> float:
+    """Benefit per cost; the head of the module has the formula."""
+    plan = found.plan
+    rows, size = plan.before.get("rows", 0), plan.before.get("bytes", 0)
+    stored = rows + plan.before.get("deleted_rows", 0)
+    saved = sum(len(task.raw) - 1 for task in tasks)
+    deleted = sum(task.num_deleted_rows for task in tasks) * size // max(1, stored)
+    unindexed = plan.health.get("lance/index_unindexed_fraction", 0) * size if plan.indices_due else 0
+    return (SEEK * saved + deleted + unindexed + plan.expired_bytes) / (sum(task.num_bytes for task in tasks) + SEEK)
