@@ -383,7 +383,10 @@ def test_rows_that_came_into_another_order_are_found(tmp_path):
         lance.dataset(stale.uri).update({"n": "0"}, where=f"id = {i}")
     lance.dataset(stale.uri).optimize.compact_files()
     assert lance.dataset(stale.uri).to_table()["id"].to_pylist() == [2, 7, 8, 9, 3, 5, 0, 4]
-    write(stale)
+    other = lance_core.dataset(stale.uri, version=2)
+    write(stale, where="id in (0, 3, 5, 8)")
+    assert column(stale.uri, "v") == {i: 10 * i if i in (0, 3, 5, 8) else None for i in (0, 2, 3, 4, 5, 7, 8, 9)}
+    write(other)
     assert column(stale.uri, "v") == {i: 10 * i for i in (0, 2, 3, 4, 5, 7, 8, 9)}
 
 
