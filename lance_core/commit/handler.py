@@ -10,7 +10,8 @@ files only keep away.
 
 The manifest's conditional put is the commit; everything before it is garbage if it fails, everything after it is a
 convenience. The answer to that put can be lost, and a retry then meets the writer's own manifest, so an object that
-exists already is read back and its transaction's uuid compared before it counts as another writer's.
+exists already is read back and its transaction's uuid compared before it counts as another writer's. Once an answer was
+lost, every error leaves the outcome open: the files of the commit must not be removed, as the put may still arrive.
 
 If the store's options carry a commit lock it is held around the put. The put stays conditional, so that writers without
 the lock do no harm.
@@ -33,7 +34,7 @@ from lance_core.errors import (
     OutcomeUnknownError,
     StoreError,
 )
-from lance_core.store import ObjectStore, naming_after
+from lance_core.store import ObjectStore, naming_after, sync_names
 from lance_core.table.flags import NO_TRANSACTION_FILES
 from lance_core.table.manifest.manifest import Manifest, ManifestLocation
 from lance_core.table.paths import HINT_KEY, Naming, is_detached, manifest_key, transaction_key
@@ -69,6 +70,7 @@ class VersionWriter:
     began_ns: int = 0
     _transaction_file: str = ""
     _record: bytes = b""
+    _answer_lost: bool = False
     _unresolved: tuple[Manifest, str] | None = None
 
     def put(self, manifest: Manifest, transaction: Transaction) -> Manifest | None:
@@ -126,7 +128,9 @@ class VersionWriter:
         key = manifest_key(manifest.version, self.naming)
         try:
             found = self._read(key)
-        except ObjectNotFoundError:
+        except ObjectNotFoundError as error:
+            if self._answer_lost:
+                raise self._unknown(key, uuid) from error  # one of the two was committed, and is cleaned up already
             return None  # another's, and cleaned up already
         except StoreError as error:
             raise self._unknown(key, uuid) from error
@@ -162,25 +166,39 @@ class VersionWriter:
     def _put_manifest(self, key: str, data: bytes, uuid: str) -> ManifestLocation | None:
         """Put the manifest; None if there is one, this writer's own or another's."""
         location = ManifestLocation(key=key, size_bytes=len(data), naming=self.naming)
-        self.began_ns = 0
+        self.began_ns, self._answer_lost = 0, False
         store = naming_after(self.store, self._before_naming)
-        for attempt in range(1, _PUT_ATTEMPTS + 1):
+        for _ in range(_PUT_ATTEMPTS):
             try:
-                e_tag = store.put_if_absent(key, data, durable=self.durable)
-            except DatasetExistsError:
-                raise  # no other writer: trying the next number would meet it again
-            except AlreadyExistsError:
-                return None
+                return replace(location, e_tag=store.put_if_absent(key, data, durable=self.durable))
             except OutcomeUnknownError:
-                try:
-                    return location if _is_of(self._read(key), uuid) else None
-                except ObjectNotFoundError:
-                    # Not there yet: it may still arrive, so only the same bytes may be put under this key.
-                    if attempt == _PUT_ATTEMPTS:
-                        raise self._unknown(key, uuid) from None
-            else:
-                return replace(location, e_tag=e_tag)
-        raise AssertionError("the last attempt returns or raises")
+                self._answer_lost = True
+            except LanceError as error:
+                if isinstance(error, AlreadyExistsError) and not isinstance(error, DatasetExistsError):
+                    return None
+                if self._answer_lost:  # an earlier put may still arrive, whatever became of this one
+                    raise self._unknown(key, uuid) from error
+                raise
+            try:
+                found = self._read(key)
+            except ObjectNotFoundError:
+                continue  # not there yet: it may still arrive, so only the same bytes may be put under this key
+            except LanceError as error:
+                raise self._unknown(key, uuid) from error
+            if not _is_of(found, uuid):
+                return None
+            self._make_name_durable(key)
+            return location
+        raise self._unknown(key, uuid)
+
+    def _make_name_durable(self, key: str) -> None:
+        """Make sure that a manifest is on disk that was found there after a put which reported no success."""
+        if not self.durable:
+            return
+        try:
+            sync_names(self.store, [key])
+        except StoreError as error:
+            raise OutcomeUnknownError(f"{self.store.root}/{key}: is there, and may not be on disk: {error}") from error
 
     def _before_naming(self) -> None:
         if self.ready is not None:

@@ -49,6 +49,7 @@ from lance_core.errors import (
     LanceError,
     OutcomeUnknownError,
     RetryableConflictError,
+    StoreError,
     VersionNotFoundError,
 )
 from lance_core.store import ObjectStore, make_durable
@@ -457,8 +458,13 @@ class _CommitLoop:
         return repaired(self.store, manifest, latest)
 
     def _drop(self, rebased: Rebased) -> None:
+        """Remove the files of an attempt that was not committed."""
         for key in rebased.written:
-            self.store.delete(key)
+            try:
+                self.store.delete(key)
+            except StoreError as error:
+                # Cleanup finds it later; what ended the attempt matters more.
+                _logger.debug("%s/%s was left behind: %s", self.store.root, key, error)
 
 
 def _time_after(latest: Manifest | None) -> int:

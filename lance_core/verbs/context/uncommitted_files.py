@@ -67,14 +67,16 @@ class UncommittedFiles:
         """
         base = self.source.manifest
         transaction = Transaction(read_version=base.version, operation=operation, properties=dict(properties or {}))
-        return commit(
+        done = commit(
             self.source.store,
             transaction,
             base=base,
             options=options,
             affected_rows=affected_rows,
             ready=self._begin,
-        ).manifest
+        )
+        self._files.clear()  # a version refers to them, whatever follows
+        return done.manifest
 
     def _begin(self) -> None:
         """Wait until all is durable; a version can appear from then on."""
