@@ -76,6 +76,10 @@ _UNREACHABLE: Final = {
     "EndpointConnectionError": "it cannot be reached",
     "ConnectTimeoutError": "it accepts no connection in time",
 }
+_CONDITIONAL_PUTS: Final = ("etag", "disabled")
+_ENCRYPTIONS: Final = ("AES256", "aws:kms", "aws:kms:dsse")
+_BEGIN_AN_OBJECT: Final = ("put_object", "copy_object", "create_multipart_upload")
+"""The operations that say how an object is encrypted."""
 _ENVIRONMENT: Final = (
     ("AWS_ENDPOINT", "aws_endpoint"),
     ("AWS_ALLOW_HTTP", "aws_allow_http"),
@@ -98,7 +102,8 @@ class S3Client:
     def __init__(self, options: StorageOptions) -> None:
         s3_options = _with_endpoint({**_environment(), **options.for_s3()})
         self.endpoint = s3_options.get("aws_endpoint", "")
-        self.conditional_put = s3_options.get("aws_conditional_put", "")
+        self.conditional_put = _one_of(s3_options, "aws_conditional_put", _CONDITIONAL_PUTS) or ""
+        self._encryption = _encryption(s3_options)
         self.copies_parts: bool | None = None
         """Whether the server copies parts of objects; None if that is not known yet."""
         self._attempts = _attempts(s3_options)
@@ -153,6 +158,8 @@ class S3Client:
             StoreError: The storage rejected the request, or failed.
         """
         place = f"s3://{parameters['Bucket']}/{parameters.get('Key', parameters.get('Prefix', ''))}"
+        if method in _BEGIN_AN_OBJECT:
+            parameters |= self._encryption
         unanswered = False
         for attempt in range(self._attempts):
             try:
@@ -367,6 +374,31 @@ def _endpoint_of_aws_settings(profile: str | None) -> str | None:
     return found or None
 
 
+def _encryption(s3_options: dict[str, str]) -> dict[str, str]:
+    """How the server is to encrypt new objects, as parameters of requests."""
+    kind = _one_of(s3_options, "aws_server_side_encryption", _ENCRYPTIONS)
+    key_id = s3_options.get("aws_sse_kms_key_id")
+    if key_id is None:
+        return {} if kind is None else {"ServerSideEncryption": kind}
+    if kind == "AES256":
+        raise InvalidInputError(
+            "the storage option aws_sse_kms_key_id needs aws_server_side_encryption=aws:kms or aws:kms:dsse"
+        )
+    return {"ServerSideEncryption": kind or "aws:kms", "SSEKMSKeyId": key_id}
+
+
+def _one_of(s3_options: dict[str, str], name: str, values: Sequence[str]) -> str | None:
+    """The value of an option that has a fixed set of values; None if it is not given.
+
+    Raises:
+        InvalidInputError: The value is none of them.
+    """
+    value = s3_options.get(name)
+    if value is not None and value not in values:
+        raise InvalidInputError(f"the storage option {name} must be one of {', '.join(values)}, got {value!r}")
+    return value
+
+
 def _filesystem(s3_options: dict[str, str]) -> Any:
     try:
         import s3fs
@@ -377,8 +409,9 @@ def _filesystem(s3_options: dict[str, str]) -> Any:
     plain = endpoint is not None and urlsplit(endpoint).scheme == "http"
     if plain and not _flag(s3_options, "aws_allow_http"):
         raise InvalidInputError("the endpoint is plain HTTP; set the storage option allow_http=true to use it")
-    virtual = s3_options.get("aws_virtual_hosted_style_request")
-    style = {"true": "virtual", "false": "path"}.get(virtual or "", "path" if endpoint else "auto")
+    style = "path" if endpoint else "auto"
+    if "aws_virtual_hosted_style_request" in s3_options:
+        style = "virtual" if _flag(s3_options, "aws_virtual_hosted_style_request") else "path"
     config: dict[str, Any] = {
         "retries": {"total_max_attempts": 1},
         "connect_timeout": parse_seconds("connect_timeout", s3_options.get("connect_timeout", f"{_CONNECT_TIMEOUT_S}")),

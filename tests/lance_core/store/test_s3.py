@@ -265,3 +265,39 @@ def test_errors_tell_no_secret(s3, root):
             seen = seen.__cause__
     assert "canary" not in repr(store)
     assert "canary" not in repr(store.options)
+
+
+def test_new_objects_are_encrypted_as_the_options_say(s3, root, requests):
+    import boto3
+
+    options = {**s3.storage_options, "aws_server_side_encryption": "aws:kms", "aws_sse_kms_key_id": "key-7"}
+    store = open_store(root, options)
+    store.put("a", b"1")
+    store.put_if_absent("b", b"2")
+    store.copy("a", "c")
+    with store.open_writer("d") as writer:
+        for _ in range(3):
+            writer.write(bytes(6 * 2**20))
+    kinds = {"put_object", "copy_object", "create_multipart_upload"}
+    begun = [(method, parameters) for method, parameters in requests.made if method in kinds]
+    assert {method for method, _ in begun} == kinds
+    assert all(parameters["SSEKMSKeyId"] == "key-7" for _, parameters in begun)
+    bucket, _, prefix = root.removeprefix("s3://").partition("/")
+    client = boto3.client("s3", endpoint_url=s3.endpoint, aws_access_key_id="x", aws_secret_access_key="y")
+    for key in "abcd":
+        found = client.head_object(Bucket=bucket, Key=f"{prefix}/{key}")
+        assert (found["ServerSideEncryption"], found["SSEKMSKeyId"]) == ("aws:kms", "key-7")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"aws_server_side_encryption": "sse-c"}, "aws_server_side_encryption must be one of AES256, aws:kms"),
+        ({"aws_server_side_encryption": "AES256", "aws_sse_kms_key_id": "k"}, "aws_sse_kms_key_id needs"),
+        ({"aws_conditional_put": "etags"}, "aws_conditional_put must be one of etag, disabled"),
+        ({"aws_virtual_hosted_style_request": "maybe"}, "virtual_hosted_style_request must be true or false"),
+    ],
+)
+def test_values_that_an_option_does_not_have(s3, root, options, message):
+    with pytest.raises(InvalidInputError, match=message):
+        open_store(root, {**s3.storage_options, **options}).get("a")
