@@ -370,6 +370,7 @@ class LanceMergeBuilder:
         *,
         transaction_properties: Mapping[str, str] | None = None,
         commit_message: str | None = None,
+        idempotency_key: tuple[str, str] | None = None,
         max_rows_per_file: int | None = None,
         max_bytes_per_file: int | None = None,
         conflict_retries: int = 10,
@@ -379,6 +380,8 @@ class LanceMergeBuilder:
         Args:
             transaction_properties: Strings by key that the commit records.
             commit_message: A message that the commit records.
+            idempotency_key: Key and value of a transaction property. If a version has this property, nothing is
+                changed; otherwise the new version gets it. The table keeps the key in its own state.
             max_rows_per_file: Rows after which a task begins another file.
             max_bytes_per_file: Bytes after which a task begins another file.
             conflict_retries: How often the merge is computed again after concurrent changes of the same rows.
@@ -402,6 +405,7 @@ class LanceMergeBuilder:
             storage_options=self.table.storage_options,
             transaction_properties=transaction_properties,
             commit_message=commit_message,
+            idempotency_key=idempotency_key,
             max_rows_per_file=max_rows_per_file,
             max_bytes_per_file=max_bytes_per_file,
             conflict_retries=conflict_retries,

@@ -146,7 +146,8 @@ class Change:
         except BaseException:
             delete_orphan_files(self.dataset.uri, task.job, (), self.options.storage_options)
             raise
-        delete_orphan_files(self.dataset.uri, task.job, made, self.options.storage_options)
+        kept = [one.metadata for one in done.dataset.get_fragments()] if done.deduplicated else made
+        delete_orphan_files(self.dataset.uri, task.job, kept, self.options.storage_options)
         inserts, updates, deletes = (sum(report.counts[i] for report in reports) for i in range(3))
         return ChangeResult.of(
             done,
@@ -204,7 +205,14 @@ def run_change(
     options: ChangeOptions,
     checked_through: int | None = None,
 ) -> ChangeResult:
-    """Compute and commit a change on a version, and on the latest one after each conflict."""
+    """Compute and commit a change on a version, and on the latest one after each conflict.
+
+    If a version has the `idempotency_key` of the options already, nothing is computed.
+    """
+    if options.idempotency_key is not None:
+        found = dataset.find_idempotent_commit(*options.idempotency_key)
+        if found is not None:
+            return ChangeResult.of_transaction(dataset.checkout_version(found[0]), found[1], deduplicated=True)
     checked = dataset.version if checked_through is None else checked_through
 
     def attempt(base: LanceDataset, number: int) -> ChangeResult:

@@ -84,16 +84,16 @@ def create_table(context: Context, statement: records.CreateTable) -> DataFrame:
         return _create_as(context, statement, location, properties)
     schema = _schema(context, statement.columns or (), properties.widths)
     _check_partitions(statement, schema.names)
-    table = lance_core.write_dataset(
-        schema.empty_table(),
+    lance_core.commit_fragments(
         location.uri,
+        [],
+        schema,
         mode="overwrite" if statement.replaces else "create",
+        table_config=properties.config or None,
         storage_options=location.storage_options,
         data_storage_version=properties.version,
         enable_stable_row_ids=properties.stable,
     )
-    if properties.config:
-        table.update_config(properties.config)
     return context.nothing()
 
 

@@ -92,7 +92,12 @@ class Sources:
             frame.createOrReplaceTempView(name)
             self._views.append(name)
         changes = [(start, end, new.replace(f"{{{name}}}", name)) for start, end, new, name in changes]
-        return _changed(piece.text, [*changes, *bound(piece.text, self.params)], escape=False)
+        literals = [
+            one
+            for one in bound(piece.text, self.params)
+            if not any(start <= one[0] < end for start, end, *_ in changes)  # the version of a table
+        ]
+        return _changed(piece.text, [*changes, *literals], escape=False)
 
     def dataset(self, mention: Mention, start: int) -> LanceDataset:
         """The version that a name stands for; the same one each time."""
@@ -152,7 +157,8 @@ class Sources:
         before = "".join(char if char == "\n" else " " for char in self._statement[: piece.start])
         shifted = {piece.start + start: parts for start, parts in starts.items()}
         needs = needs_of(before + plain, shifted, self.params, aligned)
-        words = {token.value.lower() for token in tokens_of(piece.text) if token.is_name}
+        # In double quotes are strings, or names where the session says so.
+        words = {one.value.lower() for one in tokens_of(piece.text) if one.is_name or one.text.startswith('"')}
         changes: list[Any] = []
         frames: dict[str, DataFrame] = {}
         aliases = [] if target is None else [(target, alias or target.last)]

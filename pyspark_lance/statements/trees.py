@@ -24,7 +24,7 @@ from pyspark_lance.statements.tokens import position, tokens_of
 
 __all__ = ["Need", "needs_of"]
 
-_WIDE: Final = frozenset({"PIVOT", "UNPIVOT", "NATURAL", "TRANSFORM", "MATCH_RECOGNIZE"})
+_WIDE: Final = frozenset({"PIVOT", "UNPIVOT", "NATURAL", "TRANSFORM", "IDENTIFIER"})
 """Words with which columns that are not named may be needed."""
 
 

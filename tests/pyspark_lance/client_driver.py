@@ -89,6 +89,16 @@ def main() -> None:
     pyspark_lance.to_parquet(str(folder / "converted.lance"), str(folder / "back"), partition_by=["day"], spark=spark)
     assert spark.read.parquet(str(folder / "back")).count() == 100
 
+    pyspark_lance.register_catalog(spark, "lake", folder / "lake")
+    pyspark_lance.sql(spark, "CREATE TABLE lake.a.t (id bigint, x struct<a: int>)")
+    pyspark_lance.sql(spark, "INSERT INTO lake.a.t (id) SELECT id FROM range(5) WHERE id > :least", least=1)
+    few = pyspark_lance.sql(spark, "SELECT count(*) FROM lake.a.t WHERE id IN (SELECT max(id) FROM lake.a.t@v2)")
+    assert few.collect() == [(1,)]
+    target = pyspark_lance.LanceTable.forName(spark, "lake.a.t").alias("t")
+    clauses = target.merge(spark.range(3).alias("s"), "t.id = s.id").whenMatchedDelete()
+    assert isinstance(clauses, pyspark_lance.LanceMergeBuilder)
+    assert clauses.whenNotMatchedInsert(values={"id": "s.id"}).execute().rows_inserted == 2
+
     stream = spark.readStream.format("lance").load(uri).select("id", "day")
     query = stream.writeStream.format("lance").option("checkpointLocation", str(folder / "checkpoint"))
     query.trigger(availableNow=True).start(str(folder / "copy.lance")).awaitTermination()

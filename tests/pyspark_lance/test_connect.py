@@ -30,8 +30,10 @@ def test_changes_streams_and_conversion_over_connect():
             "datasource/test_source.py",
             "conversion/test_conversion.py",
             "reading/test_pruned_frame.py",
+            "statements/test_sql.py",
+            "test_lance_table.py",
         ],
-        40,
+        90,
     )
 
 

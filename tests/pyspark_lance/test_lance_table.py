@@ -95,6 +95,17 @@ def test_a_merge_that_lost_a_race_is_computed_again(spark, table, lance, monkeyp
     assert contents(lance, table)[30] == (1, "other")
 
 
+def test_a_repeated_merge_changes_nothing(spark, table, lance):
+    merge = LanceTable.forPath(spark, table).alias("t").merge(spark.range(3).alias("n"), "t.id = n.id")
+    merge = merge.whenMatchedUpdate(set={"x": "t.x + 1"})
+    first = merge.execute(idempotency_key=("job", "2026-01-02"))
+    again = merge.execute(idempotency_key=("job", "2026-01-02"))
+    assert (first.rows_updated, first.deduplicated, again.deduplicated) == (3, False, True)
+    assert again.version == first.version == 2
+    assert contents(lance, table)[1] == (11, "s1")
+    assert merge.execute(idempotency_key=("job", "2026-01-03")).version == 3
+
+
 def test_only_what_may_match_is_read(spark, table, monkeypatch):
     from pyspark_lance.changing import merge_clauses
 

@@ -118,6 +118,7 @@ def test_a_query_reads_one_version_its_columns_and_its_rows(spark, sql, table, p
         ("SELECT _rowid, `x` FROM lake.nyc.t", ("x", "_rowid")),
         ("SELECT struct(t.*) FROM lake.nyc.t", ("id", "x", "s")),
         ("SELECT a.id FROM lake.nyc.t a NATURAL JOIN range(3)", ("id", "x", "s")),
+        ("SELECT IDENTIFIER('x') FROM lake.nyc.t", ("id", "x", "s")),
         ("SELECT * FROM lake.nyc.t UNPIVOT (v FOR k IN (id, x))", ("id", "x", "s")),
         ("WITH c AS (SELECT x FROM lake.nyc.t) SELECT * FROM c", ("x",)),
     ],
@@ -144,6 +145,9 @@ def test_time_travel_branches_and_tags(spark, sql, table):
     ]
     assert sql(f"SELECT count(*) FROM lake.nyc.t TIMESTAMP AS OF '{local}'") == [(10,)]
     assert sql("SELECT count(*) FROM lake.nyc.t TIMESTAMP AS OF current_timestamp() + INTERVAL 1 HOUR t") == [(5,)]
+    assert sql(
+        "DELETE FROM lake.nyc.t WHERE id IN (SELECT max(id) FROM lake.nyc.t VERSION AS OF :v) AND id < :n", v=2, n=9
+    ) == [(1,)]
     for query in ("lake.nyc.t@nope", "lake.nyc.t VERSION AS OF 17", "lake.nyc.t TIMESTAMP AS OF '1999-01-01'"):
         with pytest.raises(VersionNotFoundError):
             sql(f"SELECT 1 FROM {query}")
@@ -240,6 +244,7 @@ def test_tables_are_created_changed_and_dropped(sql, lake, lance):
     sql(
         "CREATE TABLE lake.a.t (id bigint NOT NULL, v array<float> COMMENT 'a vector', s string) USING lance PARTITIONED BY (s) TBLPROPERTIES ('v.arrow.fixed-size-list.size' = '2', 'owner' = 'me')"
     )
+    assert lance.dataset(f"{lake}/a/t.lance").version == 1
     schema = lance.dataset(f"{lake}/a/t.lance").schema
     assert not schema.field("id").nullable
     assert schema.field("v").type == pa.list_(pa.float32(), 2)
