@@ -4,6 +4,7 @@ import ast
 import graphlib
 import re
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,26 @@ def test_imports_flow_straight_down():
     linter = Path(sys.executable).with_name("lint-imports")
     done = processes.run([linter])
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def layers(package: str) -> list[list[str]]:
+    """The layers of a package's import contract, the highest first."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (found,) = (one["layers"] for one in contracts if one["type"] == "layers" and one["containers"] == [package])
+    return [layer.split(" | ") for layer in found]
+
+
+def test_contributing_draws_the_layers_of_the_contracts():
+    core, above = re.findall(r"^```text\n(.*?)^```$", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL | re.MULTILINE)
+    verbs = [line.split() for line in core.splitlines() if line.startswith(" ")]
+    assert verbs == [[name for layer in layers("lance_core.verbs") for name in layer]]
+    lines = [line.replace(" | ", " ").split() for line in core.splitlines() if not line.startswith("  ")]
+    core_layers = layers("lance_core")
+    assert [line[: len(layer)] for line, layer in zip(lines, core_layers, strict=True)] == core_layers
+    middle = above.index("lance_dagster")
+    for package, column in (("pyspark_lance", slice(0, middle)), ("lance_dagster", slice(middle, None))):
+        drawn = re.findall(r"\w+", "\n".join(line[column] for line in above.splitlines()))
+        assert drawn == [package, *(name for layer in layers(package) for name in layer)]
 
 
 def named(path: Path) -> str:

@@ -1,4 +1,1 @@
-"""Functions on one version of a dataset. Each package imports those after it only.
-
-refs write columns rows files inspect scan records expressions version
-"""
+"""Functions on one version of a dataset. CONTRIBUTING.md has the order of the packages, the contracts hold it."""

@@ -14,6 +14,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from lance_core.printing import printable
+from lance_dagster.lineage.consumers import MOST_CONSUMERS
 from lance_dagster.lineage.history import TableVersion, read_history
 
 if TYPE_CHECKING:
@@ -92,6 +93,8 @@ def table_log(
     if consumers is not None:
         rows = ([cell(asset), cell(version)] for asset, version in sorted(consumers.items()))
         parts += ["### Consumers", table(["asset", "version read last"], rows, optional=True) if consumers else "none"]
+        if len(consumers) >= MOST_CONSUMERS:
+            parts.append(f"At most {MOST_CONSUMERS} consumers are listed.")
     return "\n\n".join(parts)
 
 

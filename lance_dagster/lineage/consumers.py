@@ -7,27 +7,28 @@ from typing import Any, Final
 
 import dagster as dg
 
-__all__ = ["consumers"]
+__all__ = ["MOST_CONSUMERS", "consumers"]
 
-_MOST: Final = 50
+MOST_CONSUMERS: Final = 50
 _TAG: Final = "dagster/input_data_version/"
 
 
 def consumers(
     scope: tuple[dg.DagsterInstance, Sequence[dg.AssetKey]] | None, asset_key: dg.AssetKey
 ) -> dict[str, int | None] | None:
-    """Assets that depend on an asset, and the version that each read last; None if they are not known.
+    """At most 50 assets that depend on an asset, and the version that each read last; None if they are not known.
 
     Writers of Lance tables record the versions that they read; for other assets Dagster keeps the data version of the
     input.
 
     Args:
-        scope: The instance, and the keys of the assets that depend on it, as `_context` finds them.
+        scope: The instance, and the keys of the assets that depend on it, as `_context` finds them; the first
+            `MOST_CONSUMERS` of them are looked up, with one query.
         asset_key: The asset.
     """
     if scope is None:
         return None
-    instance, keys = scope[0], list(scope[1][:_MOST])
+    instance, keys = scope[0], list(scope[1][:MOST_CONSUMERS])
     read: dict[str, int | None] = {key.to_user_string(): None for key in keys}
     for record in instance.get_asset_records(keys) if keys else ():
         event = record.asset_entry.last_materialization

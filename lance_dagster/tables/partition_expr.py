@@ -32,10 +32,31 @@ _CASTS: Final = tuple(
         r"""("[^"]+"|`[^`]+`|\[[^\]]+\])""",
     )
 )
-_SQL: Final = re.compile(r"[(){}<>=+*/%|,;']|::|\s(?:AS|AT|AND|OR)\s", re.IGNORECASE)
-_WORD: Final = re.compile(r"""'[^']*'|("[^"]+"|`[^`]+`|\b[A-Za-z_][\w$]*\b)(?!\s*\()""")
-_NO_COLUMNS: Final = frozenset(
-    {"AS", "AT", "TIME", "ZONE", "DATE", "TIMESTAMP", "DAY", "HOUR", "MONTH", "YEAR", "INTERVAL", "AND", "OR", "FROM"}
+_SQL: Final = re.compile(r"[(){}<>=+*/%|,;']|::|\s(?:AS|AT|AND|OR|INTERVAL)\s", re.IGNORECASE)
+_UNIT: Final = r"(?:MICROSECOND|MILLISECOND|SECOND|MINUTE|HOUR|DAY|WEEK|ISOWEEK|MONTH|QUARTER|YEAR)S?"
+_DATE_CALL: Final = r"\b\w*(?:DATE|TIME|TRUNC)\w*\s*\("
+_NO_NAMES: Final = tuple(
+    (re.compile(pattern, re.IGNORECASE), kept)
+    for pattern, kept in (
+        (rf"::\s*{_TYPE}", " "),
+        (rf"\bAS\s+{_TYPE}(?=\s*\))", " "),
+        (r"\bAT\s+TIME\s+ZONE\b", " "),
+        (rf"\bINTERVAL\s+(?:'[^']*'|\d+)(?:\s+{_UNIT}\b)?", " "),
+        (r"\b(?:DATE|TIME|TIMESTAMP|DATETIME)\s*'[^']*'", " "),
+        (rf"\(\s*{_UNIT}\s+FROM\b", "("),
+    )
+)
+_UNIT_ARGUMENTS: Final = tuple(
+    (re.compile(pattern, re.IGNORECASE), r"\1")
+    for pattern in (
+        rf"({_DATE_CALL}\s*){_UNIT}\s*(?=,)",
+        rf"({_DATE_CALL}(?:[^()']|\([^()]*\))*,)\s*{_UNIT}\s*(?=\))",
+    )
+)
+_WORD: Final = re.compile(r"""'[^']*'|("[^"]+"|`[^`]+`|\[[^\]]+\]|\b[A-Za-z_][\w$]*\b)(?!\s*\()""")
+_KEYWORDS: Final = frozenset(
+    {"AND", "AS", "BETWEEN", "CASE", "DISTINCT", "ELSE", "END", "FROM", "IN", "IS", "LIKE", "NOT", "NULL", "OR", "THEN"}
+    | {"WHEN"}
 )
 
 
@@ -55,15 +76,30 @@ def partition_column(expression: str, *, where: str) -> str:
         if found is not None:
             return _plain(found[1])
     if not _SQL.search(sql):
-        return expression
-    words = [_plain(word) for word in _WORD.findall(sql) if word and word.upper() not in _NO_COLUMNS]
-    columns = list(dict.fromkeys(words))
+        return sql
+    columns = _columns(sql)
     remedy = f'"partition_expr": "{columns[0]}"' if len(columns) == 1 else '"partition_expr": "column"'
     raise dg.DagsterInvalidDefinitionError(
         f"{where}: metadata partition_expr {expression!r} is an SQL expression, and LanceIOManager takes the column "
         f"itself: {remedy}. The partitions definition says which values of it a partition has; a column that has other "
         "values is computed in the asset, under a name of its own"
     )
+
+
+def _columns(sql: str) -> list[str]:
+    """The columns in an expression, without functions, types and units, which are known by where they stand."""
+    for pattern, kept in _NO_NAMES:
+        sql = pattern.sub(kept, sql)
+    names = _names(sql)
+    if len(names) > 1:  # DATE_TRUNC(ts, DAY), DATEDIFF(day, a, b)
+        for pattern, kept in _UNIT_ARGUMENTS:
+            sql = pattern.sub(kept, sql)
+    return _names(sql) or names
+
+
+def _names(sql: str) -> list[str]:
+    """The words that are neither functions nor keywords, each once."""
+    return list(dict.fromkeys(_plain(word) for word in _WORD.findall(sql) if word and word.upper() not in _KEYWORDS))
 
 
 def _plain(name: str) -> str:

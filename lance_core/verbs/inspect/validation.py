@@ -92,10 +92,13 @@ def validate_fragment(source: Snapshot, fragment: Fragment) -> None:
 
 
 def check_columns(file: DataFile, reader: DataFileReader, schema: Schema) -> None:
-    """Check that the columns that a manifest names are in the file.
+    """Check that the fields of a data file's record have the columns that they need, by the numbers of the columns.
+
+    Names are not compared: a renamed column keeps its old name in the files that were written before.
 
     Raises:
-        CorruptFileError: A column is missing in the file, or has another name.
+        CorruptFileError: A field lacks its column, a field without values of its own has one, or the number of a column
+            is above those of the file.
     """
     file.check_columns(fields_with_columns(schema))
     if reader.version is FileVersion.V0_1:

@@ -25,6 +25,7 @@ def test_a_column_with_a_cast_is_the_column(expression):
 @pytest.mark.parametrize("name", ["my column", "größe", "a-b", "as_of", "order"])
 def test_other_names_stay_as_they_are(name):
     assert partition_column(name, where="asset a") == name
+    assert partition_column(f" {name} ", where="asset a") == name
 
 
 @pytest.mark.parametrize(
@@ -34,7 +35,23 @@ def test_other_names_stay_as_they_are(name):
         ("strftime(ts, '%Y-%m-%d')", '"partition_expr": "ts"'),
         ("ts + INTERVAL '1' DAY", '"partition_expr": "ts"'),
         ("a || b", '"partition_expr": "column"'),
-        ("CAST(lower(ts) AS DATE)", '"partition_expr"'),
+        ("CAST(lower(ts) AS DATE)", '"partition_expr": "ts"'),
+        ("DATE_TRUNC('month', day)", '"partition_expr": "day"'),
+        ("date_trunc('day', date)", '"partition_expr": "date"'),
+        ("DATE_TRUNC(day, MONTH)", '"partition_expr": "column"'),
+        ("TIMESTAMP_TRUNC(ts, DAY)", '"partition_expr": "ts"'),
+        ("DATEDIFF(day, started, '2024-01-01')", '"partition_expr": "started"'),
+        ("DATE_TRUNC(month, date(ts))", '"partition_expr": "ts"'),
+        ("EXTRACT(MONTH FROM day)", '"partition_expr": "day"'),
+        ("year(month)", '"partition_expr": "month"'),
+        ("CAST(lower(month) AS DATE)", '"partition_expr": "month"'),
+        ("lower(year)::timestamp with time zone", '"partition_expr": "year"'),
+        ("day AT TIME ZONE 'UTC'", '"partition_expr": "day"'),
+        ("day >= DATE '2024-01-01' AND day < DATE '2024-02-01'", '"partition_expr": "day"'),
+        ("day - INTERVAL 1 YEAR", '"partition_expr": "day"'),
+        ("concat(ts, year)", '"partition_expr": "column"'),
+        ("DATE_TRUNC('month', day) || region", '"partition_expr": "column"'),
+        ("""CASE WHEN "day" IS NULL THEN '1970-01-01' ELSE "day" END || ''""", '"partition_expr": "day"'),
     ],
 )
 def test_other_sql_is_rejected_naming_the_column(expression, remedy):
