@@ -94,12 +94,12 @@ class CommitVerbs(Handle):
         reject("commit", others)
         if isinstance(operation, Transaction) and commit_message is not None:
             raise InvalidInputError("commit_message: set it among the properties of the transaction instead")
-        place = destination(base_uri, storage_options, commit_lock)
-        _check_names(place, operation)
+        target = destination(base_uri, storage_options, commit_lock)
+        _check_names(target, operation)
         done = commit_operation(
-            place.store,
+            target.store,
             operation,
-            base=place.base,
+            base=target.base,
             read_version=read_version,
             properties={} if commit_message is None else {COMMIT_MESSAGE_KEY: commit_message},
             options=commit_options(
@@ -110,7 +110,7 @@ class CommitVerbs(Handle):
                 enable_stable_row_ids=enable_stable_row_ids,
             ),
         )
-        return cls(place.uri, storage_options=place.options, manifest=done.manifest)
+        return cls(target.uri, storage_options=target.options, manifest=done.manifest)
 
     @classmethod
     def commit_batch(
@@ -140,15 +140,15 @@ class CommitVerbs(Handle):
             4
         """
         reject("commit_batch", others)
-        place = destination(dest, storage_options, commit_lock)
+        target = destination(dest, storage_options, commit_lock)
         options = commit_options(
             max_retries=max_retries,
             commit_timeout=commit_timeout,
             detached=detached,
             enable_v2_manifest_paths=enable_v2_manifest_paths,
         )
-        done: Committed = commit(place.store, merged(transactions), base=place.base, options=options)
-        opened = cls(place.uri, storage_options=place.options, manifest=done.manifest)
+        done: Committed = commit(target.store, merged(transactions), base=target.base, options=options)
+        opened = cls(target.uri, storage_options=target.options, manifest=done.manifest)
         assert done.transaction is not None, "no earlier commit is looked for"
         return {"dataset": opened, "merged": Transaction.from_record(done.transaction)}
 
@@ -196,7 +196,7 @@ def _latest_or_none(store: ObjectStore) -> Manifest | None:
         return None
 
 
-def _check_names(place: TableTarget, change: LanceOperation.BaseOperation | Transaction) -> None:
+def _check_names(target: TableTarget, change: LanceOperation.BaseOperation | Transaction) -> None:
     """Make sure that a schema that is committed brings no column of a name that other tools cannot read.
 
     Raises:
@@ -214,6 +214,6 @@ def _check_names(place: TableTarget, change: LanceOperation.BaseOperation | Tran
         try:
             check_column_name(name)
         except SchemaError:
-            known = place.base or load_latest(place.store)
+            known = target.base or load_latest(target.store)
             if known is None or name not in known.schema.names:
                 raise

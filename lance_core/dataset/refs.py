@@ -29,17 +29,17 @@ class RefVerbs(Handle):
     @property
     def tags(self) -> Tags:
         """The tags of the dataset."""
-        return Tags(self._place)
+        return Tags(self._refs)
 
     @property
     def branches(self) -> Branches:
         """The branches of the dataset, except main."""
-        return Branches(self._place, self.move_to)
+        return Branches(self._refs, self.move_to)
 
     @property
     def clones(self) -> Clones:
         """The shallow clones that refer to files of this dataset, by the tags that keep these. Not in pylance."""
-        return Clones(self._place)
+        return Clones(self._refs)
 
     def create_branch(
         self, branch: str, reference: Reference = None, storage_options: Mapping[str, str] | None = None
@@ -62,10 +62,10 @@ class RefVerbs(Handle):
             >>> branch.count_rows(), table.count_rows()
             (2, 3)
         """
-        place = self._place
-        first = create_branch(place, branch, reference, self._manifest)
+        table = self._refs
+        first = create_branch(table, branch, reference, self._manifest)
         options = self._options if storage_options is None else StorageOptions(storage_options)
-        return type(self)(place.store_of(branch).root, storage_options=options, manifest=first)
+        return type(self)(table.store_of(branch).root, storage_options=options, manifest=first)
 
     def ensure_branch(self, branch: str, reference: Reference = None, *, renew_promoted: bool = False) -> Self:
         """Open the latest version of a branch, which is created if there is none.
@@ -91,9 +91,9 @@ class RefVerbs(Handle):
             >>> table.ensure_branch("fix").version  # the branch that is there
             1
         """
-        place = self._place
-        latest = ensure_branch(place, branch, reference, self._manifest, renew_promoted=renew_promoted)
-        return type(self)(place.store_of(branch).root, storage_options=self._options, manifest=latest)
+        table = self._refs
+        latest = ensure_branch(table, branch, reference, self._manifest, renew_promoted=renew_promoted)
+        return type(self)(table.store_of(branch).root, storage_options=self._options, manifest=latest)
 
     def shallow_clone(
         self,
@@ -127,7 +127,7 @@ class RefVerbs(Handle):
         """
         reject("shallow_clone", others)
         options = self._options if storage_options is None else StorageOptions(storage_options)
-        manifest = shallow_clone(self._place, self._place.resolve(reference), target_path, options)
+        manifest = shallow_clone(self._refs, self._refs.resolve(reference), target_path, options)
         return type(self)(target_path, storage_options=dict(options), manifest=manifest)
 
     def deep_clone(
@@ -155,7 +155,7 @@ class RefVerbs(Handle):
         """
         reject("deep_clone", others)
         options = self._options if storage_options is None else StorageOptions(storage_options)
-        manifest = deep_clone(self._place.resolve(reference), target_path, options, copier)
+        manifest = deep_clone(self._refs.resolve(reference), target_path, options, copier)
         return type(self)(target_path, storage_options=dict(options), manifest=manifest)
 
     def base_paths(self) -> dict[int, DatasetBasePath]:

@@ -65,8 +65,8 @@ class RowVerbs(Handle):
             options.pop(name, None) for name in ("schema", "storage_options", "commit_lock")
         )
         options.pop("max_rows_per_group", None)  # it changes no result
-        place = destination(self, storage_options, commit_lock)
-        made = write_version(data, schema, place, WriteOptions.of(mode, options))
+        target = destination(self, storage_options, commit_lock)
+        made = write_version(data, schema, target, WriteOptions.of(mode, options))
         assert made.base is not None  # the version that was made
         self.move_to(made.base)
 

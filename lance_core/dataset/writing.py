@@ -117,15 +117,19 @@ def write_dataset(
         target_bases=target_bases,
         target_all_bases=target_all_bases,
     )
-    place = destination(uri, storage_options, commit_lock)
+    target = destination(uri, storage_options, commit_lock)
     if isinstance(transaction_properties, AttemptProperties):
-        return _write_attempt(data_obj, schema, place, options, transaction_properties)
-    made = write_version(data_obj, schema, place, options)
+        return _write_attempt(data_obj, schema, target, options, transaction_properties)
+    made = write_version(data_obj, schema, target, options)
     return LanceDataset(made.uri, storage_options=made.options, manifest=made.base)
 
 
 def _write_attempt(
-    data: ReaderLike, schema: pa.Schema | None, place: TableTarget, options: WriteOptions, properties: AttemptProperties
+    data: ReaderLike,
+    schema: pa.Schema | None,
+    target: TableTarget,
+    options: WriteOptions,
+    properties: AttemptProperties,
 ) -> LanceDataset:
     """Write rows in place of those of earlier attempts, which the properties find.
 
@@ -141,24 +145,24 @@ def _write_attempt(
     if unusual:
         raise InvalidInputError(f"{', '.join(unusual)}: not offered for a write that may be attempted several times")
     try:
-        existing = LanceDataset(place.uri, storage_options=place.options)
+        existing = LanceDataset(target.uri, storage_options=target.options)
     except DatasetNotFoundError:
         existing = None
     attempt = properties.write_attempt_for(existing, options.mode)
     if existing is not None and options.mode == "create":
         if not attempt.earlier or existing.version != max(attempt.earlier):
-            raise already_exists(place.uri)
+            raise already_exists(target.uri)
         options, attempt = replace(options, mode="overwrite"), replace(attempt, conflict_policy="exclusive")
-    found, fragments = prepare(place, options).write_rows(data, schema, None)
+    found, fragments = prepare(target, options).write_rows(data, schema, None)
     return commit_fragments(
-        place.uri if existing is None else existing,
+        target.uri if existing is None else existing,
         fragments,
         found,
         mode=options.mode,
         transaction_properties=dict(properties),
         commit_message=options.commit_message,
         write_attempt=attempt,
-        storage_options=place.options,
+        storage_options=target.options,
         data_storage_version=options.table_format.data_storage_version,
         enable_stable_row_ids=options.table_format.stable_row_ids,
         enable_v2_manifest_paths=options.table_format.v2_manifest_paths,
@@ -366,13 +370,13 @@ def commit_fragments(
         initial_bases=initial_bases,
         require_empty=require_empty,
     )
-    place = destination(uri, storage_options)
-    return _result(place, commit_request(place, request))
+    target = destination(uri, storage_options)
+    return _result(target, commit_request(target, request))
 
 
-def _result(place: TableTarget, committed: CommitOutcome) -> CommitResult:
+def _result(target: TableTarget, committed: CommitOutcome) -> CommitResult:
     """The result of a commit, with the dataset at the version that was committed."""
-    dataset = LanceDataset(place.uri, storage_options=place.options, manifest=committed.done.manifest)
+    dataset = LanceDataset(target.uri, storage_options=target.options, manifest=committed.done.manifest)
     return CommitResult(dataset=dataset, **asdict(committed.facts()))
 
 
@@ -424,12 +428,12 @@ def commit_transaction(
         write_attempt=write_attempt,
         checked_through=checked_through,
     )
-    place, affected_rows = destination(dataset, None), transaction.affected_rows
+    target, affected_rows = destination(dataset, None), transaction.affected_rows
     done = commit(
-        place.store,
+        target.store,
         replace(record, properties={**record.properties, **options.properties}),
-        base=place.base,
+        base=target.base,
         options=options,
         affected_rows=affected_rows,
     )
-    return _result(place, CommitOutcome(base=place.base, done=done, affected_rows=affected_rows))
+    return _result(target, CommitOutcome(base=target.base, done=done, affected_rows=affected_rows))

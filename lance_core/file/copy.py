@@ -347,7 +347,7 @@ class _Copier:
         for region in regions:
             if region.num_bytes >= self._file.least_copy_bytes:
                 start, end = region.start, region.end
-                region.place(self._file.append_range(store, key, start, end, read_bytes=self._read_bytes))
+                region.move_to(self._file.append_range(store, key, start, end, read_bytes=self._read_bytes))
                 continue
             small.append(region)
             if sum(each.num_bytes for each in small) >= self._read_bytes:
@@ -370,7 +370,7 @@ class _Copier:
 
     def _write_held(self) -> None:
         for region, data in self._held:
-            region.place(self._file.append(data)[0])
+            region.move_to(self._file.append(data)[0])
         self._held, self._held_bytes = [], 0
 
     def _decode(self, source: PageSource, column: int, start: int, end: int) -> None:

@@ -42,7 +42,7 @@ class Region:
         """Number of bytes."""
         return self.end - self.start
 
-    def place(self, position: int) -> None:
+    def move_to(self, position: int) -> None:
         """Move the ranges of the buffers into the new file, in which the region begins at `position`."""
         moved = position - self.start
         for ranges, index in self.buffers:
@@ -54,7 +54,7 @@ def regions_of(pages: Iterable[list[ByteRange]], size: int, least: int) -> list[
     """The regions for some pages of a file, in the order of the file.
 
     Args:
-        pages: For each page the ranges of its buffers, which `Region.place` changes; those without bytes are in none.
+        pages: For each page the ranges of its buffers, which `Region.move_to` changes; those without bytes are in none.
         size: Bytes of the file.
         least: The size below which a region is better joined with another one.
     """

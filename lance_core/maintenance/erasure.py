@@ -113,10 +113,10 @@ class _Erasure:
     def run(self) -> ErasureReport:
         """Survey, erase, prove."""
         found, tags, refs = self._survey(None)
-        place = self.dataset._place  # noqa: SLF001 - of the handle whose verb this is
-        obstacles, clones = find_obstacles(place, found, tags, refs, self.options)
+        table = self.dataset._refs  # noqa: SLF001 - of the handle whose verb this is
+        obstacles, clones = find_obstacles(table, found, tags, refs, self.options)
         self.report = ErasureReport(
-            uri=place.root.root,
+            uri=table.root.root,
             dry_run=self.options.dry_run,
             proven=False,
             holding=holding_versions(found, tags),
@@ -150,7 +150,7 @@ class _Erasure:
 
     def _survey(self, known: Survey | None) -> tuple[Survey, dict[str, TagRef], dict[str, BranchRef]]:
         """What holds the rows now, all tags, and all branches."""
-        root = self.dataset._place.root  # noqa: SLF001 - of the handle whose verb this is
+        root = self.dataset._refs.root  # noqa: SLF001 - of the handle whose verb this is
         tags, torn_tags = read_tags(root)
         refs, torn = read_branches(root)
         reject_torn([*torn_tags, *torn.values()])
@@ -175,7 +175,7 @@ class _Erasure:
         )
 
     def _proven(self) -> ErasureReport:
-        remaining, reading = prove(self.dataset._place, self.condition, self.report)  # noqa: SLF001 - as above
+        remaining, reading = prove(self.dataset._refs, self.condition, self.report)  # noqa: SLF001 - as above
         return replace(self.report, remaining=remaining, read=reading, proven=not remaining)
 
     def _source(self, line: Line) -> Snapshot:
@@ -310,7 +310,7 @@ class _Erasure:
             allowed = self.options.release_branches if name.startswith(FORK_TAG_PREFIX) else self.options.retag
             if line is None or not allowed or ref.version not in line.doomed() or line.latest.reasons:
                 continue
-            Tags(self.dataset._place).update(name, (line.name, line.latest.number))  # noqa: SLF001 - as above
+            Tags(self.dataset._refs).update(name, (line.name, line.latest.number))  # noqa: SLF001 - as above
             self.report = replace(self.report, tags_moved={**self.report.tags_moved, name: line.latest.number})
 
 

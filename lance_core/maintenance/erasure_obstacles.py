@@ -9,7 +9,7 @@ from typing import Protocol
 from lance_core.maintenance.erasure_report import ErasureFinding, HoldingVersion
 from lance_core.maintenance.erasure_survey import Line, Survey
 from lance_core.table.refs import BranchRef, TagRef
-from lance_core.verbs.context.references import Place
+from lance_core.verbs.context.references import TableRefs
 from lance_core.verbs.refs.branches import FORK_TAG_PREFIX
 from lance_core.verbs.refs.clones import Clones, is_clone_tag
 from lance_core.verbs.refs.sweep import find_orphans
@@ -31,22 +31,22 @@ class _Allowed(Protocol):
 
 
 def find_obstacles(
-    place: Place, found: Survey, tags: Mapping[str, TagRef], refs: Mapping[str, BranchRef], allowed: _Allowed
+    table: TableRefs, found: Survey, tags: Mapping[str, TagRef], refs: Mapping[str, BranchRef], allowed: _Allowed
 ) -> tuple[tuple[ErasureFinding, ...], tuple[str, ...]]:
     """The obstacles to an erasure, and the roots of all known clones.
 
     Args:
-        place: The references of the dataset.
+        table: The references of the dataset.
         found: What holds the rows.
         tags: All tags.
         refs: All branches.
         allowed: What may be moved and released.
     """
-    clones = Clones(place).list()
+    clones = Clones(table).list()
     obstacles = [*_tagged(found, tags, allowed), *_used(found, allowed), *_with_blob_files(found)]
     if not allowed.release_branches:
         obstacles += _forked(found, refs, allowed)
-    for name in find_orphans(place, refs.keys(), timedelta(0)):
+    for name in find_orphans(table, refs.keys(), timedelta(0)):
         message = f"no reference makes the branch known, and its files cannot be told: branches.discard({name!r})"
         obstacles.append(ErasureFinding(kind="orphan branch", path=name, message=message))
     return tuple(obstacles), tuple(sorted({told["uri"] for told in clones.values()}))

@@ -36,7 +36,7 @@ from lance_core.table.paths import (
     VERSIONS_PREFIX,
 )
 from lance_core.table.transaction import Transaction
-from lance_core.verbs.context.references import Place, read_branches, reject_torn
+from lance_core.verbs.context.references import TableRefs, read_branches, reject_torn
 from lance_core.verbs.expressions.arrow import columns_of, matching
 
 __all__ = ["prove"]
@@ -62,17 +62,17 @@ _REASONS: Final = {
 
 
 def prove(
-    place: Place, condition: ErasureCondition, report: ErasureReport
+    table: TableRefs, condition: ErasureCondition, report: ErasureReport
 ) -> tuple[tuple[ErasureFinding, ...], ErasureReading]:
     """Read all that is left of a dataset; returns the places that can hold rows, and what was read.
 
     Args:
-        place: The references of the dataset.
+        table: The references of the dataset.
         condition: The erased rows.
         report: What is known of clones and bases.
     """
-    found = _surveyed(place.root, condition)
-    proof = _Proof(root=place.root, condition=condition, found=found)
+    found = _surveyed(table.root, condition)
+    proof = _Proof(root=table.root, condition=condition, found=found)
     proof.versions()
     proof.files()
     for kind, uris in (("clone", report.clones), ("base", report.bases)):

@@ -35,10 +35,10 @@ def exported_metadata(source: pa.Field | pa.Schema) -> list[tuple[bytes, bytes]]
     # The total size is recorded nowhere; only the bytes that the lengths span are read.
     memory = memoryview(_Memory.from_address(address)).cast("B")
     read = _LENGTH.unpack_from
-    (count,), place = read(memory, 0), _LENGTH.size
+    (count,), position = read(memory, 0), _LENGTH.size
     strings: list[bytes] = []
     for _ in range(2 * count):
-        start = place + _LENGTH.size
-        place = start + read(memory, place)[0]
-        strings.append(bytes(memory[start:place]))
+        start = position + _LENGTH.size
+        position = start + read(memory, position)[0]
+        strings.append(bytes(memory[start:position]))
     return list(zip(strings[::2], strings[1::2], strict=True))

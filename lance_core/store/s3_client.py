@@ -157,7 +157,7 @@ class S3Client:
             UnsupportedError: The server does not offer an optional operation.
             StoreError: The storage rejected the request, or failed.
         """
-        place = f"s3://{parameters['Bucket']}/{parameters.get('Key', parameters.get('Prefix', ''))}"
+        url = f"s3://{parameters['Bucket']}/{parameters.get('Key', parameters.get('Prefix', ''))}"
         if method in _BEGIN_AN_OBJECT:
             parameters |= self._encryption
         unanswered = False
@@ -167,23 +167,23 @@ class S3Client:
             except Exception as error:  # noqa: BLE001 - errors other than responses of the storage are raised again below
                 status, code = _status(error)
                 if status is None:
-                    raise _scrubbed(place, method, error) from None
+                    raise _scrubbed(url, method, error) from None
                 if code == "NoSuchBucket":
                     raise StoreError(
                         f"s3://{parameters['Bucket']}: there is no such bucket at the endpoint {self._shown_endpoint}; "
                         "create it, or correct its name or the storage option aws_endpoint"
                     ) from None
                 if optional and _is_not_offered(status, code):
-                    raise UnsupportedError(f"{place}: the storage does not offer {method} ({code})") from None
+                    raise UnsupportedError(f"{url}: the storage does not offer {method} ({code})") from None
                 if status == 404:
-                    raise ObjectNotFoundError(f"{place}: no such object ({code})") from None
+                    raise ObjectNotFoundError(f"{url}: no such object ({code})") from None
                 if status == 412:
-                    raise AlreadyExistsError(f"{place}: exists already") from None
+                    raise AlreadyExistsError(f"{url}: exists already") from None
                 passes = status in _NOTHING_WRITTEN or status in _MAYBE_WRITTEN or status == 0
                 unanswered = unanswered or status in _MAYBE_WRITTEN or status == 0
                 if not passes or attempt + 1 == self._attempts:
                     answered = status and code not in _UNREACHABLE
-                    failed = place if answered else f"{place} at the endpoint {self._shown_endpoint}"
+                    failed = url if answered else f"{url} at the endpoint {self._shown_endpoint}"
                     raise _final(failed, method, status, code, unknown=writes and unanswered) from None
             await _pause(attempt)
         raise AssertionError("the last attempt returns or raises")
@@ -277,11 +277,11 @@ def _status(error: Exception) -> tuple[int | None, str]:
     return (0, type(error).__name__) if isinstance(error, broken) else (None, "")
 
 
-def _scrubbed(place: str, method: str, error: Exception) -> StoreError:
+def _scrubbed(url: str, method: str, error: Exception) -> StoreError:
     """Convert an error without a response; its message may hold parameters, so only its class is named."""
     kind = type(error).__name__
     remedy = _CREDENTIALS if kind in _NO_CREDENTIALS else ""
-    return StoreError(f"{place}: {method} failed: {kind}{remedy}")
+    return StoreError(f"{url}: {method} failed: {kind}{remedy}")
 
 
 _NO_CREDENTIALS: Final = frozenset({"NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError"})
@@ -302,19 +302,19 @@ _REMEDIES: Final[Mapping[str, str]] = {
 _DENIED: Final = "access is denied; grant these credentials the permission, or use those of another user"
 
 
-def _final(place: str, method: str, status: int, code: str, *, unknown: bool) -> StoreError:
+def _final(url: str, method: str, status: int, code: str, *, unknown: bool) -> StoreError:
     if code in _UNREACHABLE:
         reason = f"{_UNREACHABLE[code]} ({code}); the storage option aws_endpoint names another"
     else:
         reason = f"{method} failed with {f'HTTP {status} {code}'.strip() if status else f'no response ({code})'}"
     remedy = _REMEDIES.get(code) or (_DENIED if status in (401, 403) else None)
-    message = f"{place}: {reason}" + ("" if remedy is None else f": {remedy}")
+    message = f"{url}: {reason}" + ("" if remedy is None else f": {remedy}")
     return OutcomeUnknownError(f"{message}; it may have taken effect") if unknown else StoreError(message)
 
 
-def _not_removed(place: str, code: str) -> StoreError:
+def _not_removed(url: str, code: str) -> StoreError:
     remedy = f": {_DENIED}" if code == "AccessDenied" else ""
-    return StoreError(f"{place}: the storage did not remove it ({code}){remedy}")
+    return StoreError(f"{url}: the storage did not remove it ({code}){remedy}")
 
 
 def _environment() -> dict[str, str]:

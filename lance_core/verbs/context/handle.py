@@ -16,7 +16,7 @@ from lance_core.schema import resolve_extensions, schema_to_arrow, schema_to_byt
 from lance_core.store import CommitLock, ObjectStore, StorageOptions, canonical_uri, open_store
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.verbs.context.branch_roots import dataset_store, dataset_uri
-from lance_core.verbs.context.references import Place, Reference
+from lance_core.verbs.context.references import Reference, TableRefs
 from lance_core.verbs.context.session import Session
 from lance_core.verbs.context.snapshot import Snapshot
 
@@ -102,9 +102,9 @@ class Handle:
         return dataset_uri(self._uri, self.branch)
 
     @property
-    def _place(self) -> Place:
+    def _refs(self) -> TableRefs:
         """The version from which references are resolved."""
-        return Place(root=dataset_store(self._store, self.branch), known=self._manifest)
+        return TableRefs(root=dataset_store(self._store, self.branch), current=self._manifest)
 
     @property
     def version(self) -> int:
@@ -199,7 +199,7 @@ class Handle:
             >>> table.checkout_version(1).count_rows()
             3
         """
-        resolved = self._place.resolve(version)
+        resolved = self._refs.resolve(version)
         if (resolved.branch, resolved.version) == (self.branch, self.version):
             return self._beside(self._uri, self._manifest)
         return self._beside(resolved.store.root, resolved.manifest())

@@ -31,9 +31,9 @@ from lance_core.table.refs import MAIN, BranchRef, TagRef, check_known_branch_na
 from lance_core.verbs.context.branch_roots import store_of_branch
 
 __all__ = [
-    "Place",
     "Reference",
     "Resolved",
+    "TableRefs",
     "find_tag",
     "load_branch",
     "load_tag",
@@ -60,13 +60,13 @@ class Resolved:
         branch: Its branch; None for main.
         version: Its number.
         store: Store of the branch.
-        known: This version as the handle that it is asked of has it; None if that is on another one.
+        opened: Its manifest, if it is the version that the handle has open; None if it is yet to be read.
     """
 
     branch: str | None
     version: int
     store: ObjectStore
-    known: Manifest | None = None
+    opened: Manifest | None = None
 
     def manifest(self) -> Manifest:
         """Read its manifest.
@@ -84,32 +84,32 @@ class Resolved:
                 f"Version not found error: version {self.branch or MAIN}:{self.version} does not exist in the table "
                 f"{self.store.root}; versions() lists those that do"
             ) from error
-        if self.known is not None:
-            reject_another(self.store, found, identity_of(self.known))
+        if self.opened is not None:
+            reject_another(self.store, found, identity_of(self.opened))
         return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """The version that references are resolved from, and the store of tags and branches.
+class TableRefs:
+    """The tags and branches of a table, and the version that references are resolved from.
 
     Attributes:
         root: Store of the dataset's root.
-        known: The current version.
+        current: The version that references are resolved from.
     """
 
     root: ObjectStore
-    known: Manifest
+    current: Manifest
 
     @property
     def branch(self) -> str | None:
         """The current branch; None for main."""
-        return self.known.branch
+        return self.current.branch
 
     @property
     def version(self) -> int:
         """Number of the current version."""
-        return self.known.version
+        return self.current.version
 
     def resolve(self, reference: Reference) -> Resolved:
         """Find the version that a reference names; whether it exists is seen when it is read.
@@ -145,8 +145,8 @@ class Place:
         if version is None:
             reject_gone(self.root)
             raise VersionNotFoundError(_no_branch(branch or MAIN, self.root))
-        is_known = (branch, version) == (self.branch, self.version)
-        return Resolved(branch=branch, version=version, store=store, known=self.known if is_known else None)
+        is_current = (branch, version) == (self.branch, self.version)
+        return Resolved(branch=branch, version=version, store=store, opened=self.current if is_current else None)
 
 
 def load_tag(root: ObjectStore, tag: str) -> TagRef:

@@ -165,7 +165,7 @@ def evaluated(rows: pa.RecordBatch | pa.Table, expressions: Mapping[str, pc.Expr
     parts = {name: _pieces(expression) for name, expression in expressions.items()}
     leaves = [leaf for part in parts.values() for leaf in leaves_of(part)]
     try:
-        project = acero.ProjectNodeOptions(leaves, [str(place) for place in range(len(leaves))])
+        project = acero.ProjectNodeOptions(leaves, [str(position) for position in range(len(leaves))])
         nodes = [
             acero.Declaration("table_source", acero.TableSourceNodeOptions(table)),
             acero.Declaration("project", project),
@@ -207,11 +207,11 @@ def _plain(batch: pa.RecordBatch, expression: pc.Expression) -> pa.Array | None:
     test = condition_of(expression)
     if not isinstance(test, Compare) or len(test.path) != 1:
         return None
-    place = batch.schema.get_field_index(str(test.path[0]))
-    if place < 0 or batch.column(place).type != test.value.type:
+    position = batch.schema.get_field_index(str(test.path[0]))
+    if position < 0 or batch.column(position).type != test.value.type:
         return None
     try:
-        return pc.call_function(test.operator, [batch.column(place), test.value])
+        return pc.call_function(test.operator, [batch.column(position), test.value])
     except pa.ArrowException:
         return None  # the error is that of the plan
 
@@ -229,8 +229,8 @@ def _without_nulls(mask: pa.BooleanArray) -> pa.BooleanArray:
 
 def true_places(mask: pa.Array) -> npt.NDArray[np.int64]:
     """The places at which a mask without nulls is true."""
-    places: npt.NDArray[np.uint64] = pc.indices_nonzero(mask).to_numpy()
-    return places.astype(np.int64)
+    positions: npt.NDArray[np.uint64] = pc.indices_nonzero(mask).to_numpy()
+    return positions.astype(np.int64)
 
 
 def matching_all(batch: pa.RecordBatch, expressions: Sequence[pc.Expression], mask: pa.Array | None = None) -> pa.Array:

@@ -98,19 +98,19 @@ def _split(entries: list[Entry], columns: list[pa.Array], level: int) -> Split |
 def _links(entries: list[Entry], name: bytes) -> list[tuple[int, int]]:
     """Where the parts of a chain begin and end."""
     found: list[tuple[int, int]] = []
-    place, end = 0, len(entries)
-    while place < end:
-        if entries[place] in ((b"call", name), (b"end", name)):
-            place += 1
+    position, end = 0, len(entries)
+    while position < end:
+        if entries[position] in ((b"call", name), (b"end", name)):
+            position += 1
             continue
-        start, depth = place, 0
+        start, depth = position, 0
         while True:
-            key = entries[place][0]
+            key = entries[position][0]
             depth += (key == b"call") - (key == b"end")
-            place += 1 + (int(entries[place][1]) if key == b"nested_field_ref" else 0)
+            position += 1 + (int(entries[position][1]) if key == b"nested_field_ref" else 0)
             if depth == 0:
                 break
-        found.append((start, place))
+        found.append((start, position))
     return found
 
 
@@ -118,7 +118,8 @@ def _chained(name: bytes, parts: list[Node]) -> Node:
     """The parts joined as a tree of few levels."""
     while len(parts) > 1:
         pairs: list[Node] = [
-            [(b"call", name), *parts[place : place + 2], (b"end", name)] for place in range(0, len(parts) - 1, 2)
+            [(b"call", name), *parts[position : position + 2], (b"end", name)]
+            for position in range(0, len(parts) - 1, 2)
         ]
         parts = [*pairs, *parts[2 * len(pairs) :]]
     return parts[0]

@@ -72,7 +72,7 @@ def entries_of(buffer: pa.Buffer) -> Pieces:
 def assembled(node: Node, columns: list[pa.Array]) -> pc.Expression:
     """The expression of entries and the columns that they number."""
     schema = pa.schema(
-        [pa.field(str(place), column.type) for place, column in enumerate(columns)],
+        [pa.field(str(position), column.type) for position, column in enumerate(columns)],
         metadata=pa.KeyValueMetadata(flat(node)),
     )
     sink = pa.BufferOutputStream()

@@ -118,7 +118,7 @@ def _has_such_numbers(kind: pa.DataType) -> bool:
             return True
         if pa.types.is_dictionary(one):
             left.append(one.value_type)
-        left.extend(one.field(place).type for place in range(one.num_fields))
+        left.extend(one.field(position).type for position in range(one.num_fields))
     return False
 
 
@@ -221,7 +221,7 @@ class _Writer:
         self.changed = True
         found = [self._closed(one) if one.chain else one for one in part.links]
         while len(found) > 1:
-            pairs = [_joined(part.chain, *found[place : place + 2]) for place in range(0, len(found) - 1, 2)]
+            pairs = [_joined(part.chain, *found[position : position + 2]) for position in range(0, len(found) - 1, 2)]
             found = [*pairs, *found[2 * len(pairs) :]]
         return found[0]
 
@@ -271,10 +271,10 @@ class _Writer:
         kind: Any = None
         children: Any = self._schema
         for name in path:
-            place = children.get_field_index(name.decode())
-            if place < 0:
+            position = children.get_field_index(name.decode())
+            if position < 0:
                 return None
-            kind = children.field(place).type
+            kind = children.field(position).type
             children = kind if pa.types.is_struct(kind) else pa.schema([])
         return kind
 

@@ -14,7 +14,7 @@ from pyroaring import BitMap
 from lance_core.commit import latest_version
 from lance_core.schema import Schema
 from lance_core.table.fragment import Fragment
-from lance_core.verbs.context.references import Place
+from lance_core.verbs.context.references import TableRefs
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.refs.changes import Branch, Changes, left_behind, load_branch_ends
 from lance_core.verbs.refs.promotion.files import OwnFiles
@@ -106,9 +106,9 @@ class BranchDiff:
         return self.parent_version - self.fork_version
 
 
-def branch_diff(place: Place, name: str, partition_by: Sequence[str] | None = None) -> BranchDiff:
+def branch_diff(table: TableRefs, name: str, partition_by: Sequence[str] | None = None) -> BranchDiff:
     """Compare a branch with the version that it was forked from; arguments as `Branches.diff`."""
-    branch = load_branch_ends(place, name)
+    branch = load_branch_ends(table, name)
     changes = Changes.of(branch)
     fork, head = branch.parent.manifest, branch.head.manifest
     rows: Mapping[str, tuple[int, int]] = {}
@@ -139,7 +139,7 @@ def branch_diff(place: Place, name: str, partition_by: Sequence[str] | None = No
         partition_rows=rows,
         schema=_schema_changes(fork.schema, head.schema),
         left_behind=left_behind(branch),
-        num_bytes=OwnFiles.of(place.root, branch, changes).num_bytes,
+        num_bytes=OwnFiles.of(table.root, branch, changes).num_bytes,
         commits=head.version - fork.version,
         committed=head.timestamp,
     )

@@ -42,8 +42,8 @@ from lance_core.table.refs import (
 )
 from lance_core.table.transaction import Transaction
 from lance_core.verbs.context.references import (
-    Place,
     Reference,
+    TableRefs,
     load_branch,
     read_branches,
     read_tags,
@@ -73,12 +73,12 @@ class Branches:
     """The branches of a dataset, except main. They are shared by all handles.
 
     Args:
-        place: Where references are resolved.
+        table: Where references are resolved.
         moved: Is called with the version that a promotion made on the handle's branch.
     """
 
-    def __init__(self, place: Place, moved: Callable[[Manifest], None] | None = None) -> None:
-        self._place = place
+    def __init__(self, table: TableRefs, moved: Callable[[Manifest], None] | None = None) -> None:
+        self._refs = table
         self._moved = moved
 
     def list(self) -> dict[str, dict[str, Any]]:
@@ -109,10 +109,10 @@ class Branches:
         return [(name, _describe(ref)) for name, ref in found]
 
     def _load(self) -> builtins.list[tuple[str, BranchRef]]:
-        found, torn = read_branches(self._place.root)
+        found, torn = read_branches(self._refs.root)
         report_torn(torn.values())
         if not found and not torn:
-            reject_gone(self._place.root)  # says if the dataset is gone
+            reject_gone(self._refs.root)  # says if the dataset is gone
         return [*found.items()]
 
     def replace_metadata(self, branch: str, metadata: Mapping[str, str]) -> None:
@@ -128,8 +128,8 @@ class Branches:
             >>> table.branches.list()["fix"]["metadata"]
             {'owner': 'data'}
         """
-        old = load_branch(self._place.root, branch)
-        replace_durably(self._place.root, branch_ref_key(branch), replace(old, metadata=dict(metadata)).to_bytes())
+        old = load_branch(self._refs.root, branch)
+        replace_durably(self._refs.root, branch_ref_key(branch), replace(old, metadata=dict(metadata)).to_bytes())
 
     def diff(self, name: str, *, partition_by: Sequence[str] | None = None) -> BranchDiff:
         """The changes of a branch since it was forked: fragments, rows, partitions, columns.
@@ -152,7 +152,7 @@ class Branches:
             >>> table.branches.diff("fix").rows
             RowChanges(at_fork=3, on_branch=4, added=1, removed=0)
         """
-        return branch_diff(self._place, name, partition_by)
+        return branch_diff(self._refs, name, partition_by)
 
     def promote(
         self,
@@ -193,13 +193,13 @@ class Branches:
             4
         """
         done, version = promote(
-            self._place,
+            self._refs,
             name,
             tag=tag,
             commit_message=commit_message,
             transaction_properties=transaction_properties,
         )
-        if self._moved is not None and version.branch == self._place.branch:
+        if self._moved is not None and version.branch == self._refs.branch:
             self._moved(version)
         return done
 
@@ -236,8 +236,8 @@ class Branches:
             >>> table.branches.orphans()
             []
         """
-        refs, torn = read_branches(self._place.root)
-        return find_orphans(self._place, {*refs, *torn}, older_than)
+        refs, torn = read_branches(self._refs.root)
+        return find_orphans(self._refs, {*refs, *torn}, older_than)
 
     def sweep(self, older_than: timedelta, *, dry_run: bool = False) -> Sweep:
         """Discard the branches without a commit for a while, and orphans of that age.
@@ -257,10 +257,10 @@ class Branches:
             >>> table.branches.sweep(timedelta(days=7), dry_run=True)
             Sweep(stale=(), orphans=(), kept={})
         """
-        refs, torn = read_branches(self._place.root)
+        refs, torn = read_branches(self._refs.root)
         reject_torn(torn.values())
-        stale, kept = find_stale(self._place, refs, older_than)
-        orphans = find_orphans(self._place, refs.keys(), older_than)
+        stale, kept = find_stale(self._refs, refs, older_than)
+        orphans = find_orphans(self._refs, refs.keys(), older_than)
         for name in () if dry_run else (*stale, *orphans):
             self.discard(name)
         return Sweep(stale=tuple(stale), orphans=tuple(orphans), kept=kept)
@@ -285,13 +285,13 @@ class Branches:
             {}
         """
         check_known_branch_name(branch)
-        root = self._place.root
+        root = self._refs.root
         refs, torn = read_branches(root)
         tags, torn_tags = read_tags(root)
         (report_torn if branch in torn else reject_torn)([*torn.values(), *torn_tags])
         own = refs.pop(branch, None)
         fork_tags = [name for name, tag in tags.items() if _keeps_fork_of(name, tag, branch, own)]
-        index = manifest_index(self._place.store_of(branch))
+        index = manifest_index(self._refs.store_of(branch))
         has_rows = index is not None and index.latest() is not None
         known = own is not None or branch in torn
         others = {*refs, *torn} - {branch}
@@ -313,7 +313,7 @@ class Branches:
                 f"Ref conflict error: Branch {branch} is referenced by tags {named}, can not delete"
             )
         if own is not None:
-            _check_deletable(self._place.store_of(branch))
+            _check_deletable(self._refs.store_of(branch))
         delete_durably(root, branch_ref_key(branch))
         if not root.remove_link(branch_root(branch)):
             for error in root.delete_many(list(_own_files(root, branch, others))).values():
@@ -325,11 +325,11 @@ class Branches:
             delete_durably(root, tag_ref_key(tag))
 
 
-def create_branch(place: Place, branch: str, reference: Reference, opened: Manifest) -> Manifest:
+def create_branch(table: TableRefs, branch: str, reference: Reference, opened: Manifest) -> Manifest:
     """Begin a branch at a version, and return the branch's first version.
 
     Args:
-        place: Where references are resolved.
+        table: Where references are resolved.
         branch: Name of the branch.
         reference: Where it begins.
         opened: The version of the handle, which need not be read again.
@@ -342,12 +342,12 @@ def create_branch(place: Place, branch: str, reference: Reference, opened: Manif
         DatasetExistsError: A branch of that name was begun and not finished, or something of one is left.
     """
     check_branch_name(branch)
-    fork = place.resolve(reference)
+    fork = table.resolve(reference)
     source = opened if (fork.branch, fork.version) == (opened.branch, opened.version) else fork.manifest()
     source.check_writable()
     if source is opened and not fork.store.put_is_a_request:
         load_following(fork.store, opened)  # nothing of what follows would notice that it is gone
-    parent = None if fork.branch is None else load_branch(place.root, fork.branch)
+    parent = None if fork.branch is None else load_branch(table.root, fork.branch)
     ref = BranchRef(
         parent_version=source.version,
         parent_branch=fork.branch,
@@ -355,7 +355,7 @@ def create_branch(place: Place, branch: str, reference: Reference, opened: Manif
         created_at=int(time.time()),
     )
     tag = _fork_tag(branch, ref)
-    write_tag(place, tag, fork.branch, source, {_FORKED_KEY: branch})
+    write_tag(table, tag, fork.branch, source, {_FORKED_KEY: branch})
     try:
         operation = Clone(
             is_shallow=True,
@@ -365,20 +365,20 @@ def create_branch(place: Place, branch: str, reference: Reference, opened: Manif
             branch_name=branch,
         )
         transaction = Transaction(read_version=source.version, operation=operation)
-        first = commit(place.store_of(branch), transaction, source=source).manifest
-        _make_known(place, branch, replace(ref, manifest_size=manifest_size(first)), first)
+        first = commit(table.store_of(branch), transaction, source=source).manifest
+        _make_known(table, branch, replace(ref, manifest_size=manifest_size(first)), first)
     except DatasetExistsError as error:
-        place.root.delete(tag_ref_key(tag))
-        if _is_known(place, branch):
+        table.root.delete(tag_ref_key(tag))
+        if _is_known(table, branch):
             raise InvalidInputError(
-                f"Ref conflict error: branch {branch} already exists in the table {place.root.root}"
+                f"Ref conflict error: branch {branch} already exists in the table {table.root.root}"
             ) from error
         raise DatasetExistsError(
             f"Ref conflict error: branch {branch} was begun and not finished, or something of it is left: "
             f"branches.delete({branch!r}) removes it"
         ) from error
     except LanceError:
-        place.root.delete(tag_ref_key(tag))
+        table.root.delete(tag_ref_key(tag))
         raise
     return first
 
@@ -398,28 +398,28 @@ def _check_deletable(store: ObjectStore) -> None:
         latest.check_writable()
 
 
-def _make_known(place: Place, branch: str, ref: BranchRef, first: Manifest) -> None:
+def _make_known(table: TableRefs, branch: str, ref: BranchRef, first: Manifest) -> None:
     """Write the reference of a branch whose first version exists.
 
     Raises:
         InvalidInputError: There is one, and it belongs to another branch, whose files are gone.
     """
     try:
-        place.root.put_if_absent(branch_ref_key(branch), ref.to_bytes())
+        table.root.put_if_absent(branch_ref_key(branch), ref.to_bytes())
     except AlreadyExistsError as error:
-        found = load_branch(place.root, branch)
+        found = load_branch(table.root, branch)
         if (found.parent_version, found.parent_branch) == (ref.parent_version, ref.parent_branch):
             return  # another process found the version and finished the creation
         if first.location is not None:
-            place.store_of(branch).delete(first.location.key)
+            table.store_of(branch).delete(first.location.key)
         raise InvalidInputError(
             f"Ref conflict error: branch {branch} already exists, but its files are gone: "
             f"branches.delete({branch!r}) removes the rest"
         ) from error
 
 
-def _is_known(place: Place, branch: str) -> bool:
-    return any(True for _ in place.root.list(branch_ref_key(branch), limit=1))
+def _is_known(table: TableRefs, branch: str) -> bool:
+    return any(True for _ in table.root.list(branch_ref_key(branch), limit=1))
 
 
 def _own_files(root: ObjectStore, branch: str, others: Iterable[str]) -> list[str]:

@@ -25,7 +25,7 @@ from lance_core.table.fragment import TOMBSTONE, Fragment
 from lance_core.table.idempotency import is_proof
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.refs import MAIN, BranchRef
-from lance_core.verbs.context.references import Place, load_branch
+from lance_core.verbs.context.references import TableRefs, load_branch
 from lance_core.verbs.context.snapshot import Snapshot
 
 __all__ = ["Branch", "Changes", "check_schemas", "left_behind", "load_branch_ends"]
@@ -159,15 +159,15 @@ class Changes:
         return taken
 
 
-def load_branch_ends(place: Place, name: str) -> Branch:
+def load_branch_ends(table: TableRefs, name: str) -> Branch:
     """Read a branch's reference, its latest version, and the version that it was forked from.
 
     Raises:
         VersionNotFoundError: There is no such branch.
         IncompatibleConflictError: The fork version is gone, or another one is in its place.
     """
-    ref = load_branch(place.root, name)
-    store, parent = place.store_of(name), place.store_of(ref.parent_branch)
+    ref = load_branch(table.root, name)
+    store, parent = table.store_of(name), table.store_of(ref.parent_branch)
     head = load_latest(store)
     if head is None:
         raise VersionNotFoundError(
@@ -180,7 +180,7 @@ def load_branch_ends(place: Place, name: str) -> Branch:
             f"version {ref.parent_version} of {ref.parent_branch or MAIN}, which branch {name!r} was forked from, is "
             "gone, so what the branch changed is not known: read the branch and write its rows instead"
         ) from error
-    options = place.root.options
+    options = table.root.options
     branch = Branch(name=name, ref=ref, parent=Snapshot(parent, fork, options), head=Snapshot(store, head, options))
     branch.check_fork()
     return branch

@@ -15,7 +15,7 @@ from lance_core.table.operations import Clone
 from lance_core.table.paths import INDICES_PREFIX, data_key
 from lance_core.table.transaction import Transaction
 from lance_core.threads import ThreadPool
-from lance_core.verbs.context.references import Place, Resolved
+from lance_core.verbs.context.references import Resolved, TableRefs
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.refs.clones import protected
 
@@ -53,7 +53,9 @@ Copier: TypeAlias = Callable[[Sequence[FileCopy]], None]
 """Runs all copies, and raises if one fails."""
 
 
-def shallow_clone(place: Place, version: Resolved, target: str | PathLike[str], options: Mapping[str, str]) -> Manifest:
+def shallow_clone(
+    table: TableRefs, version: Resolved, target: str | PathLike[str], options: Mapping[str, str]
+) -> Manifest:
     """Create a dataset that refers to the files of a version of another one, which a tag keeps from cleanup.
 
     Raises:
@@ -63,7 +65,7 @@ def shallow_clone(place: Place, version: Resolved, target: str | PathLike[str], 
     manifest, store = version.manifest(), open_store(target, options)
     if latest_version(store) is not None:
         raise DatasetExistsError(f"Dataset already exists: {store.root}; clone to another place, or drop it first")
-    with protected(place, version.branch, manifest, store):
+    with protected(table, version.branch, manifest, store):
         return _commit(version, manifest, store, is_shallow=True)
 
 

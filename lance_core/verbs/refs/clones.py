@@ -22,7 +22,7 @@ from lance_core.store import ObjectStore, canonical_uri, delete_durably, open_st
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.paths import branch_root, tag_ref_key
 from lance_core.table.refs import TagRef
-from lance_core.verbs.context.references import Place
+from lance_core.verbs.context.references import TableRefs
 from lance_core.verbs.refs.tags import describe_tag, load_tags, write_tag
 
 __all__ = ["CLONE_TAG_PREFIX", "Clones", "is_clone_tag", "missing_bases", "protected", "release_tags"]
@@ -45,15 +45,15 @@ class Clones:
     """The shallow clones of a dataset that are known to it.
 
     Args:
-        place: Where its tags are.
+        table: Where its tags are.
     """
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
+    def __init__(self, table: TableRefs) -> None:
+        self._refs = table
 
     def list(self) -> dict[str, dict[str, Any]]:
         """The clones by the tags that keep their versions: `uri` of the clone, branch, version, times."""
-        found = {name: ref for name, ref in load_tags(self._place).items() if is_clone_tag(name, ref)}
+        found = {name: ref for name, ref in load_tags(self._refs).items() if is_clone_tag(name, ref)}
         return {name: {"uri": ref.metadata[CLONE_KEY], **describe_tag(ref)} for name, ref in found.items()}
 
     def release(self, clone: str) -> Names:
@@ -72,26 +72,26 @@ class Clones:
         names = [name for name, told in listed.items() if name == clone or told["uri"] == canonical_uri(clone)]
         if not names:
             raise VersionNotFoundError(
-                f"{self._place.root.root} has no clone {clone!r}; its clones are {', '.join(sorted(listed)) or 'none'}"
+                f"{self._refs.root.root} has no clone {clone!r}; its clones are {', '.join(sorted(listed)) or 'none'}"
             )
         for name in names:
-            delete_durably(self._place.root, tag_ref_key(name))
+            delete_durably(self._refs.root, tag_ref_key(name))
         return names
 
 
 @contextmanager
-def protected(place: Place, branch: str | None, manifest: Manifest, target: ObjectStore) -> Iterator[None]:
+def protected(table: TableRefs, branch: str | None, manifest: Manifest, target: ObjectStore) -> Iterator[None]:
     """Keep the version that a clone will refer to; not if the clone is not made.
 
     Args:
-        place: The source's references.
+        table: The source's references.
         branch: The branch that is cloned.
         manifest: Its version.
         target: The clone's store.
     """
     made: list[tuple[ObjectStore, str]] = []
     try:
-        for known, where, version in [(place, branch, manifest), *_further(place, manifest)]:
+        for known, where, version in [(table, branch, manifest), *_further(table, manifest)]:
             name = f"{CLONE_TAG_PREFIX}{uuid.uuid4().hex[:12]}"
             try:
                 write_tag(known, name, where, version, {CLONE_KEY: canonical_uri(target.root)})
@@ -106,23 +106,23 @@ def protected(place: Place, branch: str | None, manifest: Manifest, target: Obje
         raise
 
 
-def _warn(place: Place, manifest: Manifest, target: ObjectStore, error: Exception) -> None:
+def _warn(table: TableRefs, manifest: Manifest, target: ObjectStore, error: Exception) -> None:
     warnings.warn(
-        f"version {manifest.version} of {place.root.root} cannot be tagged ({error}): a cleanup there can remove files "
+        f"version {manifest.version} of {table.root.root} cannot be tagged ({error}): a cleanup there can remove files "
         f"that the shallow clone {target.root} needs. deep_clone copies them",
         stacklevel=6,
     )
 
 
-def _further(place: Place, manifest: Manifest) -> Iterator[tuple[Place, str | None, Manifest]]:
+def _further(table: TableRefs, manifest: Manifest) -> Iterator[tuple[TableRefs, str | None, Manifest]]:
     """The versions of other datasets that a source, itself a clone, refers to and has a tag at."""
-    own = {canonical_uri(place.root.root)}
+    own = {canonical_uri(table.root.root)}
     for root in sorted(_roots(manifest) - own):
-        store = open_store(root, place.root.options)
+        store = open_store(root, table.root.options)
         latest = load_latest(store)
         if latest is None:
             continue
-        other = Place(root=store, known=latest)
+        other = TableRefs(root=store, current=latest)
         for name, ref in load_tags(other).items():
             if is_clone_tag(name, ref) and ref.metadata[CLONE_KEY] in own:
                 resolved = other.resolve(name)
@@ -152,7 +152,7 @@ def release_tags(store: ObjectStore, manifest: Manifest) -> None:
             latest = load_latest(source)
             if latest is None:
                 continue
-            for name, ref in load_tags(Place(root=source, known=latest)).items():
+            for name, ref in load_tags(TableRefs(root=source, current=latest)).items():
                 if is_clone_tag(name, ref) and ref.metadata[CLONE_KEY] == own:
                     delete_durably(source, tag_ref_key(name))
         except (LanceError, OSError) as error:

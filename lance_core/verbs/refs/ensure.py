@@ -18,7 +18,7 @@ from lance_core.table.operations import Clone, CreateIndex, ReserveFragments, Re
 from lance_core.table.paths import branch_ref_key
 from lance_core.table.refs import BranchRef, check_known_branch_name, new_identifier
 from lance_core.table.transaction import Transaction
-from lance_core.verbs.context.references import Place, Reference, load_branch
+from lance_core.verbs.context.references import Reference, TableRefs, load_branch
 from lance_core.verbs.refs.branches import Branches, create_branch
 from lance_core.verbs.refs.promotion.promote import MARK_BRANCH_VERSION
 from lance_core.verbs.refs.promotion.record import TAKES_BACK_KEY, commits_between
@@ -32,12 +32,12 @@ _BRING_NOTHING: Final = (CreateIndex, ReserveFragments, Restore, Rewrite, Update
 
 
 def ensure_branch(
-    place: Place, branch: str, reference: Reference, opened: Manifest, *, renew_promoted: bool = False
+    table: TableRefs, branch: str, reference: Reference, opened: Manifest, *, renew_promoted: bool = False
 ) -> Manifest:
     """The latest version of a branch, which is made if there is none.
 
     Args:
-        place: Where references are resolved.
+        table: Where references are resolved.
         branch: Its name.
         reference: Where it begins if it is made.
         opened: The version of the handle.
@@ -50,14 +50,14 @@ def ensure_branch(
     """
     check_known_branch_name(branch)
     for attempt in range(ATTEMPTS):
-        latest = load_latest(place.store_of(branch))
+        latest = load_latest(table.store_of(branch))
         if latest is not None:
-            ref = _make_known(place, branch)
-            if not renew_promoted or not _is_spent(place.store_of(branch), ref, latest):
+            ref = _make_known(table, branch)
+            if not renew_promoted or not _is_spent(table.store_of(branch), ref, latest):
                 return latest
-            Branches(place).delete(branch)
+            Branches(table).delete(branch)
         try:
-            return create_branch(place, branch, reference, opened)
+            return create_branch(table, branch, reference, opened)
         except (InvalidInputError, DatasetExistsError):  # another process created it first
             if attempt + 1 == ATTEMPTS:
                 raise
@@ -83,22 +83,22 @@ def _brings_nothing(made: Transaction) -> bool:
     return isinstance(made.operation, _BRING_NOTHING) or TAKES_BACK_KEY in made.properties
 
 
-def _make_known(place: Place, branch: str) -> BranchRef:
+def _make_known(table: TableRefs, branch: str) -> BranchRef:
     """The reference of a branch, which is written if there is none."""
     try:
-        return load_branch(place.root, branch)
+        return load_branch(table.root, branch)
     except NotFoundError:
-        ref = _reference_of(place, branch)
+        ref = _reference_of(table, branch)
     try:
-        place.root.put_if_absent(branch_ref_key(branch), ref.to_bytes())
+        table.root.put_if_absent(branch_ref_key(branch), ref.to_bytes())
     except AlreadyExistsError:
-        return load_branch(place.root, branch)
+        return load_branch(table.root, branch)
     return ref
 
 
-def _reference_of(place: Place, branch: str) -> BranchRef:
+def _reference_of(table: TableRefs, branch: str) -> BranchRef:
     """The reference of a branch that has one version, the clone that it begins with."""
-    store = place.store_of(branch)
+    store = table.store_of(branch)
     versions = list_versions(store)
     first = load_manifest(store, versions[0])
     transaction = load_transaction(store, first)
@@ -108,7 +108,7 @@ def _reference_of(place: Place, branch: str) -> BranchRef:
             f"Ref conflict error: something of a branch {branch} is left that was removed: "
             f"branches.delete({branch!r}) removes the rest"
         )
-    parent = None if operation.ref_name is None else load_branch(place.root, operation.ref_name)
+    parent = None if operation.ref_name is None else load_branch(table.root, operation.ref_name)
     return BranchRef(
         parent_version=operation.ref_version,
         parent_branch=operation.ref_name,

@@ -22,7 +22,7 @@ from lance_core.table.paths import (
     branch_root,
 )
 from lance_core.table.refs import BranchRef, is_branch_name
-from lance_core.verbs.context.references import Place
+from lance_core.verbs.context.references import TableRefs
 from lance_core.verbs.refs.tags import load_tags
 
 __all__ = ["ORPHAN_AGE", "Sweep", "find_orphans", "find_stale"]
@@ -48,14 +48,16 @@ class Sweep:
     kept: Mapping[str, str]
 
 
-def find_stale(place: Place, refs: Mapping[str, BranchRef], older_than: timedelta) -> tuple[list[str], dict[str, str]]:
+def find_stale(
+    table: TableRefs, refs: Mapping[str, BranchRef], older_than: timedelta
+) -> tuple[list[str], dict[str, str]]:
     """The branches that nothing was committed to for a while, children first, and those that stay all the same."""
     limit = datetime.now(UTC) - older_than
-    tagged = {ref.branch for ref in load_tags(place).values()}
+    tagged = {ref.branch for ref in load_tags(table).values()}
     stale: list[str] = []
     kept: dict[str, str] = {}
     for name in sorted(refs, key=lambda name: (-len(refs[name].identifier), name)):
-        if _last_commit(place, name, refs[name]) >= limit:
+        if _last_commit(table, name, refs[name]) >= limit:
             continue
         children = sorted(
             other
@@ -71,11 +73,11 @@ def find_stale(place: Place, refs: Mapping[str, BranchRef], older_than: timedelt
     return stale, kept
 
 
-def find_orphans(place: Place, refs: Collection[str], older_than: timedelta) -> list[str]:
+def find_orphans(table: TableRefs, refs: Collection[str], older_than: timedelta) -> list[str]:
     """Names below `tree/` that are no branches, and where nothing was written for a while."""
     newest: dict[str, float] = {}
     known = {branch_root(name) + "/" for name in refs}
-    for meta in place.root.list(TREE_PREFIX):
+    for meta in table.root.list(TREE_PREFIX):
         if any(meta.key.startswith(root + folder) for root in _roots_of(meta.key, known) for folder in _FOLDERS):
             continue
         name = _name_of(meta.key)
@@ -85,10 +87,10 @@ def find_orphans(place: Place, refs: Collection[str], older_than: timedelta) -> 
     return sorted(name for name, modified in newest.items() if modified <= limit)
 
 
-def _last_commit(place: Place, name: str, ref: BranchRef) -> datetime:
+def _last_commit(table: TableRefs, name: str, ref: BranchRef) -> datetime:
     """The time of the last commit to a branch; not before its creation, as a clone carries its source's time."""
     made = datetime.fromtimestamp(ref.created_at, UTC)
-    latest = load_latest(place.store_of(name))
+    latest = load_latest(table.store_of(name))
     return made if latest is None else max(made, latest.timestamp)
 
 

@@ -14,7 +14,7 @@ from lance_core.store import delete_durably, replace_durably
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.paths import tag_ref_key
 from lance_core.table.refs import TagRef, check_tag_name, timestamp_string
-from lance_core.verbs.context.references import Place, Reference, load_tag, read_tags, reject_torn, report_torn
+from lance_core.verbs.context.references import Reference, TableRefs, load_tag, read_tags, reject_torn, report_torn
 
 __all__ = ["Tags", "checked_order", "describe_tag", "load_tags", "manifest_size", "write_tag"]
 
@@ -26,11 +26,11 @@ class Tags:
     """The tags of a dataset. They are shared by all handles and branches and have no history of their own.
 
     Args:
-        place: Where references are resolved.
+        table: Where references are resolved.
     """
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
+    def __init__(self, table: TableRefs) -> None:
+        self._refs = table
 
     def list(self) -> dict[str, dict[str, Any]]:
         """All tags by name: branch, version, times, size of the manifest, metadata.
@@ -63,10 +63,10 @@ class Tags:
         return [(name, describe_tag(ref)) for name, ref in found]
 
     def _load(self) -> dict[str, TagRef]:
-        found, torn = read_tags(self._place.root)
+        found, torn = read_tags(self._refs.root)
         report_torn(torn)
         if not found and not torn:
-            reject_gone(self._place.root)  # says if the dataset is gone
+            reject_gone(self._refs.root)  # says if the dataset is gone
         return found
 
     def get_version(self, tag: str) -> int:
@@ -81,7 +81,7 @@ class Tags:
             >>> table.tags.get_version("july")
             1
         """
-        return load_tag(self._place.root, tag).version
+        return load_tag(self._refs.root, tag).version
 
     def create(self, tag: str, reference: Reference = None) -> None:
         """Name a version.
@@ -100,8 +100,8 @@ class Tags:
             >>> lance.dataset("t.lance", version="july").count_rows()
             3
         """
-        resolved = self._place.resolve(reference)
-        write_tag(self._place, tag, resolved.branch, resolved.manifest())
+        resolved = self._refs.resolve(reference)
+        write_tag(self._refs, tag, resolved.branch, resolved.manifest())
 
     def update(self, tag: str, reference: Reference = None) -> None:
         """Move a tag to another version; arguments as `create`.
@@ -117,8 +117,8 @@ class Tags:
             >>> table.tags.get_version("july")
             2
         """
-        old = load_tag(self._place.root, tag)
-        resolved = self._place.resolve(reference)
+        old = load_tag(self._refs.root, tag)
+        resolved = self._refs.resolve(reference)
         new = replace(
             old,
             version=resolved.version,
@@ -126,7 +126,7 @@ class Tags:
             manifest_size=manifest_size(resolved.manifest()),
             updated_at=timestamp_string(datetime.now(UTC)),
         )
-        replace_durably(self._place.root, tag_ref_key(tag), new.to_bytes())
+        replace_durably(self._refs.root, tag_ref_key(tag), new.to_bytes())
 
     def replace_metadata(self, tag: str, metadata: Mapping[str, str]) -> None:
         """Replace the metadata of a tag.
@@ -141,8 +141,8 @@ class Tags:
             >>> table.tags.list()["july"]["metadata"]
             {'checked': 'yes'}
         """
-        old = load_tag(self._place.root, tag)
-        replace_durably(self._place.root, tag_ref_key(tag), replace(old, metadata=dict(metadata)).to_bytes())
+        old = load_tag(self._refs.root, tag)
+        replace_durably(self._refs.root, tag_ref_key(tag), replace(old, metadata=dict(metadata)).to_bytes())
 
     def delete(self, tag: str) -> None:
         """Remove a tag, one whose file is torn included; the version stays.
@@ -158,14 +158,14 @@ class Tags:
             {}
         """
         try:
-            load_tag(self._place.root, tag)
+            load_tag(self._refs.root, tag)
         except CorruptFileError as error:
             report_torn([str(error)])
-        delete_durably(self._place.root, tag_ref_key(tag))
+        delete_durably(self._refs.root, tag_ref_key(tag))
 
 
 def write_tag(
-    place: Place, tag: str, branch: str | None, manifest: Manifest, metadata: Mapping[str, str] | None = None
+    table: TableRefs, tag: str, branch: str | None, manifest: Manifest, metadata: Mapping[str, str] | None = None
 ) -> None:
     """Name a version of a branch.
 
@@ -183,20 +183,20 @@ def write_tag(
         metadata=dict(metadata or {}),
     )
     try:
-        place.root.put_if_absent(tag_ref_key(tag), ref.to_bytes())
+        table.root.put_if_absent(tag_ref_key(tag), ref.to_bytes())
     except AlreadyExistsError as error:
         raise InvalidInputError(
-            f"Ref conflict error: tag {tag} already exists in the table {place.root.root}; tags.update moves it"
+            f"Ref conflict error: tag {tag} already exists in the table {table.root.root}; tags.update moves it"
         ) from error
 
 
-def load_tags(place: Place) -> dict[str, TagRef]:
+def load_tags(table: TableRefs) -> dict[str, TagRef]:
     """All tags by name.
 
     Raises:
         CorruptFileError: The file of one is torn.
     """
-    found, torn = read_tags(place.root)
+    found, torn = read_tags(table.root)
     reject_torn(torn)
     return found
 

@@ -109,17 +109,17 @@ class ScanPlan:
 
     def _count(self, sure: Selection, fragment: Fragment, possible: BitMap | None) -> int | None:
         """The number of rows of a fragment that match; None if some of those that can match are not certain."""
-        place = int(sure.view.places(np.array([fragment.id], np.int64))[0])
-        if place < 0 or not _is_of(self.source.manifest.fragments, fragment):
+        position = int(sure.view.places(np.array([fragment.id], np.int64))[0])
+        if position < 0 or not _is_of(self.source.manifest.fragments, fragment):
             return None
-        certain_rows = sure.rows_of(place)
+        certain_rows = sure.rows_of(position)
         if certain_rows is None:
             return live_count(self.source, fragment)
         if not certain_rows and possible is None:
             return None
         deletions = self.source.deletions(fragment)
         deleted = BitMap() if deletions is None else deletions.bitmap
-        every = BitMap(range(int(sure.view.physical_rows[place]))) if possible is None else possible
+        every = BitMap(range(int(sure.view.physical_rows[position]))) if possible is None else possible
         return len(certain_rows - deleted) if (every - deleted) <= certain_rows else None
 
 
@@ -130,14 +130,14 @@ def parts_of(
     own = source.manifest.fragments
     if selection is None:
         places_read = own.places_with_rows() if fragments is own else range(len(fragments))
-        return [(fragments[place], None) for place in places_read]
+        return [(fragments[position], None) for position in places_read]
     if fragments is own:
-        return [(fragments[place], rows) for place, rows in selection.parts()]
-    places = selection.view.places(np.array([fragment.id for fragment in fragments], np.int64)).tolist()
+        return [(fragments[position], rows) for position, rows in selection.parts()]
+    positions = selection.view.places(np.array([fragment.id for fragment in fragments], np.int64)).tolist()
     found = []
-    for fragment, place in zip(fragments, places, strict=True):
-        is_known = place >= 0 and _is_of(own, fragment)
-        rows = selection.rows_of(place) if is_known else None
+    for fragment, position in zip(fragments, positions, strict=True):
+        is_known = position >= 0 and _is_of(own, fragment)
+        rows = selection.rows_of(position) if is_known else None
         if rows is None or rows:
             found.append((fragment, rows))
     return found
@@ -187,10 +187,10 @@ def _decided(
     if selection is None:
         view = view_of(source.manifest)
         selection = Selection(view, Candidates.every(view), ())
-    places = np.flatnonzero(known)
+    positions = np.flatnonzero(known)
     state = np.full(len(known), ALL, np.uint8)
-    state[places[~matches]] = NONE
-    whole = frozenset(selection.view.ids[places[matches]].tolist())
+    state[positions[~matches]] = NONE
+    whole = frozenset(selection.view.ids[positions[matches]].tolist())
     return replace(selection, candidates=selection.candidates & Candidates(state)), whole
 
 

@@ -77,12 +77,12 @@ REPLACE_ATTEMPTS: Final = 10
 
 
 def commit_request(
-    place: TableTarget, request: CommitRequest, ready: Callable[[], None] | None = None
+    target: TableTarget, request: CommitRequest, ready: Callable[[], None] | None = None
 ) -> CommitOutcome:
     """Make fragments part of a dataset; see `lance_core.commit_fragments`.
 
     Args:
-        place: Where to; its base need not be read again.
+        target: Where to; its base need not be read again.
         request: What to commit.
         ready: Waits for the files of the fragments, which the caller has just written; None to look whether they are
             there before a version refers to them.
@@ -93,11 +93,11 @@ def commit_request(
     request.check()
     fragments = request.records()
     return _Commit(
-        place=place,
+        target=target,
         request=request,
         fragments=fragments,
         properties=request.properties(),
-        ready=ready if ready is not None else lambda: check_present(place.store, fragments),
+        ready=ready if ready is not None else lambda: check_present(target.store, fragments),
     ).run()
 
 
@@ -105,7 +105,7 @@ def commit_request(
 class _Commit:
     """One call of `commit_request`."""
 
-    place: TableTarget
+    target: TableTarget
     request: CommitRequest
     fragments: tuple[Fragment, ...]
     properties: Mapping[str, str]
@@ -131,12 +131,12 @@ class _Commit:
     @property
     def uri(self) -> str:
         """The dataset's root."""
-        return canonical_uri(self.place.uri)
+        return canonical_uri(self.target.uri)
 
     @property
     def store(self) -> ObjectStore:
         """Its store."""
-        return self.place.store
+        return self.target.store
 
     def run(self) -> CommitOutcome:
         """Commit, on the dataset that is there or as a new one."""
@@ -166,7 +166,7 @@ class _Commit:
         return self._follow(base, attempts)
 
     def _base(self) -> Manifest | None:
-        known, read_version = self.place.base, self.request.read_version
+        known, read_version = self.target.base, self.request.read_version
         if known is not None and read_version in (None, known.version):
             base: Manifest | None = known
         elif read_version is None:
@@ -224,7 +224,7 @@ class _Commit:
 
     def _attempt(self, base: Manifest, attempts: set[int]) -> CommitOutcome:
         """Compute the change for a version, and commit it; its files are deleted if the commit does not land."""
-        source = Snapshot(self.store, base, self.place.options)
+        source = Snapshot(self.store, base, self.target.options)
         files = UncommittedFiles(source)
         try:
             adopted, operation, removal = self._computed(source, files, attempts)
@@ -327,7 +327,7 @@ class _Commit:
 
         def still_empty(rebased: Transaction, latest: Manifest) -> Rebased:
             if latest.version != base.version:
-                self._check_empty(Snapshot(self.store, latest, self.place.options), attempts)
+                self._check_empty(Snapshot(self.store, latest, self.target.options), attempts)
             return Rebased(transaction=rebased)
 
         done = commit(

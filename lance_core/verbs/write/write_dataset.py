@@ -107,13 +107,13 @@ class PreparedWrite:
     """A write that was checked and can begin.
 
     Attributes:
-        place: Where it goes; its base is the latest version if the caller named no version.
+        target: Where it goes; its base is the latest version if the caller named no version.
         options: How.
         version: Version of the new files.
         targets: Where files go, round-robin.
     """
 
-    place: TableTarget
+    target: TableTarget
     options: WriteOptions
     version: FileVersion
     targets: Sequence[WriteTarget]
@@ -121,17 +121,17 @@ class PreparedWrite:
     @property
     def base_version(self) -> int:
         """Number of the version that the write is based on; 0 if there is no dataset."""
-        return 0 if self.place.base is None else self.place.base.version
+        return 0 if self.target.base is None else self.target.base.version
 
     @property
     def first_field_id(self) -> int:
         """Id of the first field where the rows bring their own columns."""
-        return 0 if self.place.base is None else self.place.base.first_new_field_id
+        return 0 if self.target.base is None else self.target.base.first_new_field_id
 
     @property
     def appended_to(self) -> Manifest | None:
         """The version whose columns the rows must fit; None if they bring their own."""
-        return self.place.base if self.options.mode == "append" else None
+        return self.target.base if self.options.mode == "append" else None
 
     @property
     def table_format(self) -> TableFormat:
@@ -162,9 +162,9 @@ class PreparedWrite:
         found, batches = to_batches(data, schema)
         rows, size = self.options.max_rows_per_file, self.options.max_bytes_per_file
         with FragmentWriter(
-            self.place.uri,
+            self.target.uri,
             found,
-            storage_options=self.place.options,
+            storage_options=self.target.options,
             data_storage_version=self.version.value,
             max_rows_per_file=MAX_ROWS_PER_FILE if rows is None else rows,
             max_bytes_per_file=MAX_BYTES_PER_FILE if size is None else size,
@@ -190,20 +190,20 @@ class PreparedWrite:
                 _logger.warning("%s/%s%s was left behind: %s", target.store.root, target.prefix, file.path, error)
 
 
-def _check_there(place: TableTarget) -> None:
+def _check_there(target: TableTarget) -> None:
     """Check that the dataset still exists before files are written for it, if that costs no request.
 
     Raises:
         DatasetNotFoundError: The dataset is gone.
         IncompatibleConflictError: The dataset was dropped and made again.
     """
-    base = place.base
-    if base is None or base.location is None or place.store.put_is_a_request:
+    base = target.base
+    if base is None or base.location is None or target.store.put_is_a_request:
         return
     try:
-        place.store.head(base.location.key)
+        target.store.head(base.location.key)
     except ObjectNotFoundError:
-        load_following(place.store, base)  # a version that was merely cleaned up can be followed
+        load_following(target.store, base)  # a version that was merely cleaned up can be followed
 
 
 def write_mode(given: str | None) -> str:
@@ -211,7 +211,7 @@ def write_mode(given: str | None) -> str:
     return "create" if given is None else given.lower()
 
 
-def prepare(place: TableTarget, options: WriteOptions) -> PreparedWrite:
+def prepare(target: TableTarget, options: WriteOptions) -> PreparedWrite:
     """Look up what a write is based on, and check it.
 
     Raises:
@@ -221,25 +221,25 @@ def prepare(place: TableTarget, options: WriteOptions) -> PreparedWrite:
     """
     if options.mode not in WRITE_MODES:
         raise InvalidInputError(f'mode is "create", "append" or "overwrite", not {options.mode!r}')
-    _check_there(place)
-    if place.base is None:
-        place = replace(place, base=load_latest(place.store))
-    if place.base is not None:
-        place.base.check_writable()
-    if place.base is not None and options.initial_bases:
+    _check_there(target)
+    if target.base is None:
+        target = replace(target, base=load_latest(target.store))
+    if target.base is not None:
+        target.base.check_writable()
+    if target.base is not None and options.initial_bases:
         mode = options.mode.capitalize()
         raise InvalidInputError(
             f"Cannot register new bases in {mode} mode: initial_bases can be given only when a dataset is created"
         )
-    bases = place.base.base_paths if place.base is not None else numbered(options.initial_bases or ())
+    bases = target.base.base_paths if target.base is not None else numbered(options.initial_bases or ())
     targets = write_targets(
-        place.store,
+        target.store,
         bases,
         target_bases=options.target_bases,
         target_all_bases=options.target_all_bases,
-        options=place.options,
+        options=target.options,
     )
-    return PreparedWrite(place=place, options=options, version=_file_version(place.base, options), targets=targets)
+    return PreparedWrite(target=target, options=options, version=_file_version(target.base, options), targets=targets)
 
 
 def _file_version(base: Manifest | None, options: WriteOptions) -> FileVersion:
@@ -252,13 +252,15 @@ def _file_version(base: Manifest | None, options: WriteOptions) -> FileVersion:
     return FileVersion.from_string(wanted)
 
 
-def write_version(data: ReaderLike, schema: pa.Schema | None, place: TableTarget, options: WriteOptions) -> TableTarget:
+def write_version(
+    data: ReaderLike, schema: pa.Schema | None, target: TableTarget, options: WriteOptions
+) -> TableTarget:
     """Write rows to a dataset, in one version; see `lance_core.write_dataset`.
 
     Args:
         data: The rows.
         schema: Their schema; needed only for an iterable of batches.
-        place: Where to; with a base, the write is based on that version, else on the latest.
+        target: Where to; with a base, the write is based on that version, else on the latest.
         options: How.
 
     Returns:
@@ -268,19 +270,19 @@ def write_version(data: ReaderLike, schema: pa.Schema | None, place: TableTarget
         DatasetExistsError: The mode is "create" and there is a dataset.
         SchemaError: The rows do not fit the dataset, or cannot be stored; nothing was written.
     """
-    if options.mode == "create" and isinstance(place.store, MemoryStore):
-        place.store.forget_unused()  # as in pylance, what is in memory lives as long as somebody holds it
-    prepared = prepare(place, options)
-    place, is_new = prepared.place, prepared.place.base is None
+    if options.mode == "create" and isinstance(target.store, MemoryStore):
+        target.store.forget_unused()  # as in pylance, what is in memory lives as long as somebody holds it
+    prepared = prepare(target, options)
+    target, is_new = prepared.target, prepared.target.base is None
     if not is_new and options.mode == "create":
-        raise already_exists(canonical_uri(place.uri))
+        raise already_exists(canonical_uri(target.uri))
     table_config = auto_cleanup_keys(options.auto_cleanup_options if is_new else None)
     settling = PendingWrites()
     try:
         found, fragments = prepared.write_rows(data, schema, settling=settling)
     except LanceError as error:
-        if place.base is not None:
-            explain_missing(place.store, place.base, error)
+        if target.base is not None:
+            explain_missing(target.store, target.base, error)
         raise
     request = CommitRequest(
         fragments=fragments,
@@ -302,7 +304,7 @@ def write_version(data: ReaderLike, schema: pa.Schema | None, place: TableTarget
         may_be_committed = True
 
     try:
-        outcome = commit_request(place, request, ready)
+        outcome = commit_request(target, request, ready)
     except OutcomeUnknownError:
         raise  # the files may be in use
     except BaseException as error:
@@ -310,7 +312,7 @@ def write_version(data: ReaderLike, schema: pa.Schema | None, place: TableTarget
             settling.stop()
             prepared.discard(fragments)
         raise
-    return replace(place, base=outcome.done.manifest)
+    return replace(target, base=outcome.done.manifest)
 
 
 class AutoCleanupConfig(TypedDict):

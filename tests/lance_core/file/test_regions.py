@@ -28,7 +28,7 @@ def test_buffers_move_with_their_regions(pages, least):
     for region in reversed(regions):  # any order will do
         assert region.start % 64 == 0
         target += bytes(-len(target) % 64)
-        region.place(len(target))
+        region.move_to(len(target))
         target += data[region.start : region.end]
     for old, new in zip(before, pages, strict=True):
         for (start, end), (low, high) in zip(old, new, strict=True):

@@ -172,7 +172,7 @@ def joined(parts: Sequence[Typed], join: Callable[[Typed, Typed], Typed]) -> Typ
     if len(found) <= _SHORT:
         return reduce(join, found)
     while len(found) > 1:
-        pairs = [join(*found[place : place + 2]) for place in range(0, len(found) - 1, 2)]
+        pairs = [join(*found[position : position + 2]) for position in range(0, len(found) - 1, 2)]
         found = [*pairs, *found[2 * len(pairs) :]]
     return found[0]
 

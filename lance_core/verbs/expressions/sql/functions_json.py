@@ -78,24 +78,24 @@ def _steps(path: str) -> tuple[object, ...]:
 
 def _found(value: Any, path: str) -> list[Any]:
     """All that a path leads to."""
-    places = [value]
+    nodes = [value]
     for step in _steps(path):
-        places = [item for place in places for item in _below(place, step)]
-    return places
+        nodes = [item for node in nodes for item in _below(node, step)]
+    return nodes
 
 
-def _below(place: Any, step: object) -> list[Any]:
+def _below(node: Any, step: object) -> list[Any]:
     if isinstance(step, str):
-        return [place[step]] if isinstance(place, dict) and step in place else []
+        return [node[step]] if isinstance(node, dict) and step in node else []
     if step is _EVERY:
-        return list(place.values()) if isinstance(place, dict) else []
-    if not isinstance(place, list):
+        return list(node.values()) if isinstance(node, dict) else []
+    if not isinstance(node, list):
         return []
     if step is _ALL:
-        return place
-    index = len(place) - 1 if step is _LAST else step
+        return node
+    index = len(node) - 1 if step is _LAST else step
     assert isinstance(index, int)
-    return [place[index]] if 0 <= index < len(place) else []
+    return [node[index]] if 0 <= index < len(node) else []
 
 
 def _value(data: bytes | str) -> Any:

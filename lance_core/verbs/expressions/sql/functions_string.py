@@ -40,7 +40,7 @@ def _in_python(function: str, kind: pa.DataType | None = None, *, integer: int |
     """One of our own functions of strings, of which one argument may be an integer: that of the number `integer`."""
 
     def compiled(*arguments: Typed) -> Typed:
-        values = [_whole(one) if place == integer else as_string(one) for place, one in enumerate(arguments)]
+        values = [_whole(one) if position == integer else as_string(one) for position, one in enumerate(arguments)]
         return python_call(function, values, kind or values[0].type)
 
     return compiled

@@ -56,8 +56,8 @@ def _floats(function: Callable[..., Any]) -> Callable[..., pa.Array]:
 def _shifted(function: Callable[..., Any]) -> Callable[..., pa.Array]:
     """A shift of integers: bits are lost at the ends, and the number of places counts modulo the width."""
 
-    def over_arrays(kind: pa.DataType, values: pa.Array, places: pa.Array) -> pa.Array:
-        return _floats(lambda one, other: function(one, other & (kind.bit_width - 1)))(kind, values, places)
+    def over_arrays(kind: pa.DataType, values: pa.Array, shifts: pa.Array) -> pa.Array:
+        return _floats(lambda one, other: function(one, other & (kind.bit_width - 1)))(kind, values, shifts)
 
     return over_arrays
 
@@ -198,7 +198,7 @@ def _try_cast(kind: pa.DataType, values: pa.Array) -> pa.Array:
         return values.cast(kind)
     except pa.ArrowInvalid:
         pass  # some value does not fit: find it
-    return pa.concat_arrays([_cast_or_null(values[place : place + 1], kind) for place in range(len(values))])
+    return pa.concat_arrays([_cast_or_null(values[position : position + 1], kind) for position in range(len(values))])
 
 
 def _cast_or_null(value: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -213,7 +213,7 @@ def _text_to_date(kind: pa.DataType, texts: pa.Array) -> pa.Array:
     try:
         return texts.cast(kind)
     except pa.ArrowInvalid:
-        moments = pa.concat_arrays([_moment(texts[place : place + 1]) for place in range(len(texts))])
+        moments = pa.concat_arrays([_moment(texts[position : position + 1]) for position in range(len(texts))])
         return moments.cast(pa.date32()).cast(kind)
 
 
@@ -225,7 +225,7 @@ def _moment(text: pa.Array) -> pa.Array:
 
 
 def _try_text_to_date(kind: pa.DataType, texts: pa.Array) -> pa.Array:
-    return pa.concat_arrays([_date_or_null(texts[place : place + 1], kind) for place in range(len(texts))])
+    return pa.concat_arrays([_date_or_null(texts[position : position + 1], kind) for position in range(len(texts))])
 
 
 def _date_or_null(text: pa.Array, kind: pa.DataType) -> pa.Array:

@@ -51,7 +51,7 @@ from lance_core.table.paths import branch_ref_key
 from lance_core.table.refs import check_tag_name
 from lance_core.table.rowids import decode_row_ids, encode_row_ids
 from lance_core.table.transaction import COMMIT_MESSAGE_KEY, Transaction
-from lance_core.verbs.context.references import Place, find_tag
+from lance_core.verbs.context.references import TableRefs, find_tag
 from lance_core.verbs.context.retry import retrying
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles
@@ -122,7 +122,7 @@ class Promotion:
 
 
 def promote(
-    place: Place,
+    table: TableRefs,
     name: str,
     *,
     tag: str | bool = True,
@@ -132,7 +132,7 @@ def promote(
     """Commit the changes of a branch to its parent, in one version.
 
     Args:
-        place: Where references are kept.
+        table: Where references are kept.
         name: The branch.
         tag: Name of the tag on the new version; True for one made of the branch's name, False for none.
         commit_message: A string for the history.
@@ -150,11 +150,11 @@ def promote(
         InvalidInputError: The tag exists, or the branch was promoted and changed since then.
         UnsupportedError: The branch, or the version that it was forked from, has feature flags that are not known.
     """
-    branch = load_branch_ends(place, name)
+    branch = load_branch_ends(table, name)
     for end in (branch.parent, branch.head):
         end.manifest.check_writable()
     work = _Promotion(
-        place=place,
+        table=table,
         branch=branch,
         changes=Changes.of(branch),
         tag=_tag_name(branch, tag),
@@ -170,7 +170,7 @@ def promote(
 class _Promotion:
     """One call of `promote`."""
 
-    place: Place
+    table: TableRefs
     branch: Branch
     changes: Changes
     tag: str | None
@@ -192,7 +192,7 @@ class _Promotion:
             return replace(self._result(landed.version), deduplicated=True), landed
         check_schemas(branch)
         branch.check_bases(latest)
-        files = OwnFiles.of(self.place.root, branch, self.changes)
+        files = OwnFiles.of(self.table.root, branch, self.changes)
         files.copy()
         try:
             done = self._commit(latest)
@@ -376,7 +376,7 @@ class _Promotion:
         """
         if self.tag is None:
             return
-        found = find_tag(self.place.root, self.tag)
+        found = find_tag(self.table.root, self.tag)
         if found is None:
             return
         if landed is None or (found.version, found.branch) != (landed.version, self.branch.ref.parent_branch):
@@ -387,13 +387,13 @@ class _Promotion:
         branch = self.branch
         if self.tag is not None:
             try:
-                write_tag(self.place, self.tag, branch.ref.parent_branch, landed, {PROMOTED_FROM_KEY: branch.name})
+                write_tag(self.table, self.tag, branch.ref.parent_branch, landed, {PROMOTED_FROM_KEY: branch.name})
             except InvalidInputError:
                 self._check_tag(landed)  # made by a promotion that died, or that runs beside this one
         mark = {MARK_VERSION: str(landed.version), MARK_BRANCH_VERSION: str(self.head_version)}
         if not mark.items() <= branch.ref.metadata.items():
             marked = replace(branch.ref, metadata={**branch.ref.metadata, **mark})
-            replace_durably(self.place.root, branch_ref_key(branch.name), marked.to_bytes())
+            replace_durably(self.table.root, branch_ref_key(branch.name), marked.to_bytes())
 
     def _result(self, version: int) -> Promotion:
         changes = self.changes
