@@ -21,7 +21,7 @@ from lance_core.verbs.refs.tags import Tags
 from lance_core.verbs.rows.merge_insert import MergeInsertBuilder
 from lance_core.verbs.scan.ordering import ColumnOrdering
 from lance_core.verbs.scan.scanner import LanceScanner
-from lance_core.verbs.write.write_dataset import AutoCleanupConfig
+from lance_core.verbs.write.write_version import AutoCleanupConfig
 
 __all__ = [
     "LANCE_COMMIT_MESSAGE_KEY",

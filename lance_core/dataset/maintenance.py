@@ -21,7 +21,7 @@ from lance_core.table.operations import UpdateConfig, UpdateMap
 from lance_core.table.transaction import Transaction
 from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.context.unsupported import reject
-from lance_core.verbs.write.write_dataset import AutoCleanupConfig, auto_cleanup_keys
+from lance_core.verbs.write.write_version import AutoCleanupConfig, auto_cleanup_keys
 
 if TYPE_CHECKING:
     from lance_core.maintenance.cleanup import CleanupExplanation, CleanupStats

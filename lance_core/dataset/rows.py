@@ -23,7 +23,7 @@ from lance_core.verbs.rows.delete import delete_rows, truncate
 from lance_core.verbs.rows.merge_insert import MergeInsertBuilder
 from lance_core.verbs.rows.removal import remove_rows
 from lance_core.verbs.rows.update import update_rows
-from lance_core.verbs.write.write_dataset import WriteOptions, write_version
+from lance_core.verbs.write.write_version import WriteOptions, write_version
 
 __all__ = ["DeleteResult", "RowVerbs", "UpdateResult"]
 

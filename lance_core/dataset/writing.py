@@ -30,7 +30,7 @@ from lance_core.verbs.pylance_types.transactions import Transaction
 from lance_core.verbs.write.commit_fragments import commit_request
 from lance_core.verbs.write.facts import CommitFacts, CommitOutcome
 from lance_core.verbs.write.request import CommitRequest
-from lance_core.verbs.write.write_dataset import WriteOptions, prepare, write_mode, write_version
+from lance_core.verbs.write.write_version import WriteOptions, prepare, write_mode, write_version
 
 __all__ = ["CommitResult", "WriteResult", "commit_fragments", "commit_transaction", "write_dataset"]
 

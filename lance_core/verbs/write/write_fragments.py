@@ -25,7 +25,7 @@ from lance_core.verbs.files.progress import FragmentWriteProgress
 from lance_core.verbs.pylance_types.fragments import FragmentMetadata
 from lance_core.verbs.pylance_types.operations import LanceOperation
 from lance_core.verbs.pylance_types.transactions import Transaction
-from lance_core.verbs.write.write_dataset import WriteOptions, prepare, write_mode
+from lance_core.verbs.write.write_version import WriteOptions, prepare, write_mode
 
 __all__ = ["write_fragments"]
 
