@@ -18,13 +18,13 @@
     |   `-- OutcomeUnknownError                 ... and it is not known whether a write took effect
     `-- CommitConflictError (OSError)           another writer committed first; `.retryable` says what to do
         |-- RetryableConflictError              do the operation again on the latest version
-        |   `-- EarlierAttemptLandedError       ... an earlier attempt of the same write landed: replace its rows
+        |   `-- EarlierAttemptCommittedError    ... an earlier attempt of the same write committed: replace its rows
         |-- BranchConflictError                 a branch and its parent changed the same rows: fork and write again
         `-- IncompatibleConflictError           the operation no longer applies
             |-- HistoryGapError                 the versions since the read version are unknown
             |-- SupersededError                 a later attempt of the same write has committed
             |-- EarlierAttemptError             rows of an earlier attempt can no longer be identified
-            `-- UndecidedWriteError             whether an earlier attempt has landed is unknown
+            `-- UndecidedWriteError             whether an earlier attempt was committed is unknown
 
 Several classes also derive from the builtin that pylance raises in the same case, so that
 `except ValueError` and `except OSError` written for pylance keep working.
@@ -45,8 +45,8 @@ __all__ = [
     "CorruptFileError",
     "DatasetExistsError",
     "DatasetNotFoundError",
+    "EarlierAttemptCommittedError",
     "EarlierAttemptError",
-    "EarlierAttemptLandedError",
     "HistoryGapError",
     "IncompatibleConflictError",
     "IndexNotFoundError",
@@ -199,21 +199,21 @@ class RetryableConflictError(CommitConflictError):
     retryable = True
 
 
-class EarlierAttemptLandedError(RetryableConflictError):
+class EarlierAttemptCommittedError(RetryableConflictError):
     """An earlier attempt of the same write committed during this one: its rows have to be replaced.
 
     Attributes:
         version: The version that the earlier attempt committed.
     """
 
-    code = "earlier-attempt-landed"
+    code = "earlier-attempt-committed"
 
     def __init__(self, message: str, version: int) -> None:
         super().__init__(message)
         self.version = version
 
-    def __reduce__(self) -> tuple[type[EarlierAttemptLandedError], tuple[str, int]]:
-        return EarlierAttemptLandedError, (str(self), self.version)
+    def __reduce__(self) -> tuple[type[EarlierAttemptCommittedError], tuple[str, int]]:
+        return EarlierAttemptCommittedError, (str(self), self.version)
 
 
 class IncompatibleConflictError(CommitConflictError):
@@ -244,7 +244,7 @@ class EarlierAttemptError(IncompatibleConflictError):
 
 
 class UndecidedWriteError(IncompatibleConflictError):
-    """Whether an earlier attempt of a write has landed can no longer be determined; the write is not repeated."""
+    """Whether an earlier attempt of a write was committed can no longer be determined; the write is not repeated."""
 
     code = "undecided-write"
 

@@ -25,6 +25,7 @@ BANNED = {
     r"\blooked_until\b": "checked_through",
     r"\b(WriteTry|OnEarlierTry|EarlierTr(y|ies)\w*|\w*earlier_tr(y|ies)|write_try\w*|tries)\b(?<! tries)": "attempt",
     r"\bonce(_since)?=|\b(find|landed)_once\b|`once`": "idempotency_key, idempotency_since",
+    r"\b(has|have|may|both|all|that|commits?|writes?|attempts?) land(s|ed)?\b|[Ll]anded[_A-Z]|_landed": "committed",
     r"[Zz]ombie": "orphaned branch",
     r"\bcommit_once\b": "commit_transaction",
     r"\b(others|writers) were faster\b": "others committed first",

@@ -228,12 +228,12 @@ def _changes(old: Manifest, new: Manifest) -> dict[str, Any]:
 
 
 def _config(config: Mapping[str, str]) -> dict[str, Any]:
-    """What users have configured; and how many writes the table knows to have landed, if it knows of any."""
+    """What users have configured; and how many writes the table knows to be committed, if it knows of any."""
     own: dict[str, Any] = {"config": {key: value for key, value in config.items() if not is_proof(key)}}
     known = Proofs.of(config)
     counts = {"streams": len(known.streams), "keys": len(known.keys), "attempts": len(known.attempts)}
     return own | (
-        {"landed_writes": {kind: count for kind, count in counts.items() if count}} if any(counts.values()) else {}
+        {"committed_writes": {kind: count for kind, count in counts.items() if count}} if any(counts.values()) else {}
     )
 
 

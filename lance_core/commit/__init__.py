@@ -10,11 +10,11 @@ from lance_core.commit.attempts import (
     reject_superseded,
 )
 from lance_core.commit.conflict import AffectedRows, Verdict, affected_fragments, judge
-from lance_core.commit.landing import LOOK_AGAIN_AFTER
+from lance_core.commit.in_history import LOOK_AGAIN_AFTER
 from lance_core.commit.listeners import Listener, on_commit
 from lance_core.commit.loop import Prepare, commit
 from lance_core.commit.name_migration import migrate_to_v2_names
-from lance_core.commit.proofs import attempts_of, find_idempotent_commit, landed_version
+from lance_core.commit.proofs import attempts_of, committed_version, find_idempotent_commit
 from lance_core.commit.rebase import Rebased, deletion_vector, load_deletion_vector
 from lance_core.commit.records import CommitOptions, Committed
 from lance_core.commit.relation import carries_on, is_later_than
@@ -63,6 +63,7 @@ __all__ = [
     "carries_on",
     "check_identity",
     "commit",
+    "committed_version",
     "deletion_vector",
     "existing_versions",
     "explain_missing",
@@ -73,7 +74,6 @@ __all__ = [
     "identity_of",
     "is_later_than",
     "judge",
-    "landed_version",
     "latest_version",
     "list_versions",
     "load_deletion_vector",

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
-from lance_core.errors import EarlierAttemptLandedError, InvalidInputError, RetryableConflictError, SupersededError
+from lance_core.errors import EarlierAttemptCommittedError, InvalidInputError, RetryableConflictError, SupersededError
 from lance_core.table.transaction import Transaction
 
 __all__ = [
@@ -50,8 +50,8 @@ class WriteAttempt:
         token: Key and value of the transaction property that all attempts of the write carry, and nothing else.
         number: Which attempt this is; of two attempts the one with the higher number, compared from the left, is the
             later.
-        earlier: Versions that earlier attempts have committed, as far as they are known. Those that land while this one
-            is at work are found by the commit.
+        earlier: Versions that earlier attempts have committed, as far as they are known. Those that are committed while
+            this one is at work are found by the commit.
         on_earlier_attempt: What an append does if the rows of an earlier attempt cannot be identified any more:
             "replace" raises, "adopt" keeps the earlier commit and adds nothing, "append" adds the rows beside them.
         conflict_policy: What happens if another write has committed since the version that this one was made from.
@@ -118,7 +118,7 @@ def number_of(properties: Mapping[str, str]) -> tuple[int, ...]:
 
 
 def check_concurrent_attempts(write: WriteAttempt, root: str, committed: Mapping[int, Transaction]) -> None:
-    """Check the commits that landed while a write was at work for other attempts of it, and for other writes.
+    """Check the commits that were made while a write was at work for other attempts of it, and for other writes.
 
     Args:
         write: This attempt.
@@ -127,7 +127,7 @@ def check_concurrent_attempts(write: WriteAttempt, root: str, committed: Mapping
 
     Raises:
         SupersededError: A later attempt has committed.
-        EarlierAttemptLandedError: An earlier attempt has committed that `write` does not name.
+        EarlierAttemptCommittedError: An earlier attempt has committed that `write` does not name.
         RetryableConflictError: Another write has committed, and the conflict policy is "exclusive".
     """
     attempts = {version: other for version, other in committed.items() if write.made(other.properties)}
@@ -140,7 +140,7 @@ def check_concurrent_attempts(write: WriteAttempt, root: str, committed: Mapping
             "rows out; do it again"
         )
     if earlier:
-        raise EarlierAttemptLandedError(
+        raise EarlierAttemptCommittedError(
             f"{root}: version {min(earlier)} is an earlier attempt of the same write", min(earlier)
         )
 

@@ -110,7 +110,7 @@ class VersionWriter:
         if location is None:
             self._unresolved = manifest, transaction.uuid
             return None
-        return self._landed(manifest, location)
+        return self._committed(manifest, location)
 
     def resolve_outcome(self) -> Manifest | None:
         """Find out which writer committed the version that stood in the place of the last `put`.
@@ -138,9 +138,9 @@ class VersionWriter:
             self.winning_manifest = found
             return None
         assert found.location is not None, "it was read from there"
-        return self._landed(manifest, found.location)
+        return self._committed(manifest, found.location)
 
-    def _landed(self, manifest: Manifest, location: ManifestLocation) -> Manifest:
+    def _committed(self, manifest: Manifest, location: ManifestLocation) -> Manifest:
         if not is_detached(manifest.version):
             self._put_hint(manifest.version)
         return replace(manifest, location=location)
@@ -203,7 +203,7 @@ class VersionWriter:
     def _before_naming(self) -> None:
         if self.ready is not None:
             self.ready()
-        self.began_ns = self.began_ns or time.time_ns()  # of the first attempt: it may be the one that lands
+        self.began_ns = self.began_ns or time.time_ns()  # of the first attempt: it may be the one that commits
 
     def _unknown(self, key: str, uuid: str) -> OutcomeUnknownError:
         return OutcomeUnknownError(

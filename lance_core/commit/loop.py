@@ -7,7 +7,7 @@ Of the writers that collide one has won, so that the first attempts follow each 
 gets few turns beside writers that do not. Then pauses come between, of 2^n slots at random, each a little longer than
 one attempt takes, so that crowds spread out. A writer rejects to commit over a version that is missing from the
 history, or that the one after it was not made from: what was changed is not known any more. For the same reason it
-looks again after its put (`commit.landing`).
+looks again after its put (`commit.in_history`).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from typing import TypeAlias
 from lance_core.commit.attempts import check_concurrent_attempts
 from lance_core.commit.conflict import AffectedRows, Verdict, judge
 from lance_core.commit.handler import VersionWriter
-from lance_core.commit.landing import Clock, Put, has_landed
+from lance_core.commit.in_history import Clock, Put, is_in_history
 from lance_core.commit.listeners import notify
-from lance_core.commit.proofs import landed_batch, landed_idempotent_commit, proof_of, reject_later_attempt
+from lance_core.commit.proofs import committed_batch, known_idempotent_commit, proof_of, reject_later_attempt
 from lance_core.commit.rebase import Rebased, rebase
 from lance_core.commit.records import CommitOptions, Committed
 from lance_core.commit.relation import carries_on
@@ -105,7 +105,7 @@ def commit(
 
     Raises:
         RetryableConflictError: Another writer's commit needs the whole operation to be done again; if that was an
-            earlier attempt of the same write, `EarlierAttemptLandedError`.
+            earlier attempt of the same write, `EarlierAttemptCommittedError`.
         SupersededError: A later attempt of the same write has committed.
         CorruptFileError: A listing of `_versions` contradicts the files in it.
         IncompatibleConflictError: Another writer's commit rules this one out, the history has a gap, or the dataset
@@ -206,9 +206,9 @@ class _CommitLoop:
         Then a listing is needed, and what stands in the version's place: rivals are at work as long as that takes, and
         where each read is a request both are made at once.
         """
-        landed = writer.put(manifest, transaction)
-        if landed is not None or not self.store.put_is_a_request:
-            return landed or writer.resolve_outcome()
+        committed = writer.put(manifest, transaction)
+        if committed is not None or not self.store.put_is_a_request:
+            return committed or writer.resolve_outcome()
         self.looked = Clock.now()
         with ThreadPool(1) as pool:
             self.listing = pool.submit(Listed.of, self.store)
@@ -227,9 +227,9 @@ class _CommitLoop:
         while True:
             version = random.getrandbits(63) | DETACHED_BIT
             manifest = self._next(self.original, base, version)
-            landed = writer.put(manifest, self.original) or writer.resolve_outcome()
-            if landed is not None:
-                return Committed(manifest=landed, transaction=self.original, attempts=1)
+            committed = writer.put(manifest, self.original) or writer.resolve_outcome()
+            if committed is not None:
+                return Committed(manifest=committed, transaction=self.original, attempts=1)
 
     def _writer(self, latest: Manifest | None) -> VersionWriter:
         known = latest.location if latest is not None else None
@@ -256,24 +256,24 @@ class _CommitLoop:
             make_durable(self.store, rebased.written)
             manifest = self._next(rebased.transaction, latest, self._version_after(latest))
             looked = self.looked
-            landed = self._put(writer, manifest, rebased.transaction)
-            if landed is not None and not has_landed(
-                self.store, Put(manifest=landed, base=latest, looked=looked, began_ns=writer.began_ns)
+            committed = self._put(writer, manifest, rebased.transaction)
+            if committed is not None and not is_in_history(
+                self.store, Put(manifest=committed, base=latest, looked=looked, began_ns=writer.began_ns)
             ):
                 if latest is not None or self.options.idempotency_key is not None:
-                    raise self._taken_away(landed.version)
-                landed = None  # the next attempt finds the dataset that others have created
+                    raise self._taken_away(committed.version)
+                committed = None  # the next attempt finds the dataset that others have created
             self.slot_s = self.slot_s or 1.1 * (time.monotonic() - began)
         except OutcomeUnknownError:
             raise
         except LanceError:
             self._drop(rebased)
             raise
-        if landed is None:
+        if committed is None:
             self._drop(rebased)
             return None
-        _logger.debug("committed version %d of %s in attempt %d", landed.version, self.store.root, attempt)
-        return Committed(manifest=landed, transaction=rebased.transaction, attempts=attempt)
+        _logger.debug("committed version %d of %s in attempt %d", committed.version, self.store.root, attempt)
+        return Committed(manifest=committed, transaction=rebased.transaction, attempts=attempt)
 
     def _taken_away(self, version: int) -> RetryableConflictError:
         """The error of a version that was put under a freed number: the files that it named are not used again.
@@ -294,9 +294,9 @@ class _CommitLoop:
             reject_later_attempt(latest, options.write_attempt, self.store.root)
         found = None
         if options.idempotency_key is not None:
-            found = landed_idempotent_commit(self.store, latest, options.idempotency_key)
+            found = known_idempotent_commit(self.store, latest, options.idempotency_key)
         if found is None and options.stream_batch is not None:
-            found = landed_batch(latest, options.stream_batch)
+            found = committed_batch(latest, options.stream_batch)
         return found
 
     def _load_since(self, latest: Manifest | None) -> None:

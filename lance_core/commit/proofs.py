@@ -1,4 +1,4 @@
-"""Looking for a write that may have landed already: in the state of the latest version, then in the history.
+"""Looking for a write that may have been committed already: in the state of the latest version, then in the history.
 
 The state (`table.idempotency`) says so even when the version that the write made was cleaned up. The history knows of
 writes that left no proof: by another library, or by setting the property itself.
@@ -13,36 +13,34 @@ from lance_core.commit.records import CommitOptions, Committed
 from lance_core.commit.versions import find_by_property, list_versions, load_manifest, load_transaction
 from lance_core.errors import SupersededError, UndecidedWriteError, VersionNotFoundError
 from lance_core.store import ObjectStore
-from lance_core.table.idempotency import LandedAttempt, Proof, Proofs
+from lance_core.table.idempotency import CommittedAttempt, Proof, Proofs
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Overwrite
 from lance_core.table.transaction import SLICES_KEY, Transaction
 
 __all__ = [
     "attempts_of",
+    "committed_batch",
+    "committed_version",
     "find_idempotent_commit",
-    "landed_batch",
-    "landed_idempotent_commit",
-    "landed_version",
+    "known_idempotent_commit",
     "proof_of",
     "reject_later_attempt",
 ]
 
 
-def landed_idempotent_commit(
-    store: ObjectStore, latest: Manifest, idempotency_key: tuple[str, str]
-) -> Committed | None:
+def known_idempotent_commit(store: ObjectStore, latest: Manifest, idempotency_key: tuple[str, str]) -> Committed | None:
     """The commit that carries a key, as the state of the latest version says; None if it knows of none."""
     version = Proofs.of(latest.config).key(idempotency_key)
     if version is None:
         return None
-    landed = landed_version(store, latest, version)
+    committed = committed_version(store, latest, version)
     key, value = idempotency_key
-    is_its_own = landed.transaction is not None and landed.transaction.properties.get(key) == value
-    return landed if is_its_own else _adopted(latest, None)
+    is_its_own = committed.transaction is not None and committed.transaction.properties.get(key) == value
+    return committed if is_its_own else _adopted(latest, None)
 
 
-def landed_version(store: ObjectStore, latest: Manifest, version: int) -> Committed:
+def committed_version(store: ObjectStore, latest: Manifest, version: int) -> Committed:
     """The commit that made a version; the latest version without a transaction if that one was cleaned up."""
     try:
         manifest = latest if version == latest.version else load_manifest(store, version)
@@ -56,8 +54,8 @@ def _adopted(manifest: Manifest, transaction: Transaction | None) -> Committed:
     return Committed(manifest=manifest, transaction=transaction, attempts=0, deduplicated=True)
 
 
-def landed_batch(latest: Manifest, batch: tuple[str, int]) -> Committed | None:
-    """The latest version, if its state says that this batch of a stream has landed, or a later one; None if not."""
+def committed_batch(latest: Manifest, batch: tuple[str, int]) -> Committed | None:
+    """The latest version, if its state says that this batch of a stream was committed, or a later one; None if not."""
     stream, number = batch
     known = Proofs.of(latest.config).streams.get(stream)
     return None if known is None or known.number < number else _adopted(latest, None)
@@ -77,9 +75,9 @@ def find_idempotent_commit(
     Raises:
         UndecidedWriteError: A version after `newer_than` was cleaned up that may have been the write's.
     """
-    landed = landed_idempotent_commit(store, newest, idempotency_key)
-    if landed is not None:
-        return landed
+    committed = known_idempotent_commit(store, newest, idempotency_key)
+    if committed is not None:
+        return committed
     recorded = find_by_property(store, *idempotency_key, newest=newest, newer_than=newer_than)
     if recorded is not None:
         return _adopted(*recorded)
@@ -88,7 +86,7 @@ def find_idempotent_commit(
         missing = set(range(newer_than + 1, forgotten + 1)).difference(list_versions(store))
         if missing:
             raise UndecidedWriteError(
-                f"{store.root}: whether a write with {idempotency_key[0]}={idempotency_key[1]!r} has landed since "
+                f"{store.root}: whether a write with {idempotency_key[0]}={idempotency_key[1]!r} was committed since "
                 f"version {newer_than} is not known: version {max(missing)} was cleaned up, and what it was is "
                 "forgotten. Nothing was written. Look, and say by a later version to look back to, or by another key, "
                 "that the rows are to be written"
@@ -96,13 +94,13 @@ def find_idempotent_commit(
     return None
 
 
-def attempts_of(latest: Manifest, write: WriteAttempt) -> tuple[LandedAttempt, ...]:
+def attempts_of(latest: Manifest, write: WriteAttempt) -> tuple[CommittedAttempt, ...]:
     """The attempts of a write that the state of a version knows, oldest first."""
     return Proofs.of(latest.config).attempts_of(write.token)
 
 
 def reject_later_attempt(latest: Manifest, write: WriteAttempt, root: str) -> None:
-    """Stop an attempt after which another one has landed, whose version may be gone.
+    """Stop an attempt after which another one was committed, whose version may be gone.
 
     Raises:
         SupersededError: There is one.
@@ -120,7 +118,7 @@ def proof_of(transaction: Transaction, latest: Manifest | None, options: CommitO
     """What a commit leaves behind, to be recognized when its version is gone.
 
     An attempt that merely takes the place of rows, all of them or those of its slices, leaves nothing: another one does
-    the same, whether the first has landed or not.
+    the same, whether the first was committed or not.
     """
     proof = Proof(idempotency_key=options.idempotency_key, batch=options.stream_batch, brings=options.brings)
     operation, write = transaction.operation, options.write_attempt

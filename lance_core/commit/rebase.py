@@ -37,7 +37,7 @@ class Rebased:
 
     Attributes:
         transaction: The transaction; its uuid and properties are the original's.
-        written: Keys of files that the rebase wrote; garbage if the commit does not land.
+        written: Keys of files that the rebase wrote; garbage if the commit fails.
     """
 
     transaction: Transaction

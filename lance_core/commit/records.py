@@ -26,14 +26,14 @@ class CommitOptions:
             happened, and is not found unless its number is known.
         idempotency_key: A transaction property. If a version since the read version carries it, or the table knows that
             an older one did, that one is returned and nothing is written.
-        stream_batch: A stream and the number of its batch. If the table knows that this one has landed, or a later one,
-            nothing is written.
+        stream_batch: A stream and the number of its batch. If the table knows that this one was committed, or a later
+            one, nothing is written.
         write_attempt: The write and the number of the attempt, if the write may be attempted several times; its
             properties are on the transaction.
         checked_through: Version up to which the caller has looked for `idempotency_key` or other attempts, if that is
             before the read version: the versions between are looked at as well.
         table_format: The format of a dataset that is created; an existing one keeps its own.
-        brings: Configuration of a branch whose rows the commit brings: what the branch knows of landed writes stays
+        brings: Configuration of a branch whose rows the commit brings: what the branch knows of committed writes stays
             known.
     """
 

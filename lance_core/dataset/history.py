@@ -24,7 +24,7 @@ from lance_core.commit import (
 )
 from lance_core.errors import InvalidInputError, VersionNotFoundError
 from lance_core.table import transaction as records
-from lance_core.table.idempotency import Kind, LandedAttempt, LandedBatch, Proofs
+from lance_core.table.idempotency import CommittedAttempt, CommittedBatch, Kind, Proofs
 from lance_core.table.manifest.version_summary import FragmentCounter, VersionSummary
 from lance_core.table.operations import Restore
 from lance_core.threads import ThreadPool
@@ -272,24 +272,24 @@ class HistoryVerbs(Handle):
             return None
         return found.manifest.version, None if found.transaction is None else Transaction.from_record(found.transaction)
 
-    def landed_batch(self, stream: str) -> LandedBatch | None:
-        """The last batch of a stream that the table knows to have landed (`stream_batch`); None if it knows none.
+    def committed_batch(self, stream: str) -> CommittedBatch | None:
+        """The last batch of a stream that the table knows to be committed (`stream_batch`); None if it knows none.
 
         Examples:
             >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
-            >>> print(table.landed_batch("events"))
+            >>> print(table.committed_batch("events"))
             None
         """
         return Proofs.of(self._manifest.config).streams.get(stream)
 
-    def landed_attempts(self, token: tuple[str, str]) -> tuple[LandedAttempt, ...]:
+    def committed_attempts(self, token: tuple[str, str]) -> tuple[CommittedAttempt, ...]:
         """The attempts of a write (`WriteAttempt.token`) that the table knows to have added rows, oldest first.
 
         Attempts of overwrites and of replacements are not among them, as these need no proof.
 
         Examples:
             >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
-            >>> table.landed_attempts(("run", "a"))
+            >>> table.committed_attempts(("run", "a"))
             ()
         """
         return Proofs.of(self._manifest.config).attempts_of(token)

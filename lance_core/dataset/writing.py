@@ -313,7 +313,7 @@ def commit_fragments(
             than `read_version` does, or the table knows that an older one did, it is adopted and nothing is committed.
             It is set on the commit. The table keeps it in its own state, so that the version may be cleaned up.
         stream_batch: A stream, and the number of its batch: if the table knows that this batch or a later one has
-            landed, nothing is committed.
+            committed, nothing is.
         write_attempt: The write and the number of the attempt, if the write may be tried several times: rows that
             earlier attempts committed are replaced, and the commit fails if a later attempt has committed.
         storage_options: Credentials and options of the storage, under object_store's names; None for those of the
@@ -399,7 +399,7 @@ def commit_transaction(
             than the version has it, or the table knows that an older one had it, that commit is adopted and nothing is
             committed. The result has its version, or the latest one if that one was cleaned up.
         stream_batch: A stream, and the number of its batch: if the table knows that this batch or a later one has
-            landed, nothing is committed.
+            committed, nothing is.
         write_attempt: The write and the number of the attempt, if the write may be attempted several times: of two
             concurrent attempts the later one wins.
         checked_through: Version up to which the caller has looked for `idempotency_key` and other attempts of
@@ -408,7 +408,7 @@ def commit_transaction(
     Raises:
         CommitConflictError: Another writer's commit rules this one out.
         SupersededError: A later attempt of the same write has committed.
-        EarlierAttemptLandedError: An earlier attempt has committed that `write_attempt` does not name.
+        EarlierAttemptCommittedError: An earlier attempt has committed that `write_attempt` does not name.
 
     Examples:
         >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")

@@ -1,10 +1,10 @@
-"""Proofs that writes have landed, kept in the table's own state.
+"""Proofs that writes were committed, kept in the table's own state.
 
 A version that records its write can be cleaned up. Proofs are kept in the table's configuration instead, which every
 later version, branch and clone inherits, whoever commits it. A proof is written in the same version as its rows.
 
     lance-dagster.idempotency.stream.<id>   "<batch> <version> <hour>"         the last batch of a stream
-    lance-dagster.idempotency.keys          {"<digest>": [version, hour]}      keys of writes that land at most once
+    lance-dagster.idempotency.keys          {"<digest>": [version, hour]}      keys of writes: each is committed once
     lance-dagster.idempotency.attempts      [[digest, version, hour, "17.2", note, [f, g], [r, s]], ...]
                                             attempts that added rows: fragments f to g - 1, stable row ids r to s - 1
     lance-dagster.idempotency.since         {"streams": v, "keys": v, "attempts": v}: complete after version v
@@ -26,7 +26,7 @@ from typing import Any, Final, Literal
 from lance_core.errors import CorruptFileError, InvalidInputError
 from lance_core.table.manifest.manifest import Manifest
 
-__all__ = ["DAYS_KEY", "PREFIX", "LandedAttempt", "LandedBatch", "Proof", "Proofs", "inherited", "is_proof"]
+__all__ = ["DAYS_KEY", "PREFIX", "CommittedAttempt", "CommittedBatch", "Proof", "Proofs", "inherited", "is_proof"]
 
 PREFIX: Final = "lance-dagster.idempotency."
 DAYS_KEY: Final = f"{PREFIX}days"
@@ -46,8 +46,8 @@ _Range = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LandedBatch:
-    """The last batch of a stream that has landed.
+class CommittedBatch:
+    """The last batch of a stream that was committed.
 
     Attributes:
         number: Number of the batch.
@@ -61,7 +61,7 @@ class LandedBatch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LandedAttempt:
+class CommittedAttempt:
     """An attempt of a write that added rows.
 
     Attributes:
@@ -94,9 +94,9 @@ class Proofs:
         since: Version after which no proof is missing, by kind; empty if no proof was ever kept.
     """
 
-    streams: Mapping[str, LandedBatch] = field(default_factory=dict)
+    streams: Mapping[str, CommittedBatch] = field(default_factory=dict)
     keys: Mapping[str, _Range] = field(default_factory=dict)
-    attempts: tuple[LandedAttempt, ...] = ()
+    attempts: tuple[CommittedAttempt, ...] = ()
     since: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
@@ -133,7 +133,7 @@ class Proofs:
         found = self.keys.get(_digest(idempotency_key))
         return None if found is None else found[0]
 
-    def attempts_of(self, token: tuple[str, str]) -> tuple[LandedAttempt, ...]:
+    def attempts_of(self, token: tuple[str, str]) -> tuple[CommittedAttempt, ...]:
         """The attempts of a write, oldest first."""
         digest = _digest(token)
         return tuple(one for one in self.attempts if one.token == digest)
@@ -181,7 +181,7 @@ class Proof:
         since = {"streams": start, "keys": 0, "attempts": start} | dict(known.since)
         known = _with_branch(replace(known, since=since), branch, after.version)
         if self.batch is not None:
-            number = LandedBatch(number=self.batch[1], version=after.version, hour=hour)
+            number = CommittedBatch(number=self.batch[1], version=after.version, hour=hour)
             known = replace(known, streams={**known.streams, self.batch[0]: number})
         if self.idempotency_key is not None:
             digest = _digest(self.idempotency_key)
@@ -195,11 +195,11 @@ class Proof:
 
     def _attempts(
         self, proofs: Proofs, after: Manifest, before: Manifest | None, hour: int
-    ) -> tuple[LandedAttempt, ...]:
+    ) -> tuple[CommittedAttempt, ...]:
         assert self.attempt is not None
         digest = _digest(self.attempt)
         kept = [one for one in proofs.attempts if one.token != digest or one.version not in self.replaces]
-        made = LandedAttempt(
+        made = CommittedAttempt(
             token=digest,
             version=after.version,
             hour=hour,
@@ -288,14 +288,14 @@ def _read(key: str, value: str, convert: Any) -> Any:
         return convert(value)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise CorruptFileError(
-            f"configuration {key!r} cannot be read, so that it is not known which writes have landed: {value[:80]!r}. "
-            "It is written by commits only; restore its value from an earlier version"
+            f"configuration {key!r} cannot be read, so that it is not known which writes were committed: "
+            f"{value[:80]!r}. It is written by commits only; restore its value from an earlier version"
         ) from error
 
 
-def _batch(value: str) -> LandedBatch:
+def _batch(value: str) -> CommittedBatch:
     number, version, hour = map(int, value.split(" "))
-    return LandedBatch(number=number, version=version, hour=hour)
+    return CommittedBatch(number=number, version=version, hour=hour)
 
 
 def _keys(value: str) -> dict[str, _Range]:
@@ -306,9 +306,9 @@ def _since(value: str) -> dict[str, int]:
     return {kind: int(json.loads(value)[kind]) for kind in _MOST} if value != "{}" else {}
 
 
-def _attempts(value: str) -> tuple[LandedAttempt, ...]:
+def _attempts(value: str) -> tuple[CommittedAttempt, ...]:
     return tuple(
-        LandedAttempt(
+        CommittedAttempt(
             token=str(token),
             version=int(version),
             hour=int(hour),
@@ -321,7 +321,7 @@ def _attempts(value: str) -> tuple[LandedAttempt, ...]:
     )
 
 
-def _row(attempt: LandedAttempt) -> list[Any]:
+def _row(attempt: CommittedAttempt) -> list[Any]:
     number = ".".join(map(str, attempt.number))
     return [attempt.token, attempt.version, attempt.hour, number, attempt.note, attempt.fragments, attempt.row_ids]
 

@@ -26,8 +26,8 @@ import lance_core
 from lance_core import LanceDataset, WriteResult
 from lance_core.errors import (
     DatasetNotFoundError,
+    EarlierAttemptCommittedError,
     EarlierAttemptError,
-    EarlierAttemptLandedError,
     InvalidInputError,
     SchemaError,
     SupersededError,
@@ -162,7 +162,7 @@ def check_keys(table: pa.Table, key: Sequence[str]) -> None:
 def merged(
     request: WriteRequest, keys: Callable[[], pa.Table], merge: Callable[[WriteRequest], WriteResult]
 ) -> WriteResult:
-    """Merge, and once more on top of each earlier attempt that lands meanwhile.
+    """Merge, and once more on top of each earlier attempt that commits meanwhile.
 
     Args:
         request: The merge.
@@ -178,13 +178,13 @@ def merged(
             return adopted(request)
         try:
             return merge(request) if _replaces(request, keys) else replace(merge(request), replaced_versions=())
-        except EarlierAttemptLandedError as error:
+        except EarlierAttemptCommittedError as error:
             write = request.write_attempt
             assert write is not None  # else there are no attempts
             # The commits before it were looked at; those after it will be when the merge that begins there commits.
-            landed = lance_core.dataset(request.uri, error.version, storage_options=request.storage_options)
+            committed = lance_core.dataset(request.uri, error.version, storage_options=request.storage_options)
             write = replace(write, earlier=(*write.earlier, error.version))
-            request = replace(request, existing=landed, mode="merge", write_attempt=write)
+            request = replace(request, existing=committed, mode="merge", write_attempt=write)
 
 
 def after_creation(request: WriteRequest) -> WriteRequest:
@@ -203,13 +203,13 @@ def after_creation(request: WriteRequest) -> WriteRequest:
                     f"{request.uri}: version {version} was committed by a later attempt of the same write; nothing of "
                     "this one was committed"
                 )
-        landed = existing.landed_attempts(write.token)
-        if any(one.number > write.number for one in landed):
+        committed = existing.committed_attempts(write.token)
+        if any(one.number > write.number for one in committed):
             raise SupersededError(
-                f"{request.uri}: version {landed[-1].version} was committed by a later attempt of the same write; "
+                f"{request.uri}: version {committed[-1].version} was committed by a later attempt of the same write; "
                 "nothing of this one was committed"
             )
-        write = replace(write, earlier=tuple(sorted({*found, *(one.version for one in landed)})))
+        write = replace(write, earlier=tuple(sorted({*found, *(one.version for one in committed)})))
     return replace(request, existing=existing, mode="merge", write_attempt=write)
 
 

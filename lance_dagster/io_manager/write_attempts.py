@@ -6,7 +6,7 @@ in the run: "17.2".
 The token is the same in every retry and every re-execution of one write, and in no other. The rule: the table holds the
 rows of the last attempt, once.
 
-    first attempt of a first run      write; the commit looks for other attempts among the versions that land meanwhile
+    first attempt of a first run      write; the commit looks for other attempts among the versions made meanwhile
     retry or re-execution         look for the token in the table's history, back to the root run's creation
         found, of a later attempt     stop: this one comes too late
         found, of this run, or    its rows are replaced: overwrite does so by itself, append removes them in the same
@@ -32,8 +32,8 @@ import dagster as dg
 import lance_core
 from lance_core.errors import (
     CommitConflictError,
+    EarlierAttemptCommittedError,
     EarlierAttemptError,
-    EarlierAttemptLandedError,
     LanceError,
     NotFoundError,
     SupersededError,
@@ -188,7 +188,7 @@ def find_earlier_attempts(
         if run_id == facts.run_id or not facts.succeeded(run_id):
             earlier[version] = transaction
     cleaned_up = []
-    for one in dataset.landed_attempts(write.token):
+    for one in dataset.committed_attempts(write.token):
         if one.number > write.number:
             raise SupersededError(
                 f"version {one.version} of {dataset.uri} was committed by a later attempt of this write, in run "
@@ -209,7 +209,7 @@ def _undecided(
     known_after = dataset.known_after("attempts")
     firsts = [
         one.version
-        for one in dataset.landed_attempts(write.token)
+        for one in dataset.committed_attempts(write.token)
         if one.note == facts.root_run_id and one.number[-1] == 0
     ]
     begins = min(firsts, default=0)
@@ -255,6 +255,6 @@ def named(error: LanceError, where: str, keys: Sequence[str] | None, uri: str, s
         dataset = lance_core.dataset(uri, storage_options=dict(settings.storage_options) or None)
         message = f"{message.rstrip('.')}. Version {found[1]} was committed by {made_by(dataset, int(found[1]))}."
     kinds = (cls for cls in type(error).__mro__ if cls.__module__ == LanceError.__module__)
-    kind = next(cls for cls in kinds if cls is not EarlierAttemptLandedError)
+    kind = next(cls for cls in kinds if cls is not EarlierAttemptCommittedError)
     made: LanceError = kind(f"{where}{partitions}, table {uri}: {message}")
     return made

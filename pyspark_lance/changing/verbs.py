@@ -122,7 +122,7 @@ def merge(  # noqa: PLR0913 - each is a choice of its own, all but three have a 
         InvalidInputError: An argument is wrong, the source has a key twice, or a replaced row lies outside of `within`.
         RetryableConflictError: Each attempt met a concurrent change of the same rows.
         SupersededError: A later attempt of the same write has committed.
-        EarlierAttemptLandedError: An earlier attempt has committed that `write_attempt` does not name.
+        EarlierAttemptCommittedError: An earlier attempt has committed that `write_attempt` does not name.
 
     Examples:
         >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")

@@ -2,7 +2,7 @@
 
 Each commit of a conversion carries three or four transaction properties:
 
-    pyspark_lance.convert          a digest of the commit's files, which lands once
+    pyspark_lance.convert          a digest of the commit's files, which is committed once
     pyspark_lance.convert.source   a digest of the URI of the source, by which the commits are found
     pyspark_lance.convert.files    20 characters for each file: a digest of its name, and one of its size and time
     pyspark_lance.convert.begins   on the first commit: older commits do not belong to this conversion
@@ -27,7 +27,7 @@ import lance_core
 from lance_core import LanceDataset
 from lance_core.errors import DatasetExistsError, DatasetNotFoundError, InvalidInputError, UndecidedWriteError
 from pyspark_lance.conversion.sources import SourceFiles
-from pyspark_lance.writing.landed_batches import STREAM_BATCH
+from pyspark_lance.writing.committed_batches import STREAM_BATCH
 
 __all__ = ["IDEMPOTENCY_KEY", "ConversionHistory"]
 
@@ -51,7 +51,7 @@ class ConversionHistory:
         runs: Number of conversions.
         newest: Version of the last commit; 0 without commits.
         commits: Number of commits of the last conversion.
-        landed: Number of commits of all conversions.
+        committed: Number of commits of all conversions.
         cleaned_up: Version of the last commit, if versions of some commits were cleaned up; None otherwise.
     """
 
@@ -61,7 +61,7 @@ class ConversionHistory:
     runs: int = 0
     newest: int = 0
     commits: int = 0
-    landed: int = 0
+    committed: int = 0
     cleaned_up: int | None = None
 
     @classmethod
@@ -73,7 +73,7 @@ class ConversionHistory:
         except DatasetNotFoundError:
             return cls(source=digest, dataset=None)
         found, _ = dataset.find_transactions(_SOURCE, digest)
-        known = dataset.landed_batch(_stream(digest))
+        known = dataset.committed_batch(_stream(digest))
         commits = [one.transaction_properties or {} for _, one in sorted(found.items())]
         first = [number for number, properties in enumerate(commits) if _BEGINS in properties]
         last = commits[first[-1] if first else 0 :]
@@ -87,7 +87,7 @@ class ConversionHistory:
             runs=len(first),
             newest=max(found, default=0),
             commits=len(last),
-            landed=max(len(found), known.number if known is not None else 0),
+            committed=max(len(found), known.number if known is not None else 0),
             cleaned_up=known.version if known is not None and known.number > len(found) else None,
         )
 
@@ -138,7 +138,7 @@ class ConversionHistory:
             number: Number of the commit in this run, from 0.
         """
         known = [_digest(name, _NAME_BYTES) + _digest(files.state(name), _STATE_BYTES) for name in names]
-        batch = json.dumps([_stream(self.source), self.landed + number + 1])
+        batch = json.dumps([_stream(self.source), self.committed + number + 1])
         properties = {_SOURCE: self.source, _FILES: "".join(known), STREAM_BATCH: batch}
         return properties | ({_BEGINS: "true"} if begins else {})
 

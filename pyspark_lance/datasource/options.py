@@ -17,7 +17,7 @@ from lance_core.errors import DatasetNotFoundError, InvalidInputError
 from lance_core.times import moment, zone_named
 from pyspark_lance.engine.sessions import is_utc, reject_memory
 from pyspark_lance.reading.plan import checked_blob_handling
-from pyspark_lance.writing.landed_batches import DECISIONS
+from pyspark_lance.writing.committed_batches import DECISIONS
 from pyspark_lance.writing.options import WriteOptions
 
 __all__ = ["OPTIONS", "Option", "SourceOptions"]
@@ -55,7 +55,7 @@ OPTIONS: Final = (
     Option("startingVersion", "readStream", "first version whose rows are read; `latest`: only rows that come later"),
     Option("maxVersionsPerTrigger", "readStream", "largest number of versions in one micro-batch"),
     Option("ignoreChanges", "readStream", "`true`: updated rows come as new ones, and deletes are passed over"),
-    Option("undecidedBatch", "writeStream", "`error`, `write` or `skip`: a batch that may have landed, or may not"),
+    Option("undecidedBatch", "writeStream", "`error`, `write` or `skip`: a batch of which no record is left"),
     Option("checkpointLocation", "readStream, writeStream", "where Spark keeps the progress of the query"),
     Option("vector_columns", _WRITES, "`v=128,w=64`: arrays that are stored as vectors of 128 and 64 items"),
     Option("schema_mode", _WRITES, "`strict`, `add_columns` or `overwrite`"),
@@ -238,7 +238,7 @@ class SourceOptions:
 
     @property
     def undecided_batch(self) -> str:
-        """What is done with a batch that may have landed: error, write or skip."""
+        """What is done with a batch that may have been committed: error, write or skip."""
         value = (self.value("undecidedBatch") or "error").lower()
         if value not in DECISIONS:
             raise InvalidInputError(f"option undecidedBatch must be one of {', '.join(DECISIONS)}, not {value!r}")

@@ -1,7 +1,7 @@
 """Streams from and to Lance tables.
 
     writeStream   micro-batch -> one commit. The table keeps the last batch of each query in its own state
-                  (`landed_batches.py`): a batch that Spark repeats after a crash is not written twice.
+                  (`committed_batches.py`): a batch that Spark repeats after a crash is not written twice.
     readStream    offset = a version and its table (`offsets.py`). The first batch holds the table's rows (or those of
                   `startingVersion`), later batches the rows of each version that appends. New columns end the query;
                   after a restart it reads them (`columns.py`).
@@ -38,8 +38,8 @@ from pyspark_lance.datasource.offsets import START, check_offset, number_of, off
 from pyspark_lance.datasource.options import SourceOptions
 from pyspark_lance.engine.errors import plain_errors
 from pyspark_lance.reading.plan import FragmentSize, Piece, ReadPlan, split_into_tasks
+from pyspark_lance.writing.committed_batches import BATCH, QUERY, CommittedBatches
 from pyspark_lance.writing.job import WriteJob, prepare_write
-from pyspark_lance.writing.landed_batches import BATCH, QUERY, LandedBatches
 
 __all__ = ["BATCH", "QUERY", "StreamReader", "StreamWriter"]
 
@@ -97,22 +97,22 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     @plain_errors()
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Commit what all tasks of a batch wrote, unless an earlier commit of this batch has landed."""
+        """Commit what all tasks of a batch wrote, unless an earlier commit of this batch was committed."""
         found = [message for message in messages if isinstance(message, _Message)]
         if not found:
             return
         job, query = self._of(found[0], batchId), found[0].query
         dataset = self._options.open_or_none()
-        landed = LandedBatches(dataset, query, uri=self._options.uri, decision=self._options.undecided_batch)
+        committed = CommittedBatches(dataset, query, uri=self._options.uri, decision=self._options.undecided_batch)
         try:
-            done = landed.has(batchId)
+            done = committed.has(batchId)
         except LanceError:
             self._clean(job)
             raise
         if done:
             self._clean(job)
         elif job.finish([message.report for message in found]) is None:
-            landed.remember_empty(batchId)
+            committed.remember_empty(batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Delete what the tasks wrote, if a task failed; a commit that failed has deleted its files itself."""

@@ -35,7 +35,7 @@ from lance_core.errors import (
 )
 from pyspark_lance.keys.collations import check_columns
 from pyspark_lance.types.names import matched_names
-from pyspark_lance.writing.landed_batches import batch_of
+from pyspark_lance.writing.committed_batches import batch_of
 from pyspark_lance.writing.options import WriteOptions
 from pyspark_lance.writing.orphan_files import delete_orphan_files
 from pyspark_lance.writing.replace_where import replace_rows, row_rules

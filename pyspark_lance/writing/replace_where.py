@@ -20,7 +20,7 @@ import lance_core
 from lance_core import FragmentMetadata, LanceDataset, WriteAttempt, WriteResult
 from lance_core.errors import (
     CommitConflictError,
-    EarlierAttemptLandedError,
+    EarlierAttemptCommittedError,
     HistoryGapError,
     RetryableConflictError,
     SchemaError,
@@ -106,7 +106,7 @@ def replace_rows(
         base: tuple[LanceDataset, WriteAttempt | None], error: CommitConflictError
     ) -> tuple[LanceDataset, WriteAttempt | None]:
         write = base[1]
-        if isinstance(error, EarlierAttemptLandedError) and write is not None:
+        if isinstance(error, EarlierAttemptCommittedError) and write is not None:
             write = replace(write, earlier=(*write.earlier, error.version))
         return lance_core.dataset(dataset.uri, storage_options=options.storage_options), write
 

@@ -44,7 +44,7 @@ def commit_update(
     Raises:
         RetryableConflictError: A concurrent commit changed the same rows.
         SupersededError: A later attempt has committed.
-        EarlierAttemptLandedError: An earlier attempt has committed that `write_attempt` does not name.
+        EarlierAttemptCommittedError: An earlier attempt has committed that `write_attempt` does not name.
     """
     operation = dataset.update_operation(made, deleted, inserted_rows=inserted)
     properties = dict(options.transaction_properties or {})

@@ -1,4 +1,4 @@
-"""One fault at every single call of a commit: the table stays whole, and the commit lands once or not at all."""
+"""One fault at every single call of a commit: the table stays whole, and the commit succeeds once or not at all."""
 
 import uuid
 
@@ -74,7 +74,7 @@ def number_of_calls(scene):
     return len(counting.calls)
 
 
-def landed(store):
+def committed(store):
     """Versions that carry the property of the pending transaction."""
     manifest, found = load_latest(store), []
     for version in list_versions(store):
@@ -100,14 +100,14 @@ def test_a_fault_at_every_call(scene, fault):
         except (StoreError, Killed):
             outcomes.add("failed")
             if fault is Fault.FAIL:
-                assert landed(store) == []
+                assert committed(store) == []
         else:
             outcomes.add("committed")
-            assert len(landed(store)) == 1
-        assert len(landed(store)) <= 1
+            assert len(committed(store)) == 1
+        assert len(committed(store)) <= 1
         # The caller, or its successor, tries again.
         commit(store, transaction, affected_rows=affected, options=options)
-        assert len(landed(store)) == 1
+        assert len(committed(store)) == 1
         latest = load_latest(store)
         if scene == "append":
             assert [fragment.physical_rows for fragment in latest.fragments] == [10, 10, 5]

@@ -84,7 +84,7 @@ def dying(monkeypatch, step):
         yield made
 
 
-def test_one_that_dies_anywhere_is_run_again_and_lands_once(place, monkeypatch):
+def test_one_that_dies_anywhere_is_run_again_and_is_committed_once(place, monkeypatch):
     """Of deletions in old fragments and in new ones, with rows that keep their ids; main has moved meanwhile."""
     root, options = place
     for step in range(MOST_WRITES):
@@ -103,10 +103,10 @@ def test_one_that_dies_anywhere_is_run_again_and_lands_once(place, monkeypatch):
                 died = True
             else:
                 died = False
-        landed = rows(lance, uri, options)
-        assert landed in (before, expected), made
+        committed = rows(lance, uri, options)
+        assert committed in (before, expected), made
         done = lance_core.dataset(uri, storage_options=options or None).branches.promote(BRANCH)
-        assert (done.version, done.deduplicated) == (3, landed == expected), made
+        assert (done.version, done.deduplicated) == (3, committed == expected), made
         for library in (lance, lance_core):
             assert rows(library, uri, options) == expected, made
         table = lance.dataset(uri, storage_options=options or None)
@@ -114,7 +114,7 @@ def test_one_that_dies_anywhere_is_run_again_and_lands_once(place, monkeypatch):
         assert (table.version, table.tags.list()[done.tag]["version"]) == (3, 3)
         assert table.branches.list()[BRANCH]["metadata"]["lance.promoted_version"] == "3"
         if not died:
-            assert landed == expected
+            assert committed == expected
             assert {"copy", "put", "put_if_absent"} <= set(made)
             return
     raise AssertionError(f"more than {MOST_WRITES} writes")
@@ -140,7 +140,7 @@ def promote_at_once(uri, options, branches):
 
 
 def test_processes_that_promote_at_the_same_time(place):
-    """Each its own days: all land. One day twice: the later one fails by name. One branch twice: one version."""
+    """Each its own days: all commit. One day twice: the later one fails by name. One branch twice: one version."""
     root, options = place
     uri = f"{root}/t"
     main = new_table(uri, options)

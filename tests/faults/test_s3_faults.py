@@ -71,7 +71,7 @@ def inject(monkeypatch):
         (botocore.exceptions.ReadTimeoutError(endpoint_url="http://x"), True, 1),
     ],
 )
-def test_a_commit_lands_once(store, inject, error, effect, times):
+def test_a_commit_is_committed_once(store, inject, error, effect, times):
     inject(error, effect=effect, times=times)
     done = commit(store, appending(1, FRAGMENT))
     assert done.manifest.version == 2

@@ -129,7 +129,7 @@ def test_the_commit_carries_message_and_properties(spark, uri, lance):
     assert "hello" in properties.values()
 
 
-def test_a_write_with_an_idempotency_key_lands_once(spark, uri, lance):
+def test_a_write_with_an_idempotency_key_is_committed_once(spark, uri, lance):
     first = pyspark_lance.write(spark.range(3), uri, idempotency_key=("token", "a"))
     pyspark_lance.write(spark.range(4), uri, idempotency_key=("token", "b"))
     again = pyspark_lance.write(spark.range(3), uri, mode="create", idempotency_key=("token", "a"))

@@ -39,7 +39,7 @@ class Restore:
     def apply(self, manifest: Manifest | None, context: ApplyContext) -> Manifest:
         """Return the restored version's content; ids that were assigned since are not assigned again.
 
-        Proofs are kept: repeating a write that has landed does not add its rows again.
+        Proofs are kept: repeating a write that was committed does not add its rows again.
         """
         base = the_manifest(manifest, self.name)
         source = context.source

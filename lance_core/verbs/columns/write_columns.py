@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from lance_core.commit import CommitOptions, Committed, WriteAttempt, commit, load_following
 from lance_core.errors import (
     CommitConflictError,
-    EarlierAttemptLandedError,
+    EarlierAttemptCommittedError,
     IncompatibleConflictError,
     InvalidInputError,
     OutcomeUnknownError,
@@ -117,8 +117,8 @@ class ColumnsResult:
 
 
 @dataclass(slots=True)
-class _Landing:
-    """The commit of columns, until it lands."""
+class _ColumnsCommit:
+    """The commit of columns, until it succeeds."""
 
     plan: ColumnPlan
     how: ColumnCommit
@@ -134,7 +134,7 @@ class _Landing:
         )
 
     def _is_retryable(self, error: CommitConflictError) -> bool:
-        if isinstance(error, EarlierAttemptLandedError):
+        if isinstance(error, EarlierAttemptCommittedError):
             return True
         exclusive = self.how.write_attempt is not None and self.how.write_attempt.conflict_policy == "exclusive"
         # What rules the files out is decided when they are fitted: a Merge is incompatible even with a rename.
@@ -149,7 +149,7 @@ class _Landing:
         return commit(pending.source.store, transaction, base=base, options=options), pending
 
     def _following(self, pending: PendingColumns, error: CommitConflictError) -> PendingColumns:
-        if isinstance(error, EarlierAttemptLandedError):
+        if isinstance(error, EarlierAttemptCommittedError):
             self.earlier.add(error.version)
         latest = load_following(pending.source.store, pending.source.manifest)
         self.last = rebased_columns(pending, latest)
@@ -200,31 +200,31 @@ def commit_columns(
     own = [source.data_file(one.file) for one in files]
     if not files and not plan.added:
         return source.manifest, ColumnsResult(version=plan.version, read_version=plan.version)
-    landing = _Landing(plan, how)
+    pending = _ColumnsCommit(plan, how)
     try:
-        done, landed = landing.run(begin)
+        done, committed = pending.run(begin)
     except OutcomeUnknownError:
         raise
     except BaseException:
-        remove_files(landing.last.rewritten if landing.last is not None else ())
+        remove_files(pending.last.rewritten if pending.last is not None else ())
         raise
     if done.deduplicated or done.transaction is None:
-        remove_files([*own, *landed.rewritten])
+        remove_files([*own, *committed.rewritten])
         return done.manifest, ColumnsResult(version=done.manifest.version, read_version=plan.version, deduplicated=True)
-    used = {source.data_file(one.file)[1] for one in landed.written}
-    remove_files([one for one in (*own, *landed.rewritten) if one[1] not in used])
-    rewritten = {key for _, key in landed.rewritten}
+    used = {source.data_file(one.file)[1] for one in committed.written}
+    remove_files([one for one in (*own, *committed.rewritten) if one[1] not in used])
+    rewritten = {key for _, key in committed.rewritten}
     return done.manifest, ColumnsResult(
         version=done.manifest.version,
         read_version=plan.version,
         operation=done.transaction.operation.name,
         transaction_uuid=done.transaction.uuid,
-        rows_updated=sum(len(one.offsets) for one in landed.written),
+        rows_updated=sum(len(one.offsets) for one in committed.written),
         rows_nulled=sum(len(one.offsets) - one.num_values for one in files),
-        columns_added=tuple(one.name for one in landed.lacking),
-        bytes_written=sum(one.file.file_size_bytes or 0 for one in landed.written),
-        files=len(landed.written),
-        files_rewritten=sum(source.data_file(one.file)[1] in rewritten for one in landed.written),
+        columns_added=tuple(one.name for one in committed.lacking),
+        bytes_written=sum(one.file.file_size_bytes or 0 for one in committed.written),
+        files=len(committed.written),
+        files_rewritten=sum(source.data_file(one.file)[1] in rewritten for one in committed.written),
     )
 
 

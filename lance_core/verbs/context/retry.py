@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 from lance_core.commit import load_following
 from lance_core.errors import (
     CommitConflictError,
-    EarlierAttemptLandedError,
+    EarlierAttemptCommittedError,
     HistoryGapError,
     InvalidInputError,
     RetryableConflictError,
@@ -33,10 +33,10 @@ _Result = TypeVar("_Result")
 def is_retryable(error: CommitConflictError) -> bool:
     """Whether a change can be done again after a conflict without any further decision.
 
-    What becomes of an earlier attempt of the same write that landed meanwhile is a decision of the caller's.
+    What becomes of an earlier attempt of the same write that committed meanwhile is a decision of the caller's.
     """
     return isinstance(error, RetryableConflictError | HistoryGapError) and not isinstance(
-        error, EarlierAttemptLandedError
+        error, EarlierAttemptCommittedError
     )
 
 
@@ -122,7 +122,7 @@ def retrying_on_latest(
 
     Raises:
         RetryableConflictError: There was a conflict each time.
-        EarlierAttemptLandedError: An earlier attempt of the same write landed meanwhile.
+        EarlierAttemptCommittedError: An earlier attempt of the same write committed meanwhile.
         InvalidInputError: A limit is negative.
     """
     return retrying(

@@ -1,4 +1,4 @@
-"""Files that a verb wrote before its commit: deleted again if the commit does not land."""
+"""Files that a verb wrote before its commit: deleted again if the commit fails."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class UncommittedFiles:
 
     @property
     def may_be_committed(self) -> bool:
-        """Whether a version was about to be put, so that an interruption leaves open whether it landed."""
+        """Whether a version was about to be put, so that an interruption leaves open whether it was committed."""
         return self._commits
 
     def discard(self) -> None:
@@ -101,8 +101,8 @@ class UncommittedFiles:
 def staged(source: Snapshot) -> Iterator[UncommittedFiles]:
     """Collect the files that the body writes, and delete them if it raises; all are durable in the end.
 
-    They stay if it is not known whether the commit landed, after an interruption for instance: a version may refer to
-    them, and files that nothing refers to harm nobody.
+    They stay if it is not known whether the commit succeeded, after an interruption for instance: a version may refer
+    to them, and files that nothing refers to harm nobody.
     """
     settling = PendingWrites()
     files = UncommittedFiles(source, settling)

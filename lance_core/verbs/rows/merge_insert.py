@@ -73,8 +73,8 @@ class MergeInsertBuilder:
         """The write and the attempt that the merge is; the commit gets its properties. Not offered by pylance.
 
         `execute` raises SupersededError if a later attempt has committed. If an earlier one has that `write` does not
-        name, it raises EarlierAttemptLandedError: whether merging on top of it does the same as merging alone depends
-        on its rows. Name its version among `earlier`, and execute again, to do so.
+        name, it raises EarlierAttemptCommittedError: whether merging on top of it does the same as merging alone
+        depends on its rows. Name its version among `earlier`, and execute again, to do so.
         """
         self._write = write
         return self
@@ -186,7 +186,7 @@ class MergeInsertBuilder:
             SchemaError: The source does not fit the dataset.
             InvalidInputError: A match is forbidden, or several source rows match one row.
             RetryableConflictError: Others changed the same rows each time.
-            SupersededError, EarlierAttemptLandedError: See `write_attempt`.
+            SupersededError, EarlierAttemptCommittedError: See `write_attempt`.
         """
         table = self._table(data_obj, schema)
         began = self._dataset.source.manifest.version

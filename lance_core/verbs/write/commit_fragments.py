@@ -30,9 +30,9 @@ from lance_core.commit import (
     WriteAttempt,
     already_exists,
     commit,
+    committed_version,
     find_idempotent_commit,
     find_transaction,
-    landed_version,
     load_following,
     load_latest,
     load_manifest,
@@ -42,7 +42,7 @@ from lance_core.commit import (
 from lance_core.errors import (
     CommitConflictError,
     DatasetExistsError,
-    EarlierAttemptLandedError,
+    EarlierAttemptCommittedError,
     ObjectNotFoundError,
     RetryableConflictError,
     SupersededError,
@@ -64,7 +64,7 @@ from lance_core.verbs.files.dictionaries import check_dictionaries, with_diction
 from lance_core.verbs.files.fragment_writer import lance_schema
 from lance_core.verbs.files.presence import check_present
 from lance_core.verbs.rows.removal import Removal, with_deletions
-from lance_core.verbs.write.earlier_attempts import Rows, gap, landed_attempts, rows_of_attempts
+from lance_core.verbs.write.earlier_attempts import Rows, committed_attempts, gap, rows_of_attempts
 from lance_core.verbs.write.facts import CommitOutcome
 from lance_core.verbs.write.replace import remove_slices
 from lance_core.verbs.write.request import CommitRequest
@@ -153,7 +153,7 @@ class _Commit:
                 adopted = self._adopt(base)
                 if adopted is not None:
                     return adopted
-                attempts |= landed_attempts(self.store, self.write, 0, base)
+                attempts |= committed_attempts(self.store, self.write, 0, base)
                 self._follow_creation(base, attempts)
         if self.mode == "create" and len(attempts) < base.version:  # somebody else has written to it, too
             raise already_exists(self.uri)
@@ -210,7 +210,7 @@ class _Commit:
         return lance_schema(self.request.schema, None, self.request.file_version(), first_field_id)
 
     def _follow(self, base: Manifest, attempts: set[int]) -> CommitOutcome:
-        """Commit on top of a version; compute the change again if rows merely moved, or an earlier attempt landed."""
+        """Commit on top of a version; compute the change again if rows merely moved or an earlier attempt committed."""
         return retrying(
             (base, attempts),
             lambda begin, _: self._attempt(*begin),
@@ -223,7 +223,7 @@ class _Commit:
         return not isinstance(error, SupersededError) and (error.retryable or self._replaces_others)
 
     def _attempt(self, base: Manifest, attempts: set[int]) -> CommitOutcome:
-        """Compute the change for a version, and commit it; its files are deleted if the commit does not land."""
+        """Compute the change for a version, and commit it; its files are deleted if the commit fails."""
         source = Snapshot(self.store, base, self.target.options)
         files = UncommittedFiles(source)
         try:
@@ -251,17 +251,17 @@ class _Commit:
         """
         base, attempts = begin
         latest = load_following(self.store, base)
-        landed = landed_attempts(self.store, self.write, base.version, latest)
-        others = latest.version > base.version + len(landed)
+        committed = committed_attempts(self.store, self.write, base.version, latest)
+        others = latest.version > base.version + len(committed)
         excluded = others and self.write is not None and self.write.conflict_policy == "exclusive"
         replaces = self.mode == "replace" or (self.mode == "append" and bool(attempts))
-        depends = replaces or self._grows(base) or isinstance(error, EarlierAttemptLandedError)
+        depends = replaces or self._grows(base) or isinstance(error, EarlierAttemptCommittedError)
         if excluded or not (depends or self._replaces_others or self.request.require_empty):
             raise error
-        if not self._may_follow(base.version, latest, attempts | landed):
+        if not self._may_follow(base.version, latest, attempts | committed):
             raise error
         self._check_columns(base, latest)
-        return latest, attempts | landed
+        return latest, attempts | committed
 
     def _computed(
         self, source: Snapshot, files: UncommittedFiles, attempts: set[int]
@@ -278,7 +278,7 @@ class _Commit:
             rows, kept, beside = rows_of_attempts(source, self.write, attempts)
             self.beside.update(beside)
             if kept is not None:
-                return self._outcome(None, landed_version(self.store, source.manifest, kept)), append, None
+                return self._outcome(None, committed_version(self.store, source.manifest, kept)), append, None
         self._check_empty(source, attempts)
         if self.mode == "append" and not attempts:
             return None, append, None
@@ -444,8 +444,8 @@ class _Commit:
         """The commit that carries our `idempotency_key` property, if one does."""
         if self.request.options.idempotency_key is None:
             return None
-        landed = find_idempotent_commit(self.store, latest, self.request.options.idempotency_key)
-        return None if landed is None else self._outcome(None, landed)
+        committed = find_idempotent_commit(self.store, latest, self.request.options.idempotency_key)
+        return None if committed is None else self._outcome(None, committed)
 
     def _outcome(
         self,

@@ -43,7 +43,7 @@ from lance_core.errors import (
 )
 from lance_core.store import ObjectStore
 from lance_core.table.fragment import Fragment
-from lance_core.table.idempotency import LandedAttempt, Proofs
+from lance_core.table.idempotency import CommittedAttempt, Proofs
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import (
     Append,
@@ -64,7 +64,7 @@ from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.rows.removal import bitmap_of
 from lance_core.verbs.scan.read_fragment import physical_rows
 
-__all__ = ["TraceLostError", "gap", "landed_attempts", "rows_of_attempts", "rows_of_version"]
+__all__ = ["TraceLostError", "committed_attempts", "gap", "rows_of_attempts", "rows_of_version"]
 
 Rows = dict[int, BitMap]
 """Offsets of rows by fragment id."""
@@ -111,7 +111,7 @@ def rows_of_attempts(
     return rows, None, beside
 
 
-def landed_attempts(store: ObjectStore, write: WriteAttempt | None, since: int, latest: Manifest) -> set[int]:
+def committed_attempts(store: ObjectStore, write: WriteAttempt | None, since: int, latest: Manifest) -> set[int]:
     """The attempts of a write that were committed after a version.
 
     Raises:
@@ -163,7 +163,7 @@ def _rows_of_attempt(source: Snapshot, write: WriteAttempt, version: int) -> Row
         return found
 
 
-def _by_proof(source: Snapshot, attempt: LandedAttempt) -> Rows | None:
+def _by_proof(source: Snapshot, attempt: CommittedAttempt) -> Rows | None:
     """The rows of an attempt, by what the state knows of it; None if they have no stable ids, and may have been moved.
 
     A row that is marked as deleted may have been deleted, or updated and thus moved.

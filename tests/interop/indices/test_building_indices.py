@@ -386,7 +386,7 @@ def test_an_empty_index_is_filled_later(tmp_path):
     check(uri)
 
 
-def test_of_two_builds_of_a_name_one_lands(tmp_path):
+def test_of_two_builds_of_a_name_one_is_committed(tmp_path):
     uri = str(tmp_path / "t")
     lance_core.write_dataset(ROWS, uri)
     first, second = lance_core.dataset(uri), lance_core.dataset(uri)

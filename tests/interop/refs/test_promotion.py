@@ -448,7 +448,7 @@ class TestKilled:
 
     @pytest.mark.parametrize("step", STEPS)
     @pytest.mark.parametrize("template", [True], ids=["stable"], indirect=True)
-    def test_it_lands_once(self, uri, monkeypatch, step):
+    def test_it_is_committed_once(self, uri, monkeypatch, step):
         branch = lance_core.dataset(uri).create_branch("work")
         fill(branch.uri, 1, 2)
         branch.checkout_latest()
@@ -479,11 +479,11 @@ class TestKilled:
         }[step]()
         with pytest.raises(KeyboardInterrupt):
             lance_core.dataset(uri).branches.promote("work")
-        landed = step in ("manifest after", "tag", "mark")
-        assert rows(lance.dataset(uri)) == (expected if landed else before)
+        committed = step in ("manifest after", "tag", "mark")
+        assert rows(lance.dataset(uri)) == (expected if committed else before)
         monkeypatch.undo()
         done = promoted(uri)
-        assert (done.version, done.deduplicated) == (version + 1, landed)
+        assert (done.version, done.deduplicated) == (version + 1, committed)
         assert rows(lance.dataset(uri)) == expected
         assert lance.dataset(uri).tags.list()[done.tag]["version"] == version + 1
         metadata = lance.dataset(uri).branches.list()["work"]["metadata"]

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.faults.test_promotion_faults import (
-    test_one_that_dies_anywhere_is_run_again_and_lands_once,  # noqa: F401 - run here once more
+    test_one_that_dies_anywhere_is_run_again_and_is_committed_once,  # noqa: F401 - run here once more
     test_processes_that_promote_at_the_same_time,  # noqa: F401 - the same
 )
 from tests.interop.refs.test_promotion import TestOnS3  # noqa: F401 - the same

@@ -211,16 +211,16 @@ class TestRetries:
         with pytest.raises(CommitConflictError):
             lance_core.LanceDataset.commit(fresh, transaction)
 
-    @pytest.mark.parametrize("lands", [False, True])
-    def test_an_interrupted_commit_loses_no_file(self, tmp_path, monkeypatch, lands):
-        """Whether it landed is not known: files that nothing refers to are better than a version without its files."""
+    @pytest.mark.parametrize("succeeds", [False, True])
+    def test_an_interrupted_commit_loses_no_file(self, tmp_path, monkeypatch, succeeds):
+        """Whether it was committed is not known: files that nothing refers to are better than a version without its files."""
         from lance_core.commit.handler import VersionWriter
 
         dataset = lance_core.write_dataset(pa.table({"k": range(10), "v": ["old"] * 10}), tmp_path / "t")
         put = VersionWriter.put
 
         def interrupted(*args):
-            if lands:
+            if succeeds:
                 put(*args)
             raise KeyboardInterrupt
 
@@ -229,4 +229,4 @@ class TestRetries:
             dataset.update({"v": "'new'"}, "k < 3")
         monkeypatch.undo()
         after = lance_core.dataset(tmp_path / "t")
-        assert sum(value == "new" for value in rows(after).values()) == (3 if lands else 0)
+        assert sum(value == "new" for value in rows(after).values()) == (3 if succeeds else 0)

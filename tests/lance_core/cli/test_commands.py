@@ -74,7 +74,7 @@ def test_versions(table):
     assert "2 older versions" in call("versions", table, "-n", 2)
 
 
-def test_proofs_of_landed_writes_are_counted_and_no_configuration(tmp_path):
+def test_proofs_of_committed_writes_are_counted_and_no_configuration(tmp_path):
     path = str(tmp_path / "t")
     for number in range(2):
         rows = pa.table({"n": [number]})
@@ -82,7 +82,7 @@ def test_proofs_of_landed_writes_are_counted_and_no_configuration(tmp_path):
         lance_core.commit_fragments(path, fragments, rows.schema, mode="append", idempotency_key=("key", str(number)))
     lance_core.dataset(path).update_config({"owner": "me"})
     shown = ask("info", path)
-    assert (shown["config"], shown["landed_writes"]) == ({"owner": "me"}, {"keys": 2})
+    assert (shown["config"], shown["committed_writes"]) == ({"owner": "me"}, {"keys": 2})
     assert ask("diff", path, 1, 3)["config_changed"] == {"owner": " -> me"}
     assert "idempotency" not in call("diff", path, 1, 2) + call("info", path)
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import lance_core
-from lance_core.commit import landing, list_versions
+from lance_core.commit import in_history, list_versions
 from lance_core.errors import (
     CommitConflictError,
     DatasetExistsError,
@@ -73,7 +73,7 @@ def stall(monkeypatch):
 @pytest.fixture
 def late(monkeypatch):
     """Let every look at the latest version be more than a minute old at once."""
-    monkeypatch.setattr(landing, "LOOK_AGAIN_AFTER", timedelta(0))
+    monkeypatch.setattr(in_history, "LOOK_AGAIN_AFTER", timedelta(0))
 
 
 def others(uri, options, versions, *, force=False):
@@ -120,20 +120,20 @@ def test_a_version_under_a_freed_number_is_no_commit(place, stall, verb, version
     try:
         change(dataset)
     except CommitConflictError:
-        landed = False
+        committed = False
     else:
-        landed = True
+        committed = True
     found = lance_core.dataset(uri, storage_options=options)
     assert found.version == list_versions(open_store(uri, options))[-1]
     assert list_versions(open_store(uri, options))[0] >= 2 + versions, "what was put below the latest is gone"
     keys = found.to_table()["k"].to_pylist()
     if added is not None:
         expected = {1, 3, 4, *range(100, 99 + versions)}
-        assert sorted(keys) == sorted((expected | added) - gone if landed else expected)
-    elif landed:
+        assert sorted(keys) == sorted((expected | added) - gone if committed else expected)
+    elif committed:
         assert sorted(keys) == {"restore": [1, 2, 3], "overwrite": [70]}[verb]
     if verb == "config":
-        assert (found.config().get("a") == "b") == landed
+        assert (found.config().get("a") == "b") == committed
     found.insert(rows(200))
     if "://" not in uri and not options:
         lance.dataset(uri).validate()
@@ -144,21 +144,21 @@ def test_a_listing_that_leaves_out_what_stands_above_is_not_believed(place, stal
     """As one may do while the latest version is removed and the next one is added."""
     uri, options = place
     dataset = lance_core.dataset(uri, storage_options=options)
-    real, incomplete = landing.Listed.of, []
+    real, incomplete = in_history.Listed.of, []
 
     def of(store):
         found = real(store)
         if incomplete and len(found.seen) > 1:
             incomplete.clear()
             own = min(found.seen)
-            return landing.Listed((own, found.seen[own]), {own: found.seen[own]})
+            return in_history.Listed((own, found.seen[own]), {own: found.seen[own]})
         return found
 
     def change():
         others(uri, options, 3)()
         incomplete.append(True)
 
-    monkeypatch.setattr(landing.Listed, "of", of)
+    monkeypatch.setattr(in_history.Listed, "of", of)
     stall(change)
     expected = [1, 3, 4, 100, 101]
     try:

@@ -261,7 +261,7 @@ class TestStepRetry:
         if policy == "replace":
             assert "version 2, which was cleaned up" in errors(result)
 
-    def test_of_an_attempt_that_may_have_landed_in_a_version_that_is_gone(self, lake):
+    def test_of_an_attempt_that_may_have_been_committed_in_a_version_that_is_gone(self, lake):
         """The table took no note of attempts then: nobody knows."""
 
         @dg.asset(retry_policy=RETRY)
@@ -520,7 +520,7 @@ def ready(*rows):
 
 class TestTwoAtOnce:
     @pytest.mark.parametrize("there", [False, True])
-    def test_disjoint_partitions_both_land(self, lake, there):
+    def test_disjoint_partitions_both_commit(self, lake, there):
         if there:
             lake.run(ready(("a", 0), ("b", 0), ("c", 0)), span=("a", "c"))
         asset = partitioned(threading.Barrier(2))
@@ -528,7 +528,7 @@ class TestTwoAtOnce:
         assert lake.rows("events") == [("a", 1), ("b", 1), *([("c", 0)] if there else [])]
         assert lake.table("events").version == (3 if there else 2)
 
-    def test_disjoint_partitions_in_one_fragment_both_land(self, lake):
+    def test_disjoint_partitions_in_one_fragment_both_commit(self, lake):
         rows = [{"p": p, "n": 0} for p in "abc"]
         lance_core.write_dataset(pa.Table.from_pylist(rows, schema=SCHEMA), lake.uri("events"))
         asset = partitioned(threading.Barrier(2))

@@ -203,14 +203,14 @@ def test_update(spark, table, lance):
         pyspark_lance.update(table, {"nope": "1"})
 
 
-def test_concurrent_merges_of_other_rows_both_land(spark, table, lance, monkeypatch):
-    first_is_ready, second_has_landed = threading.Event(), threading.Event()
+def test_concurrent_merges_of_other_rows_both_commit(spark, table, lance, monkeypatch):
+    first_is_ready, second_has_committed = threading.Event(), threading.Event()
     commit = job.commit_update
 
     def late(*what, **more):
         if threading.current_thread() is not threading.main_thread():
             first_is_ready.set()
-            assert second_has_landed.wait(100)
+            assert second_has_committed.wait(100)
         return commit(*what, **more)
 
     monkeypatch.setattr(job, "commit_update", late)
@@ -219,7 +219,7 @@ def test_concurrent_merges_of_other_rows_both_land(spark, table, lance, monkeypa
     slow.start()
     assert first_is_ready.wait(100)
     pyspark_lance.merge(spark.sql("select 91L as id, 0L as x, 'z' as s"), table, on="id")
-    second_has_landed.set()
+    second_has_committed.set()
     slow.join()
     assert results[0].attempts == 1
     found = {row["id"]: row["s"] for row in contents(lance, table)}
@@ -266,7 +266,7 @@ def test_a_key_that_a_concurrent_commit_inserts_is_updated(spark, table, lance, 
     assert found[104]["s"] == "new104"
 
 
-def test_concurrent_merges_that_insert_other_keys_both_land(spark, table, lance, before_commit):
+def test_concurrent_merges_that_insert_other_keys_both_commit(spark, table, lance, before_commit):
     def change():
         pyspark_lance.merge(spark.sql("select 500L as id, 0L as x, 'other' as s"), table, on="id")
         pyspark_lance.delete(table, spark.sql("select 3L as id"), on="id")

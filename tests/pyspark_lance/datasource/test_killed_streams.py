@@ -29,7 +29,7 @@ def expected(mode, batches):
 
 
 @pytest.mark.parametrize("mode", ["append", "complete"])
-def test_each_batch_lands_once(tmp_path, mode):
+def test_each_batch_is_committed_once(tmp_path, mode):
     import lance  # after other tests have started their sessions
 
     uri = tmp_path / "table.lance"

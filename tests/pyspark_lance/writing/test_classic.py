@@ -280,7 +280,7 @@ def test_orphan_files_of_a_worker_that_dies_are_deleted(spark, uri):
 
 
 @pytest.mark.parametrize(("error", "kept"), [(RetryableConflictError, 0), (OutcomeUnknownError, 2)])
-def test_files_are_kept_if_the_commit_may_have_landed(spark, uri, monkeypatch, error, kept):
+def test_files_are_kept_if_the_commit_may_have_been_committed(spark, uri, monkeypatch, error, kept):
     def fail(*_, **__):
         raise error("storage says so")
 

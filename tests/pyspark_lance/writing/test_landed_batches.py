@@ -56,7 +56,7 @@ def files(uri):
     return {path.name for path in Path(uri, "data").iterdir()} - used
 
 
-def test_a_batch_lands_once_though_its_version_was_cleaned_up(uri):
+def test_a_batch_is_committed_once_though_its_version_was_cleaned_up(uri):
     batch(uri, 0, 1, 2)
     batch(uri, 1, 3)
     others(uri)

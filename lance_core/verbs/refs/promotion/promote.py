@@ -7,7 +7,7 @@
     4  tag, mark   the version of the parent; on the branch, that it was promoted
 
 A promotion that dies between two steps is run again: files that are copied twice are the same, and the commit carries
-the branch's identity, so that it lands once. The branch keeps its own files and stays as it is.
+the branch's identity, so that it is committed once. The branch keeps its own files and stays as it is.
 
 Ids are given by the parent. A new fragment gets the next fragment id of the version that the commit follows, and its
 deletion file, which is named after the id, is rewritten. With stable row ids rows that were there at the fork keep
@@ -179,17 +179,17 @@ class _Promotion:
     def run(self) -> tuple[Promotion, Manifest]:
         branch = self.branch
         latest = self._latest()
-        landed = self._landed(latest)
-        if landed is None:
+        committed = self._committed(latest)
+        if committed is None:
             marked = self._marked()
             if marked is not None:
                 return replace(self._result(marked), deduplicated=True, tag=None), latest
             if not self.changes:
                 return replace(self._result(latest.version), deduplicated=True, tag=None), latest
-        self._check_tag(landed)
-        if landed is not None:
-            self._finish(landed)
-            return replace(self._result(landed.version), deduplicated=True), landed
+        self._check_tag(committed)
+        if committed is not None:
+            self._finish(committed)
+            return replace(self._result(committed.version), deduplicated=True), committed
         check_schemas(branch)
         branch.check_bases(latest)
         files = OwnFiles.of(self.table.root, branch, self.changes)
@@ -230,7 +230,7 @@ class _Promotion:
         versions = [version for version in list_versions(branch.parent.store) if version >= branch.fork_version]
         return bool(versions) and len(versions) == max(versions) - branch.fork_version + 1
 
-    def _landed(self, latest: Manifest) -> Manifest | None:
+    def _committed(self, latest: Manifest) -> Manifest | None:
         """The parent's version that an earlier promotion of this version of the branch has made.
 
         Raises:
@@ -284,9 +284,9 @@ class _Promotion:
         )
 
     def _put_on(self, latest: Manifest, transaction: Transaction) -> Committed:
-        landed = self._landed(latest)
-        if landed is not None:  # by somebody who promotes the same branch
-            return Committed(manifest=landed, transaction=transaction, attempts=0, deduplicated=True)
+        committed = self._committed(latest)
+        if committed is not None:  # by somebody who promotes the same branch
+            return Committed(manifest=committed, transaction=transaction, attempts=0, deduplicated=True)
         branch, parent = self.branch, self.branch.parent
         made = commits_between(parent.store, branch.fork_version, latest.version)
         files = UncommittedFiles(Snapshot(parent.store, latest, parent.options))
@@ -368,7 +368,7 @@ class _Promotion:
             f"branch, fork again and write again. ({error})"
         )
 
-    def _check_tag(self, landed: Manifest | None) -> None:
+    def _check_tag(self, committed: Manifest | None) -> None:
         """Make sure before anything is written that the tag can be made.
 
         Raises:
@@ -379,18 +379,18 @@ class _Promotion:
         found = find_tag(self.table.root, self.tag)
         if found is None:
             return
-        if landed is None or (found.version, found.branch) != (landed.version, self.branch.ref.parent_branch):
+        if committed is None or (found.version, found.branch) != (committed.version, self.branch.ref.parent_branch):
             raise InvalidInputError(f"Ref conflict error: tag {self.tag} already exists, on version {found.version}")
 
-    def _finish(self, landed: Manifest) -> None:
+    def _finish(self, committed: Manifest) -> None:
         """Tag the version, and note on the branch that it was promoted."""
         branch = self.branch
         if self.tag is not None:
             try:
-                write_tag(self.table, self.tag, branch.ref.parent_branch, landed, {PROMOTED_FROM_KEY: branch.name})
+                write_tag(self.table, self.tag, branch.ref.parent_branch, committed, {PROMOTED_FROM_KEY: branch.name})
             except InvalidInputError:
-                self._check_tag(landed)  # made by a promotion that died, or that runs beside this one
-        mark = {MARK_VERSION: str(landed.version), MARK_BRANCH_VERSION: str(self.head_version)}
+                self._check_tag(committed)  # made by a promotion that died, or that runs beside this one
+        mark = {MARK_VERSION: str(committed.version), MARK_BRANCH_VERSION: str(self.head_version)}
         if not mark.items() <= branch.ref.metadata.items():
             marked = replace(branch.ref, metadata={**branch.ref.metadata, **mark})
             replace_durably(self.table.root, branch_ref_key(branch.name), marked.to_bytes())

@@ -7,7 +7,7 @@ import pytest
 import lance_core
 from lance_core.errors import (
     BranchConflictError,
-    EarlierAttemptLandedError,
+    EarlierAttemptCommittedError,
     HistoryGapError,
     InvalidInputError,
     RetryableConflictError,
@@ -66,7 +66,7 @@ def test_the_caller_names_the_error_of_the_last_attempt():
     assert raised.value.__cause__ is conflict
 
 
-@pytest.mark.parametrize("error", [BranchConflictError("x"), EarlierAttemptLandedError("x", 3), ValueError("x")])
+@pytest.mark.parametrize("error", [BranchConflictError("x"), EarlierAttemptCommittedError("x", 3), ValueError("x")])
 def test_what_needs_a_decision_is_raised_at_once(error):
     with pytest.raises(type(error)):
         lance_core.retrying(0, failing(error), next_one)
@@ -80,7 +80,7 @@ def test_a_caller_can_follow_an_earlier_attempt():
         return base + 1
 
     done = lance_core.retrying(
-        0, failing(EarlierAttemptLandedError("x", 3)), following, is_retryable=lambda error: error.retryable
+        0, failing(EarlierAttemptCommittedError("x", 3)), following, is_retryable=lambda error: error.retryable
     )
     assert (done, followed) == ((1, 2), [3])
 

@@ -78,7 +78,7 @@ def test_a_new_slice_deletes_nothing(table):
     assert content(table.uri)["d"] == [7]
 
 
-def test_stale_replacements_of_different_slices_all_land_even_in_one_fragment(table):
+def test_stale_replacements_of_different_slices_all_commit_even_in_one_fragment(table):
     replace(table.uri, "a", 10, dataset=table)
     replace(table.uri, "b", 20, dataset=table)
     replace(table.uri, "c", 30, dataset=table)
@@ -106,7 +106,7 @@ def test_a_replacement_tolerates_an_append(table):
     assert content(table.uri) == {"a": [1, 2, 100], "b": [50], "c": [6]}
 
 
-def test_once_adopts_the_commit_that_landed(table):
+def test_once_adopts_the_commit_that_succeeded(table):
     first = replace(table.uri, "b", 50, dataset=table, idempotency_key=("token", "x"))
     again = replace(table.uri, "b", 51, dataset=table, idempotency_key=("token", "x"))
     assert not first.deduplicated

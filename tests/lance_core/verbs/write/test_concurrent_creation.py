@@ -35,7 +35,7 @@ def race(uri, first, second, **second_options):
     return lance_core.commit_fragments(uri, written, second.schema, read_version=0, **second_options)
 
 
-def test_another_slice_lands_beside_it(uri):
+def test_another_slice_is_committed_beside_it(uri):
     result = race(uri, rows("a"), rows("b"), mode="replace", slices=slices("b"))
     assert result.version == 2
     assert sorted(lance_core.dataset(uri).to_table()["k"].to_pylist()) == ["a", "b"]
@@ -47,7 +47,7 @@ def test_the_same_slice_is_a_conflict_to_retry(uri):
     assert lance_core.dataset(uri).to_table() == rows("a")
 
 
-def test_an_append_lands(uri):
+def test_an_append_is_committed(uri):
     race(uri, rows("a"), rows("a", 2), mode="append")
     assert sorted(lance_core.dataset(uri).to_table()["n"].to_pylist()) == [1, 2]
 

@@ -1,4 +1,4 @@
-"""A write that has landed is recognized when its version is gone: by what the table's own state says."""
+"""A write that was committed is recognized when its version is gone: by what the table's own state says."""
 
 from datetime import timedelta
 
@@ -92,7 +92,7 @@ CHANGES = [compacts, updates, sets_configuration, restores, restores_by_pylance,
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_key_lands_once_whatever_becomes_of_its_version(uri, change):
+def test_a_key_is_committed_once_whatever_becomes_of_its_version(uri, change):
     first = write(uri, rows(1, 2), idempotency_key=IDEMPOTENCY_KEY)
     change(uri)
     add(uri, 50)
@@ -106,7 +106,7 @@ def test_a_key_lands_once_whatever_becomes_of_its_version(uri, change):
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_batch_of_a_stream_lands_once_whatever_becomes_of_its_version(uri, change):
+def test_a_batch_of_a_stream_is_committed_once_whatever_becomes_of_its_version(uri, change):
     write(uri, rows(1, 2), stream_batch=("query", 7))
     change(uri)
     add(uri, 50)
@@ -116,7 +116,7 @@ def test_a_batch_of_a_stream_lands_once_whatever_becomes_of_its_version(uri, cha
     assert not write(uri, rows(3), stream_batch=("query", 8)).deduplicated
     assert not write(uri, rows(4), stream_batch=("other", 8)).deduplicated
     assert values(uri) == [1, 2, 3, 4, 50, 100]
-    assert lance_core.dataset(uri).landed_batch("query").number == 8
+    assert lance_core.dataset(uri).committed_batch("query").number == 8
 
 
 def test_a_restored_table_does_not_get_the_rows_back_that_the_restore_took_out(uri):
@@ -164,7 +164,7 @@ def test_a_promotion_brings_what_the_branch_knows(uri):
     assert write(uri, rows(1), stream_batch=("query", 3)).deduplicated
     assert not write(uri, rows(2), stream_batch=("query", 4)).deduplicated
     assert values(uri) == [1, 2, 50, 100]
-    assert lance_core.dataset(uri).landed_batch("query").version == lance_core.dataset(uri).version
+    assert lance_core.dataset(uri).committed_batch("query").version == lance_core.dataset(uri).version
 
 
 def test_the_write_that_creates_a_table(tmp_path):
@@ -186,7 +186,7 @@ def test_what_was_looked_back_to_and_is_forgotten_is_undecided(uri, monkeypatch)
     table = lance_core.dataset(uri)
     assert table.known_after("keys") == 2
     with pytest.raises(
-        UndecidedWriteError, match=r"job='2024-01-02' has landed since version 1 .* version 2 was clean"
+        UndecidedWriteError, match=r"job='2024-01-02' was committed since version 1 .* version 2 was clean"
     ):
         table.find_idempotent_commit(*IDEMPOTENCY_KEY, newer_than=1)
     assert table.find_idempotent_commit(*IDEMPOTENCY_KEY, newer_than=2) is None
@@ -201,7 +201,7 @@ def test_proofs_are_forgotten_with_age(uri, monkeypatch):
     assert lance_core.dataset(uri).find_idempotent_commit(*IDEMPOTENCY_KEY)[0] == 3
     write(uri, rows(2), idempotency_key=("job", "2024-01-03"))
     table = lance_core.dataset(uri)
-    assert table.landed_batch("query") is None
+    assert table.committed_batch("query") is None
     assert table.known_after("streams") == table.known_after("keys") == 3
     assert table.find_idempotent_commit(*IDEMPOTENCY_KEY)[0] == 3, "its version is there"
     for value in ("", "0", "-1", "soon"):
@@ -243,11 +243,11 @@ class TestAttempts:
         first = write(uri, rows(1, 2), write_attempt=self.attempt(0, note="run"))
         add(uri, 50)
         clean(uri)
-        (known,) = lance_core.dataset(uri).landed_attempts(TOKEN)
+        (known,) = lance_core.dataset(uri).committed_attempts(TOKEN)
         assert (known.version, known.number, known.note, known.fragments) == (first.version, (0,), "run", (1, 2))
         again = write(uri, rows(7), write_attempt=self.attempt(1, first.version))
         assert (values(uri), again.replaced_versions) == ([7, 50, 100], (2,))
-        assert [one.number for one in lance_core.dataset(uri).landed_attempts(TOKEN)] == [(1,)]
+        assert [one.number for one in lance_core.dataset(uri).committed_attempts(TOKEN)] == [(1,)]
 
     @pytest.mark.parametrize("move", [compacts, lambda uri: lance.dataset(uri).update({"v": "v"}, where="v = 2")])
     @pytest.mark.parametrize("stable", [False, True])

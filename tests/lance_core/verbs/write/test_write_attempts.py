@@ -11,8 +11,8 @@ import lance_core
 from lance_core import Equals, Slice, Slices, WriteAttempt, commit_fragments, write_fragments
 from lance_core.errors import (
     DatasetExistsError,
+    EarlierAttemptCommittedError,
     EarlierAttemptError,
-    EarlierAttemptLandedError,
     InvalidInputError,
     RetryableConflictError,
     SupersededError,
@@ -452,17 +452,17 @@ class TestMerge:
         builder = dataset.merge_insert("v").when_matched_update_all().when_not_matched_insert_all()
         return builder.write_attempt(write_attempt).execute(rows(*values, part="new"))
 
-    def test_a_later_try_that_landed_meanwhile_stops_it(self, table):
+    def test_a_later_attempt_that_committed_meanwhile_stops_it(self, table):
         base = latest(table)
         self.merge(latest(table), attempt(1), 100, 7)
         with pytest.raises(SupersededError, match="later attempt of the same write"):
             self.merge(base, attempt(0), 100, 8)
         assert values(table.uri) == [7, 100, 101]
 
-    def test_an_earlier_try_that_landed_meanwhile_is_named(self, table):
+    def test_an_earlier_attempt_that_committed_meanwhile_is_named(self, table):
         base = latest(table)
         self.merge(latest(table), attempt(0), 100, 7)
-        with pytest.raises(EarlierAttemptLandedError) as raised:
+        with pytest.raises(EarlierAttemptCommittedError) as raised:
             self.merge(base, attempt(1), 100, 8)
         assert raised.value.version == 2
         self.merge(base, attempt(1, 2), 100, 8)
@@ -495,7 +495,7 @@ def test_a_creation_takes_the_place_of_an_earlier_one_but_of_nobody_elses_rows(t
     assert values(uri) == [2, 3]
 
 
-def test_a_commit_of_fragments_that_carries_once_lands_once(table):
+def test_a_commit_of_fragments_that_carries_once_is_committed_once(table):
     base, token = latest(table), ("app.batch", "7")
     fragments = write_fragments(rows(1), table.uri, dataset_schema=base.lance_schema_bytes)
     operation = lance_core.LanceOperation.Append(fragments)

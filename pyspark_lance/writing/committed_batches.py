@@ -1,13 +1,13 @@
-"""Whether a micro-batch has landed; Spark may repeat a batch after a crash.
+"""Whether a micro-batch was committed; Spark may repeat a batch after a crash.
 
 The table's own state keeps the last batch of each query, even after versions are cleaned up. The properties of commits,
 `spark.streaming.query` and `spark.streaming.batch`, record the same as long as their versions exist. They decide if
 another library restored an older state.
 
-    the state or a commit records this batch or a later one of the query        landed
-    a commit of the query is known, but no commit of this batch                 not landed
-    nothing of the query is known, and no version is missing                    not landed
-    nothing of the query is known, versions are missing, and it is batch 0      not landed: a new query
+    the state or a commit records this batch or a later one of the query        committed
+    a commit of the query is known, but no commit of this batch                 not committed
+    nothing of the query is known, and no version is missing                    not committed
+    nothing of the query is known, versions are missing, and it is batch 0      not committed: a new query
     nothing of the query is known, versions are missing, and it is a later one  an error, unless the user decides
 """
 
@@ -21,7 +21,7 @@ from typing import Final
 from lance_core import LanceDataset, LanceOperation, Transaction, commit_transaction
 from lance_core.errors import UndecidedWriteError
 
-__all__ = ["BATCH", "DECISIONS", "QUERY", "STREAM_BATCH", "LandedBatches", "batch_of"]
+__all__ = ["BATCH", "DECISIONS", "QUERY", "STREAM_BATCH", "CommittedBatches", "batch_of"]
 
 QUERY: Final = "spark.streaming.query"
 BATCH: Final = "spark.streaming.batch"
@@ -40,14 +40,14 @@ def batch_of(properties: Mapping[str, str] | None) -> tuple[str, int] | None:
 
 
 @dataclass(frozen=True, slots=True)
-class LandedBatches:
-    """The batches of a query that have landed, as the latest version of the sink records them.
+class CommittedBatches:
+    """The batches of a query that were committed, as the latest version of the sink records them.
 
     Attributes:
         dataset: The latest version; None if there is no table.
         query: The query's id.
         uri: The table.
-        decision: What happens to a batch that may or may not have landed: error, write or skip.
+        decision: What happens to a batch that may or may not have been committed: error, write or skip.
     """
 
     dataset: LanceDataset | None
@@ -56,14 +56,14 @@ class LandedBatches:
     decision: str = "error"
 
     def has(self, batch: int) -> bool:
-        """Whether a batch has landed.
+        """Whether a batch was committed.
 
         Raises:
             UndecidedWriteError: The version of the batch may have been cleaned up, and the state does not record it.
         """
         if self.dataset is None:
             return False
-        known = self.dataset.landed_batch(self.query)
+        known = self.dataset.committed_batch(self.query)
         if known is not None and known.number >= batch:
             return True
         since = 0 if known is None else known.version
@@ -74,7 +74,7 @@ class LandedBatches:
             return False
         if self.decision == "error":
             raise UndecidedWriteError(
-                f"whether batch {batch} of query {self.query} has landed in {self.uri} is not known: version "
+                f"whether batch {batch} of query {self.query} was committed in {self.uri} is not known: version "
                 f"{max(self._missing())} was cleaned up, and the table knows no batch of this query. Nothing was "
                 "written. If the table has its rows, start the query with option undecidedBatch='skip', otherwise with "
                 "undecidedBatch='write'"
@@ -84,7 +84,7 @@ class LandedBatches:
     def remember_empty(self, batch: int) -> None:
         """Record a batch without rows, which makes no version, if later batches would be undecided otherwise."""
         dataset = self.dataset
-        if dataset is None or dataset.landed_batch(self.query) is not None or not self._missing():
+        if dataset is None or dataset.committed_batch(self.query) is not None or not self._missing():
             return
         change = LanceOperation.UpdateConfig()
         properties = {QUERY: self.query, BATCH: str(batch)}

@@ -1,10 +1,10 @@
-"""A look after the put: did the version land at the end of the history, or in a number that cleanup had freed?
+"""A look after the put: is the version at the end of the history, or under a number that cleanup had freed?
 
     look at the latest version N  ->  put N + 1 unless it exists  ->  look again
 
 A put of N + 1 succeeds as well after other writers have committed N + 1 and more, and cleanup has removed it. Nothing
 was ever made from such a version, so that it must not be acknowledged. The last version is never cleaned up: where
-there is none above N + 1 the commit has landed. Otherwise the version above shows whether it was made from it.
+there is none above N + 1 the version is in the history. Otherwise the version above shows whether it was made from it.
 
 The second look is always made where it costs no request. On object storage it is made if the first one is more than
 `LOOK_AGAIN_AFTER` old, and cleanup keeps younger versions there for a few times as long. An external index that gives
@@ -32,7 +32,7 @@ from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Overwrite, Restore
 from lance_core.table.paths import data_key
 
-__all__ = ["LOOK_AGAIN_AFTER", "Clock", "Put", "has_landed"]
+__all__ = ["LOOK_AGAIN_AFTER", "Clock", "Put", "is_in_history"]
 
 LOOK_AGAIN_AFTER: Final = timedelta(minutes=1)
 """Age of a look at the latest version from which a put on object storage is followed by another look."""
@@ -81,7 +81,7 @@ class Put:
     began_ns: int
 
 
-def has_landed(store: ObjectStore, put: Put) -> bool:
+def is_in_history(store: ObjectStore, put: Put) -> bool:
     """Look whether a version that was put is part of the history; it is removed if not.
 
     Args:
@@ -94,23 +94,23 @@ def has_landed(store: ObjectStore, put: Put) -> bool:
     if gives_numbers_once(store) or (store.put_is_a_request and put.looked.age() < LOOK_AGAIN_AFTER):
         return True
     try:
-        landed = _is_in_history(store, put)
-        if not landed and put.manifest.location is not None:
+        is_there = _found_in_history(store, put)
+        if not is_there and put.manifest.location is not None:
             store.delete(put.manifest.location.key)
     except OutcomeUnknownError:
         raise
     except LanceError as error:
         raise _unknown(store, put, str(error)) from error
-    if not landed:
+    if not is_there:
         _logger.info(
             "version %d of %s was put under a number that cleanup had freed, and is taken away",
             put.manifest.version,
             store.root,
         )
-    return landed
+    return is_there
 
 
-def _is_in_history(store: ObjectStore, put: Put) -> bool:
+def _found_in_history(store: ObjectStore, put: Put) -> bool:
     """Whether it is; raises OutcomeUnknownError if that cannot be decided."""
     own = put.manifest
     listed = Listed.of(store)
