@@ -21,6 +21,7 @@ from lance_core.dataset.writing import CommitResult, WriteResult, commit_fragmen
 from lance_core.schema import json_to_schema, schema_to_json
 from lance_core.store import bytes_read_counter, canonical_uri, iops_counter
 from lance_core.table.manifest.manifest import WRITER
+from lance_core.table.watermarks import Watermark, WatermarkMove
 from lance_core.verbs.columns.batch_udf import BatchUDF, batch_udf
 from lance_core.verbs.columns.write_columns import ColumnsResult
 from lance_core.verbs.columns.write_columns_tasks import ColumnPlan, ColumnTask, WrittenColumns
@@ -84,6 +85,8 @@ __all__ = [
     "SliceWriter",
     "Slices",
     "Transaction",
+    "Watermark",
+    "WatermarkMove",
     "WriteAttempt",
     "WriteResult",
     "WrittenColumns",

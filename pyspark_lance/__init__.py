@@ -2,6 +2,7 @@
 
     pyspark_lance.write(df, uri, mode="append")            -> WriteResult: version, rows, bytes, files
     pyspark_lance.read(spark, uri, columns=["id"])         -> DataFrame, lazy, of one version
+    pyspark_lance.read_changes(spark, uri, begin_version=7)-> DataFrame, lazy, of what changed since
     pyspark_lance.merge(df, uri, on="id")                  -> ChangeResult: version, rows inserted, updated, deleted
     pyspark_lance.update(uri, {"x": "x + 1"}, "id < 5")    pyspark_lance.delete(uri, "id < 5")
     pyspark_lance.sql(spark, "MERGE INTO lake.nyc.t ...")  -> DataFrame; names by pyspark_lance.register_catalog
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from pyspark_lance.distributed.compaction import CompactionFailure, CompactionReport, compact, execute_tasks
     from pyspark_lance.distributed.indices import create_scalar_index
     from pyspark_lance.lance_table import LanceMergeBuilder, LanceTable
+    from pyspark_lance.reading.change_feed import read_changes
     from pyspark_lance.reading.read import read
     from pyspark_lance.session import ensure_java, ensure_python, local_session
     from pyspark_lance.statements.run import sql
@@ -64,6 +66,7 @@ __all__ = [
     "local_session",
     "merge",
     "read",
+    "read_changes",
     "register",
     "register_catalog",
     "sql",
@@ -100,6 +103,7 @@ _HOMES: Final = {
     "LanceTable": "pyspark_lance.lance_table",
     "register_catalog": "pyspark_lance.catalog.registry",
     "sql": "pyspark_lance.statements.run",
+    "read_changes": "pyspark_lance.reading.change_feed",
     "register": "pyspark_lance.datasource.source",
     "write": "pyspark_lance.writing.write",
 }

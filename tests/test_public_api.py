@@ -18,7 +18,7 @@ NAMES = {
     lance_core: [
         "AttemptProperties", "BatchUDF", "Between", "BlobColumn", "BlobFile", "ChangePlan", "ChangeTask", "ColumnPlan", "ColumnTask", "ColumnsResult", "CommitResult", "ConflictPolicy", "DataFile", "DataStatistics", "DatasetBasePath", "DatasetDelta", "DeletionFile", "Equals",
         "FieldStatistics", "FileCopy", "FragmentMetadata", "FragmentWriter", "Index", "IndexFile", "LanceDataset", "LanceFragment",
-        "LanceOperation", "LanceScanner", "MAX_EXACT_KEYS", "MergeInsertBuilder", "Session", "Slice", "SliceWriter", "Slices", "Transaction", "WriteResult", "WriteAttempt", "WrittenColumns", "batch_udf",
+        "LanceOperation", "LanceScanner", "MAX_EXACT_KEYS", "MergeInsertBuilder", "Session", "Slice", "SliceWriter", "Slices", "Transaction", "Watermark", "WatermarkMove", "WriteResult", "WriteAttempt", "WrittenColumns", "batch_udf",
         "bytes_read_counter", "canonical_uri", "commit_fragments", "commit_transaction", "dataset", "delete_uncommitted_files", "iops_counter", "json_to_schema", "key_filter", "key_hashes", "list_tables", "retrying", "schema_to_json", "write_dataset",
         "write_fragments",
     ],
@@ -36,7 +36,7 @@ NAMES = {
         "ChangeResult", "CompactionFailure", "CompactionReport", "ConvertResult", "DefaultSource", "EmptyOutput", "LanceMergeBuilder",
         "LanceTable", "OutOfPartition", "SchemaMode", "WriteResult",
         "compact", "convert", "create_scalar_index", "deep_clone", "delete", "ensure_java", "ensure_python", "execute_tasks", "local_session", "merge",
-        "read", "register", "register_catalog", "sql", "to_parquet", "update", "write",
+        "read", "read_changes", "register", "register_catalog", "sql", "to_parquet", "update", "write",
     ],
     lance_dagster: lance_dagster.__all__,
 }  # fmt: skip

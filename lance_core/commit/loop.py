@@ -57,6 +57,7 @@ from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import ApplyContext, Clone, Overwrite, Restore
 from lance_core.table.paths import DETACHED_BIT, Naming, is_detached
 from lance_core.table.transaction import Transaction, is_early
+from lance_core.table.watermarks import reject_moved
 from lance_core.threads import ThreadPool
 
 __all__ = ["Prepare", "commit"]
@@ -297,6 +298,8 @@ class _CommitLoop:
             found = known_idempotent_commit(self.store, latest, options.idempotency_key)
         if found is None and options.stream_batch is not None:
             found = committed_batch(latest, options.stream_batch)
+        if found is None:
+            reject_moved(latest.config, self.original.properties, self.store.root)
         return found
 
     def _load_since(self, latest: Manifest | None) -> None:

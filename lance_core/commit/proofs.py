@@ -17,6 +17,7 @@ from lance_core.table.idempotency import CommittedAttempt, Proof, Proofs
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Overwrite
 from lance_core.table.transaction import SLICES_KEY, Transaction
+from lance_core.table.watermarks import is_watermark
 
 __all__ = [
     "attempts_of",
@@ -120,7 +121,12 @@ def proof_of(transaction: Transaction, latest: Manifest | None, options: CommitO
     An attempt that merely takes the place of rows, all of them or those of its slices, leaves nothing: another one does
     the same, whether the first was committed or not.
     """
-    proof = Proof(idempotency_key=options.idempotency_key, batch=options.stream_batch, brings=options.brings)
+    proof = Proof(
+        idempotency_key=options.idempotency_key,
+        batch=options.stream_batch,
+        brings=options.brings,
+        moves={key: value for key, value in transaction.properties.items() if is_watermark(key)},
+    )
     operation, write = transaction.operation, options.write_attempt
     fills = (isinstance(operation, Overwrite) and latest is not None) or SLICES_KEY in transaction.properties
     if write is None or (fills and not write.outside_slices):

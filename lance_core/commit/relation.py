@@ -11,7 +11,7 @@ from enum import Enum
 from typing import TypeAlias
 
 from lance_core.table.fragment import Fragment
-from lance_core.table.idempotency import is_proof
+from lance_core.table.idempotency import is_of_commits
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import (
     Append,
@@ -128,7 +128,7 @@ def _all_names(manifest: Manifest) -> frozenset[str]:
 
 def _settings(manifest: Manifest) -> tuple[Mapping[str, str], Mapping[str, str]]:
     """Configuration and metadata, but for what commits of any operation note there."""
-    return {key: value for key, value in manifest.config.items() if not is_proof(key)}, manifest.table_metadata
+    return {key: value for key, value in manifest.config.items() if not is_of_commits(key)}, manifest.table_metadata
 
 
 def _columns(manifest: Manifest) -> Mapping[int, str]:

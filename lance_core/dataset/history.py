@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import date, datetime, timedelta
 from itertools import islice
 from typing import Any, Final, Literal, Self, get_args
@@ -27,6 +27,7 @@ from lance_core.table import transaction as records
 from lance_core.table.idempotency import CommittedAttempt, CommittedBatch, Kind, Proofs
 from lance_core.table.manifest.version_summary import FragmentCounter, VersionSummary
 from lance_core.table.operations import Restore
+from lance_core.table.watermarks import Watermark, watermarks
 from lance_core.threads import ThreadPool
 from lance_core.times import moment
 from lance_core.verbs.context.handle import Handle
@@ -293,6 +294,23 @@ class HistoryVerbs(Handle):
             ()
         """
         return Proofs.of(self._manifest.config).attempts_of(token)
+
+    def watermarks(self, name: str) -> Mapping[str, Watermark]:
+        """How far parts of this table have consumed an input, as the commits that consumed it noted (`WatermarkMove`).
+
+        Watermarks are in the table's own state: they stay when versions are cleaned up, and go back with a restore.
+
+        Args:
+            name: The input.
+
+        Examples:
+            >>> move = lance.WatermarkMove(name="orders", parts=("all",), before=None, after="7")
+            >>> properties = lance.WatermarkMove.properties([move])
+            >>> table = lance.write_dataset({"id": [1]}, "t.lance", transaction_properties=properties)
+            >>> [(part, one.position) for part, one in table.watermarks("orders").items()]
+            [('all', '7')]
+        """
+        return watermarks(self._manifest.config, name)
 
     def known_after(self, kind: Literal["streams", "keys", "attempts"]) -> int | None:
         """The version after which the table knows all writes of a kind; None if it never took note of one.

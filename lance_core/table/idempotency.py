@@ -25,8 +25,19 @@ from typing import Any, Final, Literal
 
 from lance_core.errors import CorruptFileError, InvalidInputError
 from lance_core.table.manifest.manifest import Manifest
+from lance_core.table.watermarks import is_watermark, moved
 
-__all__ = ["DAYS_KEY", "PREFIX", "CommittedAttempt", "CommittedBatch", "Proof", "Proofs", "inherited", "is_proof"]
+__all__ = [
+    "DAYS_KEY",
+    "PREFIX",
+    "CommittedAttempt",
+    "CommittedBatch",
+    "Proof",
+    "Proofs",
+    "inherited",
+    "is_of_commits",
+    "is_proof",
+]
 
 PREFIX: Final = "lance-dagster.idempotency."
 DAYS_KEY: Final = f"{PREFIX}days"
@@ -155,6 +166,7 @@ class Proof:
         note: The writer's note on the attempt.
         replaces: Versions of earlier attempts whose rows this commit replaces.
         brings: The configuration of a branch whose rows the commit adds.
+        moves: Transaction properties that move watermarks.
     """
 
     idempotency_key: tuple[str, str] | None = None
@@ -164,6 +176,7 @@ class Proof:
     note: str = ""
     replaces: tuple[int, ...] = ()
     brings: Mapping[str, str] = field(default_factory=dict)
+    moves: Mapping[str, str] = field(default_factory=dict)
 
     def kept_in(self, after: Manifest, before: Manifest | None) -> Manifest:
         """A version that is about to be committed, with this proof added.
@@ -172,6 +185,8 @@ class Proof:
             after: The version, with its number and its time.
             before: The preceding version; None for the first.
         """
+        if self.moves:
+            after = replace(after, config=moved(after.config, self.moves))
         branch = Proofs.of(self.brings)
         if self.idempotency_key is None and self.batch is None and self.attempt is None and not branch.entries():
             return after
@@ -216,6 +231,11 @@ class Proof:
 def is_proof(key: str) -> bool:
     """Whether an entry of the configuration is a proof, which commits maintain, rather than the user's."""
     return key.startswith(PREFIX) and key != DAYS_KEY
+
+
+def is_of_commits(key: str) -> bool:
+    """Whether an entry of the configuration is maintained by commits of any operation: a proof or watermarks."""
+    return is_proof(key) or is_watermark(key)
 
 
 def inherited(config: Mapping[str, str], latest: Mapping[str, str]) -> dict[str, str]:

@@ -52,7 +52,14 @@ OPTIONS: Final = (
     Option("filter", _READS, "SQL over columns of the table: only rows that meet it are read"),
     Option("blobHandling", _READS, "`blobs_descriptions` or `all_binary`: how columns of blobs are read"),
     Option("parallelism", "read", "number of tasks that run at once"),
-    Option("startingVersion", "readStream", "first version whose rows are read; `latest`: only rows that come later"),
+    Option("readChangeFeed", _READS, "`true`: rows that were inserted, updated and deleted, with `_change_type`"),
+    Option(
+        "startingVersion", _READS, "first version whose rows are read; `latest` (streams): only rows that come later"
+    ),
+    Option("startingTimestamp", _READS, "the same by its time, with `readChangeFeed`; a zone as for `timestampAsOf`"),
+    Option("endingVersion", "read", "with `readChangeFeed`: last version whose changes are read; else the latest"),
+    Option("endingTimestamp", "read", "the same by its time"),
+    Option("netChanges", _READS, "`true`, with `readChangeFeed`: a row comes once, however often it changed"),
     Option("maxVersionsPerTrigger", "readStream", "largest number of versions in one micro-batch"),
     Option("ignoreChanges", "readStream", "`true`: updated rows come as new ones, and deletes are passed over"),
     Option("undecidedBatch", "writeStream", "`error`, `write` or `skip`: a batch of which no record is left"),
@@ -156,7 +163,7 @@ class SourceOptions:
         if len(chosen) > 1:
             raise InvalidInputError(f"only one of the options {chosen} can be given")
         number = next((self.integer(name) for name in names[:2] if self.value(name) is not None), None)
-        asof = self.value("asof") if self.value("timestampAsOf") is None else self._moment("timestampAsOf")
+        asof = self.value("asof") if self.value("timestampAsOf") is None else self.moment("timestampAsOf")
         wanted = self.value("tag") if number is None else number
         return self._dataset(wanted, asof=asof)
 
@@ -207,7 +214,7 @@ class SourceOptions:
         zone = self.value("timeZone")
         return zone is not None and (is_utc(zone) or zone_named(zone) == dt.UTC)
 
-    def _moment(self, name: str) -> dt.datetime:
+    def moment(self, name: str) -> dt.datetime:
         """A time; a data source cannot see the session's zone.
 
         Raises:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -29,15 +29,18 @@ from pyspark.sql.datasource import (  # noqa: TID253 - a data source is a subcla
     WriterCommitMessage,
 )
 
-from lance_core.errors import LanceError, SchemaError
+from lance_core.errors import InvalidInputError, LanceError, SchemaError
 from pyspark_lance.changing.key_merge import KeyMergeJob
+from pyspark_lance.datasource.changes import check_feed_options, ending_version, starting_version
 from pyspark_lance.datasource.columns import WatchedColumns
 from pyspark_lance.datasource.options import SourceOptions
-from pyspark_lance.datasource.streams import RejectedStreamReader, StreamReader, StreamWriter
+from pyspark_lance.datasource.streams import FeedPartition, RejectedStreamReader, StreamReader, StreamWriter
 from pyspark_lance.engine.errors import plain_errors
 from pyspark_lance.engine.sessions import parallelism_of
 from pyspark_lance.keys.collations import ON_FRAME, check_condition
+from pyspark_lance.reading.change_feed import FEED_COLUMNS, ChangeFeed, feed_columns, feed_schema, plan_feed
 from pyspark_lance.reading.plan import Piece, ReadPlan, plan_read, plan_tasks, table_schema
+from pyspark_lance.types.arrow_types import to_arrow
 from pyspark_lance.types.spark_types import batch_schema
 from pyspark_lance.writing.job import WriteJob, find_earlier_write, prepare_write
 
@@ -93,15 +96,48 @@ class DefaultSource(DataSource):
     def schema(self) -> StructType:
         """The columns that are read; the version is fixed from here on."""
         dataset = self._options.open(self._version)
-        self._version, self._has_own_schema = dataset.version, False
+        self._has_own_schema = False
+        if self._options.boolean("readChangeFeed"):
+            dataset = self._at_end(dataset)
+            self._version = dataset.version
+            return feed_schema(dataset, self._options.names("columns"), self._options.blob_handling)
+        self._version = dataset.version
         self._condition(dataset)  # so that a mistake shows when the frame is made
         return table_schema(dataset, self._options.names("columns"))
+
+    def _at_end(self, dataset: LanceDataset) -> LanceDataset:
+        """The last version whose changes are read, unless a stream reads them, which has no such option."""
+        last = ending_version(self._options, dataset) if self._version is None else self._version
+        return dataset if last == dataset.version else dataset.checkout_version(last)
 
     @plain_errors()
     def reader(self, schema: StructType) -> DataSourceReader:
         """The reader of the columns of `schema`, which are those of `schema()` or the user's own."""
         parallelism = self._options.integer("parallelism") or self.parallelism
-        return _Reader(self._plan(schema), parallelism or max(_LEAST_PARALLELISM, os.cpu_count() or 1))
+        parallelism = parallelism or max(_LEAST_PARALLELISM, os.cpu_count() or 1)
+        if check_feed_options(self._options, streams=False):
+            return _FeedReader(self._feed(schema, parallelism))
+        return _Reader(self._plan(schema), parallelism)
+
+    def _feed(self, schema: StructType, parallelism: int) -> ChangeFeed:
+        """The changes between the versions that the options name."""
+        latest = self._options.open()
+        first, dataset = starting_version(self._options, latest), self._at_end(latest)
+        if dataset.version < first:
+            raise InvalidInputError(
+                f"option endingVersion: the last version is {dataset.version}, and the first one is {first}"
+            )
+        self._version = dataset.version
+        return plan_feed(
+            dataset,
+            first - 1,
+            columns=feed_columns(dataset, schema.names, case_sensitive=True),
+            preimages=True,
+            each_version=not self._options.boolean("netChanges"),
+            storage_options=self._options.storage,
+            blob_handling=self._options.blob_handling,
+            parallelism=parallelism,
+        )
 
     @plain_errors()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
@@ -121,10 +157,12 @@ class DefaultSource(DataSource):
             return RejectedStreamReader(error)
 
     def _stream_reader(self, schema: StructType) -> StreamReader:
-        plan = self._plan(schema)
+        feed = to_arrow(schema) if check_feed_options(self._options, streams=True) else None
+        columns = [field for field in schema if feed is None or field.name not in FEED_COLUMNS]
+        plan = self._plan(type(schema)(columns))
         all_columns = not self._has_own_schema and self._options.names("columns") is None
         watched = WatchedColumns.of(plan.open(), plan.columns, all_columns=all_columns)
-        return StreamReader(self._options, plan, watched)
+        return StreamReader(self._options, plan, watched, feed)
 
     @plain_errors()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 - the same
@@ -182,6 +220,27 @@ class _Reader(DataSourceReader):
         assert isinstance(partition, _Partition)
         with plain_errors():
             yield from self._plan.read(partition.pieces)
+
+
+class _FeedReader(DataSourceReader):
+    """Reads changes; Spark pickles the reader for the tasks, and their parts of the feed with their partitions."""
+
+    def __init__(self, feed: ChangeFeed) -> None:
+        self._tasks = feed.tasks
+        self._feed = replace(feed, tasks=())
+
+    def __getstate__(self) -> dict[str, object]:
+        return {"_feed": self._feed, "_tasks": ()}
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """The partitions of the read."""
+        return [FeedPartition(self._feed, tasks) for tasks in self._tasks] or [FeedPartition(self._feed, ())]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a partition. Runs in a task."""
+        assert isinstance(partition, FeedPartition)
+        with plain_errors():
+            yield from partition.feed.read(partition.tasks)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,8 @@
     compacts, builds indices, sets configuration, adds columns     no rows
     deletes, updates, overwrites, restores                         an error; or its new rows with ignoreChanges
 
+With readChangeFeed the first batch holds the table's rows as inserts, and later batches what each version changed.
+
 Tasks and commit have writers of their own, made from the same options. The message of a task must hold all that the
 commit needs from it, such as the id of the query, which only tasks can read.
 """
@@ -31,17 +33,19 @@ from pyspark.sql.datasource import (  # noqa: TID253 - a stream is a subclass of
     WriterCommitMessage,
 )
 
-from lance_core import LanceDataset
+from lance_core import ChangeTask, LanceDataset
 from lance_core.errors import InvalidInputError, LanceError, VersionNotFoundError
+from pyspark_lance.datasource.changes import starting_version
 from pyspark_lance.datasource.columns import FragmentRead, WatchedColumns
 from pyspark_lance.datasource.offsets import START, check_offset, number_of, offset_at, version_at
 from pyspark_lance.datasource.options import SourceOptions
 from pyspark_lance.engine.errors import plain_errors
+from pyspark_lance.reading.change_feed import ChangeFeed, feed_columns, plan_feed
 from pyspark_lance.reading.plan import FragmentSize, Piece, ReadPlan, split_into_tasks
 from pyspark_lance.writing.committed_batches import BATCH, QUERY, CommittedBatches
 from pyspark_lance.writing.job import WriteJob, prepare_write
 
-__all__ = ["BATCH", "QUERY", "StreamReader", "StreamWriter"]
+__all__ = ["BATCH", "QUERY", "FeedPartition", "StreamReader", "StreamWriter"]
 
 _QUIET: Final = frozenset(
     {"Rewrite", "ReserveFragments", "CreateIndex", "UpdateConfig", "Project", "UpdateBases", "Clone"}
@@ -141,25 +145,42 @@ class _Partition(InputPartition):
         self.pieces = pieces
 
 
+class FeedPartition(InputPartition):
+    """The changed rows that one task reads."""
+
+    def __init__(self, feed: ChangeFeed, tasks: tuple[ChangeTask, ...]) -> None:
+        super().__init__(tasks)
+        self.feed = feed
+        self.tasks = tasks
+
+
 class StreamReader(DataSourceStreamReader):
-    """Reads the rows of versions that append; offsets are those of `offsets.py`.
+    """Reads the rows of versions that append, or a change feed; offsets are those of `offsets.py`.
 
     Args:
         options: The user's.
         plan: The columns and the filter, planned for the version at which the query began.
         watched: The columns of the table at that version.
+        feed: Arrow schema of the batches of a change feed; None to read the rows of versions that append.
     """
 
-    def __init__(self, options: SourceOptions, plan: ReadPlan, watched: WatchedColumns | None = None) -> None:
+    def __init__(
+        self,
+        options: SourceOptions,
+        plan: ReadPlan,
+        watched: WatchedColumns | None = None,
+        feed: pa.Schema | None = None,
+    ) -> None:
         self._options = options
+        self._feed = feed
         self._plan = plan
         self._watched = watched
         self._most = options.integer("maxVersionsPerTrigger")
         if self._most == 0:
             raise InvalidInputError("option maxVersionsPerTrigger must be at least 1")
         self._ignores = options.boolean("ignoreChanges")
-        self._starting = options.value("startingVersion")
-        if self._starting not in (None, "latest"):
+        self._starting = options.value("startingVersion") or options.value("startingTimestamp")
+        if options.value("startingVersion") not in (None, "latest"):
             options.integer("startingVersion")
         self._last: dict[str, Any] | None = None
         self._end: int | None = None
@@ -172,7 +193,9 @@ class StreamReader(DataSourceStreamReader):
         latest = self._options.open_or_none()
         if self._starting == "latest":
             return dict(START) if latest is None else offset_at(latest)
-        first, last = max(1, int(self._starting)), 0 if latest is None else latest.version
+        if latest is not None and self._feed is not None:
+            return {"version": starting_version(self._options, latest) - 1}
+        first, last = max(1, self._options.integer("startingVersion") or 0), 0 if latest is None else latest.version
         if first > last:
             raise VersionNotFoundError(
                 f"option startingVersion: {self._options.uri} has no version {first} yet, its latest one is {last};"
@@ -229,14 +252,36 @@ class StreamReader(DataSourceStreamReader):
         check_offset(self._options, end, latest)
         check_offset(self._options, start, latest)
         dataset = version_at(self._options, last)
+        if self._feed is not None:
+            return self._changes(first, dataset, self._feed)
         if first == 0 and self._starting is None:
             return self._tasks(dataset, None, dataset)
         return [part for version in range(first + 1, last + 1) for part in self._added(version, dataset)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition. Runs in a task."""
+        if isinstance(partition, FeedPartition):
+            return partition.feed.read(partition.tasks)
         assert isinstance(partition, _Partition)
         return partition.plan.read(partition.pieces)
+
+    def _changes(self, begin: int, end: LanceDataset, expected: pa.Schema) -> list[InputPartition]:
+        """The changes after a version, in the columns for which the query was planned."""
+        fits = self._watched is None or self._watched.fits(end)
+        feed = plan_feed(
+            end,
+            begin,
+            columns=self._plan.columns if fits else feed_columns(end, None),
+            preimages=True,
+            each_version=not self._options.boolean("netChanges") and (begin > 0 or self._starting is not None),
+            storage_options=self._options.storage,
+            blob_handling=self._options.blob_handling,
+            parallelism=_PARALLELISM,
+        )
+        if not fits:
+            feed = feed.with_columns_of(self._plan.version, self._plan.columns)
+        feed = replace(feed, expected=expected)
+        return [FeedPartition(replace(feed, tasks=()), tasks) for tasks in feed.tasks]
 
     def _added(self, version: int, end: LanceDataset) -> list[InputPartition]:
         """The fragments that a version added.

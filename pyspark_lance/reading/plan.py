@@ -39,6 +39,7 @@ __all__ = [
     "checked_blob_handling",
     "estimated_bytes",
     "first_rows",
+    "parts_of_batch",
     "plan_read",
     "plan_tasks",
     "split_into_tasks",
@@ -122,7 +123,7 @@ class ReadPlan:
             if left is not None and left <= 0:
                 return
             for batch in self._scan(dataset, piece, left):
-                for part in _parts(batch):
+                for part in parts_of_batch(batch):
                     yield convert(part)
                 if left is not None:
                     left -= batch.num_rows
@@ -393,7 +394,7 @@ def _field(schema: pa.Schema, path: str) -> pa.Field | None:
     return None if found is None else found.with_name(path).with_nullable(True)
 
 
-def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+def parts_of_batch(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """The batch in parts that the JVM can hold at the same time."""
     per_row = max(1, batch.nbytes // max(1, batch.num_rows))
     rows = max(1, min(_BATCH_ROWS, _BATCH_BYTES // per_row))

@@ -21,7 +21,7 @@ from lance_core.schema import (
     primary_key,
     primary_key_mark,
 )
-from lance_core.table.idempotency import inherited
+from lance_core.table.idempotency import is_of_commits
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations.base import ApplyContext, the_manifest
 
@@ -128,8 +128,9 @@ class UpdateConfig:
         result = the_manifest(manifest, self.name)
         if self.config is not None:
             config = self.config.apply(result.config, str)
-            # Proofs are no settings of the user: replacing the whole configuration keeps them.
-            kept = inherited(config, result.config) | config if self.config.replace else config
+            # What commits maintain is no setting of the user: replacing the whole configuration keeps it.
+            kept = {key: value for key, value in result.config.items() if is_of_commits(key)} | config
+            kept = kept if self.config.replace else config
             result = replace(result, config=kept)
         if self.table_metadata is not None:
             result = replace(result, table_metadata=self.table_metadata.apply(result.table_metadata, str))

@@ -22,7 +22,7 @@ from lance_core.errors import IncompatibleConflictError, InvalidInputError, Sche
 from lance_core.schema import Schema
 from lance_core.store import canonical_uri
 from lance_core.table.fragment import TOMBSTONE, Fragment
-from lance_core.table.idempotency import is_proof
+from lance_core.table.idempotency import is_of_commits
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.refs import MAIN, BranchRef
 from lance_core.verbs.context.references import TableRefs, load_branch
@@ -217,7 +217,7 @@ def left_behind(branch: Branch) -> tuple[str, ...]:
         f"{what} {key!r} ({'added' if key not in old else 'removed' if key not in new else 'changed'})"
         for what, old, new in maps
         for key in sorted(old.keys() | new.keys())
-        if old.get(key) != new.get(key) and not (what == "configuration" and is_proof(key))
+        if old.get(key) != new.get(key) and not (what == "configuration" and is_of_commits(key))
     ]
     names = (before.schema.names, after.schema.names)
     return (

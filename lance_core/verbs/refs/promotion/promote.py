@@ -51,6 +51,7 @@ from lance_core.table.paths import branch_ref_key
 from lance_core.table.refs import check_tag_name
 from lance_core.table.rowids import decode_row_ids, encode_row_ids
 from lance_core.table.transaction import COMMIT_MESSAGE_KEY, Transaction
+from lance_core.table.watermarks import differences
 from lance_core.verbs.context.references import TableRefs, find_tag
 from lance_core.verbs.context.retry import retrying
 from lance_core.verbs.context.snapshot import Snapshot
@@ -255,12 +256,17 @@ class _Promotion:
         branch = self.branch
         made = list(commits_between(branch.head.store, branch.fork_version, self.head_version).values())
         operation = promotion_update(branch, self.changes, inserted_keys_of(made))
-        properties = merged_properties(made) | {
-            PROMOTED_FROM_KEY: branch.name,
-            PROMOTED_VERSION_KEY: str(self.head_version),
-            **self.extra,
-            PROMOTION_KEY: self.token,
-        }
+        moves = differences(branch.parent.manifest.config, branch.head.manifest.config)
+        properties = (
+            merged_properties(made)
+            | moves
+            | {
+                PROMOTED_FROM_KEY: branch.name,
+                PROMOTED_VERSION_KEY: str(self.head_version),
+                **self.extra,
+                PROMOTION_KEY: self.token,
+            }
+        )
         transaction = Transaction(read_version=branch.fork_version, operation=operation, properties=properties)
         if not self._has_history():
             return self._put_on_latest(transaction)

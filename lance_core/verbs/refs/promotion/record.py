@@ -17,6 +17,7 @@ from lance_core.commit import REPLACES_KEY, find_transaction, list_versions
 from lance_core.store import ObjectStore
 from lance_core.table.operations import KeyExistenceFilter, Update
 from lance_core.table.transaction import COMMIT_MESSAGE_KEY, SLICE_NAMES_KEY, SLICES_KEY, Transaction
+from lance_core.table.watermarks import is_watermark
 from lance_core.threads import ThreadPool
 from lance_core.verbs.refs.changes import Branch
 from lance_core.verbs.rows.keys import any_keys
@@ -67,7 +68,7 @@ def merged_properties(commits: Iterable[Transaction]) -> dict[str, str]:
     for commit in commits:
         slices |= slice_names(commit.properties)
         for key, value in commit.properties.items():
-            if key not in _NOT_KEPT:
+            if key not in _NOT_KEPT and not is_watermark(key):
                 values.setdefault(key, {})[value] = None
     merged = {key: _merged(list(found)) for key, found in values.items()}
     if slices:

@@ -1,0 +1,190 @@
+"""How far a table has consumed its inputs, kept in the table's own state by the commits that consumed them.
+
+A commit moves watermarks by transaction properties; the table's configuration has where they are. So rows and watermark
+are one version: neither can be lost alone, whoever cleans up, compacts or commits later.
+
+    transaction property   lance-dagster.watermark.<name>   [{"parts": ["p"], "from": "7", "to": "9", "by": "run"}, ...]
+    configuration          lance-dagster.watermark.<name>   [["9", "run", ["p", "q"]], ...]
+
+A part is a share of the table that consumes by itself, such as a partition. `from` and `to` mean something to the
+reader alone; `to` may be null, which forgets the part. `by` is the writer: a move whose `from` is not where the
+watermark is conflicts, unless the same writer has moved it. A restore brings back the watermarks of that version.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from lance_core.errors import CorruptFileError, IncompatibleConflictError, InvalidInputError
+
+__all__ = ["Watermark", "WatermarkMove", "differences", "is_watermark", "moved", "reject_moved", "watermarks"]
+
+PREFIX: Final = "lance-dagster.watermark."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watermark:
+    """How far a part of a table has consumed an input.
+
+    Attributes:
+        position: The position, as the writer gave it.
+        by: The writer.
+    """
+
+    position: str
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatermarkMove:
+    """A move of the watermarks of some parts of a table, which a commit makes along with its rows.
+
+    Attributes:
+        name: The input.
+        parts: The parts that move.
+        before: The position where they are; None if they have none yet.
+        after: The position where they will be; None for none.
+        by: The writer, whose attempts may move them again.
+    """
+
+    name: str
+    parts: tuple[str, ...]
+    before: str | None
+    after: str | None
+    by: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.name or not self.parts:
+            raise InvalidInputError("a move of watermarks needs a name and at least one part")
+
+    @classmethod
+    def properties(cls, moves: Iterable[WatermarkMove]) -> dict[str, str]:
+        """The transaction properties of a commit that makes moves.
+
+        Examples:
+            >>> move = lance.WatermarkMove(name="orders", parts=("all",), before=None, after="7")
+            >>> rows, properties = {"id": [1]}, lance.WatermarkMove.properties([move])
+            >>> table = lance.write_dataset(rows, "t.lance", transaction_properties=properties)
+            >>> table.watermarks("orders")["all"].position
+            '7'
+        """
+        found: dict[str, list[dict[str, object]]] = {}
+        for one in moves:
+            row = {"parts": list(one.parts), "from": one.before, "to": one.after, "by": one.by}
+            found.setdefault(PREFIX + one.name, []).append(row)
+        return {key: json.dumps(rows, separators=(",", ":")) for key, rows in found.items()}
+
+
+def is_watermark(key: str) -> bool:
+    """Whether an entry of the configuration, or a transaction property, is about watermarks."""
+    return key.startswith(PREFIX)
+
+
+def watermarks(config: Mapping[str, str], name: str) -> dict[str, Watermark]:
+    """The watermarks of an input by part.
+
+    Raises:
+        CorruptFileError: The entry cannot be parsed.
+    """
+    return _positions(PREFIX + name, config)
+
+
+def moved(config: Mapping[str, str], properties: Mapping[str, str]) -> dict[str, str]:
+    """A configuration after the moves of a commit's properties."""
+    result = dict(config)
+    for key, moves in _moves(properties).items():
+        known = _positions(key, config)
+        for move in moves:
+            for part in move.parts:
+                if move.after is None:
+                    known.pop(part, None)
+                else:
+                    known[part] = Watermark(position=move.after, by=move.by)
+        result.pop(key, None)
+        if known:
+            result[key] = _entry(known)
+    return result
+
+
+def reject_moved(config: Mapping[str, str], properties: Mapping[str, str], root: str) -> None:
+    """Reject moves of watermarks that are not where the moves begin.
+
+    Raises:
+        IncompatibleConflictError: Another writer has moved a watermark.
+    """
+    for key, moves in _moves(properties).items():
+        known = _positions(key, config)
+        for move in moves:
+            for part in move.parts:
+                now = known.get(part)
+                is_own = now is not None and bool(move.by) and now.by == move.by
+                if (None if now is None else now.position) != move.before and not is_own:
+                    there = (
+                        "it has none" if now is None else f"it is at {now.position}, by {now.by or 'another writer'}"
+                    )
+                    raise IncompatibleConflictError(
+                        f"{root}: the changes of {key.removeprefix(PREFIX)!r} were read from"
+                        f" {move.before or 'the start'} on, and that is no longer the watermark of {part!r}: {there}."
+                        " Nothing was committed; read the changes again"
+                    )
+
+
+def differences(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str]:
+    """The properties of a commit that makes the moves that lead from one configuration to another."""
+    moves = []
+    for key in sorted({*filter(is_watermark, before), *filter(is_watermark, after)}):
+        old, new = _positions(key, before), _positions(key, after)
+        groups: dict[tuple[str | None, str | None, str], list[str]] = {}
+        for part in sorted({*old, *new}):
+            if old.get(part) != new.get(part):
+                start, end = old.get(part), new.get(part)
+                where = (start and start.position, end and end.position, "" if end is None else end.by)
+                groups.setdefault(where, []).append(part)
+        moves += [
+            WatermarkMove(name=key.removeprefix(PREFIX), parts=tuple(parts), before=start, after=end, by=by)
+            for (start, end, by), parts in groups.items()
+        ]
+    return WatermarkMove.properties(moves)
+
+
+def _positions(key: str, config: Mapping[str, str]) -> dict[str, Watermark]:
+    def read(rows: Any) -> dict[str, Watermark]:
+        return {
+            str(part): Watermark(position=str(position), by=str(by)) for position, by, parts in rows for part in parts
+        }
+
+    return _parsed("configuration", key, config.get(key, "[]"), read)  # type: ignore[no-any-return]
+
+
+def _entry(known: Mapping[str, Watermark]) -> str:
+    groups: dict[Watermark, list[str]] = {}
+    for part, one in known.items():
+        groups.setdefault(one, []).append(part)
+    return json.dumps([[one.position, one.by, sorted(parts)] for one, parts in groups.items()], separators=(",", ":"))
+
+
+def _moves(properties: Mapping[str, str]) -> dict[str, list[WatermarkMove]]:
+    def read(rows: Any, name: str) -> list[WatermarkMove]:
+        return [
+            WatermarkMove(name=name, parts=tuple(row["parts"]), before=row["from"], after=row["to"], by=row["by"])
+            for row in rows
+        ]
+
+    return {
+        key: _parsed("property", key, value, lambda rows, key=key: read(rows, key.removeprefix(PREFIX)))
+        for key, value in properties.items()
+        if is_watermark(key)
+    }
+
+
+def _parsed(what: str, key: str, value: str, convert: Any) -> Any:
+    try:
+        return convert(json.loads(value))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise CorruptFileError(
+            f"{what} {key!r} cannot be read, so that it is not known which changes were consumed: {value[:80]!r}. It"
+            " is written by commits only; restore its value from an earlier version"
+        ) from error

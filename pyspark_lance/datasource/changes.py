@@ -1,0 +1,85 @@
+"""The versions whose changes are read with option `readChangeFeed`: both ends are included, as Delta has it.
+
+startingVersion 3, endingVersion 5     the changes that versions 3, 4 and 5 made
+startingTimestamp                      begins with the first version that was committed then or later
+endingTimestamp                        ends with the last version that was committed then or before
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lance_core import LanceDataset
+from lance_core.errors import InvalidInputError, VersionNotFoundError
+from pyspark_lance.datasource.options import SourceOptions
+
+__all__ = ["check_feed_options", "ending_version", "starting_version"]
+
+_OF_FEEDS: Final = ("startingTimestamp", "endingVersion", "endingTimestamp", "netChanges")
+_NOT_OF_FEEDS: Final = ("version", "versionAsOf", "tag", "asof", "timestampAsOf", "filter", "ignoreChanges")
+
+
+def check_feed_options(options: SourceOptions, *, streams: bool) -> bool:
+    """Whether a change feed is read.
+
+    Raises:
+        InvalidInputError: An option needs a change feed, or does not go together with one.
+    """
+    wanted = options.boolean("readChangeFeed")
+    given = [name for name in (_NOT_OF_FEEDS if wanted else _OF_FEEDS) if options.value(name) is not None]
+    if not wanted:
+        if not streams and options.value("startingVersion") is not None:
+            given.append("startingVersion")
+        if given:
+            raise InvalidInputError(f"options {given} need option readChangeFeed=true")
+        return False
+    if given:
+        instead = "; DataFrame.where selects rows of the feed" if "filter" in given else ""
+        raise InvalidInputError(f"options {given} do not go together with readChangeFeed{instead}")
+    for one, other in (("startingVersion", "startingTimestamp"), ("endingVersion", "endingTimestamp")):
+        if options.value(one) is not None and options.value(other) is not None:
+            raise InvalidInputError(f"only one of the options {one} and {other} can be given")
+    if streams:
+        ends = [name for name in ("endingVersion", "endingTimestamp") if options.value(name) is not None]
+        if ends:
+            raise InvalidInputError(f"options {ends} are not for streams, which go on with each new version")
+    return True
+
+
+def starting_version(options: SourceOptions, latest: LanceDataset) -> int:
+    """The first version whose changes are read.
+
+    Raises:
+        InvalidInputError: No option says it.
+        VersionNotFoundError: There is no such version yet.
+    """
+    number, time = options.value("startingVersion"), options.value("startingTimestamp")
+    if number is None and time is None:
+        raise InvalidInputError("a change feed needs option startingVersion or startingTimestamp")
+    first = max(1, options.integer("startingVersion") or 0) if time is None else _first_since(options, latest)
+    if first > latest.version:
+        name, given = ("startingVersion", number) if time is None else ("startingTimestamp", time)
+        raise VersionNotFoundError(
+            f"option {name}: {latest.uri} has no version from {given} on; its latest one is {latest.version}, of "
+            f"{latest.timestamp.isoformat()}"
+        )
+    return first
+
+
+def ending_version(options: SourceOptions, latest: LanceDataset) -> int:
+    """The last version whose changes are read; the latest unless an option says another one."""
+    if options.value("endingTimestamp") is not None:
+        return latest.version_as_of(options.moment("endingTimestamp"))
+    last = options.integer("endingVersion")
+    return latest.version if last is None else last
+
+
+def _first_since(options: SourceOptions, latest: LanceDataset) -> int:
+    """The first version that was committed at a time or later."""
+    moment = options.moment("startingTimestamp")
+    oldest: int = latest.version_refs()[0]["version"]
+    try:
+        before = latest.version_as_of(moment)
+    except VersionNotFoundError:
+        return oldest
+    return before if latest.checkout_version(before).timestamp == moment else before + 1

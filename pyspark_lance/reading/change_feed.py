@@ -1,0 +1,262 @@
+"""Change feeds: the rows that were inserted, updated and deleted between two versions, read by Spark's tasks.
+
+    columns of the table ... | _change_type | _commit_version | _commit_timestamp
+
+`lance_core` plans the feed from the table's metadata; its tasks are pickled, and read on executors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from os import PathLike
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+import lance_core
+from lance_core import ChangeTask, LanceDataset
+from lance_core.errors import InvalidInputError, SchemaError
+from pyspark_lance.engine.errors import plain_errors
+from pyspark_lance.engine.sessions import parallelism_of, reject_memory, use_cores_of_task
+from pyspark_lance.reading.plan import checked_blob_handling, parts_of_batch
+from pyspark_lance.types.arrow_types import to_arrow
+from pyspark_lance.types.batch_convert import ConverterTo
+from pyspark_lance.types.names import case_sensitive, spelled_path
+from pyspark_lance.types.spark_types import spark_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+__all__ = [
+    "FEED_COLUMNS",
+    "ChangeFeed",
+    "feed_columns",
+    "feed_frame",
+    "feed_schema",
+    "grouped",
+    "plan_feed",
+    "read_changes",
+]
+
+ROW_ID: Final = "_rowid"
+FEED_COLUMNS: Final = ("_change_type", "_commit_version", "_commit_timestamp")
+_TASK_ROWS: Final = 1 << 20
+"""Rows of a fragment that one task reads, if there are many."""
+_LEAST_ROWS: Final = 1 << 16
+"""A task with fewer rows than these is not worth its start."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeFeed:
+    """A change feed, which can be pickled.
+
+    Attributes:
+        uri: The table.
+        version: The later version.
+        schema: Arrow schema of the feed as the table has it.
+        expected: Arrow schema of the batches that Spark expects.
+        tasks: The parts of the feed, by the task of Spark that reads them.
+        storage_options: Credentials and options of the storage.
+    """
+
+    uri: str
+    version: int
+    schema: pa.Schema
+    expected: pa.Schema
+    tasks: tuple[tuple[ChangeTask, ...], ...]
+    storage_options: Mapping[str, str] | None = field(default=None, repr=False)
+
+    def with_columns_of(self, version: int, columns: Sequence[str]) -> ChangeFeed:
+        """The feed with columns as another version has them; rows of versions that lack a column are null in it."""
+        names, with_row_id = tuple(name for name in columns if name != ROW_ID), ROW_ID in columns
+
+        def changed(task: ChangeTask) -> ChangeTask:
+            return replace(
+                task, feed_version=version, columns=replace(task.columns, names=names, with_row_id=with_row_id)
+            )
+
+        return replace(self, tasks=tuple(tuple(map(changed, some)) for some in self.tasks))
+
+    def read(self, tasks: Iterable[ChangeTask]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of some parts, as batches of `expected`. Runs in a task."""
+        use_cores_of_task()
+        dataset = lance_core.dataset(self.uri, self.version, storage_options=self.storage_options)
+        convert = ConverterTo(self.expected, exact=False)
+        for task in tasks:
+            for batch in task.to_batches(dataset):
+                for part in parts_of_batch(batch):
+                    yield convert(part)
+
+
+def read_changes(
+    spark: SparkSession,
+    uri: str | PathLike[str],
+    *,
+    begin_version: int,
+    end_version: int | None = None,
+    columns: Sequence[str] | None = None,
+    preimages: bool = False,
+    each_version: bool = False,
+    storage_options: Mapping[str, str] | None = None,
+    blob_handling: str | None = None,
+) -> DataFrame:
+    """A lazy DataFrame over the changes between two versions, as `LanceDataset.delta(...).get_changes` gives them.
+
+    The versions are fixed now. Which rows changed is known from the table's metadata, and only these rows are read, by
+    Spark's tasks. Versions that are read must not be cleaned up before Spark has computed the frame.
+
+    Args:
+        spark: The session.
+        uri: The table: a path or a URI.
+        begin_version: The earlier version, whose own changes are left out; 0 stands for an empty table.
+        end_version: The later version, whose changes are included; None for the latest.
+        columns: Names of columns of the later version; None for all columns. `_rowid` is the id of the row.
+        preimages: Give an updated row twice: as it was ("update_preimage") and as it is ("update_postimage").
+        each_version: Give the changes of each version. Otherwise they are net: a row comes once, and not at all if it
+            was inserted and deleted between the versions.
+        storage_options: Credentials and options of the storage, by object_store's names. They are sent to the
+            executors.
+        blob_handling: How columns of blobs are read, as in `read`.
+
+    Returns:
+        The columns, `_change_type` ("delete", "update_preimage", "update_postimage" or "insert"), `_commit_version` and
+        `_commit_timestamp`.
+
+    Raises:
+        DatasetNotFoundError: The URI holds no table.
+        VersionNotFoundError: A version that is needed was cleaned up; the message names the oldest one that is left.
+        UnsupportedError: The table has no stable row ids, and rows were updated; or Spark has no type for a column.
+        SchemaError: The table lacks a column, or has one with the name of a column of the feed.
+
+    Examples:
+        >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+        >>> deleted = table.delete("id = 2")
+        >>> changes = pyspark_lance.read_changes(spark, "t.lance", begin_version=1)
+        >>> changes.select("id", "_change_type").collect()
+        [Row(id=2, _change_type='delete')]
+    """
+    reject_memory(uri)
+    dataset = lance_core.dataset(uri, end_version, storage_options=storage_options)
+    feed = plan_feed(
+        dataset,
+        begin_version,
+        columns=feed_columns(dataset, columns, case_sensitive=case_sensitive(spark)),
+        preimages=preimages,
+        each_version=each_version,
+        storage_options=storage_options,
+        blob_handling=blob_handling,
+        parallelism=parallelism_of(spark),
+    )
+    return feed_frame(spark, feed)
+
+
+def feed_columns(dataset: LanceDataset, columns: Sequence[str] | None, *, case_sensitive: bool = False) -> list[str]:
+    """The columns of a feed, as the table spells them, without those that every feed has.
+
+    Raises:
+        InvalidInputError: `columns` is empty, or a single string.
+        SchemaError: A column is neither one of the table nor `_rowid`.
+    """
+    if columns is not None and (isinstance(columns, str) or not columns):
+        raise InvalidInputError(f"columns must be a list of at least one name, not {columns!r}")
+    known = dataset.schema.names
+    names = [name for name in known if name not in FEED_COLUMNS] if columns is None else list(columns)
+    names = [name for name in names if name not in FEED_COLUMNS]
+    if not case_sensitive:
+        names = [name if name == ROW_ID else spelled_path(dataset.schema, name) for name in names]
+    odd = [name for name in names if name not in (*known, ROW_ID)]
+    if odd:
+        raise SchemaError(f"{dataset.uri} has no columns {odd}; it has {known}, and its change feed has {ROW_ID}")
+    return names
+
+
+def feed_schema(dataset: LanceDataset, columns: Sequence[str] | None, blob_handling: str | None) -> StructType:
+    """The Spark schema of the feed of a version."""
+    names = feed_columns(dataset, columns)
+    plan = dataset.delta(dataset.version).plan(**_plan_columns(names), blob_handling=blob_handling)
+    return spark_schema(plan.schema)
+
+
+def _plan_columns(names: Sequence[str]) -> dict[str, Any]:
+    return {"columns": [name for name in names if name != ROW_ID], "with_row_id": ROW_ID in names}
+
+
+def plan_feed(
+    dataset: LanceDataset,
+    begin_version: int,
+    *,
+    columns: Sequence[str],
+    preimages: bool,
+    each_version: bool,
+    storage_options: Mapping[str, str] | None,
+    blob_handling: str | None,
+    parallelism: int,
+) -> ChangeFeed:
+    """Find the changes of a feed, and divide them among tasks. No data file is read.
+
+    Args:
+        dataset: The later version.
+        begin_version: The earlier version.
+        columns: Names of columns as the table spells them, or `_rowid`.
+        preimages: As in `read_changes`.
+        each_version: As in `read_changes`.
+        storage_options: As in `read_changes`.
+        blob_handling: As in `read_changes`.
+        parallelism: Tasks that Spark runs at once.
+    """
+    plan = dataset.delta(begin_version=begin_version, end_version=dataset.version).plan(
+        **_plan_columns(columns),
+        preimages=preimages,
+        each_version=each_version,
+        blob_handling=checked_blob_handling(blob_handling),
+        max_rows_per_task=_TASK_ROWS,
+    )
+    return ChangeFeed(
+        uri=dataset.uri,
+        version=dataset.version,
+        schema=plan.schema,
+        expected=to_arrow(spark_schema(plan.schema)),
+        tasks=grouped(plan.tasks, parallelism),
+        storage_options=storage_options,
+    )
+
+
+def grouped(tasks: Sequence[ChangeTask], parallelism: int) -> tuple[tuple[ChangeTask, ...], ...]:
+    """Parts of a feed by the task of Spark that reads them, in order: as many as run at once, fewer if rows are few."""
+    rows = sum(task.num_rows for task in tasks)
+    share = max(-(-rows // parallelism), _LEAST_ROWS) if rows <= parallelism * _TASK_ROWS else _TASK_ROWS
+    found: list[list[ChangeTask]] = []
+    left = 0
+    for task in tasks:
+        if left <= 0:
+            found.append([])
+            left = share
+        found[-1].append(task)
+        left -= task.num_rows
+    return tuple(map(tuple, found))
+
+
+def feed_frame(spark: SparkSession, feed: ChangeFeed) -> DataFrame:
+    """The frame of a feed."""
+    schema = spark_schema(feed.schema)
+    if not feed.tasks:
+        return spark.createDataFrame([], schema)
+    count = len(feed.tasks)
+    return spark.range(0, count, 1, count).mapInArrow(_FeedTasks(feed), schema)
+
+
+class _FeedTasks:
+    """The function that reads; its input holds the numbers of the tasks. `explain` shows its name."""
+
+    def __init__(self, feed: ChangeFeed) -> None:
+        self._feed = feed
+        self.__name__ = f"lance {feed.uri} changes up to version {feed.version}"
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Runs in a task."""
+        with plain_errors():
+            for batch in batches:
+                for number in batch.column(0).to_pylist():
+                    yield from self._feed.read(self._feed.tasks[number])

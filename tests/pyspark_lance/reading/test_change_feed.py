@@ -1,0 +1,176 @@
+"""Change feeds by Spark, of tables that pylance wrote: against `lance_core`'s feed, and against pandas."""
+
+import datetime as dt
+import random
+
+import pyarrow as pa
+import pytest
+
+import lance_core
+import pyspark_lance
+from lance_core.errors import InvalidInputError, SchemaError, VersionNotFoundError
+
+FEED = ["_change_type", "_commit_version", "_commit_timestamp"]
+
+
+def rows(*ids, n=0):
+    return pa.table({"id": pa.array(ids, pa.int64()), "n": pa.array([n] * len(ids), pa.int64())})
+
+
+def write(lance, uri, seed, versions=8):
+    """Random versions by pylance; returns the rows of each version as {id: n}."""
+    rng, model = random.Random(seed), dict.fromkeys(range(20), 0)
+    lance.write_dataset(rows(*model), uri, enable_stable_row_ids=True, max_rows_per_file=6)
+    states = {0: {}, 1: dict(model)}
+    while lance.dataset(uri).version < versions:
+        dataset, some = lance.dataset(uri), rng.sample(sorted(model), min(3, len(model)))
+        before, listed, fresh = dataset.version, ", ".join(map(str, some)), 100 * dataset.version
+        match rng.choice(["append", "update", "delete", "merge", "compact"]):
+            case "append":
+                lance.write_dataset(rows(fresh, fresh + 1), uri, mode="append")
+                model |= {fresh: 0, fresh + 1: 0}
+            case "update":
+                dataset.update({"n": "n + 1"}, where=f"id in ({listed})")
+                model |= {i: model[i] + 1 for i in some}
+            case "delete":
+                dataset.delete(f"id in ({listed})")
+                model = {i: n for i, n in model.items() if i not in some}
+            case "merge":
+                merge = dataset.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
+                merge.execute(rows(*some, fresh + 2, n=before))
+                model |= dict.fromkeys((*some, fresh + 2), before)
+            case "compact":
+                dataset.optimize.compact_files()
+        now = lance.dataset(uri)
+        for version in range(before + 1, now.version + 1):
+            states[version] = dict(model)
+    return states
+
+
+def applied(state, feed):
+    """The rows after the changes of a feed, version by version; preimages have to be there."""
+    import pandas as pd
+
+    frame = pd.Series(state, dtype="int64")
+    for _, changes in feed.sort_values("_commit_version", kind="stable").groupby("_commit_version"):
+        kinds = {kind: part.set_index("id")["n"] for kind, part in changes.groupby("_change_type")}
+        for kind in ("delete", "update_preimage"):
+            gone = kinds.get(kind, pd.Series(dtype="int64"))
+            assert frame[gone.index].to_dict() == gone.to_dict()
+            frame = frame.drop(gone.index)
+        for kind in ("update_postimage", "insert"):
+            new = kinds.get(kind, pd.Series(dtype="int64"))
+            assert not frame.index.intersection(new.index).size
+            frame = pd.concat([frame, new])
+    return frame.to_dict()
+
+
+def sorted_rows(frame, names=("id", "n", *FEED)):
+    return sorted(tuple(row[name] for name in names) for row in frame.toArrow().select(list(names)).to_pylist())
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_feeds_are_those_of_the_core_and_lead_from_state_to_state(spark, lance, uri, seed):
+    states = write(lance, uri, seed)
+    last = max(states)
+    rng = random.Random(seed)
+    for _ in range(2):
+        begin = rng.randrange(last)
+        end = rng.randint(begin + 1, last)
+        dataset = lance_core.dataset(uri, end)
+        for options in ({}, {"preimages": True, "each_version": True}):
+            frame = pyspark_lance.read_changes(spark, uri, begin_version=begin, end_version=end, **options)
+            core = dataset.delta(begin_version=begin, end_version=end).get_changes(**options).read_all()
+            assert frame.columns == core.column_names
+            expected = sorted(tuple(row.values()) for row in core.to_pylist())
+            assert sorted_rows(frame) == expected
+        feed = spark.read.format("lance").option("readChangeFeed", "true")
+        feed = feed.option("startingVersion", begin + 1).option("endingVersion", end).load(uri)
+        assert sorted_rows(feed) == expected
+        assert applied(states[begin], feed.toArrow().to_pandas()) == states[end]
+
+
+def test_an_option_gives_net_changes_with_preimages(spark, lance, uri):
+    lance.write_dataset(rows(1, 2), uri, enable_stable_row_ids=True)
+    for _ in range(2):
+        lance.dataset(uri).update({"n": "n + 1"}, where="id = 1")
+    reader = spark.read.format("lance").option("readChangeFeed", "true").option("startingVersion", "2")
+    wanted = ["id", "n", "_change_type"]
+    assert sorted_rows(reader.option("netChanges", "true").load(uri), wanted) == [
+        (1, 0, "update_preimage"),
+        (1, 2, "update_postimage"),
+    ]
+    assert reader.load(uri).count() == 4
+
+
+def test_times_name_the_first_and_the_last_version(spark, lance, uri):
+    lance.write_dataset(rows(1), uri)
+    for i in (2, 3, 4):
+        lance.write_dataset(rows(i), uri, mode="append")
+    times = {one["version"]: one["timestamp"].astimezone(dt.UTC) for one in lance_core.dataset(uri).versions()}
+    tick = dt.timedelta(microseconds=1)
+
+    def ids(**options):
+        frame = spark.read.format("lance").options(readChangeFeed="true", **options).load(uri)
+        return [row[0] for row in sorted_rows(frame, ["id"])]
+
+    assert ids(startingTimestamp=(times[2] + tick).isoformat()) == [3, 4]
+    assert ids(startingTimestamp=(times[1] - dt.timedelta(days=1)).isoformat()) == [1, 2, 3, 4]
+    assert ids(startingVersion="2", endingTimestamp=(times[3] + tick).isoformat()) == [2, 3]
+    assert ids(startingVersion="0", endingVersion="1") == [1]
+    with pytest.raises(Exception, match="startingTimestamp"):
+        ids(startingTimestamp=(times[4] + dt.timedelta(days=1)).isoformat())
+
+
+def test_columns_and_row_ids(spark, lance, uri):
+    lance.write_dataset(rows(1, 2), uri, enable_stable_row_ids=True)
+    lance.dataset(uri).delete("id = 1")
+    frame = pyspark_lance.read_changes(spark, uri, begin_version=1, columns=["ID", "_rowid"])
+    assert frame.columns == ["id", *FEED, "_rowid"]
+    assert sorted_rows(frame, ["id", "_rowid"]) == [(1, 0)]
+    with pytest.raises(SchemaError, match="no columns \\['m'\\]"):
+        pyspark_lance.read_changes(spark, uri, begin_version=1, columns=["m"])
+    with pytest.raises(InvalidInputError, match="at least one name"):
+        pyspark_lance.read_changes(spark, uri, begin_version=1, columns=[])
+
+
+def test_no_changes_are_a_frame_without_rows(spark, lance, uri):
+    lance.write_dataset(rows(1), uri)
+    frame = pyspark_lance.read_changes(spark, uri, begin_version=1)
+    assert frame.columns == ["id", "n", *FEED]
+    assert frame.count() == 0
+
+
+def test_versions_that_were_cleaned_up_are_named(spark, lance, uri):
+    lance.write_dataset(rows(1), uri)
+    for i in (2, 3):
+        lance.write_dataset(rows(i), uri, mode="append")
+    lance.dataset(uri).cleanup_old_versions(dt.timedelta(0), delete_unverified=True)
+    with pytest.raises(VersionNotFoundError, match="begin_version=3"):
+        pyspark_lance.read_changes(spark, uri, begin_version=1)
+    with pytest.raises(Exception, match="was cleaned up"):
+        spark.read.format("lance").options(readChangeFeed="true", startingVersion="2").load(uri).count()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"readChangeFeed": "true"}, "needs option startingVersion or startingTimestamp"),
+        ({"readChangeFeed": "true", "startingVersion": "9"}, "no version from 9 on"),
+        ({"readChangeFeed": "true", "startingVersion": "2", "endingVersion": "1"}, "the last version is 1"),
+        ({"readChangeFeed": "true", "startingVersion": "1", "endingVersion": "9"}, "version 9"),
+        ({"readChangeFeed": "true", "startingVersion": "1", "filter": "id = 1"}, "DataFrame.where"),
+        ({"readChangeFeed": "true", "startingVersion": "1", "version": "1"}, "do not go together"),
+        ({"endingVersion": "1"}, "need option readChangeFeed"),
+        ({"startingVersion": "1"}, "need option readChangeFeed"),
+        (
+            {"readChangeFeed": "true", "startingVersion": "1", "startingTimestamp": "2026-01-01T00:00:00Z"},
+            "only one of the options",
+        ),
+    ],
+)
+def test_options_that_do_not_go_together_are_rejected(spark, lance, uri, options, message):
+    lance.write_dataset(rows(1), uri)
+    lance.write_dataset(rows(2), uri, mode="append")
+    with pytest.raises(Exception, match=message):
+        spark.read.format("lance").options(**options).load(uri).count()
