@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -51,6 +53,8 @@ class MergeClauses:
         write_mode: How updated rows are stored.
         use_index: Whether an index of the key may decide that.
         within: Slices in which rows have to lie that are updated or deleted as their key is in the source.
+        source_deletes: For each row of the source whether it deletes the row with its key, and is never inserted; None
+            if no row does.
     """
 
     on: tuple[str, ...]
@@ -62,6 +66,7 @@ class MergeClauses:
     write_mode: WriteMode = WriteMode.AUTO
     use_index: bool = True
     within: Slices | None = None
+    source_deletes: npt.NDArray[np.bool_] | None = None
 
     def check(self) -> None:
         """Make sure that there is something to do.
@@ -70,6 +75,8 @@ class MergeClauses:
             InvalidInputError: There is nothing to do.
         """
         if self.matched is WhenMatched.NOTHING and not self.inserts and not self.deletes_others:
+            if self.source_deletes is not None:
+                return
             raise InvalidInputError("The merge insert job is not configured to change the data in any way")
 
     @property
@@ -171,7 +178,8 @@ def _nullable(field: Field) -> Field:
 
 def _check_columns_mode(clauses: MergeClauses, fitted: Schema, missing: Sequence[object]) -> None:
     reason = None
-    if clauses.matched is not WhenMatched.UPDATE or clauses.inserts or clauses.deletes_others:
+    does_more = clauses.inserts or clauses.deletes_others or clauses.source_deletes is not None
+    if clauses.matched is not WhenMatched.UPDATE or does_more:
         reason = "it does more than update matched rows"
     elif not missing:
         reason = "the source covers every dataset column, so there is nothing to skip"

@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, NoReturn, Self
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -91,6 +92,23 @@ class MergeInsertBuilder:
     def when_matched_delete(self) -> Self:
         """Rows in both are deleted."""
         self._clauses = replace(self._clauses, matched=WhenMatched.DELETE, condition=None)
+        return self
+
+    def source_deletes(self, rows: Sequence[bool] | pa.BooleanArray) -> Self:
+        """Some rows of the source delete the row with their key instead of updating it, and are never inserted.
+
+        Not offered by pylance.
+
+        Args:
+            rows: For each row of the source, in order, whether it deletes.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2], "n": [0, 0]}, "t.lance")
+            >>> merge = table.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
+            >>> merge.source_deletes([True, False]).execute(pa.table({"id": [1, 3], "n": [0, 7]}))
+            {'num_inserted_rows': 1, 'num_updated_rows': 0, 'num_deleted_rows': 1}
+        """
+        self._clauses = replace(self._clauses, source_deletes=np.asarray(rows, np.bool_))
         return self
 
     def within(self, slices: Slices) -> Self:

@@ -112,12 +112,18 @@ class _Merge:
     def run(self) -> Merged:
         index = KeyIndex(self.rows.rows.select(self.clauses.on), self.clauses.on)
         self.rows.rows.release()
+        deletes = self.clauses.source_deletes
+        if deletes is not None and len(deletes) != len(index.codes):
+            raise InvalidInputError(
+                f"source_deletes has {len(deletes)} values, and the source has {len(index.codes)} rows"
+            )
         matches = self._join(index)
         present = np.zeros(len(index.counts), np.bool_)
         for match in matches:
             present[index.codes[match.source_rows]] = True
         self._check(index, matches)
         new = np.flatnonzero(~np.append(present, False)[index.codes]) if self.clauses.inserts else np.zeros(0, np.int64)
+        new = new if deletes is None else new[~deletes[new]]
         return self._rewrite_columns(matches, new) if self._writes_columns() else self._rewrite_rows(matches, new)
 
     def _writes_columns(self) -> bool:
@@ -128,7 +134,8 @@ class _Merge:
         mode, clauses, manifest = self.clauses.write_mode, self.clauses, self.base.manifest
         if mode is not WriteMode.AUTO:
             return mode is WriteMode.REWRITE_COLUMNS
-        if not self.rows.missing.fields or clauses.deletes_others or clauses.matched is WhenMatched.DELETE:
+        deletes = clauses.deletes_others or clauses.source_deletes is not None
+        if not self.rows.missing.fields or deletes or clauses.matched is WhenMatched.DELETE:
             return False
         if clauses.inserts and manifest.data_storage_version == "0.1":
             return False  # whose files have all columns
@@ -269,6 +276,10 @@ class _Merge:
     def _take_away(self, match: _Match, moved: MovedRows) -> BitMap:
         """Write the new rows of a fragment's updated ones; returns the rows of the fragment that go."""
         gone = match.others
+        if self.clauses.source_deletes is not None:
+            deletes = self.clauses.source_deletes[match.source_rows]
+            gone = gone | bitmap_of(match.offsets[deletes])
+            match = replace(match, offsets=match.offsets[~deletes], source_rows=match.source_rows[~deletes])
         self.stats.deleted += len(gone)
         if self.clauses.matched is WhenMatched.DELETE:
             self.stats.deleted += len(match.offsets)
