@@ -22,6 +22,7 @@ from lance_core.schema import Field
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.delta.version_of_branch import version_before
 from lance_core.verbs.scan.fragment_scan import FragmentScan
 from lance_core.verbs.scan.options import ScanOptions, scan_options
 from lance_core.verbs.scan.row_columns import ROW_ID, UPDATED_AT, row_field
@@ -234,7 +235,7 @@ def _opened(dataset: Handle) -> Callable[[int], Snapshot]:
 
     def at(version: int) -> Snapshot:
         if version not in known:
-            known[version] = dataset.checkout_version(version).source
+            known[version] = version_before(dataset, version).source
         return known[version]
 
     return at

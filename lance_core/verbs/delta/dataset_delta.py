@@ -28,6 +28,7 @@ from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.delta.change_task import ChangeColumns, ChangeTask, ChangeType, rows_of_fragment
 from lance_core.verbs.delta.row_differences import RowDifferences, row_differences
+from lance_core.verbs.delta.version_of_branch import version_before
 from lance_core.verbs.pylance_types.transactions import Transaction
 from lance_core.verbs.scan.options import scan_options
 from lance_core.verbs.scan.row_columns import CREATED_AT, ROW_ID, UPDATED_AT, row_field
@@ -280,7 +281,7 @@ class DatasetDelta:
         if version == self.end_version or not version:
             return self._end if version else None
         try:
-            return self._dataset.checkout_version(version).source
+            return version_before(self._dataset, version).source
         except VersionNotFoundError as error:
             raise self._gone(version) from error
 
