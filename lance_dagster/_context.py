@@ -44,6 +44,7 @@ __all__ = [
     "later_job",
     "observed_in",
     "output_name",
+    "outputs_of_step",
     "plan_materializations",
     "process_executor",
     "run_facts",
@@ -52,6 +53,8 @@ __all__ = [
     "said_at_run_time",
     "set_data_version",
     "tag_run",
+    "tag_run_of_input",
+    "tags_of_run",
     "tick_time",
     "type_metadata",
 ]
@@ -576,3 +579,29 @@ def _step(context: dg.OutputContext | dg.InputContext) -> Any | None:
         return context.step_context
     except dg.DagsterInvariantViolationError:
         return None
+
+
+def outputs_of_step(context: dg.InputContext) -> list[tuple[dg.OutputContext, Any]]:
+    """The assets that the step of an input writes: their contexts, and their IO managers; none outside of a step."""
+    # There is no public interface for it.
+    from dagster._core.execution.plan.outputs import StepOutputHandle  # noqa: PLC0415, TID251 - see above
+
+    step = _step(context)
+    if step is None:
+        return []
+    handles = [StepOutputHandle(step.step.key, one.name) for one in step.step.step_outputs if one.properties.asset_key]
+    return [(step.get_output_context(handle), step.get_io_manager(handle)) for handle in handles]
+
+
+def tags_of_run(context: dg.InputContext) -> Mapping[str, str]:
+    """The tags of the run as they are now; none outside of a step."""
+    step = _step(context)
+    run = None if step is None else step.instance.get_run_by_id(step.run_id)
+    return {} if run is None else run.tags
+
+
+def tag_run_of_input(context: dg.InputContext, tags: Mapping[str, str]) -> None:
+    """Put tags on the run that loads an input."""
+    step = _step(context)
+    if step is not None:
+        step.instance.add_run_tags(step.run_id, dict(tags))

@@ -73,7 +73,7 @@ class WatermarkMove:
         """
         found: dict[str, list[dict[str, object]]] = {}
         for one in moves:
-            row = {"parts": list(one.parts), "from": one.before, "to": one.after, "by": one.by}
+            row: dict[str, object] = {"parts": list(one.parts), "from": one.before, "to": one.after, "by": one.by}
             found.setdefault(PREFIX + one.name, []).append(row)
         return {key: json.dumps(rows, separators=(",", ":")) for key, rows in found.items()}
 
@@ -141,7 +141,8 @@ def differences(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str
         for part in sorted({*old, *new}):
             if old.get(part) != new.get(part):
                 start, end = old.get(part), new.get(part)
-                where = (start and start.position, end and end.position, "" if end is None else end.by)
+                places = [None if one is None else one.position for one in (start, end)]
+                where = (places[0], places[1], "" if end is None else end.by)
                 groups.setdefault(where, []).append(part)
         moves += [
             WatermarkMove(name=key.removeprefix(PREFIX), parts=tuple(parts), before=start, after=end, by=by)

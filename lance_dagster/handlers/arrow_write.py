@@ -10,6 +10,7 @@ Used by every handler whose values are Arrow, or can become Arrow, in this proce
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -51,7 +52,9 @@ def write_arrow(
     if request.output.write_mode == "merge":
         table = pa.concat_tables([fit_batch(batch, target) for batch in batches] or [target.empty_table()])
         check_keys(table, request.output.key)
-        if _skips_empty(table.num_rows, request):
+        deletes = None if request.mode != "merge" or request.deletes is None else fit_batch(request.deletes, target)
+        request = replace(request, deletes=deletes)
+        if _skips_empty(table.num_rows + (0 if deletes is None else deletes.num_rows), request):
             return None
         if request.mode == "merge":
             return _merge(table, request)
@@ -116,7 +119,8 @@ def widen_nulls(request: WriteRequest, frame: pa.Schema, table: pa.Schema) -> pa
 
 def _merge(table: pa.Table, request: WriteRequest) -> WriteResult | None:
     if request.slices is not None and request.output.out_of_partition == "error":
-        reject_outside(table, request.slices, request.uri)
+        for rows in (table, *([] if request.deletes is None else [request.deletes])):
+            reject_outside(rows, request.slices, request.uri)
     return merged(request, lambda: table.select(request.output.key), lambda asked: merge_arrow(table, asked))
 
 

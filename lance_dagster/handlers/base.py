@@ -5,9 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
-from lance_core.errors import DatasetNotFoundError
+from lance_core.errors import DatasetNotFoundError, UnsupportedError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -16,7 +16,19 @@ if TYPE_CHECKING:
     import lance_core
     from lance_dagster.tables.settings import OutputSettings, TableSettings
 
-__all__ = ["CommitMode", "LanceTypeHandler", "ReadRequest", "WriteRequest"]
+__all__ = [
+    "CHANGE_TYPE",
+    "ChangesPart",
+    "ChangesRequest",
+    "CommitMode",
+    "LanceTypeHandler",
+    "ReadRequest",
+    "WriteRequest",
+]
+
+CHANGE_TYPE: Final = "_change_type"
+"""The column that says what a row of changes is: insert, update_postimage or delete."""
+
 
 CommitMode = Literal["create", "append", "overwrite", "replace", "merge"]
 """The mode of the commit: `replace` replaces the slices' rows, `merge` follows the output's policies for keys."""
@@ -44,6 +56,7 @@ class WriteRequest:
         write_attempt: The write and the number of the attempt; None outside of a run.
         require_empty: Whether the slices must have no row but those of earlier attempts when the commit is made.
         known: The columns that the asset's metadata `lance/schema` or its annotation declares.
+        deletes: For a merge, rows whose keys are deleted, as the handler's `split_changes` gave them; None for none.
     """
 
     uri: str
@@ -56,6 +69,7 @@ class WriteRequest:
     write_attempt: lance_core.WriteAttempt | None
     require_empty: bool = False
     known: pa.Schema = field(default_factory=no_columns)
+    deletes: Any = None
 
     @property
     def read_version(self) -> int:
@@ -90,6 +104,42 @@ class WriteRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ChangesPart:
+    """Changes since one version.
+
+    Attributes:
+        begin_version: The earlier version, whose own changes are left out; 0 for an empty table.
+        filter: Which rows; None for all.
+    """
+
+    begin_version: int
+    filter: pc.Expression | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangesRequest:
+    """What changed up to the version that is read, instead of its rows.
+
+    Attributes:
+        parts: The changes, of different rows where they are several.
+        key: Columns whose update is a delete of the old row and an insert of the new one; none for any.
+        filter_columns: The columns of the parts' filters; None if they are not known.
+        counts: Rows by kind of change, where the handler counts them as it reads.
+    """
+
+    parts: tuple[ChangesPart, ...]
+    key: tuple[str, ...] = ()
+    filter_columns: tuple[str, ...] | None = ()
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def columns_read(self, wanted: Sequence[str] | None) -> list[str] | None:
+        """The columns that are read to give some columns; None for all."""
+        if wanted is None or self.filter_columns is None:
+            return None
+        return list(dict.fromkeys((*wanted, *self.filter_columns, *self.key)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReadRequest:
     """One read, fully decided.
 
@@ -100,6 +150,7 @@ class ReadRequest:
         table: Storage options, and where the Spark session is.
         load_as: The class that the input is annotated with, if any.
         filtered: Whether `filter` holds one of the input's metadata, not only its partitions.
+        changes: What changed, to be read instead of the rows; None for the rows.
     """
 
     dataset: lance_core.LanceDataset
@@ -108,6 +159,7 @@ class ReadRequest:
     table: TableSettings
     load_as: type | None
     filtered: bool = False
+    changes: ChangesRequest | None = None
 
     @property
     def scan(self) -> dict[str, Any]:
@@ -124,6 +176,9 @@ class LanceTypeHandler(ABC):
 
     supported_types: ClassVar[Sequence[type]] = ()
     """The classes whose values, and those of classes derived from them, this handler writes and loads."""
+
+    loads_changes: ClassVar[bool] = False
+    """Whether `load` heeds `ReadRequest.changes`, and `split_changes` is there."""
 
     @abstractmethod
     def arrow_schema(self, value: Any) -> pa.Schema:
@@ -150,6 +205,23 @@ class LanceTypeHandler(ABC):
     @abstractmethod
     def load(self, request: ReadRequest) -> Any:
         """Load a value."""
+
+    def split_changes(self, value: Any, key: Sequence[str]) -> tuple[LanceTypeHandler, Any, Any]:
+        """A value with the column `_change_type`, as the rows that are merged and those whose keys are deleted.
+
+        Args:
+            value: The value.
+            key: The columns that a merge matches rows by.
+
+        Returns:
+            The handler of both, the rows to merge and the rows to delete, both without that column. A key that is
+            deleted and comes again is not among those to delete.
+
+        Raises:
+            UnsupportedError: This kind of value is not split.
+        """
+        del value, key
+        raise UnsupportedError(f"{type(self).__name__} does not apply {CHANGE_TYPE} in merges")
 
     def empty(self, schema: pa.Schema, table: TableSettings, load_as: type | None) -> Any:  # noqa: ARG002 - of the others
         """A value without rows, for an input whose table does not exist yet.

@@ -75,6 +75,9 @@ def merge_arrow(table: pa.Table, request: WriteRequest) -> WriteResult:
         merge = merge.within(within)
     configure(request)
     before = dataset.version
+    if request.deletes is not None:
+        merge = merge.source_deletes([False] * len(table) + [True] * len(request.deletes))
+        table = pa.concat_tables([table, request.deletes])
     stats = merge.execute(table)
     return merge_result(
         dataset,

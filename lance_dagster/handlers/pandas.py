@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from lance_core import WriteResult
 from lance_core.errors import SchemaError
 from lance_dagster.handlers.arrow_write import check_arrow, write_arrow
 from lance_dagster.handlers.base import LanceTypeHandler, ReadRequest, WriteRequest
-from lance_dagster.handlers.pyarrow import read_table
+from lance_dagster.handlers.pyarrow import PyArrowHandler, read_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,6 +26,12 @@ _LONGEST_SHOWN = 60
 
 class PandasHandler(LanceTypeHandler):
     """`pandas.DataFrame`."""
+
+    loads_changes = True
+
+    def split_changes(self, value: pd.DataFrame, key: Sequence[str]) -> tuple[LanceTypeHandler, Any, Any]:
+        """The two as Arrow tables."""
+        return PyArrowHandler().split_changes(_arrow(value), key)
 
     def arrow_schema(self, value: pd.DataFrame) -> pa.Schema:
         """The Arrow types that pandas' columns become."""

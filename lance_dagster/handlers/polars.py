@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -10,7 +11,7 @@ from lance_core import WriteResult
 from lance_core.errors import UnsupportedError
 from lance_dagster.handlers.arrow_write import check_arrow, write_arrow
 from lance_dagster.handlers.base import LanceTypeHandler, ReadRequest, WriteRequest
-from lance_dagster.handlers.pyarrow import read_table
+from lance_dagster.handlers.pyarrow import PyArrowHandler, read_table
 
 if TYPE_CHECKING:
     import polars as pl
@@ -22,6 +23,14 @@ __all__ = ["PolarsHandler"]
 
 class PolarsHandler(LanceTypeHandler):
     """`polars.DataFrame` and `polars.LazyFrame`."""
+
+    loads_changes = True
+
+    def split_changes(
+        self, value: pl.DataFrame | pl.LazyFrame, key: Sequence[str]
+    ) -> tuple[LanceTypeHandler, Any, Any]:
+        """The two as Arrow tables; a lazy frame is collected."""
+        return PyArrowHandler().split_changes(_to_arrow(value.lazy().collect()), key)
 
     def arrow_schema(self, value: pl.DataFrame | pl.LazyFrame) -> pa.Schema:
         """The Arrow types that polars' columns become."""

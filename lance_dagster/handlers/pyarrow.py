@@ -5,6 +5,7 @@ Datasets of pyarrow and relations of DuckDB go through the same streams.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from lance_core import WriteResult
 from lance_core.errors import UnsupportedError
 from lance_dagster.handlers.arrow_write import check_arrow, write_arrow
 from lance_dagster.handlers.base import LanceTypeHandler, ReadRequest, WriteRequest
+from lance_dagster.handlers.changes import read_changes, split_table
 
 if TYPE_CHECKING:
     from lance_dagster.tables.settings import TableSettings
@@ -23,6 +25,8 @@ __all__ = ["DatasetHandler", "DuckDBHandler", "PyArrowHandler", "read_table"]
 
 class PyArrowHandler(LanceTypeHandler):
     """`pa.Table`, `pa.RecordBatch`, `pa.RecordBatchReader`."""
+
+    loads_changes = True
 
     def arrow_schema(self, value: pa.Table | pa.RecordBatch | pa.RecordBatchReader) -> pa.Schema:
         """The value's own."""
@@ -42,6 +46,8 @@ class PyArrowHandler(LanceTypeHandler):
     def load(self, request: ReadRequest) -> Any:
         """Load a table, or what the annotation names."""
         if request.load_as is not None and issubclass(request.load_as, pa.RecordBatchReader):
+            if request.changes is not None:
+                return read_table(request).to_reader()
             return request.dataset.scanner(**request.scan).to_reader()
         return _as_wanted(read_table(request), request.load_as)
 
@@ -53,9 +59,20 @@ class PyArrowHandler(LanceTypeHandler):
             return empty.to_reader()
         return _as_wanted(empty, load_as)
 
+    def split_changes(self, value: Any, key: Sequence[str]) -> tuple[LanceTypeHandler, Any, Any]:
+        """The two as tables; a reader is consumed."""
+        table = value.read_all() if isinstance(value, pa.RecordBatchReader) else pa.table(value)
+        return (self, *split_table(table, key))
+
 
 class DatasetHandler(LanceTypeHandler):
     """`pyarrow.dataset.Dataset`: written batch by batch; loaded, it holds the rows in memory."""
+
+    loads_changes = True
+
+    def split_changes(self, value: Any, key: Sequence[str]) -> tuple[LanceTypeHandler, Any, Any]:
+        """The two as tables."""
+        return PyArrowHandler().split_changes(value.to_table(), key)
 
     def arrow_schema(self, value: Any) -> pa.Schema:
         """The dataset's own."""
@@ -81,6 +98,12 @@ class DatasetHandler(LanceTypeHandler):
 
 class DuckDBHandler(LanceTypeHandler):
     """Relations of DuckDB: written as they are computed; loaded, they hold the rows in memory."""
+
+    loads_changes = True
+
+    def split_changes(self, value: Any, key: Sequence[str]) -> tuple[LanceTypeHandler, Any, Any]:
+        """The two as tables."""
+        return PyArrowHandler().split_changes(_reader(value), key)
 
     def arrow_schema(self, value: Any) -> pa.Schema:
         """The columns, without computing the relation."""
@@ -127,4 +150,4 @@ def _relation(table: pa.Table) -> Any:
 
 def read_table(request: ReadRequest) -> pa.Table:
     """The rows and columns of a read request as one Arrow table."""
-    return request.dataset.to_table(**request.scan)
+    return read_changes(request) if request.changes is not None else request.dataset.to_table(**request.scan)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
 from typing import TYPE_CHECKING, Any, cast
 
 import dagster as dg
@@ -12,7 +13,8 @@ import pyarrow as pa
 from lance_core import WriteResult
 from lance_core.errors import InvalidInputError, SchemaError
 from lance_dagster.handlers.arrow_write import reject_outside, widen_nulls, write_arrow
-from lance_dagster.handlers.base import LanceTypeHandler, ReadRequest, WriteRequest
+from lance_dagster.handlers.base import CHANGE_TYPE, LanceTypeHandler, ReadRequest, WriteRequest
+from lance_dagster.handlers.changes import KINDS
 from lance_dagster.handlers.merging import check_keys, commit_properties, configure, confined_to, merged
 from lance_dagster.handlers.spark_cast import cast_in_job, lossy_values
 from lance_dagster.tables.settings import TableSettings
@@ -50,6 +52,8 @@ _ARROW_TYPES: Mapping[str, pa.DataType] = {
 
 class SparkHandler(LanceTypeHandler):
     """`pyspark.sql.DataFrame` of either kind."""
+
+    loads_changes = True
 
     def arrow_schema(self, value: DataFrame) -> pa.Schema:
         """The Arrow types of the columns, for partitions and for messages."""
@@ -119,6 +123,9 @@ class SparkHandler(LanceTypeHandler):
         """A lazy frame over the pinned version."""
         import pyspark_lance  # noqa: PLC0415 - optional
 
+        if request.changes is not None:
+            return _changes(request)
+
         return pyspark_lance.read(
             session_of(request.table),
             request.dataset.uri,
@@ -129,10 +136,54 @@ class SparkHandler(LanceTypeHandler):
             blob_handling="all_binary",
         )
 
+    def split_changes(self, value: DataFrame, key: Sequence[str]) -> tuple[LanceTypeHandler, Any, Any]:
+        """The two as frames; rows of other kinds fail the job that writes."""
+        from pyspark.sql import functions
+
+        check_keys(pa.schema([(name, pa.int8()) for name in value.columns]).empty_table(), key)
+        kind = functions.col(CHANGE_TYPE)
+        message = functions.concat(
+            functions.lit(f"a row has {CHANGE_TYPE} "), functions.coalesce(kind, functions.lit("null"))
+        )
+        known = functions.when(kind.isin(*KINDS), kind).otherwise(functions.raise_error(message))
+        merged = value.where(known != "delete").drop(CHANGE_TYPE)
+        deleted = value.where(known == "delete").drop(CHANGE_TYPE)
+        columns = ["`" + name.replace("`", "``") + "`" for name in key]
+        again = merged.select(*columns).distinct()
+        return self, merged, deleted.join(again, on=list(key), how="left_anti")
+
     def empty(self, schema: pa.Schema, table: TableSettings, load_as: type | None) -> Any:
         """A frame without rows."""
         del load_as
         return _empty_frame(schema, session_of(table))
+
+
+def _changes(request: ReadRequest) -> DataFrame:
+    """A lazy frame of what changed up to the pinned version."""
+    import pyspark_lance  # noqa: PLC0415 - optional
+
+    assert request.changes is not None
+    frames = [
+        pyspark_lance.read_changes(
+            session_of(request.table),
+            request.dataset.uri,
+            begin_version=part.begin_version,
+            end_version=request.dataset.version,
+            columns=request.columns,
+            filter=part.filter,
+            key=request.changes.key,
+            storage_options=dict(request.table.storage_options) or None,
+            blob_handling="all_binary",
+        )
+        for part in request.changes.parts
+    ]
+    for part in request.changes.parts:
+        delta = request.dataset.delta(begin_version=part.begin_version, end_version=request.dataset.version)
+        if part.filter is None:  # else only the job knows
+            counted = delta.plan(request.dataset.schema.names[:1]).counts
+            request.changes.counts.update({str(kind): number for kind, number in counted.items()})
+    found: DataFrame = reduce(lambda one, other: one.unionByName(other), frames)
+    return found.drop("_commit_version", "_commit_timestamp")
 
 
 def with_known_types(value: DataFrame, request: WriteRequest) -> DataFrame:
@@ -188,13 +239,15 @@ def _merge(value: DataFrame, request: WriteRequest) -> WriteResult | None:
     import pyspark_lance  # noqa: PLC0415 - optional
 
     output, slices = request.output, request.slices
-    if output.empty_output != "write" and value.isEmpty():
+    is_empty = output.empty_output != "write" and value.isEmpty()
+    if is_empty and (request.deletes is None or request.deletes.isEmpty()):
         if output.empty_output == "skip":
             return None
         raise InvalidInputError("the output has no rows, and empty_output is error")
     if slices is not None and output.when_not_matched_by_source == "delete" and request.existing is not None:
         table = value.toArrow()
-        return write_arrow([table], table.schema, request)
+        deletes = None if request.deletes is None else request.deletes.toArrow()
+        return write_arrow([table], table.schema, replace(request, deletes=deletes))
     if slices is not None and output.out_of_partition == "error":
         reject_outside(value.select(*slices.columns).distinct().toArrow(), slices, request.uri)
 
@@ -214,6 +267,7 @@ def _merge(value: DataFrame, request: WriteRequest) -> WriteResult | None:
             write_attempt=asked.write_attempt,
             read_version=asked.read_version,
             identity=asked.identity,
+            deletes=asked.deletes,
             **asked.file_options,
         )
         return replace(done, replaced_versions=() if asked.write_attempt is None else asked.write_attempt.earlier)

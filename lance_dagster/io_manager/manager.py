@@ -18,6 +18,7 @@ import lance_core
 from lance_core.errors import DatasetExistsError, DatasetNotFoundError, LanceError
 from lance_core.maintenance import index_partitions
 from lance_dagster._context import (
+    RunFacts,
     add_metadata,
     defined_metadata,
     downstream_keys,
@@ -48,8 +49,10 @@ from lance_dagster.handlers import (
 )
 from lance_dagster.handlers.arrow_schema import known_schema
 from lance_dagster.handlers.base import CommitMode, WriteRequest
+from lance_dagster.handlers.changes import changes_schema
 from lance_dagster.handlers.merging import may_insert
 from lance_dagster.io_manager.column_types import with_remedy
+from lance_dagster.io_manager.incremental import as_refreshed, move_watermarks, without_change_type
 from lance_dagster.io_manager.output import (
     Output,
     casts_of,
@@ -81,7 +84,8 @@ from lance_dagster.io_manager.write_attempts import (
 from lance_dagster.lineage.consumers import consumers
 from lance_dagster.lineage.history import data_version
 from lance_dagster.lineage.spark_columns import has_plan, plan_lineage, remember_frame
-from lance_dagster.lineage.step_inputs import input_properties, remember_input
+from lance_dagster.lineage.step_inputs import consumed_changes, input_properties, remember_input
+from lance_dagster.loading.changes import CHANGES
 from lance_dagster.loading.inputs import MissingInputError, read_requests
 from lance_dagster.op_outputs.store import load_op_output, store_op_output
 from lance_dagster.tables.branch_policy import BRANCH_TAG, branch_of_run
@@ -124,6 +128,7 @@ class LanceTableIOManager(dg.IOManager):
             return
         output = self._output(context)
         handler = handler_for_value(obj, where=output.where, own=self._settings.type_handlers)
+        handler, obj, output = without_change_type(output, handler, obj)
         try:
             output = self._with_branch(output, handler, obj)
             outcome = self._write(output, handler, obj)
@@ -135,6 +140,7 @@ class LanceTableIOManager(dg.IOManager):
             reject_to_keep(output)
             context.log.info("%s has no rows; nothing was written", output.where)
             context.add_output_metadata({"lance/rows_written": 0})
+            move_watermarks(output)
             return
         warn_of_earlier_attempts(output, outcome)
         if output.existing is None or output.is_created_empty:
@@ -165,6 +171,8 @@ class LanceTableIOManager(dg.IOManager):
         entries = event_metadata(outcome, output.location, kept_attempts(output, outcome))
         if written.branch is not None:
             entries |= branch_metadata(written, output.instance, context.asset_key)
+        if output.changes:
+            entries["lance/changes"] = dg.MetadataValue.json([one.entry for one in output.changes])
         if casts:
             entries["lance/casts"] = dg.MetadataValue.json(casts)
             context.log.info("%s: columns were cast, and every value kept: %s", output.where, casts)
@@ -269,6 +277,8 @@ class LanceTableIOManager(dg.IOManager):
             return {}
         if loading.as_list and not is_fan_in(context):
             return []
+        if CHANGES in context.definition_metadata:
+            schema = changes_schema(schema)
         return loading.handler.empty(schema, self._settings, loading.load_as)
 
     def _locate(self, asset_key: dg.AssetKey, metadata: Any) -> TableLocation:
@@ -284,6 +294,8 @@ class LanceTableIOManager(dg.IOManager):
         settings.check(asset=asset, partitioned=partitioned)
         location = self._locate(context.asset_key, definition)
         facts = run_facts(context)
+        changes = consumed_changes(None if facts is None else facts.step)
+        merges_on, settings = settings.key, as_refreshed(settings, changes)
         keys = sorted(context.asset_partition_keys) if partitioned else None
         tags = commit_tags(
             facts,
@@ -313,7 +325,22 @@ class LanceTableIOManager(dg.IOManager):
             existing=existing,
             attempts=EarlierAttempts() if existing is None else find_earlier_attempts(existing, tags, facts),
             branch=branch,
+            changes=changes,
+            merges_on=tuple(merges_on),
         )
+
+    def consuming_table(
+        self, context: dg.OutputContext, facts: RunFacts
+    ) -> tuple[lance_core.LanceDataset | None, list[str]]:
+        """The table of an output, on the branch of its run, and the columns that a merge into it matches rows by."""
+        definition = defined_metadata(context)
+        asset = context.asset_key.to_user_string()
+        settings = self._settings.output.overridden(definition, asset=asset, strict=True)
+        existing = self._open(self._locate(context.asset_key, definition).uri)
+        branch = branch_of_run(self._settings.branching, facts)
+        if existing is not None and branch is not None:
+            existing = branch_for_writing(existing, branch)
+        return existing, settings.key
 
     def _check_owner(
         self,
@@ -439,10 +466,11 @@ class LanceTableIOManager(dg.IOManager):
             output=settings,
             # The table's configuration belongs to main: a promotion does not copy it there.
             table=self._settings if output.existing is None or output.branch is None else self._without_config,
-            properties={**output.tags.properties, **input_properties(output.step)},
+            properties={**output.tags.properties, **input_properties(output.step), **output.watermark_properties},
             write_attempt=None,
             require_empty=plan is not None and settings.write_mode == "error" and mode in ("append", "replace"),
             known=known_schema(output.metadata, type_metadata(output.context), output.where),
+            deletes=output.deletes if mode == "merge" else None,
         )
 
     @property

@@ -23,6 +23,7 @@ from lance_dagster.io_manager.write_attempts import (
     CommitTags,
     EarlierAttempts,
 )
+from lance_dagster.lineage.step_inputs import ConsumedChanges
 from lance_dagster.tables.location import TableLocation
 from lance_dagster.tables.partitions import PartitionPlan
 from lance_dagster.tables.settings import OutputSettings
@@ -58,12 +59,21 @@ class Output:
     existing: lance_core.LanceDataset | None
     attempts: EarlierAttempts
     branch: str | None = None
+    changes: Sequence[ConsumedChanges] = ()  # that the step has read
+    merges_on: tuple[str, ...] = ()  # the key of a merge, also where it is a full refresh
+    deletes: Any = None  # rows whose keys a merge deletes
     is_created_empty: bool = False  # this write has created the table, without rows, for the branch to fork from
 
     @property
     def step(self) -> tuple[str, str] | None:
         """The run and the step that write; None outside of a run."""
         return None if self.facts is None else self.facts.step
+
+    @property
+    def watermark_properties(self) -> dict[str, str]:
+        """The transaction properties that note which changes were consumed."""
+        asset = self.context.asset_key.to_user_string()
+        return lance_core.WatermarkMove.properties([move for one in self.changes for move in one.moves.get(asset, ())])
 
     @property
     def instance(self) -> dg.DagsterInstance | None:

@@ -11,6 +11,8 @@ from __future__ import annotations
 import json
 import threading
 from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from lance_dagster.properties import INPUT_PREFIX
@@ -18,14 +20,51 @@ from lance_dagster.properties import INPUT_PREFIX
 if TYPE_CHECKING:
     import lance_core
 
-__all__ = ["input_entry", "input_properties", "remember_input"]
+__all__ = [
+    "ConsumedChanges",
+    "consumed_changes",
+    "input_entry",
+    "input_properties",
+    "remember_changes",
+    "remember_input",
+]
 
 _MOST_STEPS: Final = 1000
 
 Step = tuple[str, str]
 """A run and the key of a step in it."""
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumedChanges:
+    """Changes of a table that a step has read.
+
+    Attributes:
+        asset: The asset that the table belongs to.
+        begin_version: The version after which they begin.
+        end_version: The last version whose changes they are.
+        moves: The moves of watermarks that the commit of each output makes, by the asset of the output.
+        is_refresh: Whether everything was read again.
+        counts: Rows by kind of change; none where they are not counted.
+    """
+
+    asset: str
+    begin_version: int
+    end_version: int
+    moves: Mapping[str, tuple[lance_core.WatermarkMove, ...]]
+    is_refresh: bool = False
+    counts: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def entry(self) -> dict[str, Any]:
+        """The record of it for events."""
+        kinds = {"insert": "rows_inserted", "update_postimage": "rows_updated", "delete": "rows_deleted"}
+        rows = {name: self.counts.get(kind, 0) for kind, name in kinds.items()}
+        return {"asset": self.asset, "from_version": self.begin_version, "to_version": self.end_version, **rows}
+
+
 _lock = threading.Lock()
+_changes: OrderedDict[Step, dict[str, ConsumedChanges]] = OrderedDict()
 _read: OrderedDict[Step, dict[str, dict[str, Any]]] = OrderedDict()
 
 
@@ -37,6 +76,22 @@ def remember_input(step: Step | None, asset: str, dataset: lance_core.LanceDatas
         _read.setdefault(step, {})[asset] = input_entry(dataset)
         while len(_read) > _MOST_STEPS:
             _read.popitem(last=False)
+
+
+def remember_changes(step: Step | None, changes: ConsumedChanges) -> None:
+    """Note that a step reads changes, whose watermarks its commits move."""
+    if step is None:
+        return
+    with _lock:
+        _changes.setdefault(step, {})[changes.asset] = changes
+        while len(_changes) > _MOST_STEPS:
+            _changes.popitem(last=False)
+
+
+def consumed_changes(step: Step | None) -> list[ConsumedChanges]:
+    """The changes that a step has read."""
+    with _lock:
+        return [] if step is None else list(_changes.get(step, {}).values())
 
 
 def input_entry(dataset: lance_core.LanceDataset) -> dict[str, Any]:

@@ -7,7 +7,7 @@ columns   `columns`, in that order
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import dagster as dg
@@ -16,7 +16,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 import lance_core
-from lance_core.errors import DatasetNotFoundError, LanceError, SchemaError, VersionNotFoundError
+from lance_core.errors import (
+    DatasetNotFoundError,
+    IncompatibleConflictError,
+    LanceError,
+    SchemaError,
+    VersionNotFoundError,
+)
 from lance_dagster._context import (
     RunFacts,
     is_external,
@@ -25,8 +31,10 @@ from lance_dagster._context import (
     is_own_upstream,
 )
 from lance_dagster.handlers import Loading
-from lance_dagster.handlers.base import ReadRequest
+from lance_dagster.handlers.base import ChangesPart, ChangesRequest, ReadRequest
 from lance_dagster.lineage.history import undo_after
+from lance_dagster.lineage.step_inputs import remember_changes
+from lance_dagster.loading.changes import CHANGES, FULL_REFRESH, ChangeRange, range_of_input
 from lance_dagster.loading.recorded_versions import equal_version, recorded_version
 from lance_dagster.tables.branch_policy import branch_of_run
 from lance_dagster.tables.filters import LanceFilter
@@ -89,6 +97,8 @@ def read_requests(
         if (keys != [] and not is_own_upstream(context)) or loading.optional:
             raise MissingInputError(str(error)) from error
         return None
+    changes = _changes(context, facts, dataset, loading, where) if CHANGES in metadata else None
+    dataset = dataset if changes is None else changes.dataset
     schema = dataset.schema
     if metadata.get("lance/missing") != "empty":
         if keys == [] and loading.optional:
@@ -97,18 +107,75 @@ def read_requests(
             rows = _partition_filter(context, keys, upstream.get("partition_expr"), schema)
             _check_written(context, facts, dataset, rows, where, optional=loading.optional)
     own = wanted_rows(metadata.get("lance/filter"), dataset, where)
+    expr, columns = upstream.get("partition_expr"), wanted_columns(metadata.get("columns"), schema, where)
+
+    def filter_of(wanted: Sequence[str] | None) -> pc.Expression | None:
+        return _both(_partition_filter(context, wanted, expr, schema), own)
 
     def request(wanted: Sequence[str] | None) -> ReadRequest:
         return ReadRequest(
             dataset=dataset,
-            columns=wanted_columns(metadata.get("columns"), schema, where),
-            filter=_both(_partition_filter(context, wanted, upstream.get("partition_expr"), schema), own),
+            columns=columns,
+            filter=filter_of(wanted),
             table=settings,
             load_as=loading.load_as,
             filtered=own is not None,
+            changes=None if changes is None else _changes_request(changes, keys, filter_of, schema, where),
         )
 
     return {key: request([key]) for key in keys or ()} if several else {None: request(keys)}
+
+
+def _changes(
+    context: dg.InputContext, facts: RunFacts | None, dataset: lance_core.LanceDataset, loading: Loading, where: str
+) -> ChangeRange:
+    """The changes to read, which the commits of the step's outputs will note.
+
+    Raises:
+        DagsterInvalidDefinitionError: The input's type, or its asset, is not for changes.
+    """
+    several = loading.by_partition or (loading.as_list and not is_fan_in(context))
+    if several or not loading.handler.loads_changes or is_own_upstream(context):
+        raise dg.DagsterInvalidDefinitionError(
+            f"{where}: metadata {CHANGES} is for one frame or table of another asset, not for one value per "
+            f"partition, for an asset's own table, or for {type(loading.handler).__name__}"
+        )
+    changes = range_of_input(context, facts, dataset, where)
+    remember_changes(None if facts is None else facts.step, changes.consumed)
+    return changes
+
+
+def _changes_request(
+    changes: ChangeRange,
+    keys: Sequence[str] | None,
+    filter_of: Callable[[Sequence[str] | None], pc.Expression | None],
+    schema: pa.Schema,
+    where: str,
+) -> ChangesRequest:
+    """The changes to read: of partitions that have consumed the input up to different versions each its own.
+
+    Raises:
+        IncompatibleConflictError: Such partitions have other partitions of the input, which cannot be told apart.
+    """
+    begins = changes.begins
+    if len(begins) == 1:
+        wanted = [(next(iter(begins)), keys)]
+    else:
+        wanted = [(begin, some) for begin, some in begins.items()]
+        if keys is None or sorted(key for _, some in wanted for key in some or ()) != sorted(keys):
+            raise IncompatibleConflictError(
+                f"{where}: the partitions of this run have consumed the input up to different versions, "
+                f"{sorted(begins)}, and its partitions are not the same as theirs; run them one by one, or with the "
+                f"tag {FULL_REFRESH}=true"
+            )
+    parts = tuple(ChangesPart(begin_version=begin, filter=filter_of(some)) for begin, some in wanted)
+    key = changes.key if set(changes.key) <= set(schema.names) else ()
+    return ChangesRequest(
+        parts=parts,
+        key=key,
+        filter_columns=None if any(p.filter is not None for p in parts) else (),
+        counts=changes.consumed.counts,
+    )
 
 
 class MissingInputError(DatasetNotFoundError):

@@ -20,7 +20,7 @@
                                 lance/column_lineage       where each column comes from (`column_lineage`)
 
     per input, definition metadata of the input:
-        columns  lance/version  lance/tag  lance/as_of  lance/filter  lance/missing
+        columns  lance/version  lance/tag  lance/as_of  lance/filter  lance/missing  lance/changes
 
 Entries that nothing reads are rejected, so that a misspelt one is never silently ignored:
 
@@ -81,6 +81,7 @@ EVENT_KEYS: Final = frozenset(
     PREFIX + name
     for name in (
         "bytes_written",
+        "changes",
         "commit_attempts",
         "deduplicated",
         "deleted_fraction",
@@ -251,7 +252,7 @@ class TableSettings(TableRoot):
 INPUT_PINS = ("lance/version", "lance/tag", "lance/as_of")
 """Entries that choose the version of an input's table; at most one of them is allowed."""
 
-INPUT_KEYS = {*INPUT_PINS, "lance/filter", "lance/missing"}
+INPUT_KEYS = {*INPUT_PINS, "lance/filter", "lance/missing", "lance/changes"}
 
 
 def check_input(metadata: Mapping[str, object], where: str) -> None:
@@ -266,6 +267,7 @@ def check_input(metadata: Mapping[str, object], where: str) -> None:
     if len(pins) > 1:
         raise dg.DagsterInvalidDefinitionError(f"{where}: metadata {' and '.join(pins)} exclude each other")
     given = {key: plain_metadata(metadata.get(key)) for key in ("columns", *INPUT_KEYS)}
+    _check_changes(given["lance/changes"], pins, where)
     columns, version, tag = given["columns"], given["lance/version"], given["lance/tag"]
     if columns is not None and not (
         isinstance(columns, list | tuple) and columns and all(isinstance(name, str) for name in columns)
@@ -289,6 +291,13 @@ def check_input(metadata: Mapping[str, object], where: str) -> None:
             f"{where}: metadata lance/filter must be an SQL string, lance_filter(expression) of a pyarrow expression, "
             f'or a list of [column, operator, value] such as [["carrier", "==", "UA"]], not {given["lance/filter"]!r}'
         )
+
+
+def _check_changes(value: object, pins: Sequence[str], where: str) -> None:
+    if value not in (None, "since_last_run"):
+        raise dg.DagsterInvalidDefinitionError(f"{where}: metadata lance/changes must be since_last_run, not {value!r}")
+    if value is not None and pins:
+        raise dg.DagsterInvalidDefinitionError(f"{where}: metadata lance/changes and {pins[0]} exclude each other")
 
 
 def _with_write_mode(metadata: Mapping[str, object], where: str) -> Mapping[str, object]:

@@ -83,6 +83,7 @@ def merge(  # noqa: PLR0913 - each is a choice of its own, all but three have a 
     read_version: int | None = None,
     identity: str | None = None,
     within: Slices | None = None,
+    deletes: DataFrame | None = None,
 ) -> ChangeResult:
     """Merge the rows of a DataFrame, classic or Spark Connect, into a table by a key, in one commit.
 
@@ -113,6 +114,8 @@ def merge(  # noqa: PLR0913 - each is a choice of its own, all but three have a 
         identity: `LanceDataset.identity` of that version, which detects a table that was dropped and made again.
         within: Slices that must hold all rows that the merge deletes or replaces; otherwise nothing is changed. Rows of
             the source are not checked.
+        deletes: Keys whose rows are deleted in the same commit, whatever the clauses say; none of them may be in the
+            source. Columns besides `on` are not looked at.
 
     Returns:
         The numbers of inserted, updated and deleted rows, and the version.
@@ -159,9 +162,12 @@ def merge(  # noqa: PLR0913 - each is a choice of its own, all but three have a 
         deletes_others=when_not_matched_by_source is not None,
         condition=condition,
     )
-    clauses = clauses.fitting(dataset)
+    clauses, change = clauses.fitting(dataset), _merged
+    if deletes is not None:
+        _check_source(deletes, keys, "merge")
+        change = partial(_merged_and_deleted, _deleting(deletes, keys, dataset))
     with clauses.kept(dataset) as counted:
-        return run_change(dataset, partial(_merged, counted, options), options, None if known is not None else 0)
+        return run_change(dataset, partial(change, counted, options), options, None if known is not None else 0)
 
 
 def _spelled(names: Iterable[str], columns: Sequence[str], session: SparkSession) -> Iterator[str]:
@@ -185,6 +191,25 @@ def _merged(clauses: MergeFrames, options: ChangeOptions, base: LanceDataset) ->
     if clauses.writes:
         return Change.writing(base, frame, clauses.keys, options)
     return Change(dataset=base, frame=frame, on=clauses.keys, options=options)
+
+
+def _deleting(rows: DataFrame, keys: Sequence[str], dataset: LanceDataset) -> MergeFrames:
+    """The clauses that delete the rows whose keys a frame has."""
+    source = rows.select(*map(quoted, keys))
+    clauses = MergeFrames(source=source, keys=tuple(keys), matched=DELETE, inserts=False).fitting(dataset)
+    return replace(clauses, source=clauses.source.distinct())
+
+
+def _merged_and_deleted(
+    deleting: MergeFrames, clauses: MergeFrames, options: ChangeOptions, base: LanceDataset
+) -> Change:
+    """A merge together with deletes of other rows."""
+    gone = deleting.frame(base, options.storage_options)
+    if not clauses.writes:
+        frame = clauses.frame(base, options.storage_options).unionByName(gone)
+        return Change(dataset=base, frame=frame, on=clauses.keys, options=options)
+    frame = clauses.frame(base, options.storage_options).unionByName(gone, allowMissingColumns=True)
+    return Change.writing(base, frame, clauses.keys, options)
 
 
 def delete(
@@ -236,9 +261,7 @@ def delete(
         keys = list(_spelled([on] if isinstance(on, str) else on or (), where.columns, where.sparkSession))
         _check_clauses(keys, "delete", None, None)
         _check_source(where, keys, "delete")
-        source = where.select(*map(quoted, keys))
-        clauses = MergeFrames(source=source, keys=tuple(keys), matched=DELETE, inserts=False).fitting(dataset)
-        clauses = replace(clauses, source=clauses.source.distinct())
+        clauses = _deleting(where, keys, dataset)
         return run_change(dataset, partial(_merged, clauses, options), options)
     if on is not None:
         raise InvalidInputError("delete: on names the key of a DataFrame; where is a condition")

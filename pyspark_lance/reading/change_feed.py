@@ -9,20 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 import lance_core
 from lance_core import ChangeTask, LanceDataset
 from lance_core.errors import InvalidInputError, SchemaError
 from pyspark_lance.engine.errors import plain_errors
-from pyspark_lance.engine.sessions import parallelism_of, reject_memory, use_cores_of_task
+from pyspark_lance.engine.sessions import is_utc, parallelism_of, reject_memory, session_zone, use_cores_of_task
 from pyspark_lance.reading.plan import checked_blob_handling, parts_of_batch
 from pyspark_lance.types.arrow_types import to_arrow
 from pyspark_lance.types.batch_convert import ConverterTo
-from pyspark_lance.types.names import case_sensitive, spelled_path
+from pyspark_lance.types.names import case_sensitive, quoted, spelled_path
 from pyspark_lance.types.spark_types import spark_schema
 
 if TYPE_CHECKING:
@@ -42,6 +44,7 @@ __all__ = [
 
 ROW_ID: Final = "_rowid"
 FEED_COLUMNS: Final = ("_change_type", "_commit_version", "_commit_timestamp")
+_OTHER: Final = "__lance_other_"
 _TASK_ROWS: Final = 1 << 20
 """Rows of a fragment that one task reads, if there are many."""
 _LEAST_ROWS: Final = 1 << 16
@@ -59,6 +62,7 @@ class ChangeFeed:
         expected: Arrow schema of the batches that Spark expects.
         tasks: The parts of the feed, by the task of Spark that reads them.
         storage_options: Credentials and options of the storage.
+        filter: Which rows are given, old and new values by themselves; None for all.
     """
 
     uri: str
@@ -67,6 +71,12 @@ class ChangeFeed:
     expected: pa.Schema
     tasks: tuple[tuple[ChangeTask, ...], ...]
     storage_options: Mapping[str, str] | None = field(default=None, repr=False)
+    filter: pc.Expression | None = None
+
+    def of_kinds(self, *kinds: str) -> ChangeFeed:
+        """The rows of some kinds of change."""
+        left = [tuple(task for task in some if task.change_type in kinds) for some in self.tasks]
+        return replace(self, tasks=tuple(some for some in left if some))
 
     def with_columns_of(self, version: int, columns: Sequence[str]) -> ChangeFeed:
         """The feed with columns as another version has them; rows of versions that lack a column are null in it."""
@@ -85,18 +95,27 @@ class ChangeFeed:
         dataset = lance_core.dataset(self.uri, self.version, storage_options=self.storage_options)
         convert = ConverterTo(self.expected, exact=False)
         for task in tasks:
-            for batch in task.to_batches(dataset):
+            for batch in self._filtered(task.to_batches(dataset)):
                 for part in parts_of_batch(batch):
                     yield convert(part)
 
+    def _filtered(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            if self.filter is None:
+                yield batch
+            else:
+                yield from pa.Table.from_batches([batch]).filter(self.filter).to_batches()
 
-def read_changes(
+
+def read_changes(  # noqa: PLR0913 - each is a choice of its own, all but three have a default
     spark: SparkSession,
     uri: str | PathLike[str],
     *,
     begin_version: int,
     end_version: int | None = None,
     columns: Sequence[str] | None = None,
+    filter: pc.Expression | str | None = None,  # noqa: A002 - the name that scanners give it
+    key: Sequence[str] = (),
     preimages: bool = False,
     each_version: bool = False,
     storage_options: Mapping[str, str] | None = None,
@@ -113,6 +132,9 @@ def read_changes(
         begin_version: The earlier version, whose own changes are left out; 0 stands for an empty table.
         end_version: The later version, whose changes are included; None for the latest.
         columns: Names of columns of the later version; None for all columns. `_rowid` is the id of the row.
+        filter: SQL, or an Arrow expression: the changes of the rows that meet it. An updated row of which only the old
+            values do is deleted, one of which only the new values do is inserted.
+        key: Columns whose update counts as a delete of the old row and an insert of the new one.
         preimages: Give an updated row twice: as it was ("update_preimage") and as it is ("update_postimage").
         each_version: Give the changes of each version. Otherwise they are net: a row comes once, and not at all if it
             was inserted and deleted between the versions.
@@ -129,6 +151,7 @@ def read_changes(
         VersionNotFoundError: A version that is needed was cleaned up; the message names the oldest one that is left.
         UnsupportedError: The table has no stable row ids, and rows were updated; or Spark has no type for a column.
         SchemaError: The table lacks a column, or has one with the name of a column of the feed.
+        InvalidInputError: A filter or a key is given together with `preimages` or `each_version`.
 
     Examples:
         >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
@@ -138,18 +161,56 @@ def read_changes(
         [Row(id=2, _change_type='delete')]
     """
     reject_memory(uri)
+    if (filter is not None or key) and (preimages or each_version):
+        raise InvalidInputError("filter and key are for net changes without preimages; DataFrame.where filters others")
     dataset = lance_core.dataset(uri, end_version, storage_options=storage_options)
+    names = feed_columns(dataset, columns, case_sensitive=case_sensitive(spark))
+    if isinstance(filter, str):
+        filter = dataset.parse_filter(filter, assume_utc=is_utc(session_zone(spark)))  # noqa: A001 - as above
+    wanted = [*names, *FEED_COLUMNS]
+    pairs = filter is not None or bool(key)
+    if pairs:  # columns of the filter and of the key are read along
+        names = list(dict.fromkeys([*names, *(dataset.schema.names if filter is not None else key), ROW_ID]))
     feed = plan_feed(
         dataset,
         begin_version,
-        columns=feed_columns(dataset, columns, case_sensitive=case_sensitive(spark)),
-        preimages=preimages,
+        columns=names,
+        preimages=preimages or pairs,
         each_version=each_version,
         storage_options=storage_options,
         blob_handling=blob_handling,
         parallelism=parallelism_of(spark),
     )
-    return feed_frame(spark, feed)
+    if not pairs:
+        return feed_frame(spark, feed)
+    feed = replace(feed, filter=filter)
+    has_updates = any(task.change_type == "update_postimage" for some in feed.tasks for task in some)
+    frame = _paired(spark, feed, key) if has_updates else feed_frame(spark, feed)
+    return frame.select(*map(quoted, wanted))
+
+
+def _paired(spark: SparkSession, feed: ChangeFeed, key: Sequence[str]) -> DataFrame:
+    """A feed with preimages and row ids, in which an updated row comes once, as what it is to the feed's filter."""
+    from pyspark.sql import functions
+
+    columns = [name for name in feed.schema.names if name != ROW_ID]
+    others, after = feed.of_kinds("insert", "delete"), feed.of_kinds("update_postimage")
+    old, new = feed_frame(spark, feed.of_kinds("update_preimage")), feed_frame(spark, after)
+
+    def kept(rows: DataFrame, with_rows: DataFrame, moved: str, same: str | None) -> DataFrame:
+        known = [functions.col(quoted(name)).alias(f"{_OTHER}{i}") for i, name in enumerate((ROW_ID, *key))]
+        both = rows.join(with_rows.select(*known), functions.col(ROW_ID) == functions.col(f"{_OTHER}0"), "left")
+        equal = functions.col(f"{_OTHER}0").isNotNull()
+        for i, name in enumerate(key, 1):
+            equal = equal & functions.col(quoted(name)).eqNullSafe(functions.col(f"{_OTHER}{i}"))
+        kind = functions.when(~equal, functions.lit(moved)).when(equal, functions.lit(same))
+        return (
+            both.withColumn(FEED_COLUMNS[0], kind).where(f"{FEED_COLUMNS[0]} is not null").select(*map(quoted, columns))
+        )
+
+    frames = [feed_frame(spark, others).select(*map(quoted, columns))] if others.tasks else []
+    frames += [kept(old, new, "delete", None), kept(new, old, "insert", "update_postimage")]
+    return reduce(lambda one, other: one.unionByName(other), frames)
 
 
 def feed_columns(dataset: LanceDataset, columns: Sequence[str] | None, *, case_sensitive: bool = False) -> list[str]:

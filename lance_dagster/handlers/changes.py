@@ -1,0 +1,116 @@
+"""Changes as Arrow tables: read for an input, and split into what a merge writes and what it deletes.
+
+An updated row whose old values do not meet the filter is an insert; one whose new values do not is a delete. Where the
+columns of the key differ, it is a delete of the old row and an insert of the new one.
+
+    _change_type    insert | update_postimage | delete
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from operator import or_
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_core.errors import InvalidInputError, SchemaError
+from lance_dagster.handlers.base import CHANGE_TYPE, ChangesPart, ReadRequest
+
+__all__ = ["KINDS", "changes_schema", "read_changes", "split_table"]
+
+ROW_ID = "_rowid"
+KINDS = ("insert", "update_postimage", "delete")
+
+
+def changes_schema(schema: pa.Schema) -> pa.Schema:
+    """Columns of a table as an input of changes has them."""
+    return schema.append(pa.field(CHANGE_TYPE, pa.string()))
+
+
+def read_changes(request: ReadRequest) -> pa.Table:
+    """The changes of a request: its columns, and the kind of change.
+
+    Raises:
+        LanceError: A version that is needed was cleaned up, or the changes cannot be read.
+    """
+    assert request.changes is not None
+    parts = [_of_part(request, part) for part in request.changes.parts]
+    wanted = request.dataset.schema.names if request.columns is None else request.columns
+    found = pa.concat_tables([part.select([*wanted, CHANGE_TYPE]) for part in parts])
+    counted = found.column(CHANGE_TYPE).value_counts()
+    request.changes.counts.update((one["values"].as_py(), one["counts"].as_py()) for one in counted)
+    return found
+
+
+def _of_part(request: ReadRequest, part: ChangesPart) -> pa.Table:
+    assert request.changes is not None
+    dataset, key = request.dataset, list(request.changes.key)
+    delta = dataset.delta(begin_version=part.begin_version, end_version=dataset.version)
+    columns = request.changes.columns_read(request.columns)
+    pairs = (part.filter is not None or bool(key)) and bool(delta.plan(columns).counts.get("update_postimage"))
+    feed = delta.get_changes(columns, preimages=pairs, with_row_id=pairs, blob_handling="all_binary").read_all()
+    if part.filter is not None:
+        feed = feed.filter(part.filter)
+    return _paired(feed, key) if pairs else feed
+
+
+def _paired(feed: pa.Table, key: Sequence[str]) -> pa.Table:
+    """A feed whose updated rows come once, as what they are to a reader of rows that meet its filter."""
+    kinds = feed.column(CHANGE_TYPE)
+    before = feed.filter(pc.equal(kinds, "update_preimage")).sort_by(ROW_ID)
+    after = feed.filter(pc.equal(kinds, "update_postimage")).sort_by(ROW_ID)
+    others = feed.filter(pc.is_in(kinds, pa.array(["insert", "delete"])))
+    left = pc.is_in(before.column(ROW_ID), after.column(ROW_ID).combine_chunks())
+    came = pc.invert(pc.is_in(after.column(ROW_ID), before.column(ROW_ID).combine_chunks()))
+    gone, new = [before.filter(pc.invert(left))], [after.filter(came)]
+    before, after = before.filter(left), after.filter(pc.invert(came))
+    if key and len(before):
+        differs = reduce(or_, (_differs(before.column(name), after.column(name)) for name in key))
+        moved = pa.array(differs)
+        gone.append(before.filter(moved))
+        new.append(after.filter(moved))
+        after = after.filter(pc.invert(moved))
+    return pa.concat_tables(
+        [*(_as(part, "delete") for part in gone), others, after, *(_as(part, "insert") for part in new)]
+    )
+
+
+def _differs(one: pa.ChunkedArray, other: pa.ChunkedArray) -> object:
+    """For each row whether two values are not the same; two nulls are."""
+    same = pc.fill_null(pc.equal(one, other), False)
+    return (
+        pc.invert(pc.or_(same, pc.and_(pc.is_null(one), pc.is_null(other))))
+        .combine_chunks()
+        .to_numpy(zero_copy_only=False)
+    )
+
+
+def _as(rows: pa.Table, kind: str) -> pa.Table:
+    index = rows.schema.get_field_index(CHANGE_TYPE)
+    return rows.set_column(index, rows.schema.field(index), pa.array([kind] * len(rows), pa.string()))
+
+
+def split_table(table: pa.Table, key: Sequence[str]) -> tuple[pa.Table, pa.Table]:
+    """The rows of a table that are merged, and those whose keys are deleted; see `LanceTypeHandler.split_changes`.
+
+    Raises:
+        SchemaError: A column of the key is missing.
+        InvalidInputError: A row is of another kind.
+    """
+    missing = [name for name in key if name not in table.column_names]
+    if missing:
+        raise SchemaError(f"lance/merge_on names {missing}, which are not among the columns {table.column_names}")
+    kinds = table.column(CHANGE_TYPE)
+    odd = set(kinds.unique().to_pylist()) - set(KINDS)
+    if odd:
+        named = min(map(repr, odd))
+        raise InvalidInputError(f"a row has {CHANGE_TYPE} {named}; those that a merge applies are {', '.join(KINDS)}")
+    rows = table.drop_columns([CHANGE_TYPE])
+    is_delete = pc.equal(kinds, "delete")
+    merged, deleted = rows.filter(pc.invert(is_delete)), rows.filter(is_delete)
+    numbered = deleted.select(list(key)).append_column("__number", pa.array(range(len(deleted)), pa.int64()))
+    gone = numbered.join(merged.select(list(key)), keys=list(key), join_type="left anti")
+    first = gone.group_by(list(key)).aggregate([("__number", "min")]).column("__number_min").sort()
+    return merged, deleted.take(first)

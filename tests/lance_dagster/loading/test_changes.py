@@ -1,0 +1,305 @@
+"""Inputs that bring what changed since the asset's own last commit."""
+
+import datetime as dt
+
+import dagster as dg
+import lance
+import pyarrow as pa
+import pytest
+
+import lance_core
+from tests.lance_dagster.lake import errors
+
+SINCE = {"lance/changes": "since_last_run"}
+DAYS = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-01-05")
+ONE, TWO, THREE = (dt.date(2024, 1, day) for day in (1, 2, 3))
+
+
+def rows(*ids, n=0, day=None):
+    columns = {"id": pa.array(ids, pa.int64()), "n": pa.array([n] * len(ids), pa.int64())}
+    return pa.table(columns if day is None else {**columns, "day": pa.array([day] * len(ids), pa.date32())})
+
+
+@dg.asset
+def source() -> pa.Table:
+    raise AssertionError("others write it")
+
+
+class Copy:
+    """An asset that merges what changed, and keeps what it was given."""
+
+    def __init__(self, kind=pa.Table, partitions=None, key="id", fails=(), **metadata):
+        self.given, self.fails = [], list(fails)
+        merge = {"lance/write_mode": "merge", "lance/merge_on": key}
+        metadata = {f"lance/{name}": value for name, value in metadata.items()} or merge
+        if partitions is not None:
+            metadata["partition_expr"] = "day"
+        upstream = dg.asset(
+            name="source", partitions_def=partitions, metadata={"partition_expr": "day"} if partitions else {}
+        )(lambda: None)
+
+        @dg.asset(name="copy", ins={"source": dg.AssetIn(metadata=SINCE)}, metadata=metadata, partitions_def=partitions)
+        def copy(source: kind):
+            table = source if isinstance(source, pa.Table) else as_arrow(source)
+            self.given.append(sorted((row["id"], row["n"], row["_change_type"][:6]) for row in table.to_pylist()))
+            if self.fails and self.fails.pop(0) == "before":
+                raise dg.Failure("before")
+            return source
+
+        self.assets = [upstream, copy]
+
+    def run(self, lake, **options):
+        result = lake.run(*self.assets, select=["copy"], **options)
+        return self.given[-1] if self.given else None, result
+
+
+def as_arrow(value):
+    if hasattr(value, "toArrow"):
+        return value.toArrow()
+    if hasattr(value, "collect"):
+        value = value.collect()
+    return value.to_arrow() if hasattr(value, "to_arrow") else pa.Table.from_pandas(value, preserve_index=False)
+
+
+@pytest.fixture
+def table(lake):
+    return lance.write_dataset(rows(1, 2, 3), lake.uri("source"), enable_stable_row_ids=True)
+
+
+def change(lake):
+    """By pylance: one row each is updated, deleted and inserted, and the table is compacted."""
+    uri = lake.uri("source")
+    lance.dataset(uri).update({"n": "n + 10"}, where="id = 2")
+    lance.dataset(uri).delete("id = 1")
+    lance.write_dataset(rows(4), uri, mode="append")
+    lance.dataset(uri).optimize.compact_files()
+
+
+ALL = [(1, 0, "insert"), (2, 0, "insert"), (3, 0, "insert")]
+CHANGED = [(1, 0, "delete"), (2, 10, "update"), (4, 0, "insert")]
+
+
+@pytest.mark.parametrize("kind", ["arrow", "pandas", "polars", "lazy"])
+def test_changes_are_merged_in_one_commit(lake, table, kind):
+    import pandas as pd
+
+    kinds = {"arrow": pa.Table, "pandas": pd.DataFrame}
+    if kind in ("polars", "lazy"):
+        pl = pytest.importorskip("polars")
+        kinds |= {"polars": pl.DataFrame, "lazy": pl.LazyFrame}
+    copy = Copy(kinds[kind])
+    assert copy.run(lake)[0] == ALL
+    assert lake.rows("copy") == [(1, 0), (2, 0), (3, 0)]
+    version = lake.table("copy").version
+    change(lake)
+    given, result = copy.run(lake)
+    assert given == CHANGED
+    assert lake.rows("copy") == [(2, 10), (3, 0), (4, 0)]
+    assert lake.table("copy").version == version + 1
+    assert copy.run(lake)[0] == []
+    assert lake.rows("copy") == [(2, 10), (3, 0), (4, 0)]
+    (event,) = result.asset_materializations_for_node("copy")
+    now = lake.table("source").version
+    assert event.metadata["lance/changes"].value == [
+        {
+            "asset": "source",
+            "from_version": 1,
+            "to_version": now,
+            "rows_inserted": 1,
+            "rows_updated": 1,
+            "rows_deleted": 1,
+        }
+    ]
+    assert f'"version": {now}' in lake.properties("copy")[version]["dagster.input.source"]
+
+
+def test_the_watermark_outlives_everything_but_a_restore(lake, table):
+    copy = Copy(write_mode="append")
+    copy.run(lake)
+    change(lake)
+    copy.run(lake)
+    lance.dataset(lake.uri("copy")).optimize.compact_files()
+    lance.dataset(lake.uri("copy")).cleanup_old_versions(dt.timedelta(0), delete_unverified=True)
+    lance.write_dataset(rows(9), lake.uri("source"), mode="append")
+    assert copy.run(lake)[0] == [(9, 0, "insert")]
+    dataset = lake.table("copy")
+    dataset.checkout_version(dataset.version - 1).restore()
+    assert copy.run(lake)[0] == [(9, 0, "insert")]
+
+
+def test_a_failed_run_moves_nothing_and_its_retry_sees_the_same(lake, table):
+    copy = Copy(fails=["no", "before", "no"])
+    copy.run(lake)
+    change(lake)
+    given, failed = copy.run(lake, fails=True)
+    assert given == CHANGED
+    lance.write_dataset(rows(9), lake.uri("source"), mode="append")
+    tags = {"dagster/parent_run_id": failed.run_id, "dagster/root_run_id": failed.run_id}
+    assert copy.run(lake, tags=tags)[0] == CHANGED
+    assert copy.run(lake)[0] == [(9, 0, "insert")]
+
+
+@pytest.mark.parametrize("mode", ["append", "merge"])
+def test_an_attempt_that_has_committed_is_replaced_by_the_same_changes(lake, table, mode):
+    """Its check fails after the commit; what changes meanwhile comes with the next run."""
+    outcome = [True, False, True, True]
+    given = []
+    metadata = {"lance/write_mode": mode} | ({"lance/merge_on": "id"} if mode == "merge" else {})
+
+    @dg.asset(
+        ins={"source": dg.AssetIn(metadata=SINCE)},
+        metadata=metadata,
+        check_specs=[dg.AssetCheckSpec("fine", asset="copy", blocking=True)],
+    )
+    def copy(source: pa.Table):
+        given.append(sorted((row["id"], row["n"], row["_change_type"][:6]) for row in source.to_pylist()))
+        yield dg.Output(source)
+        yield dg.AssetCheckResult(passed=outcome.pop(0), check_name="fine", asset_key="copy")
+
+    lake.run(source, copy, select=["copy"])
+    change(lake)
+    failed = lake.run(source, copy, select=["copy"], fails=True)
+    version = lake.table("copy").version
+    lance.write_dataset(rows(9), lake.uri("source"), mode="append")
+    tags = {"dagster/parent_run_id": failed.run_id, "dagster/root_run_id": failed.run_id}
+    lake.run(source, copy, select=["copy"], tags=tags)
+    assert given == [ALL, CHANGED, CHANGED]
+    assert lake.table("copy").version == version + 1
+    lake.run(source, copy, select=["copy"])
+    assert given[-1] == [(9, 0, "insert")]
+    expected = [(2, 10), (3, 0), (4, 0), (9, 0)] if mode == "merge" else [*ALL, *CHANGED, (9, 0, "insert")]
+    assert len(lake.rows("copy")) == len(expected)
+
+
+def test_a_full_refresh_reads_all_and_replaces_the_table(lake, table):
+    copy = Copy()
+    copy.run(lake)
+    change(lake)
+    lance.write_dataset(rows(77), lake.uri("copy"), mode="append")
+    given, _ = copy.run(lake, tags={"lance/full_refresh": "true"})
+    assert given == [(2, 10, "insert"), (3, 0, "insert"), (4, 0, "insert")]
+    assert lake.rows("copy") == [(2, 10), (3, 0), (4, 0)]
+    assert copy.run(lake)[0] == []
+    said = errors(copy.run(lake, tags={"lance/full_refresh": "maybe"}, fails=True)[1])
+    assert "must be true or false" in said
+
+
+def test_versions_that_are_gone_are_an_error_with_a_remedy(lake, table):
+    copy = Copy()
+    copy.run(lake)
+    change(lake)
+    for tag in list(lake.table("source").tags.list()):
+        lake.table("source").tags.delete(tag)
+    lance.dataset(lake.uri("source")).cleanup_old_versions(dt.timedelta(0), delete_unverified=True)
+    oldest = lake.table("source").version
+    said = errors(copy.run(lake, fails=True)[1])
+    assert "version 1 of" in said
+    assert f"the oldest available version is {oldest}" in said
+    assert copy.run(lake, tags={"lance/full_refresh": "true"})[0] == [
+        (2, 10, "insert"),
+        (3, 0, "insert"),
+        (4, 0, "insert"),
+    ]
+
+
+def test_a_table_that_was_made_again_is_rejected(lake, table):
+    copy = Copy()
+    copy.run(lake)
+    lance_core.LanceDataset.drop(lake.uri("source"))
+    lance.write_dataset(rows(1), lake.uri("source"))
+    assert "dropped and made again" in errors(copy.run(lake, fails=True)[1])
+
+
+def test_another_run_that_consumes_the_same_changes_meanwhile_conflicts(lake, table):
+    copy = Copy(write_mode="append")
+    copy.run(lake)
+    change(lake)
+    other = Copy(write_mode="append")
+
+    @dg.asset(ins={"source": dg.AssetIn(metadata=SINCE)}, metadata={"lance/write_mode": "append"})
+    def slow(source: pa.Table):
+        other.run(lake)
+        return source
+
+    slow = slow.with_attributes(asset_key_replacements={dg.AssetKey("slow"): dg.AssetKey("copy")})
+    said = errors(lake.run(source, slow, select=["copy"], fails=True))
+    assert "no longer the watermark" in said
+    assert len(lake.rows("copy")) == len(ALL) + len(CHANGED)
+
+
+class TestPartitions:
+    @pytest.fixture
+    def table(self, lake):
+        days = pa.concat_tables([rows(1, 2, day=ONE), rows(3, day=TWO)])
+        return lance.write_dataset(days, lake.uri("source"), enable_stable_row_ids=True)
+
+    def test_each_partition_has_its_own(self, lake, table):
+        copy = Copy(partitions=DAYS)
+        assert copy.run(lake, partition="2024-01-01")[0] == [(1, 0, "insert"), (2, 0, "insert")]
+        lance.dataset(lake.uri("source")).update({"n": "7"}, where="id in (1, 3)")
+        assert copy.run(lake, partition="2024-01-02")[0] == [(3, 7, "insert")]
+        assert copy.run(lake, partition="2024-01-01")[0] == [(1, 7, "update")]
+        assert copy.run(lake, partition="2024-01-01")[0] == []
+        assert [row[:2] for row in lake.rows("copy")] == [(1, 7), (2, 0), (3, 7)]
+
+    def test_partitions_that_are_not_equally_far_in_one_run(self, lake, table):
+        copy = Copy(partitions=DAYS)
+        copy.run(lake, partition="2024-01-01")
+        lance.dataset(lake.uri("source")).update({"n": "7"}, where="id in (1, 3)")
+        given, _ = copy.run(lake, span=("2024-01-01", "2024-01-03"))
+        assert given == [(1, 7, "update"), (3, 7, "insert")]
+        assert copy.run(lake, span=("2024-01-01", "2024-01-03"))[0] == []
+
+    def test_rows_that_move_leave_one_partition_and_come_into_the_other(self, lake, table):
+        copy = Copy(partitions=DAYS)
+        copy.run(lake, span=("2024-01-01", "2024-01-02"))
+        lance.dataset(lake.uri("source")).update({"day": "date '2024-01-02'"}, where="id = 1")
+        assert copy.run(lake, partition="2024-01-01")[0] == [(1, 0, "delete")]
+        assert copy.run(lake, partition="2024-01-02")[0] == [(1, 0, "insert")]
+        assert [row[0] for row in lake.rows("copy")] == [1, 2, 3]
+
+    def test_a_partition_that_is_replaced_is_merged_by_its_keys(self, lake, table):
+        copy = Copy(partitions=DAYS)
+        copy.run(lake, partition="2024-01-01")
+        dataset = lance_core.dataset(lake.uri("source"))
+        slices = lance_core.Slices([lance_core.Slice(name="1", conditions={"day": lance_core.Equals(ONE)})])
+        new = rows(2, 5, n=4, day=ONE)
+        fragments = lance_core.write_fragments(new, dataset.uri, mode="append")
+        lance_core.commit_fragments(dataset.uri, fragments, new.schema, mode="replace", slices=slices)
+        given, _ = copy.run(lake, partition="2024-01-01")
+        assert given == [(1, 0, "delete"), (2, 0, "delete"), (2, 4, "insert"), (5, 4, "insert")]
+        assert [row[:2] for row in lake.rows("copy")] == [(2, 4), (5, 4)]
+
+
+def test_a_key_that_is_changed_leaves_no_row_behind(lake, table):
+    copy = Copy()
+    copy.run(lake)
+    lance.dataset(lake.uri("source")).update({"id": "id + 100"}, where="id = 2")
+    assert copy.run(lake)[0] == [(2, 0, "delete"), (102, 0, "insert")]
+    assert lake.rows("copy") == [(1, 0), (3, 0), (102, 0)]
+
+
+@pytest.mark.parametrize(
+    ("metadata", "kind", "said"),
+    [
+        ({"lance/changes": "always"}, pa.Table, "must be since_last_run"),
+        ({**SINCE, "lance/version": 1}, pa.Table, "exclude each other"),
+        (SINCE, dict[str, pa.Table], "one value per partition"),
+        (SINCE, lance_core.LanceDataset, "LanceDatasetHandler"),
+    ],
+)
+def test_inputs_that_cannot_be_incremental(lake, table, metadata, kind, said):
+    @dg.asset(ins={"source": dg.AssetIn(metadata=metadata)})
+    def copy(source: kind) -> None: ...
+
+    found = errors(lake.run(source, copy, select=["copy"], fails=True))
+    assert said in found or "has no partitions" in found
+
+
+def test_an_asset_that_is_stored_elsewhere_is_rejected(lake, table):
+    @dg.asset(ins={"source": dg.AssetIn(metadata=SINCE)}, io_manager_key="other")
+    def copy(source: pa.Table):
+        return source
+
+    said = errors(lake.run(source, copy, select=["copy"], fails=True, resources={"other": dg.InMemoryIOManager()}))
+    assert "is stored by InMemoryIOManager" in said
