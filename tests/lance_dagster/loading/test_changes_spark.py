@@ -1,0 +1,65 @@
+"""Incremental inputs as Spark frames: read on executors, merged in one commit, on branches, and on object storage."""
+
+import lance
+import pyarrow as pa
+import pytest
+
+import pyspark_lance
+from tests.lance_dagster.loading.test_changes import ALL, CHANGED, DAYS, ONE, TWO, Copy, change, rows
+
+
+@pytest.fixture
+def frames(spark):
+    from pyspark.sql import DataFrame
+
+    return DataFrame
+
+
+def test_changes_are_merged_in_one_commit(lake, frames):
+    lance.write_dataset(rows(1, 2, 3), lake.uri("source"), enable_stable_row_ids=True)
+    copy = Copy(frames)
+    assert copy.run(lake)[0] == ALL
+    change(lake)
+    lance.dataset(lake.uri("source")).update({"id": "30"}, where="id = 3")
+    version = lake.table("copy").version
+    given, result = copy.run(lake)
+    assert given == sorted([*CHANGED, (3, 0, "delete"), (30, 0, "insert")])
+    assert lake.rows("copy") == [(2, 10), (4, 0), (30, 0)]
+    assert lake.table("copy").version == version + 1
+    (event,) = result.asset_materializations_for_node("copy")
+    assert event.metadata["lance/changes"].value[0]["from_version"] == 1
+    assert copy.run(lake)[0] == []
+
+
+def test_partitions(lake, frames):
+    table = pa.concat_tables([rows(1, 2, day=ONE), rows(3, day=TWO)])
+    lance.write_dataset(table, lake.uri("source"), enable_stable_row_ids=True)
+    copy = Copy(frames, partitions=DAYS)
+    copy.run(lake, span=("2024-01-01", "2024-01-02"))
+    lance.dataset(lake.uri("source")).update({"day": "date '2024-01-02'"}, where="id = 1")
+    lance.dataset(lake.uri("source")).update({"n": "8"}, where="id = 3")
+    assert copy.run(lake, partition="2024-01-01")[0] == [(1, 0, "delete")]
+    assert copy.run(lake, partition="2024-01-02")[0] == [(1, 0, "insert"), (3, 8, "update")]
+    assert [row[:2] for row in lake.rows("copy")] == [(1, 0), (2, 0), (3, 8)]
+
+
+def test_a_merge_with_deletes_of_other_keys(spark, uri_of):
+    uri = uri_of("t")
+    lance.write_dataset(rows(1, 2, 3), uri)
+    new, gone = (
+        spark.createDataFrame([(2, 9), (5, 9)], "id long, n long"),
+        spark.createDataFrame([(3,), (7,)], "id long"),
+    )
+    done = pyspark_lance.merge(new, uri, on="id", deletes=gone)
+    assert (done.rows_inserted, done.rows_updated, done.rows_deleted) == (1, 1, 1)
+    assert sorted(map(tuple, (row.values() for row in lance.dataset(uri).to_table().to_pylist()))) == [
+        (1, 0),
+        (2, 9),
+        (5, 9),
+    ]
+    assert lance.dataset(uri).version == 2
+
+
+@pytest.fixture
+def uri_of(tmp_path):
+    return lambda name: str(tmp_path / f"{name}.lance")
