@@ -49,6 +49,8 @@ INPUT_ENTRIES: Final[Mapping[str, str]] = {
     "lance/missing": "what a table, or partitions none of which was ever written, are: `error`, the default, or "
     "`empty`, no rows. An input that is annotated as Optional is None. Where some of the partitions were written, "
     "their rows are loaded, and the log names the others unless this is `empty`",
+    "lance/changes": "`since_last_run`: the rows that changed since the asset's own last commit, with `_change_type` "
+    "([changes](changes.md#inputs-of-assets)); run tag `lance/full_refresh` = `true` reads everything again",
 }
 """Definition metadata of an input, with the meaning of each key."""
 

@@ -61,6 +61,20 @@ class WatermarkMove:
             raise InvalidInputError("a move of watermarks needs a name and at least one part")
 
     @classmethod
+    def of(cls, properties: Mapping[str, str]) -> list[WatermarkMove]:
+        """The moves that the transaction properties of a commit make.
+
+        Raises:
+            CorruptFileError: A property cannot be parsed.
+
+        Examples:
+            >>> move = lance.WatermarkMove(name="orders", parts=("all",), before=None, after="7")
+            >>> lance.WatermarkMove.of(lance.WatermarkMove.properties([move])) == [move]
+            True
+        """
+        return [move for moves in _moves(properties).values() for move in moves]
+
+    @classmethod
     def properties(cls, moves: Iterable[WatermarkMove]) -> dict[str, str]:
         """The transaction properties of a commit that makes moves.
 

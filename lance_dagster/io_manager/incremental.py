@@ -10,10 +10,12 @@ import lance_core
 from lance_dagster.handlers import LanceTypeHandler
 from lance_dagster.handlers.base import CHANGE_TYPE
 from lance_dagster.io_manager.output import Output
+from lance_dagster.lineage.holds import release
 from lance_dagster.lineage.step_inputs import ConsumedChanges
+from lance_dagster.loading.changes import consumed_versions
 from lance_dagster.tables.settings import OutputSettings
 
-__all__ = ["as_refreshed", "move_watermarks", "without_change_type"]
+__all__ = ["as_refreshed", "move_watermarks", "release_consumed", "without_change_type"]
 
 
 def as_refreshed(settings: OutputSettings, changes: Sequence[ConsumedChanges]) -> OutputSettings:
@@ -38,6 +40,14 @@ def without_change_type(output: Output, handler: LanceTypeHandler, obj: Any) -> 
     return handler, obj, replace(output, deletes=deletes)
 
 
+def release_consumed(output: Output, written: lance_core.LanceDataset) -> None:
+    """Let cleanups remove the versions of inputs whose changes no part of the table that was written needs any more."""
+    if written.branch is None:
+        reader = output.context.asset_key.to_user_string()
+        for one in output.changes:
+            release(one.dataset, reader, consumed_versions(written, one.asset))
+
+
 def move_watermarks(output: Output) -> None:
     """Note by a commit of its own that changes were consumed from which nothing came; a missing table notes nothing."""
     properties = output.watermark_properties
@@ -48,4 +58,4 @@ def move_watermarks(output: Output) -> None:
         operation=lance_core.LanceOperation.UpdateConfig(),
         transaction_properties={**output.tags.properties, **properties},
     )
-    lance_core.LanceDataset.commit(output.existing, transaction)
+    release_consumed(output, lance_core.LanceDataset.commit(output.existing, transaction))

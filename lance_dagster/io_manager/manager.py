@@ -52,7 +52,7 @@ from lance_dagster.handlers.base import CommitMode, WriteRequest
 from lance_dagster.handlers.changes import changes_schema
 from lance_dagster.handlers.merging import may_insert
 from lance_dagster.io_manager.column_types import with_remedy
-from lance_dagster.io_manager.incremental import as_refreshed, move_watermarks, without_change_type
+from lance_dagster.io_manager.incremental import as_refreshed, move_watermarks, release_consumed, without_change_type
 from lance_dagster.io_manager.output import (
     Output,
     casts_of,
@@ -161,6 +161,7 @@ class LanceTableIOManager(dg.IOManager):
                 output.where,
                 outcome.dataset.version,
             )
+        release_consumed(output, outcome.dataset)
         self._report(output, outcome, obj, casts_of(handler.arrow_schema(obj), output, outcome))
         self._index_partitions(output, outcome.dataset)
 

@@ -41,6 +41,7 @@ class ConsumedChanges:
 
     Attributes:
         asset: The asset that the table belongs to.
+        dataset: The table.
         begin_version: The version after which they begin.
         end_version: The last version whose changes they are.
         moves: The moves of watermarks that the commit of each output makes, by the asset of the output.
@@ -49,6 +50,7 @@ class ConsumedChanges:
     """
 
     asset: str
+    dataset: lance_core.LanceDataset = field(repr=False)
     begin_version: int
     end_version: int
     moves: Mapping[str, tuple[lance_core.WatermarkMove, ...]]

@@ -28,10 +28,11 @@ from lance_core import WatermarkMove
 from lance_core.errors import IncompatibleConflictError, VersionNotFoundError
 from lance_dagster._context import RunFacts, outputs_of_step, tag_run_of_input, tags_of_run
 from lance_dagster.lineage.history import read_history
+from lance_dagster.lineage.holds import hold
 from lance_dagster.lineage.step_inputs import ConsumedChanges
 from lance_dagster.properties import PROMOTED_FROM, hashed, several
 
-__all__ = ["CHANGES", "FULL_REFRESH", "ChangeRange", "is_full_refresh", "range_of_input"]
+__all__ = ["CHANGES", "FULL_REFRESH", "ChangeRange", "consumed_versions", "is_full_refresh", "range_of_input"]
 
 CHANGES: Final = "lance/changes"
 FULL_REFRESH: Final = "lance/full_refresh"
@@ -103,6 +104,11 @@ class ChangeRange:
     consumed: ConsumedChanges
 
 
+def consumed_versions(table: lance_core.LanceDataset, asset: str) -> set[int]:
+    """The versions of an input that parts of a table have consumed last."""
+    return {_Position.of(one.position).version for one in table.watermarks(asset).values()}
+
+
 def is_full_refresh(tags: Mapping[str, str]) -> bool:
     """Whether a run is to read everything again.
 
@@ -156,6 +162,8 @@ def range_of_input(
                 begins[begin] = [*(begins.get(begin) or []), partition]
     end = _end(context, facts, dataset, ends, min(begins), where)
     after = _Position(version=end.version, since=0, identity=end.identity, branch=end.branch, run=facts.run_id)
+    for reader in readers:
+        hold(end, reader.asset)
     moves = {
         reader.asset: tuple(
             WatermarkMove(
@@ -181,7 +189,12 @@ def range_of_input(
         begins=begins,
         key=readers[0].key if len({reader.key for reader in readers}) == 1 else (),
         consumed=ConsumedChanges(
-            asset=asset, begin_version=min(begins), end_version=end.version, moves=moves, is_refresh=refresh
+            asset=asset,
+            dataset=end,
+            begin_version=min(begins),
+            end_version=end.version,
+            moves=moves,
+            is_refresh=refresh,
         ),
     )
 

@@ -362,10 +362,13 @@ def _work(
 ) -> "MaintenanceOutcome":
     """The outcome after one of `_STEPS`."""
     from lance_dagster.lineage.history import last_data_change  # noqa: PLC0415 - heavy imports at first use
+    from lance_dagster.lineage.holds import release_expired  # noqa: PLC0415 - as above
     from lance_dagster.maintenance import steps  # noqa: PLC0415 - as above
 
     asset = table.plan.asset
     if step == "clean_up":
+        for reader, versions in release_expired(dataset).items():
+            context.log.info("asset %s: versions %s are held for incremental reader %s", asset, versions, reader)
         return steps.clean_up(dataset, table, versions_in_use(context, job.root(context), asset))
     if step == "commit" and not table.plan.num_tasks:
         return table

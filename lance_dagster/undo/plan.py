@@ -61,6 +61,7 @@ class Undo:
         operation: The operation to commit.
         rows: Live rows as they are.
         rows_after: Live rows as they will be.
+        moves: The moves that bring back the watermarks of incremental inputs.
     """
 
     dataset: lance_core.LanceDataset = field(repr=False)
@@ -70,6 +71,7 @@ class Undo:
     operation: lance_core.LanceOperation.BaseOperation = field(repr=False)
     rows: int
     rows_after: int
+    moves: tuple[lance_core.WatermarkMove, ...] = ()
 
     @property
     def versions(self) -> tuple[int, ...]:
@@ -109,6 +111,7 @@ class Undo:
             TAKES_BACK: ",".join(map(str, self.versions)),
             **({ASSET_KEY: self.asset} if self.asset is not None else {}),
             **_partition_properties(self.made),
+            **lance_core.WatermarkMove.properties(self.moves),
             COMMIT_MESSAGE: f"undo of run {self.run_id}",
         }
         transaction = lance_core.Transaction(
@@ -198,7 +201,30 @@ def _reversed(
         operation=operation,
         rows=dataset.count_rows(),
         rows_after=dataset.count_rows() + change,
+        moves=_watermarks_back(dataset, run_id, made),
     )
+
+
+def _watermarks_back(
+    dataset: lance_core.LanceDataset, run_id: str, made: Sequence[TableVersion]
+) -> tuple[lance_core.WatermarkMove, ...]:
+    """The moves that take back those of a run; a restore brings the watermarks back by itself."""
+    ends: dict[tuple[str, str], tuple[str | None, str | None]] = {}
+    for one in made:
+        for move in lance_core.WatermarkMove.of(one.properties):
+            for part in move.parts:
+                ends[move.name, part] = ends.get((move.name, part), (move.before, None))[0], move.after
+    found = []
+    for (name, part), (before, after) in ends.items():
+        now = dataset.watermarks(name).get(part)
+        if (None if now is None else now.position) != after:
+            raise _rejected(
+                dataset,
+                run_id,
+                f"a later run has consumed the changes of {name} that came after its own; undo it first",
+            )
+        found.append(lance_core.WatermarkMove(name=name, parts=(part,), before=after, after=before))
+    return tuple(found)
 
 
 def _still_there(others: Sequence[TableVersion]) -> list[TableVersion]:

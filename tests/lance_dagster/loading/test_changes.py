@@ -8,7 +8,10 @@ import pyarrow as pa
 import pytest
 
 import lance_core
-from tests.lance_dagster.lake import errors
+from lance_dagster import BranchPolicy, LanceMaintenancePolicy, build_maintenance_job
+from lance_dagster.lineage.holds import holders
+from lance_dagster.undo.plan import CannotUndoError, plan_undo
+from tests.lance_dagster.lake import QUIET, Lake, errors
 
 SINCE = {"lance/changes": "since_last_run"}
 DAYS = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-01-05")
@@ -303,3 +306,135 @@ def test_an_asset_that_is_stored_elsewhere_is_rejected(lake, table):
 
     said = errors(lake.run(source, copy, select=["copy"], fails=True, resources={"other": dg.InMemoryIOManager()}))
     assert "is stored by InMemoryIOManager" in said
+
+
+class TestHolds:
+    def test_no_cleanup_removes_what_is_consumed_last(self, lake, table):
+        copy = Copy()
+        copy.run(lake)
+        change(lake)
+        lance.dataset(lake.uri("source")).cleanup_old_versions(
+            dt.timedelta(0), delete_unverified=True, error_if_tagged_old_versions=False
+        )
+        held = holders(lake.table("source"))
+        assert list(held.values()) == [[1]]
+        assert next(iter(held)).startswith("copy-")
+        assert copy.run(lake)[0] == CHANGED
+        now = lake.table("source").version
+        assert list(holders(lake.table("source")).values()) == [[now]]
+
+    def test_each_partition_holds_its_own(self, lake):
+        days = pa.concat_tables([rows(1, 2, day=ONE), rows(3, day=TWO)])
+        lance.write_dataset(days, lake.uri("source"), enable_stable_row_ids=True)
+        copy = Copy(partitions=DAYS)
+        copy.run(lake, partition="2024-01-01")
+        lance.dataset(lake.uri("source")).update({"n": "1"}, where="id = 3")
+        copy.run(lake, partition="2024-01-02")
+        assert list(holders(lake.table("source")).values()) == [[1, 2]]
+        copy.run(lake, partition="2024-01-01")
+        assert list(holders(lake.table("source")).values()) == [[2]]
+
+    def test_maintenance_names_the_holders_and_drops_those_that_are_too_old(self, lake, table):
+        copy = Copy()
+        copy.run(lake)
+        change(lake)
+        policy = LanceMaintenancePolicy(cleanup_older_than=dt.timedelta(microseconds=1))
+        job = build_maintenance_job([source], policy)
+        defs = dg.Definitions(assets=[source], jobs=[job], resources={"io_manager": lake.manager()})
+
+        def maintain():
+            assert defs.resolve_job_def(job.name).execute_in_process(instance=lake.instance, run_config=QUIET).success
+            return lake.table("source").version_refs()[0]["version"]
+
+        assert maintain() == 1
+        lance.dataset(lake.uri("source")).update_config({"lance-dagster.changes.days": "0"})
+        assert maintain() > 1
+        assert holders(lake.table("source")) == {}
+        assert "the oldest available version is" in errors(copy.run(lake, fails=True)[1])
+
+
+class TestUndo:
+    def test_the_next_run_sees_the_changes_again(self, lake, table):
+        copy = Copy(write_mode="append")
+        copy.run(lake)
+        change(lake)
+        _, result = copy.run(lake)
+        plan_undo(lake.table("copy"), result.run_id).commit()
+        assert copy.run(lake)[0] == CHANGED
+
+    def test_also_where_others_wrote_since(self, lake, table):
+        copy = Copy(write_mode="append")
+        copy.run(lake)
+        change(lake)
+        _, result = copy.run(lake)
+        other = rows(50).append_column("_change_type", pa.array(["insert"]))
+        lance_core.dataset(lake.uri("copy")).insert(other)
+        plan_undo(lake.table("copy"), result.run_id).commit()
+        assert copy.run(lake)[0] == CHANGED
+
+    def test_not_before_later_changes_are_undone(self, lake, table):
+        copy = Copy(write_mode="append")
+        copy.run(lake)
+        change(lake)
+        _, first = copy.run(lake)
+        lance.write_dataset(rows(9), lake.uri("source"), mode="append")
+        _, second = copy.run(lake)
+        with pytest.raises(CannotUndoError, match="undo it first"):
+            plan_undo(lake.table("copy"), first.run_id)
+        plan_undo(lake.table("copy"), second.run_id).commit()
+        plan_undo(lake.table("copy"), first.run_id).commit()
+        assert copy.run(lake)[0] == sorted([*CHANGED, (9, 0, "insert")])
+
+
+class TestBranches:
+    """A branch starts from the watermark at its fork, and brings its own when it is promoted."""
+
+    def test_the_downstream_on_a_branch(self, lake, table):
+        copy = Copy()
+        copy.run(lake, branching=BranchPolicy.from_tag())
+        change(lake)
+        given, _ = copy.run(lake, tags={"lance/branch": "draft"}, branching=BranchPolicy.from_tag())
+        assert given == CHANGED
+        assert lake.rows("copy") == [(1, 0), (2, 0), (3, 0)]
+        lance.write_dataset(rows(9), lake.uri("source"), mode="append")
+        given, _ = copy.run(lake, tags={"lance/branch": "draft"}, branching=BranchPolicy.from_tag())
+        assert given == [(9, 0, "insert")]
+        lake.table("copy").branches.promote("draft")
+        assert copy.run(lake)[0] == []
+        assert lake.rows("copy") == [(2, 10), (3, 0), (4, 0), (9, 0)]
+
+    def test_a_branch_that_is_not_promoted_moves_nothing_on_main(self, lake, table):
+        copy = Copy()
+        copy.run(lake)
+        change(lake)
+        copy.run(lake, tags={"lance/branch": "draft"}, branching=BranchPolicy.from_tag())
+        assert copy.run(lake)[0] == CHANGED
+
+    def test_both_on_a_branch(self, lake, table):
+        copy = Copy()
+        copy.run(lake)
+        lance.dataset(lake.uri("source")).delete("id = 3")
+        branch = lake.table("source").ensure_branch("draft")
+        branch.insert(rows(4))
+        given, _ = copy.run(lake, tags={"lance/branch": "draft"}, branching=BranchPolicy.from_tag())
+        assert given == [(3, 0, "delete"), (4, 0, "insert")]
+        lake.table("source").branches.promote("draft")
+        lake.table("copy").branches.promote("draft")
+        assert copy.run(lake)[0] == []
+        lance.write_dataset(rows(9), lake.uri("source"), mode="append")
+        assert copy.run(lake)[0] == [(9, 0, "insert")]
+
+
+def test_on_object_storage(s3):
+    with dg.DagsterInstance.ephemeral() as instance:
+        lake = Lake(root=f"s3://{s3.new_bucket()}/lake", instance=instance, storage_options=s3.storage_options)
+        options = {"storage_options": s3.storage_options}
+        lance.write_dataset(rows(1, 2, 3), lake.uri("source"), enable_stable_row_ids=True, **options)
+        copy = Copy()
+        assert copy.run(lake)[0] == ALL
+        table = lake.table("source")
+        table.update({"n": "n + 10"}, where="id = 2")
+        table.delete("id = 1")
+        assert copy.run(lake)[0] == CHANGED[:2]
+        assert lake.rows("copy") == [(2, 10), (3, 0)]
+        assert list(holders(lake.table("source")).values()) == [[3]]
