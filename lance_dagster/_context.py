@@ -53,8 +53,6 @@ __all__ = [
     "said_at_run_time",
     "set_data_version",
     "tag_run",
-    "tag_run_of_input",
-    "tags_of_run",
     "tick_time",
     "type_metadata",
 ]
@@ -184,7 +182,7 @@ def facts_of(run: dg.DagsterRun, instance: dg.DagsterInstance | None) -> RunFact
     )
 
 
-def tag_run(context: dg.OutputContext, tags: Mapping[str, str]) -> None:
+def tag_run(context: dg.OutputContext | dg.InputContext, tags: Mapping[str, str]) -> None:
     """Put tags on the run, unless it has them."""
     step = _step(context)
     if step is not None and not tags.items() <= dict(step.dagster_run.tags).items():
@@ -591,17 +589,3 @@ def outputs_of_step(context: dg.InputContext) -> list[tuple[dg.OutputContext, An
         return []
     handles = [StepOutputHandle(step.step.key, one.name) for one in step.step.step_outputs if one.properties.asset_key]
     return [(step.get_output_context(handle), step.get_io_manager(handle)) for handle in handles]
-
-
-def tags_of_run(context: dg.InputContext) -> Mapping[str, str]:
-    """The tags of the run as they are now; none outside of a step."""
-    step = _step(context)
-    run = None if step is None else step.instance.get_run_by_id(step.run_id)
-    return {} if run is None else run.tags
-
-
-def tag_run_of_input(context: dg.InputContext, tags: Mapping[str, str]) -> None:
-    """Put tags on the run that loads an input."""
-    step = _step(context)
-    if step is not None:
-        step.instance.add_run_tags(step.run_id, dict(tags))

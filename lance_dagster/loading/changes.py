@@ -26,7 +26,7 @@ import dagster as dg
 import lance_core
 from lance_core import WatermarkMove
 from lance_core.errors import IncompatibleConflictError, VersionNotFoundError
-from lance_dagster._context import RunFacts, outputs_of_step, tag_run_of_input, tags_of_run
+from lance_dagster._context import RunFacts, outputs_of_step, tag_run
 from lance_dagster.lineage.history import read_history
 from lance_dagster.lineage.holds import hold
 from lance_dagster.lineage.step_inputs import ConsumedChanges
@@ -87,6 +87,25 @@ class _Reader:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Span:
+    """The changes that a part of a reader's table is to consume.
+
+    Attributes:
+        reader: The reader.
+        part: The part.
+        stored: Its position, as it is stored; None if it has none.
+        begin: The version after which the changes begin.
+        end: The last version, if an earlier attempt has consumed them; None for the latest.
+    """
+
+    reader: _Reader
+    part: str
+    stored: str | None
+    begin: int
+    end: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeRange:
     """The changes that an input reads.
 
@@ -143,42 +162,24 @@ def range_of_input(
     readers = [_reader(output, manager, facts, asset, where) for output, manager in outputs_of_step(context)]
     if not readers:
         raise dg.DagsterInvalidDefinitionError(f"{where}: {CHANGES} is for inputs of assets, whose table notes it")
+    spans = [_span(facts, dataset, reader, part, where, refresh=refresh) for reader in readers for part in reader.keys]
     begins: dict[int, list[str] | None] = {}
-    ends, retried = set(), False
-    spans: dict[tuple[str, str], tuple[int, str | None]] = {}
-    for reader in readers:
-        for part, partition in reader.keys.items():
-            stored = reader.known.get(part)
-            position = None if stored is None else _Position.of(stored)
-            if position is not None and _is_own(facts, reader.by[part], position):
-                begin, retried = position.since, True
-                ends.add(position.version)
-            else:
-                begin = 0 if position is None or refresh else _begin(dataset, position, where)
-            spans[reader.asset, part] = begin, stored
-            if partition is None:
-                begins[begin] = None
-            else:
-                begins[begin] = [*(begins.get(begin) or []), partition]
+    for span in spans:
+        partition = span.reader.keys[span.part]
+        begins[span.begin] = None if partition is None else [*(begins.get(span.begin) or []), partition]
+    ends = {span.end for span in spans if span.end is not None}
     end = _end(context, facts, dataset, ends, min(begins), where)
-    after = _Position(version=end.version, since=0, identity=end.identity, branch=end.branch, run=facts.run_id)
     for reader in readers:
         hold(end, reader.asset)
-    moves = {
-        reader.asset: tuple(
-            WatermarkMove(
-                name=asset,
-                parts=(part,),
-                before=stored,
-                after=replace(after, since=begin).entry(),
-                by=facts.root_run_id,
+    after = _Position(version=end.version, since=0, identity=end.identity, branch=end.branch, run=facts.run_id)
+    moves: dict[str, tuple[WatermarkMove, ...]] = {}
+    for span in spans:
+        if span.begin != end.version or span.stored is None or refresh or ends:
+            position = replace(after, since=span.begin).entry()
+            move = WatermarkMove(
+                name=asset, parts=(span.part,), before=span.stored, after=position, by=facts.root_run_id
             )
-            for part in reader.keys
-            for begin, stored in [spans[reader.asset, part]]
-            if begin != end.version or stored is None or refresh or retried
-        )
-        for reader in readers
-    }
+            moves[span.reader.asset] = (*moves.get(span.reader.asset, ()), move)
     if len(begins) > 1 and len(readers) > 1:
         raise IncompatibleConflictError(
             f"{where}: the outputs of the step have consumed the input up to different versions, {sorted(begins)}; run "
@@ -218,6 +219,18 @@ def _reader(output: dg.OutputContext, manager: Any, facts: RunFacts, asset: str,
         known={part: one.position for part, one in known.items()},
         by={part: one.by for part, one in known.items()},
     )
+
+
+def _span(
+    facts: RunFacts, dataset: lance_core.LanceDataset, reader: _Reader, part: str, where: str, *, refresh: bool
+) -> _Span:
+    """The changes that a part of a reader's table is to consume."""
+    stored = reader.known.get(part)
+    position = None if stored is None else _Position.of(stored)
+    if position is not None and _is_own(facts, reader.by[part], position):
+        return _Span(reader=reader, part=part, stored=stored, begin=position.since, end=position.version)
+    begin = 0 if position is None or refresh else _begin(dataset, position, where)
+    return _Span(reader=reader, part=part, stored=stored, begin=begin)
 
 
 def _is_own(facts: RunFacts, by: str, position: _Position) -> bool:
@@ -295,19 +308,19 @@ def _end(
             f"{where}: earlier attempts have consumed the input up to different versions, {sorted(committed)}; run it "
             f"with the tag {FULL_REFRESH}=true"
         )
-    noted = _noted(context, facts, tag)
+    noted = _noted(facts, tag)
     end = committed.pop() if committed else noted if noted is not None and noted >= begin else dataset.version
     if noted != end:
-        tag_run_of_input(context, {tag: str(end)})
+        tag_run(context, {tag: str(end)})
     return dataset if end == dataset.version else dataset.checkout_version(end)
 
 
-def _noted(context: dg.InputContext, facts: RunFacts, tag: str) -> int | None:
+def _noted(facts: RunFacts, tag: str) -> int | None:
     """The version that this run, or one that it re-executes and that did not succeed, has noted as the last."""
-    value = tags_of_run(context).get(tag)
-    parent = facts.parent_run_id
-    while value is None and parent is not None and not facts.succeeded(parent):
-        record = facts.record(parent)
-        value = None if record is None else record.dagster_run.tags.get(tag)
-        parent = None if record is None else record.dagster_run.parent_run_id
+    value, run = None, facts.run_id
+    while value is None and (record := facts.record(run)) is not None:
+        value, parent = record.dagster_run.tags.get(tag), record.dagster_run.parent_run_id
+        if parent is None or facts.succeeded(parent):
+            break
+        run = parent
     return int(value) if value is not None and value.isdecimal() else None

@@ -79,18 +79,8 @@ def read_requests(
     """
     metadata = {key: plain_metadata(value) for key, value in context.definition_metadata.items()}
     check_input(metadata, where)
-    if is_list_of_assets(context):
-        raise dg.DagsterInvalidDefinitionError(
-            f"{where} is a list of several assets, and Dagster asks for the first of them each time; give the op an "
-            "input of its own for each asset"
-        )
     keys = sorted(context.asset_partition_keys) if context.has_asset_partitions else None
-    several = loading.by_partition or (loading.as_list and not is_fan_in(context))
-    if several and keys is None:
-        raise dg.DagsterInvalidDefinitionError(
-            f"{where} is annotated as a {'dict' if loading.by_partition else 'list'}, one value per partition, but the "
-            "asset has no partitions"
-        )
+    several = _loads_several(context, loading, keys, where)
     try:
         dataset = _open(context, facts, location, settings, metadata, where)
     except DatasetNotFoundError as error:
@@ -124,6 +114,26 @@ def read_requests(
         )
 
     return {key: request([key]) for key in keys or ()} if several else {None: request(keys)}
+
+
+def _loads_several(context: dg.InputContext, loading: Loading, keys: Sequence[str] | None, where: str) -> bool:
+    """Whether an input is one value per partition.
+
+    Raises:
+        DagsterInvalidDefinitionError: The input is a list of several assets, or the asset has no partitions.
+    """
+    if is_list_of_assets(context):
+        raise dg.DagsterInvalidDefinitionError(
+            f"{where} is a list of several assets, and Dagster asks for the first of them each time; give the op an "
+            "input of its own for each asset"
+        )
+    several = loading.by_partition or (loading.as_list and not is_fan_in(context))
+    if several and keys is None:
+        raise dg.DagsterInvalidDefinitionError(
+            f"{where} is annotated as a {'dict' if loading.by_partition else 'list'}, one value per partition, but the "
+            "asset has no partitions"
+        )
+    return several
 
 
 def _changes(

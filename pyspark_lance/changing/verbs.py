@@ -150,11 +150,10 @@ def merge(  # noqa: PLR0913 - each is a choice of its own, all but three have a 
     _check_source(df, keys, "merge")
     reject_memory(uri)
     known = open_version(uri, read_version, storage_options, identity)
-    made = _created(df, uri, keys, options, inserts=when_not_matched is not None) if known is None else None
-    if made is not None:
+    if known is None and (made := _created(df, uri, keys, options, inserts=when_not_matched is not None)) is not None:
         return made
     dataset = known if known is not None else lance_core.dataset(uri, storage_options=storage_options)
-    clauses = MergeFrames(
+    merged = MergeFrames(
         source=df,
         keys=tuple(keys),
         matched={"update": UPDATE, "delete": DELETE, None: None}[when_matched],
@@ -162,12 +161,9 @@ def merge(  # noqa: PLR0913 - each is a choice of its own, all but three have a 
         deletes_others=when_not_matched_by_source is not None,
         condition=condition,
     )
-    clauses, change = clauses.fitting(dataset), _merged
-    if deletes is not None:
-        _check_source(deletes, keys, "merge")
-        change = partial(_merged_and_deleted, _deleting(deletes, keys, dataset))
-    with clauses.kept(dataset) as counted:
-        return run_change(dataset, partial(change, counted, options), options, None if known is not None else 0)
+    with merged.fitting(dataset).kept(dataset) as counted:
+        change = partial(_merged, counted, options, deleting=_deleting(deletes, keys, dataset))
+        return run_change(dataset, change, options, None if known is not None else 0)
 
 
 def _spelled(names: Iterable[str], columns: Sequence[str], session: SparkSession) -> Iterator[str]:
@@ -186,30 +182,26 @@ def _check_source(df: DataFrame, keys: list[str], verb: str) -> None:
     check_spellings(df, df.columns)
 
 
-def _merged(clauses: MergeFrames, options: ChangeOptions, base: LanceDataset) -> Change:
+def _merged(
+    clauses: MergeFrames, options: ChangeOptions, base: LanceDataset, *, deleting: MergeFrames | None = None
+) -> Change:
+    """A merge into a version, together with deletes of other rows."""
     frame = clauses.frame(base, options.storage_options)
+    if deleting is not None:
+        frame = frame.unionByName(deleting.frame(base, options.storage_options), allowMissingColumns=True)
     if clauses.writes:
         return Change.writing(base, frame, clauses.keys, options)
     return Change(dataset=base, frame=frame, on=clauses.keys, options=options)
 
 
-def _deleting(rows: DataFrame, keys: Sequence[str], dataset: LanceDataset) -> MergeFrames:
-    """The clauses that delete the rows whose keys a frame has."""
+def _deleting(rows: DataFrame | None, keys: Sequence[str], dataset: LanceDataset) -> MergeFrames | None:
+    """The clauses that delete the rows whose keys a frame has; None without a frame."""
+    if rows is None:
+        return None
+    _check_source(rows, list(keys), "merge")
     source = rows.select(*map(quoted, keys))
     clauses = MergeFrames(source=source, keys=tuple(keys), matched=DELETE, inserts=False).fitting(dataset)
     return replace(clauses, source=clauses.source.distinct())
-
-
-def _merged_and_deleted(
-    deleting: MergeFrames, clauses: MergeFrames, options: ChangeOptions, base: LanceDataset
-) -> Change:
-    """A merge together with deletes of other rows."""
-    gone = deleting.frame(base, options.storage_options)
-    if not clauses.writes:
-        frame = clauses.frame(base, options.storage_options).unionByName(gone)
-        return Change(dataset=base, frame=frame, on=clauses.keys, options=options)
-    frame = clauses.frame(base, options.storage_options).unionByName(gone, allowMissingColumns=True)
-    return Change.writing(base, frame, clauses.keys, options)
 
 
 def delete(
@@ -262,6 +254,7 @@ def delete(
         _check_clauses(keys, "delete", None, None)
         _check_source(where, keys, "delete")
         clauses = _deleting(where, keys, dataset)
+        assert clauses is not None
         return run_change(dataset, partial(_merged, clauses, options), options)
     if on is not None:
         raise InvalidInputError("delete: on names the key of a DataFrame; where is a condition")
