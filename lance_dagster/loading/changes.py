@@ -26,7 +26,7 @@ import dagster as dg
 import lance_core
 from lance_core import WatermarkMove
 from lance_core.errors import IncompatibleConflictError, VersionNotFoundError
-from lance_dagster._context import RunFacts, outputs_of_step, tag_run
+from lance_dagster._context import RunFacts, facts_of, outputs_of_step, tag_run
 from lance_dagster.lineage.history import read_history
 from lance_dagster.lineage.holds import hold
 from lance_dagster.lineage.step_inputs import ConsumedChanges
@@ -319,8 +319,9 @@ def _noted(facts: RunFacts, tag: str) -> int | None:
     """The version that this run, or one that it re-executes and that did not succeed, has noted as the last."""
     value, run = None, facts.run_id
     while value is None and (record := facts.record(run)) is not None:
-        value, parent = record.dagster_run.tags.get(tag), record.dagster_run.parent_run_id
-        if parent is None or facts.succeeded(parent):
+        known = facts_of(record.dagster_run, facts.instance)
+        value = known.tags.get(tag)
+        if known.parent_run_id is None or facts.succeeded(known.parent_run_id):
             break
-        run = parent
+        run = known.parent_run_id
     return int(value) if value is not None and value.isdecimal() else None
