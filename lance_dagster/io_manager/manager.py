@@ -52,9 +52,9 @@ from lance_dagster.handlers.base import CommitMode, WriteRequest
 from lance_dagster.handlers.changes import changes_schema
 from lance_dagster.handlers.merging import may_insert
 from lance_dagster.io_manager.column_types import with_remedy
-from lance_dagster.io_manager.incremental import as_refreshed, move_watermarks, release_consumed, without_change_type
 from lance_dagster.io_manager.output import (
     Output,
+    as_refreshed,
     casts_of,
     code_version,
     commit_mode,
@@ -62,10 +62,13 @@ from lance_dagster.io_manager.output import (
     is_alone,
     is_over,
     kept_attempts,
+    move_watermarks,
     new_columns,
     reject_to_keep,
+    release_consumed,
     wants_no_table,
     warn_of_earlier_attempts,
+    without_change_type,
 )
 from lance_dagster.io_manager.ownership import (
     check_old_place,
