@@ -22,7 +22,7 @@ def version_before(dataset: Handle, version: int) -> Handle:
         except VersionNotFoundError:
             if branch is None:
                 raise
-            ref = load_branch(dataset._place.root, branch)  # noqa: SLF001 - a handle of the same package
+            ref = load_branch(dataset._refs.root, branch)  # noqa: SLF001 - a handle of the same package
             if version >= ref.parent_version:
                 raise
             branch = ref.parent_branch
