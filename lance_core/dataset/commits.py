@@ -20,7 +20,12 @@ from lance_core.verbs.context.table_target import TableTarget, destination
 from lance_core.verbs.context.unsupported import reject
 from lance_core.verbs.files.conform import check_column_name
 from lance_core.verbs.pylance_types.operations import LanceOperation
-from lance_core.verbs.pylance_types.transactions import Transaction, commit_operation, commit_options, merged
+from lance_core.verbs.pylance_types.transactions import (
+    Transaction,
+    commit_operation,
+    commit_options,
+    merged_transaction,
+)
 from lance_core.verbs.refs.clones import release_tags
 
 __all__ = ["BulkCommitResult", "CommitVerbs"]
@@ -147,7 +152,7 @@ class CommitVerbs(Handle):
             detached=detached,
             enable_v2_manifest_paths=enable_v2_manifest_paths,
         )
-        done: Committed = commit(target.store, merged(transactions), base=target.base, options=options)
+        done: Committed = commit(target.store, merged_transaction(transactions), base=target.base, options=options)
         opened = cls(target.uri, storage_options=target.options, manifest=done.manifest)
         assert done.transaction is not None, "no earlier commit is looked for"
         return {"dataset": opened, "merged": Transaction.from_record(done.transaction)}

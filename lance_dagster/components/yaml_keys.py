@@ -12,7 +12,7 @@ import dagster as dg
 from pydantic import BaseModel, model_validator
 
 from lance_dagster.components.yaml_values import misfit_of
-from lance_dagster.tables.names import meant
+from lance_dagster.tables.names import near_name
 
 __all__ = ["empty_lists", "with_checked_keys"]
 
@@ -71,7 +71,7 @@ def _unknown(values: Mapping[str, Any], model: type[BaseModel], place: str) -> I
         where = f"{place}.{key}" if place else str(key)
         if key not in known:
             listed, before = ", ".join(sorted(known)), f"{place}: " if place else ""
-            yield f"{before}the key {key!r} is not known; known here: {listed}{meant(str(key), known)}"
+            yield f"{before}the key {key!r} is not known; known here: {listed}{near_name(str(key), known)}"
             continue
         misfit = misfit_of(value, known[key], where)
         if misfit is not None:
@@ -85,7 +85,7 @@ def _unknown(values: Mapping[str, Any], model: type[BaseModel], place: str) -> I
                 yield from _unknown(item, inner, at)
                 yield from (f"{at}.{name} is missing" for name in _required(inner) if name not in item)
             elif choices and isinstance(item, str) and item not in choices and "{{" not in item:
-                yield f"{at}: {item!r} is none of {', '.join(choices)}{meant(item, choices)}"
+                yield f"{at}: {item!r} is none of {', '.join(choices)}{near_name(item, choices)}"
 
 
 def _required(model: type[BaseModel]) -> list[str]:

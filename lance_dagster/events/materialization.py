@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 from lance_core.errors import NotFoundError
 
 __all__ = [
-    "arranged",
     "column_schema",
     "event_metadata",
     "lineage_metadata",
     "of_partition",
-    "of_several",
+    "ordered_entries",
+    "partition_entries",
     "partition_metadata",
 ]
 
@@ -145,7 +145,9 @@ def lineage_metadata(
     return {key: value for key, value in known.items() if value is not None}
 
 
-def of_several(entries: Mapping[str, Any], result: lance_core.WriteResult, keys: Sequence[str]) -> dict[str, Any]:
+def partition_entries(
+    entries: Mapping[str, Any], result: lance_core.WriteResult, keys: Sequence[str]
+) -> dict[str, Any]:
     """The entries of a write as the events of several partitions may show them: its rows are none of each.
 
     A merge does not count by partition; `lance/commit`, about the commit as a whole, has the number.
@@ -191,10 +193,12 @@ def of_partition(
         keys: The partitions, in the order of their events.
     """
     is_short = len(keys) > _MOST_PAGES and key != keys[-1]
-    return arranged({name: value for name, value in entries.items() if not (is_short and name in _LONG)} | dict(own))
+    return ordered_entries(
+        {name: value for name, value in entries.items() if not (is_short and name in _LONG)} | dict(own)
+    )
 
 
-def arranged(entries: Mapping[str, Any]) -> dict[str, Any]:
+def ordered_entries(entries: Mapping[str, Any]) -> dict[str, Any]:
     """The entries as an event shows them: at most ten at the top, the others together in `lance/commit`."""
     shown, rest = laid_out(entries)
     others = {key: plain_metadata(value) for key, value in rest.items()}

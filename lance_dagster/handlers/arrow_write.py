@@ -20,7 +20,7 @@ from lance_core import SliceWriter, WriteResult
 from lance_core.errors import CommitConflictError, DatasetExistsError, InvalidInputError
 from lance_dagster.handlers.arrow_schema import fit_batch, target_schema, widened, with_known_types, with_vectors
 from lance_dagster.handlers.base import WriteRequest
-from lance_dagster.handlers.merging import after_creation, check_keys, merge_arrow, merged
+from lance_dagster.handlers.merging import after_creation, check_keys, merge_arrow, merge_on_attempts
 
 __all__ = ["check_arrow", "reject_outside", "widen_nulls", "write_arrow"]
 
@@ -121,7 +121,7 @@ def _merge(table: pa.Table, request: WriteRequest) -> WriteResult | None:
     if request.slices is not None and request.output.out_of_partition == "error":
         for rows in (table, *([] if request.deletes is None else [request.deletes])):
             reject_outside(rows, request.slices, request.uri)
-    return merged(request, lambda: table.select(request.output.key), lambda asked: merge_arrow(table, asked))
+    return merge_on_attempts(request, lambda: table.select(request.output.key), lambda asked: merge_arrow(table, asked))
 
 
 def _skips_empty(num_rows: int, request: WriteRequest) -> bool:

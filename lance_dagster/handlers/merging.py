@@ -45,8 +45,8 @@ __all__ = [
     "confined_to",
     "may_insert",
     "merge_arrow",
+    "merge_on_attempts",
     "merge_result",
-    "merged",
 ]
 
 
@@ -162,7 +162,7 @@ def check_keys(table: pa.Table, key: Sequence[str]) -> None:
         )
 
 
-def merged(
+def merge_on_attempts(
     request: WriteRequest, keys: Callable[[], pa.Table], merge: Callable[[WriteRequest], WriteResult]
 ) -> WriteResult:
     """Merge, and once more on top of each earlier attempt that commits meanwhile.

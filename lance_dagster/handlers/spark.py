@@ -15,7 +15,7 @@ from lance_core.errors import InvalidInputError, SchemaError
 from lance_dagster.handlers.arrow_write import reject_outside, widen_nulls, write_arrow
 from lance_dagster.handlers.base import CHANGE_TYPE, LanceTypeHandler, ReadRequest, WriteRequest
 from lance_dagster.handlers.changes import KINDS
-from lance_dagster.handlers.merging import check_keys, commit_properties, configure, confined_to, merged
+from lance_dagster.handlers.merging import check_keys, commit_properties, configure, confined_to, merge_on_attempts
 from lance_dagster.handlers.spark_cast import cast_in_job, lossy_values
 from lance_dagster.tables.settings import TableSettings
 
@@ -91,7 +91,9 @@ class SparkHandler(LanceTypeHandler):
         except SchemaError:
             if request.existing is None or request.output.schema_mode == "overwrite" or not value.isEmpty():
                 raise
-            return self._write(with_types(value, request.existing.schema), request)  # no row says of what type it is
+            return self._write(
+                with_null_columns(value, request.existing.schema), request
+            )  # no row says of what type it is
 
     def _write(self, value: DataFrame, request: WriteRequest) -> WriteResult | None:
         import pyspark_lance  # noqa: PLC0415 - optional
@@ -198,11 +200,14 @@ def with_known_types(value: DataFrame, request: WriteRequest) -> DataFrame:
     void = [field.name for field in value.schema if field.dataType.typeName() == "void" and field.name in known]
     if existing is None and len(request.known) and value.isEmpty():
         void = [name for name in value.columns if name in known]
-    return with_types(value, pa.schema([known[name] for name in void]))
+    return with_null_columns(value, pa.schema([known[name] for name in void]))
 
 
-def with_types(value: DataFrame, schema: pa.Schema) -> DataFrame:
-    """A frame whose columns are of the types of a schema, as far as that has them; only nulls may be lost by it."""
+def with_null_columns(value: DataFrame, schema: pa.Schema) -> DataFrame:
+    """A frame whose columns are nulls of the types of a schema, as far as that has them.
+
+    The values of these columns are dropped: each of them is null, or the frame has no rows.
+    """
     from pyspark.sql import functions
 
     names = [name for name in schema.names if name in value.columns]
@@ -272,7 +277,7 @@ def _merge(value: DataFrame, request: WriteRequest) -> WriteResult | None:
         )
         return replace(done, replaced_versions=() if asked.write_attempt is None else asked.write_attempt.earlier)
 
-    return merged(request, lambda: value.select(*output.key).toArrow(), merge)
+    return merge_on_attempts(request, lambda: value.select(*output.key).toArrow(), merge)
 
 
 def _reject_twice(value: DataFrame, key: Sequence[str]) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Final, Self
 
 import dagster as dg
 
-from lance_dagster.tables.names import meant
+from lance_dagster.tables.names import near_name
 
 __all__ = ["MAINTENANCE_KEY", "LanceMaintenancePolicy", "parse_age", "policy_of"]
 
@@ -83,7 +83,7 @@ class LanceMaintenancePolicy:
         if unknown:
             raise TypeError(
                 f"LanceMaintenancePolicy has no argument {unknown[0]!r}; it has {', '.join(known)}"
-                f"{meant(unknown[0], known)}"
+                f"{near_name(unknown[0], known)}"
             )
         return object.__new__(cls)
 
@@ -137,7 +137,7 @@ class LanceMaintenancePolicy:
         if unknown:
             raise dg.DagsterInvalidDefinitionError(
                 f"{where}: {', '.join(map(repr, unknown))} is no field of a LanceMaintenancePolicy; there are "
-                f"{', '.join(known)}{meant(unknown[0], known)}"
+                f"{', '.join(known)}{near_name(unknown[0], known)}"
             )
         try:
             return replace(self, **overrides)

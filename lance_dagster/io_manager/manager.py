@@ -33,10 +33,10 @@ from lance_dagster._context import (
 )
 from lance_dagster.branches.writing import branch_for_writing, branch_metadata, create_empty, is_created_empty
 from lance_dagster.events.materialization import (
-    arranged,
     event_metadata,
     lineage_metadata,
-    of_several,
+    ordered_entries,
+    partition_entries,
     partition_metadata,
 )
 from lance_dagster.events.reporting import rows_of_partitions
@@ -79,9 +79,9 @@ from lance_dagster.io_manager.ownership import (
 from lance_dagster.io_manager.write_attempts import (
     EarlierAttempts,
     commit_tags,
+    error_of_write,
     find_earlier_attempts,
     made_by,
-    named,
     reject_missing,
 )
 from lance_dagster.lineage.consumers import consumers
@@ -138,7 +138,7 @@ class LanceTableIOManager(dg.IOManager):
         except LanceError as error:
             whole = output.keys is None and output.settings.write_mode == "overwrite"
             found = with_remedy(error, output.location.uri, whole=whole)
-            raise named(found, output.where, output.keys, output.uri, self._settings) from error
+            raise error_of_write(found, output.where, output.keys, output.uri, self._settings) from error
         if outcome is None:
             reject_to_keep(output)
             context.log.info("%s has no rows; nothing was written", output.where)
@@ -191,8 +191,8 @@ class LanceTableIOManager(dg.IOManager):
             branches=None if page is None else page.value,
         )
         keys = list(context.asset_partition_keys) if output.keys is not None else []
-        entries, rows = of_several(entries, outcome, keys), self._rows_of_partitions(output, outcome)
-        add_metadata(context, arranged(entries), partition_metadata(outcome, entries, keys, rows))
+        entries, rows = partition_entries(entries, outcome, keys), self._rows_of_partitions(output, outcome)
+        add_metadata(context, ordered_entries(entries), partition_metadata(outcome, entries, keys, rows))
 
     def _rows_of_partitions(self, output: Output, outcome: lance_core.WriteResult) -> dict[str, int]:
         """The rows of the run's partitions; a failure to count them is logged, as the write is done."""
@@ -311,7 +311,7 @@ class LanceTableIOManager(dg.IOManager):
         try:
             existing = self._open(location.uri)
         except LanceError as error:
-            raise named(error, f"asset {asset}", None, location.uri, self._settings) from error
+            raise error_of_write(error, f"asset {asset}", None, location.uri, self._settings) from error
         self._check_owner(context.asset_key, definition, existing, f"asset {asset}")
         branch = branch_of_run(self._settings.branching, facts)
         if branch is not None:

@@ -61,9 +61,9 @@ __all__ = [
     "CommitTags",
     "EarlierAttempts",
     "commit_tags",
+    "error_of_write",
     "find_earlier_attempts",
     "made_by",
-    "named",
     "reject_missing",
 ]
 
@@ -243,7 +243,9 @@ def made_by(dataset: lance_core.LanceDataset, version: int) -> str:
     return f"run {run_id}" + ("" if keys is None else f" (partitions {keys})")
 
 
-def named(error: LanceError, where: str, keys: Sequence[str] | None, uri: str, settings: TableSettings) -> LanceError:
+def error_of_write(
+    error: LanceError, where: str, keys: Sequence[str] | None, uri: str, settings: TableSettings
+) -> LanceError:
     """An error of a write that names asset, partitions and table, and for a conflict the committer of the version."""
     listed = ", ".join(map(repr, (keys or ())[:_SHOWN_KEYS])) + (" ..." if len(keys or ()) > _SHOWN_KEYS else "")
     partitions = "" if keys is None else f", partition {listed}"

@@ -8,7 +8,7 @@ from typing import Any, Final
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from lance_dagster.tables.location import checked_root
-from lance_dagster.tables.names import meant
+from lance_dagster.tables.names import near_name
 
 __all__ = ["CheckedArguments", "RootArguments", "reject_unknown_arguments"]
 
@@ -73,5 +73,5 @@ def reject_unknown_arguments(model: type[BaseModel], given: Any) -> None:
         if name in names:
             continue
         own = _FOREIGN.get(str(name), "")
-        hint = f"; use {own}" if own.partition("=")[0] in known else meant(str(name), known)
+        hint = f"; use {own}" if own.partition("=")[0] in known else near_name(str(name), known)
         raise ValueError(f"{model.__name__} has no argument {name!r}; it has {', '.join(sorted(known))}{hint}")

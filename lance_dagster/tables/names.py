@@ -10,7 +10,7 @@ from typing import Final
 
 import dagster as dg
 
-__all__ = ["RECEIPTS_FOLDER", "RESERVED", "RESERVED_FOLDER", "checked_job_name", "mapping_key", "meant"]
+__all__ = ["RECEIPTS_FOLDER", "RESERVED", "RESERVED_FOLDER", "checked_job_name", "mapping_key", "near_name"]
 
 RESERVED_FOLDER: Final = "_ops"
 """Below the root, for outputs of ops."""
@@ -49,7 +49,7 @@ def checked_job_name(name: str, where: str) -> str:
     return name
 
 
-def meant(name: str, names: Collection[str]) -> str:
+def near_name(name: str, names: Collection[str]) -> str:
     """`; is 'x' meant?`, naming the nearest of the known names; nothing if none is near."""
     plain = {one.removeprefix("lance/").lower(): one for one in sorted(names)}
     found = get_close_matches(name.removeprefix("lance/").lower(), plain, n=1, cutoff=0.5)

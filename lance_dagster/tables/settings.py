@@ -7,7 +7,7 @@
     empty_output                lance/empty_output
     out_of_partition            lance/out_of_partition
     cluster                     lance/cluster
-    on_earlier_attempt              lance/on_earlier_attempt
+    on_earlier_attempt          lance/on_earlier_attempt
                                 lance/merge_on             with write_mode merge: a column, or a list of columns
                                 lance/when_matched         rows in both: update, nothing, delete
                                 lance/when_not_matched     rows only in the output: insert, nothing
@@ -43,7 +43,7 @@ from typing import Any, Final, Literal, get_args
 
 import dagster as dg
 
-from lance_dagster.tables.names import meant
+from lance_dagster.tables.names import near_name
 from lance_dagster.tables.partition_expr import partition_column
 from lance_dagster.tables.refs import TableRoot, as_moment
 from pyspark_lance import EmptyOutput, OutOfPartition, SchemaMode
@@ -380,7 +380,7 @@ def reject_unknown(
         if key.startswith(PREFIX) and key not in names and key not in others:
             raise dg.DagsterInvalidDefinitionError(
                 f"{where}: metadata {key!r} is not offered; known here: {', '.join([*plain, *sorted(names)])}"
-                f"{meant(key, names)}"
+                f"{near_name(key, names)}"
             )
 
 

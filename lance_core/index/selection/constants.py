@@ -18,10 +18,10 @@ from lance_core.index.selection.candidates import view_of
 from lance_core.index.selection.segments import IndexReader, Segment, type_of, usable_segments
 from lance_core.table.manifest.manifest import Manifest
 
-__all__ = ["constants"]
+__all__ = ["constant_columns"]
 
 
-def constants(manifest: Manifest, columns: Sequence[str], reader: IndexReader) -> tuple[Bools, pa.Table] | None:
+def constant_columns(manifest: Manifest, columns: Sequence[str], reader: IndexReader) -> tuple[Bools, pa.Table] | None:
     """The fragments that hold one value in each of some columns.
 
     Args:

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from pyroaring import BitMap
 
 from lance_core.errors import CorruptFileError
 from lance_core.row_addresses import row_addresses, rows_by_fragment
@@ -24,6 +23,7 @@ from lance_core.table.rowids import U64Array, decode_versions, row_ids_of
 from lance_core.threads import ThreadPool
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.delta.row_moves import RowMoves
+from lance_core.verbs.rows.removal import RowsByFragment
 from lance_core.verbs.scan.read_fragment import physical_rows
 
 __all__ = ["RowDifferences", "RowSide", "row_differences", "row_side", "stable_ids"]
@@ -32,7 +32,6 @@ _READ_AHEAD = 8
 """Deletion files that are read in parallel."""
 
 _Ids = Callable[[Snapshot, Fragment], U64Array]
-_Rows = dict[int, BitMap]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,10 +46,10 @@ class RowDifferences:
         deleted_ids: The stable row ids of the deleted rows, ascending.
     """
 
-    inserted: _Rows
-    deleted: _Rows
-    updated: _Rows
-    outdated: _Rows
+    inserted: RowsByFragment
+    deleted: RowsByFragment
+    updated: RowsByFragment
+    outdated: RowsByFragment
     deleted_ids: U64Array
 
 

@@ -22,7 +22,7 @@ from lance_core.table.table_format import TableFormat
 from lance_core.verbs.pylance_types.conversion import from_record, to_record
 from lance_core.verbs.pylance_types.operations import LanceOperation
 
-__all__ = ["Transaction", "commit_operation", "commit_options", "merged"]
+__all__ = ["Transaction", "commit_operation", "commit_options", "merged_transaction"]
 
 
 @dataclass
@@ -133,7 +133,7 @@ def commit_operation(
     return commit(store, record, base=base, options=options)
 
 
-def merged(transactions: Sequence[Transaction]) -> records.Transaction:
+def merged_transaction(transactions: Sequence[Transaction]) -> records.Transaction:
     """One transaction that does what several appends do.
 
     Raises:

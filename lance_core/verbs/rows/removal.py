@@ -33,6 +33,7 @@ from lance_core.verbs.scan.small_fragments import SMALL_FILE_ROWS, joined, joine
 __all__ = [
     "READ_AHEAD",
     "Removal",
+    "RowsByFragment",
     "bitmap_of",
     "each_fragment",
     "each_matching",
@@ -46,6 +47,9 @@ __all__ = [
 
 SCATTERED_SHARE: Final = 1 / 16
 """Rows that are less than this share of the rows around them are read one by one."""
+
+RowsByFragment = dict[int, BitMap]
+"""Offsets of rows by fragment id."""
 
 READ_AHEAD: Final = 8
 """Fragments that are read in parallel: each costs a round trip on object storage."""

@@ -13,7 +13,7 @@ from lance_core.verbs.expressions.arrow import columns_of
 from lance_core.verbs.scan.projection import rows_without_columns
 from lance_core.verbs.scan.read_fragment import Rows
 
-__all__ = ["BufferedRows", "Found", "Stages", "chosen", "fixed_width", "joined_columns", "stages_of"]
+__all__ = ["BufferedRows", "Found", "Stages", "fixed_width", "joined_columns", "rows_in_mask", "stages_of"]
 
 Found = tuple[pa.RecordBatch, Rows, pa.Array]
 """Rows, where they are, and which of them match."""
@@ -125,7 +125,7 @@ class BufferedRows:
         return _joined(batches[0] if batches else pa.RecordBatch.from_pylist([], own.schema), others, schema)
 
 
-def chosen(batch: pa.RecordBatch, mask: pa.Array) -> pa.RecordBatch:
+def rows_in_mask(batch: pa.RecordBatch, mask: pa.Array) -> pa.RecordBatch:
     """The rows of a batch for which the mask is true; a batch without columns keeps its number of rows."""
     if mask.true_count == len(mask):
         return batch

@@ -25,7 +25,7 @@ from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.expressions.arrow import columns_of, matching_all, true_places
 from lance_core.verbs.expressions.printed import printed
 from lance_core.verbs.scan.filter_dictionaries import matching_entries, with_dictionaries
-from lance_core.verbs.scan.filter_stages import BufferedRows, Found, Stages, chosen, joined_columns, stages_of
+from lance_core.verbs.scan.filter_stages import BufferedRows, Found, Stages, joined_columns, rows_in_mask, stages_of
 from lance_core.verbs.scan.options import ScanOptions
 from lance_core.verbs.scan.page_pruning import possible_rows
 from lance_core.verbs.scan.projection import rows_without_columns
@@ -263,7 +263,7 @@ class FragmentScan:
         wanted = {*self.options.schema.names, *self.options.row_columns}
         for batch, where, mask in found:
             if mask.true_count:
-                rest = chosen(batch.select([name for name in batch.schema.names if name in wanted]), mask)
+                rest = rows_in_mask(batch.select([name for name in batch.schema.names if name in wanted]), mask)
                 if columns:
                     rest = with_row_columns(rest, columns, _where_true(where, mask), hidden)
                 yield self._select(rest, self.options.schema)
@@ -350,7 +350,7 @@ class FragmentScan:
             for batch, where, mask in first:
                 places = true_places(mask)
                 matched.append(where.start + places if isinstance(where, range) else where[places])
-                kept.add(chosen(self._select(batch, stages.schema), mask))
+                kept.add(rows_in_mask(self._select(batch, stages.schema), mask))
             for others, where in self._read(rest, np.concatenate(matched), None, live):
                 batch = kept.put_back(others, complete)
                 yield batch, where, matching_entries(batch, stages.then, entries)
@@ -367,7 +367,7 @@ class FragmentScan:
             matched.append(where.start + positions if isinstance(where, range) else where[positions])
             count += len(positions)
             if kept is not None and len(positions):
-                kept.add(self._select(chosen(batch, mask), again))
+                kept.add(self._select(rows_in_mask(batch, mask), again))
                 kept = kept if kept.num_bytes <= KEPT_BYTES else None
             if most is not None and count >= most:
                 break
@@ -424,7 +424,7 @@ class FragmentScan:
                 if not mask.any():
                     continue
                 if not mask.all():
-                    complete = chosen(complete, pa.array(mask))
+                    complete = rows_in_mask(complete, pa.array(mask))
                     where = np.flatnonzero(mask) + where.start if isinstance(where, range) else where[mask]
             if complete.num_rows:
                 yield complete, where

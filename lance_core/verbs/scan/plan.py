@@ -14,8 +14,8 @@ from lance_core.errors import CorruptFileError, InvalidInputError
 from lance_core.index.query.rows import ALL, NONE, Candidates
 from lance_core.index.selection.candidates import Selection, view_of
 from lance_core.index.selection.claims import ContradictionError
-from lance_core.index.selection.constants import constants
-from lance_core.index.selection.exact_matches import certain
+from lance_core.index.selection.constants import constant_columns
+from lance_core.index.selection.exact_matches import certain_matches
 from lance_core.table.fragment import Fragment
 from lance_core.table.fragment_list import FragmentList
 from lance_core.verbs.context.snapshot import Snapshot
@@ -104,7 +104,7 @@ class ScanPlan:
         source, expression = self.source, self.options.filter
         if expression is None or self.selection is None:
             return None
-        found = certain(expression, source.manifest, source.indices)
+        found = certain_matches(expression, source.manifest, source.indices)
         return None if found is None else replace(self.selection, candidates=found)
 
     def _count(self, sure: Selection, fragment: Fragment, possible: BitMap | None) -> int | None:
@@ -174,7 +174,7 @@ def _decided(
     """The selection, with fragments decided that hold one value in each column of the condition."""
     columns, undecided = columns_of(condition), frozenset[int]()
     try:
-        found = constants(source.manifest, columns, source.indices) if columns else None
+        found = constant_columns(source.manifest, columns, source.indices) if columns else None
     except CorruptFileError:
         return selection, undecided  # a warning was given when the index was used
     if found is None:

@@ -63,8 +63,8 @@ from lance_core.verbs.context.uncommitted_files import UncommittedFiles
 from lance_core.verbs.files.dictionaries import check_dictionaries, with_dictionaries
 from lance_core.verbs.files.fragment_writer import lance_schema
 from lance_core.verbs.files.presence import check_present
-from lance_core.verbs.rows.removal import Removal, with_deletions
-from lance_core.verbs.write.earlier_attempts import Rows, committed_attempts, gap, rows_of_attempts
+from lance_core.verbs.rows.removal import Removal, RowsByFragment, with_deletions
+from lance_core.verbs.write.earlier_attempts import committed_attempts, gap_error, rows_of_attempts
 from lance_core.verbs.write.facts import CommitOutcome
 from lance_core.verbs.write.replace import remove_slices
 from lance_core.verbs.write.request import CommitRequest
@@ -273,7 +273,7 @@ class _Commit:
         append: Operation = Append(fragments=self.fragments)
         if grows:
             append = self._growing(source, files, Removal.none())
-        rows: Rows = {}
+        rows: RowsByFragment = {}
         if self.write is not None and (self.mode == "append" or self.write.outside_slices):
             rows, kept, beside = rows_of_attempts(source, self.write, attempts)
             self.beside.update(beside)
@@ -350,7 +350,7 @@ class _Commit:
         if not self.request.require_empty:
             return
         assert self.request.slices is not None
-        rows: Rows = {}
+        rows: RowsByFragment = {}
         if self.write is not None and attempts:
             if self.write.on_earlier_attempt == "append":
                 return  # rows that cannot be identified may stay
@@ -393,7 +393,7 @@ class _Commit:
                 continue
             other = find_transaction(self.store, version)
             if other is None:
-                raise gap(self.uri, since, version)
+                raise gap_error(self.uri, since, version)
             same = not own.isdisjoint(json.loads(other.properties.get(SLICES_KEY, "[]")))
             if same or (not own and isinstance(other.operation, Overwrite)):
                 found[version] = other

@@ -61,13 +61,10 @@ from lance_core.table.operations import (
 from lance_core.table.rowids import row_ids_of
 from lance_core.table.transaction import FIRST_ADDED_KEY, SLICES_KEY, Transaction
 from lance_core.verbs.context.snapshot import Snapshot
-from lance_core.verbs.rows.removal import bitmap_of
+from lance_core.verbs.rows.removal import RowsByFragment, bitmap_of
 from lance_core.verbs.scan.read_fragment import physical_rows
 
-__all__ = ["TraceLostError", "committed_attempts", "gap", "rows_of_attempts", "rows_of_version"]
-
-Rows = dict[int, BitMap]
-"""Offsets of rows by fragment id."""
+__all__ = ["TraceLostError", "committed_attempts", "gap_error", "rows_of_attempts", "rows_of_version"]
 
 
 class TraceLostError(Exception):
@@ -76,7 +73,7 @@ class TraceLostError(Exception):
 
 def rows_of_attempts(
     source: Snapshot, write: WriteAttempt, versions: Collection[int]
-) -> tuple[Rows, int | None, set[int]]:
+) -> tuple[RowsByFragment, int | None, set[int]]:
     """The rows of earlier attempts that are alive in a version, and the commit that is kept instead, if one is.
 
     Last the versions whose rows stay beside those of the write, as `on_earlier_attempt` says.
@@ -89,7 +86,7 @@ def rows_of_attempts(
     Raises:
         EarlierAttemptError: The rows of an attempt cannot be identified, and `on_earlier_attempt` is "replace".
     """
-    rows: Rows = {}
+    rows: RowsByFragment = {}
     beside: set[int] = set()
     done = {int(part) for version in versions for part in _replaced_by(find_transaction(source.store, version))}
     for version in sorted(set(versions) - done):
@@ -128,12 +125,12 @@ def committed_attempts(store: ObjectStore, write: WriteAttempt | None, since: in
         if other is not None and write.made(other.properties):
             found[version] = other
         elif other is None and (complete is None or version <= complete):
-            raise gap(store.root, since, version)
+            raise gap_error(store.root, since, version)
     reject_superseded(write, store.root, found)
     return known | set(found)
 
 
-def gap(root: str, since: int, version: int) -> HistoryGapError:
+def gap_error(root: str, since: int, version: int) -> HistoryGapError:
     """The error for a version that cannot be read any more, and may have changed what matters."""
     return HistoryGapError(
         f"{root}: version {version} was cleaned up, so what it changed since version {since} is not known; do the "
@@ -147,7 +144,7 @@ def _replaced_by(transaction: Transaction | None) -> list[str]:
     return [part for part in named.split(",") if part.isdecimal()]
 
 
-def _rows_of_attempt(source: Snapshot, write: WriteAttempt, version: int) -> Rows:
+def _rows_of_attempt(source: Snapshot, write: WriteAttempt, version: int) -> RowsByFragment:
     """The rows of an attempt that are alive in a version, from its own version if that is there, else from the state.
 
     Raises:
@@ -163,7 +160,7 @@ def _rows_of_attempt(source: Snapshot, write: WriteAttempt, version: int) -> Row
         return found
 
 
-def _by_proof(source: Snapshot, attempt: CommittedAttempt) -> Rows | None:
+def _by_proof(source: Snapshot, attempt: CommittedAttempt) -> RowsByFragment | None:
     """The rows of an attempt, by what the state knows of it; None if they have no stable ids, and may have been moved.
 
     A row that is marked as deleted may have been deleted, or updated and thus moved.
@@ -181,7 +178,7 @@ def _by_proof(source: Snapshot, attempt: CommittedAttempt) -> Rows | None:
     return found
 
 
-def rows_of_version(source: Snapshot, version: int) -> Rows:
+def rows_of_version(source: Snapshot, version: int) -> RowsByFragment:
     """The rows that a version added and that are still alive in a later one.
 
     Args:
@@ -227,13 +224,13 @@ def _name(fragment: Fragment) -> str:
     return fragment.files[0].path if fragment.files else ""
 
 
-def _by_row_id(source: Snapshot, mine: Iterable[Fragment]) -> Rows:
+def _by_row_id(source: Snapshot, mine: Iterable[Fragment]) -> RowsByFragment:
     parts = [ids for fragment in mine if (ids := row_ids_of(fragment)) is not None]
     return _rows_with_ids(source, np.unique(np.concatenate(parts)) if parts else np.empty(0, np.uint64))
 
 
-def _rows_with_ids(source: Snapshot, wanted: npt.NDArray[np.uint64]) -> Rows:
-    found: Rows = {}
+def _rows_with_ids(source: Snapshot, wanted: npt.NDArray[np.uint64]) -> RowsByFragment:
+    found: RowsByFragment = {}
     for fragment in source.manifest.fragments:
         ids = row_ids_of(fragment)
         if ids is None:
@@ -244,7 +241,7 @@ def _rows_with_ids(source: Snapshot, wanted: npt.NDArray[np.uint64]) -> Rows:
     return _alive(source, found)
 
 
-def _alive(source: Snapshot, rows: Mapping[int, BitMap]) -> Rows:
+def _alive(source: Snapshot, rows: Mapping[int, BitMap]) -> RowsByFragment:
     """The rows without those that are deleted in a version."""
     result = {}
     for fragment_id, offsets in rows.items():
@@ -262,11 +259,11 @@ class _Trace:
 
     def __init__(self, origin: Snapshot, mine: Iterable[Fragment]) -> None:
         self._before = origin
-        self._rows: Rows = {fragment.id: _all_rows(origin, fragment) for fragment in mine}
+        self._rows: RowsByFragment = {fragment.id: _all_rows(origin, fragment) for fragment in mine}
         self._first = origin.manifest.version
         self._past = {self._first: self._rows}
 
-    def to(self, latest: Snapshot) -> Rows:
+    def to(self, latest: Snapshot) -> RowsByFragment:
         """Follow them to a version."""
         for version in range(self._first + 1, latest.manifest.version + 1):
             after = latest if version == latest.manifest.version else _source(latest, version)
@@ -275,7 +272,7 @@ class _Trace:
             self._before = after
         return self._rows
 
-    def _next(self, transaction: Transaction, after: Snapshot) -> Rows:
+    def _next(self, transaction: Transaction, after: Snapshot) -> RowsByFragment:
         operation = transaction.operation
         if isinstance(operation, UnknownOperation):
             raise TraceLostError(f"version {after.manifest.version} was made by an operation that is not known")
@@ -291,7 +288,7 @@ class _Trace:
             return self._rewritten(operation, after)
         return self._rows
 
-    def _updated(self, operation: Update, transaction: Transaction, after: Snapshot) -> Rows:
+    def _updated(self, operation: Update, transaction: Transaction, after: Snapshot) -> RowsByFragment:
         removed = set(operation.removed_fragment_ids)
         left = {i: rows for i, rows in self._rows.items() if i not in removed}
         merely_removes = not operation.new_fragments or not {SLICES_KEY, REPLACES_KEY}.isdisjoint(
@@ -307,7 +304,7 @@ class _Trace:
                 raise TraceLostError(f"version {after.manifest.version} changed {len(was) - len(now)} of its rows")
         return left
 
-    def _rewritten(self, operation: Rewrite, after: Snapshot) -> Rows:
+    def _rewritten(self, operation: Rewrite, after: Snapshot) -> RowsByFragment:
         result = dict(self._rows)
         for group in operation.groups:
             old = [fragment.id for fragment in group.old_fragments]
@@ -321,7 +318,7 @@ class _Trace:
             result |= moved
         return result
 
-    def _moved(self, group: RewriteGroup, after: Snapshot) -> Rows:
+    def _moved(self, group: RewriteGroup, after: Snapshot) -> RowsByFragment:
         """The rows after a group of fragments was rewritten: live rows keep their order."""
         flags = []
         for old in group.old_fragments:

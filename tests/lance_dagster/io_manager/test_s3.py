@@ -10,7 +10,7 @@ import lance_core
 from lance_core.errors import IncompatibleConflictError
 from lance_core.store.s3_client import S3Client
 from lance_dagster import build_maintenance_job
-from lance_dagster.io_manager.write_attempts import named
+from lance_dagster.io_manager.write_attempts import error_of_write
 from lance_dagster.tables.settings import TableSettings
 from tests.lance_dagster.lake import QUIET, Lake, errors
 
@@ -66,7 +66,7 @@ def test_a_wrong_secret_is_an_error_that_does_not_tell_it(bucket):
 def test_who_was_in_the_way_is_asked_of_the_same_storage(bucket):
     result = bucket.run(events, partition="2024-01-02")
     settings = TableSettings(root_uri=bucket.root, storage_options=bucket.storage_options)
-    said = named(
+    said = error_of_write(
         IncompatibleConflictError("version 1 was faster"), "asset x", None, bucket.uri("analytics/events"), settings
     )
     assert f'Version 1 was committed by run {result.run_id} (partitions ["2024-01-02"]).' in str(said)

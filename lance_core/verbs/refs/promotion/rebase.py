@@ -28,11 +28,9 @@ from lance_core.table.transaction import Transaction
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles
 from lance_core.verbs.refs.changes import Branch, Changes
-from lance_core.verbs.rows.removal import bitmap_of, remove_rows
+from lance_core.verbs.rows.removal import RowsByFragment, bitmap_of, remove_rows
 
 __all__ = ["follow_rewrites", "rows_taken"]
-
-_Rows = dict[int, BitMap]
 
 
 def follow_rewrites(
@@ -79,7 +77,7 @@ def follow_rewrites(
     return replace(transaction, operation=changed, read_version=latest.version), removal.affected_rows
 
 
-def rows_taken(branch: Branch, changes: Changes, columns: set[int]) -> _Rows:
+def rows_taken(branch: Branch, changes: Changes, columns: set[int]) -> RowsByFragment:
     """The rows that go, by fragment of the fork version; not of those whose columns were rewritten."""
     rows = {i: taken for i, taken in changes.rows_taken(branch).items() if i not in columns and taken}
     for fragment in changes.removed:
@@ -93,7 +91,7 @@ def _live(source: Snapshot, fragment: Fragment) -> BitMap:
     return whole if deleted is None else whole - deleted.bitmap
 
 
-def _follow(source: Snapshot, group: RewriteGroup, rows: _Rows, columns: set[int], version: int) -> None:
+def _follow(source: Snapshot, group: RewriteGroup, rows: RowsByFragment, columns: set[int], version: int) -> None:
     """Map rows of a group's old fragments to rows of the new ones."""
     if columns & {fragment.id for fragment in group.old_fragments}:
         raise _conflict(version, Rewrite.name)
@@ -113,7 +111,7 @@ def _follow(source: Snapshot, group: RewriteGroup, rows: _Rows, columns: set[int
     _place(np.concatenate(positions), group.new_fragments, rows)
 
 
-def _place(positions: np.ndarray, fragments: Sequence[Fragment], rows: _Rows) -> None:
+def _place(positions: np.ndarray, fragments: Sequence[Fragment], rows: RowsByFragment) -> None:
     start = 0
     for fragment in fragments:
         end = start + fragment.physical_rows
@@ -123,7 +121,7 @@ def _place(positions: np.ndarray, fragments: Sequence[Fragment], rows: _Rows) ->
         start = end
 
 
-def _in(latest: Manifest, rows: _Rows) -> list[tuple[Fragment, BitMap]]:
+def _in(latest: Manifest, rows: RowsByFragment) -> list[tuple[Fragment, BitMap]]:
     found = [(latest.fragments.get(i), taken) for i, taken in sorted(rows.items())]
     return [(fragment, taken) for fragment, taken in found if fragment is not None]
 

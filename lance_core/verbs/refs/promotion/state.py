@@ -37,11 +37,10 @@ from lance_core.verbs.refs.promotion.rebase import rows_taken
 from lance_core.verbs.refs.promotion.record import slice_names
 from lance_core.verbs.refs.promotion.slices import explained
 from lance_core.verbs.rows.keys import key_hashes
-from lance_core.verbs.rows.removal import bitmap_of, live_rows, remove_rows
+from lance_core.verbs.rows.removal import RowsByFragment, bitmap_of, live_rows, remove_rows
 
 __all__ = ["check_slices", "follow_state"]
 
-_Rows = dict[int, BitMap]
 _Offsets = npt.NDArray[np.int64]
 
 _MOST_PLACES = 10_000
@@ -109,9 +108,9 @@ def _fragment(manifest: Manifest, number: int) -> Fragment:
     return found
 
 
-def _located(fork: Snapshot, latest: Snapshot, rows: _Rows) -> _Rows:
+def _located(fork: Snapshot, latest: Snapshot, rows: RowsByFragment) -> RowsByFragment:
     """Where rows of fragments of the fork version are in the latest one."""
-    found: _Rows = {}
+    found: RowsByFragment = {}
     moved: list[tuple[Fragment, BitMap]] = []
     for number, taken in sorted(rows.items()):
         before, now = _fragment(fork.manifest, number), latest.manifest.fragments.get(number)
@@ -132,10 +131,10 @@ def _located(fork: Snapshot, latest: Snapshot, rows: _Rows) -> _Rows:
 
 def _by_row_id(
     fork: Snapshot, latest: Snapshot, moved: Sequence[tuple[Fragment, BitMap]], new: Sequence[Fragment]
-) -> _Rows:
+) -> RowsByFragment:
     """The rows by their ids; a row that was updated since has its id too, and a later version."""
     wanted = np.concatenate([_ids(fragment)[np.asarray(taken.to_array(), np.int64)] for fragment, taken in moved])
-    found: _Rows = {}
+    found: RowsByFragment = {}
     count = 0
     for fragment in new:
         is_wanted = np.isin(_ids(fragment), wanted)
@@ -164,7 +163,7 @@ def _ids(fragment: Fragment) -> npt.NDArray[np.uint64]:
 
 def _by_value(
     fork: Snapshot, latest: Snapshot, moved: Sequence[tuple[Fragment, BitMap]], new: Sequence[Fragment]
-) -> _Rows:
+) -> RowsByFragment:
     """The rows by the values of the fragments that they were in: those lie next to each other, in the same order."""
     names = [field.name for field in fork.manifest.schema.fields if _is_comparable(arrow_type_of(field))]
     if not names or not new:
@@ -172,7 +171,7 @@ def _by_value(
     complete = len(names) == len(fork.manifest.schema.fields)
     keys: dict[str, tuple[pa.ChunkedArray, _Offsets, _Offsets]] = {}
     used = np.zeros(sum(fragment.physical_rows for fragment in new), np.bool_)
-    found: _Rows = {}
+    found: RowsByFragment = {}
     for fragment, taken in moved:
         rows, offsets, _ = _read(fork, [fragment], names)
         key = max(names, key=lambda name: pc.count_distinct(rows.column(name)).as_py())
@@ -236,7 +235,7 @@ def _codes(column: pa.ChunkedArray, values: pa.Array) -> _Offsets:
 def _is_same(latest: Snapshot, rows: pa.Table, own: _Offsets, numbers: _Offsets, place: int) -> bool:
     """Whether the rows from a place on have the same values in all columns."""
     there = slice(place, place + rows.num_rows)
-    chosen: _Rows = {}
+    chosen: RowsByFragment = {}
     for number in dict.fromkeys(numbers[there].tolist()):
         chosen[number] = bitmap_of(own[there][numbers[there] == number])
     fragments = [_fragment(latest.manifest, number) for number in chosen]
@@ -264,7 +263,7 @@ class _Newcomers:
 
     source: Snapshot
     fragments: Sequence[Fragment]
-    taken: _Rows
+    taken: RowsByFragment
 
     def batches(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Their columns."""
@@ -277,7 +276,9 @@ class _Newcomers:
                 yield batch if left.all() else batch.filter(pa.array(left))
 
 
-def _check_newcomers(branch: Branch, changes: Changes, transaction: Transaction, latest: Snapshot, rows: _Rows) -> None:
+def _check_newcomers(
+    branch: Branch, changes: Changes, transaction: Transaction, latest: Snapshot, rows: RowsByFragment
+) -> None:
     """Make sure that nothing has come into the slices that the branch filled, and that its keys are still free."""
     known = {fragment.id for fragment in branch.parent.manifest.fragments}
     new = _Newcomers(
