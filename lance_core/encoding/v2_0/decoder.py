@@ -37,7 +37,7 @@ from lance_core.encoding.compression.general import Decompressor
 from lance_core.encoding.datablock import FixedWidthBlock, VariableBlock, block_to_array
 from lance_core.encoding.page import Bytes, PageInfo, Steps, as_bytes
 from lance_core.encoding.structural.decoded import RowRuns
-from lance_core.encoding.v2_0.integers import buffer_range, is_fixed_width, read_fixed_width, read_runs, value_bits
+from lance_core.encoding.v2_0.fixed_width import buffer_range, is_fixed_width, read_fixed_width, read_runs, value_bits
 from lance_core.errors import CorruptFileError, UnsupportedError
 
 __all__ = ["decode_values", "read_ends"]
