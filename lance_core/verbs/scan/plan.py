@@ -1,10 +1,8 @@
 """Plans of scans: the fragments that can match a filter according to indices, and the rows of each that can.
 
-rows of a fragment    known from                           a scan reads         a count
-can match             an answer of indices, maybe wider    and filters them     reads and filters them
-match for certain     an answer of indices that is exact   and filters them     reads nothing
-all rows match        one value in each filtered column    all, without filter  reads nothing
-cannot match          the same                             nothing              reads nothing
+can match         `parts`       offsets of rows that the indices leave; None for all      read and filtered
+match for sure    `_certain`    offsets of rows that an index answers exactly             counted without a read
+all rows match    `whole`       fragments with one value in each column of the filter     counted without a read
 """
 
 from __future__ import annotations
