@@ -28,6 +28,12 @@ ASSET_KEYS: Final[Mapping[str, str]] = {
     "lance/when_matched": "a merge's rows that are in the output and in the table",
     "lance/when_not_matched": "those that are in the output only",
     "lance/when_not_matched_by_source": "those that are in the table only; in a run of partitions only theirs count",
+    "lance/table": "with the mode columns, the table whose columns are set: the key of the asset that makes it, or "
+    "`schema.table`",
+    "lance/key": "with the mode columns, the columns that name its rows: a column, or a list of columns; frames that "
+    "keep `_rowaddr` or `_rowid` of the input need none",
+    "lance/missing": "with the mode columns, the rows of the run's partitions that the output lacks: `null` sets "
+    "their columns to null, `keep` leaves them, `error` rejects the output",
     "lance/commit_message": "message for the table's history",
     "lance/vector_columns": '`{"column": width}`: lists that are stored as vectors',
     "lance/schema": "a pyarrow schema, or a mapping from columns to names of Arrow types: types for columns that have "

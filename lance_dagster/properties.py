@@ -6,6 +6,7 @@ Each commit carries them in the table itself, so that the table alone answers wh
     dagster.asset_key        "analytics/events"
     dagster.partition_keys   JSON list; past 4 KiB a JSON object with count, first, last and sha256
     dagster.partition_hash   sha256 of the JSON list, whatever its length
+    dagster.columns          JSON list of the columns that the commit sets, of an asset that owns columns alone
     dagster.code_version     of the asset, if it has one
     dagster.write_token      sha256 of (root run, asset, output, partition keys)
     dagster.input.<asset>    {"uri": "s3://lake/nyc/flights.lance", "version": 17}, and "branch" unless it is main
@@ -27,6 +28,7 @@ __all__ = [
     "ATTEMPT",
     "BACKFILL_ID",
     "CODE_VERSION",
+    "COLUMNS",
     "COLUMN_TYPE",
     "COMMIT_MESSAGE",
     "DATA_VERSION",
@@ -62,6 +64,7 @@ ASSET_KEY: Final = "dagster.asset_key"
 PARTITION_KEYS: Final = "dagster.partition_keys"
 PARTITION_HASH: Final = "dagster.partition_hash"
 CODE_VERSION: Final = "dagster.code_version"
+COLUMNS: Final = "dagster.columns"
 WRITE_TOKEN: Final = "dagster.write_token"  # noqa: S105 - the name of a property
 INPUT_PREFIX: Final = "dagster.input."
 MAINTENANCE: Final = "dagster.maintenance"

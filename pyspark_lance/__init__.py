@@ -4,6 +4,7 @@
     pyspark_lance.read(spark, uri, columns=["id"])         -> DataFrame, lazy, of one version
     pyspark_lance.read_changes(spark, uri, begin_version=7)-> DataFrame, lazy, of what changed since
     pyspark_lance.merge(df, uri, on="id")                  -> ChangeResult: version, rows inserted, updated, deleted
+    pyspark_lance.write_columns(df, uri, on="id")          -> ColumnsResult: version, rows, columns, bytes
     pyspark_lance.update(uri, {"x": "x + 1"}, "id < 5")    pyspark_lance.delete(uri, "id < 5")
     pyspark_lance.sql(spark, "MERGE INTO lake.nyc.t ...")  -> DataFrame; names by pyspark_lance.register_catalog
     pyspark_lance.LanceTable.forName(spark, "lake.nyc.t")  -> update, delete and merge with Delta's names
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from pyspark_lance.catalog.registry import register_catalog
     from pyspark_lance.changing.job import ChangeResult
     from pyspark_lance.changing.verbs import delete, merge, update
+    from pyspark_lance.changing.write_columns import write_columns
     from pyspark_lance.conversion.convert import ConvertResult, convert, to_parquet
     from pyspark_lance.datasource.source import DefaultSource, register
     from pyspark_lance.distributed.cloning import deep_clone
@@ -73,6 +75,7 @@ __all__ = [
     "to_parquet",
     "update",
     "write",
+    "write_columns",
 ]
 
 _HOMES: Final = {
@@ -106,6 +109,7 @@ _HOMES: Final = {
     "read_changes": "pyspark_lance.reading.change_feed",
     "register": "pyspark_lance.datasource.source",
     "write": "pyspark_lance.writing.write",
+    "write_columns": "pyspark_lance.changing.write_columns",
 }
 """Where each public name lives."""
 

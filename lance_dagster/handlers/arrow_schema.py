@@ -2,7 +2,8 @@
 
     schema_mode    the frame's columns                                   the table afterwards
     -----------    ---------------------------------------------------   ---------------------------
-    strict         the table's, in any order                             as before
+    strict         the table's, in any order, without those that other   as before
+                   assets own
     add_columns    the table's, without some that can be null, and       with the further ones, null in rows that stay
                    further ones
     overwrite      any; only when the whole table is overwritten         the frame's
@@ -21,10 +22,11 @@ import pyarrow as pa
 from lance_core.errors import InvalidInputError, SchemaError
 from lance_dagster.handlers.base import CommitMode
 from lance_dagster.handlers.exact_cast import CastRejectedError, can_cast, cast_exactly, is_any_list
+from lance_dagster.properties import ASSET_KEY
 from lance_dagster.tables.settings import plain_metadata
 from pyspark_lance import SchemaMode
 
-__all__ = ["fit_batch", "known_schema", "target_schema", "widened", "with_known_types", "with_vectors"]
+__all__ = ["fit_batch", "known_schema", "owners", "target_schema", "widened", "with_known_types", "with_vectors"]
 
 
 def known_schema(metadata: Mapping[str, object], annotation: Mapping[str, object], where: str) -> pa.Schema:
@@ -83,6 +85,12 @@ def _named_type(name: str) -> pa.DataType:
         return pa.type_for_alias(name.lower())
     except ValueError:
         return pa.null()
+
+
+def owners(schema: pa.Schema) -> dict[str, str]:
+    """The columns that assets own beside the asset of the table, each with its asset."""
+    found = {field.name: (field.metadata or {}).get(ASSET_KEY.encode()) for field in schema}
+    return {name: owner.decode() for name, owner in found.items() if owner is not None}
 
 
 def with_vectors(schema: pa.Schema, widths: Mapping[str, int]) -> pa.Schema:
@@ -197,9 +205,13 @@ def _reject_clashing_names(frame: pa.Schema) -> None:
 
 
 def _reject_missing(frame: pa.Schema, table: pa.Schema, schema_mode: SchemaMode) -> None:
-    lenient = schema_mode == "add_columns"
+    lenient, others = schema_mode == "add_columns", owners(table)
     given = set(frame.names)
-    missing = [field.name for field in table if field.name not in given and not (lenient and field.nullable)]
+    missing = [
+        field.name
+        for field in table
+        if field.name not in given and not (field.nullable and (lenient or field.name in others))
+    ]
     if missing:
         raise SchemaError(
             f"columns {missing} of the table are missing from the output; schema_mode add_columns would fill those "

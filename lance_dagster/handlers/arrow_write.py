@@ -17,9 +17,17 @@ import pyarrow as pa
 
 import lance_core
 from lance_core import SliceWriter, WriteResult
-from lance_core.errors import CommitConflictError, DatasetExistsError, InvalidInputError
-from lance_dagster.handlers.arrow_schema import fit_batch, target_schema, widened, with_known_types, with_vectors
-from lance_dagster.handlers.base import WriteRequest
+from lance_core.errors import CommitConflictError, DatasetExistsError
+from lance_dagster.handlers.arrow_schema import (
+    fit_batch,
+    owners,
+    target_schema,
+    widened,
+    with_known_types,
+    with_vectors,
+)
+from lance_dagster.handlers.base import WriteRequest, skips_empty
+from lance_dagster.handlers.columns import write_columns
 from lance_dagster.handlers.merging import after_creation, check_keys, merge_arrow, merge_on_attempts
 
 __all__ = ["check_arrow", "reject_outside", "widen_nulls", "write_arrow"]
@@ -41,20 +49,15 @@ def write_arrow(
     Raises:
         LanceError: The write failed; nothing was committed, and the files that were written are deleted.
     """
+    if request.mode == "columns":
+        return write_columns(batches, schema, request)
     without_table = False  # for a merge to merge into
-    without_rows = isinstance(batches, list) and not any(batch.num_rows for batch in batches)
-    existing = None if request.existing is None else request.existing.schema
-    wanted = with_known_types(schema, request.known, existing, without_rows=without_rows)
-    wanted = with_vectors(wanted, request.output.vector_columns)
-    if existing is not None and request.output.schema_mode != "overwrite":
-        existing = widen_nulls(request, wanted, existing)
-    target = target_schema(wanted, existing, request.mode, request.output.schema_mode)
+    target = _target(batches, schema, request)
     if request.output.write_mode == "merge":
-        table = pa.concat_tables([fit_batch(batch, target) for batch in batches] or [target.empty_table()])
-        check_keys(table, request.output.key)
+        table = _to_merge(batches, schema, target, request)
         deletes = None if request.mode != "merge" or request.deletes is None else fit_batch(request.deletes, target)
         request = replace(request, deletes=deletes)
-        if _skips_empty(table.num_rows + (0 if deletes is None else deletes.num_rows), request):
+        if skips_empty(table.num_rows + (0 if deletes is None else deletes.num_rows), request):
             return None
         if request.mode == "merge":
             return _merge(table, request)
@@ -64,7 +67,7 @@ def write_arrow(
         for batch in batches:
             writer.write(fit_batch(batch, target))
         fragments = writer.finish()
-        if _skips_empty(writer.num_rows, request):
+        if skips_empty(writer.num_rows, request):
             return None
     except BaseException:
         writer.discard()
@@ -76,6 +79,29 @@ def write_arrow(
         if not without_table:
             raise
     return write_arrow(batches, target, after_creation(request))
+
+
+def _target(batches: Iterable[pa.RecordBatch | pa.Table], schema: pa.Schema, request: WriteRequest) -> pa.Schema:
+    """The columns that the rows are written with."""
+    without_rows = isinstance(batches, list) and not any(batch.num_rows for batch in batches)
+    existing = None if request.existing is None else request.existing.schema
+    wanted = with_known_types(schema, request.known, existing, without_rows=without_rows)
+    wanted = with_vectors(wanted, request.output.vector_columns)
+    if existing is not None and request.output.schema_mode != "overwrite":
+        existing = widen_nulls(request, wanted, existing)
+    return target_schema(wanted, existing, request.mode, request.output.schema_mode)
+
+
+def _to_merge(
+    batches: Iterable[pa.RecordBatch | pa.Table], schema: pa.Schema, target: pa.Schema, request: WriteRequest
+) -> pa.Table:
+    """The rows of a merge; rows of the table keep what other assets have set in their columns."""
+    if request.mode == "merge":
+        others = owners(target)
+        target = pa.schema([field for field in target if field.name in schema.names or field.name not in others])
+    table = pa.concat_tables([fit_batch(batch, target) for batch in batches] or [target.empty_table()])
+    check_keys(table, request.output.merge_key)
+    return table
 
 
 def check_arrow(batches: Iterable[pa.RecordBatch | pa.Table], schema: pa.Schema, request: WriteRequest) -> bool:
@@ -95,11 +121,11 @@ def check_arrow(batches: Iterable[pa.RecordBatch | pa.Table], schema: pa.Schema,
         if slices is not None:
             slices.reject_outside(fitted, slices.assign(fitted), request.uri)
         if request.output.write_mode == "merge":
-            check_keys(fitted.slice(0, 0), request.output.key)
-            keys.append(fitted.select(request.output.key))
+            check_keys(fitted.slice(0, 0), request.output.merge_key)
+            keys.append(fitted.select(request.output.merge_key))
     if keys:
-        check_keys(pa.concat_tables(keys), request.output.key)
-    return not _skips_empty(num_rows, request)
+        check_keys(pa.concat_tables(keys), request.output.merge_key)
+    return not skips_empty(num_rows, request)
 
 
 def widen_nulls(request: WriteRequest, frame: pa.Schema, table: pa.Schema) -> pa.Schema:
@@ -121,20 +147,9 @@ def _merge(table: pa.Table, request: WriteRequest) -> WriteResult | None:
     if request.slices is not None and request.output.out_of_partition == "error":
         for rows in (table, *([] if request.deletes is None else [request.deletes])):
             reject_outside(rows, request.slices, request.uri)
-    return merge_on_attempts(request, lambda: table.select(request.output.key), lambda asked: merge_arrow(table, asked))
-
-
-def _skips_empty(num_rows: int, request: WriteRequest) -> bool:
-    """Whether there is nothing to do.
-
-    Raises:
-        InvalidInputError: The output has no rows, and `empty_output` is error.
-    """
-    if num_rows or request.output.empty_output == "write":
-        return False
-    if request.output.empty_output == "skip":
-        return True
-    raise InvalidInputError("the output has no rows, and empty_output is error")
+    return merge_on_attempts(
+        request, lambda: table.select(request.output.merge_key), lambda asked: merge_arrow(table, asked)
+    )
 
 
 def _commit(

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
-from lance_core.errors import DatasetNotFoundError, UnsupportedError
+from lance_core.errors import DatasetNotFoundError, InvalidInputError, UnsupportedError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -18,20 +18,28 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CHANGE_TYPE",
+    "ROW_NAMES",
     "ChangesPart",
     "ChangesRequest",
     "CommitMode",
     "LanceTypeHandler",
     "ReadRequest",
     "WriteRequest",
+    "skips_empty",
 ]
 
 CHANGE_TYPE: Final = "_change_type"
 """The column that says what a row of changes is: insert, update_postimage or delete."""
 
 
-CommitMode = Literal["create", "append", "overwrite", "replace", "merge"]
-"""The mode of the commit: `replace` replaces the slices' rows, `merge` follows the output's policies for keys."""
+ROW_NAMES: Final = ("_rowaddr", "_rowid")
+"""Columns that name a row by themselves; the first one that a frame has is taken."""
+
+CommitMode = Literal["create", "append", "overwrite", "replace", "merge", "columns"]
+"""The mode of the commit.
+
+`replace` replaces the slices' rows, `merge` follows the output's policies for keys, `columns` sets columns of rows.
+"""
 
 
 def no_columns() -> pa.Schema:
@@ -165,6 +173,19 @@ class ReadRequest:
     def scan(self) -> dict[str, Any]:
         """Arguments of `scanner`: frames hold the payloads of blobs, as the asset was given them."""
         return {"columns": self.columns, "filter": self.filter, "blob_handling": "all_binary"}
+
+
+def skips_empty(num_rows: int, request: WriteRequest) -> bool:
+    """Whether there is nothing to do.
+
+    Raises:
+        InvalidInputError: The output has no rows, and `empty_output` is error.
+    """
+    if num_rows or request.output.empty_output == "write":
+        return False
+    if request.output.empty_output == "skip":
+        return True
+    raise InvalidInputError("the output has no rows, and empty_output is error")
 
 
 class LanceTypeHandler(ABC):

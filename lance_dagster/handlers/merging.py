@@ -38,6 +38,7 @@ from lance_dagster.handlers.exact_cast import shown_row
 from lance_dagster.properties import COMMIT_MESSAGE
 
 __all__ = [
+    "adopted",
     "after_creation",
     "check_keys",
     "commit_properties",
@@ -58,7 +59,7 @@ def merge_arrow(table: pa.Table, request: WriteRequest) -> WriteResult:
     """
     dataset, output = request.existing, request.output
     assert dataset is not None
-    merge = dataset.merge_insert(output.key).commit_properties(commit_properties(request))
+    merge = dataset.merge_insert(output.merge_key).commit_properties(commit_properties(request))
     if request.write_attempt is not None:
         merge = merge.write_attempt(request.write_attempt)
     if output.when_matched == "update":
@@ -232,7 +233,7 @@ def undo_is_exact(request: WriteRequest, keys: Callable[[], pa.Table]) -> bool:
     write, dataset = request.write_attempt, request.existing
     if write is None or not write.earlier or dataset is None or write.on_earlier_attempt == "append":
         return True
-    left = _only_of_earlier(dataset, write.earlier, request.output.key, keys)
+    left = _only_of_earlier(dataset, write.earlier, request.output.merge_key, keys)
     if left == 0 and request.output.when_matched == "update":
         return True
     if write.on_earlier_attempt == "adopt":
@@ -256,7 +257,7 @@ def _replaces(request: WriteRequest, keys: Callable[[], pa.Table]) -> bool:
         return True
     try:
         return request.output.when_matched == "update" and not _only_of_earlier(
-            dataset, write.earlier, request.output.key, keys
+            dataset, write.earlier, request.output.merge_key, keys
         )
     except EarlierAttemptError:  # cleaned up
         return False

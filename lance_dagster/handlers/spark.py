@@ -12,12 +12,30 @@ import pyarrow as pa
 
 from lance_core import WriteResult
 from lance_core.errors import InvalidInputError, SchemaError
+from lance_dagster.handlers.arrow_schema import owners
 from lance_dagster.handlers.arrow_write import reject_outside, widen_nulls, write_arrow
-from lance_dagster.handlers.base import CHANGE_TYPE, LanceTypeHandler, ReadRequest, WriteRequest
+from lance_dagster.handlers.base import CHANGE_TYPE, LanceTypeHandler, ReadRequest, WriteRequest, skips_empty
 from lance_dagster.handlers.changes import KINDS
-from lance_dagster.handlers.merging import check_keys, commit_properties, configure, confined_to, merge_on_attempts
+from lance_dagster.handlers.columns import (
+    columns_result,
+    commit_arguments,
+    is_kept,
+    matched_by,
+    set_columns,
+    stored_columns,
+)
+from lance_dagster.handlers.merging import (
+    adopted,
+    check_keys,
+    commit_properties,
+    configure,
+    confined_to,
+    merge_on_attempts,
+)
 from lance_dagster.handlers.spark_cast import cast_in_job, lossy_values
+from lance_dagster.properties import ASSET_KEY
 from lance_dagster.tables.settings import TableSettings
+from pyspark_lance.types.names import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -69,12 +87,15 @@ class SparkHandler(LanceTypeHandler):
         if slices is not None and output.out_of_partition == "error":
             reject_outside(value.select(*slices.columns).distinct().toArrow(), slices, request.uri)
         if output.write_mode == "merge":
-            _reject_twice(value, output.key)
+            _reject_twice(value, output.merge_key)
         return True
 
     def write(self, value: DataFrame, request: WriteRequest) -> WriteResult | None:
         """Write it: one Spark job, then one commit."""
         value = with_known_types(value, request)
+        if request.mode == "columns":
+            return _write_columns(value, request)
+        value = _with_columns_of_others(value, request)
         if request.existing is not None and request.output.schema_mode != "overwrite":
             widen_nulls(replace(request, mode="append"), self.arrow_schema(value), request.existing.schema)
             value = cast_in_job(value, self.arrow_schema(value), request.existing.schema)
@@ -85,7 +106,7 @@ class SparkHandler(LanceTypeHandler):
         if request.mode == "merge" or (request.mode == "create" and request.output.write_mode == "merge"):
             return _merge(value, request)
         if request.output.write_mode == "merge":  # a table that only earlier attempts made is overwritten
-            _reject_twice(value, request.output.key)
+            _reject_twice(value, request.output.merge_key)
         try:
             return self._write(value, request)
         except SchemaError:
@@ -99,6 +120,7 @@ class SparkHandler(LanceTypeHandler):
         import pyspark_lance  # noqa: PLC0415 - optional
 
         assert request.mode != "merge"
+        assert request.mode != "columns"
         return pyspark_lance.write(
             value,
             request.uri,
@@ -188,6 +210,54 @@ def _changes(request: ReadRequest) -> DataFrame:
     return found.drop("_commit_version", "_commit_timestamp")
 
 
+def _write_columns(value: DataFrame, request: WriteRequest) -> WriteResult | None:
+    """Set columns of rows; executors write the files."""
+    import pyspark_lance  # noqa: PLC0415 - optional
+
+    existing, output = request.existing, request.output
+    assert existing is not None
+    key = matched_by(value.columns, output.row_key)
+    if output.empty_output != "write" and value.isEmpty() and skips_empty(0, request):
+        return None
+    if is_kept(request):
+        return adopted(request)
+    given = SparkHandler().arrow_schema(value)
+    stored_columns(given, request)
+    columns = set_columns(value.columns, output.row_key)
+    value = value.select(*map(quoted, (*key, *columns)))
+    vectors = {**_known_vectors(value, request), **output.vector_columns}
+    with lossy_values():
+        done = pyspark_lance.write_columns(
+            cast_in_job(value, given, existing.schema),
+            request.uri,
+            on=key,
+            where=None if request.slices is None else request.slices.expression(existing.schema),
+            missing=output.missing,
+            vector_columns={name: width for name, width in vectors.items() if name not in existing.schema.names}
+            or None,
+            field_metadata={ASSET_KEY: request.properties[ASSET_KEY]},
+            read_version=request.read_version,
+            identity=request.identity,
+            storage_options=request.storage_options,
+            **commit_arguments(request),
+        )
+    return columns_result(existing.checkout_version((existing.branch, done.version)), done, request)
+
+
+def _with_columns_of_others(value: DataFrame, request: WriteRequest) -> DataFrame:
+    """A frame with nulls in the columns of the table that other assets own; rows that a merge updates keep theirs."""
+    existing = request.existing
+    if existing is None or request.mode == "merge" or request.output.schema_mode != "strict":
+        return value
+    lacking = [name for name in owners(existing.schema) if name not in value.columns]
+    if not lacking:
+        return value
+    from pyspark.sql import functions
+
+    kinds = _empty_frame(pa.schema([existing.schema.field(name) for name in lacking]), value.sparkSession).schema
+    return value.withColumns({field.name: functions.lit(None).cast(field.dataType) for field in kinds})
+
+
 def with_known_types(value: DataFrame, request: WriteRequest) -> DataFrame:
     """A frame whose columns of unknown types have those of the table, or of the metadata `lance/schema`.
 
@@ -219,8 +289,10 @@ def with_null_columns(value: DataFrame, schema: pa.Schema) -> DataFrame:
 
 def _vectors(value: DataFrame, request: WriteRequest) -> dict[str, int]:
     """The widths of vectors that the metadata `lance/schema` declares for a new table."""
-    if request.existing is not None:
-        return {}
+    return {} if request.existing is not None else _known_vectors(value, request)
+
+
+def _known_vectors(value: DataFrame, request: WriteRequest) -> dict[str, int]:
     vectors = [field for field in request.known if pa.types.is_fixed_size_list(field.type)]
     return {field.name: field.type.list_size for field in vectors if field.name in value.columns}
 
@@ -262,7 +334,7 @@ def _merge(value: DataFrame, request: WriteRequest) -> WriteResult | None:
         done = pyspark_lance.merge(
             value,
             asked.uri,
-            on=output.key,
+            on=output.merge_key,
             when_matched=None if output.when_matched == "nothing" else output.when_matched,
             when_not_matched=None if output.when_not_matched == "nothing" else output.when_not_matched,
             when_not_matched_by_source="delete" if output.when_not_matched_by_source == "delete" else None,
@@ -277,7 +349,7 @@ def _merge(value: DataFrame, request: WriteRequest) -> WriteResult | None:
         )
         return replace(done, replaced_versions=() if asked.write_attempt is None else asked.write_attempt.earlier)
 
-    return merge_on_attempts(request, lambda: value.select(*output.key).toArrow(), merge)
+    return merge_on_attempts(request, lambda: value.select(*output.merge_key).toArrow(), merge)
 
 
 def _reject_twice(value: DataFrame, key: Sequence[str]) -> None:

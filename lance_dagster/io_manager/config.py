@@ -54,6 +54,7 @@ class LanceIOManager(dg.ConfigurableIOManagerFactory["LanceTableIOManager"], Roo
         description=(
             "overwrite: the run's partitions, or the whole table of an asset without any. append: adds rows. "
             "merge: by the key lance/merge_on of the asset. "
+            "columns: of an asset that owns columns of the table of another asset, lance/table. "
             "error: only where no row is yet. create_only: only if there is no table yet."
         ),
     )

@@ -50,7 +50,16 @@ from lance_dagster.handlers import (
 from lance_dagster.handlers.arrow_schema import known_schema
 from lance_dagster.handlers.base import CommitMode, WriteRequest
 from lance_dagster.handlers.changes import changes_schema
+from lance_dagster.handlers.columns import set_columns
 from lance_dagster.handlers.merging import may_insert
+from lance_dagster.io_manager.column_assets import (
+    add_to_main,
+    at_read_version,
+    check_still_column_owner,
+    column_entries,
+    columns_property,
+    reject_without_table,
+)
 from lance_dagster.io_manager.column_types import with_remedy
 from lance_dagster.io_manager.output import (
     Output,
@@ -71,6 +80,8 @@ from lance_dagster.io_manager.output import (
     without_change_type,
 )
 from lance_dagster.io_manager.ownership import (
+    check_column_owners,
+    check_mode,
     check_old_place,
     check_owner,
     check_still_owner,
@@ -91,6 +102,7 @@ from lance_dagster.lineage.step_inputs import consumed_changes, input_properties
 from lance_dagster.loading.changes import CHANGES
 from lance_dagster.loading.inputs import MissingInputError, read_requests
 from lance_dagster.op_outputs.store import load_op_output, store_op_output
+from lance_dagster.properties import COLUMNS
 from lance_dagster.tables.branch_policy import BRANCH_TAG, branch_of_run
 from lance_dagster.tables.location import TableLocation, locate_table
 from lance_dagster.tables.partitions import PartitionPlan, plan_partitions
@@ -146,6 +158,8 @@ class LanceTableIOManager(dg.IOManager):
             move_watermarks(output)
             return
         warn_of_earlier_attempts(output, outcome)
+        if output.sets_columns:
+            check_still_column_owner(output, outcome.dataset, handler.arrow_schema(obj).names)
         if output.existing is None or output.is_created_empty:
             check_still_owner(outcome.dataset, context.asset_key, context.definition_metadata, output.where)
         for version in outcome.overruled_versions:
@@ -165,14 +179,17 @@ class LanceTableIOManager(dg.IOManager):
                 outcome.dataset.version,
             )
         release_consumed(output, outcome.dataset)
-        self._report(output, outcome, obj, casts_of(handler.arrow_schema(obj), output, outcome))
+        self._report(output, outcome, obj, handler.arrow_schema(obj))
         self._index_partitions(output, outcome.dataset)
 
-    def _report(self, output: Output, outcome: lance_core.WriteResult, obj: Any, casts: Mapping[str, str]) -> None:
+    def _report(self, output: Output, outcome: lance_core.WriteResult, obj: Any, frame: pa.Schema) -> None:
         """Report the write to Dagster."""
+        casts = casts_of(frame, output, outcome)
         context, written = output.context, outcome.dataset
         set_data_version(context, data_version(written.root_uri, written.version, written.branch))
         entries = event_metadata(outcome, output.location, kept_attempts(output, outcome))
+        if output.sets_columns:
+            entries |= column_entries(output, frame.names, outcome)
         if written.branch is not None:
             entries |= branch_metadata(written, output.instance, context.asset_key)
         if output.changes:
@@ -206,7 +223,7 @@ class LanceTableIOManager(dg.IOManager):
                 TableRef(key=key, metadata=output.metadata, partitions_def=definition),
                 output.keys,
                 () if plan is None else plan.slices.columns,
-                adds=output.settings.write_mode in ("append", "merge"),
+                adds=output.settings.write_mode in ("append", "merge", "columns"),
                 most_uncovered=self._settings.max_unindexed_fragments,
             )
         except Exception as error:  # noqa: BLE001 - the write is done, and only a number of its report is missing
@@ -296,10 +313,11 @@ class LanceTableIOManager(dg.IOManager):
         settings = settings.overridden(said, asset=asset, strict=False)
         partitioned = context.has_asset_partitions
         settings.check(asset=asset, partitioned=partitioned)
+        check_mode(settings, definition, f"asset {asset}")
         location = self._locate(context.asset_key, definition)
         facts = run_facts(context)
         changes = consumed_changes(None if facts is None else facts.step)
-        merges_on, settings = settings.key, as_refreshed(settings, changes)
+        merges_on, settings = settings.merge_key, as_refreshed(settings, changes)
         keys = sorted(context.asset_partition_keys) if partitioned else None
         tags = commit_tags(
             facts,
@@ -312,11 +330,13 @@ class LanceTableIOManager(dg.IOManager):
             existing = self._open(location.uri)
         except LanceError as error:
             raise error_of_write(error, f"asset {asset}", None, location.uri, self._settings) from error
-        self._check_owner(context.asset_key, definition, existing, f"asset {asset}")
+        if settings.write_mode != "columns":
+            self._check_owner(context.asset_key, definition, existing, f"asset {asset}")
         branch = branch_of_run(self._settings.branching, facts)
         if branch is not None:
             tag_run(context, {BRANCH_TAG: branch})
-            existing = None if existing is None else branch_for_writing(existing, branch)
+            if existing is not None and (settings.write_mode != "columns" or branch in existing.branches.list()):
+                existing = branch_for_writing(existing, branch)
         return Output(
             context=context,
             where=f"asset {asset}",
@@ -344,7 +364,7 @@ class LanceTableIOManager(dg.IOManager):
         branch = branch_of_run(self._settings.branching, facts)
         if existing is not None and branch is not None:
             existing = branch_for_writing(existing, branch)
-        return existing, settings.key
+        return existing, settings.merge_key
 
     def _check_owner(
         self,
@@ -373,6 +393,8 @@ class LanceTableIOManager(dg.IOManager):
         rejected; a table that was created so for other columns gets the columns of the value.
         """
         existing, frame = output.existing, handler.arrow_schema(obj)
+        if output.sets_columns:
+            return self._with_columns_on_branch(output, frame)
         if (
             output.branch is None
             or output.attempts.versions
@@ -392,6 +414,17 @@ class LanceTableIOManager(dg.IOManager):
         if existing is not None:
             main.branches.discard(output.branch)
         return replace(output, existing=branch_for_writing(main, output.branch), is_created_empty=True)
+
+    def _with_columns_on_branch(self, output: Output, frame: pa.Schema) -> Output:
+        """The same for columns of a table: main gets the columns before the branch is forked."""
+        reject_without_table(output)
+        if output.branch is None:
+            return output
+        check_column_owners(output, frame.names)
+        main = self._open(output.location.uri)
+        assert main is not None
+        request = self._request(replace(output, existing=main), "columns", None, output.settings)
+        return add_to_main(output, main, frame, request)
 
     def _open(self, uri: str) -> lance_core.LanceDataset | None:
         try:
@@ -433,6 +466,9 @@ class LanceTableIOManager(dg.IOManager):
 
     def _write(self, output: Output, handler: LanceTypeHandler, obj: Any) -> lance_core.WriteResult | None:
         frame = handler.arrow_schema(obj)
+        check_column_owners(output, frame.names)
+        if output.sets_columns:
+            return self._write_columns(output, handler, obj)
         alone = is_alone(output, frame)
         kept = None if alone else output.existing
         plan = self._partitions(output, new_columns(output, frame, obj) if kept is None else kept.schema)
@@ -458,6 +494,22 @@ class LanceTableIOManager(dg.IOManager):
             return handler.write(obj, replace(request, write_attempt=attempt))
         except DatasetExistsError as error:
             raise DatasetExistsError(f"{error}. The write_mode is {settings.write_mode}") from error
+
+    def _write_columns(self, output: Output, handler: LanceTypeHandler, obj: Any) -> lance_core.WriteResult | None:
+        """Set columns of the table of another asset."""
+        names = handler.arrow_schema(obj).names
+        output = replace(output, existing=at_read_version(output, names))
+        assert output.existing is not None
+        plan, settings = self._partitions(output, output.existing.schema), output.settings
+        if output.attempts.versions and settings.empty_output == "skip":
+            settings = replace(settings, empty_output="write")  # the earlier cells are set to null nevertheless
+        attempt = output.tags.write_attempt(
+            earlier=output.attempts.versions, on_earlier_attempt=settings.on_earlier_attempt
+        )
+        request = self._request(output, "columns", plan, settings)
+        columns = {COLUMNS: columns_property(set_columns(names, settings.row_key))}
+        request = replace(request, write_attempt=attempt, properties={**request.properties, **columns})
+        return handler.write(obj, request)
 
     def _request(
         self, output: Output, mode: CommitMode, plan: PartitionPlan | None, settings: OutputSettings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,7 +26,7 @@ from lance_dagster.io_manager.write_attempts import (
     EarlierAttempts,
 )
 from lance_dagster.lineage.holds import release
-from lance_dagster.lineage.step_inputs import ConsumedChanges
+from lance_dagster.lineage.step_inputs import ConsumedChanges, input_properties
 from lance_dagster.loading.changes import consumed_versions
 from lance_dagster.tables.location import TableLocation
 from lance_dagster.tables.partitions import PartitionPlan
@@ -81,6 +82,16 @@ class Output:
         """The transaction properties that note which changes were consumed."""
         asset = self.context.asset_key.to_user_string()
         return lance_core.WatermarkMove.properties([move for one in self.changes for move in one.moves.get(asset, ())])
+
+    @property
+    def sets_columns(self) -> bool:
+        """Whether it is columns of the table of another asset."""
+        return self.settings.write_mode == "columns"
+
+    @property
+    def inputs(self) -> list[dict[str, Any]]:
+        """The tables that the step has read: for each its URI, version and branch, if it is not main."""
+        return [json.loads(entry) for entry in input_properties(self.step).values()]
 
     @property
     def instance(self) -> dg.DagsterInstance | None:

@@ -6,7 +6,7 @@ before anything is written, unless its metadata `lance/shared_table` says that s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Final
 from urllib.parse import urlsplit
@@ -16,11 +16,14 @@ import dagster as dg
 import lance_core
 from lance_core.errors import DatasetNotFoundError
 from lance_dagster._context import process_executor
-from lance_dagster.properties import ASSET_KEY, properties_of, several
-from lance_dagster.tables.location import SHARED_KEY, is_shared, locate_table
-from lance_dagster.tables.settings import TableSettings
+from lance_dagster.handlers.arrow_schema import owners
+from lance_dagster.handlers.base import ROW_NAMES
+from lance_dagster.io_manager.output import Output
+from lance_dagster.properties import ASSET_KEY, COLUMNS, properties_of, several
+from lance_dagster.tables.location import SHARED_KEY, TABLE_KEY, is_shared, locate_table
+from lance_dagster.tables.settings import OutputSettings, TableSettings
 
-__all__ = ["check_old_place", "check_owner", "owner_of"]
+__all__ = ["check_column_owners", "check_mode", "check_old_place", "check_owner", "owner_of"]
 
 _MOST_VERSIONS: Final = 20
 """How many of the newest versions are read; maintenance by others makes fewer between two writes."""
@@ -30,10 +33,14 @@ _OLD_PARTS: Final = 2
 
 
 def owner_of(dataset: lance_core.LanceDataset) -> tuple[int, list[str]] | None:
-    """The newest version that was made for an asset, and the assets that it names; None if no recent one was."""
+    """The newest version whose rows were written for an asset, and the assets that it names; None if no recent one was.
+
+    Commits of assets that own columns alone do not count.
+    """
     for handle, made in islice(dataset.history(), _MOST_VERSIONS):
-        named = several(properties_of(made).get(ASSET_KEY))
-        if named:
+        properties = properties_of(made)
+        named = several(properties.get(ASSET_KEY))
+        if named and COLUMNS not in properties:
             return handle.version, named
     return None
 
@@ -90,6 +97,51 @@ def check_still_owner(
                 f"asset {', '.join(named)}, and version {dataset.version} has the rows of both. Give one of them the "
                 'metadata "schema" or "table" with a place of its own, drop this table, and materialize both again'
             )
+
+
+def check_mode(settings: OutputSettings, metadata: Mapping[str, object], where: str) -> None:
+    """Reject the mode columns without a table, and a table of another asset with any other mode.
+
+    Raises:
+        DagsterInvalidDefinitionError: One of the two entries is missing.
+    """
+    if (settings.write_mode == "columns") == (TABLE_KEY in metadata):
+        return
+    if settings.write_mode == "columns":
+        raise dg.DagsterInvalidDefinitionError(
+            f"{where}: write_mode columns needs the table whose columns they are: metadata "
+            f'{{"{TABLE_KEY}": "key of the asset that makes it"}}'
+        )
+    raise dg.DagsterInvalidDefinitionError(
+        f'{where}: metadata {TABLE_KEY} is for "lance/write_mode": "columns", not {settings.write_mode}; the metadata '
+        '"schema" and "table" say where a table of its own is'
+    )
+
+
+def check_column_owners(output: Output, frame: Sequence[str]) -> None:
+    """Reject columns that belong to another asset.
+
+    Args:
+        output: The output.
+        frame: The columns of its value.
+
+    Raises:
+        DagsterInvalidDefinitionError: A column belongs to another asset.
+    """
+    if output.existing is None or is_shared(output.metadata, output.where):
+        return
+    schema, own = output.existing.schema, output.context.asset_key.to_user_string()
+    known, sets_columns = owners(schema), output.sets_columns
+    names_of_rows = (*ROW_NAMES, *output.settings.row_key) if sets_columns else ()
+    for name in [name for name in frame if name not in names_of_rows]:
+        owner = known.get(name)
+        if owner == own or name not in schema.names or (owner is None and not sets_columns):
+            continue
+        whose = f"asset {owner}" if owner is not None else "the asset that writes its rows, not that of a column asset"
+        raise dg.DagsterInvalidDefinitionError(
+            f"{output.where}: column {name!r} of {output.location.uri} is that of {whose}; return a frame without it, "
+            f'or under another name. If both are meant to set it, give the asset the metadata {{"{SHARED_KEY}": True}}'
+        )
 
 
 def check_old_place(

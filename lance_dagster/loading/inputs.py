@@ -31,14 +31,16 @@ from lance_dagster._context import (
     is_own_upstream,
 )
 from lance_dagster.handlers import Loading
-from lance_dagster.handlers.base import ChangesPart, ChangesRequest, ReadRequest
+from lance_dagster.handlers.arrow_schema import owners
+from lance_dagster.handlers.base import ROW_NAMES, ChangesPart, ChangesRequest, ReadRequest
+from lance_dagster.handlers.lance import LanceDatasetHandler
 from lance_dagster.lineage.history import undo_after
 from lance_dagster.lineage.step_inputs import remember_changes
 from lance_dagster.loading.changes import CHANGES, FULL_REFRESH, ChangeRange, range_of_input
 from lance_dagster.loading.recorded_versions import equal_version, recorded_version
 from lance_dagster.tables.branch_policy import branch_of_run
 from lance_dagster.tables.filters import LanceFilter
-from lance_dagster.tables.location import TableLocation
+from lance_dagster.tables.location import TABLE_KEY, TableLocation
 from lance_dagster.tables.partitions import plan_partitions
 from lance_dagster.tables.refs import as_moment, branch_for_reading
 from lance_dagster.tables.settings import INPUT_PINS, TableSettings, check_input, plain_metadata
@@ -97,10 +99,14 @@ def read_requests(
             rows = _partition_filter(context, keys, upstream.get("partition_expr"), schema)
             _check_written(context, facts, dataset, rows, where, optional=loading.optional)
     own = wanted_rows(metadata.get("lance/filter"), dataset, where)
-    expr, columns = upstream.get("partition_expr"), wanted_columns(metadata.get("columns"), schema, where)
+    expr = upstream.get("partition_expr")
 
     def filter_of(wanted: Sequence[str] | None) -> pc.Expression | None:
         return _both(_partition_filter(context, wanted, expr, schema), own)
+
+    columns = wanted_columns(metadata.get("columns"), schema, where)
+    if columns is None and TABLE_KEY in upstream and not isinstance(loading.handler, LanceDatasetHandler):
+        columns = columns_of_asset(context.asset_key, upstream, schema, where)
 
     def request(wanted: Sequence[str] | None) -> ReadRequest:
         return ReadRequest(
@@ -320,10 +326,29 @@ def wanted_columns(value: object, schema: pa.Schema, where: str) -> list[str] | 
     if value is None:
         return None
     assert isinstance(value, list | tuple)  # as check_input has seen to
-    missing = [name for name in value if name not in schema.names]
+    missing = [name for name in value if name not in (*schema.names, *ROW_NAMES)]
     if missing:
         raise SchemaError(f"{where}: columns {missing} are not among the table's columns {schema.names}")
     return list(value)
+
+
+def columns_of_asset(
+    asset_key: dg.AssetKey, metadata: Mapping[str, object], schema: pa.Schema, where: str
+) -> list[str]:
+    """The key and the columns of an asset that owns columns of the table.
+
+    Raises:
+        MissingInputError: The table has none of its columns.
+    """
+    own = [name for name, owner in owners(schema).items() if owner == asset_key.to_user_string()]
+    if not own:
+        raise MissingInputError(
+            f"{where}: its table has no column of that asset; materialize it first, or name columns of the table by "
+            "the metadata columns of the input"
+        )
+    given = plain_metadata(metadata.get("lance/key"))
+    key = [given] if isinstance(given, str) else list(given) if isinstance(given, list | tuple) else []
+    return [*key, *own]
 
 
 def _partition_filter(

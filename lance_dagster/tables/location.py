@@ -10,6 +10,9 @@ The whole key is the path, so that two assets never share a table because their 
 `table` takes the place of the last part. All parts before it are the schema; the metadata entry `schema` takes their
 place, else the `schema` of the IO manager.
 
+An asset that owns columns of the table of another asset names that table by the metadata entry `lance/table`: an asset
+key, or `schema.table`.
+
 A table that others write can be anywhere: the metadata entry `lance/uri` of its asset names it, and `lance/branch` the
 branch of it that the asset is. Storage options of its own are secrets, which no metadata may hold: the process that
 defines the asset remembers them.
@@ -30,6 +33,7 @@ from lance_dagster.tables.names import RECEIPTS_FOLDER, RESERVED_FOLDER
 __all__ = [
     "OWN_BRANCH_KEY",
     "SHARED_KEY",
+    "TABLE_KEY",
     "TableLocation",
     "below_root",
     "checked_root",
@@ -51,6 +55,10 @@ _SUFFIX: Final = ".lance"
 _DEFAULT_SCHEMA: Final = "public"
 SHARED_KEY: Final = "lance/shared_table"
 """Definition metadata of an asset that shares its table with others."""
+
+
+TABLE_KEY: Final = "lance/table"
+"""Definition metadata of an asset that owns columns of the table of another one: the key of that, or schema.table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,8 +146,11 @@ def locate_table(
         default_schema: The IO manager's schema, if it has one.
 
     Raises:
-        DagsterInvalidDefinitionError: A name cannot be a folder name everywhere, or `checked_root` rejects the root.
+        DagsterInvalidDefinitionError: A name cannot be a folder name everywhere, `checked_root` rejects the root, or
+            the entry `lance/table` names no table.
     """
+    if TABLE_KEY in metadata:
+        return _locate_named(root_uri, asset_key, metadata, default_schema=default_schema)
     path = asset_key.path
     named = _string(metadata, "schema") or default_schema
     folders = [named] if named else path[:-1] or [_DEFAULT_SCHEMA]
@@ -172,6 +183,36 @@ def locate_table(
             own_options=_own_options.get((asset_key.to_user_string(), elsewhere)),
         )
     return TableLocation(uri=below_root(root_uri, f"{schema}/{table}.lance"), schema=schema, table=table)
+
+
+def _locate_named(
+    root_uri: str, asset_key: dg.AssetKey, metadata: Mapping[str, object], *, default_schema: str | None
+) -> TableLocation:
+    """The table that the entry `lance/table` names."""
+    given = metadata[TABLE_KEY]
+    given = given.value if isinstance(given, dg.MetadataValue) else given
+    where = f"asset {asset_key.to_user_string()}"
+    key: dg.AssetKey | None = None
+    if isinstance(given, str) and "." in given and "/" not in given:
+        schema, _, table = given.rpartition(".")
+        parts = [*schema.split("."), table]
+        return locate_table(root_uri, dg.AssetKey(parts), {}, default_schema=None)
+    if isinstance(given, dg.AssetKey):  # which is a tuple as well
+        key = given
+    elif isinstance(given, list | tuple) and given and all(isinstance(part, str) for part in given):
+        key = dg.AssetKey(list(given))
+    elif isinstance(given, str) and given:
+        key = dg.AssetKey.from_user_string(given)
+    if key is None:
+        raise dg.DagsterInvalidDefinitionError(
+            f'{where}: metadata {TABLE_KEY} is the key of the asset whose table it is, such as "nyc/flights", or '
+            f"schema.table, not {given!r}"
+        )
+    if key == asset_key:
+        raise dg.DagsterInvalidDefinitionError(
+            f"{where}: metadata {TABLE_KEY} names the asset itself; it is for columns of the table of another asset"
+        )
+    return locate_table(root_uri, key, {}, default_schema=default_schema)
 
 
 def below_root(root_uri: str, path: str) -> str:

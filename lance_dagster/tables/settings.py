@@ -14,6 +14,9 @@
                                 lance/when_not_matched_by_source
                                                            rows only in the table, or the run's partitions of it:
                                                            nothing, delete
+                                lance/table                with write_mode columns: the table of another asset
+                                lance/key                  the columns that name its rows; none for _rowid, _rowaddr
+                                lance/missing              rows that the output lacks: null, keep, error
                                 lance/commit_message       message shown in the table's history
                                 lance/vector_columns       {"column": width}: lists stored as fixed-size vectors
                                 lance/maintenance          fields of a LanceMaintenancePolicy (`policy`)
@@ -68,7 +71,13 @@ __all__ = [
 ]
 
 PREFIX: Final = "lance/"
-READ_ELSEWHERE: Final = {"lance/maintenance", "lance/column_lineage", "lance/schema", "lance/shared_table"}
+READ_ELSEWHERE: Final = {
+    "lance/maintenance",
+    "lance/column_lineage",
+    "lance/schema",
+    "lance/shared_table",
+    "lance/table",
+}
 """Definition metadata that jobs, checks and lineage read."""
 
 _OF_OUTPUTS: Final = frozenset({"lance/column_lineage", "lance/schema"})
@@ -82,6 +91,8 @@ EVENT_KEYS: Final = frozenset(
     for name in (
         "bytes_written",
         "changes",
+        "columns",
+        "columns_added",
         "commit_attempts",
         "deduplicated",
         "deleted_fraction",
@@ -94,6 +105,7 @@ EVENT_KEYS: Final = frozenset(
         "replaced_attempt",
         "rows_deleted",
         "rows_inserted",
+        "rows_nulled",
         "rows_updated",
         "rows_written",
         "small_fragments",
@@ -127,11 +139,12 @@ FOREIGN_INPUT_KEYS: Final[Mapping[str, str]] = {
 """Metadata keys of other IO managers for inputs, and the keys that stand for them here."""
 
 
-WriteMode = Literal["overwrite", "append", "merge", "error", "create_only"]
+WriteMode = Literal["overwrite", "append", "merge", "columns", "error", "create_only"]
 OnEarlierAttempt = Literal["replace", "adopt", "append"]
 WhenMatched = Literal["update", "nothing", "delete"]
 WhenNotMatched = Literal["insert", "nothing"]
 WhenNotMatchedBySource = Literal["nothing", "delete"]
+MissingRows = Literal["null", "keep", "error"]
 ReadMode = Literal["latest", "materialized"]
 LoadType = Literal["auto", "spark", "pandas", "polars", "pyarrow"]
 
@@ -150,6 +163,8 @@ class OutputSettings:
     when_matched: WhenMatched = "update"
     when_not_matched: WhenNotMatched = "insert"
     when_not_matched_by_source: WhenNotMatchedBySource = "nothing"
+    key: str | Sequence[str] | None = None
+    missing: MissingRows = "null"
     commit_message: str | None = None
     vector_columns: Mapping[str, int] = field(default_factory=dict)
 
@@ -187,9 +202,14 @@ class OutputSettings:
         return replace(self, **changes)
 
     @property
-    def key(self) -> list[str]:
+    def merge_key(self) -> list[str]:
         """The columns that a merge matches rows by."""
         return [self.merge_on] if isinstance(self.merge_on, str) else list(self.merge_on or ())
+
+    @property
+    def row_key(self) -> list[str]:
+        """The columns that name the rows whose columns are written."""
+        return [self.key] if isinstance(self.key, str) else list(self.key or ())
 
     def check(self, *, asset: str, partitioned: bool) -> None:
         """Reject options that do not go together.
@@ -209,6 +229,18 @@ class OutputSettings:
         if self.write_mode == "merge" and self.schema_mode != "strict":
             raise dg.DagsterInvalidDefinitionError(
                 f"asset {asset}: write_mode merge keeps the columns of the table; schema_mode is {self.schema_mode}"
+            )
+        of_columns = [
+            key for key, value in (("key", self.key), ("missing", self.missing)) if value not in (None, "null")
+        ]
+        if self.write_mode != "columns" and of_columns:
+            raise dg.DagsterInvalidDefinitionError(
+                f"asset {asset}: metadata lance/{of_columns[0]} is for write_mode columns, not {self.write_mode}"
+            )
+        if self.write_mode == "columns" and self.schema_mode != "strict":
+            raise dg.DagsterInvalidDefinitionError(
+                f"asset {asset}: write_mode columns adds the columns that the table lacks by itself, and changes no "
+                f"others; schema_mode is {self.schema_mode}"
             )
         if self.schema_mode == "overwrite" and (partitioned or self.write_mode != "overwrite"):
             raise dg.DagsterInvalidDefinitionError(
@@ -329,6 +361,7 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "lance/when_matched": get_args(WhenMatched),
     "lance/when_not_matched": get_args(WhenNotMatched),
     "lance/when_not_matched_by_source": get_args(WhenNotMatchedBySource),
+    "lance/missing": get_args(MissingRows),
 }
 
 
@@ -337,7 +370,7 @@ def _checked(key: str, value: object, where: str) -> Any:
         good, wanted = value in _CHOICES[key], f"one of {', '.join(_CHOICES[key])}"
     elif key == "lance/cluster":
         good, wanted = isinstance(value, bool), "a bool"
-    elif key == "lance/merge_on":
+    elif key in ("lance/merge_on", "lance/key"):
         columns = [value] if isinstance(value, str) else value
         good = isinstance(columns, list | tuple) and bool(columns) and all(isinstance(c, str) and c for c in columns)
         wanted = "a column, or a list of columns"

@@ -25,12 +25,14 @@ from lance_dagster.lineage.history import TableVersion, partitions_of, read_hist
 from lance_dagster.lineage.runs import versions_of_run
 from lance_dagster.properties import (
     ASSET_KEY,
+    COLUMNS,
     COMMIT_MESSAGE,
     PARTITION_KEYS,
     TAKES_BACK,
     UNDO_RUN_ID,
     UNDONE_VERSIONS,
     listed_keys,
+    several,
 )
 
 __all__ = ["AlreadyUndoneError", "CannotUndoError", "Undo", "plan_undo"]
@@ -112,6 +114,7 @@ class Undo:
             **({ASSET_KEY: self.asset} if self.asset is not None else {}),
             **_partition_properties(self.made),
             **lance_core.WatermarkMove.properties(self.moves),
+            **_column_properties(self.made),
             COMMIT_MESSAGE: f"undo of run {self.run_id}",
         }
         transaction = lance_core.Transaction(
@@ -277,6 +280,13 @@ def _partition_properties(made: Sequence[TableVersion]) -> dict[str, str]:
     """The partitions that an undo changes, as commits of runs name them."""
     keys = partitions_of(made)
     return {PARTITION_KEYS: listed_keys(json.dumps(keys))} if isinstance(keys, list) else {}
+
+
+def _column_properties(made: Sequence[TableVersion]) -> dict[str, str]:
+    """The columns that an undo changes, if it changes columns alone: then it is no write of rows."""
+    named = [one.properties.get(COLUMNS) for one in made]
+    columns = {column for names in named for column in several(names)}
+    return {} if None in named else {COLUMNS: json.dumps(sorted(columns))}
 
 
 def _inverse(

@@ -36,7 +36,16 @@ if TYPE_CHECKING:
 
     from lance_core import LanceDataset
 
-__all__ = ["TASK_ROWS", "MergeFrames", "kind_column", "reject_duplicate_keys", "renamed", "row_id_columns", "rows_of"]
+__all__ = [
+    "TASK_ROWS",
+    "MergeFrames",
+    "is_same_value",
+    "kind_column",
+    "reject_duplicate_keys",
+    "renamed",
+    "row_id_columns",
+    "rows_of",
+]
 
 TASK_ROWS: Final = 1 << 18
 """Rows of a merge's source for each task and its file."""
@@ -249,7 +258,7 @@ class MergeFrames:
     def _equal(self, ends: Sequence[tuple[str, str]], target: StructType) -> Column:
         """The condition that the key of the source equals the key of the table."""
         kinds = [(self.source.schema[name].dataType, target[name].dataType) for name in self.keys]
-        return reduce(and_, [_is_same(*pair, *of) for pair, of in zip(ends, kinds, strict=True)])
+        return reduce(and_, [is_same_value(*pair, *of) for pair, of in zip(ends, kinds, strict=True)])
 
 
 def _deleted_rows(pairs: DataFrame, about: Mapping[str, str]) -> DataFrame:
@@ -292,7 +301,7 @@ def reject_duplicate_keys(source: DataFrame, keys: Sequence[str]) -> None:
         raise InvalidInputError(f"{AMBIGUOUS} {key}")
 
 
-def _is_same(given: str, stored: str, given_kind: DataType, stored_kind: DataType) -> Column:
+def is_same_value(given: str, stored: str, given_kind: DataType, stored_kind: DataType) -> Column:
     """The condition that a column of the source equals a column of the table.
 
     Spark compares a float with another kind of number as floats, where 9007199254740992 equals 9007199254740993.

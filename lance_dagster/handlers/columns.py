@@ -1,0 +1,201 @@
+"""Columns of rows that a table has: an asset with `write_mode` columns sets them in the table of another asset.
+
+    rows       by `_rowaddr` or `_rowid` where the frame kept it from its input, else by `lance/key`
+    scope      the rows of the run's partitions, or all rows; `lance/missing` is about those that the frame lacks
+    columns    all others of the frame: the table's own type, or a new column with the asset in its metadata
+
+The files of the columns alone are written, and one commit sets them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from lance_core import ColumnsResult, LanceDataset, WriteResult
+from lance_core.errors import EarlierAttemptError, SchemaError
+from lance_dagster.handlers.arrow_schema import fit_batch, with_known_types, with_vectors
+from lance_dagster.handlers.base import ROW_NAMES, WriteRequest, skips_empty
+from lance_dagster.handlers.exact_cast import CastRejectedError, can_cast
+from lance_dagster.handlers.merging import adopted
+from lance_dagster.properties import ASSET_KEY
+
+__all__ = [
+    "columns_result",
+    "commit_arguments",
+    "is_kept",
+    "matched_by",
+    "set_columns",
+    "stored_columns",
+    "write_columns",
+]
+
+
+def matched_by(names: Sequence[str], key: Sequence[str]) -> list[str]:
+    """The columns that name the rows of a frame.
+
+    Args:
+        names: The frame's columns.
+        key: Those of the metadata `lance/key`.
+
+    Raises:
+        SchemaError: The frame has neither the key nor `_rowid` or `_rowaddr`.
+    """
+    for name in ROW_NAMES:
+        if name in names:
+            return [name]
+    lacking = [name for name in key if name not in names]
+    if lacking or not key:
+        raise SchemaError(
+            f"the output lacks the key column {lacking[0]!r} of lance/key; it has {list(names)}"
+            if lacking
+            else 'write_mode columns needs the key that names the rows: metadata={"lance/key": "column"}, or _rowid or '
+            "_rowaddr of the input kept in the output"
+        )
+    return list(key)
+
+
+def set_columns(names: Iterable[str], key: Sequence[str]) -> list[str]:
+    """The columns of a frame that are set: all but those that name rows."""
+    return [name for name in names if name not in (*ROW_NAMES, *key)]
+
+
+def stored_columns(schema: pa.Schema, request: WriteRequest, *, without_rows: bool = False) -> pa.Schema:
+    """The columns to set, as the table stores them.
+
+    Args:
+        schema: The frame's columns.
+        request: The write.
+        without_rows: Whether the frame has no row, so that its types mean nothing.
+
+    Raises:
+        SchemaError: The frame has no column to set, or one whose type is not known or does not fit.
+    """
+    assert request.existing is not None
+    table, names = request.existing.schema, set_columns(schema.names, request.output.row_key)
+    if not names:
+        raise SchemaError(f"the output has no column besides {schema.names}, which name its rows")
+    frame = pa.schema([schema.field(name) for name in names])
+    wanted = with_known_types(frame, request.known, table, without_rows=without_rows)
+    widths = {name: width for name, width in request.output.vector_columns.items() if name not in table.names}
+    wanted = with_vectors(wanted, widths)
+    fields = []
+    for field in wanted:
+        if field.name in table.names:
+            own = table.field(field.name)
+            if field.type != own.type and not can_cast(field.type, own.type):
+                raise CastRejectedError(field.name, field.type, own.type)
+            fields.append(own)
+            continue
+        if pa.types.is_null(field.type):
+            raise SchemaError(
+                f"column {field.name!r} is new, and null in all rows, so that its type is not known; give the asset "
+                f'the metadata {{"lance/schema": {{"{field.name}": "string", ...}}}}'
+            )
+        owner = {ASSET_KEY: request.properties[ASSET_KEY]}
+        fields.append(field.with_nullable(True).with_metadata({**(field.metadata or {}), **owner}))
+    return pa.schema(fields)
+
+
+def write_columns(
+    batches: Iterable[pa.RecordBatch | pa.Table], schema: pa.Schema, request: WriteRequest
+) -> WriteResult | None:
+    """Set columns of the rows that batches name, with one commit; None when empty output is skipped.
+
+    Args:
+        batches: The rows.
+        schema: Their columns.
+        request: What to write where.
+
+    Raises:
+        LanceError: The write failed; nothing was committed, and the files that were written are deleted.
+    """
+    key = matched_by(schema.names, request.output.row_key)
+    tables = [pa.Table.from_batches([one]) if isinstance(one, pa.RecordBatch) else one for one in batches]
+    num_rows = sum(table.num_rows for table in tables)
+    if skips_empty(num_rows, request):
+        return None
+    stored = stored_columns(schema, request, without_rows=not num_rows)
+    if is_kept(request):
+        return adopted(request)
+    target = pa.schema([*_key_fields(key, request), *stored])
+    dataset = at_base(request)
+    done = dataset.write_columns(
+        pa.concat_tables([fit_batch(table, target) for table in tables] or [target.empty_table()]),
+        key,
+        where=None if request.slices is None else request.slices.expression(dataset.schema),
+        missing=request.output.missing,
+        **commit_arguments(request),
+    )
+    return columns_result(dataset, done, request)
+
+
+def at_base(request: WriteRequest) -> LanceDataset:
+    """A handle of its own on the version that the rows are in."""
+    assert request.existing is not None
+    return request.existing.checkout_version((request.existing.branch, request.existing.version))
+
+
+def commit_arguments(request: WriteRequest) -> dict[str, Any]:
+    """The arguments of the commit."""
+    return {
+        "transaction_properties": dict(request.properties),
+        "commit_message": request.output.commit_message,
+        "write_attempt": request.write_attempt,
+    }
+
+
+def is_kept(request: WriteRequest) -> bool:
+    """Whether the columns of an earlier attempt are kept, and nothing is written.
+
+    Rows that the frame lacks are set to null, so that nothing of earlier attempts stays, unless they keep their values.
+
+    Raises:
+        EarlierAttemptError: Cells that an earlier attempt set may stay, and `on_earlier_attempt` says to replace.
+    """
+    write = request.write_attempt
+    if write is None or not write.earlier or request.output.missing != "keep":
+        return False
+    if write.on_earlier_attempt == "replace":
+        raise EarlierAttemptError(
+            f"an earlier attempt of this write set columns of {request.uri} in version {write.earlier[-1]}, and "
+            "lance/missing is keep, so that cells which only that attempt has set would stay. Nothing was written. Say "
+            "by lance/on_earlier_attempt what to do: append sets the cells of this attempt beside them, adopt keeps "
+            "those of the earlier attempt"
+        )
+    return write.on_earlier_attempt == "adopt"
+
+
+def _key_fields(key: Sequence[str], request: WriteRequest) -> list[pa.Field]:
+    """The key in the table's types."""
+    assert request.existing is not None
+    table = request.existing.schema
+    unknown = [name for name in key if name not in ROW_NAMES and name not in table.names]
+    if unknown:
+        raise SchemaError(f"lance/key names {unknown}, which are not among the table's columns {table.names}")
+    return [pa.field(name, pa.uint64()) if name in ROW_NAMES else table.field(name).with_nullable(True) for name in key]
+
+
+def columns_result(dataset: LanceDataset, done: ColumnsResult, request: WriteRequest) -> WriteResult:
+    """The result of a write of columns.
+
+    Args:
+        dataset: The table at the version that was committed.
+        done: What was written.
+        request: The write.
+    """
+    facts: Mapping[str, Any] = {
+        "read_version": done.read_version,
+        "rows_written": done.rows_updated - done.rows_nulled,
+        "rows_updated": done.rows_updated,
+        "bytes_written": done.bytes_written,
+        "files": done.files,
+    }
+    if not done.operation:
+        return WriteResult(dataset=dataset, operation="None", **facts)
+    result = WriteResult.of_transaction(dataset, dataset.read_transaction(done.version), **facts)
+    earlier = () if request.write_attempt is None else request.write_attempt.earlier
+    return replace(result, replaced_versions=earlier)

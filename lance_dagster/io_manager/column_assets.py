@@ -1,0 +1,145 @@
+"""Assets that own columns of the table of another asset: whose each column is, and where such an asset writes.
+
+    column of the table       belongs to                                  recorded
+    -------------------       ----------                                  --------
+    of the rows' asset        the asset that the table is named after     nowhere
+    added by a column asset   that asset                                  in the metadata of the column's field
+
+Commits of such an asset have the property `dagster.columns`, so that they do not count as writes of rows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import dagster as dg
+import pyarrow as pa
+
+import lance_core
+from lance_core.errors import DatasetNotFoundError, SchemaError
+from lance_dagster.branches.writing import branch_for_writing
+from lance_dagster.handlers.base import ROW_NAMES, WriteRequest
+from lance_dagster.handlers.columns import set_columns, stored_columns
+from lance_dagster.io_manager.output import Output
+from lance_dagster.io_manager.ownership import check_column_owners
+from lance_dagster.tables.location import TABLE_KEY
+from lance_dagster.tables.settings import plain_metadata
+
+__all__ = [
+    "add_to_main",
+    "at_read_version",
+    "check_still_column_owner",
+    "column_entries",
+    "columns_property",
+    "reject_without_table",
+]
+
+
+def reject_without_table(output: Output) -> None:
+    """Reject columns of a table that does not exist.
+
+    Raises:
+        DatasetNotFoundError: There is no table.
+    """
+    if output.existing is None:
+        raise DatasetNotFoundError(
+            f"there is no table at {output.location.uri}; it is made by asset "
+            f"{plain_metadata(output.metadata[TABLE_KEY])}: materialize that first"
+        )
+
+
+def check_still_column_owner(output: Output, dataset: lance_core.LanceDataset, frame: Sequence[str]) -> None:
+    """Reject a column that another asset added at the same time.
+
+    Raises:
+        DagsterInvalidDefinitionError: Another asset has added the column, and it holds the cells of both.
+    """
+    try:
+        check_column_owners(replace(output, existing=dataset), frame)
+    except dg.DagsterInvalidDefinitionError as error:
+        raise dg.DagsterInvalidDefinitionError(
+            f"{error}. Both added it at the same time, and version {dataset.version} has the cells of both: drop the "
+            "column, and materialize both again"
+        ) from error
+
+
+def at_read_version(output: Output, frame: Sequence[str]) -> lance_core.LanceDataset:
+    """The version that the rows of a frame are named in: that of its input, for names that are row addresses.
+
+    Raises:
+        SchemaError: The frame names rows by addresses, and the step has not loaded the table on the same branch.
+    """
+    existing = output.existing
+    assert existing is not None
+    named = next((name for name in ROW_NAMES if name in frame), None)
+    if named is None or (named == "_rowid" and existing.has_stable_row_ids):
+        return existing
+    read = [one for one in output.inputs if one["uri"] == existing.root_uri]
+    if read and read[0].get("branch") == existing.branch:
+        return existing.checkout_version((existing.branch, read[0]["version"]))
+    if (
+        read
+        and existing.branch is not None
+        and read[0].get("branch") is None
+        and existing.version == read[0]["version"]
+    ):
+        return existing  # the branch was forked from that version, and has no commit yet
+    raise SchemaError(
+        f"column {named!r} of the output names rows of a version that is not known: the step loads the table "
+        f"{existing.root_uri} {'on another branch' if read else 'by no input'}. Drop the column, and name rows by "
+        "lance/key"
+    )
+
+
+def add_to_main(output: Output, main: lance_core.LanceDataset, frame: pa.Schema, request: WriteRequest) -> Output:
+    """The output on its branch; columns that the table lacks are added to main before the branch is forked.
+
+    A promotion brings rows and cells to main, and no columns: main has them, without values, from the beginning.
+
+    Raises:
+        SchemaError: The branch was forked before, and lacks a column.
+    """
+    assert output.branch is not None
+    is_forked = output.branch in main.branches.list()
+    stored = stored_columns(frame, request)
+    if not is_forked:
+        _add(main, [field for field in stored if field.name not in main.schema.names])
+    branch = branch_for_writing(main, output.branch)
+    lacking = [field.name for field in stored if field.name not in branch.schema.names]
+    if lacking:
+        raise SchemaError(
+            f"branch {output.branch!r} of {output.location.uri} was forked before the table had the columns {lacking}, "
+            "and a promotion adds none. Promote or delete the branch first; or materialize the asset on main, and "
+            "write to a branch that is forked afterwards"
+        )
+    return replace(output, existing=branch)
+
+
+def _add(main: lance_core.LanceDataset, fields: Sequence[pa.Field]) -> None:
+    if not fields:
+        return
+    try:
+        main.add_columns(pa.schema(fields))
+    except SchemaError:  # by another run of the backfill
+        latest = main.checkout_version((None, None))
+        if any(field.name not in latest.schema.names for field in fields):
+            raise
+    main.checkout_latest()
+
+
+def column_entries(output: Output, frame: Sequence[str], outcome: lance_core.WriteResult) -> dict[str, Any]:
+    """The entries of a materialization that are about columns."""
+    before = () if output.existing is None else output.existing.schema.names
+    names = set_columns(frame, output.settings.row_key)
+    added = [name for name in names if name not in before]
+    nulled = (outcome.rows_updated or 0) - outcome.rows_written
+    entries: dict[str, Any] = {"lance/columns": dg.MetadataValue.json(names), "lance/rows_nulled": nulled}
+    return entries | ({"lance/columns_added": dg.MetadataValue.json(added)} if added else {})
+
+
+def columns_property(names: Sequence[str]) -> str:
+    """The value of the property `dagster.columns`."""
+    return json.dumps(list(names))

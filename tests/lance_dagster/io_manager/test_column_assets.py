@@ -1,0 +1,345 @@
+"""Assets that own columns of the table of another asset: `write_mode` columns."""
+
+import datetime as dt
+import json
+
+import dagster as dg
+import lance as pylance
+import pyarrow as pa
+import pytest
+
+import lance_core
+from lance_dagster.io_manager.manager import LanceTableIOManager
+from tests.lance_dagster.lake import errors
+
+DAYS = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-01-05")
+BLOB = b"x" * 20_000
+ROWS = 50
+
+
+def day_of(key):
+    return dt.date.fromisoformat(key)
+
+
+def ids_of(key):
+    start = 1000 * day_of(key).day
+    return list(range(start, start + ROWS))
+
+
+def images_asset(extra=(), **metadata):
+    @dg.asset(name="images", partitions_def=DAYS, metadata={"partition_expr": "day", **metadata})
+    def images(context) -> pa.Table:
+        ids = [(i, day_of(key)) for key in context.partition_keys for i in [*ids_of(key), *extra]]
+        return pa.table(
+            {
+                "id": [i for i, _ in ids],
+                "day": pa.array([day for _, day in ids], pa.date32()),
+                "blob": pa.array([BLOB] * len(ids), pa.large_binary()),
+            }
+        )
+
+    return images
+
+
+def vector(i):
+    return [float(i + k) for k in range(8)]
+
+
+def embeddings_asset(make=None, name="embeddings", columns=("id",), kind=pa.Table, retries=0, **metadata):
+    metadata = {"lance/write_mode": "columns", "lance/table": "images", "lance/key": "id", **metadata}
+
+    @dg.asset(
+        name=name,
+        partitions_def=DAYS,
+        ins={"images": dg.AssetIn(metadata={"columns": list(columns)})},
+        metadata={"partition_expr": "day", **metadata},
+        retry_policy=dg.RetryPolicy(max_retries=retries) if retries else None,
+    )
+    def embeddings(context, images: kind):
+        return make(context, images) if make is not None else with_vectors(images)
+
+    return embeddings
+
+
+def with_vectors(images, name="vector"):
+    if not isinstance(images, pa.Table):
+        images = pa.table({"id": list(images["id"])})
+    ids = images["id"].to_pylist()
+    values = pa.array([vector(i) for i in ids], pa.list_(pa.float32(), 8))
+    return images.append_column(name, values)
+
+
+def cells(lake, name="vector", key="id"):
+    return {row[key]: row[name] for row in lake.table("images").to_table([key, name]).to_pylist()}
+
+
+def assert_vectors(lake, *keys):
+    wanted = {i for key in keys for i in ids_of(key)}
+    found = cells(lake)
+    assert {i for i, value in found.items() if value is not None} == wanted
+    assert all(found[i] == vector(i) for i in wanted)
+    read = pylance.dataset(lake.uri("images")).to_table(columns=["id", "vector"]).to_pylist()
+    assert {row["id"]: row["vector"] for row in read} == found
+
+
+def test_a_run_sets_the_cells_of_its_partitions_in_one_commit(lake):
+    images, embeddings = images_asset(), embeddings_asset()
+    lake.run(images, span=("2024-01-01", "2024-01-03"))
+    before = lake.table("images")
+    result = lake.run(images, embeddings, select=[embeddings], span=("2024-01-01", "2024-01-02"))
+    assert_vectors(lake, "2024-01-01", "2024-01-02")
+    assert lake.table("images").version == before.version + 1
+    made = lake.properties("images")[-1]
+    assert made["dagster.asset_key"] == "embeddings"
+    assert json.loads(made["dagster.columns"]) == ["vector"]
+    assert json.loads(made["dagster.partition_keys"]) == ["2024-01-01", "2024-01-02"]
+    assert json.loads(made["dagster.input.images"])["version"] == before.version
+    events = result.asset_materializations_for_node("embeddings")
+    assert sorted(event.partition for event in events) == ["2024-01-01", "2024-01-02"]
+    shown = events[-1].metadata
+    commit = shown["lance/commit"].value
+    entries = {**{key: value.value for key, value in shown.items()}, **{f"lance/{k}": v for k, v in commit.items()}}
+    assert entries["lance/columns"] == ["vector"]
+    assert entries["lance/columns_added"] == ["vector"]
+    assert entries["lance/version"] == before.version + 1
+    assert entries["lance/rows_updated"] == 2 * ROWS
+    column = 2 * ROWS * 8 * 4
+    assert column <= entries["lance/bytes_written"] <= column + 4000
+    assert lake.instance.get_latest_data_version_record(dg.AssetKey("embeddings")) is not None
+
+
+def test_bytes_written_are_those_of_the_column(lake):
+    @dg.asset(metadata={"lance/write_mode": "columns", "lance/table": "images", "lance/key": "id"})
+    def wide(images: pa.Table) -> pa.Table:
+        ids = images["id"].to_pylist()
+        flat = pa.array([float(i % 97) for i in range(len(ids) * 256)], pa.float32())
+        return pa.table({"id": ids, "wide": pa.FixedSizeListArray.from_arrays(flat, 256)})
+
+    rows = pa.table({"id": range(2000), "blob": pa.array([b"y" * 2000] * 2000, pa.large_binary())})
+    lance_core.write_dataset(rows, lake.uri("images"))
+    before = lake.table("images").total_bytes
+
+    @dg.asset
+    def images() -> pa.Table:
+        return rows
+
+    lake.run(images, wide, select=[wide])
+    written = lake.table("images").total_bytes - before
+    assert written == pytest.approx(2000 * 256 * 4, rel=0.1)
+
+
+@pytest.mark.parametrize("kind", ["pandas", "polars"])
+def test_frames_of_other_libraries(lake, kind):
+    library = pytest.importorskip(kind)
+    images = images_asset()
+
+    def make(_, frame):
+        vectors = [vector(i) for i in frame["id"]]
+        return library.DataFrame({"id": list(frame["id"]), "vector": vectors})
+
+    embeddings = embeddings_asset(make, kind=library.DataFrame, **{"lance/vector_columns": {"vector": 8}})
+    lake.run(images, embeddings, partition="2024-01-01")
+    assert_vectors(lake, "2024-01-01")
+    assert lake.table("images").schema.field("vector").type.list_size == 8
+
+
+@pytest.mark.parametrize("name", ["_rowaddr", "_rowid"])
+def test_names_of_rows_that_were_kept_from_the_input(lake, name):
+    images = images_asset()
+
+    def make(_, frame):
+        return with_vectors(frame).drop_columns(["id"])
+
+    embeddings = embeddings_asset(make, columns=("id", name), **{"lance/key": "other"})
+    lake.run(images, partition="2024-01-01")
+    lake.run(images, embeddings, partition="2024-01-02")
+    assert_vectors(lake, "2024-01-02")
+
+
+def test_row_addresses_of_a_version_that_was_compacted_meanwhile(lake):
+    images = images_asset()
+
+    def make(_, frame):
+        lake.table("images").optimize.compact_files()
+        return with_vectors(frame).drop_columns(["id"])
+
+    embeddings = embeddings_asset(make, columns=("id", "_rowaddr"))
+    lake.run(images, partition="2024-01-01")
+    lake.run(images, embeddings, partition="2024-01-02")
+    assert_vectors(lake, "2024-01-02")
+
+
+def test_row_addresses_without_an_input_are_rejected(lake):
+    images = images_asset()
+    lake.run(images, partition="2024-01-01")
+
+    @dg.asset(
+        partitions_def=DAYS,
+        deps=[images],
+        metadata={"lance/write_mode": "columns", "lance/table": "images", "partition_expr": "day"},
+    )
+    def loose() -> pa.Table:
+        return pa.table({"_rowaddr": pa.array([0], pa.uint64()), "v": [1]})
+
+    assert "names rows of a version that is not known" in errors(
+        lake.run(images, loose, select=[loose], partition="2024-01-01", fails=True)
+    )
+
+
+def missing_half(context, images):
+    return with_vectors(images.slice(0, ROWS // 2))
+
+
+@pytest.mark.parametrize("missing", ["null", "keep", "error"])
+def test_rows_that_the_output_lacks(lake, missing):
+    lake.run(images_asset(), embeddings_asset(), partition="2024-01-01")
+    half = embeddings_asset(missing_half, **{"lance/missing": missing})
+    result = lake.run(images_asset(), half, select=[half], partition="2024-01-01", fails=missing == "error")
+    values = list(cells(lake).values())
+    assert sum(value is None for value in values) == (ROWS // 2 if missing == "null" else 0)
+    if missing == "error":
+        assert "lacks 25 of 50 rows" in errors(result)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda _, t: with_vectors(pa.table({"id": [*t["id"].to_pylist(), 7]})), "not among the rows of the scope"),
+        (lambda _, t: with_vectors(pa.concat_tables([t, t.slice(0, 1)])), "twice|several"),
+        (lambda *_: with_vectors(pa.table({"id": ids_of("2024-01-02")})), "not among the rows of the scope"),
+        (lambda _, t: t, "has no column besides"),
+        (lambda _, t: with_vectors(t).rename_columns(["key", "vector"]), "lacks the key column 'id'"),
+        (lambda _, t: t.append_column("vector", pa.nulls(len(t))), "its type is not known"),
+        (lambda _, t: t.append_column("blob", pa.nulls(len(t), pa.large_binary())), "asset that writes its rows"),
+    ],
+)
+def test_what_changes_nothing(lake, make, message):
+    images = images_asset()
+    lake.run(images, span=("2024-01-01", "2024-01-02"))
+    version = lake.table("images").version
+    result = lake.run(images, broken := embeddings_asset(make), select=[broken], partition="2024-01-01", fails=True)
+    assert lake.table("images").version == version
+    found = errors(result)
+    assert any(part in found for part in message.split("|")), found
+
+
+def test_a_table_that_is_not_there(lake):
+    no_input = dg.asset(
+        name="embeddings",
+        partitions_def=DAYS,
+        metadata={"lance/write_mode": "columns", "lance/table": "images", "lance/key": "id", "partition_expr": "day"},
+    )(lambda: with_vectors(pa.table({"id": [1]})))
+    assert "it is made by asset images: materialize that first" in errors(
+        lake.run(no_input, partition="2024-01-01", fails=True)
+    )
+
+
+def test_retries_replace_the_earlier_attempt(lake):
+    images = images_asset()
+    lake.run(images, partition="2024-01-01")
+    attempts = []
+
+    def make(context, frame):
+        attempts.append(context.retry_number)
+        return with_vectors(frame if context.retry_number else frame.slice(0, 10))
+
+    embeddings = embeddings_asset(make, retries=1)
+    report = LanceTableIOManager._report
+
+    def failing(self, output, *others):
+        if len(attempts) == 1 and output.sets_columns:
+            raise RuntimeError("after the commit")
+        return report(self, output, *others)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LanceTableIOManager, "_report", failing)
+        result = lake.run(images, embeddings, select=[embeddings], partition="2024-01-01")
+    assert attempts == [0, 1]
+    assert_vectors(lake, "2024-01-01")
+    (event,) = result.asset_materializations_for_node("embeddings")
+    assert event.metadata["lance/replaced_attempt"].value["attempt"] == 0
+    keep = embeddings_asset(make, retries=1, **{"lance/missing": "keep"})
+    attempts.clear()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LanceTableIOManager, "_report", failing)
+        found = errors(lake.run(images, keep, select=[keep], partition="2024-01-01", fails=True))
+    assert "lance/missing is keep" in found
+
+
+def test_the_asset_of_the_rows_goes_on_beside_the_column(lake):
+    images, embeddings = images_asset(), embeddings_asset()
+    lake.run(images, embeddings, partition="2024-01-01")
+    lake.run(images, partition="2024-01-02")
+    assert_vectors(lake, "2024-01-01")
+    lake.run(images, partition="2024-01-01")
+    assert_vectors(lake)
+    lake.run(images, embeddings, select=[embeddings], span=("2024-01-01", "2024-01-02"))
+    assert_vectors(lake, "2024-01-01", "2024-01-02")
+    merging = images_asset(**{"lance/write_mode": "merge", "lance/merge_on": "id"})
+    lake.run(merging, partition="2024-01-01")
+    assert_vectors(lake, "2024-01-01", "2024-01-02")
+
+
+def test_two_assets_cannot_own_the_same_column(lake):
+    images, embeddings = images_asset(), embeddings_asset()
+    lake.run(images, embeddings, partition="2024-01-01")
+    other = embeddings_asset(name="other")
+    found = errors(lake.run(images, other, select=[other], partition="2024-01-01", fails=True))
+    assert "column 'vector'" in found
+    assert "is that of asset embeddings" in found
+    scores = embeddings_asset(lambda _, t: with_vectors(t, "scores"), name="scores")
+    lake.run(images, scores, select=[scores], partition="2024-01-01")
+    lake.run(images, embeddings, select=[embeddings], partition="2024-01-01")
+    assert_vectors(lake, "2024-01-01")
+
+    @dg.asset(name="images", partitions_def=DAYS, metadata={"partition_expr": "day"})
+    def grabbing() -> pa.Table:
+        return lake.table("images").to_table()
+
+    assert "is that of asset" in errors(lake.run(grabbing, partition="2024-01-01", fails=True))
+
+
+def test_the_column_asset_as_an_input(lake):
+    images, embeddings = images_asset(), embeddings_asset()
+    got = []
+
+    @dg.asset(partitions_def=DAYS)
+    def reader(embeddings: pa.Table) -> None:
+        got.append(embeddings)
+
+    lake.run(images, embeddings, span=("2024-01-01", "2024-01-02"))
+    lake.run(images, embeddings, reader, select=[reader], partition="2024-01-02")
+    assert got[0].column_names == ["id", "vector"]
+    assert sorted(got[0]["id"].to_pylist()) == ids_of("2024-01-02")
+
+
+@pytest.mark.parametrize(
+    ("metadata", "message"),
+    [
+        ({"lance/write_mode": "columns"}, "needs the table whose columns they are"),
+        ({"lance/table": "images"}, 'is for "lance/write_mode": "columns"'),
+        ({"lance/missing": "keep"}, "is for write_mode columns"),
+        ({"lance/key": "id"}, "is for write_mode columns"),
+        ({"lance/write_mode": "columns", "lance/table": "t"}, "names the asset itself"),
+        ({"lance/write_mode": "columns", "lance/table": 7}, "is the key of the asset"),
+        ({"lance/write_mode": "columns", "lance/table": "images", "lance/schema_mode": "add_columns"}, "by itself"),
+    ],
+)
+def test_definitions_that_do_not_go_together(lake, metadata, message):
+    @dg.asset(metadata=metadata)
+    def t() -> pa.Table:
+        return pa.table({"id": [1]})
+
+    assert message in errors(lake.run(t, fails=True))
+
+
+@pytest.mark.parametrize("table", ["nyc.images", "nyc/images", dg.AssetKey(["nyc", "images"])])
+def test_names_of_the_table(lake, table):
+    lance_core.write_dataset(pa.table({"id": [1, 2]}), lake.uri("nyc/images"))
+
+    @dg.asset(metadata={"lance/write_mode": "columns", "lance/table": table, "lance/key": "id"})
+    def labels() -> pa.Table:
+        return pa.table({"id": [2], "label": ["b"]})
+
+    lake.run(labels)
+    assert lake.table("nyc/images").to_table(["label"])["label"].to_pylist() == [None, "b"]
