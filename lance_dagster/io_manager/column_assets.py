@@ -11,7 +11,7 @@ Commits of such an asset have the property `dagster.columns`, so that they do no
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,20 +21,20 @@ import pyarrow as pa
 import lance_core
 from lance_core.errors import DatasetNotFoundError, SchemaError
 from lance_dagster.branches.writing import branch_for_writing
-from lance_dagster.handlers.base import ROW_NAMES, WriteRequest
+from lance_dagster.handlers.base import ROW_NAMES, CommitMode, WriteRequest
 from lance_dagster.handlers.columns import set_columns, stored_columns
 from lance_dagster.io_manager.output import Output
 from lance_dagster.io_manager.ownership import check_column_owners
+from lance_dagster.properties import COLUMNS
 from lance_dagster.tables.location import TABLE_KEY
-from lance_dagster.tables.settings import plain_metadata
+from lance_dagster.tables.partitions import PartitionPlan
+from lance_dagster.tables.settings import OutputSettings, plain_metadata
 
 __all__ = [
-    "add_to_main",
-    "at_read_version",
     "check_still_column_owner",
     "column_entries",
-    "columns_property",
-    "reject_without_table",
+    "columns_on_branch",
+    "columns_request",
 ]
 
 
@@ -94,18 +94,60 @@ def at_read_version(output: Output, frame: Sequence[str]) -> lance_core.LanceDat
     )
 
 
-def add_to_main(output: Output, main: lance_core.LanceDataset, frame: pa.Schema, request: WriteRequest) -> Output:
+def columns_request(
+    output: Output,
+    frame: Sequence[str],
+    partitions: Callable[[Output, pa.Schema], PartitionPlan | None],
+    request: Callable[[Output, CommitMode, PartitionPlan | None, OutputSettings], WriteRequest],
+) -> WriteRequest:
+    """The write that sets columns of the table of another asset.
+
+    Args:
+        output: The output.
+        frame: The columns of its value.
+        partitions: Makes slices of the run's partitions.
+        request: Makes a write of an output.
+    """
+    output = replace(output, existing=at_read_version(output, frame))
+    assert output.existing is not None
+    plan, settings = partitions(output, output.existing.schema), output.settings
+    if output.attempts.versions and settings.empty_output == "skip":
+        settings = replace(settings, empty_output="write")  # the earlier cells are set to null nevertheless
+    made = request(output, "columns", plan, settings)
+    columns = {COLUMNS: json.dumps(set_columns(frame, settings.row_key))}
+    attempt = output.tags.write_attempt(
+        earlier=output.attempts.versions, on_earlier_attempt=settings.on_earlier_attempt
+    )
+    return replace(made, write_attempt=attempt, properties={**made.properties, **columns})
+
+
+def columns_on_branch(
+    output: Output,
+    main: lance_core.LanceDataset | None,
+    frame: pa.Schema,
+    request: Callable[[Output, CommitMode, PartitionPlan | None, OutputSettings], WriteRequest],
+) -> Output:
     """The output on its branch; columns that the table lacks are added to main before the branch is forked.
 
     A promotion brings rows and cells to main, and no columns: main has them, without values, from the beginning.
 
+    Args:
+        output: The output.
+        main: The newest version of main.
+        frame: The columns of its value.
+        request: Makes a write of an output.
+
     Raises:
+        DatasetNotFoundError: There is no table.
         SchemaError: The branch was forked before, and lacks a column.
     """
-    assert output.branch is not None
-    is_forked = output.branch in main.branches.list()
-    stored = stored_columns(frame, request)
-    if not is_forked:
+    reject_without_table(output)
+    if output.branch is None:
+        return output
+    check_column_owners(output, frame.names)
+    assert main is not None
+    stored = stored_columns(frame, request(replace(output, existing=main), "columns", None, output.settings))
+    if output.branch not in main.branches.list():
         _add(main, [field for field in stored if field.name not in main.schema.names])
     branch = branch_for_writing(main, output.branch)
     lacking = [field.name for field in stored if field.name not in branch.schema.names]
@@ -138,8 +180,3 @@ def column_entries(output: Output, frame: Sequence[str], outcome: lance_core.Wri
     nulled = (outcome.rows_updated or 0) - outcome.rows_written
     entries: dict[str, Any] = {"lance/columns": dg.MetadataValue.json(names), "lance/rows_nulled": nulled}
     return entries | ({"lance/columns_added": dg.MetadataValue.json(added)} if added else {})
-
-
-def columns_property(names: Sequence[str]) -> str:
-    """The value of the property `dagster.columns`."""
-    return json.dumps(list(names))

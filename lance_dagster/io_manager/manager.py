@@ -50,15 +50,12 @@ from lance_dagster.handlers import (
 from lance_dagster.handlers.arrow_schema import known_schema
 from lance_dagster.handlers.base import CommitMode, WriteRequest
 from lance_dagster.handlers.changes import changes_schema
-from lance_dagster.handlers.columns import set_columns
 from lance_dagster.handlers.merging import may_insert
 from lance_dagster.io_manager.column_assets import (
-    add_to_main,
-    at_read_version,
     check_still_column_owner,
     column_entries,
-    columns_property,
-    reject_without_table,
+    columns_on_branch,
+    columns_request,
 )
 from lance_dagster.io_manager.column_types import with_remedy
 from lance_dagster.io_manager.output import (
@@ -102,7 +99,6 @@ from lance_dagster.lineage.step_inputs import consumed_changes, input_properties
 from lance_dagster.loading.changes import CHANGES
 from lance_dagster.loading.inputs import MissingInputError, read_requests
 from lance_dagster.op_outputs.store import load_op_output, store_op_output
-from lance_dagster.properties import COLUMNS
 from lance_dagster.tables.branch_policy import BRANCH_TAG, branch_of_run
 from lance_dagster.tables.location import TableLocation, locate_table
 from lance_dagster.tables.partitions import PartitionPlan, plan_partitions
@@ -394,7 +390,7 @@ class LanceTableIOManager(dg.IOManager):
         """
         existing, frame = output.existing, handler.arrow_schema(obj)
         if output.sets_columns:
-            return self._with_columns_on_branch(output, frame)
+            return columns_on_branch(output, self._open(output.location.uri), frame, self._request)
         if (
             output.branch is None
             or output.attempts.versions
@@ -414,17 +410,6 @@ class LanceTableIOManager(dg.IOManager):
         if existing is not None:
             main.branches.discard(output.branch)
         return replace(output, existing=branch_for_writing(main, output.branch), is_created_empty=True)
-
-    def _with_columns_on_branch(self, output: Output, frame: pa.Schema) -> Output:
-        """The same for columns of a table: main gets the columns before the branch is forked."""
-        reject_without_table(output)
-        if output.branch is None:
-            return output
-        check_column_owners(output, frame.names)
-        main = self._open(output.location.uri)
-        assert main is not None
-        request = self._request(replace(output, existing=main), "columns", None, output.settings)
-        return add_to_main(output, main, frame, request)
 
     def _open(self, uri: str) -> lance_core.LanceDataset | None:
         try:
@@ -468,7 +453,7 @@ class LanceTableIOManager(dg.IOManager):
         frame = handler.arrow_schema(obj)
         check_column_owners(output, frame.names)
         if output.sets_columns:
-            return self._write_columns(output, handler, obj)
+            return handler.write(obj, columns_request(output, frame.names, self._partitions, self._request))
         alone = is_alone(output, frame)
         kept = None if alone else output.existing
         plan = self._partitions(output, new_columns(output, frame, obj) if kept is None else kept.schema)
@@ -494,22 +479,6 @@ class LanceTableIOManager(dg.IOManager):
             return handler.write(obj, replace(request, write_attempt=attempt))
         except DatasetExistsError as error:
             raise DatasetExistsError(f"{error}. The write_mode is {settings.write_mode}") from error
-
-    def _write_columns(self, output: Output, handler: LanceTypeHandler, obj: Any) -> lance_core.WriteResult | None:
-        """Set columns of the table of another asset."""
-        names = handler.arrow_schema(obj).names
-        output = replace(output, existing=at_read_version(output, names))
-        assert output.existing is not None
-        plan, settings = self._partitions(output, output.existing.schema), output.settings
-        if output.attempts.versions and settings.empty_output == "skip":
-            settings = replace(settings, empty_output="write")  # the earlier cells are set to null nevertheless
-        attempt = output.tags.write_attempt(
-            earlier=output.attempts.versions, on_earlier_attempt=settings.on_earlier_attempt
-        )
-        request = self._request(output, "columns", plan, settings)
-        columns = {COLUMNS: columns_property(set_columns(names, settings.row_key))}
-        request = replace(request, write_attempt=attempt, properties={**request.properties, **columns})
-        return handler.write(obj, request)
 
     def _request(
         self, output: Output, mode: CommitMode, plan: PartitionPlan | None, settings: OutputSettings
