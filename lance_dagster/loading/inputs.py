@@ -99,13 +99,12 @@ def read_requests(
             rows = _partition_filter(context, keys, upstream.get("partition_expr"), schema)
             _check_written(context, facts, dataset, rows, where, optional=loading.optional)
     own = wanted_rows(metadata.get("lance/filter"), dataset, where)
-    expr = upstream.get("partition_expr")
 
     def filter_of(wanted: Sequence[str] | None) -> pc.Expression | None:
-        return _both(_partition_filter(context, wanted, expr, schema), own)
+        return _both(_partition_filter(context, wanted, upstream.get("partition_expr"), schema), own)
 
     columns = wanted_columns(metadata.get("columns"), schema, where)
-    if columns is None and TABLE_KEY in upstream and not isinstance(loading.handler, LanceDatasetHandler):
+    if columns is None and not isinstance(loading.handler, LanceDatasetHandler):
         columns = columns_of_asset(context.asset_key, upstream, schema, where)
 
     def request(wanted: Sequence[str] | None) -> ReadRequest:
@@ -334,12 +333,14 @@ def wanted_columns(value: object, schema: pa.Schema, where: str) -> list[str] | 
 
 def columns_of_asset(
     asset_key: dg.AssetKey, metadata: Mapping[str, object], schema: pa.Schema, where: str
-) -> list[str]:
-    """The key and the columns of an asset that owns columns of the table.
+) -> list[str] | None:
+    """The key and the columns of an asset that owns columns of the table; None for the asset of the rows, that is all.
 
     Raises:
         MissingInputError: The table has none of its columns.
     """
+    if TABLE_KEY not in metadata:
+        return None
     own = [name for name, owner in owners(schema).items() if owner == asset_key.to_user_string()]
     if not own:
         raise MissingInputError(
