@@ -1,4 +1,4 @@
-"""`write_dataset`: a write is prepared, its rows go into files, then one commit.
+"""Write a version: the write is prepared, its rows go into files, then one commit.
 
 prepare      what the write is based on, the targets and the version of its files
 write_rows   rows into new fragments, which must fit the schema of the base
@@ -55,6 +55,8 @@ __all__ = [
     "write_version",
 ]
 
+_logger = logging.getLogger(__name__)
+
 WRITE_MODES: Final = ("create", "append", "overwrite")
 
 
@@ -97,9 +99,6 @@ class WriteOptions:
         known = {field.name for field in fields(cls)} - {"table_format"}
         reject("write_dataset", {name: value for name, value in given.items() if name not in known})
         return cls(mode=mode, table_format=chosen, **{name: value for name, value in given.items() if name in known})
-
-
-_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
