@@ -26,7 +26,7 @@ from lance_core import MAX_EXACT_KEYS, FragmentMetadata, FragmentWriter
 from lance_core.errors import InvalidInputError
 from lance_core.row_addresses import rows_by_fragment
 from pyspark_lance.types.batch_convert import BatchConverter, ConverterTo
-from pyspark_lance.types.names import columns_named
+from pyspark_lance.types.names import columns_named, source_indices
 from pyspark_lance.writing.row_checks import AMBIGUOUS, hashes_of_keys
 from pyspark_lance.writing.task import Output, PartitionTask, TaskReport, copied
 
@@ -133,18 +133,9 @@ class _Changes:
         found = rows_by_fragment(addresses)
         known = {number: self._deleted.setdefault(number, BitMap()) for number in found}
         if sum(map(len, found.values())) < len(addresses) or any(known[i].intersect(found[i]) for i in found):
-            raise InvalidInputError(f"{AMBIGUOUS}{self._twice(part, addresses)}")
+            raise InvalidInputError(f"{AMBIGUOUS}{row_changed_twice(part, addresses, self._task.on)}")
         for number, rows in found.items():
             self._deleted[number] |= rows
-
-    def _twice(self, part: pa.RecordBatch, addresses: npt.NDArray[np.int64]) -> str:
-        """The key of a row that is deleted twice, if both occurrences are in this batch."""
-        found, counts = np.unique(addresses, return_counts=True)
-        if not (counts > 1).any() or not self._task.on:
-            return f" of one row of the table; the key is {list(self._task.on)}"
-        row = int(np.flatnonzero(addresses == found[np.argmax(counts > 1)])[0])
-        keys = columns_named(part, self._task.on)
-        return " " + ", ".join(f"{name} = {keys.column(name)[row].as_py()!r}" for name in self._task.on)
 
     def _note_keys(self, part: pa.RecordBatch) -> None:
         on = list(self._task.on)
@@ -173,3 +164,19 @@ class _Changes:
         self._writers[files].write(self._convert(part))
         if kind == UPDATE and self._task.stable:
             self._ids.append(part.column(ROW_ID).to_numpy().astype(np.uint64))
+
+
+def row_changed_twice(part: pa.RecordBatch, addresses: npt.NDArray[np.int64], on: Sequence[str]) -> str:
+    """Name the key of a row that a batch deletes twice, for a message.
+
+    Args:
+        part: The batch.
+        addresses: The addresses of its rows.
+        on: The key columns; a batch of deletes alone does not have them.
+    """
+    found, counts = np.unique(addresses, return_counts=True)
+    if not (counts > 1).any() or not on or -1 in source_indices(part.schema.names, on):
+        return f" of one row of the table; the key is {list(on)}"
+    row = int(np.flatnonzero(addresses == found[np.argmax(counts > 1)])[0])
+    keys = columns_named(part, on)
+    return " " + ", ".join(f"{name} = {keys.column(name)[row].as_py()!r}" for name in on)

@@ -96,7 +96,9 @@ def source_indices(source: Sequence[str], target: Sequence[str]) -> list[int]:
 
 def columns_named(batch: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
     """Columns of a batch under the names of the table, which the batch may spell in another case."""
-    found = [batch.column(index) for index in source_indices(batch.schema.names, names)]
+    indices = source_indices(batch.schema.names, names)
+    assert -1 not in indices, "the caller checked the columns"
+    found = [batch.column(index) for index in indices]
     return pa.RecordBatch.from_arrays(found, names=list(names))
 
 
