@@ -49,6 +49,7 @@ class CleanupStats:
         index_files_removed: Files of indices.
         deletion_files_removed: Deletion files.
         failed_deletes: Files that could not be deleted. Their versions stay listed for the next run.
+        failures: One line for each of these files: its key, and why.
     """
 
     bytes_removed: int = 0
@@ -58,6 +59,7 @@ class CleanupStats:
     index_files_removed: int = 0
     deletion_files_removed: int = 0
     failed_deletes: int = 0
+    failures: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,8 +160,8 @@ def cleanup_old_versions(
     removed = remover.remove([file for file in plan.files if file.kind != "manifest"], workers)
     manifests = [file for file in plan.files if file.kind == "manifest"]
     # A version whose files are still there must stay: without it nothing would refer to them.
-    removed += remover.remove(manifests, workers) if not remover.failed else []
-    return _stats(removed, remover.failed)
+    removed += remover.remove(manifests, workers) if not remover.failures else []
+    return _stats(removed, remover.failures)
 
 
 def explain_cleanup_old_versions(
@@ -184,7 +186,7 @@ def explain_cleanup_old_versions(
     listed = plan.files[:max_files] if include_files else ()
     return CleanupExplanation(
         read_version=plan.read_version,
-        stats=_stats(plan.files, 0),
+        stats=_stats(plan.files),
         candidate_files=listed,
         candidate_files_truncated=include_files and len(plan.files) > max_files,
         candidate_file_limit=max_files,
@@ -214,13 +216,13 @@ class _Pace:
 
 @dataclass(slots=True, kw_only=True)
 class _Remover:
-    """Deletes files and counts those that it could not."""
+    """Deletes files and records those that it could not."""
 
     store: ObjectStore
     pace: _Pace
     progress: Callable[[int, int], None] | None
     total: int
-    failed: int = 0
+    failures: list[str] = field(default_factory=list)
     done: int = 0
 
     def remove(self, files: Sequence[Candidate], workers: int) -> list[Candidate]:
@@ -238,7 +240,7 @@ class _Remover:
         removed = []
         for group, errors in zip(groups, outcomes, strict=True):
             self.done += len(group)
-            self.failed += len(errors)
+            self.failures += [f"{path}: {error}" for path, error in errors.items()]
             removed += [file for file in group if file.path not in errors]
             if self.progress is not None:
                 self.progress(self.done, self.total)
@@ -252,7 +254,7 @@ class _Remover:
         return errors
 
 
-def _stats(files: Iterable[Candidate], failed: int) -> CleanupStats:
+def _stats(files: Iterable[Candidate], failures: Sequence[str] = ()) -> CleanupStats:
     counts: dict[str, int] = {}
     size = 0
     for file in files:
@@ -265,5 +267,6 @@ def _stats(files: Iterable[Candidate], failed: int) -> CleanupStats:
         transaction_files_removed=counts.get("transaction", 0),
         index_files_removed=counts.get("index", 0),
         deletion_files_removed=counts.get("deletion", 0),
-        failed_deletes=failed,
+        failed_deletes=len(failures),
+        failures=tuple(failures),
     )

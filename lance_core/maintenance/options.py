@@ -16,14 +16,14 @@ from typing import Any, Final, Self
 from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.file.version import FileVersion
 
-__all__ = ["CONFIG_PREFIX", "FORCE_COPY", "MODES", "REENCODE", "TRY_COPY", "CompactionOptions"]
+__all__ = ["COMPACTION_MODES", "CONFIG_PREFIX", "FORCE_COPY", "REENCODE", "TRY_COPY", "CompactionOptions"]
 
 CONFIG_PREFIX: Final = "lance.compaction."
 
 REENCODE: Final = "reencode"
 TRY_COPY: Final = "try_binary_copy"
 FORCE_COPY: Final = "force_binary_copy"
-MODES: Final = (REENCODE, TRY_COPY, FORCE_COPY)
+COMPACTION_MODES: Final = (REENCODE, TRY_COPY, FORCE_COPY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,8 +81,8 @@ class CompactionOptions:
 
     def __post_init__(self) -> None:
         """Reject invalid values."""
-        if self.compaction_mode is not None and self.compaction_mode not in MODES:
-            valid = ", ".join(f'"{mode}"' for mode in MODES)
+        if self.compaction_mode is not None and self.compaction_mode not in COMPACTION_MODES:
+            valid = ", ".join(f'"{mode}"' for mode in COMPACTION_MODES)
             raise InvalidInputError(f'Invalid compaction mode "{self.compaction_mode}". Valid values: {valid}')
         for name in _AT_LEAST_ONE:
             value = getattr(self, name)
