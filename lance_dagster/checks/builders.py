@@ -381,7 +381,8 @@ def _unreported(context: dg.AssetCheckExecutionContext, ref: TableRef, one: "Tab
     if known is not None and known >= one.version:
         return None
     if one.undid is not None:
-        return f"version {one.version} undid run {one.undid}, and Dagster was not told: run build_undo_job's job for it"
+        what = f"version {one.version} undid run {one.undid}"
+        return f"{what}, which Dagster has not recorded: run build_undo_job's job for it"
     run_id = one.committed_by or one.run_id
     run = None if run_id is None or run_id == context.run.run_id else context.instance.get_run_by_id(run_id)
     if run is None or not run.is_finished:

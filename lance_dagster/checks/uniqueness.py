@@ -46,7 +46,7 @@ def count_duplicates(
     """Count rows whose key another row has, and rows without one.
 
     Raises:
-        SchemaError: a column is not there.
+        SchemaError: The table lacks a column.
     """
     missing = [name for name in columns if name not in dataset.schema.names]
     if missing:

@@ -141,8 +141,8 @@ def _plans(
     """What is to be undone, and the branches where it was before.
 
     Raises:
-        CannotUndoError: the change of one of them cannot be undone, or all of them were before.
-        NoSuchRunError: the run changed no rows.
+        CannotUndoError: The change of one of them cannot be undone, or all of them were before.
+        NoSuchRunError: The run changed no rows.
     """
     plans, before = [], []
     again: AlreadyUndoneError | None = None

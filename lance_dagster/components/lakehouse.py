@@ -180,7 +180,7 @@ def _check_places(specs: Sequence[dg.AssetSpec], default_schema: str | None) -> 
     """Make sure that each table is named once, and for one asset.
 
     Raises:
-        DagsterInvalidDefinitionError: two entries name one table.
+        DagsterInvalidDefinitionError: Two entries name one table.
     """
     owners: dict[str, dg.AssetKey] = {}
     for spec in specs:

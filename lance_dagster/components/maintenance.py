@@ -96,9 +96,16 @@ def maintenance_definitions(
     """
     below = lake or {}
     checked_job_name(fields.job_name, "maintenance.job_name")
-    policy = fields.policy(f"component of job {fields.job_name}")
+    where = f"component of job {fields.job_name}"
+    policy = fields.policy(where)
     job = build_maintenance_job(
-        tables, policy, name=fields.job_name, engine=fields.engine, io_manager_key=io_manager_key, **below
+        tables,
+        policy,
+        budget=fields.budget.limits(where),
+        name=fields.job_name,
+        engine=fields.engine,
+        io_manager_key=io_manager_key,
+        **below,
     )
     timed: list[Any] = [build_maintenance_schedule(job, fields.cron_schedule)] if fields.cron_schedule else []
     sensors = (

@@ -6,8 +6,9 @@ import dagster as dg
 from pydantic import ConfigDict, Field
 
 from lance_dagster.health.policy import LanceMaintenancePolicy
+from lance_dagster.maintenance.budget import LanceMaintenanceBudget
 
-__all__ = ["MaintenanceFields", "PolicyFields"]
+__all__ = ["BudgetFields", "MaintenanceFields", "PolicyFields"]
 
 
 class PolicyFields(dg.Model, dg.Resolvable):
@@ -26,6 +27,11 @@ class PolicyFields(dg.Model, dg.Resolvable):
     cleanup_older_than: str | None = Field(default=None, description='Such as "7d"; "never" for no limit of age.')
     retain_versions: int | None = Field(default=None, description="How many of the newest versions stay.")
     refresh_indices: bool | None = Field(default=None, description="Extend indices to rows that they miss.")
+    delete_rate_limit: int | None = Field(default=None, description="Files that cleanup deletes per second, at most.")
+    delete_concurrency: int | None = Field(default=None, description="Requests of deletions at a time.")
+    receipts_older_than: str | None = Field(
+        default=None, description='Rows of the log of maintenance are deleted after this; "never" for no limit.'
+    )
     max_parallel_tasks: int | None = Field(default=None, description="Rewrites that run at a time.")
     dry_run: bool | None = Field(default=None, description="Only report what would be done.")
     max_small_fragments: int | None = Field(default=None, description="More of them, and a table needs maintenance.")
@@ -40,9 +46,30 @@ class PolicyFields(dg.Model, dg.Resolvable):
         """The policy itself.
 
         Raises:
-            DagsterInvalidDefinitionError: a value means nothing.
+            DagsterInvalidDefinitionError: A value means nothing.
         """
         return LanceMaintenancePolicy().changed(self.overrides(), where=where)
+
+
+class BudgetFields(dg.Model, dg.Resolvable):
+    """Fields of a `LanceMaintenanceBudget`; those that are left out set no limit."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    max_bytes_rewritten: int | None = Field(default=None, description="Bytes that all rewrites of a run read, at most.")
+    max_duration: str | None = Field(default=None, description='No rewrite or step begins after this, such as "2h".')
+    max_tables: int | None = Field(default=None, description="Tables that a run works on, at most.")
+
+    def limits(self, where: str) -> LanceMaintenanceBudget:
+        """The budget itself.
+
+        Raises:
+            DagsterInvalidDefinitionError: A limit means nothing.
+        """
+        try:
+            return LanceMaintenanceBudget(**self.model_dump())
+        except ValueError as error:
+            raise dg.DagsterInvalidDefinitionError(f"{where}: {error}") from error
 
 
 class MaintenanceFields(PolicyFields):
@@ -52,3 +79,4 @@ class MaintenanceFields(PolicyFields):
     sensor: bool = Field(default=False, description="Run for tables that pass a threshold.")
     job_name: str = Field(default="lance_maintenance", description="Name of the job.")
     engine: Literal["process", "spark"] = Field(default="process", description="What rewrites.")
+    budget: BudgetFields = Field(default=BudgetFields(), description="What a run may cost at most.")

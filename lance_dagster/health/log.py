@@ -5,8 +5,8 @@ table, uri                 the table, as the job names it
 step                       commit, materialize_deletions, refresh_indices or clean_up; "table": the table as a whole
 outcome                    of the table: done, healthy, skipped, failed or put off; null in rows of steps
 version_before, version_after   of the step, or of all steps of the run
-bytes_read, bytes_written  data files that were rewritten, and those that replace them; of indices what was read,
-                           and what they grew by
+bytes_read, bytes_written  data files that were rewritten, and those that replace them; of indices what they grew by,
+                           and nothing is counted as read
 files_removed, bytes_removed    by cleanup
 seconds                    that the step, or the table, took
 reason                     why the table failed, or what of it was put off
@@ -20,6 +20,7 @@ from datetime import datetime
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 import lance_core
 from lance_core.errors import DatasetNotFoundError
@@ -80,9 +81,12 @@ def last_maintained(log: lance_core.LanceDataset, table: str) -> datetime | None
 
 
 def put_off_last(log: lance_core.LanceDataset) -> set[str]:
-    """The tables whose newest record says that something was put off."""
-    rows = rows_of_tables(log, lambda _: True)
-    return {row["table"] for row in tables_of(rows) if row["reason"] is not None and row["outcome"] != "failed"}
+    """The tables whose newest record says that something was put off; four columns are read."""
+    found = log.to_table(columns=["table", "time", "outcome", "reason"], filter=f"step = '{WHOLE}'")
+    newest = found.group_by("table").aggregate([("time", "max")]).rename_columns(["table", "time"])
+    last = found.join(newest, ["table", "time"], join_type="inner")
+    is_put_off = pc.and_(pc.is_valid(last["reason"]), pc.not_equal(last["outcome"], "failed"))
+    return set(last["table"].filter(is_put_off).to_pylist())
 
 
 def rows_of_tables(log: lance_core.LanceDataset, takes: Callable[[str], bool]) -> list[dict[str, Any]]:

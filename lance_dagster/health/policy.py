@@ -55,6 +55,11 @@ class LanceMaintenancePolicy:
         retain_versions: How many of the newest versions stay, however old they are; without `cleanup_older_than` all
             others go. With neither, nothing is removed.
         refresh_indices: Whether indices are extended to the rows that they do not cover.
+        delete_rate_limit: Files that cleanup deletes per second, at most; None for no limit.
+        delete_concurrency: Requests by which cleanup deletes at a time, on S3 of 1,000 files each; None for 32 on
+            object storage and one on disks.
+        receipts_older_than: Rows of the log of maintenance older than this are deleted: a string, a timedelta, or None
+            ("never"). The policy of the job decides.
         max_parallel_tasks: Rewrites that run at a time; None lets the executor of the job decide.
         dry_run: Only report what would be done.
         max_small_fragments: With more small fragments than this a table needs maintenance.
@@ -75,6 +80,9 @@ class LanceMaintenancePolicy:
     max_small_fragments: int = 4
     max_versions: int = 50
     target_bytes_per_fragment: int | None = None
+    delete_rate_limit: int | None = None
+    delete_concurrency: int | None = None
+    receipts_older_than: str | timedelta | None = "1y"
 
     def __new__(cls, *_: Any, **given: Any) -> Self:
         """Reject arguments that there are not, with the nearest that there is."""
@@ -95,6 +103,8 @@ class LanceMaintenancePolicy:
             "max_bytes_per_file",
             "retain_versions",
             "max_parallel_tasks",
+            "delete_rate_limit",
+            "delete_concurrency",
         ):
             value = getattr(self, name)
             if value is not None and not _is_count(value):
@@ -108,14 +118,20 @@ class LanceMaintenancePolicy:
         share = self.materialize_deletions_threshold
         if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
             raise ValueError(f"materialize_deletions_threshold must be a share between 0 and 1, not {share!r}")
-        if self.age is not None and self.age <= timedelta(0):
-            raise ValueError(f"cleanup_older_than must be longer than nothing, not {self.cleanup_older_than!r}")
+        for name in ("cleanup_older_than", "receipts_older_than"):
+            age = _age(getattr(self, name))
+            if age is not None and age <= timedelta(0):
+                raise ValueError(f"{name} must be longer than nothing, not {getattr(self, name)!r}")
 
     @property
     def age(self) -> timedelta | None:
         """`cleanup_older_than` as a time; None for no limit of age."""
-        given = self.cleanup_older_than
-        return parse_age(given) if isinstance(given, str) else given
+        return _age(self.cleanup_older_than)
+
+    @property
+    def age_of_receipts(self) -> timedelta | None:
+        """`receipts_older_than` as a time; None for no limit of age."""
+        return _age(self.receipts_older_than)
 
     @property
     def cleans_up(self) -> bool:
@@ -152,6 +168,10 @@ class LanceMaintenancePolicy:
             "max_bytes_per_file": self.max_bytes_per_file,
             "materialize_deletions_threshold": self.materialize_deletions_threshold,
         }
+
+
+def _age(given: str | timedelta | None) -> timedelta | None:
+    return parse_age(given) if isinstance(given, str) else given
 
 
 def parse_age(age: str) -> timedelta | None:

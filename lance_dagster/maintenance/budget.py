@@ -82,14 +82,14 @@ def spend(
         budget: The limits.
         put_off_before: The tables of which the run before put something off.
     """
-    ranked = sorted(due, key=lambda one: (one[0].plan.asset not in put_off_before, -_rank(*one)))
+    ranked = sorted(due, key=lambda work: (work[0].plan.asset not in put_off_before, -_rank(*work)))
     left, tables, spent = budget.max_bytes_rewritten, 0, []
-    for found, tasks in ranked:
-        if found.error is not None:
-            spent.append((found, tasks))
+    for table, tasks in ranked:
+        if table.error is not None:
+            spent.append((table, tasks))
             continue
         if budget.max_tables is not None and tables >= budget.max_tables:
-            spent.append((_put_off(found, f"max_tables: {budget.max_tables:,} tables come first"), []))
+            spent.append((_put_off(table, f"max_tables: {budget.max_tables:,} tables come first"), []))
             continue
         kept = []
         for task in sorted(tasks, key=lambda task: (task.num_bytes + SEEK) / max(1, len(task.raw))):
@@ -101,13 +101,13 @@ def spend(
             f"max_bytes_rewritten: {len(tasks) - len(kept):,} of {len(tasks):,} rewrites, {missing:,} bytes, are over "
             f"the {budget.max_bytes_rewritten or 0:,} of the run"
         )
-        plan = replace(found.plan, num_tasks=len(kept))
+        plan = replace(table.plan, num_tasks=len(kept))
         does_nothing = not plan.is_due
         tables += not does_nothing
         if len(kept) < len(tasks):
-            fitting = replace(found, plan=plan, deferred=reason, is_put_off=does_nothing)
+            fitting = replace(table, plan=plan, deferred=reason, is_put_off=does_nothing)
         else:
-            fitting = found
+            fitting = table
         spent.append((fitting, kept))
     return spent
 
@@ -131,14 +131,14 @@ def spent(
     if budget == LanceMaintenanceBudget():
         return list(due)
     log = open_log(root.root_uri, root.options)
-    found = spend(due, budget, put_off_last(log) if log is not None else ())
-    for one, _ in found:
-        if one.deferred:
-            context.log.info("asset %s: put off: %s", one.plan.asset, one.deferred)
+    chosen = spend(due, budget, put_off_last(log) if log is not None else ())
+    for table, _ in chosen:
+        if table.deferred:
+            context.log.info("asset %s: put off: %s", table.plan.asset, table.deferred)
     if budget.duration is None:
-        return found
+        return chosen
     deadline = time.time() + budget.duration.total_seconds()
-    return [(replace(one, plan=replace(one.plan, deadline=deadline)), tasks) for one, tasks in found]
+    return [(replace(table, plan=replace(table.plan, deadline=deadline)), tasks) for table, tasks in chosen]
 
 
 def is_over(deadline: float | None) -> bool:
@@ -146,24 +146,24 @@ def is_over(deadline: float | None) -> bool:
     return deadline is not None and time.time() >= deadline
 
 
-def in_dry_run(found: MaintenanceOutcome, tasks: Sequence[CompactionTask]) -> MaintenanceOutcome:
+def in_dry_run(table: MaintenanceOutcome, tasks: Sequence[CompactionTask]) -> MaintenanceOutcome:
     """The outcome of a dry run, with the numbers of its rewrites."""
-    if found.is_put_off:
-        return replace(found, done={})
+    if table.is_put_off:
+        return replace(table, done={})
     if not tasks:
-        return found
-    return found.plus(
+        return table
+    return table.plus(
         bytes_read=sum(task.num_bytes for task in tasks), fragments_removed=sum(len(task.raw) for task in tasks)
     )
 
 
-def _put_off(found: MaintenanceOutcome, reason: str) -> MaintenanceOutcome:
-    return replace(found, deferred=reason, is_put_off=True)
+def _put_off(table: MaintenanceOutcome, reason: str) -> MaintenanceOutcome:
+    return replace(table, deferred=reason, is_put_off=True)
 
 
-def _rank(found: MaintenanceOutcome, tasks: Sequence[CompactionTask]) -> float:
+def _rank(table: MaintenanceOutcome, tasks: Sequence[CompactionTask]) -> float:
     """Benefit per cost; the head of the module has the formula."""
-    plan = found.plan
+    plan = table.plan
     rows, size = plan.before.get("rows", 0), plan.before.get("bytes", 0)
     stored = rows + plan.before.get("deleted_rows", 0)
     saved = sum(len(task.raw) - 1 for task in tasks)

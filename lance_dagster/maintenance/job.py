@@ -25,6 +25,7 @@ from lance_dagster.health.foreign import is_foreign
 from lance_dagster.health.lake import Lake, checked_lake
 from lance_dagster.health.policy import LanceMaintenancePolicy, policy_of
 from lance_dagster.maintenance.budget import LanceMaintenanceBudget, in_dry_run, is_over, spent
+from lance_dagster.maintenance.observations import is_last, observation_of
 from lance_dagster.maintenance.on_spark import spark_rewriter
 from lance_dagster.maintenance.run_config import MaintenanceConfig
 from lance_dagster.maintenance.targets import choose_targets, failure_of, survey_target, versions_in_use
@@ -228,8 +229,9 @@ def _plan_op(job: _Job) -> dg.OpDefinition:
                 surveyed[found].append(target.ref.name)
             elif found.error is None and not found.plan.is_due:
                 kind = "dry run" if found.plan.policy.dry_run else "healthy"
-                if kind == "dry run" or target.is_asset:
-                    context.log_event(_observation(found, kind, found.plan.before, found.plan.health))
+                seen = observation_of(found, kind, found.plan.before, found.plan.health)
+                if kind == "dry run" or (target.is_asset and (config.tables or not is_last(context.instance, seen))):
+                    context.log_event(seen)
                 surveyed[kind].append(target.ref.name)
                 surveyed["receipts"] += receipts_of(found, kind) if kind == "healthy" else ()
             else:
@@ -237,7 +239,7 @@ def _plan_op(job: _Job) -> dg.OpDefinition:
         for found, tasks in spent(context, job.place(context), due, job.budget.changed(config.limits())):
             if found.plan.policy.dry_run and found.error is None:
                 context.log_event(
-                    _observation(in_dry_run(found, tasks), "dry run", found.plan.before, found.plan.health)
+                    observation_of(in_dry_run(found, tasks), "dry run", found.plan.before, found.plan.health)
                 )
                 surveyed["dry run"].append(found.plan.asset)
             elif not found.is_put_off:
@@ -369,7 +371,10 @@ def _work(
     if step == "clean_up":
         for reader, versions in release_expired(dataset).items():
             context.log.info("asset %s: versions %s are held for incremental reader %s", asset, versions, reader)
-        return steps.clean_up(dataset, table, versions_in_use(context, job.root(context), asset))
+        done, problems = steps.clean_up(dataset, table, versions_in_use(context, job.root(context), asset))
+        for problem in problems:
+            context.log.warning("asset %s: %s", asset, problem)
+        return done
     if step == "commit" and not table.plan.num_tasks:
         return table
     properties = {
@@ -405,7 +410,7 @@ def _report_op(job: _Job) -> dg.OpDefinition:
                 table.lost,
             )
         kind = "skipped" if table.lost else "done"
-        context.log_event(_observation(table, kind, table.after, table.health_after))
+        context.log_event(observation_of(table, kind, table.after, table.health_after))
 
     return report
 
@@ -472,18 +477,3 @@ def _record(job: _Job, context: dg.OpExecutionContext, surveyed: Mapping[str, An
     if rows and not surveyed["policy"].dry_run:
         run = {"run_id": context.run_id, "job": context.job_name}
         append_receipts(root.root_uri, root.options, rows, surveyed["policy"], **run)
-
-
-def _observation(
-    table: "MaintenanceOutcome", kind: str, after: Mapping[str, int], health: Mapping[str, float]
-) -> dg.AssetObservation:
-    """The observation of the work, with numbers that Dagster plots."""
-    plan = table.plan
-    entries: dict[str, Any] = {"lance/maintenance": kind, "dagster/uri": plan.uri, **health}
-    for name, number in plan.before.items():
-        entries |= {f"lance/{name}_before": number, f"lance/{name}_after": after[name]}
-    entries |= {f"lance/{name}": number for name, number in table.done.items()}
-    entries |= {"lance/tasks": plan.num_tasks, "lance/tasks_lost": table.lost, "lance/seconds": table.seconds}
-    if plan.problems:
-        entries["lance/problems"] = "; ".join(plan.problems)
-    return dg.AssetObservation(dg.AssetKey.from_user_string(plan.asset), metadata=entries)

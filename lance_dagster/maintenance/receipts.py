@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -81,6 +81,7 @@ def append_receipts(
     found = pa.Table.from_pylist([{**common, **row} for row in rows], schema=SCHEMA)
     given = dict(options or {}) or None
     log = lance_core.write_dataset(found, below_root(root_uri, LOG), mode="append", storage_options=given)
+    _delete_old(log, policy.age_of_receipts)
     plan, tasks = steps.survey(log, LOG, policy)
     outcome = steps.MaintenanceOutcome(plan=plan)
     if plan.problems and tasks:
@@ -88,3 +89,12 @@ def append_receipts(
         outcome = steps.commit(log, replace(outcome, results=results), {})
     if plan.cleanup_due:
         steps.clean_up(log, outcome)
+
+
+def _delete_old(log: lance_core.LanceDataset, age: timedelta | None) -> None:
+    """Delete rows older than `age`, once they are a tenth of the log: each deletion is a version."""
+    if age is None:
+        return
+    old = f"time < timestamp '{datetime.now(UTC) - age:%Y-%m-%d %H:%M:%S}'"
+    if log.count_rows(old) * 10 > log.count_rows():
+        log.delete(old)

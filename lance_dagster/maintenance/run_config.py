@@ -22,6 +22,9 @@ class PolicyOverrides(dg.Config):
     cleanup_older_than: str | None = Field(default=None, description='Such as "7d"; "never" for no limit of age.')
     retain_versions: int | None = None
     refresh_indices: bool | None = None
+    delete_rate_limit: int | None = None
+    delete_concurrency: int | None = None
+    receipts_older_than: str | None = Field(default=None, description='Such as "1y"; "never" for no limit of age.')
 
 
 class BudgetOverrides(dg.Config):

@@ -370,7 +370,7 @@ def refresh_indices(
         The outcome, and one sentence for each index that was not extended.
     """
     plan, problems = outcome.plan, list[str]()
-    sizes, read = _index_bytes(dataset), lance_core.bytes_read_counter()
+    sizes = _index_bytes(dataset)
     made = index_partitions(
         dataset,
         plan.partition_columns,
@@ -399,7 +399,7 @@ def refresh_indices(
         outcome = outcome.plus(lost=lost, indices_refreshed=refreshed, indices_not_refreshed=len(problems))
     grown = sum(size for uuid, size in _index_bytes(dataset).items() if uuid not in sizes)
     if grown:
-        outcome = outcome.plus(bytes_read=lance_core.bytes_read_counter() - read, bytes_written=grown)
+        outcome = outcome.plus(bytes_written=grown)
     return outcome, problems
 
 
@@ -431,24 +431,37 @@ def _extend_by_pylance(
 
 def clean_up(
     dataset: lance_core.LanceDataset, outcome: MaintenanceOutcome, in_use: Mapping[str, int] | None = None
-) -> MaintenanceOutcome:
+) -> tuple[MaintenanceOutcome, list[str]]:
     """Remove old versions, and the files that only they need; tagged versions and those of branches stay.
+
+    Of a table with files that could not be deleted something is put off: the next run begins with it.
 
     Args:
         dataset: The table.
         outcome: The outcome so far.
         in_use: Further versions to keep, by what names them.
+
+    Returns:
+        The outcome, and one sentence for each file that could not be deleted.
     """
     policy = outcome.plan.policy
     if not policy.cleans_up:
-        return outcome
+        return outcome, []
     stats = dataset.cleanup_old_versions(
         older_than=policy.age,
         retain_versions=policy.retain_versions,
         error_if_tagged_old_versions=False,
         in_use=in_use,
+        delete_rate_limit=policy.delete_rate_limit,
+        delete_concurrency=policy.delete_concurrency,
     )
-    return outcome.plus(**_removed(stats))
+    done = outcome.plus(**_removed(stats))
+    if not stats.failures:
+        return done, []
+    reason = f"clean_up: {len(stats.failures):,} files could not be deleted; the first: {stats.failures[0]}"
+    return replace(
+        done.plus(failed_deletes=stats.failed_deletes), deferred="; ".join(filter(None, (done.deferred, reason)))
+    ), [f"could not be deleted: {failure}" for failure in stats.failures]
 
 
 def _removed(stats: CleanupStats) -> dict[str, int]:

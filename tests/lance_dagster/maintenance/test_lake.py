@@ -99,6 +99,21 @@ def test_a_table_that_shares_the_name_of_an_asset_elsewhere_keeps_apart(lake, ru
     assert [fragments(lake, "nyc/flights"), fragments(lake, "sea/ships")] == [1, 1]
 
 
+def test_a_healthy_asset_is_observed_again_when_its_facts_change(lake, run_with):
+    fill(lake, "nyc/flights", fragments=1)
+    job = build_maintenance_job([flights], root=True)
+    observed = [run_with(job, [flights]) for _ in range(2)]
+    assert ["nyc/flights" in observations(one) for one in observed] == [True, False]
+    assert observed[1].output_for_node("summarize")["healthy"] == ["nyc/flights"]
+    lance.write_dataset(ROWS, lake.uri("nyc/flights"), mode="overwrite")
+    assert observations(run_with(job, [flights]))["nyc/flights"]["lance/version"] == 2
+    assert not observations(run_with(job, [flights]))
+    lake.instance.report_runless_asset_event(dg.AssetObservation(["nyc", "flights"], metadata={"from": "elsewhere"}))
+    assert set(observations(run_with(job, [flights]))) == {"nyc/flights"}
+    asked = run(lake, job, {"ops": {"plan": {"config": {"tables": ["nyc/flights"]}}}}, assets=[flights])
+    assert set(observations(asked)) == {"nyc/flights"}  # the sensor looks for it in the run that it asked for
+
+
 def test_globs_choose_tables(lake):
     paths = ["nyc/flights", "nyc/tmp/a", "sea/ships", "top"]
     for path in paths:
@@ -275,3 +290,17 @@ class TestCatalogue:
         job = defs.resolve_job_def("lance_maintenance")
         assert job.execute_in_process(instance=lake.instance, run_config=QUIET).success
         assert [fragments(lake, "sea/ships"), fragments(lake, "tmp/a")] == [1, 6]
+
+    def test_a_component_with_a_budget(self, lake):
+        for path in ("sea/ships", "sea/boats"):
+            fill_foreign(lake, path)
+        text = "root: true\nmaintenance: {budget: {max_tables: 1, max_duration: 2h}, delete_rate_limit: 100}"
+        made = LanceMaintenanceComponent.resolve_from_yaml(text).build_defs(None)
+        job = dg.Definitions(jobs=made.jobs, resources={"io_manager": lake.manager()}).resolve_job_def(
+            "lance_maintenance"
+        )
+        result = job.execute_in_process(instance=lake.instance, run_config=QUIET)
+        assert list(result.output_for_node("summarize")["put_off"].values()) == ["max_tables: 1 tables come first"]
+        wrong = "root: true\nmaintenance: {budget: {max_tables: 0}}"
+        with pytest.raises(dg.DagsterInvalidDefinitionError, match="max_tables must be a positive number"):
+            LanceMaintenanceComponent.resolve_from_yaml(wrong).build_defs(None)
