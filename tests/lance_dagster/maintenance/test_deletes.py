@@ -20,10 +20,10 @@ TABLE = "nyc/flights"
 
 
 class Requests:
-    """The requests that delete, and the keys that the server is to refuse."""
+    """The requests that delete, and the keys that the server is to reject."""
 
     def __init__(self, monkeypatch):
-        self.sizes, self.refused = [], ""
+        self.sizes, self.rejected = [], ""
         real = S3Client._once
 
         async def request_once(client, method, parameters):
@@ -33,11 +33,11 @@ class Requests:
                 return await real(client, method, parameters)
             keys = [one["Key"] for one in parameters["Delete"]["Objects"]]
             self.sizes.append(len(keys))
-            refused = [key for key in keys if self.refused and self.refused in key]
-            left = [{"Key": key} for key in keys if key not in refused]
+            rejected = [key for key in keys if self.rejected and self.rejected in key]
+            left = [{"Key": key} for key in keys if key not in rejected]
             if left:
                 await real(client, method, {**parameters, "Delete": {**parameters["Delete"], "Objects": left}})
-            return {"Errors": [{"Key": key, "Code": "AccessDenied", "Message": "no"} for key in refused]}
+            return {"Errors": [{"Key": key, "Code": "AccessDenied", "Message": "no"} for key in rejected]}
 
         monkeypatch.setattr(S3Client, "_once", request_once)
 
@@ -89,7 +89,7 @@ def test_the_parallelism_of_the_policy(remote, monkeypatch, given, workers):
 
 def test_files_that_are_not_deleted_are_named_and_deleted_by_the_next_run(remote, monkeypatch):
     requests, whole = Requests(monkeypatch), files(remote)
-    (requests.refused,) = {
+    (requests.rejected,) = {
         file.path
         for number in (3,)
         for fragment in lance.dataset(
@@ -103,14 +103,14 @@ def test_files_that_are_not_deleted_are_named_and_deleted_by_the_next_run(remote
     assert (seen["lance/failed_deletes"], seen["lance/versions_removed"]) == (1, 0)
     reason = first.output_for_node("summarize")["put_off"][TABLE]
     assert reason.startswith("clean_up: 1 files could not be deleted; the first: data/")
-    assert requests.refused in reason
+    assert requests.rejected in reason
     assert "AccessDenied" in reason
     warnings = [one.user_message for one in remote.instance.all_logs(first.run_id) if one.level == 30]
-    assert [requests.refused in message for message in warnings] == [True]
+    assert [requests.rejected in message for message in warnings] == [True]
     left = files(remote)
-    assert any(requests.refused in key for key in left)
+    assert any(requests.rejected in key for key in left)
     assert {key for key in whole if key.startswith("_versions/")} <= left
-    requests.refused = ""
+    requests.rejected = ""
     second = run(remote, job())
     assert second.output_for_node("summarize")["put_off"] == {}
     assert observations(second)[TABLE]["lance/versions_removed"] == 12
