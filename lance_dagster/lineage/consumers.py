@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import dagster as dg
+if TYPE_CHECKING:
+    import dagster as dg
 
 __all__ = ["MOST_CONSUMERS", "consumers"]
 

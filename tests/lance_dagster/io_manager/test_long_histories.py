@@ -1,6 +1,7 @@
 """What a step that appends reads does not grow with the number of versions of its table."""
 
 import collections
+from dataclasses import replace
 
 import dagster as dg
 import pyarrow as pa
@@ -10,7 +11,7 @@ import lance_core
 from lance_core.commit import CommitOptions, commit, load_latest
 from lance_core.store import local, open_store
 from lance_core.store.s3_client import S3Client
-from lance_core.table import fragment
+from lance_core.table import fragment_list
 from lance_core.table.operations import Append
 from lance_core.table.transaction import Transaction
 from lance_dagster import LanceIOManager
@@ -32,7 +33,7 @@ def lengthen(uri, options, count, fragments=0):
     latest = load_latest(store)
     for number in range(count):
         files = latest.fragments[:1] * fragments if number == 0 else []
-        operation = Append(fragments=tuple(fragment.replace(one, id=0) for one in files))
+        operation = Append(fragments=tuple(replace(one, id=0) for one in files))
         transaction = Transaction(read_version=latest.version, operation=operation)
         latest = commit(store, transaction, base=latest, options=CommitOptions(durable=False)).manifest
 
@@ -55,7 +56,7 @@ def calls(monkeypatch):
         counting(local.LocalStore, name, name)
     counting(local, "_status", "files listed")
     counting(S3Client, "_once", "requests")
-    counting(fragment, "_parsed", "fragments parsed")
+    counting(fragment_list, "_parsed", "fragments parsed")
 
     def taken():
         taken = dict(made)
