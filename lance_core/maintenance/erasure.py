@@ -24,6 +24,7 @@ from lance_core.maintenance.cleanup import cleanup_old_versions
 from lance_core.maintenance.cleanup_plan import Selectors
 from lance_core.maintenance.compaction import commit_what_fits
 from lance_core.maintenance.erasure_condition import ErasureCondition
+from lance_core.maintenance.erasure_names import Columns, Node
 from lance_core.maintenance.erasure_obstacles import find_obstacles, holding_versions, released_branches
 from lance_core.maintenance.erasure_proof import prove
 from lance_core.maintenance.erasure_report import ErasureReport
@@ -109,6 +110,7 @@ class _Erasure:
     options: ErasureOptions
     report: ErasureReport = field(init=False)
     removed: dict[str, set[int]] = field(default_factory=dict)
+    columns: dict[Node, Columns] = field(default_factory=dict)
 
     def run(self) -> ErasureReport:
         """Survey, erase, prove."""
@@ -154,7 +156,9 @@ class _Erasure:
         tags, torn_tags = read_tags(root)
         refs, torn = read_branches(root)
         reject_torn([*torn_tags, *torn.values()])
-        return survey(root, refs, self.condition, known), tags, refs
+        found = survey(root, refs, self.condition, known)
+        self.columns = found.columns
+        return found, tags, refs
 
     def _planned(self, found: Survey, refs: Mapping[str, BranchRef]) -> ErasureReport:
         rows = {line.name: self.condition.count_live(self._source(line)) for line in found.lines}
@@ -175,7 +179,8 @@ class _Erasure:
         )
 
     def _proven(self) -> ErasureReport:
-        remaining, reading = prove(self.dataset._refs, self.condition, self.report)  # noqa: SLF001 - as above
+        table = self.dataset._refs  # noqa: SLF001 - as above
+        remaining, reading = prove(table, self.condition, self.report, self.columns)
         return replace(self.report, remaining=remaining, read=reading, proven=not remaining)
 
     def _source(self, line: Line) -> Snapshot:

@@ -30,7 +30,7 @@ from lance_core.verbs.scan.conditions import to_condition
 
 __all__ = ["ErasureCondition", "stored_rows"]
 
-_ROW_COLUMNS: Final = re.compile(r"_row(id|addr|offset)")
+_ROW_COLUMNS: Final = re.compile(r"_row(id|addr|offset|_created_at_version|_last_updated_at_version)")
 _STRINGS: Final = re.compile(r"'((?:[^']|'')*)'")
 _NUMBERS: Final = re.compile(r"(?<![\w.])\d[\d_]*(?:\.\d+)?(?![\w.])")
 _LONG: Final = 4

@@ -6,13 +6,21 @@ from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Protocol
 
+import pyarrow.compute as pc
+
+from lance_core.commit import load_manifest
+from lance_core.encoding.levels.paths import is_blob_v2
+from lance_core.maintenance.erasure_condition import stored_rows
 from lance_core.maintenance.erasure_report import ErasureFinding, HoldingVersion
 from lance_core.maintenance.erasure_survey import Line, Survey
 from lance_core.table.refs import BranchRef, TagRef
 from lance_core.verbs.context.references import TableRefs
+from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.refs.branches import FORK_TAG_PREFIX
 from lance_core.verbs.refs.clones import Clones, is_clone_tag
 from lance_core.verbs.refs.sweep import find_orphans
+from lance_core.verbs.rows.removal import each_matching
+from lance_core.verbs.scan.blob_view import described_columns
 
 __all__ = ["find_obstacles", "holding_versions", "released_branches"]
 
@@ -43,7 +51,7 @@ def find_obstacles(
         allowed: What may be moved and released.
     """
     clones = Clones(table).list()
-    obstacles = [*_tagged(found, tags, allowed), *_used(found, allowed), *_with_blob_files(found)]
+    obstacles = [*_tagged(found, tags, allowed), *_used(found, allowed), *_renamed(found), *_with_blob_files(found)]
     if not allowed.release_branches:
         obstacles += _forked(found, refs, allowed)
     for name in find_orphans(table, refs.keys(), timedelta(0)):
@@ -75,6 +83,16 @@ def _used(found: Survey, allowed: _Allowed) -> Iterator[ErasureFinding]:
             yield ErasureFinding(kind="in use", path=name, message=message)
 
 
+def _renamed(found: Survey) -> Iterator[ErasureFinding]:
+    for line in found.lines:
+        for columns in line.latest.renamed:
+            message = (
+                f"rows match by {columns}, as columns of an older version were named: erase by the names of now first, "
+                "or remove that version if these rows are to stay"
+            )
+            yield ErasureFinding(kind="renamed", path=f"{line.name}:{line.latest.number}", message=message)
+
+
 def _with_blob_files(found: Survey) -> Iterator[ErasureFinding]:
     """The branches with fragments to write again whose blobs lie in files of their own, which are not written here."""
     for line in found.lines:
@@ -87,6 +105,26 @@ def _with_blob_files(found: Survey) -> Iterator[ErasureFinding]:
                 "compact with pylance (materialize_deletions_threshold=0), then erase"
             )
             yield ErasureFinding(kind="blobs", path=line.name, message=message)
+        elif held and _has_blobs_by_uri(line):
+            message = (
+                "rows refer to blobs by URI, which are not written here, and whose files no erasure removes: remove "
+                "the files of the rows, delete the rows and compact with pylance (materialize_deletions_threshold=0), "
+                "then erase"
+            )
+            yield ErasureFinding(kind="blobs", path=line.name, message=message)
+
+
+def _has_blobs_by_uri(line: Line) -> bool:
+    """Whether stored rows of fragments to write again, deleted ones included, have blobs outside of the data file."""
+    manifest = load_manifest(line.store, line.latest.number)
+    columns = described_columns(manifest)
+    blobs = [field.name for field in manifest.schema.fields if is_blob_v2(field)]
+    if columns is None or not blobs:
+        return False
+    held = [fragment for fragment in manifest.fragments if fragment.id in line.latest.fragments]
+    source = stored_rows(Snapshot(line.store, manifest, line.store.options), held)
+    conditions = [pc.field(name, "kind") > 0 for name in blobs]
+    return any(len(rows) for one in conditions for _, rows in each_matching(source, one, columns))
 
 
 def _forked(found: Survey, refs: Mapping[str, BranchRef], allowed: _Allowed) -> Iterator[ErasureFinding]:

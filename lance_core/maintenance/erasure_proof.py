@@ -5,7 +5,7 @@ data/           of a version: part of the survey. Of none: read by its own schem
 data/<name>/    blobs of a data file: of one that a version refers to, and that holds no row
 _indices/       of an index of a version that holds no row
 _transactions/  must not mention the condition
-_deletions/     numbers of rows: no value
+_deletions/     of a version, or one that can be read: numbers of rows, no value
 _refs/          must not mention the condition
 tree/<branch>/  the same again
 all else        cannot be read, and is named
@@ -14,20 +14,25 @@ all else        cannot be read, and is named
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.commit import load_latest
 from lance_core.errors import LanceError, ObjectNotFoundError
 from lance_core.file.reader import DataFileReader
 from lance_core.maintenance.erasure_condition import ErasureCondition
+from lance_core.maintenance.erasure_names import Columns, Node
 from lance_core.maintenance.erasure_report import ErasureFinding, ErasureReading, ErasureReport
 from lance_core.maintenance.erasure_survey import Survey, survey
 from lance_core.store import ObjectStore, open_base
+from lance_core.table.deletion import DeletionFileType, DeletionVector
 from lance_core.table.paths import (
     DATA_PREFIX,
+    DELETIONS_PREFIX,
     HINT_KEY,
     INDICES_PREFIX,
     REFS_PREFIX,
@@ -41,13 +46,14 @@ from lance_core.verbs.expressions.arrow import columns_of, matching
 
 __all__ = ["prove"]
 
-_DELETIONS: Final = re.compile(r"_deletions/[^/]+\.(arrow|bin)")
+_DELETIONS: Final = re.compile(r"_deletions/\d+-\d+-\d+\.(arrow|bin)")
 _BLOB: Final = re.compile(r"data/([^/]+)/[^/]+\.blob")
 _RECORDS: Final = (VERSIONS_PREFIX, TRANSACTIONS_PREFIX, REFS_PREFIX)
 _UNVERIFIED: Final = (
     "nothing refers to it, and a writer may be about to: erase again when it is seven days old, or with "
     "delete_unverified while nobody writes"
 )
+_UNKNOWN: Final = "a table has no file of this name, and what it holds cannot be known"
 _DICTIONARIES: Final = (
     "its manifest repeats dictionaries of 0.1 files, which keep values of erased rows: write the table anew in a later "
     "version of the format"
@@ -62,7 +68,7 @@ _REASONS: Final = {
 
 
 def prove(
-    table: TableRefs, condition: ErasureCondition, report: ErasureReport
+    table: TableRefs, condition: ErasureCondition, report: ErasureReport, columns: Mapping[Node, Columns]
 ) -> tuple[tuple[ErasureFinding, ...], ErasureReading]:
     """Read all that is left of a dataset; returns the places that can hold rows, and what was read.
 
@@ -70,8 +76,9 @@ def prove(
         table: The references of the dataset.
         condition: The erased rows.
         report: What is known of clones and bases.
+        columns: The columns of the condition in histories of which versions are gone.
     """
-    found = _surveyed(table.root, condition)
+    found = _surveyed(table.root, condition, columns)
     proof = _Proof(root=table.root, condition=condition, found=found)
     proof.versions()
     proof.files()
@@ -88,10 +95,10 @@ def prove(
     return tuple(proof.remaining), reading
 
 
-def _surveyed(root: ObjectStore, condition: ErasureCondition) -> Survey:
+def _surveyed(root: ObjectStore, condition: ErasureCondition, columns: Mapping[Node, Columns] | None = None) -> Survey:
     refs, torn = read_branches(root)
     reject_torn(torn.values())
-    return survey(root, refs, condition)
+    return survey(root, refs, condition, columns=columns)
 
 
 @dataclass(slots=True)
@@ -160,7 +167,9 @@ class _Proof:
             return None if blob is None and self._is_without_rows(path) else ("data", _UNVERIFIED)
         if key.startswith(INDICES_PREFIX):
             return None if key.split("/")[1] in self.found.indices else ("index", _UNVERIFIED)
-        if _DELETIONS.fullmatch(key) or key == HINT_KEY:
+        if key.startswith(DELETIONS_PREFIX):
+            return None if key in self.found.read or self._is_deletion_file(path, key) else ("unknown", _UNKNOWN)
+        if key == HINT_KEY:
             return None
         if key.startswith(_RECORDS):
             data = self.root.get(path)
@@ -168,7 +177,22 @@ class _Proof:
             if self.condition.is_in_bytes(data) or self.condition.is_in_transaction(transaction):
                 return "record", "it mentions a value of the condition"
             return None
-        return "unknown", "a table has no file of this name, and what it holds cannot be known"
+        return "unknown", _UNKNOWN
+
+    def _is_deletion_file(self, path: str, key: str) -> bool:
+        """Whether a file that nothing refers to holds numbers of rows, and nothing else."""
+        name = _DELETIONS.fullmatch(key)
+        if name is None:
+            return False
+        form = DeletionFileType.ARROW if name[1] == "arrow" else DeletionFileType.BITMAP
+        data = self.root.get(path)
+        try:
+            rows = DeletionVector.from_bytes(data, form)
+        except LanceError:
+            return False
+        if form is DeletionFileType.BITMAP:
+            return rows.to_bytes(form)[0] == bytes(data)
+        return pa.ipc.open_file(pa.py_buffer(data)).schema.names == ["row_id"] and not self.condition.is_in_bytes(data)
 
     def _transaction(self, data: bytes | memoryview) -> Transaction | None:
         try:

@@ -37,8 +37,8 @@ class ErasureFinding:
     """An obstacle to an erasure, or a place that can still hold rows.
 
     Attributes:
-        kind: "tag", "branch", "clone", "in use", "orphan branch", "blobs" for obstacles; "version", "index", "data",
-            "record", "unknown", "base", "clone", "kept" for places.
+        kind: "tag", "branch", "clone", "in use", "orphan branch", "renamed", "blobs" for obstacles; "version",
+            "index", "data", "record", "unknown", "base", "clone", "kept" for places.
         path: The tag, the branch, the clone, the version as "branch:number", or the file.
         message: What is wrong, and the remedy.
     """

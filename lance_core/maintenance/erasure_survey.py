@@ -1,7 +1,7 @@
 """The versions of all branches that hold the rows of an erasure.
 
-rows      a data file of a fragment holds a row that matches, be it deleted, or a dictionary with values of no
-          row; or a fragment shares a file with such a fragment, in whatever version
+rows      a data file of a fragment holds a row that matches, be it deleted or by a column that was renamed since,
+          or a dictionary with values of no row; or a fragment shares a file with such a fragment, in whatever version
 columns   the condition cannot be evaluated in the version, or a column of its name in a file that nothing reads
 index     an index can hold values of erased rows
 record    the transaction, or the manifest, mentions a value of the condition
@@ -9,8 +9,9 @@ record    the transaction, or the manifest, mentions a value of the condition
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from lance_core.commit import load_manifest, load_transaction
@@ -20,7 +21,16 @@ from lance_core.index.kinds.registry import is_supported
 from lance_core.maintenance.dictionary_values import dictionary_columns, has_unused_values
 from lance_core.maintenance.erasure_condition import ErasureCondition, stored_rows
 from lance_core.maintenance.erasure_indices import holds_only_stored_values, lists_values
-from lance_core.schema import Schema
+from lance_core.maintenance.erasure_names import (
+    Columns,
+    FieldNames,
+    Node,
+    continued_version,
+    field_names,
+    is_within,
+    related,
+    renamed,
+)
 from lance_core.store import ObjectStore
 from lance_core.table.fragment import Fragment
 from lance_core.table.index import IndexMetadata
@@ -50,6 +60,9 @@ class SurveyedVersion:
         suspect: Its indices that can hold values of erased rows.
         base_paths: Paths elsewhere that it can refer to files of.
         has_dictionaries: Whether its manifest repeats the dictionaries of its files.
+        continues: The version that it continues; None if it begins a new history.
+        columns: The columns of the condition; none if it cannot be evaluated.
+        renamed: Columns of the condition by which rows that are alive match, under other names, in the latest version.
     """
 
     number: int
@@ -61,6 +74,9 @@ class SurveyedVersion:
     suspect: list[IndexMetadata] = field(default_factory=list)
     base_paths: tuple[str, ...] = ()
     has_dictionaries: bool = False
+    continues: int | None = None
+    columns: Columns = field(default_factory=dict)
+    renamed: tuple[str, ...] = ()
 
     @property
     def holds_data(self) -> bool:
@@ -121,15 +137,17 @@ class Survey:
         condition: The rows.
         lines: The branches, main first.
         counts: Stored rows that match, by the files of a fragment and the fields of the condition's columns.
+        columns: The columns of the condition in the histories of the versions, of those that are gone as well.
         rows: Stored rows for which the condition was evaluated.
         files: Names of the data files that hold a row, or can.
-        read: Names of all data files of versions.
+        read: Names of all data and deletion files of versions.
         indices: Folders of all indices of versions.
     """
 
     condition: ErasureCondition
     lines: list[Line] = field(default_factory=list)
-    counts: dict[tuple[frozenset[str], frozenset[int]], int] = field(default_factory=dict)
+    counts: dict[tuple[frozenset[str], FieldNames], int] = field(default_factory=dict)
+    columns: dict[Node, Columns] = field(default_factory=dict)
     rows: int = 0
     files: set[str] = field(default_factory=set)
     read: set[str] = field(default_factory=set)
@@ -141,7 +159,11 @@ class Survey:
 
 
 def survey(
-    root: ObjectStore, refs: Mapping[str, BranchRef], condition: ErasureCondition, known: Survey | None = None
+    root: ObjectStore,
+    refs: Mapping[str, BranchRef],
+    condition: ErasureCondition,
+    known: Survey | None = None,
+    columns: Mapping[Node, Columns] | None = None,
 ) -> Survey:
     """Read all versions of all branches.
 
@@ -150,8 +172,13 @@ def survey(
         refs: Its branches.
         condition: The rows.
         known: An earlier survey, whose counts of files, which never change, are taken over; None reads all files.
+        columns: The columns of the condition in histories of which versions are gone.
     """
-    found = Survey(condition=condition, counts={} if known is None else known.counts)
+    found = Survey(
+        condition=condition,
+        counts={} if known is None else known.counts,
+        columns=dict((known.columns if known is not None else columns) or {}),
+    )
     reader = _Reader(found)
     for branch, ref in [(None, None), *refs.items()]:
         line = Line(branch=branch, ref=ref, store=store_of_branch(root, branch))
@@ -159,6 +186,7 @@ def survey(
             line.versions[manifest.version] = reader.version(line.store, manifest)
         if any(not is_detached(number) for number in line.versions):  # else it was deleted meanwhile
             found.lines.append(line)
+    reader.count_renamed()
     reader.spread()
     for line in found.lines:
         _judge_indices(found, line)
@@ -189,6 +217,7 @@ class _Reader:
         fragments = list(manifest.fragments)
         pieces = {fragment.id: frozenset(data_key(file.path) for file in fragment.files) for fragment in fragments}
         self.found.read.update(*pieces.values())
+        self.found.read.update(one.deletion_file.key(one.id) for one in fragments if one.deletion_file is not None)
         self.found.indices.update(str(index.uuid) for index in manifest.indices)
         made_by = load_transaction(store, manifest)
         version = SurveyedVersion(
@@ -198,6 +227,7 @@ class _Reader:
             is_fresh=made_by is not None and isinstance(made_by.operation, CreateIndex),
             base_paths=tuple(base.path for base in manifest.base_paths),
             has_dictionaries=_is_legacy(manifest) and bool(dictionary_columns(manifest.schema)),
+            continues=continued_version(manifest.version, made_by),
         )
         if self.found.condition.is_in_transaction(made_by) or self._is_mentioned(store, manifest):
             version.reasons.add("record")
@@ -206,8 +236,39 @@ class _Reader:
         if names is None:
             version.reasons.add("columns")
             return version
-        self._count(source, names, pieces)
+        columns = manifest.schema.project(names)
+        version.columns = {field_names(columns): columns}
+        self._count(source, field_names(columns), pieces)
         return version
+
+    def count_renamed(self) -> None:
+        """Count rows by the columns that the condition names in other versions of the same history."""
+        before = _histories(self.found)
+        own = {
+            (line.name, number): line.versions[number].columns for line in self.found.lines for number in line.versions
+        }
+        if len({frozenset(columns) for columns in (*own.values(), *self.found.columns.values())}) <= 1:
+            return  # no version has it otherwise
+        known = self.found.columns
+        newest = {name: columns for (name, _), columns in sorted(known.items())}
+        for node, columns in related(before, own).items():
+            known[node] = columns | known.get(node, newest.get(node[0], {}))
+        for line in self.found.lines:
+            for number, version in line.versions.items():
+                others = self.found.columns[line.name, number]
+                if others.keys() - version.columns.keys():
+                    self._count_others(line, version, others)
+
+    def _count_others(self, line: Line, version: SurveyedVersion, others: Columns) -> None:
+        manifest = load_manifest(line.store, version.number)
+        for names, columns in others.items():
+            if names in version.columns or not is_within(columns, manifest.schema):
+                continue
+            source = Snapshot(line.store, replace(manifest, schema=columns, indices=()), line.store.options, Session())
+            self._count(source, names, version.pieces)
+            held = any(self.found.counts[files, names] for files in version.pieces.values())
+            if held and version is line.latest and self.found.condition.count_live(source):
+                version.renamed += (renamed(columns, manifest.schema),)
 
     def _is_mentioned(self, store: ObjectStore, manifest: Manifest) -> bool:
         keys = [manifest.location.key] if manifest.location is not None else []
@@ -221,8 +282,7 @@ class _Reader:
                 continue
         return False
 
-    def _count(self, source: Snapshot, names: tuple[str, ...], pieces: Mapping[int, frozenset[str]]) -> None:
-        fields = _field_ids(source.manifest.schema, names)
+    def _count(self, source: Snapshot, fields: FieldNames, pieces: Mapping[int, frozenset[str]]) -> None:
         counts = self.found.counts
         new = [fragment for fragment in source.manifest.fragments if (pieces[fragment.id], fields) not in counts]
         if not new:
@@ -296,15 +356,24 @@ def _is_legacy(manifest: Manifest) -> bool:
     return manifest.data_storage_version == "0.1"
 
 
-def _field_ids(schema: Schema, names: tuple[str, ...]) -> frozenset[int]:
-    """Ids of columns and of all that they consist of."""
-    tops = [top for top in schema.fields if top.name in names]
-    found: set[int] = set()
-    while tops:
-        top = tops.pop()
-        found.add(top.id)
-        tops += top.children
-    return frozenset(found)
+def _histories(found: Survey) -> dict[Node, Node | None]:
+    """All versions with those that they continue, of which the next older one that is there; each after that one."""
+    lines = {line.branch: line for line in found.lines}
+    numbers = {line.branch: sorted(one for one in line.versions if not is_detached(one)) for line in found.lines}
+    before: dict[Node, Node | None] = {}
+    for line in sorted(found.lines, key=lambda one: len(one.ref.identifier) if one.ref else 0):
+        for number, version in sorted(line.versions.items()):
+            at: Line | None = line
+            latest = version.continues
+            before[line.name, number] = None
+            while at is not None and latest is not None:
+                place = bisect_right(numbers[at.branch], latest)
+                if place:
+                    before[line.name, number] = (at.name, numbers[at.branch][place - 1])
+                    break
+                latest = min(latest, at.ref.parent_version) if at.ref is not None else None
+                at = lines.get(at.ref.parent_branch) if at.ref is not None else None
+    return before
 
 
 def _judge_indices(found: Survey, line: Line) -> None:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pyroaring import BitMap
 
 import lance_core
 from lance_core.errors import InvalidInputError
@@ -551,3 +552,102 @@ def test_fragments_that_others_change_meanwhile_are_tried_again(tmp_path, monkey
     assert len(calls) >= 1
     check_gone(uri, crowd[1])
     assert lance.dataset(uri).count_rows() == 3
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+def test_a_row_that_matches_by_the_former_name_of_a_column_is_an_obstacle(tmp_path, compacted):
+    uri = str(tmp_path / "t")
+    rows = pa.table({"id": [1, 2, 3], "email": ["Ann@example.org", "Bob@example.org", "Eve@example.org"]})
+    dataset = lance_core.write_dataset(rows, uri)
+    dataset.alter_columns({"path": "email", "name": "email_raw"})
+    if compacted:  # other files than those in which the column had its former name
+        dataset.delete("id = 3")
+        dataset.optimize.compact_files(materialize_deletions_threshold=0.0)
+    dataset.add_columns({"email": "lower(email_raw)"})
+    for dry_run in (True, False):
+        stopped = lance_core.dataset(uri).erase_rows("email = 'Bob@example.org'", dry_run=dry_run)
+        assert [(one.kind, one.path) for one in stopped.obstacles] == [("renamed", f"main:{dataset.version}")]
+        assert "'email' (now 'email_raw')" in stopped.obstacles[0].message
+        assert not stopped.proven
+    assert lance_core.dataset(uri).version == dataset.version  # nothing was changed
+    assert lance_core.dataset(uri).erase_rows("email_raw = 'Bob@example.org'").proven
+    assert lance_core.dataset(uri).erase_rows("email = 'Bob@example.org'").proven
+    assert not any(b"Bob" in data for data in every_byte(uri).values())
+    assert 2 not in lance.dataset(uri).to_table()["id"].to_pylist()
+
+
+def test_older_versions_in_which_a_column_has_another_name_go_too(tmp_path):
+    uri = str(tmp_path / "t")
+    dataset = lance_core.write_dataset(pa.table({"id": [1, 2, 3], "email": ["Ann@a", "Bob@b", "Eve@e"]}), uri)
+    dataset.alter_columns({"path": "email", "name": "email_raw"})
+    dataset.delete("id = 3")
+    dataset.optimize.compact_files(materialize_deletions_threshold=0.0)
+    dataset.add_columns({"email": "lower(email_raw)"})
+    dataset.delete("id = 2")
+    dataset.optimize.compact_files(materialize_deletions_threshold=0.0)
+    assert lance_core.dataset(uri).erase_rows("email = 'Bob@b'").proven
+    assert not any(b"Bob" in data for data in every_byte(uri).values())
+    assert lance.dataset(uri).to_table().to_pylist() == [{"id": 1, "email_raw": "Ann@a", "email": "ann@a"}]
+
+
+def test_a_column_of_the_same_id_after_an_overwrite_or_a_restoration_is_another_one(tmp_path):
+    uri, other = str(tmp_path / "t"), str(tmp_path / "other")
+    lance_core.write_dataset(pa.table({"id": [1], "first": ["Ann"], "last": ["Smith"]}), uri)
+    later = pa.table({"id": [2], "last": ["Ann"], "first": ["Eve"]})
+    lance.write_dataset(later, uri, mode="overwrite")
+    assert lance_core.dataset(uri).erase_rows("first = 'Ann'").proven
+    assert lance.dataset(uri).to_table().to_pylist() == later.to_pylist()
+    lance.write_dataset(pa.table({"id": [1]}), other)
+    lance.dataset(other).add_columns({"email": "'ann@a'"})
+    lance.dataset(other).checkout_version(1).restore()
+    lance.dataset(other).add_columns({"city": "'ann@a'", "email": "'eve@e'"})
+    assert lance_core.dataset(other).erase_rows("email = 'ann@a'").proven
+    assert lance.dataset(other).to_table().to_pylist() == [{"id": 1, "city": "ann@a", "email": "eve@e"}]
+
+
+@pytest.mark.parametrize("column", ["_row_created_at_version", "_row_last_updated_at_version", "_rowid"])
+@pytest.mark.parametrize("stable", [False, True])
+def test_what_a_version_knows_of_rows_names_none(tmp_path, column, stable):
+    dataset = lance_core.write_dataset(pa.table({"id": [1]}), tmp_path / "t", enable_stable_row_ids=stable)
+    for condition in (f"{column} = 1", f"id = 1 and {column} = 1"):
+        with pytest.raises(InvalidInputError, match="values of columns"):
+            dataset.erase_rows(condition)
+    assert dataset.count_rows() == 1
+
+
+def test_deletion_files_of_nobody_are_read(tmp_path):
+    uri = str(tmp_path / "t")
+    crowd = people(0, 4)
+    lance_core.write_dataset(table_of(crowd), uri)
+    lance_core.dataset(uri).delete(crowd[3].where)
+    own = next(Path(uri, "_deletions").iterdir())
+    mark = crowd[1].key.encode()
+    bitmap = BitMap([1, 2]).serialize()
+    stray = {"0-1-5.arrow": mark, "0-1-6.bin": bitmap + mark, "zz.bin": bitmap, "a/0-1-9.bin": mark}
+    for name, data in {**stray, "0-1-7.bin": bitmap, "0-1-8.arrow": own.read_bytes()}.items():
+        Path(uri, "_deletions", name).parent.mkdir(exist_ok=True)
+        Path(uri, "_deletions", name).write_bytes(data)
+    report = lance_core.dataset(uri).erase_rows(crowd[1].where)
+    assert {(one.kind, one.path) for one in report.remaining} == {("unknown", f"_deletions/{name}") for name in stray}
+    assert not report.proven
+    for name in stray:
+        Path(uri, "_deletions", name).unlink()
+    assert lance_core.dataset(uri).erase_rows(crowd[1].where).proven
+    check_gone(uri, crowd[1])
+
+
+def test_blobs_that_are_given_by_a_uri_are_an_obstacle(tmp_path):
+    uri, outside = str(tmp_path / "t"), tmp_path / "7.bin"
+    outside.write_bytes(b"a picture")
+    schema = pa.schema([pa.field("id", pa.int64()), lance.blob_field("image")])
+    rows = pa.table([pa.array([7, 8]), lance.blob_array([outside.as_uri(), b"x"])], schema=schema)
+    lance.write_dataset(rows, uri, data_storage_version="2.2", allow_external_blob_outside_bases=True)
+    for dry_run in (True, False):
+        stopped = lance_core.dataset(uri).erase_rows("id = 7", dry_run=dry_run)
+        assert [(one.kind, one.path) for one in stopped.obstacles] == [("blobs", "main")]
+        assert "URI" in stopped.obstacles[0].message
+    assert lance_core.dataset(uri).version == 1
+    lance.dataset(uri).delete("id = 7")
+    assert lance_core.dataset(uri).erase_rows("id = 7").obstacles  # until the address is gone, it is named
+    lance.dataset(uri).optimize.compact_files(materialize_deletions_threshold=0.0)
+    assert lance_core.dataset(uri).erase_rows("id = 7").proven

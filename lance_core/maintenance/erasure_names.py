@@ -1,0 +1,83 @@
+"""The columns of a condition under the names that they have in other versions.
+
+A renamed column keeps its field id: the column that the condition names in one version can have another name in a later
+one, which can have a new column of the old name. Rows are looked for in both.
+
+    v1  email (id 1)                      v1 to v3 have a common history: what `email` is in one of them, be it field 1
+    v2  email_raw (id 1)                  or field 2, is evaluated in all that have such a field
+    v3  email_raw (id 1), email (id 2)
+
+An overwrite begins a new history, and a restoration continues that of the version restored: ids are given again there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeAlias
+
+from lance_core.schema import Schema
+from lance_core.table.operations import Overwrite, Restore
+from lance_core.table.paths import is_detached
+from lance_core.table.transaction import Transaction
+
+__all__ = ["Columns", "FieldNames", "Node", "continued_version", "field_names", "is_within", "related", "renamed"]
+
+FieldNames: TypeAlias = frozenset[tuple[int, str]]
+"""Ids and names of the fields of some columns."""
+
+Columns: TypeAlias = dict[FieldNames, Schema]
+"""The columns of a condition, in each of the forms in which versions have them."""
+
+Node: TypeAlias = tuple[str, int]
+"""A version: the name of its branch, and its number."""
+
+
+def field_names(columns: Schema) -> FieldNames:
+    """Ids and names of columns and of all that they consist of."""
+    return frozenset((field.id, field.name) for field, _ in columns.walk())
+
+
+def continued_version(number: int, made_by: Transaction | None) -> int | None:
+    """The version that a version continues; None if it begins a new history.
+
+    Args:
+        number: The version.
+        made_by: Its transaction; None if that is gone.
+    """
+    if made_by is None:
+        return number - 1
+    if isinstance(made_by.operation, Overwrite):
+        return None
+    if isinstance(made_by.operation, Restore):
+        return made_by.operation.version
+    return made_by.read_version if is_detached(number) else number - 1
+
+
+def related(before: Mapping[Node, Node | None], own: Mapping[Node, Columns]) -> dict[Node, Columns]:
+    """The columns of the condition in all versions that a version came from, or that came from it.
+
+    Args:
+        before: All versions with those that they continue, each after the one that it continues.
+        own: The columns in the version itself; none where the condition cannot be evaluated.
+    """
+    earlier: dict[Node, Columns] = {}
+    later = {node: dict(own[node]) for node in before}
+    for node, origin in before.items():
+        earlier[node] = own[node] | (earlier[origin] if origin is not None else {})
+    for node, origin in reversed(list(before.items())):
+        if origin is not None:
+            later[origin] |= later[node]
+    return {node: earlier[node] | later[node] for node in before}
+
+
+def is_within(columns: Schema, schema: Schema) -> bool:
+    """Whether a version has all fields of columns, by id and type, whatever their names."""
+    known = schema.by_id()
+    return all(field.id in known and known[field.id].logical_type == field.logical_type for field, _ in columns.walk())
+
+
+def renamed(columns: Schema, schema: Schema) -> str:
+    """The columns that have another name in a version, and that name."""
+    known = schema.by_id()
+    changed = [(field.name, known[field.id].name) for field, _ in columns.walk() if known[field.id].name != field.name]
+    return ", ".join(f"{old!r} (now {new!r})" for old, new in changed)
