@@ -40,7 +40,7 @@ FROM_OUTSIDE = {
         "tests/interop/columns/test_casting_columns.py",
         "tests/interop/columns/test_write_columns.py",
     ],
-    "lance_core/verbs/delta": ["tests/interop/changes/test_delta.py"],
+    "lance_core/verbs/delta": ["tests/interop/changes/test_delta.py", "tests/interop/changes/test_same_columns.py"],
     "lance_core/verbs/expressions/sql": [
         "tests/interop/sql/test_sql_by_hypothesis.py",
         "tests/interop/sql/test_sql_values.py",

@@ -3,12 +3,12 @@
     columns of the table ... | _change_type | _commit_version | _commit_timestamp [| _rowid]
 
 The columns are those of the later version. Rows that are gone are read from the files of the version that had them;
-columns are matched by field id, or else by name, and are null if that version lacked them.
+`same_columns` says which columns they are; a column that came later is null.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -18,10 +18,10 @@ from pyroaring import BitMap
 
 from lance_core.commit import load_version_header
 from lance_core.errors import SchemaError, VersionNotFoundError
-from lance_core.schema import Field
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.delta.same_columns import same_columns
 from lance_core.verbs.delta.version_of_branch import version_before
 from lance_core.verbs.scan.fragment_scan import FragmentScan
 from lance_core.verbs.scan.options import ScanOptions, scan_options
@@ -129,7 +129,7 @@ class ChangeTask:
             dataset: The table, at any version; other versions are opened where they are needed.
 
         Raises:
-            VersionNotFoundError: A version that has rows was cleaned up.
+            VersionNotFoundError: A version that has rows, or shows what columns became, was cleaned up.
             SchemaError: A column had another type in the version of a deleted row, and a value does not fit today's.
 
         Examples:
@@ -142,7 +142,7 @@ class ChangeTask:
         at = _opened(dataset)
         feed, source = at(self.feed_version), at(self.version)
         schema = self.columns.schema(feed.manifest)
-        columns = _Columns.of(self.columns.options(feed.manifest), source.manifest, self.columns.blob_handling)
+        columns = self._source_columns(dataset, feed)
         times: dict[int, int | None] = {}
         offsets = np.frombuffer(BitMap.deserialize(self.rows).to_array(), np.uint32).astype(np.int64)
         wanted = [*columns.read, ROW_ID, UPDATED_AT]
@@ -157,6 +157,22 @@ class ChangeTask:
             ]
             row_id = [rows.column(ROW_ID)] if self.columns.with_row_id else []
             yield pa.RecordBatch.from_arrays([*columns.of_rows(rows, schema), *feed_columns, *row_id], schema=schema)
+
+    def check_columns(self, dataset: Handle) -> None:
+        """Make sure that the columns are known in the version that has the rows.
+
+        Args:
+            dataset: As `to_batches`.
+
+        Raises:
+            VersionNotFoundError: A version that shows what columns became was cleaned up.
+        """
+        self._source_columns(dataset, _opened(dataset)(self.feed_version))
+
+    def _source_columns(self, dataset: Handle, feed: Snapshot) -> _Columns:
+        fields = self.columns.options(feed.manifest).schema.fields
+        names = tuple(field.name for field in fields)
+        return _Columns.of(names, same_columns(dataset, self.version, self.feed_version, names))
 
     def _commit_versions(self, rows: pa.RecordBatch) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         """The version in which each row changed: within the compared ones the last, which the row records."""
@@ -174,16 +190,9 @@ class _Columns:
     names: tuple[str | None, ...]
 
     @classmethod
-    def of(cls, feed: ScanOptions, source: Manifest, blob_handling: str | None) -> _Columns:
-        """Find the columns of a feed in the version that has the rows."""
-        by_id = {field.id: field.name for field in source.schema.fields}
-        own = scan_options(source, None, blob_handling=blob_handling).schema
-        known = set(own.names)
-
-        def found(field: Field) -> str | None:
-            return by_id.get(field.id, field.name if field.name in known else None)
-
-        names = tuple(found(field) for field in feed.schema.fields)
+    def of(cls, feed: Sequence[str], same: Mapping[str, str]) -> _Columns:
+        """Name the columns of a feed as the version that has the rows does."""
+        names = tuple(map(same.get, feed))
         return cls(tuple(dict.fromkeys(name for name in names if name is not None)), names)
 
     def of_rows(self, rows: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.Array]:

@@ -328,8 +328,10 @@ class DatasetDelta:
         schema = columns.schema(self._end.manifest)
         whole = (self._begin, self.end_version, self._differences) if not each_version else None
         steps = self._steps() if whole is None else [whole]
-        tasks = (task for step in steps for task in self._tasks(columns, *step, **options))
-        return ChangePlan(schema=schema, tasks=tuple(tasks))
+        tasks = tuple(task for step in steps for task in self._tasks(columns, *step, **options))
+        for task in {task.version: task for task in tasks}.values():
+            task.check_columns(self._dataset)
+        return ChangePlan(schema=schema, tasks=tasks)
 
     def _tasks(
         self,

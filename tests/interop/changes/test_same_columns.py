@@ -1,0 +1,205 @@
+"""Deleted rows and preimages have the values of their own columns, whatever became of these; field ids are reused."""
+
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import lance_core
+from lance_core.errors import VersionNotFoundError
+
+BOTH = pytest.mark.parametrize("library", [lance, lance_core], ids=["pylance", "ours"])
+FEED = ["_change_type", "_commit_version", "_commit_timestamp"]
+NAMES = ("a", "b", "c", "d")
+
+
+def old_rows(delta, **options):
+    """The deleted rows and preimages of a feed."""
+    found = delta.get_changes(preimages=True, **options).read_all()
+    kept = [row for row in found.to_pylist() if row["_change_type"] in ("delete", "update_preimage")]
+    return [{name: value for name, value in row.items() if name not in FEED} for row in kept]
+
+
+@BOTH
+@pytest.mark.parametrize("stable", [True, False], ids=["stable", "addresses"])
+@pytest.mark.parametrize(
+    ("new", "expected"),
+    [
+        ({"id": [1], "last": ["x"], "first": ["y"]}, {"id": 7, "last": "Smith", "first": "Ann"}),
+        ({"id": [1], "last": ["x"], "age": [3]}, {"id": 7, "last": "Smith", "age": 30}),
+        ({"key": [1], "city": ["Rome"]}, {"key": None, "city": None}),
+    ],
+    ids=["other order", "one less", "others"],
+)
+def test_an_overwrite_continues_columns_by_name(tmp_path, library, stable, new, expected):
+    before = pa.table({"id": [7], "first": ["Ann"], "last": ["Smith"], "age": [30]})
+    lance_core.write_dataset(before, tmp_path / "t", enable_stable_row_ids=stable)
+    library.write_dataset(pa.table(new), str(tmp_path / "t"), mode="overwrite")
+    for each in (False, True):
+        assert old_rows(lance_core.dataset(tmp_path / "t").delta(1), each_version=each) == [expected]
+
+
+@pytest.fixture(params=[lance, lance_core], ids=["pylance", "ours"])
+def restored(tmp_path, request):
+    """Version 2 has `email`; after a restore of version 1, `city` has its field id."""
+    library, uri = request.param, str(tmp_path / "t")
+    library.write_dataset(pa.table({"id": [1, 2], "n": [5, 6]}), uri, enable_stable_row_ids=True)
+    library.dataset(uri).add_columns({"email": "'ann@example.org'"})
+    library.dataset(uri, version=1).restore()
+    library.dataset(uri).add_columns({"city": "'Rome'"})
+    library.dataset(uri).alter_columns({"path": "n", "name": "m"})
+    library.dataset(uri).delete("id = 1")
+    ids = [
+        {field.name(): field.id() for field in lance_core.dataset(uri, version).lance_schema.fields()}
+        for version in (2, 6)
+    ]
+    assert ids[0]["email"] == ids[1]["city"]
+    return uri
+
+
+def test_a_column_added_after_a_restore_came_later(restored):
+    delta = lance_core.dataset(restored).delta(2)
+    assert old_rows(delta) == [{"id": 1, "m": 5, "city": None}, {"id": 2, "m": 6, "city": None}]
+
+
+def test_a_column_that_cannot_be_followed_is_named(restored):
+    lance.dataset(restored).tags.create("kept", 2)
+    lance_core.dataset(restored).cleanup_old_versions(older_than=timedelta(0), error_if_tagged_old_versions=False)
+    delta = lance_core.dataset(restored).delta(2)
+    for use in (delta.get_changes, delta.plan):
+        with pytest.raises(VersionNotFoundError, match=r"columns of version 2 became \['m', 'city'\] of version 6"):
+            use()
+    assert old_rows(delta, columns=["id"]) == [{"id": 1}, {"id": 2}]
+    assert delta.get_deleted_rows().read_all()["email"].to_pylist() == ["ann@example.org"]
+
+
+@dataclass(frozen=True)
+class State:
+    """A version: the columns, each with a number that stays with it, and by row its values by those numbers."""
+
+    columns: dict[int, str]
+    rows: dict[int, dict[int, str | None]]
+
+    def value(self, row, name, later):
+        """The values that a row may have in a column of a later version: of that column, or of its name."""
+        number = next(i for i, own in later.columns.items() if own == name)
+        same = [i for i in (number, *(i for i, own in self.columns.items() if own == name)) if i in self.columns]
+        found = [self.rows[row][i] for i in same]
+        return found if number in self.columns or not set(same) & later.columns.keys() else [*found, None]
+
+
+class History:
+    """A table of strings, and what each version holds."""
+
+    def __init__(self, uri, rng, *, stable):
+        self.uri, self.rng, self.stable, self.columns, self.next_id = uri, rng, stable, 0, 0
+        self.now = State({self.new_number(): "a", self.new_number(): "b"}, {})
+        self.states = {}
+        self.write(lance_core, ["id", "a", "b"], mode="create", enable_stable_row_ids=stable)
+
+    def new_number(self):
+        self.columns += 1
+        return self.columns
+
+    def write(self, library, names, **options):
+        numbers = {name: number for number, name in self.now.columns.items()}
+        ids = [self.next_id, self.next_id + 1]
+        self.next_id += 2
+        new = {i: {numbers[name]: f"{i}.{numbers[name]}" for name in names if name != "id"} for i in ids}
+        data = {name: ids if name == "id" else [new[i][numbers[name]] for i in ids] for name in names}
+        library.write_dataset(pa.table(data), self.uri, **options)
+        kept = {} if options["mode"] == "overwrite" else self.now.rows
+        self.now = State(self.now.columns, {**kept, **new})
+        self.states[lance_core.dataset(self.uri).version] = self.now
+
+    def step(self, verb, library):
+        getattr(self, verb)(library)
+        newest = lance_core.dataset(self.uri).version
+        for version in range(max(self.states) + 1, newest + 1):
+            self.states[version] = self.now
+
+    def append(self, library):
+        self.write(library, ["id", *self.now.columns.values()], mode="append")
+
+    def overwrite(self, library):
+        names = ["id", *self.rng.permutation(NAMES)[: int(self.rng.integers(1, 4))].tolist()]
+        numbers = {name: number for number, name in self.now.columns.items()}
+        self.now = State({numbers.get(name) or self.new_number(): name for name in names[1:]}, {})
+        self.write(library, self.rng.permutation(names).tolist(), mode="overwrite")
+
+    def restore(self, library):
+        version = int(self.rng.choice(list(self.states)))
+        library.dataset(self.uri, version=version).restore()
+        self.now = self.states[version]
+
+    def delete(self, library):
+        if self.now.rows:
+            gone = int(self.rng.choice(list(self.now.rows)))
+            library.dataset(self.uri).delete(f"id = {gone}")
+            self.now = replace(self.now, rows={i: row for i, row in self.now.rows.items() if i != gone})
+
+    def add(self, library):
+        free = [name for name in NAMES if name not in self.now.columns.values()]
+        if not free:
+            return
+        name, number = str(self.rng.choice(free)), self.new_number()
+        value = f"added {number}" if self.stable else None
+        library.dataset(self.uri).add_columns({name: f"'{value}'"} if value else pa.field(name, pa.string()))
+        rows = {i: {**row, number: value} for i, row in self.now.rows.items()}
+        self.now = State({**self.now.columns, number: name}, rows)
+
+    def drop(self, library):
+        if len(self.now.columns) > 1:
+            number = int(self.rng.choice(list(self.now.columns)))
+            library.dataset(self.uri).drop_columns([self.now.columns[number]])
+            self.now = replace(self.now, columns={i: name for i, name in self.now.columns.items() if i != number})
+
+    def rename(self, library):
+        free = [name for name in NAMES if name not in self.now.columns.values()]
+        if free:
+            number, name = int(self.rng.choice(list(self.now.columns))), str(self.rng.choice(free))
+            library.dataset(self.uri).alter_columns({"path": self.now.columns[number], "name": name})
+            self.now = replace(self.now, columns={**self.now.columns, number: name})
+
+    def cast(self, library):
+        if self.stable:
+            name = str(self.rng.choice(list(self.now.columns.values())))
+            dataset = library.dataset(self.uri)
+            now = dataset.schema.field(name).type
+            other = pa.string() if now == pa.large_string() else pa.large_string()
+            dataset.alter_columns({"path": name, "data_type": other})
+
+    def compact(self, library):
+        library.dataset(self.uri).optimize.compact_files()
+
+
+VERBS = ("append", "overwrite", "restore", "delete", "add", "drop", "rename", "cast", "compact")
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    steps=st.lists(st.tuples(st.sampled_from(VERBS), st.booleans()), min_size=2, max_size=8),
+    seed=st.integers(0, 1 << 16),
+    stable=st.booleans(),
+)
+def test_no_row_has_the_value_of_another_column(tmp_path_factory, steps, seed, stable):
+    uri = str(tmp_path_factory.mktemp("t") / "t")
+    history = History(uri, np.random.default_rng(seed), stable=stable)
+    for verb, ours in steps:
+        history.step(verb, lance_core if ours else lance)
+    dataset = lance_core.dataset(uri)
+    begin = int(history.rng.integers(1, dataset.version + 1))
+    for each in (False, True):
+        feed = dataset.delta(begin).get_changes(preimages=True, each_version=each).read_all()
+        for row in feed.to_pylist():
+            is_old = row["_change_type"] in ("delete", "update_preimage")
+            end = row["_commit_version"] if each else dataset.version
+            at = history.states[(end - 1 if each else begin) if is_old else end]
+            for name in history.now.columns.values():
+                expected = at.value(row["id"], name, history.now) or [None]
+                assert row[name] in expected, (row, at, history.now)
