@@ -58,6 +58,9 @@ __all__ = [
 ]
 
 
+MAINTAINED = "lance/maintained"
+"""Entry of an observation: the table, as the job names it, where the observation is that of its owner."""
+
 CLOCK_SKEW = timedelta(hours=1)
 """How far the clocks of the Dagster instance and of the committing machine may differ."""
 
@@ -336,11 +339,14 @@ def tick_time(context: dg.ScheduleEvaluationContext) -> datetime:
 
 
 def observed_in(instance: dg.DagsterInstance, run_id: str) -> set[str]:
-    """The assets of which a run has logged an observation, as keys with slashes."""
+    """The tables of which a run has logged an observation: keys of assets with slashes, and names of other tables."""
     found = instance.get_records_for_run(run_id, of_type=dg.DagsterEventType.ASSET_OBSERVATION).records
-    events = [record.event_log_entry.dagster_event for record in found]
-    keys = [event.asset_key for event in events if event is not None]
-    return {key.to_user_string() for key in keys if key is not None}
+    seen = [record.asset_observation for record in found]
+    return {
+        str(one.metadata[MAINTAINED].value) if MAINTAINED in one.metadata else one.asset_key.to_user_string()
+        for one in seen
+        if one is not None
+    }
 
 
 def _now() -> datetime:

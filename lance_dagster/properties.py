@@ -8,6 +8,7 @@ Each commit carries them in the table itself, so that the table alone answers wh
     dagster.partition_hash   sha256 of the JSON list, whatever its length
     dagster.columns          JSON list of the columns that the commit sets, of an asset that owns columns alone
     dagster.code_version     of the asset, if it has one
+    dagster.maintenance_metadata   JSON of the metadata lance/maintenance of the asset, if it has any
     dagster.write_token      sha256 of (root run, asset, output, partition keys)
     dagster.input.<asset>    {"uri": "s3://lake/nyc/flights.lance", "version": 17}, and "branch" unless it is main
 
@@ -35,6 +36,7 @@ __all__ = [
     "INPUT_PREFIX",
     "JOB_NAME",
     "MAINTENANCE",
+    "MAINTENANCE_METADATA",
     "PARTITION_HASH",
     "PARTITION_KEYS",
     "PROMOTED_FROM",
@@ -68,6 +70,7 @@ COLUMNS: Final = "dagster.columns"
 WRITE_TOKEN: Final = "dagster.write_token"  # noqa: S105 - the name of a property
 INPUT_PREFIX: Final = "dagster.input."
 MAINTENANCE: Final = "dagster.maintenance"
+MAINTENANCE_METADATA: Final = "dagster.maintenance_metadata"
 DATA_VERSION: Final = "dagster.data_version"
 COLUMN_TYPE: Final = "dagster.column_type"
 """On a commit that changes the type of a column: the column and both types."""

@@ -7,9 +7,10 @@ this order.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import timedelta
 from typing import Any, Final, Self
 
@@ -17,7 +18,7 @@ import dagster as dg
 
 from lance_dagster.tables.names import near_name
 
-__all__ = ["MAINTENANCE_KEY", "LanceMaintenancePolicy", "parse_age", "policy_of"]
+__all__ = ["MAINTENANCE_KEY", "LanceMaintenancePolicy", "parse_age", "policy_of", "recorded_metadata"]
 
 MAINTENANCE_KEY: Final = "lance/maintenance"
 NEVER: Final = "never"
@@ -221,6 +222,22 @@ def policy_of(
             f"False, not {value!r}"
         )
     return policy.changed(value, where=f"{where}: metadata {MAINTENANCE_KEY}")
+
+
+def recorded_metadata(metadata: Mapping[str, Any] | None) -> str | None:
+    """The entry `lance/maintenance` of an asset as JSON, for runs that do not know the asset; None without one."""
+    given = (metadata or {}).get(MAINTENANCE_KEY)
+    value = given.value if isinstance(given, dg.MetadataValue) else given
+    if isinstance(value, LanceMaintenancePolicy):
+        value = asdict(value)
+    return None if value is None else json.dumps(value, default=_written, sort_keys=True)
+
+
+def _written(value: object) -> object:
+    """A time as an age, and other values of metadata as what they hold, for JSON."""
+    if isinstance(value, timedelta):
+        return f"{value.total_seconds():.6f}s"
+    return dict(value) if isinstance(value, Mapping) else str(value)
 
 
 def _is_count(value: object) -> bool:

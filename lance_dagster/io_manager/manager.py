@@ -321,6 +321,7 @@ class LanceTableIOManager(dg.IOManager):
             output_name=output_name(context),
             partition_keys=keys,
             code_version=code_version(context),
+            metadata=definition,
         )
         try:
             existing = self._open(location.uri)

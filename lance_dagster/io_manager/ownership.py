@@ -7,7 +7,6 @@ before anything is written, unless its metadata `lance/shared_table` says that s
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import islice
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -19,30 +18,15 @@ from lance_dagster._context import process_executor
 from lance_dagster.handlers.arrow_schema import owners
 from lance_dagster.handlers.base import ROW_NAMES
 from lance_dagster.io_manager.output import Output
-from lance_dagster.properties import ASSET_KEY, COLUMNS, properties_of, several
+from lance_dagster.lineage.owners import owner_of, owning_commits
 from lance_dagster.tables.location import SHARED_KEY, TABLE_KEY, is_shared, locate_table
 from lance_dagster.tables.settings import OutputSettings, TableSettings
 
-__all__ = ["check_column_owners", "check_mode", "check_old_place", "check_owner", "owner_of"]
+__all__ = ["check_column_owners", "check_mode", "check_old_place", "check_owner"]
 
-_MOST_VERSIONS: Final = 20
-"""How many of the newest versions are read; maintenance by others makes fewer between two writes."""
 _MEMORY: Final = ("memory", "shared-memory")
 _OLD_PARTS: Final = 2
 """Earlier releases used the last two parts of a key."""
-
-
-def owner_of(dataset: lance_core.LanceDataset) -> tuple[int, list[str]] | None:
-    """The newest version whose rows were written for an asset, and the assets that it names; None if no recent one was.
-
-    Commits of assets that own columns alone do not count.
-    """
-    for handle, made in islice(dataset.history(), _MOST_VERSIONS):
-        properties = properties_of(made)
-        named = several(properties.get(ASSET_KEY))
-        if named and COLUMNS not in properties:
-            return handle.version, named
-    return None
 
 
 def check_owner(
@@ -62,11 +46,11 @@ def check_owner(
     if is_shared(metadata, where):
         return
     found = owner_of(dataset)
-    if found is None or asset_key.to_user_string() in found[1]:
+    if found is None or asset_key.to_user_string() in found.assets:
         return
-    version, others = found
     raise dg.DagsterInvalidDefinitionError(
-        f"{where}: the table {dataset.root_uri} is that of asset {', '.join(others)}, for which version {version} was "
+        f"{where}: the table {dataset.root_uri} is that of asset {', '.join(found.assets)}, for which version "
+        f"{found.version} was "
         'written. Give one of them the metadata "schema" or "table" with a place of its own. If several assets are '
         f'meant to write to it, or the asset was renamed, give it the metadata {{"{SHARED_KEY}": True}}'
     )
@@ -89,13 +73,12 @@ def check_still_owner(
     if dataset.version == 1 or is_shared(metadata, where):
         return
     own = asset_key.to_user_string()
-    for handle, made in islice(dataset.history(), _MOST_VERSIONS):
-        named = several(properties_of(made).get(ASSET_KEY))
-        if named and own not in named:
+    for made in owning_commits(dataset):
+        if own not in made.assets:
             raise dg.DagsterInvalidDefinitionError(
-                f"{where}: version {handle.version} of its table {dataset.root_uri} was written at the same time for "
-                f"asset {', '.join(named)}, and version {dataset.version} has the rows of both. Give one of them the "
-                'metadata "schema" or "table" with a place of its own, drop this table, and materialize both again'
+                f"{where}: version {made.version} of its table {dataset.root_uri} was written at the same time for "
+                f"asset {', '.join(made.assets)}, and version {dataset.version} has the rows of both. Give one of them "
+                'the metadata "schema" or "table" with a place of its own, drop this table, and materialize both again'
             )
 
 
@@ -169,7 +152,7 @@ def check_old_place(
         found = owner_of(lance_core.dataset(old.uri, storage_options=dict(storage_options or {}) or None))
     except DatasetNotFoundError:
         return
-    if found is not None and asset_key.to_user_string() in found[1]:
+    if found is not None and asset_key.to_user_string() in found.assets:
         raise dg.DagsterInvalidDefinitionError(
             f"{where}: its rows are in {old.uri}, where an earlier release stored it, and its table is now "
             f'{new.uri}. Give the asset the metadata {{"schema": "{old.schema}"}} to stay there, or move the folder'

@@ -39,12 +39,14 @@ from lance_core.errors import (
     SupersededError,
 )
 from lance_dagster._context import CLOCK_SKEW, RunFacts
+from lance_dagster.health.policy import recorded_metadata
 from lance_dagster.properties import (
     ASSET_KEY,
     ATTEMPT,
     BACKFILL_ID,
     CODE_VERSION,
     JOB_NAME,
+    MAINTENANCE_METADATA,
     PARTITION_HASH,
     PARTITION_KEYS,
     ROOT_RUN_ID,
@@ -125,6 +127,7 @@ def commit_tags(
     output_name: str,
     partition_keys: Sequence[str] | None,
     code_version: str | None,
+    metadata: Mapping[str, Any],
 ) -> CommitTags:
     """Build the properties of a commit.
 
@@ -135,11 +138,13 @@ def commit_tags(
         partition_keys: The run's partitions; None when the asset has none.
         code_version: The asset's code version. It is not part of the token, so that a re-execution with corrected code
             replaces the earlier rows.
+        metadata: The definition metadata of the asset.
     """
     keys = None if partition_keys is None else json.dumps(sorted(partition_keys))
     asset, token = asset_key.to_user_string(), None
     number: tuple[int, ...] = (0,)
     known: dict[str, str | None] = {ASSET_KEY: asset, CODE_VERSION: code_version}
+    known[MAINTENANCE_METADATA] = recorded_metadata(metadata)
     if keys is not None:
         known |= {PARTITION_KEYS: listed_keys(keys), PARTITION_HASH: hashed(keys)}
     if facts is not None:

@@ -28,8 +28,14 @@ from lance_dagster.maintenance.budget import LanceMaintenanceBudget, in_dry_run,
 from lance_dagster.maintenance.observations import is_last, observation_of
 from lance_dagster.maintenance.on_spark import spark_rewriter
 from lance_dagster.maintenance.run_config import MaintenanceConfig
-from lance_dagster.maintenance.targets import choose_targets, failure_of, survey_target, versions_in_use
-from lance_dagster.properties import ASSET_KEY, DATA_VERSION, JOB_NAME, MAINTENANCE, RUN_ID
+from lance_dagster.maintenance.targets import (
+    choose_targets,
+    failure_of,
+    owner_properties,
+    survey_target,
+    versions_in_use,
+)
+from lance_dagster.properties import DATA_VERSION, JOB_NAME, MAINTENANCE, RUN_ID
 from lance_dagster.tables.names import checked_job_name, mapping_key
 from lance_dagster.tables.refs import TableLike, TableRef, TableRoot, table_refs, table_root
 
@@ -230,7 +236,7 @@ def _plan_op(job: _Job) -> dg.OpDefinition:
             elif found.error is None and not found.plan.is_due:
                 kind = "dry run" if found.plan.policy.dry_run else "healthy"
                 seen = observation_of(found, kind, found.plan.before, found.plan.health)
-                if kind == "dry run" or (target.is_asset and (config.tables or not is_last(context.instance, seen))):
+                if target.is_asset and (kind == "dry run" or config.tables or not is_last(context.instance, seen)):
                     context.log_event(seen)
                 surveyed[kind].append(target.ref.name)
                 surveyed["receipts"] += receipts_of(found, kind) if kind == "healthy" else ()
@@ -371,7 +377,7 @@ def _work(
     if step == "clean_up":
         for reader, versions in release_expired(dataset).items():
             context.log.info("asset %s: versions %s are held for incremental reader %s", asset, versions, reader)
-        done, problems = steps.clean_up(dataset, table, versions_in_use(context, job.root(context), asset))
+        done, problems = steps.clean_up(dataset, table, versions_in_use(context, job.root(context), table.plan))
         for problem in problems:
             context.log.warning("asset %s: %s", asset, problem)
         return done
@@ -381,8 +387,8 @@ def _work(
         DATA_VERSION: str(last_data_change(dataset)),
         RUN_ID: context.run_id,
         JOB_NAME: context.job_name,
-        ASSET_KEY: asset,
         MAINTENANCE: "true",
+        **owner_properties(table.plan),
     }
     if step == "refresh_indices":
         done, problems = steps.refresh_indices(dataset, table, properties, job.options(context, asset))

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
 
+from lance_dagster._context import MAINTAINED
+
 if TYPE_CHECKING:
     from lance_dagster.maintenance.steps import MaintenanceOutcome
 
@@ -38,7 +40,10 @@ def observation_of(
     entries |= {"lance/tasks": plan.num_tasks, "lance/tasks_lost": table.lost, _SECONDS: table.seconds}
     if plan.problems:
         entries["lance/problems"] = "; ".join(plan.problems)
-    return dg.AssetObservation(dg.AssetKey.from_user_string(plan.asset), metadata=entries)
+    owner = next(iter(plan.owners), plan.asset)
+    if owner != plan.asset:
+        entries[MAINTAINED] = plan.asset
+    return dg.AssetObservation(dg.AssetKey.from_user_string(owner), metadata=entries)
 
 
 def is_last(instance: dg.DagsterInstance, observation: dg.AssetObservation) -> bool:

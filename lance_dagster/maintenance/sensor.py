@@ -25,7 +25,7 @@ from lance_dagster.health.lake import Lake, checked_lake
 from lance_dagster.health.policy import LanceMaintenancePolicy, policy_of
 from lance_dagster.maintenance.job import TABLES_KEY
 from lance_dagster.maintenance.schedule import config_for, has_lake, tables_of
-from lance_dagster.maintenance.targets import Target
+from lance_dagster.maintenance.targets import Target, is_left_alone
 from lance_dagster.tables.refs import TableLike, TableRef, TableRoot, table_refs, table_root
 
 __all__ = ["build_maintenance_sensor"]
@@ -300,7 +300,9 @@ def _needs(
     problems = found.problems(own, versions=since, indices=False)
     if state.failures:
         problems.append("the last run for it failed")
-    return (found.version, problems) if problems else None
+    if not problems or (not target.is_defined and is_left_alone(dataset, target, policy, lake)):
+        return None
+    return found.version, problems
 
 
 def _is_asked(state: _Asked, version: int | None) -> bool:

@@ -78,6 +78,9 @@ class MaintenancePlan:
         most_unindexed: How many fragments may lie outside of a zone map.
         expired_bytes: Bytes of files of the oldest version that the surveyed one does not have, if cleanup is due.
         deadline: Seconds since 1970 after which no further rewrite or step begins; None for no limit.
+        owners: The assets that the table belongs to, as far as they are proven.
+        is_defined: Whether a definition that the run knows says so, rather than the table's own commits.
+        recorded: The metadata `lance/maintenance` of the owner, as JSON; None without any.
     """
 
     asset: str
@@ -94,6 +97,9 @@ class MaintenancePlan:
     most_unindexed: int = 0
     expired_bytes: int = 0
     deadline: float | None = None
+    owners: Sequence[str] = ()
+    is_defined: bool = True
+    recorded: str | None = None
 
     @property
     def is_due(self) -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -12,16 +14,26 @@ import dagster as dg
 
 from lance_dagster.health.foreign import is_foreign
 from lance_dagster.health.lake import Lake, LakeTable
-from lance_dagster.health.policy import LanceMaintenancePolicy, policy_of
+from lance_dagster.health.policy import MAINTENANCE_KEY, LanceMaintenancePolicy, policy_of, recorded_metadata
+from lance_dagster.properties import ASSET_KEY, MAINTENANCE_METADATA
 from lance_dagster.tables.refs import TableRef, TableRoot, chosen_refs
 from lance_dagster.tables.settings import partition_columns
 
 if TYPE_CHECKING:
     import lance_core
     from lance_core.maintenance import CompactionTask
-    from lance_dagster.maintenance.steps import MaintenanceOutcome
+    from lance_dagster.maintenance.steps import MaintenanceOutcome, MaintenancePlan
 
-__all__ = ["ORDER_TAG", "Target", "choose_targets", "failure_of", "survey_target", "versions_in_use"]
+__all__ = [
+    "ORDER_TAG",
+    "Target",
+    "choose_targets",
+    "failure_of",
+    "is_left_alone",
+    "owner_properties",
+    "survey_target",
+    "versions_in_use",
+]
 
 ORDER_TAG: Final = "lance/order"
 """Tag of a run: what its order of tables is drawn from."""
@@ -43,6 +55,16 @@ class Target:
     def is_asset(self) -> bool:
         """Whether the job or the code location has an asset for it, rather than a listing a path."""
         return self.table is None or self.table.is_declared
+
+    @property
+    def is_defined(self) -> bool:
+        """Whether the run knows the definition of its asset."""
+        return self.is_asset and self.ref.metadata is not None
+
+    def with_metadata(self, value: Any) -> Target:
+        """The same table with the metadata `lance/maintenance` that its owner recorded."""
+        ref = replace(self.ref, metadata={MAINTENANCE_KEY: value})
+        return replace(self, ref=ref, table=None if self.table is None else replace(self.table, ref=ref))
 
     def uri(self, root: TableRoot) -> str:
         """Where it is."""
@@ -109,37 +131,87 @@ def survey_target(
     if own is None:
         return "left alone", []
     own, started, where = own.changed(overrides, where="configuration of the run"), time.monotonic(), _where(target)
+    columns = partition_columns(target.ref.metadata or {})
     try:
         dataset = target.open(root)
         if dataset is None:
             context.log.info("%s has no table yet at %s; passed over", where, target.uri(root))
             return "absent", []
-        columns = partition_columns(target.ref.metadata or {})
         versions = None if target.table is None else target.table.versions
-        plan, tasks = steps.survey(
-            dataset, target.ref.name, own, columns, root.max_unindexed_fragments, versions=versions
+        found = partial(
+            steps.survey, dataset, target.ref.name, most_unindexed=root.max_unindexed_fragments, versions=versions
         )
-    except dg.DagsterInvalidDefinitionError:
-        raise
+        plan, tasks = found(own, partition_columns=columns)
+        if target.is_defined:
+            plan = replace(plan, owners=[target.ref.name], recorded=recorded_metadata(target.ref.metadata))
+        elif plan.is_due:
+            owners, recorded = _owners(dataset)
+            if recorded is not None:
+                changed = _policy(context, target.with_metadata(json.loads(recorded)), policy, lake)
+                if changed is None:
+                    return "left alone", []
+                own = changed.changed(overrides, where="configuration of the run")
+                plan, tasks = found(own)
+            plan = replace(plan, owners=owners, is_defined=False, recorded=recorded)
     except Exception as error:  # one table that is broken must not stop the others
         context.log.exception("%s cannot be read", where)
         plan = steps.MaintenancePlan(asset=target.ref.name, uri=target.uri(root))
         return steps.MaintenanceOutcome(plan=plan, error=failure_of("plan", error)), []
     outcome = steps.MaintenanceOutcome(plan=plan, seconds=time.monotonic() - started)
     if own.dry_run:
-        outcome = steps.dry_run(dataset, outcome, versions_in_use(context, root, target.ref.name))
+        outcome = steps.dry_run(dataset, outcome, versions_in_use(context, root, plan))
     if plan.problems or target.table is None:
         context.log.info("%s: version %d, %s", where, plan.version, "; ".join(plan.problems) or "healthy")
     return outcome, tasks
 
 
-def versions_in_use(context: dg.OpExecutionContext, root: TableRoot, asset: str) -> dict[str, int] | None:
-    """The versions that cleanup keeps because inputs are read at them; None where inputs are the newest ones."""
+def _owners(dataset: lance_core.LanceDataset) -> tuple[list[str], str | None]:
+    """The assets that a table belongs to by its own commits, and the metadata of maintenance that the newest has."""
+    from lance_dagster.lineage.owners import owner_of, owning_commits  # noqa: PLC0415 - heavy imports at first use
+
+    newest = owner_of(dataset)
+    if newest is None:
+        return [], None
+    named = [*newest.assets, *(asset for one in owning_commits(dataset) for asset in one.assets)]
+    said = newest.maintenance_metadata
+    return list(dict.fromkeys(named)), None if said is None else json.dumps(said)
+
+
+def versions_in_use(context: dg.OpExecutionContext, root: TableRoot, plan: MaintenancePlan) -> dict[str, int] | None:
+    """The versions that cleanup keeps because inputs are read at them; None where inputs are the newest ones.
+
+    How inputs of an asset are read that the run does not know is not known either: its versions are kept.
+    """
     from lance_dagster.loading.recorded_versions import recorded_versions  # noqa: PLC0415 - heavy imports at first use
 
-    if root.reads_materialized is False:
+    if root.reads_materialized is False and plan.is_defined:
         return None
-    return dict(recorded_versions(context.instance, dg.AssetKey.from_user_string(asset)))
+    used: dict[str, int] = {}
+    for owner in plan.owners:
+        found = recorded_versions(context.instance, dg.AssetKey.from_user_string(owner))
+        used |= {name if owner == plan.asset else f"{name} of {owner}": version for name, version in found.items()}
+    return used
+
+
+def is_left_alone(
+    dataset: lance_core.LanceDataset, target: Target, policy: LanceMaintenancePolicy, lake: Lake | None
+) -> bool:
+    """Whether the owner of a table, which the code location does not know, recorded that it is to be left alone."""
+    recorded = _owners(dataset)[1]
+    if recorded is None:
+        return False
+    known = target.with_metadata(json.loads(recorded))
+    if lake is not None and known.table is not None:
+        return lake.policy(policy, known.table) is None
+    return policy_of(policy, known.ref.metadata, where=_where(known)) is None
+
+
+def owner_properties(plan: MaintenancePlan) -> dict[str, str]:
+    """The properties of commits that name the owners of a table; none if they are not proven."""
+    if not plan.owners:
+        return {}
+    owners = plan.owners[0] if len(plan.owners) == 1 else json.dumps(list(plan.owners))
+    return {ASSET_KEY: owners, **({} if plan.recorded is None else {MAINTENANCE_METADATA: plan.recorded})}
 
 
 def _policy(
@@ -160,7 +232,7 @@ def _policy(
     else:
         own = policy_of(policy, target.ref.metadata, where=_where(target))
     if own is None:
-        context.log.info("%s is left alone: its metadata or its policy says so", _where(target))
+        context.log.info("%s is left alone: its metadata, or its policy, says so", _where(target))
     return own
 
 
