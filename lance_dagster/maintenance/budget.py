@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from lance_dagster.maintenance.steps import MaintenanceOutcome
     from lance_dagster.tables.refs import TableRoot
 
-__all__ = ["LanceMaintenanceBudget", "in_dry_run", "is_over", "spend", "spent"]
+__all__ = ["LanceMaintenanceBudget", "checked_budget", "in_dry_run", "is_over", "spend", "spent"]
 
 SEEK: Final = 1024 * 1024
 
@@ -66,6 +66,25 @@ class LanceMaintenanceBudget:
     def changed(self, overrides: Mapping[str, Any]) -> LanceMaintenanceBudget:
         """This budget with the fields that are given."""
         return replace(self, **overrides)
+
+
+def checked_budget(budget: LanceMaintenanceBudget | Mapping[str, Any] | None) -> LanceMaintenanceBudget:
+    """A budget, also of a mapping of its fields; without limits if there is none.
+
+    Raises:
+        DagsterInvalidDefinitionError: The value is neither a budget nor a mapping of its fields, or a limit is invalid.
+    """
+    if budget is None or isinstance(budget, LanceMaintenanceBudget):
+        return budget or LanceMaintenanceBudget()
+    known = [one.name for one in fields(LanceMaintenanceBudget)]
+    if not isinstance(budget, Mapping) or set(budget) - set(known):
+        raise dg.DagsterInvalidDefinitionError(
+            f"budget must be a LanceMaintenanceBudget, or a mapping of its fields {', '.join(known)}, not {budget!r}"
+        )
+    try:
+        return LanceMaintenanceBudget(**budget)
+    except ValueError as error:
+        raise dg.DagsterInvalidDefinitionError(f"budget: {error}") from error
 
 
 def spend(

@@ -24,7 +24,7 @@ from lance_dagster._context import job_beside_resources
 from lance_dagster.health.foreign import is_foreign
 from lance_dagster.health.lake import Lake, checked_lake
 from lance_dagster.health.policy import LanceMaintenancePolicy, policy_of
-from lance_dagster.maintenance.budget import LanceMaintenanceBudget, in_dry_run, is_over, spent
+from lance_dagster.maintenance.budget import LanceMaintenanceBudget, checked_budget, in_dry_run, is_over, spent
 from lance_dagster.maintenance.observations import is_last, observation_of
 from lance_dagster.maintenance.on_spark import spark_rewriter
 from lance_dagster.maintenance.run_config import MaintenanceConfig
@@ -98,6 +98,18 @@ class _Job:
 
         return lance_core.dataset(uri, storage_options=self.options(context, asset))
 
+    def is_gone(self, context: dg.OpExecutionContext, uri: str, asset: str) -> bool:
+        """Whether a table was dropped since it was planned."""
+        from lance_core.errors import DatasetNotFoundError, LanceError  # noqa: PLC0415 - code locations load without it
+
+        try:
+            self.open(context, uri, asset)
+        except DatasetNotFoundError:
+            return True
+        except (LanceError, OSError):  # the error that led here is the one to report
+            return False
+        return False
+
     def rewriter(self, context: dg.OpExecutionContext, asset: str) -> "Rewriter":
         """The rewriter that runs tasks in a step."""
         from lance_dagster.maintenance.steps import run_here  # noqa: PLC0415 - code locations load without lance_core
@@ -116,7 +128,7 @@ def build_maintenance_job(  # noqa: PLR0913 - each is a choice of its own, most 
     include: str | Sequence[str] = (),
     exclude: str | Sequence[str] = (),
     policies: Mapping[str, Any] | None = None,
-    budget: LanceMaintenanceBudget | None = None,
+    budget: LanceMaintenanceBudget | Mapping[str, Any] | None = None,
     name: str = "lance_maintenance",
     engine: Engine = "process",
     io_manager_key: str = "io_manager",
@@ -138,7 +150,8 @@ def build_maintenance_job(  # noqa: PLR0913 - each is a choice of its own, most 
         exclude: Globs of tables that are left out.
         policies: Policies or fields of one (False: left alone) for tables below the root, by folder or path, such as
             "nyc" or "nyc/flights". A table takes those of its folders, then its own, then the metadata of its asset.
-        budget: What a run may cost at most; what goes beyond it comes first in the next run.
+        budget: What a run may cost at most, as a budget or a mapping of its fields; what goes beyond it comes first in
+            the next run.
         name: Name of the job.
         engine: "process": steps of the run rewrite; "spark": the executors of the Spark session of the IO manager.
         io_manager_key: The resource that knows where the tables are: a `LanceIOManager` or a `LanceTableResource`.
@@ -175,7 +188,7 @@ def build_maintenance_job(  # noqa: PLR0913 - each is a choice of its own, most 
         engine=engine,
         io_manager_key=io_manager_key,
         lake=lake,
-        budget=budget or LanceMaintenanceBudget(),
+        budget=checked_budget(budget),
     )
     own = [ref.name for ref in refs if not is_foreign(ref)]
     what = f"{len(own)} Lance tables" if lake is None else "all Lance tables below a root"
@@ -290,6 +303,8 @@ def _rewrite_op(job: _Job) -> dg.OpDefinition:
             done = rewriter(dataset, [CompactionTask.from_json(one) for one in task["tasks"]])
             results = [result.json() for result in done]
         except Exception as error:  # the other tables go on; `report` fails with it
+            if job.is_gone(context, task["uri"], task["asset"]):
+                return {"asset": task["asset"], "results": [], "error": None, "seconds": 0.0, "put_off": 0}
             if context.retry_number < _RETRIES and not isinstance(error, CorruptFileError | NotFoundError):
                 raise dg.RetryRequested(max_retries=_RETRIES, seconds_to_wait=2**context.retry_number) from error
             context.log.exception("asset %s: a rewrite failed", task["asset"])
@@ -329,12 +344,15 @@ _STEPS = {
 def _step_op(job: _Job, step: str, description: str) -> dg.OpDefinition:
     @job.op(step, description)
     def run_step(context: dg.OpExecutionContext, table: Any) -> Any:
-        if table.error is not None:
+        if table.error is not None or table.is_gone:
             return table
         started = time.monotonic()
         try:
             table = _run_step(job, context, step, table)
         except Exception as error:  # the other tables go on; `report` fails with it
+            if job.is_gone(context, table.plan.uri, table.plan.asset):
+                context.log.info("asset %s: its table was dropped during the run", table.plan.asset)
+                return replace(table, is_gone=True)
             context.log.exception("asset %s: %s failed", table.plan.asset, step)
             table = replace(table, error=failure_of(step, error))
         return replace(table, seconds=table.seconds + time.monotonic() - started)
@@ -409,6 +427,8 @@ def _report_op(job: _Job) -> dg.OpDefinition:
         plan = table.plan
         if table.error is not None:
             raise dg.Failure(f"asset {plan.asset}: {table.error}", metadata={"dagster/uri": plan.uri})
+        if table.is_gone:
+            return
         if table.lost:
             context.log.warning(
                 "asset %s: %d rewrites lost the race against writers; the next run repeats them",
@@ -446,13 +466,13 @@ def _summarize_op(job: _Job) -> dg.OpDefinition:
     @job.op("summarize", "Counts tables, and records them in the log; fails, and names them, if any failed.")
     def summarize(context: dg.OpExecutionContext, surveyed: dict[str, Any], tables: list[Any]) -> dict[str, Any]:
         failed = {table.plan.asset: table.error for table in tables if table.error is not None}
-        finished = [table for table in tables if table.error is None]
+        finished = [table for table in tables if table.error is None and not table.is_gone]
         summary = {
             "done": sorted(table.plan.asset for table in finished if not table.lost),
             "skipped": sorted(table.plan.asset for table in finished if table.lost),
             "healthy": surveyed["healthy"],
             "dry_run": surveyed["dry run"],
-            "absent": surveyed["absent"],
+            "absent": [*surveyed["absent"], *sorted(table.plan.asset for table in tables if table.is_gone)],
             "left_alone": surveyed["left alone"],
             "failed": failed,
             "put_off": {**surveyed["put off"], **{one.plan.asset: one.deferred for one in tables if one.deferred}},
@@ -477,7 +497,7 @@ def _record(job: _Job, context: dg.OpExecutionContext, surveyed: Mapping[str, An
     from lance_dagster.maintenance.receipts import append_receipts, receipts_of  # noqa: PLC0415 - heavy imports
 
     rows = list(surveyed["receipts"])
-    for table in tables:
+    for table in [table for table in tables if not table.is_gone]:
         rows += receipts_of(table, "failed" if table.error else "skipped" if table.lost else "done")
     root = job.place(context)
     if rows and not surveyed["policy"].dry_run:

@@ -27,6 +27,7 @@ def tags_of(facts=FACTS, **changes):
         "output_name": "result",
         "partition_keys": ["b", "a"],
         "code_version": None,
+        "metadata": {},
     } | changes
     return commit_tags(facts, **arguments)
 

@@ -3,6 +3,7 @@
 from datetime import timedelta
 from pathlib import Path
 
+import dagster as dg
 import lance
 import pyarrow as pa
 import pytest
@@ -29,6 +30,16 @@ def with_budget(**limits):
 def summary(result):
     assert result.success, failures(result)
     return result.output_for_node("summarize")
+
+
+def test_a_mapping_is_a_budget_and_anything_else_is_rejected(lake):
+    for path in ("a/one", "b/two"):
+        fill_wide(lake, path, 10)
+    found = summary(run(lake, build_maintenance_job(root=True, budget={"max_tables": 1})))
+    assert (len(found["done"]), len(found["put_off"])) == (1, 1)
+    for wrong in ({"max_table": 1}, {"max_tables": 0}, 3):
+        with pytest.raises(dg.DagsterInvalidDefinitionError, match="budget"):
+            build_maintenance_job(root=True, budget=wrong)
 
 
 def test_max_tables_takes_the_best_ones_and_the_others_come_first_next_time(lake):

@@ -1,5 +1,6 @@
 """Maintenance of whole roots: whatever table lies there, each once, each with the policy of its place."""
 
+import shutil
 from datetime import timedelta
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from lance_dagster import (
     lance_external_assets,
 )
 from lance_dagster.components import LanceMaintenanceComponent
+from lance_dagster.maintenance import steps
 from tests.lance_dagster.lake import QUIET, Lake
 from tests.lance_dagster.maintenance.test_maintenance import failures, fill, flights, observations, run
 
@@ -152,6 +154,24 @@ def test_a_broken_one_is_named_and_the_others_are_finished(lake):
     assert not result.success
     assert fragments(lake, "nyc/flights") == 1
     assert "nyc/broken: plan:" in failures(result)["summarize"]
+
+
+@pytest.mark.parametrize("step", ["run_here", "materialize_deletions", "clean_up"])
+def test_one_that_is_dropped_during_the_run_is_absent(lake, monkeypatch, step):
+    fill_foreign(lake, "nyc/flights")
+    fill_foreign(lake, "sea/doomed")
+    real = getattr(steps, step)
+
+    def dropped(dataset, *given, **options):
+        if dataset.uri.endswith("doomed.lance"):
+            shutil.rmtree(f"{lake.root}/sea/doomed.lance", ignore_errors=True)
+        return real(dataset, *given, **options)
+
+    monkeypatch.setattr(steps, step, dropped)
+    result = run(lake, build_maintenance_job(root=True, policy=LanceMaintenancePolicy(retain_versions=1)))
+    assert result.success, failures(result)
+    found = result.output_for_node("summarize")
+    assert (found["done"], found["absent"], found["failed"]) == (["nyc/flights"], ["sea/doomed"], {})
 
 
 def test_one_run_for_some_tables(lake):
