@@ -102,6 +102,7 @@ class ChangeTask:
         fragment_id: The fragment, in the version that has the rows: the earlier one for "update_preimage" and "delete".
         rows: Offsets of the rows, as a serialized roaring bitmap.
         columns: What is read.
+        commit_version: The version that changed all rows of the task; None where each row records its own.
     """
 
     change_type: ChangeType
@@ -111,6 +112,7 @@ class ChangeTask:
     fragment_id: int
     rows: bytes
     columns: ChangeColumns
+    commit_version: int | None = None
 
     @property
     def version(self) -> int:
@@ -176,6 +178,8 @@ class ChangeTask:
 
     def _commit_versions(self, rows: pa.RecordBatch) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         """The version in which each row changed: within the compared ones the last, which the row records."""
+        if self.commit_version is not None:
+            return np.full(rows.num_rows, self.commit_version, np.int64)
         if self.version != self.end_version or self.end_version == self.begin_version + 1:
             return np.full(rows.num_rows, self.end_version, np.int64)
         found = rows.column(UPDATED_AT).to_numpy().astype(np.int64)

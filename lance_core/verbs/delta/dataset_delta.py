@@ -30,6 +30,7 @@ from lance_core.verbs.delta.change_task import ChangeColumns, ChangeTask, Change
 from lance_core.verbs.delta.row_differences import RowDifferences, row_differences
 from lance_core.verbs.delta.version_of_branch import version_before
 from lance_core.verbs.pylance_types.transactions import Transaction
+from lance_core.verbs.rows.removal import RowsByFragment
 from lance_core.verbs.scan.options import scan_options
 from lance_core.verbs.scan.row_columns import CREATED_AT, ROW_ID, UPDATED_AT, row_field
 
@@ -198,7 +199,8 @@ class DatasetDelta:
         Returns:
             The columns, `_change_type` ("delete", "update_preimage", "update_postimage" or "insert", in this order),
             `_commit_version` and `_commit_timestamp`. The version of a net change is the last one that changed the row,
-            or the later version for a deleted row; its time is null if that version was cleaned up.
+            or the later version for a deleted row; its time is null if that version was cleaned up. Without stable row
+            ids it is the version that added the row; compared with version 0 it is the later version.
 
         Raises:
             VersionNotFoundError: A version that is needed was cleaned up.
@@ -343,13 +345,17 @@ class DatasetDelta:
         preimages: bool,
         most: int | None = None,
     ) -> Iterator[ChangeTask]:
-        kinds: dict[ChangeType, Mapping[int, BitMap]] = {
+        kinds: dict[ChangeType, RowsByFragment] = {
             "delete": found.deleted,
             "update_preimage": found.outdated if preimages else {},
             "update_postimage": found.updated,
-            "insert": found.inserted,
         }
-        for kind, rows in kinds.items():
+        parts: list[tuple[ChangeType, int | None, RowsByFragment]] = [
+            (kind, None, rows) for kind, rows in kinds.items()
+        ]
+        parts += [("insert", version if version > 0 else end, rows) for version, rows in found.inserted_in.items()]
+        parts += [] if found.inserted_in else [("insert", None, found.inserted)]
+        for kind, version, rows in parts:
             for fragment_id, offsets in rows.items():
                 for part in _parts(offsets, most):
                     yield ChangeTask(
@@ -360,6 +366,7 @@ class DatasetDelta:
                         fragment_id=fragment_id,
                         rows=part.serialize(),
                         columns=columns,
+                        commit_version=version,
                     )
 
     def _steps(self) -> Iterator[tuple[int, int, RowDifferences]]:

@@ -10,7 +10,7 @@ Fragments that both versions record in the same bytes are passed over.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,6 +44,7 @@ class RowDifferences:
         updated: Rows of the later version that the earlier one has with other values.
         outdated: The same rows in the earlier version.
         deleted_ids: The stable row ids of the deleted rows, ascending.
+        inserted_in: The inserted rows by the version that added them, where fragments and not the rows record it.
     """
 
     inserted: RowsByFragment
@@ -51,6 +52,7 @@ class RowDifferences:
     updated: RowsByFragment
     outdated: RowsByFragment
     deleted_ids: U64Array
+    inserted_in: Mapping[int, RowsByFragment]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,7 @@ def row_differences(begin: Snapshot | None, end: Snapshot) -> RowDifferences:
     """
     stable = end.manifest.uses_stable_row_ids and (begin is None or begin.manifest.uses_stable_row_ids)
     ids: _Ids = stable_ids
+    moves: RowMoves | None = None
     if not stable:
         moves = RowMoves(begin)
         moves.follow(end)
@@ -101,6 +104,7 @@ def row_differences(begin: Snapshot | None, end: Snapshot) -> RowDifferences:
         updated=rows_by_fragment(after.addresses[changed]),
         outdated=rows_by_fragment(before.addresses[partners[changed]]),
         deleted_ids=before.ids[lost],
+        inserted_in={} if moves is None else _by_version(moves, after, partners < 0),
     )
 
 
@@ -116,6 +120,11 @@ def row_side(source: Snapshot, other: Snapshot | None, ids: _Ids) -> RowSide:
     fragments = source.manifest.fragments
     places = [place for place, raw in enumerate(fragments.raw) if raw not in known]
     return _side_of(source, [fragments[place] for place in places], ids)
+
+
+def _by_version(moves: RowMoves, side: RowSide, inserted: npt.NDArray[np.bool_]) -> dict[int, RowsByFragment]:
+    addresses, versions = side.addresses[inserted], moves.versions(side.ids[inserted])
+    return {number: rows_by_fragment(addresses[versions == number]) for number in np.unique(versions).tolist()}
 
 
 def _side_of(source: Snapshot, fragments: Sequence[Fragment], ids: _Ids) -> RowSide:

@@ -53,6 +53,7 @@ class RowMoves:
         self._before = begin
         self._only = None if only is None else set(only)
         self._moved: dict[int, U64Array] = {}
+        self._added_in: dict[int, int] = {}
 
     def follow(self, end: Snapshot) -> None:
         """Go on to a later version.
@@ -72,12 +73,27 @@ class RowMoves:
             if isinstance(transaction.operation, Rewrite):
                 for group in transaction.operation.groups:
                     self._move(group, self._before, after)
+            else:
+                self._note_added(self._before, after)
             self._before = after
 
     def ids(self, source: Snapshot, fragment: Fragment) -> U64Array:
         """The first addresses of all rows of a fragment, deleted ones included."""
         found = self._moved.get(fragment.id)
         return row_addresses(fragment.id, np.arange(physical_rows(source, fragment))) if found is None else found
+
+    def versions(self, ids: U64Array) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        """The version after the first one that added each row, by first addresses; -1 where none did."""
+        origins, places = np.unique(ids >> np.uint64(32), return_inverse=True)
+        return np.array([self._added_in.get(one, -1) for one in origins.tolist()], np.int64)[places]
+
+    def _note_added(self, before: Snapshot, after: Snapshot) -> None:
+        """Take note of the version that added fragments."""
+        known = set(before.manifest.fragments.ids)
+        for number in set(after.manifest.fragments.ids) - known:
+            moved = self._moved.get(number)
+            origins = [number] if moved is None else np.unique(moved >> np.uint64(32)).tolist()
+            self._added_in |= dict.fromkeys(origins, after.manifest.version)
 
     def _check(self, transaction: Transaction, before: Manifest, after: Manifest) -> None:
         """Make sure that a version updated no row.

@@ -207,7 +207,7 @@ def test_without_stable_row_ids_rows_are_known_by_fragments(tmp_path):
     lance.dataset(uri).optimize.compact_files()
     dataset = lance_core.dataset(uri)
     end = dataset.version
-    assert changes(dataset.delta(1)) == [(1, "delete", end), (4, "delete", end), (5, "insert", end), (7, "insert", end)]
+    assert changes(dataset.delta(1)) == [(1, "delete", end), (4, "delete", end), (5, "insert", 2), (7, "insert", 6)]
     assert [row[:2] for row in changes(dataset.delta(1), each_version=True)] == [
         (1, "delete"), (4, "delete"), (5, "insert"), (6, "delete"), (6, "insert"), (7, "insert")
     ]  # fmt: skip

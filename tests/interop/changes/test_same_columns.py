@@ -203,3 +203,20 @@ def test_no_row_has_the_value_of_another_column(tmp_path_factory, steps, seed, s
             for name in history.now.columns.values():
                 expected = at.value(row["id"], name, history.now) or [None]
                 assert row[name] in expected, (row, at, history.now)
+
+
+@BOTH
+def test_without_stable_row_ids_an_inserted_row_has_the_version_that_added_it(tmp_path, library):
+    uri = str(tmp_path / "t")
+    library.write_dataset(pa.table({"id": [1]}), uri)
+    for number in (2, 3):
+        library.write_dataset(pa.table({"id": [number]}), uri, mode="append")
+    library.dataset(uri).optimize.compact_files()
+    library.write_dataset(pa.table({"id": [4]}), uri, mode="append")
+    end = lance_core.dataset(uri).version
+    for begin, expected in ((0, [end] * 4), (1, [2, 3, end]), (2, [3, end])):
+        feed = lance_core.dataset(uri).delta(begin).get_changes().read_all()
+        assert feed["_commit_version"].to_pylist() == expected
+        assert feed["_commit_timestamp"].null_count == 0
+    feed = lance_core.dataset(uri).delta(0).get_changes(each_version=True).read_all()
+    assert feed["_commit_version"].to_pylist() == [1, 2, 3, end]
