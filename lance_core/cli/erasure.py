@@ -12,6 +12,7 @@ import click
 from lance_core.cli.command import FOUND_PROBLEMS, command
 from lance_core.cli.output import Output, human_bytes
 from lance_core.dataset.lance_dataset import LanceDataset
+from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.maintenance.erasure_report import ErasureReport
 from lance_core.printing import printable
 
@@ -53,14 +54,33 @@ def erase(dataset: LanceDataset, output: Output, where: str, dry_run: bool, yes:
     Exit code 4 if rows may be left: then the obstacles, or the places that remain, are listed.
     """
     if not (yes or dry_run or output.as_json):
-        click.confirm(printable(f"Erase rows from all versions of {dataset.uri}, for ever?"), abort=True)
-    report = dataset.erase_rows(where, dry_run=dry_run, **allowed)
+        _ask(dataset)
+    try:
+        report = dataset.erase_rows(where, dry_run=dry_run, **allowed)
+    except (InvalidInputError, UnsupportedError) as error:
+        columns = ", ".join(dataset.schema.names)
+        raise InvalidInputError(
+            f"the condition does not fit the table ({error.code}), whose columns are {columns}; the message is "
+            "withheld, as it can show the condition or a row: erase_rows(..., dry_run=True) in Python shows it"
+        ) from None
     if output.as_json:
         output.record(dataclasses.asdict(report))
     else:
         _print(report, output)
     if report.obstacles or not (report.proven or dry_run):
         sys.exit(FOUND_PROBLEMS)
+
+
+def _ask(dataset: LanceDataset) -> None:
+    """Ask whether rows are to be erased; end the command unless the answer is yes."""
+    try:
+        agreed = click.confirm(printable(f"Erase rows from all versions of {dataset.uri}, for ever?"))
+    except click.Abort:
+        if sys.stdin.isatty():
+            raise
+        raise click.UsageError("nobody answers: --yes erases without the question") from None
+    if not agreed:
+        raise click.Abort
 
 
 def _print(report: ErasureReport, output: Output) -> None:

@@ -9,6 +9,8 @@ _deletions/     of a version, or one that can be read: numbers of rows, no value
 _refs/          must not mention the condition
 tree/<branch>/  the same again
 all else        cannot be read, and is named
+
+A bucket with versioning keeps removed objects: noncurrent versions are named, whatever they hold.
 """
 
 from __future__ import annotations
@@ -82,6 +84,7 @@ def prove(
     proof = _Proof(root=table.root, condition=condition, found=found)
     proof.versions()
     proof.files()
+    proof.removed_objects()
     for kind, uris in (("clone", report.clones), ("base", report.bases)):
         for uri in uris:
             proof.elsewhere(kind, uri)
@@ -137,7 +140,11 @@ class _Proof:
         """Account for every file below the root."""
         names = sorted((line.branch for line in self.found.lines if line.branch is not None), key=len, reverse=True)
         prefixes = [f"{TREE_PREFIX}{name}/" for name in names]
-        for meta in self.root.list(""):
+        files = {meta.key: meta for meta in self.root.list("")}
+        for meta in self.root.list_owned(""):
+            if meta.key not in files:
+                self._add("unknown", meta.key, "a link to a folder, or to nothing: what it names cannot be known")
+        for meta in files.values():
             self.count += 1
             self.size += meta.size
             prefix = next((one for one in prefixes if meta.key.startswith(one)), "")
@@ -209,6 +216,17 @@ class _Proof:
             return not any(pc.any(matching(batch, expression)).as_py() for batch in reader.read(columns))
         except LanceError:
             return False
+
+    def removed_objects(self) -> None:
+        """Add the bucket if it keeps what was removed from it, or does not answer whether it does."""
+        try:
+            if not self.root.keeps_removed_objects():
+                return
+            message = "the bucket keeps noncurrent versions of removed and replaced objects, which can hold the rows"
+        except LanceError as error:
+            message = f"whether the bucket keeps noncurrent versions of removed objects is not known: {error}"
+        remedy = "remove them (list-object-versions shows them, a lifecycle rule can expire them), then erase again"
+        self._add("versioning", self.root.root, f"{message}: {remedy}")
 
     def elsewhere(self, kind: str, uri: str) -> None:
         """Add another dataset that shares files with this one, if it holds rows, or cannot be read."""

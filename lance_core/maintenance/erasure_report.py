@@ -38,7 +38,7 @@ class ErasureFinding:
 
     Attributes:
         kind: "tag", "branch", "clone", "in use", "orphan branch", "renamed", "blobs" for obstacles; "version",
-            "index", "data", "record", "unknown", "base", "clone", "kept" for places.
+            "index", "data", "record", "unknown", "base", "clone", "versioning" for places.
         path: The tag, the branch, the clone, the version as "branch:number", or the file.
         message: What is wrong, and the remedy.
     """

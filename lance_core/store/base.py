@@ -286,6 +286,16 @@ class ObjectStore(Protocol):
         """
         ...
 
+    def keeps_removed_objects(self) -> bool:
+        """Whether the storage still has objects below the root that were removed or replaced.
+
+        False as well where the storage cannot be asked: only S3 can.
+
+        Raises:
+            StoreError: The storage rejects the question.
+        """
+        ...
+
     def copy(self, source_key: str, target_key: str) -> None:
         """Copy an object within the store, replacing the target."""
         ...
@@ -331,6 +341,10 @@ class RootedStore:
     def options(self) -> StorageOptions:
         """The options that the store was opened with."""
         return self._options
+
+    def keeps_removed_objects(self) -> bool:
+        """Whether the storage still has objects that were removed; False where it cannot be asked."""
+        return False
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._root!r})"

@@ -253,6 +253,10 @@ class ExternallyCommittedStore:
         errors = delete_each(self._remove_row, keys)
         return errors | self._store.delete_many([key for key in keys if key not in errors])
 
+    def keeps_removed_objects(self) -> bool:
+        """Whether the storage still has objects that were removed or replaced."""
+        return self._store.keeps_removed_objects()
+
     def _remove_row(self, key: str) -> None:
         """Remove the row of a manifest, except for the highest one; other objects have none."""
         version = _version_of(key)

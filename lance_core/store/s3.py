@@ -184,6 +184,22 @@ class S3Store(LinklessStore):
             errors |= {by_name[name]: error for name, error in failed.items()}
         return errors
 
+    def keeps_removed_objects(self) -> bool:
+        """Whether the bucket has noncurrent versions of objects; False without versioning, or where S3 has none."""
+        try:
+            if not self._call("get_bucket_versioning", optional=True).get("Status"):
+                return False
+        except UnsupportedError:
+            return False
+        parameters: dict[str, Any] = {"Prefix": self._prefix}
+        while True:
+            page = self._call("list_object_versions", **parameters)
+            if any(not version["IsLatest"] for version in page.get("Versions", [])):
+                return True
+            if not page.get("IsTruncated"):
+                return False
+            parameters |= {"KeyMarker": page["NextKeyMarker"], "VersionIdMarker": page["NextVersionIdMarker"]}
+
     def copy(self, source_key: str, target_key: str) -> None:
         """Copy an object on the server; in parts above 5 GiB, the limit of one request."""
         size = self.head(source_key).size
@@ -197,11 +213,11 @@ class S3Store(LinklessStore):
     def _name(self, key: str) -> str:
         return self._prefix + check_key(key)
 
-    def _call(self, method: str, *, writes: bool = False, **parameters: Any) -> Any:
+    def _call(self, method: str, *, writes: bool = False, optional: bool = False, **parameters: Any) -> Any:
         client = self._client
 
         async def request() -> Any:
-            return await client.request(method, writes=writes, Bucket=self._bucket, **parameters)
+            return await client.request(method, writes=writes, optional=optional, Bucket=self._bucket, **parameters)
 
         return client.run(request)
 

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import dagster as dg
 
+import lance_core
 from lance_core.maintenance import ErasureReport
-from lance_dagster.events.reporting import Report, known_versions, materializations, partition_rows, record
+from lance_dagster.events.reporting import (
+    PartitionRows,
+    Report,
+    known_versions,
+    materializations,
+    partition_rows,
+    record,
+)
 from lance_dagster.tables.refs import TableRef, TableRoot
 
-__all__ = ["ERASURE_ENTRY", "erasure_events"]
+__all__ = ["ERASURE_ENTRY", "erasure_events", "rows_before"]
 
 ERASURE_ENTRY: Final = "lance/erasure"
 """Entry of the events with the report of the erasure."""
@@ -24,6 +33,7 @@ def erasure_events(
     report: ErasureReport,
     shown: Mapping[str, Any],
     request: str,
+    before: Mapping[str, Mapping[str, PartitionRows]],
 ) -> None:
     """Log what was done to a table, for each asset that shares it.
 
@@ -37,6 +47,7 @@ def erasure_events(
         report: The report.
         shown: The same without strings of the condition.
         request: The name of the erasure.
+        before: Rows of partitions before the erasure, by the name of the asset.
     """
     entries: dict[str, Any] = {
         ERASURE_ENTRY: dict(shown),
@@ -55,16 +66,35 @@ def erasure_events(
             context.log_event(dg.AssetObservation(asset_key=ref.key, metadata=entries))
             continue
         names = [one for one in due if one is not None]
+        earlier = before.get(ref.name, {})
+        rows = {
+            name: replace(now, erased=max(earlier[name].rows - now.rows, 0)) if name in earlier else now
+            for name, now in partition_rows(dataset, ref, names).items()
+        }
+        own = {name: value for name, value in entries.items() if not (names and name == "lance/rows_erased")}
         found = Report(
             ref=ref,
             location=root.locate(ref),
             dataset=dataset,
             partitions=names,
-            metadata=entries,
-            rows=partition_rows(dataset, ref, names),
+            metadata=own,
+            rows=rows,
             ui_url=root.ui_url,
         )
         record(context, list(materializations(found, context)))
+
+
+def rows_before(
+    instance: dg.DagsterInstance, dataset: lance_core.LanceDataset, refs: Sequence[TableRef]
+) -> dict[str, dict[str, PartitionRows]]:
+    """The rows of materialized partitions, by the name of the asset, before rows are erased.
+
+    Args:
+        instance: Where events are recorded.
+        dataset: The table.
+        refs: The assets that share the table.
+    """
+    return {ref.name: partition_rows(dataset, ref, _partitions(instance, ref)) for ref in refs}
 
 
 def _partitions(instance: dg.DagsterInstance, ref: TableRef) -> list[str]:

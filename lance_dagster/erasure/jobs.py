@@ -12,7 +12,7 @@ commit holds the condition or a string of it. The run fails where rows can be le
 import json
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -29,6 +29,7 @@ from lance_dagster.tables.refs import ChosenTables, TableLike, TableRef, chosen_
 if TYPE_CHECKING:
     import lance_core
     from lance_core.maintenance import ErasureReport
+    from lance_dagster.events.reporting import PartitionRows
 
 __all__ = ["Condition", "ErasureConfig", "build_erasure_job"]
 
@@ -151,7 +152,7 @@ def build_erasure_job(
 
 
 def _erase(context: dg.OpExecutionContext, refs: Sequence[TableRef], resource: object, config: ErasureConfig) -> None:
-    from lance_dagster.erasure.events import erasure_events  # noqa: PLC0415 - code locations load without lance_core
+    from lance_dagster.erasure.events import erasure_events, rows_before  # noqa: PLC0415 - code locations load without lance_core
 
     root = table_root(resource)
     where = config.where.read()
@@ -164,24 +165,26 @@ def _erase(context: dg.OpExecutionContext, refs: Sequence[TableRef], resource: o
         known = tables.get(dataset.root_uri)
         both = [*(known.refs if known else ()), ref]
         tables[dataset.root_uri] = _Table(dataset=dataset, refs=both)
-    planned = {uri: _report(table, where, config, {}, dry_run=True) for uri, table in tables.items()}
+    planned = _plan(tables, where, config)
     stopped = [uri for uri, report in planned.items() if report.obstacles]
     only_planned = bool(stopped) or config.dry_run or is_tagged(context, _DRY_RUN_TAG)
     left = []
     for uri, table in tables.items():
         report = planned[uri]
+        before: dict[str, dict[str, PartitionRows]] = {}
         if not only_planned:
+            before = rows_before(context.instance, table.dataset, table.refs) if report.rows_deleted else {}
             properties = {
                 RUN_ID: context.run.run_id,
                 ROOT_RUN_ID: context.run.root_run_id or context.run.run_id,
                 JOB_NAME: context.run.job_name,
                 ASSET_KEY: table.refs[0].name,
             }
-            report = _report(table, where, config, properties, dry_run=False)
+            report = _erased(table, where, config, properties)
             left += [] if report.proven else [table.names]
         shown = _without_strings(json.dumps(asdict(report)), where)
         context.log.info("%s: %s", table.names, shown)
-        erasure_events(context, root, table.refs, report, json.loads(shown), config.request)
+        erasure_events(context, root, table.refs, report, json.loads(shown), config.request, before)
     if stopped:
         names = "; ".join(
             f"{tables[uri].names}: {', '.join(f'{one.kind} {one.path}' for one in planned[uri].obstacles)}"
@@ -192,23 +195,51 @@ def _erase(context: dg.OpExecutionContext, refs: Sequence[TableRef], resource: o
         raise dg.Failure(f"{'; '.join(left)}: rows can be left; the events say where")
 
 
-def _report(
-    table: _Table, where: str, config: ErasureConfig, properties: dict[str, str], *, dry_run: bool
-) -> "ErasureReport":
-    """Erase rows of a table, or find out what that would do.
+def _plan(tables: "Mapping[str, _Table]", where: str, config: ErasureConfig) -> "dict[str, ErasureReport]":
+    """Find out what the erasure would do to each table.
 
     Raises:
-        Failure: The condition does not fit the table. What is wrong with it is not said: it can hold personal data.
+        Failure: The condition does not fit some tables.
+    """
+    from lance_core.errors import InvalidInputError, UnsupportedError  # noqa: PLC0415 - as above
+
+    planned, unfit = {}, []
+    for uri, table in tables.items():
+        try:
+            planned[uri] = table.dataset.erase_rows(where, dry_run=True, **config.allowed())
+        except (InvalidInputError, UnsupportedError) as error:
+            unfit.append(f"{table.names} ({error.code})")
+    if unfit:
+        raise _unfit(unfit, [ref.name for uri in planned for ref in tables[uri].refs])
+    return planned
+
+
+def _erased(table: _Table, where: str, config: ErasureConfig, properties: dict[str, str]) -> "ErasureReport":
+    """Erase rows of a table.
+
+    Raises:
+        Failure: The condition does not fit the table, whose columns were changed since the plan.
     """
     from lance_core.errors import InvalidInputError, UnsupportedError  # noqa: PLC0415 - as above
 
     try:
-        return table.dataset.erase_rows(where, dry_run=dry_run, transaction_properties=properties, **config.allowed())
+        return table.dataset.erase_rows(where, transaction_properties=properties, **config.allowed())
     except (InvalidInputError, UnsupportedError) as error:
-        raise dg.Failure(
-            f"{table.names}: the condition does not fit the table ({error.code}). The message is withheld, as it can "
-            "show the condition: `lance erase --dry-run` shows it"
-        ) from None
+        raise _unfit([f"{table.names} ({error.code})"], []) from None
+
+
+def _unfit(names: Sequence[str], fitting: Sequence[str]) -> dg.Failure:
+    """The failure of tables that a condition does not fit; why is not said, as it can show personal data.
+
+    Args:
+        names: Those tables, with the codes of the errors.
+        fitting: The assets whose tables it fits.
+    """
+    chosen = f"`tables: {json.dumps(fitting)}` erases in those that it fits. " if fitting else ""
+    return dg.Failure(
+        f"the condition does not fit the table of {'; '.join(names)}, which is left as it was. {chosen}The "
+        "messages are withheld, as they can show the condition: `erase_rows(..., dry_run=True)` in Python shows them"
+    )
 
 
 def _without_strings(text: str, where: str) -> str:

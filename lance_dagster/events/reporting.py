@@ -74,10 +74,12 @@ class PartitionRows:
     Attributes:
         rows: All of them.
         written: Those in the fragments that a commit added; None if that is not known.
+        erased: Those that an erasure deleted; None if there was none.
     """
 
     rows: int
     written: int | None = None
+    erased: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,6 +278,7 @@ def materializations(
         if counted is not None:
             own = {"dagster/partition_row_count": counted.rows}
             own |= {} if counted.written is None else {"lance/rows_written": counted.written}
+            own |= {} if counted.erased is None else {"lance/rows_erased": counted.erased}
         shown = of_partition(entries, own, partition, keys)
         yield dg.AssetMaterialization(asset_key=ref.key, partition=partition, metadata=shown, tags=tags)
 

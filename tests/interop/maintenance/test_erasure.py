@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from pyroaring import BitMap
 
 import lance_core
-from lance_core.errors import InvalidInputError
+from lance_core.errors import InvalidInputError, StoreError, UnsupportedError
 from lance_core.store.local import LocalStore
+from lance_core.store.s3_client import S3Client
 
 PLAIN = {"lance-encoding:compression": "none"}
 BLOB = {"lance-encoding:blob": "true"}
@@ -651,3 +652,73 @@ def test_blobs_that_are_given_by_a_uri_are_an_obstacle(tmp_path):
     assert lance_core.dataset(uri).erase_rows("id = 7").obstacles  # until the address is gone, it is named
     lance.dataset(uri).optimize.compact_files(materialize_deletions_threshold=0.0)
     assert lance_core.dataset(uri).erase_rows("id = 7").proven
+
+
+def s3_bucket(s3):
+    """A new bucket, and a client to look at it past the store."""
+    import boto3
+
+    options = s3.storage_options
+    client = boto3.client(
+        "s3",
+        endpoint_url=s3.endpoint,
+        aws_access_key_id=options["aws_access_key_id"],
+        aws_secret_access_key=options["aws_secret_access_key"],
+        region_name="us-east-1",
+    )
+    return s3.new_bucket(), client, options
+
+
+def test_noncurrent_versions_of_objects_are_a_finding_until_they_are_removed(s3):
+    bucket, client, options = s3_bucket(s3)
+    enabled, suspended = {"Status": "Enabled"}, {"Status": "Suspended"}
+    client.put_bucket_versioning(Bucket=bucket, VersioningConfiguration=enabled)
+    uri = f"s3://{bucket}/t"
+    crowd = people(0, 4)
+    dataset = lance_core.write_dataset(table_of(crowd), uri, storage_options=options)
+    dataset.create_scalar_index("key", "BTREE")
+    for status in (enabled, suspended, enabled):
+        client.put_bucket_versioning(Bucket=bucket, VersioningConfiguration=status)
+        report = dataset.erase_rows(crowd[1].where, delete_unverified=True)
+        assert not report.proven
+        assert [(one.kind, one.path) for one in report.remaining] == [("versioning", uri)]
+    for one in client.list_object_versions(Bucket=bucket)["Versions"]:
+        if not one["IsLatest"]:
+            client.delete_object(Bucket=bucket, Key=one["Key"], VersionId=one["VersionId"])
+    assert dataset.erase_rows(crowd[1].where, delete_unverified=True).proven
+    left = client.list_object_versions(Bucket=bucket)["Versions"]
+    bodies = [client.get_object(Bucket=bucket, Key=one["Key"], VersionId=one["VersionId"])["Body"] for one in left]
+    data = b"".join(body.read() for body in bodies)
+    assert not any(needle in data for needle in crowd[1].needles())
+
+
+@pytest.mark.parametrize(("error", "proven"), [(UnsupportedError, True), (StoreError, False)])
+def test_a_bucket_that_does_not_answer_is_a_finding_unless_it_has_no_versioning(s3, monkeypatch, error, proven):
+    bucket, _, options = s3_bucket(s3)
+    real = S3Client.request
+
+    async def request(self, method, **parameters):
+        if method == "get_bucket_versioning":
+            raise error("no")
+        return await real(self, method, **parameters)
+
+    monkeypatch.setattr(S3Client, "request", request)
+    dataset = lance_core.write_dataset(pa.table({"id": [1, 2]}), f"s3://{bucket}/t", storage_options=options)
+    report = dataset.erase_rows("id = 2", delete_unverified=True)
+    assert report.proven is proven
+    assert [one.kind for one in report.remaining] == ([] if proven else ["versioning"])
+
+
+def test_links_to_folders_are_named(tmp_path):
+    uri = str(tmp_path / "t")
+    crowd = people(0, 4)
+    lance_core.write_dataset(table_of(crowd), uri)
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "x.lance").write_bytes(crowd[1].key.encode())
+    Path(uri, "old").symlink_to(tmp_path / "outside")
+    Path(uri, "data", "gone.lance").symlink_to(tmp_path / "nothing")
+    report = lance_core.dataset(uri).erase_rows(crowd[1].where)
+    assert [(one.kind, one.path) for one in report.remaining] == [("unknown", "data/gone.lance"), ("unknown", "old")]
+    Path(uri, "old").unlink()
+    Path(uri, "data", "gone.lance").unlink()
+    assert lance_core.dataset(uri).erase_rows(crowd[1].where).proven

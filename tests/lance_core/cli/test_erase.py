@@ -72,3 +72,22 @@ def test_a_condition_that_names_no_rows_in_all_versions_is_rejected(table):
     for where in ("true", "_rowid = 1", "nothing = 1", "name ="):
         call(table, "--where", where, "--retag", "-y", code=1)
     assert lance_core.dataset(table).version == 2
+
+
+@pytest.mark.parametrize(
+    "where", ["emial = 'alice the first'", "name = 'alice the first", "name = alice_the_first", "cast(name as int) = 7"]
+)
+@pytest.mark.parametrize("shape", [(), ("--json",)])
+def test_no_message_shows_the_condition_or_a_row(table, where, shape):
+    done = CliRunner().invoke(cli, ["erase", table, "--where", where, "--retag", "-y", *shape])
+    assert done.exit_code == 1
+    assert "does not fit the table" in done.output
+    assert "id, name" in done.output
+    assert not any(word in done.output for word in ("alice", "bob", "emial", "cast"))
+
+
+def test_without_an_answer_it_names_the_option(table):
+    done = CliRunner().invoke(cli, ["erase", table, "--where", "id = 1", "--retag"], input="")
+    assert done.exit_code == 2
+    assert "--yes" in done.output
+    assert lance_core.dataset(table).count_rows() == 4

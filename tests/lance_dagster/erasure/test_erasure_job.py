@@ -122,6 +122,29 @@ def test_a_bad_condition_is_not_repeated(lake, monkeypatch):
     run(lake, success=False, where={"env": "ERASE", "plain": "id = 1"})
 
 
+def test_an_event_of_a_partition_says_what_that_partition_lost(lake):
+    instance, _, _ = lake
+    run(lake, where={"plain": f"part = 'x' and email = '{MARK}'"}, tables=["shop/orders"])
+    records = instance.fetch_materializations(orders.key, limit=2).records
+    events = {one.partition_key: one.asset_materialization.metadata for one in records}
+    assert {name: event["lance/rows_erased"].value for name, event in events.items()} == {"x": 1, "y": 0}
+    assert {name: event["dagster/partition_row_count"].value for name, event in events.items()} == {"x": 1, "y": 2}
+
+
+def test_all_tables_that_the_condition_does_not_fit_are_named_with_the_remedy(lake):
+    table(lake, "orders").alter_columns({"path": "email", "name": "mail"})
+    failed = str(run(lake, success=False).all_node_events)
+    assert "shop/orders (schema)" in failed
+    assert '`tables: ["shop/customers"]`' in failed
+    assert table(lake, "customers").count_rows() == 3
+    run(lake, tables=["shop/customers"])
+    assert table(lake, "customers").count_rows() == 2
+    table(lake, "customers").alter_columns({"path": "email", "name": "mail"})
+    failed = str(run(lake, success=False).all_node_events)
+    assert "shop/customers (schema); shop/orders (schema)" in failed
+    assert "`tables:" not in failed
+
+
 def test_a_plain_condition_is_taken(lake):
     run(lake, where={"plain": "id = 3"}, tables=["shop/customers"])
     assert table(lake, "customers").to_table()["id"].to_pylist() == [1, 2]
