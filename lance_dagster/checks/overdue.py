@@ -67,7 +67,7 @@ def _overdue_check(
         return dg.AssetCheckResult(
             passed=age <= limit,
             severity=severity,
-            description=f"maintained {age} ago, the limit is {limit}",
+            description=f"maintained {timedelta(seconds=int(age.total_seconds()))} ago, the limit is {limit}",
             metadata={
                 "lance/maintained": dg.TimestampMetadataValue(last.timestamp()),
                 "lance/age_s": age.total_seconds(),

@@ -134,6 +134,11 @@ class Lake:
         """The keys of `policies` that are the folder or the path of none of these tables."""
         return sorted(set(self.policies) - {name for table in tables for name in _steps(table.path)})
 
+    def unmatched(self, tables: Iterable[LakeTable]) -> list[str]:
+        """The globs of `include` that choose none of these tables."""
+        paths = [name for table in tables for name in (table.path, table.path + SUFFIX)]
+        return [glob for glob in self.include if not any(fnmatchcase(path, glob) for path in paths)]
+
 
 def checked_lake(
     root: str | bool | None,

@@ -240,7 +240,7 @@ def made_by(dataset: lance_core.LanceDataset, version: int) -> str:
     try:
         properties = properties_of(dataset.read_transaction(version))
     except NotFoundError:
-        properties = {}
+        return "a writer that cannot be named any more, as the version was cleaned up"
     run_id = properties.get(RUN_ID)
     if run_id is None:
         return "a writer that is no run of Dagster"

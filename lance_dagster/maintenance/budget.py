@@ -117,8 +117,8 @@ def spend(
                 left = None if left is None else left - task.num_bytes
         missing = sum(task.num_bytes for task in tasks) - sum(task.num_bytes for task in kept)
         reason = (
-            f"max_bytes_rewritten: {len(tasks) - len(kept):,} of {len(tasks):,} rewrites, {missing:,} bytes, are over "
-            f"the {budget.max_bytes_rewritten or 0:,} of the run"
+            f"max_bytes_rewritten: {len(tasks) - len(kept):,} of {len(tasks):,} rewrites, {missing:,} bytes, do not "
+            f"fit into the {left or 0:,} that are left of {budget.max_bytes_rewritten or 0:,}"
         )
         plan = replace(table.plan, num_tasks=len(kept))
         does_nothing = not plan.is_due

@@ -99,6 +99,8 @@ def choose_targets(
         found = {one.ref.name: one for one in lake.find(root, [ref.resolved(context) for ref in refs], context)}
         for name in lake.unused(found.values()):
             context.log.warning("policies[%r]: no table below the root is, or lies in, %s", name, name)
+        for glob in lake.unmatched(found.values()):
+            context.log.warning("include %r chooses no table below the root; those in folder a are 'a/*'", glob)
     known = [*refs, *(one.ref for name, one in found.items() if name not in {ref.name for ref in refs})]
     targets = [Target(ref=ref, table=found.get(ref.name)) for ref in chosen_refs(context, known, wanted)]
     salt = context.run.tags.get(ORDER_TAG)

@@ -3,10 +3,12 @@
 import json
 
 import dagster as dg
+import pyarrow as pa
 import pytest
 
+import lance_core
 from lance_dagster._context import RunFacts
-from lance_dagster.io_manager.write_attempts import commit_tags
+from lance_dagster.io_manager.write_attempts import commit_tags, made_by
 
 ASSET = dg.AssetKey(["analytics", "events"])
 FACTS = RunFacts(
@@ -105,3 +107,13 @@ def test_many_partition_keys_are_described_instead_of_listed():
 )
 def test_only_retries_look_into_the_history(facts, is_retry):
     assert facts.is_retry is is_retry
+
+
+def test_the_committer_of_a_version_that_was_cleaned_up_is_not_made_up(tmp_path):
+    for _ in range(2):
+        table = lance_core.write_dataset(pa.table({"n": [1]}), str(tmp_path / "t.lance"), mode="append")
+    assert made_by(table, 1) == "a writer that is no run of Dagster"
+    table.cleanup_old_versions(retain_versions=1)
+    assert made_by(lance_core.dataset(table.uri), 1) == (
+        "a writer that cannot be named any more, as the version was cleaned up"
+    )

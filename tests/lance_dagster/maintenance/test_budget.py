@@ -62,7 +62,7 @@ def test_bytes_are_spent_and_never_exceeded(lake):
     small, large = fill_wide(lake, "b/small", 10), fill_wide(lake, "a/large", 50_000)
     found = run(lake, with_budget(max_bytes_rewritten=small))
     assert summary(found)["done"] == ["b/small"]
-    reason = f"max_bytes_rewritten: 1 of 1 rewrites, {large:,} bytes, are over the {small:,} of the run"
+    reason = f"max_bytes_rewritten: 1 of 1 rewrites, {large:,} bytes, do not fit into the 0 that are left of {small:,}"
     assert summary(found)["put_off"] == {"a/large": reason}
     assert observations(found)["b/small"]["lance/bytes_read"] == small
     assert fragments(lake, "a/large") == 6

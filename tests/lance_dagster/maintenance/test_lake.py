@@ -125,6 +125,15 @@ def test_globs_choose_tables(lake):
     assert [fragments(lake, path) for path in paths] == [1, 6, 6, 1]
 
 
+def test_a_glob_that_chooses_nothing_is_named(lake):
+    fill_foreign(lake, "nyc/flights")
+    result = run(lake, build_maintenance_job(root=True, include=["nyc/*", "nyc"]))
+    said = [event.user_message or "" for event in lake.instance.all_logs(result.run_id)]
+    assert [one for one in said if "chooses no table" in one] == [
+        "include 'nyc' chooses no table below the root; those in folder a are 'a/*'"
+    ]
+
+
 def test_policies_go_from_the_outside_in(lake, run_with):
     for path in ("a/one", "a/b/two", "a/b/three", "a/b/four", "c/five", "c/six"):
         fill_foreign(lake, path)

@@ -1,6 +1,7 @@
 """The log of maintenance: what each run did, for the command, the checks and the trends."""
 
 import json
+import re
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -229,7 +230,9 @@ class TestOverdue:
         run(lake, build_maintenance_job(["nyc/boats"]))
         assert self.check(lake) == (False, "no run in the log has finished this table")
         run(lake, build_maintenance_job([flights]))
-        assert self.check(lake)[0]
+        passed, said = self.check(lake)
+        assert passed
+        assert re.fullmatch(r"maintained 0:\d\d:\d\d ago, the limit is 2 days, 0:00:00", said)
         assert self.check(lake, timedelta(microseconds=1))[0] is False
         assert self.check(lake, root=lake.root)[0]
         assert not self.check(lake, root=f"{lake.root}/other")[0]
