@@ -213,7 +213,7 @@ class DatasetDelta:
             >>> deleted = table.delete("id = 2")
             >>> table.delta(1).get_changes().read_all().select(["id", "_change_type", "_commit_version"]).to_pylist()
             [{'id': 2, '_change_type': 'delete', '_commit_version': 3}, \
-{'id': 4, '_change_type': 'insert', '_commit_version': 3}]
+{'id': 4, '_change_type': 'insert', '_commit_version': 2}]
         """
         wanted = _columns(columns, with_row_id=with_row_id, blob_handling=blob_handling, batch_size=batch_size)
         plan = self._plan(wanted, preimages=preimages, each_version=each_version)
