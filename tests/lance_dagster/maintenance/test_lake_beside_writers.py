@@ -21,8 +21,8 @@ import lance_core
 from lance_core.store import open_store
 from lance_dagster import LanceMaintenancePolicy, build_maintenance_job
 from tests import processes
-from tests.faults.lake_writer import KEYS_PER_WRITER, batch
 from tests.lance_dagster.lake import Lake
+from tests.lance_dagster.maintenance.lake_writer import KEYS_PER_WRITER, batch
 from tests.lance_dagster.maintenance.test_maintenance import run
 
 LOCATION = Path(__file__).with_name("lake_location.py")
@@ -119,7 +119,7 @@ class Soak:
             writers = []
             for number, library in enumerate(("lance_core", "lance"), 1):
                 given = [library, self.root, number, self.folder, json.dumps(self.options)]
-                command = [sys.executable, "-m", "tests.faults.lake_writer", *map(str, given)]
+                command = [sys.executable, "-m", "tests.lance_dagster.maintenance.lake_writer", *map(str, given)]
                 log = self.folder / f"writer-{number}.log"
                 writers.append((log, stack.enter_context(processes.running(command, log=log))))
             end, draw = time.monotonic() + 60 * minutes, random.Random(3)
