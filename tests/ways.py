@@ -66,7 +66,7 @@ LIMITS: Final = {
     "compaction": Limit("lance_core", 18, 14),
     "output": Limit("lance_dagster", 12, 12),
     "healthy-tick": Limit("lance_dagster", 8, 9),
-    "tick": Limit("lance_dagster", 10, 10),
+    "tick": Limit("lance_dagster", 11, 9),
     "spark-write": Limit("pyspark_lance", 9, 9),
     "spark-read": Limit("pyspark_lance", 5, 6),
 }
