@@ -64,7 +64,7 @@ LIMITS: Final = {
     "write": Limit("lance_core", 17, 12),
     "read": Limit("lance_core", 12, 12),
     "compaction": Limit("lance_core", 18, 14),
-    "output": Limit("lance_dagster", 12, 12),
+    "output": Limit("lance_dagster", 13, 12),
     "healthy-tick": Limit("lance_dagster", 8, 9),
     "tick": Limit("lance_dagster", 11, 9),
     "spark-write": Limit("pyspark_lance", 9, 9),
