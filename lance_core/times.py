@@ -62,5 +62,5 @@ def zone_named(name: str) -> tzinfo:
 
 
 def since_epoch(nanoseconds: int) -> datetime:
-    """The point in time, in UTC, that is so many nanoseconds after the epoch; cut off to microseconds."""
+    """The point in time, in UTC, of a number of nanoseconds since the epoch; cut off to microseconds."""
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=nanoseconds // 1000)

@@ -55,9 +55,9 @@ def find_obstacles(
     if not allowed.release_branches:
         obstacles += _forked(found, refs, allowed)
     for name in find_orphans(table, refs.keys(), timedelta(0)):
-        message = f"no reference makes the branch known, and its files cannot be told: branches.discard({name!r})"
+        message = f"no reference names the branch: remove its files by branches.discard({name!r})"
         obstacles.append(ErasureFinding(kind="orphan branch", path=name, message=message))
-    return tuple(obstacles), tuple(sorted({told["uri"] for told in clones.values()}))
+    return tuple(obstacles), tuple(sorted({clone["uri"] for clone in clones.values()}))
 
 
 def _tagged(found: Survey, tags: Mapping[str, TagRef], allowed: _Allowed) -> Iterator[ErasureFinding]:
@@ -87,8 +87,8 @@ def _renamed(found: Survey) -> Iterator[ErasureFinding]:
     for line in found.lines:
         for columns in line.latest.renamed:
             message = (
-                f"rows match by {columns}, as columns of an older version were named: erase by the names of now first, "
-                "or remove that version if these rows are to stay"
+                f"rows match by {columns}, as columns of an older version were named: erase by the present names "
+                "first, or remove that version if these rows are to stay"
             )
             yield ErasureFinding(kind="renamed", path=f"{line.name}:{line.latest.number}", message=message)
 

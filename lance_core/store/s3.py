@@ -408,7 +408,7 @@ class S3Writer(ObjectWriter):
         return end
 
     def _add_part(self, make: Callable[..., Coroutine[Any, Any, str]], *arguments: Any, most: int) -> Any:
-        """Start a part, which is the next one, once at most so many are not done."""
+        """Start the next part, once at most `most` of the earlier ones are not done."""
         if not self._upload_id:
             self._upload_id = self._call("create_multipart_upload")["UploadId"]
         if len(self._parts) >= most:

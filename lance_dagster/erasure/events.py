@@ -61,7 +61,7 @@ def erasure_events(
         partitions = _partitions(context.instance, ref)
         known = known_versions(context.instance, ref.key, partitions)
         gone = set(report.versions_removed.get("main", ()))
-        due = [one for one, told in known.items() if told.version in gone]
+        due = [one for one, reported in known.items() if reported.version in gone]
         if report.dry_run or report.obstacles or not due:
             context.log_event(dg.AssetObservation(asset_key=ref.key, metadata=entries))
             continue

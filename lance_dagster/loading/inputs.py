@@ -170,7 +170,7 @@ def _changes_request(
     """The changes to read: of partitions that have consumed the input up to different versions each its own.
 
     Raises:
-        IncompatibleConflictError: Such partitions have other partitions of the input, which cannot be told apart.
+        IncompatibleConflictError: Such partitions have other partitions of the input, which cannot be distinguished.
     """
     begins = changes.begins
     if len(begins) == 1:

@@ -130,7 +130,7 @@ class ClauseMerge:
         if not keys:
             raise InvalidInputError(
                 f"merge: the condition {self.condition!r} has no equality of a column of the table and a column of the"
-                f" source, such as {self.alias or 'target'}.id = source.id, by which concurrent merges are told apart"
+                f" source, such as {self.alias or 'target'}.id = source.id, to tell concurrent merges apart"
             )
         merge = replace(self, keys=tuple(keys))
         merge._frame(base, None, has_rows=False)  # noqa: SLF001 - its own; Spark checks all expressions

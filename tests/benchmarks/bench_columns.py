@@ -1,6 +1,6 @@
 """One column of wide rows: bytes written and time, against pylance's ways and against writing the table again.
 
-Time is the least of five, in turns, of the processor, which other work on the machine hardly changes; each run begins with
+Time is the least of five, round-robin, of the processor, which other work on the machine hardly changes; each run begins with
 a fresh copy of the table. Bytes are those of all files that a run leaves and that were not there before.
 """
 
@@ -65,7 +65,7 @@ def measure(folder: Path) -> None:
 
 
 def report(title: str, jobs: dict[str, Job], start: str, scratch: str) -> None:
-    """Run jobs in turns and print them."""
+    """Run jobs round-robin and print them."""
     seconds: dict[str, list[float]] = {name: [] for name in jobs}
     num_bytes = dict.fromkeys(jobs, 0)
     for _ in range(ROUNDS):

@@ -115,9 +115,9 @@ def test_a_dry_run_gives_the_numbers_of_the_run_that_follows(lake, limits):
     assert summary(dry)["put_off"] == summary(wet)["put_off"]
     names = ("lance/bytes_read", "lance/fragments_removed", "lance/tasks")
     real = {table: {name: seen.get(name) for name in names} for table, seen in observations(wet).items()}
-    told = {table: {name: seen.get(name) for name in names} for table, seen in observations(dry).items()}
+    reported = {table: {name: seen.get(name) for name in names} for table, seen in observations(dry).items()}
     assert real
-    assert {table: told[table] for table in real} == real
+    assert {table: reported[table] for table in real} == real
 
 
 def test_expired_versions_are_told_by_a_dry_run(lake):
@@ -129,11 +129,11 @@ def test_expired_versions_are_told_by_a_dry_run(lake):
     names = [f"lance/{name}" for name in ("versions_removed", "data_files_removed", "files_removed", "bytes_removed")]
     assert dry.success, failures(dry)
     assert "a/t" in observations(dry), dry.output_for_node("summarize")
-    told = [observations(dry)["a/t"][name] for name in names]
-    assert told[0] == 3
+    reported = [observations(dry)["a/t"][name] for name in names]
+    assert reported[0] == 3
     wet = run(lake, job)
     assert wet.success, failures(wet)
-    assert [observations(wet)["a/t"][name] for name in names] == told
+    assert [observations(wet)["a/t"][name] for name in names] == reported
 
 
 @pytest.mark.parametrize(
