@@ -14,13 +14,16 @@ watermark is conflicts, unless the same writer has moved it. A restore brings ba
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeVar
 
 from lance_core.errors import CorruptFileError, IncompatibleConflictError, InvalidInputError
 
 __all__ = ["Watermark", "WatermarkMove", "differences", "is_watermark", "moved", "reject_moved", "watermarks"]
+
+_Result = TypeVar("_Result")
 
 PREFIX: Final = "lance-dagster.watermark."
 
@@ -171,7 +174,7 @@ def _positions(key: str, config: Mapping[str, str]) -> dict[str, Watermark]:
             str(part): Watermark(position=str(position), by=str(by)) for position, by, parts in rows for part in parts
         }
 
-    return _parsed("configuration", key, config.get(key, "[]"), read)  # type: ignore[no-any-return]
+    return _parsed("configuration", key, config.get(key, "[]"), read)
 
 
 def _entry(known: Mapping[str, Watermark]) -> str:
@@ -189,13 +192,13 @@ def _moves(properties: Mapping[str, str]) -> dict[str, list[WatermarkMove]]:
         ]
 
     return {
-        key: _parsed("property", key, value, lambda rows, key=key: read(rows, key.removeprefix(PREFIX)))
+        key: _parsed("property", key, value, partial(read, name=key.removeprefix(PREFIX)))
         for key, value in properties.items()
         if is_watermark(key)
     }
 
 
-def _parsed(what: str, key: str, value: str, convert: Any) -> Any:
+def _parsed(what: str, key: str, value: str, convert: Callable[[Any], _Result]) -> _Result:
     try:
         return convert(json.loads(value))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
