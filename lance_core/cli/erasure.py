@@ -13,7 +13,7 @@ from lance_core.cli.command import FOUND_PROBLEMS, command
 from lance_core.cli.output import Output, human_bytes
 from lance_core.dataset.lance_dataset import LanceDataset
 from lance_core.errors import InvalidInputError, UnsupportedError
-from lance_core.maintenance.erasure_report import ErasureReport
+from lance_core.maintenance.erasure.report import ErasureReport
 from lance_core.printing import printable
 
 __all__ = ["erase"]

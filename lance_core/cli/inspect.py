@@ -14,7 +14,7 @@ from lance_core.cli.command import command, parse_version
 from lance_core.cli.output import Output
 from lance_core.commit import list_versions, load_following, load_manifest, load_transaction, load_version_header
 from lance_core.dataset.lance_dataset import LanceDataset
-from lance_core.maintenance.cleanup_plan import Selectors, plan_cleanup
+from lance_core.maintenance.cleanup.plan import Selectors, plan_cleanup
 from lance_core.schema import Schema, field_to_arrow
 from lance_core.store import ObjectStore
 from lance_core.table.fragment_list import FragmentList

@@ -14,12 +14,12 @@ from lance_core.cli.output import Output, human_bytes
 from lance_core.commit import list_versions
 from lance_core.dataset.lance_dataset import LanceDataset
 from lance_core.errors import LanceError
-from lance_core.maintenance.auto_cleanup import parse_age
-from lance_core.maintenance.cleanup import cleanup_old_versions, explain_cleanup_old_versions, select
-from lance_core.maintenance.compaction import Compaction, compact
-from lance_core.maintenance.options import COMPACTION_MODES
-from lance_core.maintenance.verify import Problem
-from lance_core.maintenance.verify import verify as verify_version
+from lance_core.maintenance.cleanup.automatic import parse_age
+from lance_core.maintenance.cleanup.run import cleanup_old_versions, explain_cleanup_old_versions, select
+from lance_core.maintenance.compaction.compaction import Compaction, compact
+from lance_core.maintenance.compaction.options import COMPACTION_MODES
+from lance_core.maintenance.verify.files import Problem
+from lance_core.maintenance.verify.files import verify as verify_version
 from lance_core.printing import printable
 
 __all__ = ["cleanup", "compact_command", "materialize_deletions", "parse_option_age", "restore", "verify"]

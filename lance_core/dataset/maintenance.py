@@ -24,9 +24,9 @@ from lance_core.verbs.context.unsupported import reject
 from lance_core.verbs.write.write_version import AutoCleanupConfig, auto_cleanup_keys
 
 if TYPE_CHECKING:
-    from lance_core.maintenance.cleanup import CleanupExplanation, CleanupStats
-    from lance_core.maintenance.erasure_report import ErasureReport
-    from lance_core.maintenance.results import CompactionMetrics
+    from lance_core.maintenance.cleanup.run import CleanupExplanation, CleanupStats
+    from lance_core.maintenance.compaction.results import CompactionMetrics
+    from lance_core.maintenance.erasure.report import ErasureReport
 
 __all__ = ["CleanupSelectors", "DatasetOptimizer", "MaintenanceVerbs"]
 
@@ -169,7 +169,7 @@ class DatasetOptimizer:
             {2}
         """
         given = {name: value for name, value in locals().items() if name not in ("self", *_NOT_OPTIONS)}
-        from lance_core.maintenance.compaction import compact  # noqa: PLC0415 - see the module's docstring
+        from lance_core.maintenance.compaction.compaction import compact  # noqa: PLC0415 - see docstring
 
         return compact(self._dataset, given, transaction_properties=transaction_properties, progress=progress)
 
@@ -206,7 +206,7 @@ class DatasetOptimizer:
             >>> table.index_statistics("id_idx")["num_unindexed_rows"]
             0
         """
-        from lance_core.verbs.indices.optimize import optimize_indices  # noqa: PLC0415 - see the module's docstring
+        from lance_core.verbs.indices.optimize import optimize_indices  # noqa: PLC0415 - see docstring
 
         reject("optimize_indices", others)
         source = self._dataset.source
@@ -260,7 +260,7 @@ class MaintenanceVerbs(Handle):
             >>> table.cleanup_old_versions(retain_versions=1).old_versions
             1
         """
-        from lance_core.maintenance import cleanup  # noqa: PLC0415 - see the module's docstring
+        from lance_core.maintenance.cleanup import run as cleanup  # noqa: PLC0415 - see docstring
 
         return cleanup.cleanup_old_versions(
             self,
@@ -295,7 +295,7 @@ class MaintenanceVerbs(Handle):
             >>> table.explain_cleanup_old_versions(retain_versions=1).stats.old_versions
             1
         """
-        from lance_core.maintenance import cleanup  # noqa: PLC0415 - see the module's docstring
+        from lance_core.maintenance.cleanup import run as cleanup  # noqa: PLC0415 - see docstring
 
         del delete_rate_limit
         return cleanup.explain_cleanup_old_versions(
@@ -350,7 +350,7 @@ class MaintenanceVerbs(Handle):
             >>> table.to_table()["id"].to_pylist()
             [1, 3]
         """
-        from lance_core.maintenance.erasure import ErasureOptions, erase_rows  # noqa: PLC0415 - see the module's docstring
+        from lance_core.maintenance.erasure.erase import ErasureOptions, erase_rows  # noqa: PLC0415 - see docstring
 
         options = ErasureOptions(
             dry_run=dry_run,
@@ -371,7 +371,7 @@ def _is_count(value: object) -> bool:
 def _clean_up_automatically(store: ObjectStore, manifest: Manifest) -> None:
     """Run the cleanup that a table's configuration asks for after a commit."""
     if "lance.auto_cleanup.interval" in manifest.config:
-        from lance_core.maintenance.auto_cleanup import auto_cleanup_after  # noqa: PLC0415 - see the module's docstring
+        from lance_core.maintenance.cleanup.automatic import auto_cleanup_after  # noqa: PLC0415 - see docstring
 
         auto_cleanup_after(store, manifest)
 

@@ -4,21 +4,21 @@ Compaction.plan(dataset) -> CompactionPlan -> CompactionTask.execute(dataset), a
 Compaction.commit(dataset, results) -> CompactionMetrics
 """
 
-from lance_core.maintenance.auto_cleanup import auto_cleanup
 from lance_core.maintenance.change_type import change_type
-from lance_core.maintenance.cleanup import (
+from lance_core.maintenance.cleanup.automatic import auto_cleanup
+from lance_core.maintenance.cleanup.plan import Candidate, ReferencedBranch, Selectors
+from lance_core.maintenance.cleanup.run import (
     CleanupExplanation,
     CleanupStats,
     cleanup_old_versions,
     explain_cleanup_old_versions,
     select,
 )
-from lance_core.maintenance.cleanup_plan import Candidate, ReferencedBranch, Selectors
-from lance_core.maintenance.compaction import Compaction, commit_what_fits, compact
-from lance_core.maintenance.erasure_report import ErasureFinding, ErasureReading, ErasureReport, HoldingVersion
-from lance_core.maintenance.options import CompactionOptions
-from lance_core.maintenance.results import CompactionMetrics, RewriteResult
-from lance_core.maintenance.tasks import CompactionPlan, CompactionTask
+from lance_core.maintenance.compaction.compaction import Compaction, commit_what_fits, compact
+from lance_core.maintenance.compaction.options import CompactionOptions
+from lance_core.maintenance.compaction.results import CompactionMetrics, RewriteResult
+from lance_core.maintenance.compaction.tasks import CompactionPlan, CompactionTask
+from lance_core.maintenance.erasure.report import ErasureFinding, ErasureReading, ErasureReport, HoldingVersion
 from lance_core.maintenance.zone_maps import columns_without_zone_map, index_partitions
 from lance_core.verbs.inspect.tables import FoundTable, find_tables
 

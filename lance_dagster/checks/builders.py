@@ -193,7 +193,7 @@ def _integrity_check(
 
 
 def _file_problems(dataset: "lance_core.LanceDataset") -> Iterator[str]:
-    from lance_core.maintenance.verify import verify  # noqa: PLC0415 - heavy imports at first use
+    from lance_core.maintenance.verify.files import verify  # noqa: PLC0415 - heavy imports at first use
 
     for problem in verify(dataset):
         where = "" if problem.fragment_id is None else f"fragment {problem.fragment_id}, "

@@ -12,7 +12,7 @@ import lance
 import pytest
 
 import lance_core
-from lance_core.maintenance.verify import verify
+from lance_core.maintenance.verify.files import verify
 from tests import processes
 from tests.faults.churner import COUNTER, rows
 from tests.postgres_server import postgres_programs, postgres_server

@@ -12,7 +12,7 @@ import pytest
 
 import lance_core
 from lance_core.errors import UnsupportedError
-from lance_core.maintenance.verify import verify
+from lance_core.maintenance.verify.files import verify
 from tests import processes
 from tests.history.releases import (
     FIRST_DICTIONARIES,

@@ -22,7 +22,7 @@ import pyarrow as pa
 import lance_core as lance
 from lance_core.commit import loop
 from lance_core.errors import LanceError
-from lance_core.maintenance.verify import verify
+from lance_core.maintenance.verify.files import verify
 from lance_core.store import open_store
 from lance_core.table import deletion
 from tests.hostile.lies import lied

@@ -12,7 +12,7 @@ from pyroaring import BitMap
 import lance_core as lance
 from lance_core.errors import CorruptFileError, InvalidInputError, LanceError, StoreError, UnsupportedError
 from lance_core.file import column
-from lance_core.maintenance.verify import verify
+from lance_core.maintenance.verify.files import verify
 from lance_core.store import fsspec as fsspec_module
 from lance_core.store import open_store
 from lance_core.table.fragment import BasePath
@@ -142,7 +142,7 @@ def bitmap_of_all():
 
 LIMITED = """
 import resource, sys, lance_core as lance
-from lance_core.maintenance.verify import verify
+from lance_core.maintenance.verify.files import verify
 resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
 dataset = lance.dataset(sys.argv[1])
 for verb in (dataset.to_table, lambda: dataset.delete("a = 2"), lambda: dataset.update({"b": "'z'"}), dataset.validate):
@@ -168,7 +168,7 @@ def test_bombs_in_deletion_files_are_not_unpacked(tmp_path, kind, claim):
 
 EARLY = """
 import resource, sys, lance_core as lance
-from lance_core.maintenance.verify import verify
+from lance_core.maintenance.verify.files import verify
 resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
 dataset = lance.dataset(sys.argv[1])
 print(verify(dataset)[0].message)

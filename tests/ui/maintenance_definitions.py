@@ -19,7 +19,7 @@ from pathlib import Path
 import dagster as dg
 import pyarrow as pa
 
-from lance_core.maintenance import compaction
+from lance_core.maintenance.compaction import compaction
 from lance_core.table.operations import CreateIndex, Rewrite
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles
 from lance_dagster import (

@@ -8,7 +8,7 @@ import pytest
 import lance_core
 from lance_core.encoding.choosing.strategy import Limits
 from lance_core.file import writer
-from lance_core.maintenance.verify import verify
+from lance_core.maintenance.verify.files import verify
 
 ROWS = 20_000
 """Pages of that many rows are copied, not put together with others."""

@@ -11,7 +11,7 @@ import pytest
 import lance_core
 from lance_core._proto import transaction_pb2
 from lance_core.errors import CorruptFileError, IncompatibleConflictError
-from lance_core.maintenance.verify import verify
+from lance_core.maintenance.verify.files import verify
 from tests.interop.format.wire import edit_latest, latest_message
 
 ROWS = pa.table({"a": [1, 2], "b": [3, 4]})

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 import lance_core
 from lance_core.cli.app import cli
 from lance_core.encoding.levels import shred
-from lance_core.maintenance.verify import verify
+from lance_core.maintenance.verify.files import verify
 
 ROWS = 1200
 MASK = np.arange(ROWS) % 3 == 1

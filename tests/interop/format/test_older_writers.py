@@ -10,7 +10,7 @@ import lance_core
 from lance_core._proto import file_pb2, table_pb2
 from lance_core.errors import CorruptFileError
 from lance_core.index.kinds import btree
-from lance_core.maintenance.verify import verify
+from lance_core.maintenance.verify.files import verify
 
 ROWS = pa.table({"id": pa.array(range(500)), "s": pa.array([f"text {i % 7}" for i in range(500)])})
 

@@ -27,7 +27,7 @@ from lance_core.errors import (
 from lance_core.index.kinds import bitmap, btree
 from lance_core.index.kinds.registry import KINDS as CONTENTS
 from lance_core.index.kinds.registry import Target
-from lance_core.maintenance.verify import verify
+from lance_core.maintenance.verify.files import verify
 from lance_core.table import Transaction
 from lance_core.table.index import IndexMetadata
 from lance_core.table.operations import CreateIndex

@@ -14,7 +14,7 @@ import pytest
 import lance_core
 from lance_core import LanceOperation
 from lance_core.file.lance_file import LanceFileReader, LanceFileWriter
-from lance_core.maintenance.verify import verify
+from lance_core.maintenance.verify.files import verify
 
 FILTERS = {
     "p": ("p = 'd3'", "p IS NULL", "p IN ('d1', 'd36')", "p != 'd3'", "p > 'd30'", "NOT (p = 'd3')"),

@@ -15,8 +15,9 @@ import pytest
 import lance_core
 from lance_core._proto import table_pb2
 from lance_core.errors import InvalidInputError, StoreError, UnsupportedError
-from lance_core.maintenance import auto_cleanup, cleanup
-from lance_core.maintenance.auto_cleanup import parse_age
+from lance_core.maintenance import auto_cleanup
+from lance_core.maintenance.cleanup import run as cleanup
+from lance_core.maintenance.cleanup.automatic import parse_age
 from lance_core.store.local import LocalStore
 
 DAY = 86_400

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 import lance_core
-from lance_core.maintenance.options import CompactionOptions
-from lance_core.maintenance.plan import FragmentFacts, bins
+from lance_core.maintenance.compaction.options import CompactionOptions
+from lance_core.maintenance.compaction.plan import FragmentFacts, bins
 
 RANDOM = random.Random(7)
 

@@ -268,7 +268,7 @@ def test_a_commit_of_an_erasure_does_not_hold_the_condition(tmp_path, monkeypatc
     uri = str(tmp_path / "t")
     crowd = people(0, 4)
     lance_core.write_dataset(table_of(crowd), uri)
-    from lance_core.maintenance import erasure
+    from lance_core.maintenance.erasure import erase as erasure
 
     monkeypatch.setattr(erasure._Erasure, "_clean_up", lambda *_: None)
     report = lance_core.dataset(uri).erase_rows(crowd[1].where)
@@ -341,7 +341,7 @@ def test_rows_that_come_meanwhile_are_reported_or_erased(tmp_path, monkeypatch):
     uri = str(tmp_path / "t")
     crowd = people(0, 4)
     lance_core.write_dataset(table_of(crowd), uri)
-    from lance_core.maintenance import erasure
+    from lance_core.maintenance.erasure import erase as erasure
 
     clean_up = erasure._Erasure._clean_up
 
@@ -537,7 +537,7 @@ def test_fragments_that_others_change_meanwhile_are_tried_again(tmp_path, monkey
     uri = str(tmp_path / "t")
     crowd = people(0, 4)
     lance_core.write_dataset(table_of(crowd), uri)
-    from lance_core.maintenance import erasure
+    from lance_core.maintenance.erasure import erase as erasure
 
     rewrite, calls = erasure._Erasure._rewrite, []
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 import lance_core
 from lance_core.cli.app import cli
 from lance_core.errors import DatasetExistsError, StoreError, VersionNotFoundError
-from lance_core.maintenance.verify import verify
+from lance_core.maintenance.verify.files import verify
 from lance_core.store.local import LocalStore
 
 LIBRARIES = {"ours": lance_core, "theirs": lance}

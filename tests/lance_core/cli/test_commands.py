@@ -229,7 +229,7 @@ def test_exit_codes(table, tmp_path):
 
 
 def test_a_lost_race_is_exit_code_3(table, monkeypatch):
-    from lance_core.maintenance import compaction
+    from lance_core.maintenance.compaction import compaction
 
     original = compaction.commit_what_fits
 
@@ -242,7 +242,7 @@ def test_a_lost_race_is_exit_code_3(table, monkeypatch):
 
 
 def test_compact_does_what_writers_have_left_it(table, monkeypatch):
-    from lance_core.maintenance import compaction
+    from lance_core.maintenance.compaction import compaction
 
     original, times = compaction.commit_what_fits, iter(range(100))
     busy = [2]
@@ -266,7 +266,7 @@ def test_compact_does_what_writers_have_left_it(table, monkeypatch):
 @pytest.mark.parametrize("command", ["compact", "materialize-deletions"])
 @pytest.mark.parametrize("stable", [False, True])
 def test_rows_that_writers_take_out_meanwhile_are_not_in_the_way(tmp_path, monkeypatch, command, stable):
-    from lance_core.maintenance import compaction, late_deletions
+    from lance_core.maintenance.compaction import compaction, late_deletions
 
     path = str(tmp_path / "t")
     for start in range(0, 400, 100):

@@ -20,7 +20,7 @@ from lance_core.errors import (
     IncompatibleConflictError,
     OutcomeUnknownError,
 )
-from lance_core.maintenance.verify import verify
+from lance_core.maintenance.verify.files import verify
 from lance_core.store import local_writer, open_store
 from lance_core.store.local import LocalStore
 from lance_core.store.memory import MemoryStore

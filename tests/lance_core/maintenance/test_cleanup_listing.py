@@ -8,8 +8,8 @@ import pytest
 
 import lance_core
 from lance_core.errors import RetryableConflictError
-from lance_core.maintenance import cleanup_plan
-from lance_core.maintenance.verify import verify
+from lance_core.maintenance.cleanup import plan as cleanup_plan
+from lance_core.maintenance.verify.files import verify
 from lance_core.store.local import LocalStore
 from lance_core.table.paths import VERSIONS_PREFIX
 

@@ -7,7 +7,7 @@ import pytest
 
 import lance_core
 from lance_core.commit import load_manifest
-from lance_core.maintenance.cleanup_plan import Selectors
+from lance_core.maintenance.cleanup.plan import Selectors
 from lance_core.store import open_store
 
 

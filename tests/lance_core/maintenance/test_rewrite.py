@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 import lance_core
-from lance_core.maintenance import rewrite
+from lance_core.maintenance.compaction import rewrite
 
 
 @pytest.mark.parametrize("version", ["0.1", "2.0", "2.1", "2.2"])

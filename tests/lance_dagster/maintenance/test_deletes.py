@@ -8,7 +8,8 @@ import pytest
 from botocore.exceptions import ClientError
 
 import lance_core
-from lance_core.maintenance import cleanup, cleanup_plan
+from lance_core.maintenance.cleanup import plan as cleanup_plan
+from lance_core.maintenance.cleanup import run as cleanup
 from lance_core.store import open_store
 from lance_core.store.s3_client import S3Client
 from lance_dagster import LanceMaintenancePolicy, build_maintenance_job

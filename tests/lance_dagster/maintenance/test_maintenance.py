@@ -13,7 +13,7 @@ import pytest
 
 import lance_core
 from lance_core.errors import StoreError
-from lance_core.maintenance.auto_cleanup import parse_age
+from lance_core.maintenance.cleanup.automatic import parse_age
 from lance_core.table.operations import CreateIndex
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles
 from lance_dagster import (

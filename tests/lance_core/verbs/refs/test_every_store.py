@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 import lance_core
-from lance_core.maintenance import cleanup_plan
+from lance_core.maintenance.cleanup import plan as cleanup_plan
 
-automatic = importlib.import_module("lance_core.maintenance.auto_cleanup")  # the function has the same name
+automatic = importlib.import_module("lance_core.maintenance.cleanup.automatic")  # the function has the same name
 
 KINDS = ("local", "memory", "sqlite", "s3", "dynamodb")
 

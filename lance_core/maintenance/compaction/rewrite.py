@@ -22,9 +22,9 @@ from lance_core.file.copy import PageSource, copy_pages
 from lance_core.file.reader import DataFileReader
 from lance_core.file.version import FileVersion
 from lance_core.file.writer import DataFileWriter
-from lance_core.maintenance.dictionary_values import without_unused_values
-from lance_core.maintenance.options import FORCE_COPY, REENCODE, CompactionOptions
-from lance_core.maintenance.results import CompactionMetrics, RewriteResult
+from lance_core.maintenance.compaction.dictionary_values import without_unused_values
+from lance_core.maintenance.compaction.options import FORCE_COPY, REENCODE, CompactionOptions
+from lance_core.maintenance.compaction.results import CompactionMetrics, RewriteResult
 from lance_core.row_addresses import row_address
 from lance_core.store import ObjectStore
 from lance_core.table.fragment import DataFile, Fragment

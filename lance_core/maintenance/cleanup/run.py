@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 
 from lance_core.errors import InvalidInputError, StoreError
-from lance_core.maintenance.cleanup_plan import Candidate, CleanupPlan, ReferencedBranch, Selectors, plan_cleanup
+from lance_core.maintenance.cleanup.plan import Candidate, CleanupPlan, ReferencedBranch, Selectors, plan_cleanup
 from lance_core.store import ObjectStore
 from lance_core.threads import ThreadPool
 from lance_core.verbs.context.handle import Handle

@@ -10,9 +10,9 @@ import pyarrow.compute as pc
 
 from lance_core.commit import load_manifest
 from lance_core.encoding.levels.paths import is_blob_v2
-from lance_core.maintenance.erasure_condition import stored_rows
-from lance_core.maintenance.erasure_report import ErasureFinding, HoldingVersion
-from lance_core.maintenance.erasure_survey import Line, Survey
+from lance_core.maintenance.erasure.condition import stored_rows
+from lance_core.maintenance.erasure.report import ErasureFinding, HoldingVersion
+from lance_core.maintenance.erasure.survey import Line, Survey
 from lance_core.table.refs import BranchRef, TagRef
 from lance_core.verbs.context.references import TableRefs
 from lance_core.verbs.context.snapshot import Snapshot

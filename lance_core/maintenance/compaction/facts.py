@@ -15,8 +15,8 @@ import pyarrow as pa
 from lance_core._proto import table_pb2
 from lance_core.errors import SchemaError
 from lance_core.index.kinds.registry import is_supported
-from lance_core.maintenance.options import CompactionOptions
-from lance_core.maintenance.plan import FragmentFacts
+from lance_core.maintenance.compaction.options import CompactionOptions
+from lance_core.maintenance.compaction.plan import FragmentFacts
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.reuse import live_coverage
 from lance_core.threads import ThreadPool

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from lance_core.errors import StoreError
-from lance_core.maintenance.results import RewriteResult
-from lance_core.maintenance.tasks import CompactionTask
-from lance_core.maintenance.worker import receive, send
+from lance_core.maintenance.compaction.results import RewriteResult
+from lance_core.maintenance.compaction.tasks import CompactionTask
+from lance_core.maintenance.compaction.worker import receive, send
 from lance_core.threads import ThreadPool
 from lance_core.verbs.context.handle import Handle
 
@@ -66,7 +66,7 @@ def run_in_processes(
 def _start() -> subprocess.Popen[bytes]:
     return subprocess.Popen(  # our own interpreter and module
         # Not by -m: that warns of a module that its own package has imported.
-        [sys.executable, "-c", "from lance_core.maintenance.worker import main; main()"],
+        [sys.executable, "-c", "from lance_core.maintenance.compaction.worker import main; main()"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},

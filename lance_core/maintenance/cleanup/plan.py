@@ -28,7 +28,7 @@ from lance_core.errors import (
     ObjectNotFoundError,
     RetryableConflictError,
 )
-from lance_core.maintenance.references import References
+from lance_core.maintenance.cleanup.references import References
 from lance_core.store import ObjectMeta, ObjectStore, gives_numbers_once
 from lance_core.table.manifest.file_references import FileReferences
 from lance_core.table.manifest.manifest import Manifest

@@ -18,7 +18,7 @@ from datetime import timedelta
 from typing import Final
 
 from lance_core.errors import LanceError, VersionNotFoundError
-from lance_core.maintenance.cleanup import CleanupStats, cleanup_old_versions, select
+from lance_core.maintenance.cleanup.run import CleanupStats, cleanup_old_versions, select
 from lance_core.store import ObjectStore
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.verbs.context.branch_roots import store_of_branch

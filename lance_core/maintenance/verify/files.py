@@ -16,8 +16,8 @@ from lance_core.file.reader import DataFileReader
 from lance_core.index.kinds.registry import KINDS
 from lance_core.index.query.conditions import IsNull
 from lance_core.index.selection.candidates import view_of
-from lance_core.maintenance.misread_pages import misread_problems
-from lance_core.maintenance.verify_history import history_problems
+from lance_core.maintenance.compaction.misread_pages import misread_problems
+from lance_core.maintenance.verify.history import history_problems
 from lance_core.schema import arrow_type_of
 from lance_core.table.fragment import DataFile, Fragment
 from lance_core.table.index import IndexMetadata

@@ -26,10 +26,10 @@ import pyarrow.compute as pc
 from lance_core.commit import load_latest
 from lance_core.errors import LanceError, ObjectNotFoundError
 from lance_core.file.reader import DataFileReader
-from lance_core.maintenance.erasure_condition import ErasureCondition
-from lance_core.maintenance.erasure_names import Columns, Node
-from lance_core.maintenance.erasure_report import ErasureFinding, ErasureReading, ErasureReport
-from lance_core.maintenance.erasure_survey import Survey, survey
+from lance_core.maintenance.erasure.condition import ErasureCondition
+from lance_core.maintenance.erasure.names import Columns, Node
+from lance_core.maintenance.erasure.report import ErasureFinding, ErasureReading, ErasureReport
+from lance_core.maintenance.erasure.survey import Survey, survey
 from lance_core.store import ObjectStore, open_base
 from lance_core.table.deletion import DeletionFileType, DeletionVector
 from lance_core.table.paths import (

@@ -18,10 +18,10 @@ from lance_core.commit import load_manifest, load_transaction
 from lance_core.errors import ObjectNotFoundError, VersionNotFoundError
 from lance_core.file.reader import DataFileReader
 from lance_core.index.kinds.registry import is_supported
-from lance_core.maintenance.dictionary_values import dictionary_columns, has_unused_values
-from lance_core.maintenance.erasure_condition import ErasureCondition, stored_rows
-from lance_core.maintenance.erasure_indices import holds_only_stored_values, lists_values
-from lance_core.maintenance.erasure_names import (
+from lance_core.maintenance.compaction.dictionary_values import dictionary_columns, has_unused_values
+from lance_core.maintenance.erasure.condition import ErasureCondition, stored_rows
+from lance_core.maintenance.erasure.indices import holds_only_stored_values, lists_values
+from lance_core.maintenance.erasure.names import (
     Columns,
     FieldNames,
     Node,

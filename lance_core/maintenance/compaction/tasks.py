@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Self
 
 from lance_core._proto import table_pb2
-from lance_core.maintenance.options import CompactionOptions
-from lance_core.maintenance.results import RewriteResult, fragments_from_json, fragments_to_json
-from lance_core.maintenance.rewrite import rewrite
+from lance_core.maintenance.compaction.options import CompactionOptions
+from lance_core.maintenance.compaction.results import RewriteResult, fragments_from_json, fragments_to_json
+from lance_core.maintenance.compaction.rewrite import rewrite
 from lance_core.table.fragment import Fragment
 from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.pylance_types.fragments import FragmentMetadata

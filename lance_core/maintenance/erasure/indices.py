@@ -18,7 +18,7 @@ from lance_core.errors import LanceError
 from lance_core.index.kinds import bitmap, btree, zonemap
 from lance_core.index.kinds.files import open_file, read_columns
 from lance_core.index.kinds.registry import is_supported
-from lance_core.maintenance.erasure_condition import stored_rows
+from lance_core.maintenance.erasure.condition import stored_rows
 from lance_core.table.index import IndexMetadata
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.indices.build import IndexedField, indexed_field

@@ -26,7 +26,7 @@ from typing import Final
 
 import numpy as np
 
-from lance_core.maintenance.options import CompactionOptions
+from lance_core.maintenance.compaction.options import CompactionOptions
 
 __all__ = ["FragmentFacts", "bins", "within_limits"]
 

@@ -30,21 +30,21 @@ from lance_core.errors import (
     RetryableConflictError,
     UnsupportedError,
 )
-from lance_core.maintenance.coverage import (
+from lance_core.maintenance.compaction.coverage import (
     extend_after_compaction,
     keep_moves_deferred,
     needs_moves,
     without_unmovable,
 )
-from lance_core.maintenance.facts import facts_of
-from lance_core.maintenance.late_deletions import commit_despite_deletions, late_deletions
-from lance_core.maintenance.misread_pages import misread_groups
-from lance_core.maintenance.options import CompactionOptions
-from lance_core.maintenance.plan import bins, within_limits
-from lance_core.maintenance.pool import Outcome, run_in_processes, worker_count
-from lance_core.maintenance.results import CompactionMetrics, RewriteResult
-from lance_core.maintenance.rewrite import discard
-from lance_core.maintenance.tasks import CompactionPlan, CompactionTask
+from lance_core.maintenance.compaction.facts import facts_of
+from lance_core.maintenance.compaction.late_deletions import commit_despite_deletions, late_deletions
+from lance_core.maintenance.compaction.misread_pages import misread_groups
+from lance_core.maintenance.compaction.options import CompactionOptions
+from lance_core.maintenance.compaction.plan import bins, within_limits
+from lance_core.maintenance.compaction.pool import Outcome, run_in_processes, worker_count
+from lance_core.maintenance.compaction.results import CompactionMetrics, RewriteResult
+from lance_core.maintenance.compaction.rewrite import discard
+from lance_core.maintenance.compaction.tasks import CompactionPlan, CompactionTask
 from lance_core.table.index import IndexMetadata
 from lance_core.table.operations import ReserveFragments, Rewrite, RewriteGroup
 from lance_core.table.transaction import Transaction

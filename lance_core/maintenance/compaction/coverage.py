@@ -17,9 +17,9 @@ from pyroaring import BitMap
 from lance_core.commit import commit
 from lance_core.errors import LanceError
 from lance_core.index.kinds.registry import is_supported
-from lance_core.maintenance.options import CONFIG_PREFIX
-from lance_core.maintenance.plan import FragmentFacts
-from lance_core.maintenance.results import RewriteResult
+from lance_core.maintenance.compaction.options import CONFIG_PREFIX
+from lance_core.maintenance.compaction.plan import FragmentFacts
+from lance_core.maintenance.compaction.results import RewriteResult
 from lance_core.store import ObjectStore
 from lance_core.table.fragment import Fragment
 from lance_core.table.index import IndexMetadata

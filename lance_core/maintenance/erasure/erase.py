@@ -20,17 +20,17 @@ from typing import Final
 from lance_core.commit import commit, load_following
 from lance_core.errors import InvalidInputError, RetryableConflictError
 from lance_core.index.kinds.registry import is_supported
-from lance_core.maintenance.cleanup import cleanup_old_versions
-from lance_core.maintenance.cleanup_plan import Selectors
-from lance_core.maintenance.compaction import commit_what_fits
-from lance_core.maintenance.erasure_condition import ErasureCondition
-from lance_core.maintenance.erasure_names import Columns, Node
-from lance_core.maintenance.erasure_obstacles import find_obstacles, holding_versions, released_branches
-from lance_core.maintenance.erasure_proof import prove
-from lance_core.maintenance.erasure_report import ErasureReport
-from lance_core.maintenance.erasure_survey import Line, Survey, survey
-from lance_core.maintenance.options import CompactionOptions
-from lance_core.maintenance.tasks import CompactionTask
+from lance_core.maintenance.cleanup.plan import Selectors
+from lance_core.maintenance.cleanup.run import cleanup_old_versions
+from lance_core.maintenance.compaction.compaction import commit_what_fits
+from lance_core.maintenance.compaction.options import CompactionOptions
+from lance_core.maintenance.compaction.tasks import CompactionTask
+from lance_core.maintenance.erasure.condition import ErasureCondition
+from lance_core.maintenance.erasure.names import Columns, Node
+from lance_core.maintenance.erasure.obstacles import find_obstacles, holding_versions, released_branches
+from lance_core.maintenance.erasure.proof import prove
+from lance_core.maintenance.erasure.report import ErasureReport
+from lance_core.maintenance.erasure.survey import Line, Survey, survey
 from lance_core.table.operations import CreateIndex, Delete, UpdateConfig, UpdateMap
 from lance_core.table.refs import BranchRef, TagRef
 from lance_core.table.transaction import Transaction

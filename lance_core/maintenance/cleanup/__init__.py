@@ -1,0 +1,1 @@
+"""Cleanup: the versions to remove and the files that only they need (`plan`), and their removal (`run`)."""

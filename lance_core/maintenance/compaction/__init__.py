@@ -1,0 +1,1 @@
+"""Compaction: facts about fragments -> `plan` -> `tasks`, each a `rewrite` -> one commit (`compaction`)."""

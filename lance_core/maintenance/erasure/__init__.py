@@ -1,0 +1,1 @@
+"""Erasure: survey what holds the rows -> obstacles -> delete, rewrite, clean up (`erase`) -> proof -> report."""
