@@ -84,11 +84,13 @@ def needs_of(text: str, starts: Mapping[int, int], params: Mapping[str, Any], st
         if start not in starts:
             continue
         select = table.find_ancestor(exp.Select)
-        conditions = _conditions(exp, table, select, params) if is_plain else ()
+        renames = bool(table.alias_column_names)  # FROM t AS a(x, y): the query knows no name of the table's
+        conditions = _conditions(exp, table, select, params) if is_plain and not renames else ()
+        is_wide = all_wide or renames or select is None
         found[start] = Need(
             alias=table.alias,
             scope=id(select),
-            has_all=all_wide or select is None or any(_stands_for(exp, star, table, select) for star in stars),
+            has_all=is_wide or any(_stands_for(exp, star, table, select) for star in stars),
             conditions=conditions,
         )
     return found
