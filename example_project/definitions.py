@@ -4,7 +4,7 @@ from pathlib import Path
 
 import dagster as dg
 
-from example_project import assets
+from example_project import assets, sql_assets
 from example_project.home import example_home
 from lance_dagster import (
     BranchPolicy,
@@ -41,6 +41,7 @@ _TABLES = [
     assets.flight_vectors,
     assets.aircraft,
     assets.routes,
+    sql_assets.carriers,
 ]
 _policy = LanceMaintenancePolicy(cleanup_older_than="30d")
 _maintenance = build_maintenance_job(_TABLES, _policy)

@@ -36,7 +36,7 @@ __all__ = ["main"]
 
 TABLES = (
     *("airlines", "airports", "planes", "weather", "calendar", "flights"),
-    *("delays", "flight_vectors", "aircraft", "routes"),
+    *("delays", "flight_vectors", "aircraft", "routes", "carriers"),
 )
 _COLUMNS: Mapping[str, Literal["left", "right"]] = {
     "version": "right",
@@ -69,7 +69,10 @@ def main() -> None:
         "airlines, airports, planes, weather, calendar": ("reference_tables", {}),
         f"flights, {chosen.first} .. {chosen.last}": ("flight_days", _span(chosen.first, chosen.last)),
         f"flights, {chosen.again} again": ("flight_days", {_PARTITION: chosen.again}),
-        "delays, vectors, aircraft, routes": ("derived_tables", _span(chosen.first[:8] + "01", chosen.last[:8] + "01")),
+        "delays, vectors, aircraft, routes, carriers": (
+            "derived_tables",
+            _span(chosen.first[:8] + "01", chosen.last[:8] + "01"),
+        ),
         "aircraft, merged into those that are known": ("aircraft_seen", {}),
     }
     with dg.DagsterInstance.get() as instance, _bar(console) as bar:

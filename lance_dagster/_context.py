@@ -411,6 +411,8 @@ def known_assets(
     keys: list[dg.AssetKey] = []
     with suppress(*_ABSENT, AttributeError):
         keys = sorted(context.repository_def.assets_defs_by_key)  # type: ignore[union-attr]
+    graph = None if keys else _asset_graph(getattr(context, "job_def", None))
+    keys = keys if graph is None else sorted(graph.get_all_asset_keys())
     defined = ((key, *asset_definition(context, key)) for key in keys)
     return [(key, metadata or {}, partitions_def) for key, metadata, partitions_def in defined]
 

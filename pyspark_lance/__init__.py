@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from lance_core import WriteResult
     from lance_core import __version__ as __version__
+    from pyspark_lance.catalog.reads import on_read
     from pyspark_lance.catalog.registry import register_catalog
     from pyspark_lance.changing.job import ChangeResult
     from pyspark_lance.changing.verbs import delete, merge, update
@@ -67,6 +68,7 @@ __all__ = [
     "execute_tasks",
     "local_session",
     "merge",
+    "on_read",
     "read",
     "read_changes",
     "register",
@@ -104,6 +106,7 @@ _HOMES: Final = {
     "read": "pyspark_lance.reading.read",
     "LanceMergeBuilder": "pyspark_lance.lance_table",
     "LanceTable": "pyspark_lance.lance_table",
+    "on_read": "pyspark_lance.catalog.reads",
     "register_catalog": "pyspark_lance.catalog.registry",
     "sql": "pyspark_lance.statements.run",
     "read_changes": "pyspark_lance.reading.change_feed",

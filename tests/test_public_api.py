@@ -36,7 +36,8 @@ NAMES = {
         "ChangeResult", "CompactionFailure", "CompactionReport", "ConvertResult", "DefaultSource", "EmptyOutput", "LanceMergeBuilder",
         "LanceTable", "OutOfPartition", "SchemaMode", "WriteResult",
         "compact", "convert", "create_scalar_index", "deep_clone", "delete", "ensure_java", "ensure_python", "execute_tasks", "local_session", "merge",
-        "read", "read_changes", "register", "register_catalog", "sql", "to_parquet", "update", "write", "write_columns",
+        "on_read", "read", "read_changes", "register", "register_catalog", "sql", "to_parquet", "update", "write",
+        "write_columns",
     ],
     lance_dagster: lance_dagster.__all__,
 }  # fmt: skip

@@ -95,6 +95,7 @@ from lance_dagster.io_manager.write_attempts import (
 from lance_dagster.lineage.consumers import consumers
 from lance_dagster.lineage.history import data_version
 from lance_dagster.lineage.spark_columns import has_plan, plan_lineage, remember_frame
+from lance_dagster.lineage.sql_inputs import note_sql_inputs
 from lance_dagster.lineage.step_inputs import consumed_changes, input_properties, remember_input
 from lance_dagster.loading.changes import CHANGES
 from lance_dagster.loading.inputs import MissingInputError, read_requests
@@ -113,6 +114,7 @@ class LanceTableIOManager(dg.IOManager):
 
     def __init__(self, settings: TableSettings) -> None:
         self._settings = settings
+        note_sql_inputs()
 
     @property
     def table_root(self) -> TableRoot:

@@ -1,6 +1,7 @@
 """`make demo`, on one month: every table equals its source, for us and for pylance, which goes on working with them."""
 
 import datetime as dt
+import json
 import os
 import re
 import shutil
@@ -24,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 FIRST, LAST, AGAIN = "2013-01-01", "2013-01-31", "2013-01-15"
 TABLES = (
     *("airlines", "airports", "planes", "weather", "calendar", "flights"),
-    *("delays", "flight_vectors", "aircraft", "routes"),
+    *("delays", "flight_vectors", "aircraft", "routes", "carriers"),
 )
 RANGE = 31
 
@@ -69,6 +70,14 @@ def csv(name):
     return pa_csv.read_csv(source_file(f"{name}.csv"), convert_options=options)
 
 
+def test_the_commit_of_sql_records_its_inputs(demo):
+    properties = lance_core.dataset(uri(demo, "carriers")).read_transaction(1).transaction_properties
+    read = {key: json.loads(value) for key, value in properties.items() if key.startswith("dagster.input.")}
+    assert {key: entry["uri"] for key, entry in read.items()} == {
+        f"dagster.input.nyc/{name}": uri(demo, name) for name in ("flights", "airlines")
+    }
+
+
 @pytest.mark.parametrize("reader", ["lance_core", "pylance"])
 class TestTables:
     def read(self, demo, reader, name):
@@ -105,6 +114,18 @@ class TestTables:
             assert ours["max_dep_delay"] == row["dep_delay_max"]
             assert ours["mean_dep_delay"] == pytest.approx(row["dep_delay_mean"])
             assert ours["mean_arr_delay"] == pytest.approx(row["arr_delay_mean"])
+
+    def test_sql_counts_the_flights_of_the_file(self, demo, source, reader):
+        left = source.filter(pc.is_valid(source["dep_delay"]))
+        names = dict(zip(*csv("airlines").to_pydict().values(), strict=True))
+        found = {row["carrier"]: row for row in self.read(demo, reader, "carriers").to_pylist()}
+        assert {one: row["name"] for one, row in found.items()} == {one: names[one] for one in found}
+        counted = left.group_by("carrier").aggregate([([], "count_all")]).to_pylist()
+        late = left.filter(pc.greater(left["dep_delay"], 60)).group_by("carrier").aggregate([([], "count_all")])
+        assert {one: row["flights"] for one, row in found.items()} == {
+            row["carrier"]: row["count_all"] for row in counted
+        }
+        assert sum(row["late"] for row in found.values()) == sum(late["count_all"].to_pylist())
 
     def test_vectors_describe_their_flights(self, demo, source, reader):
         found = self.read(demo, reader, "flight_vectors")

@@ -1,0 +1,58 @@
+"""The tables that the SQL of a step reads, as inputs of what the step writes.
+
+pyspark_lance.sql(session, "SELECT ... FROM lake.nyc.flights")    in the body of an asset
+    -> the asset whose table that is -> dagster.input.nyc/flights on the commit of the step
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import dagster as dg
+
+from lance_dagster._context import RunningStep, known_assets, running_step
+from lance_dagster.lineage.step_inputs import remember_input
+from lance_dagster.tables.refs import TableRef, TableRoot
+
+if TYPE_CHECKING:
+    import lance_core
+
+__all__ = ["note_sql_inputs"]
+
+
+def note_sql_inputs() -> None:
+    """Note the tables that `pyspark_lance.sql` reads in the bodies of assets and ops of this process."""
+    with suppress(ImportError):  # without Spark there are no such statements
+        from pyspark_lance import on_read  # noqa: PLC0415 - optional
+
+        on_read(_note)
+
+
+def _note(dataset: lance_core.LanceDataset) -> None:
+    """Note a table that is that of an asset, or is below the root of a resource of the step."""
+    running = running_step()
+    if running is None:
+        return
+    asset = _asset_of(dataset.root_uri, running)
+    if asset is not None:
+        remember_input(running.facts.step, asset, dataset)
+
+
+def _asset_of(uri: str, running: RunningStep) -> str | None:
+    """The name of the asset whose table a URI is; the path below the root for a table of no asset that is known."""
+    from lance_core import canonical_uri  # noqa: PLC0415 - code locations load without it
+
+    roots = [root for one in running.resources if isinstance(root := getattr(one, "table_root", None), TableRoot)]
+    assets = known_assets(dg.OpExecutionContext.get())
+    found = canonical_uri(uri)
+    for root in roots:
+        for key, metadata, _ in assets:
+            with suppress(dg.DagsterInvalidDefinitionError):  # an asset that is no table of this root
+                if canonical_uri(root.locate(TableRef(key=key, metadata=metadata)).uri) == found:
+                    return key.to_user_string()
+    for root in roots:
+        folder = canonical_uri(root.root_uri).rstrip("/") + "/"
+        if found.startswith(folder):
+            return found.removeprefix(folder).removesuffix(".lance")
+    return None

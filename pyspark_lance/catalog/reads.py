@@ -1,0 +1,44 @@
+"""Who is told of the tables that statements read: lineage listens here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from lance_core import LanceDataset
+from lance_core.errors import InvalidInputError
+
+__all__ = ["on_read", "tell_read"]
+
+_listeners: list[Callable[[LanceDataset], None]] = []
+
+
+def on_read(listener: Callable[[LanceDataset], None]) -> None:
+    """Call a function with each version of a table that a statement of `sql` reads, in the thread of the statement.
+
+    What the function raises fails the statement. A function that listens already is not called twice.
+
+    Args:
+        listener: Gets the table, at the version that is read.
+
+    Raises:
+        InvalidInputError: The listener cannot be called.
+
+    Examples:
+        >>> table = lance.write_dataset({"id": [1, 2, 3]}, "lake/nyc/t.lance")
+        >>> pyspark_lance.register_catalog(spark, "lake", "lake")
+        >>> versions = []
+        >>> pyspark_lance.on_read(lambda table: versions.append(table.version))
+        >>> frame = pyspark_lance.sql(spark, "select id from lake.nyc.t")
+        >>> versions
+        [1]
+    """
+    if not callable(listener):
+        raise InvalidInputError(f"on_read takes a function that is called with a table, not {listener!r}")
+    if listener not in _listeners:
+        _listeners.append(listener)
+
+
+def tell_read(dataset: LanceDataset) -> None:
+    """Tell all listeners of a version that a statement reads."""
+    for listener in _listeners:
+        listener(dataset)

@@ -1,0 +1,110 @@
+"""Assets that return the result of SQL over other assets' tables, in real runs."""
+
+import json
+
+import dagster as dg
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame  # noqa: TID253 -- Dagster resolves the annotations of assets
+
+import lance_core
+import pyspark_lance
+from lance_dagster import LanceSparkResource
+
+
+@dg.asset(key_prefix="nyc")
+def flights() -> pa.Table:
+    return pa.table({"id": [1, 2, 3], "delay": [5, 70, 90]})
+
+
+@dg.asset
+def boats() -> pa.Table:
+    return pa.table({"id": [2, 3]})
+
+
+@dg.asset(key_prefix="nyc", metadata={"schema": "sea", "table": "ships"})
+def ferries() -> pa.Table:
+    return pa.table({"id": [3]})
+
+
+@pytest.fixture
+def late(lake, spark):
+    pyspark_lance.register_catalog(spark, "lake", lake.root)
+
+    @dg.asset(key_prefix="nyc", deps=[flights, boats])
+    def late(spark: LanceSparkResource) -> DataFrame:
+        return pyspark_lance.sql(
+            spark.session,
+            """WITH boats AS (SELECT * FROM lake.public.boats)
+            SELECT f.id, f.delay FROM lake.nyc.flights f WHERE delay > :least AND id IN (SELECT id FROM boats)""",
+            least=60,
+        )
+
+    return late
+
+
+def inputs(lake, name):
+    found = lake.properties(name)[-1].items()
+    return {
+        key.removeprefix("dagster.input."): json.loads(value)
+        for key, value in found
+        if key.startswith("dagster.input.")
+    }
+
+
+def test_the_result_is_stored_with_the_versions_of_its_inputs(lake, late):
+    resources = {"spark": LanceSparkResource()}
+    lake.run(flights, boats)
+    lake.run(flights, boats)
+    lake.run(flights, boats, late, select="nyc/late", resources=resources)
+    assert lake.rows("nyc/late") == [(2, 70), (3, 90)]
+    assert inputs(lake, "nyc/late") == {
+        "nyc/flights": {"uri": lake.uri("nyc/flights"), "version": 2},
+        "boats": {"uri": lake.uri("boats"), "version": 2},
+    }
+
+
+def test_an_asset_whose_table_has_another_name(lake, spark):
+    pyspark_lance.register_catalog(spark, "lake", lake.root)
+
+    @dg.asset(deps=[ferries])
+    def seen(spark: LanceSparkResource) -> DataFrame:
+        return pyspark_lance.sql(spark.session, "SELECT max(id) AS id FROM lake.sea.ships")
+
+    lake.run(ferries, seen, resources={"spark": LanceSparkResource()})
+    assert inputs(lake, "seen") == {"nyc/ferries": {"uri": f"{lake.root}/sea/ships.lance", "version": 1}}
+
+
+def test_branches_versions_and_tables_of_no_asset(lake, spark, tmp_path):
+    pyspark_lance.register_catalog(spark, "lake", lake.root)
+    elsewhere = str(tmp_path / "elsewhere.lance")
+    lance_core.write_dataset(pa.table({"id": [9]}), elsewhere)
+    lance_core.write_dataset(pa.table({"id": [8]}), f"{lake.root}/raw/others.lance")
+    lake.run(flights)
+    lake.table("nyc/flights").create_branch("trial")
+
+    @dg.asset
+    def mixed(spark: LanceSparkResource) -> DataFrame:
+        return pyspark_lance.sql(
+            spark.session,
+            f"""SELECT id FROM lake.nyc.flights@trial UNION ALL SELECT id FROM lake.raw.others
+            UNION ALL SELECT id FROM lance.`{elsewhere}`""",
+        )
+
+    lake.run(mixed, resources={"spark": LanceSparkResource()})
+    assert lake.rows("mixed") == [(1,), (2,), (3,), (8,), (9,)]
+    found = inputs(lake, "mixed")
+    assert set(found) == {"nyc/flights", "raw/others"}
+    assert found["nyc/flights"]["branch"] == "trial"
+
+
+def test_statements_outside_of_a_step_are_no_inputs(lake, late, spark):
+    lake.run(flights, boats)
+    pyspark_lance.sql(spark, "SELECT * FROM lake.nyc.flights")
+
+    @dg.asset
+    def plain() -> pa.Table:
+        return pa.table({"id": [1]})
+
+    lake.run(plain)
+    assert inputs(lake, "plain") == {}
