@@ -307,7 +307,10 @@ def table_schema(dataset: LanceDataset, columns: Sequence[str] | None, *, case_s
     return spark_schema(_project(dataset.schema, columns))
 
 
-_ABOUT_ROWS: Final = {name: pa.field(name, pa.int64()) for name in ("_rowid", "_rowaddr", "_rowoffset")}
+_ABOUT_ROWS: Final = {
+    name: pa.field(name, pa.int64())
+    for name in ("_rowid", "_rowaddr", "_rowoffset", "_row_created_at_version", "_row_last_updated_at_version")
+}
 """Row columns, which no schema lists. They are unsigned in Lance, and their values fit into Spark's bigint."""
 
 

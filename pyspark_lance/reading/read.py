@@ -69,7 +69,8 @@ def read(
         asof: Read the version that was the latest at this time; a time without a zone is in the session's
             (`spark.sql.session.timeZone`).
         columns: Names of the columns; None for all columns. A dotted path reads a field of a struct, as a column of
-            that name. `_rowid`, `_rowaddr` and `_rowoffset` are the row columns.
+            that name. `_rowid`, `_rowaddr`, `_rowoffset`, `_row_created_at_version` and
+            `_row_last_updated_at_version` are the row columns.
         filter: SQL, or an Arrow expression, over columns of the table, which need not be among `columns`.
         storage_options: Credentials and options of the storage, by object_store's names. They are sent to the
             executors.

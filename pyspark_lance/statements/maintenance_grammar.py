@@ -92,10 +92,22 @@ def _of(cursor: Cursor, table: TableName | None) -> records.Statement:
     if_not_exists = cursor.takes("IF NOT EXISTS")
     name = cursor.ref()
     table = _on(cursor, table)
-    version = cursor.token().value if cursor.takes("AS OF VERSION", "VERSION AS OF") else None
+    source = _ref_source(cursor)
     if kind == "BRANCH":
-        return records.CreateBranch(table=table, name=name, version=version, if_not_exists=if_not_exists)
-    return records.CreateTag(table=table, name=name, version=version, if_not_exists=if_not_exists, replaces=replaces)
+        return records.CreateBranch(table=table, name=name, source=source, if_not_exists=if_not_exists)
+    return records.CreateTag(table=table, name=name, source=source, if_not_exists=if_not_exists, replaces=replaces)
+
+
+def _ref_source(cursor: Cursor) -> records.RefSource:
+    """Read the version that a branch or a tag begins with."""
+    if cursor.takes("AS OF VERSION", "VERSION AS OF"):
+        return records.RefSource(version=cursor.token().value)
+    if cursor.takes("AS OF TAG"):
+        return records.RefSource(tag=cursor.ref())
+    if not cursor.takes("AS OF BRANCH"):
+        return records.RefSource()
+    branch = cursor.ref()
+    return records.RefSource(branch=branch, version=cursor.token().value if cursor.takes("VERSION") else None)
 
 
 def _on(cursor: Cursor, table: TableName | None) -> TableName:

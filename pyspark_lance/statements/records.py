@@ -139,13 +139,14 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateTable(Statement):
-    """CREATE [OR REPLACE] TABLE [IF NOT EXISTS] table [(columns)] [clauses] [AS query]."""
+    """CREATE [OR REPLACE] | REPLACE TABLE [IF NOT EXISTS] table [(columns)] [clauses] [AS query]."""
 
     table: TableName
     columns: tuple[Column, ...] | None
     query: Piece | None
     if_not_exists: bool
     replaces: bool
+    must_exist: bool
     partitioned_by: tuple[str, ...]
     properties: Mapping[str, str] = field(repr=False)
     comment: str | None = None
@@ -260,22 +261,37 @@ class DropIndex(Statement):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RefSource:
+    """The version that a branch or a tag begins with; without any of these it is the latest one.
+
+    Attributes:
+        version: A version of the branch, or of the table that is named.
+        branch: A branch.
+        tag: A tag.
+    """
+
+    version: str | None = None
+    branch: str | None = None
+    tag: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CreateBranch(Statement):
-    """ALTER TABLE table CREATE BRANCH [IF NOT EXISTS] name [AS OF VERSION n]."""
+    """ALTER TABLE table CREATE BRANCH [IF NOT EXISTS] name [AS OF VERSION n | BRANCH b [VERSION n] | TAG t]."""
 
     table: TableName
     name: str
-    version: str | None
+    source: RefSource
     if_not_exists: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateTag(Statement):
-    """ALTER TABLE table CREATE [OR REPLACE] TAG [IF NOT EXISTS] name [AS OF VERSION n]."""
+    """ALTER TABLE table CREATE [OR REPLACE] TAG [IF NOT EXISTS] name [AS OF ...]."""
 
     table: TableName
     name: str
-    version: str | None
+    source: RefSource
     if_not_exists: bool
     replaces: bool
 

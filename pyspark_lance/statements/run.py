@@ -47,6 +47,7 @@ _FORMS: Final = (
     _Form("TRUNCATE", rows_grammar.truncate),
     _Form("CREATE TABLE", tables.create_table),
     _Form("CREATE OR REPLACE TABLE", tables.create_table),
+    _Form("REPLACE TABLE", tables.create_table),
     _Form("DROP TABLE", tables.drop_table),
     _Form("ALTER TABLE ... CREATE", maintenance.alter_refs),
     _Form("ALTER TABLE ... PROMOTE", maintenance.alter_refs),
@@ -216,7 +217,9 @@ _BETWEEN: Final = frozenset(
         "INDEX",
         "INDICES",
         "BRANCHES",
+        "BRANCH",
         "TAGS",
+        "TAG",
     }
 )
 """Words that may stand between the first ones of a statement and the name of its target."""

@@ -6,7 +6,7 @@ import datetime as dt
 from typing import TYPE_CHECKING, Any, Final
 
 from lance_core import LanceDataset
-from lance_core.errors import DatasetExistsError, InvalidInputError, NotFoundError
+from lance_core.errors import DatasetExistsError, InvalidInputError, NotFoundError, VersionNotFoundError
 from pyspark_lance.distributed.cloning import deep_clone
 from pyspark_lance.distributed.compaction import compact
 from pyspark_lance.distributed.indices import create_scalar_index
@@ -76,9 +76,11 @@ def vacuum(context: Context, statement: records.Vacuum) -> DataFrame:
     hours = statement.retain_hours
     older_than = None if hours is None else dt.timedelta(hours=hours)
     if statement.dry_run:
-        found = dataset.explain_cleanup_old_versions(older_than, statement.retain_versions, include_files=True)
+        found = dataset.explain_cleanup_old_versions(
+            older_than, statement.retain_versions, error_if_tagged_old_versions=False, include_files=True
+        )
         return context.answer("path string", [(one.path,) for one in found.candidate_files])
-    done = dataset.cleanup_old_versions(older_than, statement.retain_versions)
+    done = dataset.cleanup_old_versions(older_than, statement.retain_versions, error_if_tagged_old_versions=False)
     row = (dataset.uri, done.old_versions, done.data_files_removed, done.bytes_removed)
     return context.answer("path string, old_versions long, data_files_removed long, bytes_removed long", [row])
 
@@ -131,34 +133,52 @@ def _reference(dataset: LanceDataset, version: str | None) -> Any:
 def create_branch(context: Context, statement: records.CreateBranch) -> DataFrame:
     """Run a CREATE BRANCH."""
     dataset, _ = context.target(statement.table)
-    if statement.if_not_exists and statement.name in dataset.branches.list():
-        return context.nothing()
-    dataset.create_branch(statement.name, _reference(dataset, statement.version))
-    return context.nothing()
+    if not (statement.if_not_exists and statement.name in dataset.branches.list()):
+        dataset.create_branch(statement.name, _source(dataset, statement.source))
+    return context.answer("name string", [(statement.name,)])
+
+
+def _source(dataset: LanceDataset, source: records.RefSource) -> Any:
+    """The version that a branch or a tag begins with, as lance_core takes it.
+
+    Raises:
+        VersionNotFoundError: The table has no such branch, tag or version.
+    """
+    if source.tag is not None:
+        if source.tag not in dataset.tags.list():
+            raise VersionNotFoundError(f"{dataset.uri} has no tag {source.tag!r}")
+        return source.tag
+    if source.branch is None:
+        return _reference(dataset, source.version)
+    if source.branch != "main" and source.branch not in dataset.branches.list():
+        raise VersionNotFoundError(f"{dataset.uri} has no branch {source.branch!r}")
+    version = None if source.version is None else int(source.version)
+    found = dataset.checkout_version((None if source.branch == "main" else source.branch, version))
+    return (found.branch, found.version)
 
 
 def create_tag(context: Context, statement: records.CreateTag) -> DataFrame:
     """Run a CREATE TAG."""
     dataset, _ = context.target(statement.table)
-    reference = _reference(dataset, statement.version)
+    reference = _source(dataset, statement.source)
+    answer = context.answer("name string", [(statement.name,)])
     if statement.name in dataset.tags.list():
         if statement.replaces:
             dataset.tags.update(statement.name, reference)
-            return context.nothing()
+            return answer
         if statement.if_not_exists:
-            return context.nothing()
+            return answer
     dataset.tags.create(statement.name, reference)
-    return context.nothing()
+    return answer
 
 
 def drop_ref(context: Context, statement: records.DropRef) -> DataFrame:
     """Run a DROP BRANCH or DROP TAG."""
     dataset, _ = context.target(statement.table)
     known: Any = dataset.tags if statement.kind == "TAG" else dataset.branches
-    if statement.if_exists and statement.name not in known.list():
-        return context.nothing()
-    known.delete(statement.name)
-    return context.nothing()
+    if not (statement.if_exists and statement.name not in known.list()):
+        known.delete(statement.name)
+    return context.answer("name string", [(statement.name,)])
 
 
 def promote(context: Context, statement: records.PromoteBranch) -> DataFrame:

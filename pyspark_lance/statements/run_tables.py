@@ -16,7 +16,8 @@ from pyspark_lance.catalog.tables import TableLocation, TableName
 from pyspark_lance.engine.errors import short_errors
 from pyspark_lance.statements import records
 from pyspark_lance.statements.context import Context
-from pyspark_lance.statements.run_rows import PARTITIONED_BY, partition_by
+from pyspark_lance.statements.run_rows import partition_by
+from pyspark_lance.statements.table_properties import TableProperties, encoded
 from pyspark_lance.statements.tokens import Piece
 from pyspark_lance.types.names import case_sensitive, matched_names, quoted, spelled_path
 from pyspark_lance.types.spark_types import VECTOR_WIDTH, batch_schema, spark_schema
@@ -42,33 +43,9 @@ __all__ = [
 ]
 
 _VECTOR: Final = f".{VECTOR_WIDTH}"
-_FORMAT: Final = ("data_storage_version", "file_format_version")
-_STABLE: Final = "enable_stable_row_ids"
 _COMMENT: Final = "comment"
 _MESSAGE: Final = "__lance_commit_message"
 _INTERNAL: Final = "lance-dagster."
-
-
-class _Properties:
-    """The properties of a new table: those that say how it is stored, and the others."""
-
-    def __init__(self, statement: records.CreateTable) -> None:
-        given = dict(statement.properties)
-        self.widths: dict[str, int] = {}
-        for key in [key for key in given if key.endswith(_VECTOR)]:
-            width = given.pop(key)
-            if not width.isdecimal():
-                raise InvalidInputError(f"TBLPROPERTIES: {key} is a number of items, not {width!r}")
-            self.widths[key.removesuffix(_VECTOR)] = int(width)
-        self.version = next((given.pop(key) for key in _FORMAT if key in given), None)
-        self.stable = given.pop(_STABLE, "false").lower() == "true"
-        if self.stable and statement.query is not None:
-            raise InvalidInputError(f"TBLPROPERTIES: {_STABLE} needs a table that is created with columns, then filled")
-        if statement.comment is not None:
-            given[_COMMENT] = statement.comment
-        if statement.partitioned_by:
-            given[PARTITIONED_BY] = ",".join(statement.partitioned_by)
-        self.config = given
 
 
 def create_table(context: Context, statement: records.CreateTable) -> DataFrame:
@@ -79,10 +56,14 @@ def create_table(context: Context, statement: records.CreateTable) -> DataFrame:
         return context.nothing()
     if exists and not statement.replaces:
         raise DatasetExistsError(f"{statement.table} is there already, at {location.uri}")
-    properties = _Properties(statement)
+    if statement.must_exist and not exists:
+        raise DatasetNotFoundError(
+            f"there is no table {statement.table}: CREATE OR REPLACE TABLE creates it if need be"
+        )
+    properties = TableProperties(statement)
     if statement.query is not None:
         return _create_as(context, statement, location, properties)
-    schema = _schema(context, statement.columns or (), properties.widths)
+    schema = encoded(_schema(context, statement.columns or (), properties.widths), properties.encodings)
     _check_partitions(statement, schema.names)
     lance_core.commit_fragments(
         location.uri,
@@ -98,9 +79,14 @@ def create_table(context: Context, statement: records.CreateTable) -> DataFrame:
 
 
 def _create_as(
-    context: Context, statement: records.CreateTable, location: TableLocation, properties: _Properties
+    context: Context, statement: records.CreateTable, location: TableLocation, properties: TableProperties
 ) -> DataFrame:
     assert statement.query is not None, "the caller has checked"
+    if properties.encodings:
+        columns = sorted(properties.encodings)
+        raise InvalidInputError(
+            f"TBLPROPERTIES: encodings of {columns} need a table that is created with columns, then filled"
+        )
     rows = context.sources.query(statement.query)
     _check_partitions(statement, rows.columns)
     done = write(
@@ -326,9 +312,10 @@ def show(context: Context, statement: records.Show) -> DataFrame:
         tags = [(name, one["branch"] or "main", one["version"]) for name, one in sorted(dataset.tags.list().items())]
         return context.answer("name string, branch string, version long", tags)
     indices = [
-        (one.name, list(one.field_names), one.index_type, one.num_rows_indexed) for one in dataset.describe_indices()
+        (one.name, list(one.field_names), one.index_type.lower(), one.num_rows_indexed)
+        for one in dataset.describe_indices()
     ]
-    return context.answer("name string, fields array<string>, type string, num_rows_indexed long", indices)
+    return context.answer("name string, fields array<string>, index_type string, num_indexed_rows long", indices)
 
 
 def _statement(name: TableName, dataset: LanceDataset) -> str:

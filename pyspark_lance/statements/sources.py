@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Sources"]
 
-_ROW_COLUMNS = ("_rowid", "_rowaddr", "_rowoffset")
+_ROW_COLUMNS = ("_rowid", "_rowaddr", "_rowoffset", "_row_created_at_version", "_row_last_updated_at_version")
 
 
 class Sources:

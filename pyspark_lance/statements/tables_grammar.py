@@ -15,17 +15,21 @@ _SHOWN: Final = {
     "INDEX": "INDEXES",
     "INDICES": "INDEXES",
     "BRANCHES": "BRANCHES",
+    "BRANCH": "BRANCHES",
     "TAGS": "TAGS",
+    "TAG": "TAGS",
     "COLUMNS": "COLUMNS",
 }
 
 
 def create_table(cursor: Cursor) -> records.CreateTable | records.CloneTable:
     """Read a CREATE TABLE."""
-    cursor.expect("CREATE")
-    replaces = cursor.takes("OR REPLACE")
+    must_exist = cursor.takes("REPLACE")
+    if not must_exist:
+        cursor.expect("CREATE")
+    replaces = must_exist or cursor.takes("OR REPLACE")
     cursor.expect("TABLE")
-    if_not_exists = cursor.takes("IF NOT EXISTS")
+    if_not_exists = not must_exist and cursor.takes("IF NOT EXISTS")
     table = cursor.table()
     if cursor.sees("SHALLOW CLONE") or cursor.sees("DEEP CLONE") or cursor.sees("CLONE"):
         if replaces:
@@ -42,6 +46,7 @@ def create_table(cursor: Cursor) -> records.CreateTable | records.CloneTable:
         query=query,
         if_not_exists=if_not_exists,
         replaces=replaces,
+        must_exist=must_exist,
         partitioned_by=clauses.partitioned_by,
         properties=clauses.properties,
         comment=clauses.comment,

@@ -8,6 +8,7 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import lance_core
 import pyspark_lance
@@ -20,6 +21,47 @@ def error_of(call: Callable[[], object]) -> str:
     except Exception as error:  # noqa: BLE001 - whatever it is is looked at
         return f"{type(error).__name__}: {error}"
     raise AssertionError("there was no error")
+
+
+def statements(spark: Any) -> None:
+    """Statements of each kind, whose catalog `lake` has the table `a.t` with the ids 0 to 4 but for 2."""
+
+    def sql(statement: str, **params: object) -> list[tuple[object, ...]]:
+        return [tuple(row) for row in pyspark_lance.sql(spark, statement, **params).collect()]
+
+    read: list[int] = []
+    pyspark_lance.on_read(lambda table: read.append(table.version))
+    sql(
+        "CREATE TABLE lake.a.u PARTITIONED BY (day) AS SELECT id, cast(id % 2 AS int) AS day, 'it''s' AS s FROM range(6)"
+    )
+    assert sql("UPDATE lake.a.u SET s = :s WHERE day = 1", s="o'clock") == [(3,)]
+    assert sql("DELETE FROM lake.a.u WHERE id IN (SELECT id FROM lake.a.t WHERE id > 3)") == [(1,)]
+    assert sql(
+        """MERGE INTO lake.a.u AS u USING (SELECT id, 7 AS day, 'new' AS s FROM range(5, 9)) AS n ON u.id = n.id
+        WHEN MATCHED AND u.day = 1 THEN UPDATE SET s = u.s || n.s WHEN MATCHED THEN DELETE
+        WHEN NOT MATCHED AND n.id < 8 THEN INSERT * WHEN NOT MATCHED BY SOURCE AND u.id = 0 THEN DELETE"""
+    ) == [(4, 1, 1, 2)]
+    assert sql("SELECT s FROM lake.a.u WHERE id = 5") == [("o'clocknew",)]
+    sql("INSERT INTO lake.a.u REPLACE WHERE day = 7 VALUES (10, 7, 'r')")
+    sql("ALTER TABLE lake.a.u ADD COLUMNS (extra STRING)")
+    sql("CREATE BRANCH dev ON lake.a.u")
+    sql("INSERT INTO lake.a.u@dev (id) VALUES (11)")
+    assert sql("SELECT count(*) FROM lake.a.u@dev") == [(6,)]
+    sql("PROMOTE BRANCH dev ON lake.a.u")
+    sql("CREATE TAG kept ON lake.a.u")
+    sql("OPTIMIZE lake.a.u")
+    sql("CREATE INDEX ON lake.a.u USING bitmap (day)")
+    assert [row[0] for row in sql("SHOW INDEXES IN lake.a.u")] == ["day_idx"]
+    sql("RESTORE TABLE lake.a.u TO VERSION AS OF 1")
+    sql("VACUUM lake.a.u RETAIN 0 HOURS")
+    assert sql("SELECT count(*) FROM lake.a.u") == [(6,)]
+    assert sql("SELECT q.id FROM lake.a.u AS q(day, id, s, extra) WHERE q.id = 1") == [(1,)] * 3
+    pyspark_lance.sql(spark, "CREATE TEMPORARY VIEW v AS SELECT * FROM lake.a.u")
+    assert spark.table("v").count() == 6
+    assert "line 1, column 19" in error_of(lambda: sql("OPTIMIZE lake.a.u ZORDER BY (id)"))
+    assert ("a", "u", False) in sql("SHOW TABLES IN lake")
+    sql("DROP TABLE lake.a.u")
+    assert read
 
 
 def main() -> None:
@@ -99,6 +141,7 @@ def main() -> None:
     assert isinstance(clauses, pyspark_lance.LanceMergeBuilder)
     assert clauses.whenNotMatchedInsert(values={"id": "s.id"}).execute().rows_inserted == 2
 
+    statements(spark)
     stream = spark.readStream.format("lance").load(uri).select("id", "day")
     query = stream.writeStream.format("lance").option("checkpointLocation", str(folder / "checkpoint"))
     query.trigger(availableNow=True).start(str(folder / "copy.lance")).awaitTermination()

@@ -169,6 +169,65 @@ def shipped(master: str, folder: Path) -> None:
     spark.stop()
 
 
+SECRET = "s3cr3t-of-the-lake"
+
+
+def statements(master: str, folder: Path) -> None:
+    """SQL whose jobs lose an executor each; the storage options are in nothing that Spark writes or shows."""
+    from urllib.request import urlopen
+
+    import lance_core
+    import pyspark_lance
+
+    log = folder / "events"
+    log.mkdir()
+    settings = {
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": log.as_uri(),
+        "spark.eventLog.compress": "false",
+    }
+    spark = session(master, **settings, **{"spark.ui.enabled": "true", "spark.ui.port": "0"})
+    options = {"aws_secret_access_key": SECRET}
+    pyspark_lance.register_catalog(spark, "lake", folder / "lake", storage_options=options)
+    uri = str(folder / "lake" / "a" / "t.lance")
+
+    def sql(statement: str, **params: object) -> list[tuple[object, ...]]:
+        return [tuple(row) for row in pyspark_lance.sql(spark, statement, **params).collect()]
+
+    def breaking(first: int, last: int) -> None:
+        frame = spark.range(first, last, 1, 4).mapInArrow(kills_its_executor, "id long")
+        frame.createOrReplaceTempView("breaking")
+
+    sql("CREATE TABLE lake.a.t (id BIGINT, x INT)")
+    breaking(0, 100_000)
+    assert sql("INSERT INTO lake.a.t SELECT id, cast(id % 7 AS int) FROM breaking") == [(100_000, 100_000)]
+    check(uri, 2, range(100_000))
+    breaking(99_990, 199_990)
+    merged = sql(
+        "MERGE INTO lake.a.t AS t USING breaking AS s ON t.id = s.id WHEN MATCHED THEN UPDATE SET x = -1"
+        " WHEN NOT MATCHED THEN INSERT (id, x) VALUES (s.id, 0)"
+    )
+    assert merged == [(100_000, 10, 0, 99_990)]
+    check(uri, 3, range(199_990))
+    assert sql("UPDATE lake.a.t SET x = :x WHERE id IN (SELECT max(id) FROM lake.a.t)", x=9) == [(1,)]
+    assert sql("DELETE FROM lake.a.t WHERE id >= 100000 AND x <> 9") == [(99_989,)]
+    assert sql("SELECT count(*), sum(x) FILTER (WHERE x IN (-1, 9)) FROM lake.a.t") == [(100_001, -1)]
+    assert sql("SELECT count(*) FROM lake.a.t VERSION AS OF 2 JOIN lake.a.t@v3 AS b USING (id)") == [(100_000,)]
+    sql("CREATE INDEX by_id ON lake.a.t USING btree (id)")
+    sql("OPTIMIZE lake.a.t")
+    assert sql("SELECT x FROM lake.a.t WHERE id = 199989") == [(9,)]
+    lance_core.dataset(uri).validate()
+    pyspark_lance.sql(spark, "SELECT * FROM lake.a.t").explain(extended=True)
+    for page in ("environment/", "SQL/", "jobs/", "stages/", "SQL/execution/?id=1"):
+        with urlopen(f"{spark.sparkContext.uiWebUrl}/{page}", timeout=60) as answer:
+            assert SECRET.encode() not in answer.read(), page
+    spark.stop()
+    files = [path for path in log.rglob("*") if path.is_file()]
+    assert files
+    assert any(b"SparkListenerSQLExecutionStart" in path.read_bytes() for path in files)
+    assert not [path for path in files if SECRET.encode() in path.read_bytes()]
+
+
 def archive(folder: Path) -> str:
     """The packages in a zip file."""
     import lance_core
@@ -192,6 +251,6 @@ def check(uri: str, version: int, expected) -> None:
 
 if __name__ == "__main__":
     what, place, path = sys.argv[1:]
-    ways = (killed, speculated, cancelled, connected, shipped)
+    ways = (killed, speculated, cancelled, connected, shipped, statements)
     {way.__name__: way for way in ways}[what](place, Path(path))
     print("done")

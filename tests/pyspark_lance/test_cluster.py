@@ -103,6 +103,14 @@ def test_one_commit_or_none(cluster, tmp_path, what):
     check_leftovers(str(tmp_path / f"{what}.lance"))
 
 
+@pytest.mark.parametrize("python", ["installed"], indirect=True)
+def test_statements(cluster, tmp_path):
+    drive("statements", *cluster, tmp_path)
+    table = lance_core.dataset(str(tmp_path / "lake" / "a" / "t.lance"))
+    table.cleanup_old_versions(older_than=dt.timedelta(0), delete_unverified=True)
+    assert data_files(table.uri) == {file.path for one in table.get_fragments() for file in one.metadata.files}
+
+
 def check_leftovers(uri):
     """What a killed executor leaves after the driver has cleaned up is listed, and nothing else; a clean-up takes it."""
     table = lance_core.dataset(uri)

@@ -31,6 +31,7 @@ def test_changes_streams_and_conversion_over_connect():
             "conversion/test_conversion.py",
             "reading/test_pruned_frame.py",
             "statements/test_sql.py",
+            "statements/test_drawn_statements.py",
             "test_lance_table.py",
         ],
         90,

@@ -281,7 +281,7 @@ def test_maintenance_indices_branches_and_clones(sql, lake, table, lance):
         sql(f"INSERT INTO lake.nyc.t VALUES ({number + 50}, 0, 'more')")
     assert sql("OPTIMIZE lake.nyc.t")[0][1:3] == (6, 1)
     assert sql("CREATE INDEX by_id ON lake.nyc.t USING btree (id)") == [(1, "by_id")]
-    assert sql("SHOW INDEXES IN lake.nyc.t") == [("by_id", ["id"], "BTree", 13)]
+    assert sql("SHOW INDEXES IN lake.nyc.t") == [("by_id", ["id"], "btree", 13)]
     with pytest.raises(DatasetExistsError):
         sql("CREATE INDEX by_id ON lake.nyc.t USING btree (id)")
     sql("CREATE INDEX IF NOT EXISTS by_id ON lake.nyc.t USING btree (id)")
