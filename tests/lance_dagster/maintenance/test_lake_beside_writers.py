@@ -137,9 +137,17 @@ class Soak:
     def ended(self, instance):
         return [one for one in instance.get_runs() if one.is_finished]
 
+    def broken_files(self):
+        """The files of the broken tables, with their sizes."""
+        return {
+            (path, listed.key, listed.size)
+            for path in self.of("broken")
+            for listed in open_store(self.uri(path), self.options or None).list("")
+        }
+
     def check_runs(self, instance):
-        """Runs fail because of the broken tables alone."""
-        broken = set(self.of("broken"))
+        """Runs fail because of the broken tables alone, and name them all together."""
+        broken, seen = set(self.of("broken")), set()
         for one in self.ended(instance):
             for event in instance.all_logs(one.run_id, of_type=dg.DagsterEventType.STEP_FAILURE):
                 error = event.dagster_event.step_failure_data.error
@@ -148,6 +156,8 @@ class Soak:
                 named = {path for path in self.tables if f"{path}:" in error.message}
                 assert named, error.to_string()
                 assert named <= broken, error.message
+                seen |= named
+        assert seen == broken, broken - seen
 
     def check_rows(self):
         """Every table opens, reads the same in both libraries, and holds the acknowledged rows and no others."""
@@ -190,7 +200,7 @@ class Soak:
 def soak(root, folder, options):
     minutes, count = float(os.environ.get("LAKE_MINUTES", "0.5")), int(os.environ.get("LAKE_TABLES", "42"))
     lake = Soak(root, folder, options, count)
-    before = lake.versions("fine")
+    before, broken = lake.versions("fine"), lake.broken_files()
     with lake.daemon() as instance:
         lake.write(instance, minutes)
         lake.check_runs(instance)
@@ -208,6 +218,7 @@ def soak(root, folder, options):
     assert lake.versions(*WRITTEN, "many", "fine") == finished
     assert {path: len(lake.open(path).get_fragments()) for path in lake.of("many")} == dict.fromkeys(lake.of("many"), 1)
     lake.check_rows()
+    assert lake.broken_files() == broken
     print(f"{count} tables, {minutes} minutes, runs {dict(ended)}, {sum(changes.values())} changes, {counts}")
 
 
@@ -219,3 +230,9 @@ def test_on_a_local_disk(tmp_path):
 @pytest.mark.slow
 def test_on_s3(s3, tmp_path):
     soak(f"s3://{s3.new_bucket()}/lake", tmp_path, s3.storage_options)
+
+
+@pytest.mark.slow
+@pytest.mark.ceph
+def test_on_ceph(ceph, tmp_path):
+    soak(f"s3://{ceph.new_bucket()}/lake", tmp_path, ceph.storage_options)
