@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from lance_dagster._context import facts_of, run_partition_keys
+from lance_dagster.checks.missing import missing_table
 from lance_dagster.health.lake import checked_lake, lance_external_assets
 from lance_dagster.health.policy import LanceMaintenancePolicy, policy_of
 from lance_dagster.properties import COLUMN_TYPE
@@ -112,11 +113,19 @@ def _health_check(
         from lance_dagster.health.facts import measure  # noqa: PLC0415 - heavy imports at first use
 
         own = _own_policy(policy, ref.resolved(context))
-        found = measure(_open(context, ref, io_manager_key), own)
+        limits = {
+            name: limit
+            for name, limit in _limits(own).items()
+            if dg.AssetCheckKey(ref.key, name) in context.selected_asset_check_keys
+        }
+        dataset = _open_or_none(context, ref, io_manager_key)
+        if dataset is None:
+            fields = missing_table(context, ref, severity)
+            yield from (dg.AssetCheckResult(check_name=name, asset_key=ref.key, **fields) for name in limits)
+            return
+        found = measure(dataset, own)
         numbers = found.metadata()
-        for name, (key, limit, what) in _limits(own).items():
-            if dg.AssetCheckKey(ref.key, name) not in context.selected_asset_check_keys:
-                continue
+        for name, (key, limit, what) in limits.items():
             value = numbers.get(key, 0)
             lonely = name == "lance_small_fragments" and found.fragments == 1
             yield dg.AssetCheckResult(
@@ -168,18 +177,18 @@ def _integrity_check(
         required_resource_keys={io_manager_key},
     )
     def integrity(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-        from lance_core.errors import DatasetNotFoundError, LanceError  # noqa: PLC0415 - heavy imports at first use
+        from lance_core.errors import LanceError  # noqa: PLC0415 - heavy imports at first use
 
         try:
-            dataset = _open(context, ref, io_manager_key)
+            dataset = _open_or_none(context, ref, io_manager_key)
+            if dataset is None:
+                return dg.AssetCheckResult(**missing_table(context, ref, severity))
             problems = [*_file_problems(dataset), *_row_problems(context, ref, dataset)]
             numbers = {
                 "lance/version": dataset.version,
                 "lance/fragments": len(dataset.fragment_ids()),
                 "lance/rows": dataset.count_rows(),
             }
-        except DatasetNotFoundError:
-            raise
         except (LanceError, OSError) as error:
             problems, numbers = [f"{type(error).__name__}: {error}"], {}
         return dg.AssetCheckResult(
@@ -278,7 +287,9 @@ def build_lance_primary_key_check(
         from lance_core.errors import CorruptFileError, ObjectNotFoundError, StoreError  # noqa: PLC0415 - heavy imports
         from lance_dagster.checks.uniqueness import count_duplicates  # noqa: PLC0415 - the same
 
-        dataset = _open(context, ref, io_manager_key)
+        dataset = _open_or_none(context, ref, io_manager_key)
+        if dataset is None:
+            return dg.AssetCheckResult(**missing_table(context, ref, severity))
         own = partitions_def or ref.partitions_def
         keys = run_partition_keys(context, own)
         metadata = ref.resolved(context).metadata or {}
@@ -345,7 +356,9 @@ def build_lance_drift_check(
     def drift(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
         from lance_dagster.lineage.history import read_history  # noqa: PLC0415 - heavy imports at first use
 
-        dataset = _open(context, ref, io_manager_key)
+        dataset = _open_or_none(context, ref, io_manager_key)
+        if dataset is None:
+            return dg.AssetCheckResult(**missing_table(context, ref, severity))
         foreign, unreported = [], None
         for one in read_history(dataset, count_changes=False):
             if COLUMN_TYPE in one.properties:
@@ -390,7 +403,14 @@ def _unreported(context: dg.AssetCheckExecutionContext, ref: TableRef, one: "Tab
     return f"version {one.version} was committed by run {run_id}, which ended without reporting it"
 
 
-def _open(context: dg.AssetCheckExecutionContext, ref: TableRef, io_manager_key: str) -> "lance_core.LanceDataset":
-    """The table as the run sees it."""
+def _open_or_none(
+    context: dg.AssetCheckExecutionContext, ref: TableRef, io_manager_key: str
+) -> "lance_core.LanceDataset | None":
+    """The table as the run sees it; None if there is none."""
+    from lance_core.errors import DatasetNotFoundError  # noqa: PLC0415 - heavy imports at first use
+
     root = table_root(getattr(context.resources, io_manager_key))
-    return root.open_in_run(ref.resolved(context), facts_of(context.run, context.instance))
+    try:
+        return root.open_in_run(ref.resolved(context), facts_of(context.run, context.instance))
+    except DatasetNotFoundError:
+        return None

@@ -6,8 +6,9 @@ from typing import Any
 
 import dagster as dg
 
-from lance_dagster.health.policy import parse_age
-from lance_dagster.tables.refs import TableLike, TableRef, table_refs, table_root
+from lance_dagster.checks.missing import missing_table
+from lance_dagster.health.policy import LanceMaintenancePolicy, parse_age, policy_of
+from lance_dagster.tables.refs import TableLike, TableRef, TableRoot, table_refs, table_root
 
 __all__ = ["build_lance_overdue_checks"]
 
@@ -22,7 +23,9 @@ def build_lance_overdue_checks(
 ) -> list[dg.AssetChecksDefinition]:
     """Checks that a run of maintenance has found a table healthy, or has finished it, within some time.
 
-    They read the log that each run of a maintenance job appends to, `{root}/_maintenance/log.lance`, and not the table.
+    They read the log that each run of a maintenance job appends to, `{root}/_maintenance/log.lance`. An asset passes
+    whose metadata `lance/maintenance` is False, and so does one that was never materialized; one whose table is gone
+    does not.
 
     Args:
         assets: Assets, specs or keys.
@@ -57,7 +60,12 @@ def _overdue_check(
     def overdue(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
         from lance_dagster.health.log import last_maintained, open_log  # noqa: PLC0415 - heavy imports at first use
 
+        own = ref.resolved(context)
+        if policy_of(LanceMaintenancePolicy(), own.metadata, where=f"asset {ref.name}") is None:
+            return dg.AssetCheckResult(passed=True, description="left alone: its metadata lance/maintenance is False")
         tables: Any = table_root(getattr(context.resources, io_manager_key))
+        if root is None and not _is_there(tables, own):
+            return dg.AssetCheckResult(**missing_table(context, ref, severity))
         log = open_log(root or tables.root_uri, tables.options)
         last = None if log is None else last_maintained(log, ref.name)
         if last is None:
@@ -75,3 +83,13 @@ def _overdue_check(
         )
 
     return overdue
+
+
+def _is_there(root: TableRoot, ref: TableRef) -> bool:
+    """Whether there is a table, readable or not."""
+    from lance_core.errors import LanceError  # noqa: PLC0415 - heavy imports at first use
+
+    try:
+        return root.open_or_none(ref) is not None
+    except LanceError:  # of a table that cannot be read the log says what came of it
+        return True

@@ -38,7 +38,8 @@ def erasure_events(
     """Log what was done to a table, for each asset that shares it.
 
     Where the versions that Dagster's events name are gone, new events name the one that is there: of the asset, or of
-    all its partitions that were materialized.
+    all its partitions that were materialized. The data version stays where no row was erased, so that nothing is made
+    from the same rows again.
 
     Args:
         context: The step that reports.
@@ -71,6 +72,8 @@ def erasure_events(
             name: replace(now, erased=max(earlier[name].rows - now.rows, 0)) if name in earlier else now
             for name, now in partition_rows(dataset, ref, names).items()
         }
+        kept = [one for one in due if not report.rows_deleted.get("main") or (one in rows and rows[one].erased == 0)]
+        unchanged = {one: version for one in kept if (version := known[one].data_version)}
         own = {name: value for name, value in entries.items() if not (names and name == "lance/rows_erased")}
         found = Report(
             ref=ref,
@@ -79,6 +82,7 @@ def erasure_events(
             partitions=names,
             metadata=own,
             rows=rows,
+            unchanged=unchanged,
             ui_url=root.ui_url,
         )
         record(context, list(materializations(found, context)))

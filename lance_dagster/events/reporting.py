@@ -47,6 +47,7 @@ __all__ = [
     "rows_of_partitions",
 ]
 
+_DATA_VERSION_TAG: Final = "dagster/data_version"
 _PAGE: Final = 500
 _MOST_PAGES: Final = 40
 _COUNTED_ALONE: Final = 8
@@ -61,10 +62,12 @@ class ReportedState:
     Attributes:
         version: The version of main that the newest event about main names; None if there is no such event.
         branch: The branch that the newest event of all is about; None if that one is about main, or there is none.
+        data_version: The data version of the newest event about main; None if it names none.
     """
 
     version: int | None = None
     branch: str | None = None
+    data_version: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +96,8 @@ class Report:
         partitions: The partitions; none for a table without.
         metadata: Entries of this report alone.
         rows: Rows of the partitions, as far as they are known.
+        unchanged: The data versions of partitions whose rows are the same as in the last event, by their keys; by
+            None, that of a table without partitions. The others have that of the last change of the table.
         ui_url: Start of the links to runs.
     """
 
@@ -102,6 +107,7 @@ class Report:
     partitions: Sequence[str] = ()
     metadata: Mapping[str, Any] = field(default_factory=dict)
     rows: Mapping[str, PartitionRows] = field(default_factory=dict)
+    unchanged: Mapping[str | None, str] = field(default_factory=dict)
     ui_url: str = ""
 
 
@@ -118,6 +124,7 @@ def known_versions(
     wanted: list[str | None] = [*partitions] or [None]
     newest: dict[str | None, str | None] = {}
     versions: dict[str | None, int] = {}
+    data_versions: dict[str | None, str | None] = {}
     records_filter = dg.AssetRecordsFilter(asset_key=key, asset_partitions=list(partitions) or None)
     cursor = None
     for _ in range(_MOST_PAGES):
@@ -130,12 +137,18 @@ def known_versions(
             branch = branch_of_event(event)
             newest.setdefault(at, branch)
             version = event.metadata["lance/version"].value if "lance/version" in event.metadata else None
-            if branch is None and isinstance(version, int):
-                versions.setdefault(at, version)
+            if branch is None and isinstance(version, int) and at not in versions:
+                versions[at] = version
+                data_versions[at] = (event.tags or {}).get(_DATA_VERSION_TAG)
         if not page.has_more or all(one in versions for one in wanted):
             break
         cursor = page.cursor
-    return {one: ReportedState(version=versions.get(one), branch=newest.get(one)) for one in wanted}
+    return {
+        one: ReportedState(
+            version=versions.get(one), branch=newest.get(one), data_version=data_versions.get(one)
+        )
+        for one in wanted
+    }
 
 
 def branch_of_event(event: dg.AssetMaterialization) -> str | None:
@@ -270,7 +283,7 @@ def materializations(
         consumers=readers,
         ui_url=report.ui_url,
     )
-    tags = {"dagster/data_version": data_version_of(dataset)}
+    changed = data_version_of(dataset)
     keys: list[str | None] = [*report.partitions] or [None]
     for partition in keys:
         own: dict[str, Any] = {}
@@ -280,6 +293,7 @@ def materializations(
             own |= {} if counted.written is None else {"lance/rows_written": counted.written}
             own |= {} if counted.erased is None else {"lance/rows_erased": counted.erased}
         shown = of_partition(entries, own, partition, keys)
+        tags = {_DATA_VERSION_TAG: report.unchanged.get(partition, changed)}
         yield dg.AssetMaterialization(asset_key=ref.key, partition=partition, metadata=shown, tags=tags)
 
 

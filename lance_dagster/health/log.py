@@ -74,8 +74,7 @@ def open_log(root_uri: str, options: Mapping[str, str] | None) -> lance_core.Lan
 
 def last_maintained(log: lance_core.LanceDataset, table: str) -> datetime | None:
     """When a run last found a table healthy, or finished it; None if none did."""
-    name = table.replace("'", "''")
-    wanted = f"table = '{name}' AND step = '{WHOLE}' AND outcome IN ('done', 'healthy')"
+    wanted = (pc.field("table") == table) & (pc.field("step") == WHOLE) & pc.field("outcome").isin(["done", "healthy"])
     times: list[datetime] = log.to_table(columns=["time"], filter=wanted)["time"].to_pylist()
     return max(times, default=None)
 

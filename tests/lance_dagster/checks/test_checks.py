@@ -8,12 +8,12 @@ import pyarrow as pa
 import pytest
 
 import lance_core
-from lance_core.errors import DatasetNotFoundError
 from lance_dagster import (
     LanceMaintenancePolicy,
     build_lance_drift_check,
     build_lance_health_checks,
     build_lance_integrity_checks,
+    build_lance_overdue_checks,
     build_lance_primary_key_check,
 )
 from tests.lance_dagster.maintenance.test_maintenance import fill
@@ -132,9 +132,9 @@ class TestIntegrity:
         lake.instance.report_runless_asset_event(event)
         assert "made version 7, and the newest is 1" in self.find(lake).description
 
-    def test_no_table_is_an_error_and_no_result(self, lake):
-        with pytest.raises(DatasetNotFoundError):
-            self.find(lake)
+    def test_no_table_fails_and_says_so(self, lake):
+        found = self.find(lake)
+        assert (found.passed, found.description) == (False, NO_TABLE)
 
 
 class TestPrimaryKey:
@@ -251,3 +251,25 @@ def test_a_missing_file_fails_the_check_of_the_key(lake):
     assert not found.passed
     assert file.name in found.description
     assert f"lance verify {lake.uri('keyed')}" in found.description
+
+
+NO_TABLE = "there is no table yet: the asset was never materialized"
+
+
+@pytest.mark.parametrize(
+    ("build", "names", "passes"),
+    [
+        (lambda: build_lance_health_checks([flights]), 4, True),
+        (lambda: [build_lance_drift_check(flights)], 1, True),
+        (lambda: build_lance_overdue_checks([flights]), 1, True),
+        (lambda: [build_lance_primary_key_check(flights, ["k"])], 1, False),
+    ],
+)
+def test_an_asset_without_a_table(lake, build, names, passes):
+    """A warning has nothing to say before the first run; a table that is gone is a failure."""
+    found = check(lake, *build())
+    assert [(one.passed, one.description) for one in found.values()] == [(passes, NO_TABLE)] * names
+    lake.instance.report_runless_asset_event(dg.AssetMaterialization(flights.key))
+    found = check(lake, *build())
+    assert [one.passed for one in found.values()] == [False] * names
+    assert all(one.description.startswith("the table is gone: ") for one in found.values())

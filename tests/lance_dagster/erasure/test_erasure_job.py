@@ -131,6 +131,29 @@ def test_an_event_of_a_partition_says_what_that_partition_lost(lake):
     assert {name: event["dagster/partition_row_count"].value for name, event in events.items()} == {"x": 1, "y": 2}
 
 
+def test_the_data_version_stays_where_no_row_was_erased(lake):
+    instance, _, _ = lake
+
+    def data_versions(key, limit):
+        records = instance.fetch_materializations(key, limit=limit).records
+        return {one.partition_key: one.asset_materialization.tags["dagster/data_version"] for one in records}
+
+    before = data_versions(orders.key, 2)
+    run(lake, where={"plain": f"part = 'x' and email = '{MARK}'"}, tables=["shop/orders"])
+    after = data_versions(orders.key, 2)
+    assert after["y"] == before["y"]
+    assert after["x"] != before["x"]
+    # The row is in an earlier version alone.
+    before = data_versions(customers.key, 1)
+    table(lake, "customers").delete(f"email = '{MARK}'")
+    dg.materialize([customers], resources=lake[1], instance=instance)
+    table(lake, "customers").delete("id = 3")
+    table(lake, "customers").insert(pa.table({"id": [4], "email": ["d"]}))
+    known = data_versions(customers.key, 1)
+    run(lake, where={"plain": "id = 3"}, tables=["shop/customers"])
+    assert data_versions(customers.key, 1) == known != before
+
+
 def test_all_tables_that_the_condition_does_not_fit_are_named_with_the_remedy(lake):
     table(lake, "orders").alter_columns({"path": "email", "name": "mail"})
     failed = str(run(lake, success=False).all_node_events)

@@ -244,6 +244,19 @@ class TestOverdue:
         run(lake, build_maintenance_job([flights]))
         assert self.check(lake) == (False, "no run in the log has finished this table")
 
+    def test_an_asset_that_is_left_alone_passes(self, lake):
+        fill(lake, "nyc/flights")
+        left = dg.AssetSpec(flights.key, metadata={"lance/maintenance": False})
+        defs = dg.Definitions(
+            assets=[left],
+            asset_checks=build_lance_overdue_checks([left]),
+            jobs=[dg.define_asset_job("check", dg.AssetSelection.all_asset_checks())],
+            resources={"io_manager": lake.manager()},
+        )
+        result = defs.resolve_job_def("check").execute_in_process(instance=lake.instance, run_config=QUIET)
+        (found,) = result.get_asset_check_evaluations()
+        assert (found.passed, found.description) == (True, "left alone: its metadata lance/maintenance is False")
+
     def test_it_rejects_what_is_no_time(self):
         with pytest.raises(ValueError, match='max_age must be a time such as "2d"'):
             build_lance_overdue_checks(["t"], "never")
