@@ -133,6 +133,8 @@ def _text(name: str, value: object) -> str:
         return human_bytes(value)
     if isinstance(value, int) and not isinstance(value, bool) and "version" not in name:
         return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
     if isinstance(value, Mapping):
         return "\n".join(f"{key} = {_text(key, item)}" for key, item in value.items() if item not in ([], {}))
     if isinstance(value, list | tuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 import click
 
@@ -15,13 +16,16 @@ from lance_dagster.health.log import LOG, open_log, rows_of_tables, runs_of, tab
 __all__ = ["maintenance_command"]
 
 _RUNS = (
-    "time", "run_id", "job", "done", "healthy", "skipped", "failed", "put_off", "bytes_read", "bytes_written",
-    "files_removed", "bytes_removed", "seconds",
+    "time", "run", "done", "healthy", "skipped", "failed", "put_off", "bytes_read", "bytes_written",
+    "files_removed", "bytes_removed", "seconds", "job",
 )  # fmt: skip
 _TABLES = (
     "table", "time", "outcome", "version_after", "fragments", "rows", "deleted_rows", "bytes", "versions", "unindexed",
     "reason",
 )  # fmt: skip
+
+_RUN_ID: Final = 8
+"""Characters of a run's id in tables."""
 
 
 @_command("maintenance", "ROOT")
@@ -53,5 +57,5 @@ def maintenance_command(
     if output.as_json:
         output.rows([{**row, "time": row["time"].isoformat()} for row in found], [])
     else:
-        shown = [{**row, "time": f"{row['time']:%Y-%m-%dT%H:%M:%S}"} for row in found]
+        shown = [{**row, "run": row["run_id"][:_RUN_ID]} for row in found]  # as Dagster shows it
         output.rows(shown, _TABLES if by_table else _RUNS)

@@ -116,6 +116,14 @@ class LanceLakehouseComponent(dg.Component, dg.Model, dg.Resolvable):
     maintenance: MaintenanceFields | None = Field(
         default=None, description="Maintenance of all of them, but for external ones that do not ask for it."
     )
+    all_tables: bool = Field(
+        default=False, description="Maintenance is of all tables below root_uri, whoever wrote them, found by each run."
+    )
+    include: Sequence[str] = Field(default=(), description='Globs of tables below root_uri, such as "nyc/*".')
+    exclude: Sequence[str] = Field(default=(), description="Globs of tables that are left out.")
+    policies: dict[str, Any] | None = Field(
+        default=None, description="Fields of the policy by folder or path below root_uri; false: left alone."
+    )
     branching: BranchingFields | None = Field(default=None, description="Which runs write to branches.")
 
     @classmethod
@@ -155,8 +163,10 @@ class LanceLakehouseComponent(dg.Component, dg.Model, dg.Resolvable):
         )
         parts = [own]
         ours = [spec for spec, table in zip(specs, self.tables, strict=True) if not table.is_foreign]
-        if self.maintenance is not None and ours:
-            parts.append(maintenance_definitions(ours, self.maintenance, self.io_manager_key))
+        if self.maintenance is not None and (ours or self.all_tables):
+            lake = {"root": True, "include": self.include, "exclude": self.exclude, "policies": self.policies}
+            below, named = (lake, specs) if self.all_tables else (None, ours)  # those of others say that they are
+            parts.append(maintenance_definitions(named, self.maintenance, self.io_manager_key, below))
         if self.branching is not None and self.branching.mode != "off" and ours:
             parts.append(_branch_definitions(ours, self.branching, self.io_manager_key))
         return dg.Definitions.merge(*parts)
@@ -200,12 +210,18 @@ def _idle_keys(values: Mapping[str, Any]) -> Iterator[str]:
     branching = values.get("branching")
     if isinstance(branching, Mapping):
         yield from _idle_branching(branching, has_tables=bool(tables))
-    if values.get("maintenance") and not tables:
-        yield "maintenance does nothing without tables; list them under tables"
+    has_maintenance, whole = bool(values.get("maintenance")), bool(values.get("all_tables"))
+    if has_maintenance and not (tables or whole):
+        yield "maintenance does nothing without tables; list them under tables, or say all_tables: true"
+    if whole and not has_maintenance:
+        yield "all_tables does nothing without maintenance"
+    for key in ("include", "exclude", "policies"):
+        if values.get(key) and not whole:
+            yield f"{key} does nothing without all_tables: true"
     if isinstance(tables, list):
         has_branches = isinstance(branching, Mapping) and branching.get("mode", "off") != "off"
         listed = [(f"tables[{position}]", one) for position, one in enumerate(tables) if isinstance(one, Mapping)]
-        yield from _idle_tables(listed, bool(values.get("maintenance")), has_branches=has_branches)
+        yield from _idle_tables(listed, has_maintenance, has_branches=has_branches)
 
 
 def _idle_branching(branching: Mapping[str, Any], *, has_tables: bool) -> Iterator[str]:

@@ -144,9 +144,7 @@ def known_versions(
             break
         cursor = page.cursor
     return {
-        one: ReportedState(
-            version=versions.get(one), branch=newest.get(one), data_version=data_versions.get(one)
-        )
+        one: ReportedState(version=versions.get(one), branch=newest.get(one), data_version=data_versions.get(one))
         for one in wanted
     }
 

@@ -243,10 +243,11 @@ def undo_is_exact(request: WriteRequest, keys: Callable[[], pa.Table]) -> bool:
         if left
         else f"keys, and lance/when_matched is {request.output.when_matched}"
     )
+    before = write.earlier[0] - 1
+    restored = f" (after a restore of version {before}, if nobody else has written since, without it)" if before else ""
     raise EarlierAttemptError(
         f"an earlier attempt of this write merged {why} into {request.uri} in version {write.earlier[-1]}. Nothing was "
-        f"written. Restore version {write.earlier[0] - 1} if nobody else has written since, or say by "
-        "lance/on_earlier_attempt what to do: append merges on top of it, adopt keeps it"
+        f"written. Say by lance/on_earlier_attempt what to do: append merges on top of it{restored}, adopt keeps it"
     )
 
 

@@ -220,11 +220,12 @@ def reject_to_keep(output: Output) -> None:
         InvalidInputError: The table has rows of an earlier attempt.
     """
     if output.attempts.versions:
-        version = output.attempts.versions[-1]
+        version, before = output.attempts.versions[-1], output.attempts.versions[0] - 1
+        restored = f", or restore version {before} and start a new run" if before else ""
         raise InvalidInputError(
             f"{output.where} has no rows, and empty_output is skip, but version {version} of {output.location.uri} "
-            f"holds what an earlier attempt of this write was given. Restore version "
-            f"{output.attempts.versions[0] - 1}, or let empty_output write clear what the earlier attempt wrote"
+            f"holds what an earlier attempt of this write was given. Let empty_output be write, which clears what the "
+            f"earlier attempt wrote{restored}"
         )
 
 

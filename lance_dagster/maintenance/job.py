@@ -325,7 +325,7 @@ def _tables_op(job: _Job) -> dg.OpDefinition:
                 found,
                 results=[result for one in own for result in one["results"]],
                 seconds=found.seconds + sum(one["seconds"] for one in own),
-                deferred=f"max_duration: {late} rewrites were not begun in time" if late else found.deferred,
+                deferred=f"max_duration: the time was up before {late} rewrites began" if late else found.deferred,
                 error=found.error or next((one["error"] for one in own if one["error"]), None),
             )
             yield dg.DynamicOutput(table, mapping_key=mapping_key(found.plan.asset))
@@ -368,7 +368,7 @@ def _run_step(
 
     dataset, started = job.open(context, table.plan.uri, table.plan.asset), time.monotonic()
     if step != "commit" and is_over(table.plan.deadline):
-        late = replace(table, deferred=table.deferred or f"max_duration: {step} was not begun in time")
+        late = replace(table, deferred=table.deferred or f"max_duration: the time was up before {step} began")
         return steps.measured(dataset, late) if step == "clean_up" else late
     before = dataset.version
     done = _work(job, context, step, table, dataset)

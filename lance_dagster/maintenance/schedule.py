@@ -11,6 +11,7 @@ import dagster as dg
 
 from lance_dagster._context import tick_time
 from lance_dagster.maintenance.job import LAKE_KEY, TABLES_KEY
+from lance_dagster.maintenance.open_runs import open_runs
 from lance_dagster.maintenance.targets import ORDER_TAG
 
 __all__ = ["build_maintenance_schedule", "config_for", "has_lake", "tables_of"]
@@ -25,9 +26,12 @@ def build_maintenance_schedule(
     jitter: timedelta | None = None,
     name: str | None = None,
     execution_timezone: str | None = None,
+    silent_after: timedelta = timedelta(hours=1),
     default_status: dg.DefaultScheduleStatus = dg.DefaultScheduleStatus.STOPPED,
 ) -> dg.ScheduleDefinition:
     """Run a maintenance job by a cron schedule, which is stopped until somebody starts it.
+
+    A tick is skipped while a run for the same tables, from an earlier tick or by hand, has not ended.
 
     The tables of a run are worked on in an order that each tick draws again, so that a run that ends early does not
     always leave the same ones. With a `jitter` each table has a minute of its own within that time after the tick, the
@@ -39,6 +43,7 @@ def build_maintenance_schedule(
         jitter: Whole minutes to spread the tables over; needs a cron schedule with a fixed minute and hour.
         name: Name of the schedule; `<job>_schedule` if not given.
         execution_timezone: Whose clock; UTC if not given.
+        silent_after: An open run that has logged no event for that long counts as killed, and no tick waits for it.
         default_status: Whether it runs as soon as it is deployed.
 
     Raises:
@@ -60,16 +65,21 @@ def build_maintenance_schedule(
 
     def requests(context: dg.ScheduleEvaluationContext) -> Iterator[dg.RunRequest | dg.SkipReason]:
         tick = tick_time(context).astimezone(zone)
-        tags = {ORDER_TAG: tick.isoformat()}
-        if jitter is None:
-            yield dg.RunRequest(tags=tags)
-            return
-        slot = _slot(tick, crons[0])
-        mine = [name for name in names if int(sha256(name.encode()).hexdigest(), 16) % len(crons) == slot]
-        if mine:
-            yield dg.RunRequest(run_config=config_for(mine), tags={**tags, TABLES_KEY: json.dumps(mine)})
-        else:
-            yield dg.SkipReason(f"no table has its turn at {tick:%H:%M}")
+        mine: list[str] = []
+        if jitter is not None:
+            slot = _slot(tick, crons[0])
+            mine = [name for name in names if int(sha256(name.encode()).hexdigest(), 16) % len(crons) == slot]
+            if not mine:
+                yield dg.SkipReason(f"no table has its turn at {tick:%H:%M}")
+                return
+        # A context that a test builds has no instance, and then there are no runs.
+        running = [] if context.instance_ref is None else open_runs(context.instance, job, silent_after)
+        for one in running:
+            if one.covers(mine) and not one.is_silent:
+                yield dg.SkipReason(f"run {one.run_id} for the same tables has not ended")
+                return
+        tags = {ORDER_TAG: tick.isoformat(), **({TABLES_KEY: json.dumps(mine)} if mine else {})}
+        yield dg.RunRequest(run_config=config_for(mine) if mine else None, tags=tags)
 
     return dg.ScheduleDefinition(
         name=name or f"{job.name}_schedule",

@@ -11,9 +11,10 @@ not, before there is a new version: a person decided against it.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from hashlib import sha256
 from typing import Any, Final
 
@@ -24,6 +25,7 @@ from lance_dagster.health.foreign import is_foreign
 from lance_dagster.health.lake import Lake, checked_lake
 from lance_dagster.health.policy import LanceMaintenancePolicy, policy_of
 from lance_dagster.maintenance.job import TABLES_KEY
+from lance_dagster.maintenance.open_runs import OpenRun, open_runs
 from lance_dagster.maintenance.schedule import config_for, has_lake, tables_of
 from lance_dagster.maintenance.targets import Target, is_left_alone
 from lance_dagster.tables.refs import TableLike, TableRef, TableRoot, table_refs, table_root
@@ -32,13 +34,6 @@ __all__ = ["build_maintenance_sensor"]
 
 REQUEST_TAG: Final = "lance/request"
 _LONGEST_WAIT: Final = timedelta(days=1)
-_OPEN: Final = [
-    dg.DagsterRunStatus.NOT_STARTED,
-    dg.DagsterRunStatus.QUEUED,
-    dg.DagsterRunStatus.STARTING,
-    dg.DagsterRunStatus.STARTED,
-    dg.DagsterRunStatus.CANCELING,
-]
 
 
 @dataclass(slots=True)
@@ -111,8 +106,8 @@ def build_maintenance_sensor(  # noqa: PLR0913 - each is a choice of its own, mo
         'lance_maintenance_sensor'
     """
     chosen = LanceMaintenancePolicy() if policy is None else policy
-    refs = [ref for ref in table_refs(tables) if not is_foreign(ref)]
     lake = checked_lake(root, include, exclude, policies, chosen)
+    refs = [ref for ref in table_refs(tables) if lake is not None or not is_foreign(ref)]
     _check_job(job, refs, lake, chosen)
 
     @dg.sensor(
@@ -128,13 +123,17 @@ def build_maintenance_sensor(  # noqa: PLR0913 - each is a choice of its own, mo
         states = _read(context.cursor)
         _settle(context, job, states, silent_after)
         targets = _targets(context, tables_root, refs, lake)
-        busy, silent = _busy(context, job, silent_after, [target.ref.name for target in targets])
+        running = open_runs(context.instance, job, silent_after)
+        names = [target.ref.name for target in targets]
+        busy = {name for one in running if not one.is_silent for name in one.tables or names}
         waits = {name for name, state in states.items() if state.waits(timedelta(seconds=minimum_interval_seconds))}
-        asked = [target for target in targets if target.ref.name not in busy | waits]
-        due = _due(context, tables_root, asked, chosen, lake, states)
-        _log(context, due, silent, silent_after)
+        policies = {target.ref.name: _policy(context, target, chosen, lake) for target in targets}
+        left_alone = {name for name, own in policies.items() if own is None}
+        asked = [target for target in targets if target.ref.name not in busy | waits | left_alone]
+        due = _due(context, tables_root, asked, policies, states, partial(is_left_alone, policy=chosen, lake=lake))
+        _log(context, due, [one for one in running if one.is_silent], silent_after)
         requests = [_request(due, states)] if due else []
-        reason = None if due else f"none of {len(targets)} tables needs maintenance"
+        reason = None if due else _reason(targets, left_alone)
         cursor = _written(states)
         if reason is not None and cursor == (context.cursor or "{}"):
             return dg.SkipReason(reason)
@@ -161,32 +160,51 @@ def _due(
     context: dg.SensorEvaluationContext,
     root: TableRoot,
     targets: Sequence[Target],
-    policy: LanceMaintenancePolicy,
-    lake: Lake | None,
+    policies: Mapping[str, LanceMaintenancePolicy | None],
     states: dict[str, _Asked],
+    recorded_so: Callable[..., bool],
 ) -> dict[str, tuple[int, list[str]]]:
-    """Version of each table that needs maintenance, and why."""
-    found = {
-        target.ref.name: _needs(context, root, target, policy, lake, states.get(target.ref.name, _Asked()))
-        for target in targets
-    }
-    return {name: need for name, need in found.items() if need is not None}
+    """Version of each table that needs maintenance, and why.
+
+    Args:
+        context: The tick.
+        root: The tables.
+        targets: Those to look at.
+        policies: The policy of each by name.
+        states: What the cursor knows.
+        recorded_so: Whether the owner of a table, which the code location does not know, wants it left alone.
+    """
+    due = {}
+    for target in targets:
+        name, own = target.ref.name, policies[target.ref.name]
+        need = None if own is None else _needs(context, root, target, own, states.get(name, _Asked()), recorded_so)
+        if need is not None:
+            due[name] = need
+    return due
+
+
+def _reason(targets: Sequence[Target], left_alone: set[str]) -> str:
+    """Why there is no run, in words."""
+    rest = f"; {len(left_alone)} more are left alone by their metadata or policy" if left_alone else ""
+    return f"none of {len(targets) - len(left_alone)} tables needs maintenance{rest}"
 
 
 def _log(
     context: dg.SensorEvaluationContext,
     due: dict[str, tuple[int, list[str]]],
-    silent: dict[str, list[str]],
+    silent: Sequence[OpenRun],
     silent_after: timedelta,
 ) -> None:
     """Say why tables are due, and which open runs are not waited for."""
     for asset, (_, problems) in due.items():
         context.log.info("%s: %s", asset, "; ".join(problems))
-        for run_id in silent.get(asset, ()):
+        for run in silent:
+            if run.tables and asset not in run.tables:
+                continue
             context.log.warning(
                 "%s: the open run %s has logged nothing for %s, its process seems to have ended, and it is not waited "
                 "for. Terminate it in the UI",
-                asset, run_id, silent_after,
+                asset, run.run_id, silent_after,
             )  # fmt: skip
 
 
@@ -268,25 +286,30 @@ def _targets(
     ]
 
 
+def _policy(
+    context: dg.SensorEvaluationContext, target: Target, policy: LanceMaintenancePolicy, lake: Lake | None
+) -> LanceMaintenancePolicy | None:
+    """The policy for a table; None if it is to be left alone."""
+    if lake is not None and target.table is not None:
+        return lake.policy(policy, target.table)
+    own = policy_of(policy, target.ref.metadata, where=f"asset {target.ref.name}")
+    return None if is_foreign(target.ref, context) else own
+
+
 def _needs(
     context: dg.SensorEvaluationContext,
     root: TableRoot,
     target: Target,
     policy: LanceMaintenancePolicy,
-    lake: Lake | None,
     state: _Asked,
+    recorded_so: Callable[..., bool],
 ) -> tuple[int, list[str]] | None:
     """Version of a table that needs maintenance, and why; None if it does not, or cannot be read."""
     from lance_core.errors import LanceError  # noqa: PLC0415 - code locations load without lance_core
     from lance_dagster.health.facts import measure  # noqa: PLC0415 - heavy imports at first use
 
     name = target.ref.name
-    if lake is not None and target.table is not None:
-        own = lake.policy(policy, target.table)
-    else:
-        own = policy_of(policy, target.ref.metadata, where=f"asset {name}")
-        own = None if is_foreign(target.ref, context) else own
-    if own is None or (target.table is not None and _is_asked(state, target.table.latest)):
+    if target.table is not None and _is_asked(state, target.table.latest):
         return None
     try:
         dataset = target.open(root)
@@ -295,12 +318,12 @@ def _needs(
         return None
     if dataset is None or _is_asked(state, dataset.version):
         return None
-    found = measure(dataset, own, count_versions=False)
+    found = measure(dataset, policy, count_versions=False)
     since = found.version - (state.done if state.done is not None and state.done < found.version else 0)
-    problems = found.problems(own, versions=since, indices=False)
+    problems = found.problems(policy, versions=since, indices=False)
     if state.failures:
         problems.append("the last run for it failed")
-    if not problems or (not target.is_defined and is_left_alone(dataset, target, policy, lake)):
+    if not problems or (not target.is_defined and recorded_so(dataset, target)):
         return None
     return found.version, problems
 
@@ -308,34 +331,3 @@ def _needs(
 def _is_asked(state: _Asked, version: int | None) -> bool:
     """Whether maintenance of a version was asked for, and has not failed since."""
     return version is not None and version == state.asked and (state.request is not None or not state.failures)
-
-
-def _busy(
-    context: dg.SensorEvaluationContext, job: dg.JobDefinition, silent_after: timedelta, tables: Sequence[str]
-) -> tuple[set[str], dict[str, list[str]]]:
-    """The tables that open runs of the job work on; and those of which runs are open that seem to be killed.
-
-    A run that names no tables works on all `tables`.
-    """
-    names: set[str] = set()
-    silent: dict[str, list[str]] = {}
-    for record in context.instance.get_run_records(filters=dg.RunsFilter(job_name=job.name, statuses=_OPEN)):
-        run = record.dagster_run
-        mine = _tables_of_run(run) or tables
-        if not is_silent(context.instance, record, silent_after):
-            names |= set(mine)
-            continue
-        for name in mine:
-            silent.setdefault(name, []).append(run.run_id)
-    return names, silent
-
-
-def _tables_of_run(run: dg.DagsterRun) -> Sequence[str]:
-    """The tables that a run was asked for by its tags or its configuration; none if it names none."""
-    listed = run.tags.get(TABLES_KEY)
-    if listed is not None:
-        return list(json.loads(listed))
-    plan: Any = run.run_config
-    for key in ("ops", "plan", "config", "tables"):
-        plan = plan.get(key) if isinstance(plan, dict) else None
-    return plan if isinstance(plan, list) else []

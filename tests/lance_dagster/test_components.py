@@ -69,6 +69,21 @@ def test_a_second_lakehouse_fits_beside_it(lake):
     dg.Definitions.validate_loadable(dg.Definitions.merge(defs, dg.Definitions(assets=[flights])))
 
 
+def test_a_lakehouse_maintains_all_tables_below_its_root(lake):
+    for name in ("ext/boats", "new/cars", "new/vans", "nyc/flights"):
+        fill(lake, name, fragments=6)
+    whole = LAKE.replace("branching: {{mode: per_backfill}}", "all_tables: true\nexclude: ['*/vans']")
+    defs = build(LanceLakehouseComponent, whole.format(root=lake.root))
+    for table in ("nyc/flights", "new/cars", "new/vans", "ext/boats"):
+        assert len(lake.table(table).get_fragments()) == 6
+    job = defs.resolve_job_def("lance_maintenance")
+    assert job.execute_in_process(instance=lake.instance, run_config=QUIET).success
+    found = {
+        name: len(lake.table(name).get_fragments()) for name in ("ext/boats", "new/cars", "new/vans", "nyc/flights")
+    }
+    assert found == {"ext/boats": 6, "new/cars": 1, "new/vans": 6, "nyc/flights": 1}
+
+
 def test_maintenance_alone(lake):
     fill(lake, "ext/boats", fragments=6)
     made = build(
@@ -184,6 +199,8 @@ def test_dg_lists_scaffolds_and_accepts_them(tmp_path, monkeypatch):
             "branching.auto_promote does nothing with mode off",
         ),
         ("root_uri: /x\nmaintenance: {sensor: true}", "maintenance does nothing without tables"),
+        ("root_uri: /x\nall_tables: true", "all_tables does nothing without maintenance"),
+        ("root_uri: /x\ninclude: ['a/*']", "include does nothing without all_tables: true"),
         ("root_uri: /x\ntables: []", "tables is an empty list, which does nothing"),
         ("root_uri: /x\ntables: a", r"tables must be a list, such as \[a\], not 'a'"),
         ("root_uri: /x\ntables: [a]", r"tables\[0\] must be a mapping of keys to values, not 'a'"),

@@ -93,7 +93,7 @@ def test_what_is_not_begun_in_time_is_put_off(lake, monkeypatch):
     monkeypatch.setattr(budgets, "is_over", lambda deadline: deadline is not None)
     monkeypatch.setattr("lance_dagster.maintenance.job.is_over", lambda deadline: deadline is not None)
     found = summary(run(lake, job))
-    assert found["put_off"] == {"a/t": "max_duration: 1 rewrites were not begun in time"}
+    assert found["put_off"] == {"a/t": "max_duration: the time was up before 1 rewrites began"}
     assert fragments(lake, "a/t") == 6
     monkeypatch.undo()
     assert summary(run(lake, job))["put_off"] == {}

@@ -26,6 +26,7 @@ from lance_dagster import (
     build_maintenance_sensor,
 )
 from lance_dagster.maintenance import steps
+from lance_dagster.maintenance.schedule import config_for
 from tests.lance_dagster.lake import QUIET
 
 NOW = timedelta(microseconds=1)
@@ -459,8 +460,8 @@ class TestSchedule:
     def job(self, *names):
         return build_maintenance_job(list(names) or ["nyc/flights"])
 
-    def evaluate(self, schedule, when):
-        return schedule.evaluate_tick(dg.build_schedule_context(scheduled_execution_time=when))
+    def evaluate(self, schedule, when=None, instance=None):
+        return schedule.evaluate_tick(dg.build_schedule_context(instance=instance, scheduled_execution_time=when))
 
     def test_it_ships_stopped_and_runs_all_tables(self):
         schedule = build_maintenance_schedule(self.job(), cron_schedule="0 4 * * *")
@@ -468,7 +469,23 @@ class TestSchedule:
         assert schedule.cron_schedule == "0 4 * * *"
         (request,) = self.evaluate(schedule, datetime(2026, 1, 1, 4, tzinfo=UTC)).run_requests
         assert request.run_config == {}
-        assert len(schedule.evaluate_tick(dg.build_schedule_context()).run_requests) == 1  # by hand
+        assert len(self.evaluate(schedule).run_requests) == 1  # by hand
+
+    def test_a_tick_does_not_queue_behind_an_open_run_for_the_same_tables(self, tmp_path):
+        job = self.job("nyc/flights", "nyc/boats")
+        schedule, when = build_maintenance_schedule(job), datetime(2026, 1, 1, 3, tzinfo=UTC)
+        with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
+            some = config_for(["nyc/boats"])
+            instance.create_run_for_job(job, run_config=some, status=dg.DagsterRunStatus.STARTED)
+            assert self.evaluate(schedule, when, instance).run_requests  # the other table is not waited for
+            whole = instance.create_run_for_job(job, status=dg.DagsterRunStatus.STARTED)
+            tick = self.evaluate(schedule, when, instance)
+            assert tick.run_requests == []
+            assert tick.skip_message == f"run {whole.run_id} for the same tables has not ended"
+            killed = build_maintenance_schedule(job, silent_after=timedelta(0))
+            assert self.evaluate(killed, when, instance).run_requests
+            instance.delete_run(whole.run_id)
+            assert self.evaluate(schedule, when, instance).run_requests
 
     def test_jitter_gives_each_table_a_minute_of_its_own(self):
         names = [f"nyc/t{i}" for i in range(20)]
@@ -532,6 +549,15 @@ class TestSensor:
         assert run(lake, tick.job, dict(request.run_config), tags=request.tags).success
         assert tick() == []
         assert len(lake.table("nyc/boats").get_fragments()) == 1
+
+    def test_the_reason_of_a_skip_tells_healthy_tables_from_those_that_are_left_alone(self, lake):
+        fill(lake, "nyc/flights", fragments=1)
+        left = dg.AssetSpec(["nyc", "boats"], metadata={"lance/maintenance": False, "schema": "nyc", "table": "boats"})
+        fill(lake, "nyc/boats")
+        sensor = build_maintenance_sensor(build_maintenance_job([flights, left]), [flights, left])
+        with dg.build_sensor_context(instance=lake.instance, resources={"io_manager": lake.manager()}) as context:
+            reason = sensor(context).skip_message
+        assert reason == "none of 1 tables needs maintenance; 1 more are left alone by their metadata or policy"
 
     def test_deleted_rows_ask_for_a_run(self, lake, tick):
         fill(lake, "nyc/flights", fragments=1, rows=10)

@@ -1,0 +1,71 @@
+"""The runs of a maintenance job that have not ended, and the tables that they work on."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+import dagster as dg
+
+from lance_dagster._context import is_silent
+from lance_dagster.maintenance.job import TABLES_KEY
+
+__all__ = ["OpenRun", "open_runs"]
+
+_OPEN: Final = [
+    dg.DagsterRunStatus.NOT_STARTED,
+    dg.DagsterRunStatus.QUEUED,
+    dg.DagsterRunStatus.STARTING,
+    dg.DagsterRunStatus.STARTED,
+    dg.DagsterRunStatus.CANCELING,
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenRun:
+    """A run that has not ended.
+
+    Attributes:
+        run_id: The run.
+        tables: The tables that it is for, by name; none if it is for all of its job.
+        is_silent: Whether it has logged nothing for so long that its process seems to have ended.
+    """
+
+    run_id: str
+    tables: Sequence[str]
+    is_silent: bool
+
+    def covers(self, tables: Sequence[str]) -> bool:
+        """Whether it works on all of some tables; none are all of the job."""
+        return not self.tables or (bool(tables) and set(tables) <= set(self.tables))
+
+
+def open_runs(instance: dg.DagsterInstance, job: dg.JobDefinition, silent_after: timedelta) -> list[OpenRun]:
+    """The runs of a job that have not ended.
+
+    Args:
+        instance: Where runs are recorded.
+        job: From `build_maintenance_job`.
+        silent_after: A run that has logged no event for that long counts as silent.
+    """
+    records = instance.get_run_records(filters=dg.RunsFilter(job_name=job.name, statuses=_OPEN))
+    return [
+        OpenRun(
+            run_id=record.dagster_run.run_id,
+            tables=_tables_of(record.dagster_run),
+            is_silent=is_silent(instance, record, silent_after),
+        )
+        for record in records
+    ]
+
+
+def _tables_of(run: dg.DagsterRun) -> Sequence[str]:
+    """The tables that a run was asked for by its tags or its configuration; none if it names none."""
+    listed = run.tags.get(TABLES_KEY)
+    if listed is not None:
+        return list(json.loads(listed))
+    plan: Any = run.run_config
+    for key in ("ops", "plan", "config", "tables"):
+        plan = plan.get(key) if isinstance(plan, dict) else None
+    return plan if isinstance(plan, list) else []
