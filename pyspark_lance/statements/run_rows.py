@@ -16,6 +16,7 @@ from pyspark_lance.changing.update_values import stored_as
 from pyspark_lance.statements import records
 from pyspark_lance.statements.context import Context
 from pyspark_lance.statements.names import mentions_of
+from pyspark_lance.statements.replace_condition import check_replace_condition
 from pyspark_lance.statements.tokens import Piece
 from pyspark_lance.types.names import case_sensitive, matched_names
 from pyspark_lance.types.spark_types import spark_schema
@@ -48,6 +49,7 @@ def insert(context: Context, statement: records.Insert) -> DataFrame:
     replace_where = None
     if statement.replace_where is not None:
         replace_where = context.sources.expression(statement.replace_where)
+        check_replace_condition(replace_where, dataset.schema, exact=case_sensitive(context.spark))
     done = write(
         rows,
         dataset.uri,

@@ -55,7 +55,7 @@ def statements(spark: Any) -> None:
     sql("RESTORE TABLE lake.a.u TO VERSION AS OF 1")
     sql("VACUUM lake.a.u RETAIN 0 HOURS")
     assert sql("SELECT count(*) FROM lake.a.u") == [(6,)]
-    assert sql("SELECT q.id FROM lake.a.u AS q(day, id, s, extra) WHERE q.id = 1") == [(1,)] * 3
+    assert sql("SELECT q.id FROM lake.a.u AS q(day, id, s) WHERE q.id = 1") == [(1,)] * 3
     pyspark_lance.sql(spark, "CREATE TEMPORARY VIEW v AS SELECT * FROM lake.a.u")
     assert spark.table("v").count() == 6
     assert "line 1, column 19" in error_of(lambda: sql("OPTIMIZE lake.a.u ZORDER BY (id)"))

@@ -350,3 +350,34 @@ def test_catalogs_that_cannot_be_are_rejected(spark, name, root):
     with pytest.raises(InvalidInputError) as raised:
         pyspark_lance.register_catalog(spark, name, root)
     assert not re.search("word@", str(raised.value))
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "x / 20 > 1",
+        "upper(s) = 'S1'",
+        "x = '10'",
+        "s LIKE 's%'",
+        "id IN (SELECT 1)",
+        "x > id",
+        's = "s1"',
+        "nope = 1",
+        "s = 1",
+    ],
+)
+def test_conditions_that_lance_would_read_in_another_way_replace_nothing(sql, table, condition):
+    with pytest.raises(InvalidInputError, match=r"REPLACE WHERE .* Nothing was done"):
+        sql(f"INSERT INTO lake.nyc.t REPLACE WHERE {condition} SELECT 20, 0, 'only'")
+    assert lance_core.dataset(table).version == 1
+
+
+def test_rows_that_meet_a_condition_are_replaced(sql, table):
+    sql(
+        "INSERT INTO lake.nyc.t REPLACE WHERE (X BETWEEN :low AND 60 AND NOT s = 's4') OR (ID < 1 AND s IS NOT NULL)"
+        " SELECT 3, 50, 'new'",
+        low=30,
+    )
+    assert sql("SELECT id, s FROM lake.nyc.t ORDER BY id, s") == [
+        (1, "s1"), (2, "s2"), (3, "new"), (4, "s4"), (7, "s7"), (8, "s8"), (9, "s9"),
+    ]  # fmt: skip

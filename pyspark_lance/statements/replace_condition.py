@@ -1,0 +1,97 @@
+"""The condition of REPLACE WHERE: comparisons of columns with constants, which mean the same to Spark and to Lance.
+
+day = 1 AND name IN ('a', 'b') OR NOT (x BETWEEN 1 AND 3)       rows that are removed, by Lance's SQL
+x / 2 > 1, upper(s) = 'A', x = '1'                              rejected: Spark divides, and casts, in another way
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pyarrow as pa
+
+from lance_core.errors import InvalidInputError
+from pyspark_lance.types.names import matched_names
+
+__all__ = ["check_replace_condition"]
+
+_COMPARISONS: Final = ("EQ", "NEQ", "GT", "GTE", "LT", "LTE")
+
+
+def check_replace_condition(text: str, schema: pa.Schema, *, exact: bool) -> None:
+    """Make sure that Spark and Lance agree on a condition.
+
+    Args:
+        text: The condition, with its parameters bound.
+        schema: The columns of the table.
+        exact: Whether case matters in names.
+
+    Raises:
+        InvalidInputError: It is more than comparisons of columns with constants of their kind.
+    """
+    import sqlglot  # noqa: PLC0415 - loads for half a second
+
+    try:
+        tree: Any = sqlglot.parse_one(text, read="spark")
+    except (sqlglot.errors.SqlglotError, RecursionError):
+        tree = None
+    if tree is None or '"' in text or "\\" in text or not _is_known(tree, schema, exact=exact):
+        raise InvalidInputError(
+            f"REPLACE WHERE {text}: the condition compares columns of the table with constants of their type, joined by"
+            " AND, OR and NOT; for anything else, DELETE and then INSERT, or let pyspark_lance.write(replace_where=...)"
+            " read it as Lance's SQL. Nothing was done"
+        )
+
+
+def _is_known(tree: Any, schema: pa.Schema, *, exact: bool) -> bool:
+    kind = type(tree).__name__.upper()
+    if kind in ("PAREN", "NOT"):
+        return _is_known(tree.this, schema, exact=exact)
+    if kind in ("AND", "OR"):
+        return all(_is_known(one, schema, exact=exact) for one in (tree.this, tree.expression))
+    if kind == "COLUMN":
+        found = _type(tree, schema, exact=exact)
+        return found is not None and bool(pa.types.is_boolean(found))
+    if kind == "IS":
+        return _type(tree.this, schema, exact=exact) is not None and type(tree.expression).__name__ == "Null"
+    if kind in _COMPARISONS:
+        is_first = type(tree.this).__name__ == "Column"
+        column, constant = (tree.this, tree.expression) if is_first else (tree.expression, tree.this)
+        constants = [constant]
+    elif kind == "IN" and tree.args.get("expressions") and not tree.args.get("query"):
+        column, constants = tree.this, tree.args["expressions"]
+    elif kind == "BETWEEN" and not tree.args.get("symmetric"):
+        column, constants = tree.this, [tree.args["low"], tree.args["high"]]
+    else:
+        return False
+    found = _type(column, schema, exact=exact)
+    return found is not None and all(_fits(one, found) for one in constants)
+
+
+def _type(tree: Any, schema: pa.Schema, *, exact: bool) -> pa.DataType | None:
+    """The type of a column of the table; None for anything else."""
+    if type(tree).__name__ != "Column" or len(tree.parts) != 1:
+        return None
+    name = matched_names([tree.name], schema.names, exact=exact).get(tree.name)
+    return None if name is None else schema.field(name).type
+
+
+def _fits(tree: Any, column: pa.DataType) -> bool:
+    """Whether a constant is of the kind of a column."""
+    kind, types = type(tree).__name__.upper(), pa.types
+    if kind == "PAREN":
+        return _fits(tree.this, column)
+    if kind == "NEG":
+        return not tree.this.is_string and _fits(tree.this, column)
+    if kind == "BOOLEAN":
+        return bool(types.is_boolean(column))
+    if kind == "CAST":
+        to = tree.to.sql("spark").upper()
+        wanted = types.is_date(column) if to == "DATE" else types.is_timestamp(column) and to.startswith("TIMESTAMP")
+        return bool(wanted and type(tree.this).__name__ == "Literal" and tree.this.is_string)
+    if kind != "LITERAL":
+        return False
+    if tree.is_string:
+        text = types.is_string(column) or types.is_large_string(column)
+        return bool(text or types.is_date(column) or types.is_timestamp(column))
+    return bool(types.is_integer(column) or types.is_floating(column) or types.is_decimal(column))
