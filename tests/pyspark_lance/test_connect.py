@@ -32,6 +32,8 @@ def test_changes_streams_and_conversion_over_connect():
             "reading/test_pruned_frame.py",
             "statements/test_sql.py",
             "statements/test_drawn_statements.py",
+            "statements/test_lance_spark_cases.py",
+            "datasource/test_writers_by_name.py",
             "test_lance_table.py",
         ],
         90,
