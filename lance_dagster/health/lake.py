@@ -20,7 +20,7 @@ import dagster as dg
 
 from lance_dagster._context import AnyContext, known_assets
 from lance_dagster.health.policy import MAINTENANCE_KEY, LanceMaintenancePolicy, policy_of
-from lance_dagster.tables.location import below_root, checked_root, remember_options, resolved_options
+from lance_dagster.tables.location import TABLE_KEY, below_root, checked_root, remember_options, resolved_options
 from lance_dagster.tables.names import RESERVED
 from lance_dagster.tables.refs import TableLike, TableRef, TableRoot, table_refs
 
@@ -237,14 +237,19 @@ def _ref(asset: tuple[dg.AssetKey, Mapping[str, Any], dg.PartitionsDefinition[An
 
 
 def _by_uri(root: TableRoot, refs: Iterable[TableRef]) -> dict[str, TableRef]:
-    """Tables by their URIs; assets whose keys can be no folder are no tables of the root."""
+    """Tables by their URIs; assets whose keys can be no folder are no tables of the root.
+
+    A table is of its own asset, not of one that owns columns of it.
+    """
     found: dict[str, TableRef] = {}
     for ref in refs:
         try:
             location = root.locate(ref)
         except dg.DagsterInvalidDefinitionError:
             continue
-        found[_canonical(location.uri)] = ref
+        uri = _canonical(location.uri)
+        if uri not in found or TABLE_KEY not in (ref.metadata or {}) or TABLE_KEY in (found[uri].metadata or {}):
+            found[uri] = ref
     return found
 
 

@@ -79,6 +79,7 @@ class MaintenancePlan:
         expired_bytes: Bytes of files of the oldest version that the surveyed one does not have, if cleanup is due.
         deadline: Seconds since 1970 after which no further rewrite or step begins; None for no limit.
         owners: The assets that the table belongs to, as far as they are proven.
+        others: Further assets of the run that are the same table, such as one that owns columns of it.
         is_defined: Whether a definition that the run knows says so, rather than the table's own commits.
         recorded: The metadata `lance/maintenance` of the owner, as JSON; None without any.
     """
@@ -98,6 +99,7 @@ class MaintenancePlan:
     expired_bytes: int = 0
     deadline: float | None = None
     owners: Sequence[str] = ()
+    others: Sequence[str] = ()
     is_defined: bool = True
     recorded: str | None = None
 

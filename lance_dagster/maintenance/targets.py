@@ -16,6 +16,7 @@ from lance_dagster.health.foreign import is_foreign
 from lance_dagster.health.lake import Lake, LakeTable
 from lance_dagster.health.policy import MAINTENANCE_KEY, LanceMaintenancePolicy, policy_of, recorded_metadata
 from lance_dagster.properties import ASSET_KEY, MAINTENANCE_METADATA
+from lance_dagster.tables.location import TABLE_KEY
 from lance_dagster.tables.refs import TableRef, TableRoot, chosen_refs
 from lance_dagster.tables.settings import partition_columns
 
@@ -46,10 +47,12 @@ class Target:
     Attributes:
         ref: Its asset.
         table: The table as it was found below the root of the job; None for one that was not.
+        others: Further assets of the run that are the same table, such as one that owns columns of it.
     """
 
     ref: TableRef
     table: LakeTable | None = None
+    others: tuple[str, ...] = ()
 
     @property
     def is_asset(self) -> bool:
@@ -102,11 +105,32 @@ def choose_targets(
         for glob in lake.unmatched(found.values()):
             context.log.warning("include %r chooses no table below the root; those in folder a are 'a/*'", glob)
     known = [*refs, *(one.ref for name, one in found.items() if name not in {ref.name for ref in refs})]
-    targets = [Target(ref=ref, table=found.get(ref.name)) for ref in chosen_refs(context, known, wanted)]
+    chosen = [Target(ref=ref, table=found.get(ref.name)) for ref in chosen_refs(context, known, wanted)]
+    targets = _each_table_once(context, root, chosen)
     salt = context.run.tags.get(ORDER_TAG)
     if salt is not None:
         targets.sort(key=lambda target: sha256(f"{salt}:{target.ref.name}".encode()).digest())
     return targets
+
+
+def _each_table_once(context: dg.OpExecutionContext, root: TableRoot, targets: Sequence[Target]) -> list[Target]:
+    """One target per table, in order: the asset that the table is of, before those that own columns of it."""
+    import lance_core  # noqa: PLC0415 - code locations load without it
+
+    by_uri: dict[str, list[Target]] = {}
+    for target in targets:  # one of others is left alone, wherever it is; it takes no part
+        is_others = target.table is None and is_foreign(target.ref, context)
+        uri = f"asset {target.ref.name}" if is_others else lance_core.canonical_uri(target.uri(root))
+        by_uri.setdefault(uri, []).append(target)
+    once = []
+    for same in by_uri.values():
+        first, *others = sorted(same, key=lambda one: TABLE_KEY in (one.ref.metadata or {}))
+        for other in others:
+            context.log.info("%s is the table of %s, with which it is maintained", _where(other), _where(first))
+        found = next((one.table for one in same if one.table is not None), None)
+        table = None if found is None else replace(found, ref=first.ref)
+        once.append(replace(first, table=table, others=tuple(other.ref.name for other in others)))
+    return once
 
 
 def survey_target(
@@ -155,6 +179,7 @@ def survey_target(
                 own = changed.changed(overrides, where="configuration of the run")
                 plan, tasks = found(own)
             plan = replace(plan, owners=owners, is_defined=False, recorded=recorded)
+        plan = replace(plan, others=list(target.others))
     except Exception as error:  # one table that is broken must not stop the others
         context.log.exception("%s cannot be read", where)
         plan = steps.MaintenancePlan(asset=target.ref.name, uri=target.uri(root))
@@ -189,7 +214,7 @@ def versions_in_use(context: dg.OpExecutionContext, root: TableRoot, plan: Maint
     if root.reads_materialized is False and plan.is_defined:
         return None
     used: dict[str, int] = {}
-    for owner in plan.owners:
+    for owner in dict.fromkeys([*plan.owners, *plan.others]):
         found = recorded_versions(context.instance, dg.AssetKey.from_user_string(owner))
         used |= {name if owner == plan.asset else f"{name} of {owner}": version for name, version in found.items()}
     return used
