@@ -1,6 +1,5 @@
 """A table and the columns of it that another asset owns are maintained as one table."""
 
-import pyarrow as pa
 import pytest
 
 import lance_core
