@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 import lance_core
+from lance_dagster import build_lance_missing_values_checks
 from lance_dagster.io_manager.manager import LanceTableIOManager
 from tests.lance_dagster.lake import errors
 
@@ -343,3 +344,36 @@ def test_names_of_the_table(lake, table):
 
     lake.run(labels)
     assert lake.table("nyc/images").to_table(["label"])["label"].to_pylist() == [None, "b"]
+
+
+def test_the_check_of_missing_values_counts_rows_that_came_later(lake):
+    images, embeddings = images_asset(), embeddings_asset()
+    (check,) = build_lance_missing_values_checks([embeddings])
+    lake.run(images, span=("2024-01-01", "2024-01-03"))
+    lake.run(images, embeddings, select=[embeddings], span=("2024-01-01", "2024-01-02"))
+
+    def found(**options):
+        selection = dg.AssetSelection.checks(check)
+        (one,) = lake.run(images, embeddings, check, select=selection, **options).get_asset_check_evaluations()
+        return one.passed, one.metadata["lance/rows_missing"].value, one.metadata.get("lance/missing_by_partition")
+
+    assert found() == (True, 0, None)  # the third day was never asked for
+    rows = [(7, day_of("2024-01-01")), (8, day_of("2024-01-02")), (9, day_of("2024-01-02")), (10, day_of("2024-01-03"))]
+    later = {"id": [i for i, _ in rows], "day": pa.array([day for _, day in rows], pa.date32())}
+    pylance.write_dataset(
+        pa.table({**later, "blob": pa.nulls(4, pa.large_binary())}), lake.uri("images"), mode="append"
+    )
+    passed, total, named = found()
+    assert (passed, total, named.value) == (False, 3, {"2024-01-01": 1, "2024-01-02": 2})
+    lake.run(images, embeddings, select=[embeddings], span=("2024-01-02", "2024-01-02"))
+    assert found()[1:] == (1, dg.MetadataValue.json({"2024-01-01": 1}))
+    lake.run(images, embeddings, select=[embeddings], span=("2024-01-01", "2024-01-01"))
+    assert found() == (True, 0, None)
+
+
+def test_the_check_of_missing_values_is_for_owners_of_columns(lake):
+    images = images_asset()
+    (check,) = build_lance_missing_values_checks([images])
+    lake.run(images, span=("2024-01-01", "2024-01-01"))
+    result = lake.run(images, check, select=dg.AssetSelection.checks(check), fails=True)
+    assert "asset images owns no column of" in errors(result)

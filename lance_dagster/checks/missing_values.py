@@ -1,0 +1,130 @@
+"""`build_lance_missing_values_checks`: rows of a shared table that have no value yet in the columns of an asset."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, Any, Final
+
+import dagster as dg
+
+from lance_dagster._context import facts_of, run_partition_keys
+from lance_dagster.checks.missing import missing_table
+from lance_dagster.tables.refs import TableLike, TableRef, table_refs, table_root
+from lance_dagster.tables.settings import plain_metadata
+
+if TYPE_CHECKING:
+    import lance_core
+
+__all__ = ["build_lance_missing_values_checks"]
+
+_SHOWN: Final = 100
+"""Partitions that a result lists."""
+
+
+def build_lance_missing_values_checks(
+    assets: Iterable[TableLike] | TableLike,
+    *,
+    severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.WARN,
+    blocking: bool = False,
+    io_manager_key: str = "io_manager",
+) -> list[dg.AssetChecksDefinition]:
+    """Checks that an asset that owns columns of a shared table has set them in all rows.
+
+    Rows that were appended after the asset's last run have nulls there, until the next run of their partitions. Of a
+    partitioned asset the partitions of the run are looked at, else those that it has materialized; the others are
+    missing in Dagster already. The metadata of the result names the partitions, with the number of such rows of each.
+    A value that is null on purpose counts as well: have the asset write another one, or do without this check.
+
+    Args:
+        assets: Assets with the write mode `columns`.
+        severity: Of a check that fails.
+        blocking: Whether what is downstream in the same run waits for it.
+        io_manager_key: The resource that knows where the tables are.
+
+    Examples:
+        >>> checks = lance_dagster.build_lance_missing_values_checks(["embeddings"])
+        >>> [key.name for check in checks for key in check.check_keys]
+        ['lance_missing_values']
+    """
+    return [_missing_values_check(ref, severity, blocking, io_manager_key) for ref in table_refs(assets)]
+
+
+def _missing_values_check(
+    ref: TableRef, severity: dg.AssetCheckSeverity, blocking: bool, io_manager_key: str
+) -> dg.AssetChecksDefinition:
+    @dg.asset_check(
+        asset=ref.key,
+        name="lance_missing_values",
+        description="All rows have values in the columns of this asset.",
+        blocking=blocking,
+        required_resource_keys={io_manager_key},
+    )
+    def missing_values(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
+        from lance_core.errors import DatasetNotFoundError  # noqa: PLC0415 - heavy imports at first use
+
+        own, root = ref.resolved(context), table_root(getattr(context.resources, io_manager_key))
+        try:
+            dataset = root.open_in_run(own, facts_of(context.run, context.instance))
+        except DatasetNotFoundError:
+            return dg.AssetCheckResult(**missing_table(context, ref, severity))
+        found = _rows_without_values(dataset, own, _partitions(context, own))
+        total = sum(found.values())
+        named = {str(name): count for name, count in found.items() if name is not None and count}
+        shown = dict(sorted(named.items())[:_SHOWN])
+        said = f"{total:,} rows have no value in the columns of this asset" if total else "all rows have values"
+        return dg.AssetCheckResult(
+            passed=not total,
+            severity=severity,
+            description=f"{said}; a run of their partitions sets them" if named else said,
+            metadata={
+                "lance/version": dataset.version,
+                "lance/rows_missing": total,
+                **({"lance/partitions_missing": len(named), "lance/missing_by_partition": shown} if named else {}),
+            },
+        )
+
+    return missing_values
+
+
+def _partitions(context: dg.AssetCheckExecutionContext, ref: TableRef) -> Sequence[str] | None:
+    """The partitions to look at; None for an asset without any."""
+    if ref.partitions_def is None:
+        return None
+    keys = run_partition_keys(context, ref.partitions_def)
+    return sorted(context.instance.get_materialized_partitions(ref.key)) if keys is None else keys
+
+
+def _rows_without_values(
+    dataset: "lance_core.LanceDataset", ref: TableRef, partitions: Sequence[str] | None
+) -> Mapping[str | None, int]:
+    """How many rows have a null in one of the asset's columns, by partition; by None without partitions.
+
+    Raises:
+        SchemaError: The asset owns no column of the table.
+    """
+    import numpy as np  # noqa: PLC0415 - heavy imports at first use
+    import pyarrow.compute as pc  # noqa: PLC0415 - the same
+
+    from lance_core.errors import SchemaError  # noqa: PLC0415 - the same
+    from lance_dagster.handlers.arrow_schema import owners  # noqa: PLC0415 - the same
+    from lance_dagster.tables.partitions import plan_partitions  # noqa: PLC0415 - the same
+
+    columns = [name for name, owner in owners(dataset.schema).items() if owner == ref.name]
+    if not columns:
+        raise SchemaError(
+            f"asset {ref.name} owns no column of {dataset.uri}: the check is for assets whose lance/write_mode is "
+            "columns, after their first run"
+        )
+    is_missing: Any = reduce(or_, (pc.field(name).is_null() for name in columns))
+    if partitions is None or ref.partitions_def is None:
+        return {None: dataset.count_rows(filter=is_missing)}
+    if not partitions:
+        return {}
+    expression = plain_metadata((ref.metadata or {}).get("partition_expr"))
+    slices = plan_partitions(ref.key, ref.partitions_def, partitions, expression, dataset.schema).slices
+    wanted = slices.expression(dataset.schema) & is_missing
+    rows = np.zeros(len(slices.names), np.int64)
+    for batch in dataset.to_batches(columns=list(slices.columns), filter=wanted):
+        at = slices.assign(batch)
+        rows += np.bincount(at[at >= 0], minlength=len(rows))
+    return {name: int(count) for name, count in zip(slices.names, rows, strict=True)}
