@@ -5,6 +5,9 @@
     flights                                        one partition per day of 2013, read by Spark
       |-- delays                                   per day and carrier, aggregated by Spark
       |-- flight_vectors                           32 floats per flight, one partition per month
+      |     '-- time_of_day                          one more column of these rows (`column_assets.py`)
+      |-- cancellations                            what did not leave; reads what changed (`column_assets.py`)
+      |-- carriers                                 counts by SQL (`sql_assets.py`)
       |-- routes                                   how often each was flown; follows the flights by itself
       '-- aircraft                                 one row per aircraft; runs merge by its number
 
@@ -31,6 +34,7 @@ from lance_dagster import LanceSparkResource, LanceTableResource, lance_eager, o
 
 __all__ = [
     "DAYS",
+    "MONTHS",
     "aircraft",
     "airlines",
     "airports",

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import dagster as dg
 
-from example_project import assets, sql_assets
+from example_project import assets, column_assets, sql_assets
 from example_project.home import example_home
 from lance_dagster import (
     BranchPolicy,
@@ -17,6 +17,7 @@ from lance_dagster import (
     build_lance_drift_check,
     build_lance_health_checks,
     build_lance_integrity_checks,
+    build_lance_missing_values_checks,
     build_lance_observation_sensor,
     build_lance_primary_key_check,
     build_maintenance_job,
@@ -42,6 +43,7 @@ _TABLES = [
     assets.aircraft,
     assets.routes,
     sql_assets.carriers,
+    column_assets.cancellations,
 ]
 _policy = LanceMaintenancePolicy(cleanup_older_than="30d")
 _maintenance = build_maintenance_job(_TABLES, _policy)
@@ -53,12 +55,13 @@ _unique_delays = build_lance_primary_key_check(assets.delays, ["date", "carrier"
 
 _parts = (
     dg.Definitions(
-        assets=[*_TABLES, assets.notices],
+        assets=[*_TABLES, column_assets.time_of_day, assets.notices],
         asset_checks=[
             *build_lance_health_checks([assets.flights, assets.delays], _policy),
             *build_lance_integrity_checks(_TABLES),
             build_lance_primary_key_check(assets.airlines, ["carrier"]),
             build_lance_drift_check(assets.flights),
+            *build_lance_missing_values_checks([column_assets.time_of_day]),
             _unique_delays,
         ],
         jobs=[
@@ -68,6 +71,7 @@ _parts = (
             dg.define_asset_job("observe_notices", selection=dg.AssetSelection.assets(assets.notices.key)),
             dg.define_asset_job("check_tables", selection=dg.AssetSelection.all_asset_checks()),
             dg.define_asset_job("aircraft_seen", selection=dg.AssetSelection.assets(assets.aircraft)),
+            dg.define_asset_job("cancellations_since", selection=dg.AssetSelection.assets(column_assets.cancellations)),
             # Published only if its blocking check passes.
             build_audited_job(
                 [assets.delays, _unique_delays],

@@ -4,7 +4,8 @@ Five runs: the five reference tables; `flights` for a range of days at once; one
 exactly that day; what is made of the flights; `aircraft` again, which merges them by their number. The history
 that is printed comes from the tables alone. Maintenance follows.
 Then a week is made again on a branch, and the branch is promoted into main by one commit: what it changed, and the
-versions before and after, are printed. At last a table that somebody else writes is looked at, and all checks run.
+versions before and after, are printed. An asset that follows the flights reads what the promotion changed, and no more.
+At last a table that somebody else writes is looked at, and all checks run.
 
     python -m example_project.demo [--first 2013-01-01] [--last 2013-12-31] [--again 2013-02-14]
 """
@@ -36,7 +37,7 @@ __all__ = ["main"]
 
 TABLES = (
     *("airlines", "airports", "planes", "weather", "calendar", "flights"),
-    *("delays", "flight_vectors", "aircraft", "routes", "carriers"),
+    *("delays", "flight_vectors", "aircraft", "routes", "carriers", "cancellations"),
 )
 _COLUMNS: Mapping[str, Literal["left", "right"]] = {
     "version": "right",
@@ -69,7 +70,7 @@ def main() -> None:
         "airlines, airports, planes, weather, calendar": ("reference_tables", {}),
         f"flights, {chosen.first} .. {chosen.last}": ("flight_days", _span(chosen.first, chosen.last)),
         f"flights, {chosen.again} again": ("flight_days", {_PARTITION: chosen.again}),
-        "delays, vectors, aircraft, routes, carriers": (
+        "delays, vectors, aircraft, routes, carriers, cancellations": (
             "derived_tables",
             _span(chosen.first[:8] + "01", chosen.last[:8] + "01"),
         ),
@@ -82,6 +83,8 @@ def main() -> None:
         _run("lance_maintenance", {}, "maintenance", instance, bar)
         _print_maintenance(console, _observed(instance))
         _show_a_branch(console, _week(chosen.again), instance, bar)
+        _run("cancellations_since", {}, "cancellations, by what changed", instance, bar)
+        _print_changes(console, instance)
         _write_notices()
         _run("observe_notices", {}, "a table that others write", instance, bar)
         _run("check_tables", {}, "checks", instance, bar)
@@ -158,6 +161,19 @@ def _print_maintenance(console: Console, observed: Mapping[str, Mapping[str, Any
             name, entries["lance/maintenance"], f"{entries['lance/rows_after']:,}", *fragments, *sizes, seconds
         )
     console.print(shown)
+
+
+def _print_changes(console: Console, instance: dg.DagsterInstance) -> None:
+    """What the newest run of the incremental asset read of its input."""
+    (record,) = instance.fetch_materializations(dg.AssetKey(["nyc", "cancellations"]), limit=1).records
+    assert record.asset_materialization is not None
+    entries: dict[str, Any] = {key: one.value for key, one in record.asset_materialization.metadata.items()}
+    (read,) = entries["lance/changes"]
+    console.print(
+        f"versions {read['from_version']} to {read['to_version']} of {read['asset']} were read; "
+        f"{entries['lance/commit']['rows_updated']:,} of {entries['dagster/row_count']:,} rows updated",
+        highlight=False,
+    )
 
 
 def _print_diff(console: Console, diff: Any) -> None:

@@ -17,7 +17,7 @@ import dagster as dg
 from lance_dagster.health.policy import LanceMaintenancePolicy, policy_of
 from lance_dagster.io_manager.config import LanceIOManager
 from lance_dagster.lineage.declared_columns import column_lineage
-from lance_dagster.tables.location import SHARED_KEY, is_shared, locate_table
+from lance_dagster.tables.location import SHARED_KEY, TABLE_KEY, is_shared, locate_table
 from lance_dagster.tables.partition_expr import partition_column
 from lance_dagster.tables.settings import check_input, plain_metadata
 
@@ -67,7 +67,8 @@ def stamp_lance_metadata(defs: dg.Definitions) -> dg.Definitions:
         unset = f"{_UNSET}{manager.root_uri.env_var_name}" if isinstance(manager.root_uri, dg.EnvVar) else _UNSET
         location = locate_table(root or unset, spec.key, spec.metadata, default_schema=schema)
         shared = is_shared(spec.metadata, f"asset {spec.key.to_user_string()}")
-        owner, allowed = owners.setdefault(location.uri, (spec.key, shared))
+        owns_columns = TABLE_KEY in spec.metadata  # of the table of another asset
+        owner, allowed = (spec.key, True) if owns_columns else owners.setdefault(location.uri, (spec.key, shared))
         if owner != spec.key and not (shared and allowed):
             raise dg.DagsterInvalidDefinitionError(
                 f"assets {owner.to_user_string()} and {spec.key.to_user_string()} would both be stored in "

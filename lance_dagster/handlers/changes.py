@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from lance_core.errors import InvalidInputError, SchemaError
 from lance_dagster.handlers.base import CHANGE_TYPE, ChangesPart, ReadRequest
 
-__all__ = ["KINDS", "changes_schema", "read_changes", "split_table"]
+__all__ = ["KINDS", "changes_schema", "count_changes", "read_changes", "split_table"]
 
 ROW_ID = "_rowid"
 KINDS = ("insert", "update_postimage", "delete")
@@ -40,8 +40,25 @@ def read_changes(request: ReadRequest) -> pa.Table:
     wanted = request.dataset.schema.names if request.columns is None else request.columns
     found = pa.concat_tables([part.select([*wanted, CHANGE_TYPE]) for part in parts])
     counted = found.column(CHANGE_TYPE).value_counts()
-    request.changes.counts.update((one["values"].as_py(), one["counts"].as_py()) for one in counted)
+    numbers = {one["values"].as_py(): one["counts"].as_py() for one in counted}
+    request.changes.counts.update({kind: numbers.get(kind, 0) for kind in KINDS})
     return found
+
+
+def count_changes(request: ReadRequest) -> None:
+    """Count changes that are read later; nothing is counted where only reading them tells how many there are."""
+    assert request.changes is not None
+    dataset, total = request.dataset, dict.fromkeys(KINDS, 0)
+    for part in request.changes.parts:
+        if part.filter is None:
+            delta = dataset.delta(begin_version=part.begin_version, end_version=dataset.version)
+            for kind, number in delta.plan(dataset.schema.names[:1]).counts.items():
+                total[str(kind)] += number
+        elif part.begin_version == 0:
+            total["insert"] += dataset.count_rows(filter=part.filter)
+        else:
+            return
+    request.changes.counts.update(total)
 
 
 def _of_part(request: ReadRequest, part: ChangesPart) -> pa.Table:

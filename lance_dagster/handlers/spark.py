@@ -15,7 +15,7 @@ from lance_core.errors import InvalidInputError, SchemaError
 from lance_dagster.handlers.arrow_schema import owners
 from lance_dagster.handlers.arrow_write import reject_outside, widen_nulls, write_arrow
 from lance_dagster.handlers.base import CHANGE_TYPE, LanceTypeHandler, ReadRequest, WriteRequest, skips_empty
-from lance_dagster.handlers.changes import KINDS
+from lance_dagster.handlers.changes import KINDS, count_changes
 from lance_dagster.handlers.columns import (
     columns_result,
     commit_arguments,
@@ -201,11 +201,7 @@ def _changes(request: ReadRequest) -> DataFrame:
         )
         for part in request.changes.parts
     ]
-    for part in request.changes.parts:
-        delta = request.dataset.delta(begin_version=part.begin_version, end_version=request.dataset.version)
-        if part.filter is None:  # else only the job knows
-            counted = delta.plan(request.dataset.schema.names[:1]).counts
-            request.changes.counts.update({str(kind): number for kind, number in counted.items()})
+    count_changes(request)
     found: DataFrame = reduce(lambda one, other: one.unionByName(other), frames)
     return found.drop("_commit_version", "_commit_timestamp")
 

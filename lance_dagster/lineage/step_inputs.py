@@ -46,7 +46,7 @@ class ConsumedChanges:
         end_version: The last version whose changes they are.
         moves: The moves of watermarks that the commit of each output makes, by the asset of the output.
         is_refresh: Whether everything was read again.
-        counts: Rows by kind of change; none where they are not counted.
+        counts: Rows by kind of change; none of a kind that is not counted.
     """
 
     asset: str
@@ -61,7 +61,7 @@ class ConsumedChanges:
     def entry(self) -> dict[str, Any]:
         """The record of it for events."""
         kinds = {"insert": "rows_inserted", "update_postimage": "rows_updated", "delete": "rows_deleted"}
-        rows = {name: self.counts.get(kind, 0) for kind, name in kinds.items()}
+        rows = {name: self.counts[kind] for kind, name in kinds.items() if kind in self.counts}
         return {"asset": self.asset, "from_version": self.begin_version, "to_version": self.end_version, **rows}
 
 

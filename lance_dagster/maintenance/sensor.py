@@ -27,7 +27,7 @@ from lance_dagster.health.policy import LanceMaintenancePolicy, policy_of
 from lance_dagster.maintenance.job import TABLES_KEY
 from lance_dagster.maintenance.open_runs import OpenRun, open_runs
 from lance_dagster.maintenance.schedule import config_for, has_lake, tables_of
-from lance_dagster.maintenance.targets import Target, is_left_alone
+from lance_dagster.maintenance.targets import Target, each_table_once, is_left_alone
 from lance_dagster.tables.refs import TableLike, TableRef, TableRoot, table_refs, table_root
 
 __all__ = ["build_maintenance_sensor"]
@@ -280,10 +280,11 @@ def _targets(
     known = [ref.resolved(context) for ref in refs]
     found = {} if lake is None else {one.ref.name: one for one in lake.find(root, known, context)}
     named = {ref.name for ref in known}
-    return [
+    targets = [
         *(Target(ref=ref, table=found.get(ref.name)) for ref in known),
         *(Target(ref=one.ref, table=one) for name, one in found.items() if name not in named),
     ]
+    return each_table_once(context, root, targets)
 
 
 def _policy(

@@ -29,6 +29,7 @@ __all__ = [
     "ORDER_TAG",
     "Target",
     "choose_targets",
+    "each_table_once",
     "failure_of",
     "is_left_alone",
     "owner_properties",
@@ -106,27 +107,43 @@ def choose_targets(
             context.log.warning("include %r chooses no table below the root; those in folder a are 'a/*'", glob)
     known = [*refs, *(one.ref for name, one in found.items() if name not in {ref.name for ref in refs})]
     chosen = [Target(ref=ref, table=found.get(ref.name)) for ref in chosen_refs(context, known, wanted)]
-    targets = _each_table_once(context, root, chosen)
+    targets = each_table_once(context, root, chosen)
+    for target in targets:
+        for other in target.others:
+            context.log.info("asset %s is the table of %s, with which it is maintained", other, _where(target))
     salt = context.run.tags.get(ORDER_TAG)
     if salt is not None:
         targets.sort(key=lambda target: sha256(f"{salt}:{target.ref.name}".encode()).digest())
     return targets
 
 
-def _each_table_once(context: dg.OpExecutionContext, root: TableRoot, targets: Sequence[Target]) -> list[Target]:
-    """One target per table, in order: the asset that the table is of, before those that own columns of it."""
+def each_table_once(
+    context: dg.OpExecutionContext | dg.SensorEvaluationContext, root: TableRoot, targets: Sequence[Target]
+) -> list[Target]:
+    """One target per table, in order, with the other assets that have it.
+
+    Of assets that share a table one that wants it left alone stands for it, else the asset of the rows, rather than
+    one that owns columns of them. A table of others is left alone wherever it is, and stands for itself.
+
+    Args:
+        context: The op or the tick.
+        root: The tables of the IO manager.
+        targets: Tables, of which assets can share some.
+    """
     import lance_core  # noqa: PLC0415 - code locations load without it
 
+    def rank(target: Target) -> tuple[bool, bool]:
+        metadata = target.ref.metadata or {}
+        return policy_of(LanceMaintenancePolicy(), metadata, where=_where(target)) is not None, TABLE_KEY in metadata
+
     by_uri: dict[str, list[Target]] = {}
-    for target in targets:  # one of others is left alone, wherever it is; it takes no part
+    for target in targets:
         is_others = target.table is None and is_foreign(target.ref, context)
         uri = f"asset {target.ref.name}" if is_others else lance_core.canonical_uri(target.uri(root))
         by_uri.setdefault(uri, []).append(target)
     once = []
     for same in by_uri.values():
-        first, *others = sorted(same, key=lambda one: TABLE_KEY in (one.ref.metadata or {}))
-        for other in others:
-            context.log.info("%s is the table of %s, with which it is maintained", _where(other), _where(first))
+        first, *others = sorted(same, key=rank)
         found = next((one.table for one in same if one.table is not None), None)
         table = None if found is None else replace(found, ref=first.ref)
         once.append(replace(first, table=table, others=tuple(other.ref.name for other in others)))

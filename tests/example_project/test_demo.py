@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 FIRST, LAST, AGAIN = "2013-01-01", "2013-01-31", "2013-01-15"
 TABLES = (
     *("airlines", "airports", "planes", "weather", "calendar", "flights"),
-    *("delays", "flight_vectors", "aircraft", "routes", "carriers"),
+    *("delays", "flight_vectors", "aircraft", "routes", "carriers", "cancellations"),
 )
 RANGE = 31
 
@@ -140,6 +140,29 @@ class TestTables:
         angle = (departure // 100 * 60 + departure % 100) * (2 * np.pi / 1440)
         assert np.allclose(vectors[:, 0], np.sin(angle), atol=1e-6)
 
+    def test_a_column_of_the_vectors_names_the_part_of_the_day(self, demo, source, reader):
+        found = self.read(demo, reader, "flight_vectors")
+        departure = found["sched_dep_time"].to_numpy()
+        expected = np.where(departure < 1200, "morning", np.where(departure < 1800, "afternoon", "evening"))
+        assert found["time_of_day"].to_pylist() == expected.tolist()
+
+    def test_cancellations_are_the_flights_that_did_not_leave(self, demo, source, reader):
+        names = ["time_hour", "carrier", "flight", "date", "origin", "dest"]
+        expected = source.filter(pc.is_null(source["dep_delay"])).select(names)
+        assert ordered(self.read(demo, reader, "cancellations"), names) == ordered(expected)
+
+
+def test_the_last_run_of_cancellations_read_the_promoted_week_alone(demo, source):
+    days = [dt.date(2013, 1, 15) + dt.timedelta(days=number) for number in range(7)]
+    week = source.filter(
+        pc.and_(pc.is_null(source["dep_delay"]), pc.is_in(source["date"], pa.array(days, pa.date32())))
+    )
+    newest = lance_core.dataset(uri(demo, "flights")).version
+    said = re.search(r"versions (\d+) to (\d+) of nyc/flights were read; (\d+) of (\d+) rows updated", demo[1])
+    assert (int(said[1]) < newest, int(said[2])) == (True, newest)
+    assert int(said[3]) == week.num_rows  # that was made again
+    assert int(said[4]) == source["dep_delay"].null_count
+
 
 def test_at_last_a_week_on_a_branch_is_promoted_by_one_commit(demo, source):
     table = lance_core.dataset(uri(demo, "flights"))
@@ -207,7 +230,8 @@ def test_dagster_has_content_for_every_view(demo, monkeypatch):
             for log in instance.all_logs(record.dagster_run.run_id)
             if log.dagster_event is not None and log.dagster_event.event_type_value == "ASSET_CHECK_EVALUATION"
         ]
-        assert {one.asset_key for one in evaluated} == {dg.AssetKey(["nyc", name]) for name in TABLES}
+        checked = (*TABLES, "time_of_day")
+        assert {one.asset_key for one in evaluated} == {dg.AssetKey(["nyc", name]) for name in checked}
         found = {(one.asset_key.path[-1], one.check_name) for one in evaluated if not one.passed}
         assert found == {("flights", "lance_small_fragments"), ("flights", "lance_deleted_fraction")}  # the promotion
         assert {one.severity for one in evaluated if not one.passed} == {dg.AssetCheckSeverity.WARN}

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 import lance_core
-from lance_dagster import build_lance_missing_values_checks
+from lance_dagster import build_lance_missing_values_checks, build_maintenance_job, stamp_lance_metadata
 from lance_dagster.io_manager.manager import LanceTableIOManager
-from tests.lance_dagster.lake import errors
+from tests.lance_dagster.lake import QUIET, errors
 
 DAYS = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-01-05")
 BLOB = b"x" * 20_000
@@ -377,3 +377,44 @@ def test_the_check_of_missing_values_is_for_owners_of_columns(lake):
     lake.run(images, span=("2024-01-01", "2024-01-01"))
     result = lake.run(images, check, select=dg.AssetSelection.checks(check), fails=True)
     assert "asset images owns no column of" in errors(result)
+
+
+@pytest.mark.parametrize("below", [{}, {"root": True}])
+def test_maintenance_looks_after_the_shared_table_once(lake, below):
+    images, embeddings = images_asset(), embeddings_asset()
+    lake.run(images, embeddings, span=("2024-01-01", "2024-01-02"))
+    for i in range(6):
+        lance_core.dataset(lake.uri("images")).insert(
+            {"id": [i], "day": [day_of("2024-01-01")], "blob": pa.nulls(1, pa.large_binary())}
+        )
+    job = build_maintenance_job([embeddings, images], **below)
+    defs = stamp_lance_metadata(
+        dg.Definitions(assets=[embeddings, images], jobs=[job], resources={"io_manager": lake.manager()})
+    )
+    result = defs.resolve_job_def(job.name).execute_in_process(instance=lake.instance, run_config=QUIET)
+    assert [event.asset_key.to_user_string() for event in result.get_asset_observation_events()] == ["images"]
+    assert result.output_for_node("summarize")["done"] == ["images"]
+    assert_vectors(lake, "2024-01-01", "2024-01-02")
+
+
+def test_an_asset_of_columns_that_wants_its_table_left_alone_has_it_left_alone(lake):
+    images, embeddings = images_asset(), embeddings_asset(**{"lance/maintenance": False})
+    lake.run(images, embeddings, span=("2024-01-01", "2024-01-02"))
+    before = lake.table("images").version
+    defs = dg.Definitions(
+        assets=[images, embeddings],
+        jobs=[build_maintenance_job([images, embeddings])],
+        resources={"io_manager": lake.manager()},
+    )
+    result = defs.resolve_job_def("lance_maintenance").execute_in_process(instance=lake.instance, run_config=QUIET)
+    assert result.output_for_node("summarize")["left_alone"] == ["embeddings"]
+    assert lake.table("images").version == before
+
+
+def test_definitions_are_stamped_with_the_table_of_the_rows(lake):
+    resources = {"io_manager": lake.manager()}
+    defs = stamp_lance_metadata(dg.Definitions(assets=[images_asset(), embeddings_asset()], resources=resources))
+    specs = {spec.key.to_user_string(): spec for spec in defs.resolve_all_asset_specs()}
+    assert {name: spec.metadata["dagster/uri"] for name, spec in specs.items()} == dict.fromkeys(
+        ("images", "embeddings"), lake.uri("images")
+    )

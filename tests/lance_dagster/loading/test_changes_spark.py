@@ -35,10 +35,17 @@ def test_partitions(lake, frames):
     table = pa.concat_tables([rows(1, 2, day=ONE), rows(3, day=TWO)])
     lance.write_dataset(table, lake.uri("source"), enable_stable_row_ids=True)
     copy = Copy(frames, partitions=DAYS)
-    copy.run(lake, span=("2024-01-01", "2024-01-02"))
+    (event, _) = copy.run(lake, span=("2024-01-01", "2024-01-02"))[1].asset_materializations_for_node("copy")
+    (read,) = event.metadata["lance/changes"].value
+    counts = {key: number for key, number in read.items() if key.startswith("rows_")}
+    assert counts == {"rows_inserted": 3, "rows_updated": 0, "rows_deleted": 0}
     lance.dataset(lake.uri("source")).update({"day": "date '2024-01-02'"}, where="id = 1")
     lance.dataset(lake.uri("source")).update({"n": "8"}, where="id = 3")
-    assert copy.run(lake, partition="2024-01-01")[0] == [(1, 0, "delete")]
+    given, result = copy.run(lake, partition="2024-01-01")
+    assert given == [(1, 0, "delete")]
+    (event,) = result.asset_materializations_for_node("copy")
+    (read,) = event.metadata["lance/changes"].value
+    assert not [key for key in read if key.startswith("rows_")]  # only Spark's job knows
     assert copy.run(lake, partition="2024-01-02")[0] == [(1, 0, "insert"), (3, 8, "update")]
     assert [row[:2] for row in lake.rows("copy")] == [(1, 0), (2, 0), (3, 8)]
 

@@ -1,0 +1,58 @@
+"""A column of a shared table, and a table that follows another one by its changes.
+
+flight_vectors                                 a row per flight
+  '-- time_of_day                              one more column of its rows, month by month; no row is written again
+flights
+  '-- cancellations                            a run reads what changed since its last one, and merges that
+"""
+
+import dagster as dg
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame  # noqa: TID253 - this project has it
+from pyspark.sql import functions as F  # noqa: N812, TID253 - the same
+
+from example_project.assets import MONTHS, flight_vectors, flights
+from lance_dagster import lance_filter
+
+__all__ = ["cancellations", "time_of_day"]
+
+_NAMES_A_FLIGHT = ["time_hour", "carrier", "flight"]
+
+
+@dg.asset(
+    key_prefix="nyc",
+    group_name="derived",
+    kinds={"pyspark"},
+    partitions_def=MONTHS,
+    backfill_policy=dg.BackfillPolicy.single_run(),
+    metadata={"partition_expr": "date", "lance/write_mode": "columns", "lance/table": "nyc/flight_vectors"},
+    # The rows keep their addresses, so that neither a key nor a join is needed.
+    ins={"vectors": dg.AssetIn(flight_vectors.key, metadata={"columns": ["_rowaddr", "sched_dep_time"]})},
+)
+def time_of_day(vectors: DataFrame) -> DataFrame:
+    """The part of the day that a flight is scheduled for, as a column of `flight_vectors`."""
+    part = F.expr(
+        "CASE WHEN sched_dep_time < 1200 THEN 'morning' WHEN sched_dep_time < 1800 THEN 'afternoon' ELSE 'evening' END"
+    )
+    return vectors.select("_rowaddr", part.alias("time_of_day"))
+
+
+@dg.asset(
+    key_prefix="nyc",
+    group_name="derived",
+    kinds={"pyspark"},
+    metadata={"lance/write_mode": "merge", "lance/merge_on": _NAMES_A_FLIGHT},
+    ins={
+        "changed": dg.AssetIn(
+            flights.key,
+            metadata={
+                "lance/changes": "since_last_run",
+                "lance/filter": lance_filter(pc.field("dep_delay").is_null()),
+                "columns": [*_NAMES_A_FLIGHT, "date", "origin", "dest"],
+            },
+        )
+    },
+)
+def cancellations(changed: DataFrame) -> DataFrame:
+    """Flights that did not leave; a flight that leaves after all is deleted here by the run after it."""
+    return changed
