@@ -1,9 +1,10 @@
 """A table and the columns of it that another asset owns are maintained as one table."""
 
+import dagster as dg
 import pytest
 
 import lance_core
-from lance_dagster import LanceMaintenancePolicy, build_maintenance_job
+from lance_dagster import LanceMaintenancePolicy, build_maintenance_job, build_maintenance_sensor
 from tests.lance_dagster.io_manager.test_column_assets import embeddings_asset, images_asset
 from tests.lance_dagster.maintenance.test_lake import fragments
 from tests.lance_dagster.maintenance.test_maintenance import NOW, failures, observations, run
@@ -47,3 +48,13 @@ def test_versions_that_inputs_of_either_asset_are_read_at_are_kept(lake):
     result = run(lake, job, assets=[images, embeddings], resources=readers)
     assert result.success, failures(result)
     assert used in [one["version"] for one in lake.table("images").versions()]
+
+
+def test_the_sensor_asks_for_a_table_once(lake):
+    assets = fill(lake)
+    policy = LanceMaintenancePolicy(target_rows_per_fragment=1000, max_small_fragments=1)
+    sensor = build_maintenance_sensor(build_maintenance_job(assets, policy), assets, policy)
+    resources = {"io_manager": lake.manager()}
+    with dg.build_sensor_context(instance=lake.instance, resources=resources) as context:
+        (request,) = sensor(context).run_requests
+    assert request.run_config == {"ops": {"plan": {"config": {"tables": ["images"]}}}}
