@@ -62,7 +62,7 @@ def checked(function: Callable[_P, _R], where: str | None = None) -> Callable[_P
         ArgumentTypeError: At a call, an argument is of no type that its annotation names.
     """
     name = where or function.__name__
-    guard = _Guard(function, name)
+    guard = _FunctionChecks(function, name)
 
     @functools.wraps(function)
     def guarded(*args: _P.args, **kwargs: _P.kwargs) -> _R:
@@ -87,7 +87,7 @@ def checked_methods(cls: _Class) -> _Class:
     return cls
 
 
-class _Known(NamedTuple):
+class _ArgumentCheck(NamedTuple):
     """The check of an argument, its expected type in words, and types whose values all pass."""
 
     check: _Check
@@ -95,14 +95,14 @@ class _Known(NamedTuple):
     kinds: frozenset[type]
 
 
-class _Guard:
+class _FunctionChecks:
     """Checks the arguments of one function; annotations are evaluated at the first call."""
 
     def __init__(self, function: Callable[..., Any], name: str) -> None:
         self._function = function
         self._name = name
         self._order: list[str] | None = None
-        self._checks: dict[str, _Known] = {}
+        self._checks: dict[str, _ArgumentCheck] = {}
 
     def __call__(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
         if self._order is None:
@@ -143,7 +143,7 @@ class _Guard:
                 # A default is always accepted, whatever its type.
                 exact = _exact_types(hint) | ({type(None)} if default is None else set())
                 check = found[0] if default is not None else _or_none(found[0])
-                self._checks[parameter.name] = _Known(check, found[1], frozenset(exact))
+                self._checks[parameter.name] = _ArgumentCheck(check, found[1], frozenset(exact))
         kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
         self._order = [one.name for one in signature.parameters.values() if one.kind in kinds]
 
@@ -153,7 +153,7 @@ class _Guard:
             for name, one in get_type_hints(options).items():
                 found = _check_of(one)
                 if found is not None:
-                    self._checks[name] = _Known(*found, frozenset(_exact_types(one)))
+                    self._checks[name] = _ArgumentCheck(*found, frozenset(_exact_types(one)))
 
 
 def _evaluated(annotation: object, space: dict[str, Any]) -> object:

@@ -26,7 +26,7 @@ class ThreadPool(ThreadPoolExecutor):
         self, fn: Callable[_Arguments, _Result], /, *args: _Arguments.args, **kwargs: _Arguments.kwargs
     ) -> Future[_Result]:
         """Run `fn` in a thread, or in the calling thread before `submit` returns."""
-        job = _Job(lambda: fn(*args, **kwargs))
+        job = _SharedCall(lambda: fn(*args, **kwargs))
         try:
             return super().submit(job.run)
         except RuntimeError:
@@ -66,7 +66,7 @@ class SharedPool:
             raise
 
 
-class _Job(Generic[_Result]):
+class _SharedCall(Generic[_Result]):
     """A call that one thread makes."""
 
     def __init__(self, call: Callable[[], _Result]) -> None:

@@ -152,6 +152,31 @@ def test_names_are_imported_from_their_home(trees):
     assert elsewhere == []
 
 
+NAMED_BY_OTHERS = {
+    "lance_core.table": "records of the format, named by its specification",
+    "lance_core.verbs.pylance_types": "classes of the public API, named by pylance",
+    "pyspark_lance.statements.records": "statements of SQL, named by SQL",
+}
+"""Packages whose classes have the names of others: a class of each may have the name of one of the others."""
+
+
+def test_a_class_name_has_one_meaning(trees):
+    """A name with and without an underscore counts as one."""
+    owners = {}
+    for name, tree in trees.items():
+        package = next((one for one in NAMED_BY_OTHERS if f"{name}.".startswith(f"{one}.")), "")
+        if not name.startswith("example_project"):
+            for node in ast.walk(tree):
+                if isinstance(node, ast.ClassDef):
+                    owners.setdefault(node.name.lstrip("_"), []).append((package, name))
+    several = {
+        one: [name for _, name in found]
+        for one, found in owners.items()
+        if len(found) > len({package for package, _ in found if package}) and len(found) > 1
+    }
+    assert several == {}
+
+
 def test_heads_of_modules_are_alike(module):
     """Docstring, imports, `__all__`, then the rest; lance_core's annotations are not evaluated."""
     path, tree = module

@@ -10,7 +10,7 @@ import click
 
 from lance_core.cli.command import command
 from lance_core.cli.maintenance import parse_option_age
-from lance_core.cli.output import Output
+from lance_core.cli.output import CommandOutput
 from lance_core.dataset.lance_dataset import LanceDataset
 from lance_core.errors import LanceError
 from lance_core.printing import printable
@@ -23,7 +23,7 @@ __all__ = ["branches", "clones", "discard", "promote"]
 @click.option("--partition-by", multiple=True, metavar="COLUMN", help="With BRANCH: count changed rows by COLUMN.")
 @click.option("--orphans", is_flag=True, help="List what is left of branches that were not finished or not removed.")
 def branches(
-    dataset: LanceDataset, output: Output, branch: str | None, partition_by: tuple[str, ...], orphans: bool
+    dataset: LanceDataset, output: CommandOutput, branch: str | None, partition_by: tuple[str, ...], orphans: bool
 ) -> None:
     """List the branches of a table and what they changed; with BRANCH, say all that it changed."""
     if branch is not None:
@@ -41,7 +41,7 @@ def branches(
 @command("clones", versioned=False)
 @click.option("--release", metavar="CLONE", help="Keep no version for this clone any longer: its tag, or its root.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-def clones(dataset: LanceDataset, output: Output, release: str | None, yes: bool) -> None:
+def clones(dataset: LanceDataset, output: CommandOutput, release: str | None, yes: bool) -> None:
     """List the shallow clones that refer to files of a table, whose versions cleanup keeps; or release one."""
     if release is not None:
         if not (yes or output.as_json):
@@ -64,7 +64,7 @@ def clones(dataset: LanceDataset, output: Output, release: str | None, yes: bool
 @click.option("--discard", "then_discard", is_flag=True, help="Throw the branch away afterwards.")
 def promote(
     dataset: LanceDataset,
-    output: Output,
+    output: CommandOutput,
     branch: str,
     tag: str | None,
     no_tag: bool,
@@ -85,7 +85,7 @@ def promote(
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 def discard(
     dataset: LanceDataset,
-    output: Output,
+    output: CommandOutput,
     branch: str | None,
     older_than: timedelta | None,
     dry_run: bool,

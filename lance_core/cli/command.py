@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from lance_core.cli.output import Output
+from lance_core.cli.output import CommandOutput
 from lance_core.dataset.lance_dataset import dataset
 from lance_core.errors import LanceError
 from lance_core.printing import printable
@@ -37,7 +37,7 @@ def command(name: str, *, versioned: bool = True) -> Callable[[F], click.Command
     def decorate(function: F) -> click.Command:
         @functools.wraps(function)
         def wrapped(table: str, storage_option: tuple[str, ...], as_json: bool, **arguments: Any) -> None:
-            output = Output(as_json)
+            output = CommandOutput(as_json)
             chosen = arguments.pop("at_version", None)
             options = dict(_key_value(item) for item in storage_option)
             try:
@@ -85,7 +85,7 @@ def _key_value(item: str) -> tuple[str, str]:
         raise click.BadParameter(printable(f"{key}: {value[1:]}: {reason}"), param_hint="--storage-option") from None
 
 
-def _fail(error: Exception, output: Output) -> None:
+def _fail(error: Exception, output: CommandOutput) -> None:
     retryable = bool(getattr(error, "retryable", False))
     if output.as_json:
         output.record({"error": {"code": getattr(error, "code", "os"), "message": str(error)}})

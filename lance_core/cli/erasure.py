@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from lance_core.cli.command import FOUND_PROBLEMS, command
-from lance_core.cli.output import Output, human_bytes
+from lance_core.cli.output import CommandOutput, human_bytes
 from lance_core.dataset.lance_dataset import LanceDataset
 from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.maintenance.erasure.report import ErasureReport
@@ -48,7 +48,7 @@ def _read_condition(context: click.Context, parameter: click.Parameter, value: s
     "--delete-unverified", is_flag=True, help="Remove unreferenced files and versions of any age. Stop writers!"
 )
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-def erase(dataset: LanceDataset, output: Output, where: str, dry_run: bool, yes: bool, **allowed: Any) -> None:
+def erase(dataset: LanceDataset, output: CommandOutput, where: str, dry_run: bool, yes: bool, **allowed: Any) -> None:
     """Erase rows from all versions, branches, files and indices, and prove it by reading what is left.
 
     Exit code 4 if rows may be left: then the obstacles, or the places that remain, are listed.
@@ -83,7 +83,7 @@ def _ask(dataset: LanceDataset) -> None:
         raise click.Abort
 
 
-def _print(report: ErasureReport, output: Output) -> None:
+def _print(report: ErasureReport, output: CommandOutput) -> None:
     """What was found and done, what is left, and the verdict."""
     if report.holding:
         rows = [dataclasses.asdict(version) for version in report.holding]

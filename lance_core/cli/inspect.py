@@ -11,7 +11,7 @@ import click
 import pyarrow as pa
 
 from lance_core.cli.command import command, parse_version
-from lance_core.cli.output import Output
+from lance_core.cli.output import CommandOutput
 from lance_core.commit import list_versions, load_following, load_manifest, load_transaction, load_version_header
 from lance_core.dataset.lance_dataset import LanceDataset
 from lance_core.maintenance.cleanup.plan import Selectors, plan_cleanup
@@ -33,7 +33,7 @@ _SHORT_RUN = 8
 
 
 @command("info")
-def info(dataset: LanceDataset, output: Output) -> None:
+def info(dataset: LanceDataset, output: CommandOutput) -> None:
     """Show what a table is and how large it is."""
     manifest = dataset.source.manifest
     counts = _counts(manifest)
@@ -56,7 +56,7 @@ def info(dataset: LanceDataset, output: Output) -> None:
 
 @command("versions", versioned=False)
 @click.option("-n", "--limit", default=20, show_default=True, help="How many of the newest to show; 0 for all.")
-def versions(dataset: LanceDataset, output: Output, limit: int) -> None:
+def versions(dataset: LanceDataset, output: CommandOutput, limit: int) -> None:
     """List versions, newest first."""
     store = dataset.source.store
     numbers = list(reversed(list_versions(store)))
@@ -79,7 +79,7 @@ def versions(dataset: LanceDataset, output: Output, limit: int) -> None:
 
 @command("show", versioned=False)
 @click.argument("version")
-def show(dataset: LanceDataset, output: Output, version: str) -> None:
+def show(dataset: LanceDataset, output: CommandOutput, version: str) -> None:
     """Show what one VERSION (a number or a tag) is, and what its commit changed."""
     chosen = dataset.checkout_version(parse_version(version))
     manifest = chosen.source.manifest
@@ -98,7 +98,7 @@ def show(dataset: LanceDataset, output: Output, version: str) -> None:
 
 
 @command("fragments")
-def fragments(dataset: LanceDataset, output: Output) -> None:
+def fragments(dataset: LanceDataset, output: CommandOutput) -> None:
     """List the fragments of a version."""
     rows = [
         {
@@ -115,7 +115,7 @@ def fragments(dataset: LanceDataset, output: Output) -> None:
 
 @command("files")
 @click.option("--orphans", is_flag=True, help="Those that no version refers to, which writers left that did not end.")
-def files(dataset: LanceDataset, output: Output, orphans: bool) -> None:
+def files(dataset: LanceDataset, output: CommandOutput, orphans: bool) -> None:
     """List the data and deletion files of a version."""
     if orphans:
         selectors = Selectors(versions=frozenset(), delete_unverified=True, error_if_tagged=False)
@@ -127,7 +127,7 @@ def files(dataset: LanceDataset, output: Output, orphans: bool) -> None:
 
 
 @command("schema")
-def schema(dataset: LanceDataset, output: Output) -> None:
+def schema(dataset: LanceDataset, output: CommandOutput) -> None:
     """List the columns of a version, with their ids and types."""
     output.rows(list(_fields(dataset.source.manifest.schema)), ["id", "name", "type", "nullable", "metadata"])
 
@@ -135,7 +135,7 @@ def schema(dataset: LanceDataset, output: Output) -> None:
 @command("head")
 @click.option("-n", "--rows", "count", default=10, show_default=True, help="How many rows to show.")
 @click.option("-c", "--column", multiple=True, help="Only these columns; can be repeated.")
-def head(dataset: LanceDataset, output: Output, count: int, column: tuple[str, ...]) -> None:
+def head(dataset: LanceDataset, output: CommandOutput, count: int, column: tuple[str, ...]) -> None:
     """Show the first rows of a version."""
     table: pa.Table = dataset.head(count, columns=list(column) or None)
     output.rows(table.to_pylist(), table.column_names, are_data=True)
@@ -144,14 +144,14 @@ def head(dataset: LanceDataset, output: Output, count: int, column: tuple[str, .
 @command("diff", versioned=False)
 @click.argument("a")
 @click.argument("b")
-def diff(dataset: LanceDataset, output: Output, a: str, b: str) -> None:
+def diff(dataset: LanceDataset, output: CommandOutput, a: str, b: str) -> None:
     """Say what changed from version A to version B, each a number or a tag."""
     old, new = (dataset.checkout_version(parse_version(text)).source.manifest for text in (a, b))
     output.record({"from_version": old.version, "to_version": new.version, **_changes(old, new)})
 
 
 @command("tags", versioned=False)
-def tags(dataset: LanceDataset, output: Output) -> None:
+def tags(dataset: LanceDataset, output: CommandOutput) -> None:
     """List the tags of a table."""
     rows = [{"tag": name, **described} for name, described in dataset.tags.list().items()]
     output.rows(rows, ["tag", "version", "branch", "created_at", "updated_at"])

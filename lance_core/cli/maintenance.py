@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from lance_core.cli.command import FOUND_PROBLEMS, command, parse_version
-from lance_core.cli.output import Output, human_bytes
+from lance_core.cli.output import CommandOutput, human_bytes
 from lance_core.commit import list_versions
 from lance_core.dataset.lance_dataset import LanceDataset
 from lance_core.errors import LanceError
@@ -57,7 +57,9 @@ _RETRIES = click.option(
 @click.option("--max-bytes", type=int, help="The most bytes to rewrite.")
 @click.option("--processes", type=int, help="Processes to use.")
 @_RETRIES
-def compact_command(dataset: LanceDataset, output: Output, dry_run: bool, retries: int, **arguments: Any) -> None:
+def compact_command(
+    dataset: LanceDataset, output: CommandOutput, dry_run: bool, retries: int, **arguments: Any
+) -> None:
     """Merge small fragments and drop deleted rows.
 
     Fragments that writers change meanwhile are left for another attempt. What is still left in the end is no failure:
@@ -89,7 +91,7 @@ def compact_command(dataset: LanceDataset, output: Output, dry_run: bool, retrie
 @_RETRIES
 def materialize_deletions(
     dataset: LanceDataset,
-    output: Output,
+    output: CommandOutput,
     dry_run: bool,
     threshold: float | None,
     processes: int | None,
@@ -100,7 +102,9 @@ def materialize_deletions(
     _compact(dataset, output, options, dry_run=dry_run, retries=retries)
 
 
-def _compact(dataset: LanceDataset, output: Output, options: dict[str, Any], *, dry_run: bool, retries: int) -> None:
+def _compact(
+    dataset: LanceDataset, output: CommandOutput, options: dict[str, Any], *, dry_run: bool, retries: int
+) -> None:
     if dry_run:
         plan = Compaction.plan(dataset, options)
         rows = [
@@ -146,7 +150,7 @@ def _compact(dataset: LanceDataset, output: Output, options: dict[str, Any], *, 
 @click.option("--rate", type=int, help="Most deletions per second.")
 @click.option("--concurrency", type=int, help="Most deletions at a time.")
 @click.option("--list", "list_files", is_flag=True, help="With --dry-run: list the files.")
-def cleanup(dataset: LanceDataset, output: Output, dry_run: bool, **arguments: Any) -> None:
+def cleanup(dataset: LanceDataset, output: CommandOutput, dry_run: bool, **arguments: Any) -> None:
     """Remove old versions, and the files that only they need."""
     selectors = select(
         arguments["older_than"],
@@ -181,7 +185,7 @@ def cleanup(dataset: LanceDataset, output: Output, dry_run: bool, **arguments: A
 
 @command("verify")
 @click.option("--all", "all_versions", is_flag=True, help="Check all versions.")
-def verify(dataset: LanceDataset, output: Output, all_versions: bool) -> None:
+def verify(dataset: LanceDataset, output: CommandOutput, all_versions: bool) -> None:
     """Check that every file is there and holds what the manifest says; exit code 4 if not."""
     numbers = list_versions(dataset.source.store) if all_versions else [dataset.version]
     problems: list[Problem] = []
@@ -206,7 +210,7 @@ def verify(dataset: LanceDataset, output: Output, all_versions: bool) -> None:
 @command("restore", versioned=False)
 @click.argument("version")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-def restore(dataset: LanceDataset, output: Output, version: str, yes: bool) -> None:
+def restore(dataset: LanceDataset, output: CommandOutput, version: str, yes: bool) -> None:
     """Make an old VERSION (a number or a tag) the latest one again, by a new version like it."""
     chosen = dataset.checkout_version(parse_version(version))
     if not yes and not output.as_json:

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from lance_core.printing import printable
 
-__all__ = ["Output", "human_bytes"]
+__all__ = ["CommandOutput", "human_bytes"]
 
 Row = Mapping[str, Any]
 
@@ -27,7 +27,7 @@ _UNCUT: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class CommandOutput:
     """Where a command prints to.
 
     Attributes:

@@ -13,7 +13,7 @@ from lance_core.commit.records import CommitOptions, Committed
 from lance_core.commit.versions import find_by_property, list_versions, load_manifest, load_transaction
 from lance_core.errors import SupersededError, UndecidedWriteError, VersionNotFoundError
 from lance_core.store import ObjectStore
-from lance_core.table.idempotency import CommittedAttempt, Proof, Proofs
+from lance_core.table.idempotency import CommitProof, CommittedAttempt, Proofs
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Overwrite
 from lance_core.table.transaction import SLICES_KEY, Transaction
@@ -115,13 +115,13 @@ def reject_later_attempt(latest: Manifest, write: WriteAttempt, root: str) -> No
             )
 
 
-def proof_of(transaction: Transaction, latest: Manifest | None, options: CommitOptions) -> Proof:
+def proof_of(transaction: Transaction, latest: Manifest | None, options: CommitOptions) -> CommitProof:
     """What a commit leaves behind, to be recognized when its version is gone.
 
     An attempt that merely takes the place of rows, all of them or those of its slices, leaves nothing: another one does
     the same, whether the first was committed or not.
     """
-    proof = Proof(
+    proof = CommitProof(
         idempotency_key=options.idempotency_key,
         batch=options.stream_batch,
         brings=options.brings,

@@ -14,7 +14,7 @@ from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.table.fragment import Fragment
 from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.scan.blob_view import AS_STORED, scanned_columns
-from lance_core.verbs.scan.nearest import NearestScanner, Query
+from lance_core.verbs.scan.nearest import NearestQuery, NearestScanner
 from lance_core.verbs.scan.options import Columns, Filter, ScanArguments, scan_options
 from lance_core.verbs.scan.row_ids import take_ids
 from lance_core.verbs.scan.scanner import LanceScanner
@@ -74,7 +74,7 @@ class ReadingVerbs(Handle):
 
     def _search(self, fragments: Sequence[Fragment], wanted: dict[str, Any]) -> LanceScanner:
         schema = self._manifest.schema
-        query = Query.of(wanted.pop("nearest"), schema)
+        query = NearestQuery.of(wanted.pop("nearest"), schema)
         columns, filter_ = wanted.pop("columns", None), wanted.pop("filter", None)
         with_distance = not wanted.pop("disable_scoring_autoprojection", False)
         prefilter = bool(wanted.pop("prefilter", False))

@@ -11,8 +11,8 @@ import pyarrow as pa
 from lance_core.encoding.choosing.choices import Choices
 from lance_core.encoding.choosing.options import EncodingOptions, encoding_options
 from lance_core.encoding.choosing.strategy import (
-    Choice,
     Limits,
+    PageEncoding,
     can_be_zipped,
     choose_fixed,
     choose_items,
@@ -124,8 +124,8 @@ def _encode_values(
     num_rows: int,
     limits: Limits,
     options: EncodingOptions,
-    choice: Choice | None = None,
-) -> tuple[EncodedPage | None, Choice]:
+    choice: PageEncoding | None = None,
+) -> tuple[EncodedPage | None, PageEncoding]:
     """A page of values; a new choice is made and kept unless one is given."""
     choice = _choose(block, levels, limits, options) if choice is None else choice
     if choice.layout == "dictionary":
@@ -183,7 +183,7 @@ def _has_levels(levels: Levels) -> bool:
 
 def _choose(
     block: DataBlock, levels: Levels, limits: Limits, options: EncodingOptions, *, dictionary: bool = True
-) -> Choice:
+) -> PageEncoding:
     has_levels = _has_levels(levels)
     if isinstance(block, FixedWidthBlock):
         return choose_fixed(block, has_levels=has_levels, limits=limits, options=options, dictionary=dictionary)
@@ -197,7 +197,7 @@ def _choose(
 
 
 def _encode_choice(
-    levels: Levels, block: DataBlock, num_rows: int, limits: Limits, choice: Choice
+    levels: Levels, block: DataBlock, num_rows: int, limits: Limits, choice: PageEncoding
 ) -> EncodedPage | None:
     if choice.layout == "constant":
         return constant.encode(levels, _first_value(block), num_rows=num_rows)
@@ -215,7 +215,7 @@ def _encode_choice(
 
 
 def _encode_miniblock(
-    levels: Levels, block: DataBlock, num_rows: int, limits: Limits, choice: Choice
+    levels: Levels, block: DataBlock, num_rows: int, limits: Limits, choice: PageEncoding
 ) -> EncodedPage | None:
     try:
         values = encode_miniblock(block, choice.compression, max_values=limits.max_values, max_bytes=limits.max_bytes)

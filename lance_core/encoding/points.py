@@ -115,7 +115,7 @@ class _Raw(PointPage):
 
 
 @dataclass(frozen=True, slots=True)
-class _Table:
+class _ChunkTable:
     """The bounds of the chunks of a page; the number of values up to the end of each chunk; the dictionary."""
 
     bounds: Counts
@@ -137,7 +137,7 @@ class _Chunked(PointPage):
         self._layout = layout
         self._gather = gather
         self._width = width
-        self._table: _Table | None = None
+        self._table: _ChunkTable | None = None
 
     def unknown(self) -> list[ByteRange]:
         if self._table is not None:
@@ -167,7 +167,7 @@ class _Chunked(PointPage):
             raise CorruptFileError(f"{max(before, num_items)} values in pages of {self._page.num_rows} rows")
         ends[-1] = num_items
         items = self._items(answers[1]) if self._layout.num_dictionary_items else None
-        self._table = _Table(bounds, ends, items)
+        self._table = _ChunkTable(bounds, ends, items)
         kept = 0 if items is None else memoryview(answers[1]).nbytes
         return 512 + int(bounds.nbytes + ends.nbytes) + 2 * kept
 
@@ -200,7 +200,7 @@ class _Chunked(PointPage):
             parts.append((chunk, int(table.ends[chunk]) - first, [row - first]))
         return list(parts)
 
-    def _parts_of_run(self, table: _Table, rows: range) -> list[_Part]:
+    def _parts_of_run(self, table: _ChunkTable, rows: range) -> list[_Part]:
         chunk = int(np.searchsorted(table.ends, rows.start, side="right"))
         first = int(table.ends[chunk - 1]) if chunk else 0
         parts: list[_Part] = []

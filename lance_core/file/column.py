@@ -258,7 +258,7 @@ class ColumnReadPlan:
 
     def tasks(self, runs: RowRuns) -> Iterator[PageTask]:
         """One task per page, per group of pages that are described alike, or per part of a large page."""
-        group: list[_Wanted] = []
+        group: list[_WantedPage] = []
         num_bytes = 0
         for wanted in self._wanted_pages(runs):
             if group and (num_bytes >= _GROUP_BYTES or not self._fit(group[-1], wanted)):
@@ -272,20 +272,20 @@ class ColumnReadPlan:
         if group:
             yield self._task(group)
 
-    def _fit(self, last: _Wanted, following: _Wanted) -> bool:
+    def _fit(self, last: _WantedPage, following: _WantedPage) -> bool:
         """Whether a page can be read together with those up to the one before it."""
         if following.is_large or last.is_whole != following.is_whole:
             return False
         key = self._key(last)
         return key is not None and key == self._key(following)
 
-    def _key(self, wanted: _Wanted) -> bytes | None:
+    def _key(self, wanted: _WantedPage) -> bytes | None:
         if wanted.key is None:
             with located(f"{self._name}, page {wanted.index}"):
                 wanted.key = group_key(wanted.page, self._path[-1], is_whole=wanted.is_whole)
         return wanted.key
 
-    def _wanted_pages(self, runs: RowRuns) -> Iterator[_Wanted]:
+    def _wanted_pages(self, runs: RowRuns) -> Iterator[_WantedPage]:
         """The pages that hold wanted rows."""
         bounds = self._bounds
         if not runs.count:
@@ -297,14 +297,14 @@ class ColumnReadPlan:
             if rows.starts.size:
                 with located(f"{self._name}, page {index}"):
                     page = self._pages.page(index, start, end - start)
-                yield _Wanted(index, page, rows)
+                yield _WantedPage(index, page, rows)
                 index += 1
             else:
                 # Jump to the page of the next wanted row.
                 following = runs.starts[np.searchsorted(runs.starts, end)]
                 index = int(np.searchsorted(bounds, following, side="right")) - 1
 
-    def _task(self, group: list[_Wanted]) -> PageTask:
+    def _task(self, group: list[_WantedPage]) -> PageTask:
         pages = [wanted.page for wanted in group]
         rows = group[0].rows
         if group[0].is_whole:
@@ -321,7 +321,7 @@ class ColumnReadPlan:
         steps = decode_pages(pages, self._path, rows)
         return PageTask(where, steps, rows.count, num_bytes, is_whole=group[0].is_whole)
 
-    def _parts(self, wanted: _Wanted) -> Iterator[PageTask]:
+    def _parts(self, wanted: _WantedPage) -> Iterator[PageTask]:
         num_rows, size = wanted.page.num_rows, wanted.size
         step = max(1, min(_MAX_ROWS, _MAX_BYTES * num_rows // max(size, 1)))
         for first in range(int(wanted.rows.starts[0]), int(wanted.rows.ends[-1]), step):
@@ -332,7 +332,7 @@ class ColumnReadPlan:
                 yield PageTask(f"{self._name}, page {wanted.index}", steps, rows.count, about, is_whole=False)
 
 
-class _Wanted:
+class _WantedPage:
     """A page and its wanted rows; `key` caches the key of its group."""
 
     __slots__ = ("index", "is_large", "is_whole", "key", "num_bytes", "page", "rows", "size")

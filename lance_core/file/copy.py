@@ -47,7 +47,7 @@ from lance_core.file.writer import DEFAULT_PAGE_BYTES
 from lance_core.schema import Field, Schema, field_to_arrow
 from lance_core.store import DEFAULT_READ_BYTES, ObjectStore
 
-__all__ = ["PageSource", "copy_pages"]
+__all__ = ["CopySource", "copy_pages"]
 
 # A page below both limits is small: readers need more time to find it than to read it.
 SMALL_ROWS: Final = 16 * 1024
@@ -62,7 +62,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PageSource:
+class CopySource:
     """Rows to copy, from files that hold different columns of the same rows.
 
     Attributes:
@@ -86,7 +86,7 @@ def copy_pages(
     key: str,
     schema: Schema,
     version: FileVersion,
-    sources: Sequence[PageSource],
+    sources: Sequence[CopySource],
     *,
     merge_small: bool = True,
     read_bytes: int = DEFAULT_READ_BYTES,
@@ -130,7 +130,7 @@ def copy_pages(
 
 
 @dataclass(frozen=True, slots=True)
-class _Column:
+class _CopiedColumn:
     """A column of the new file.
 
     Attributes:
@@ -145,7 +145,7 @@ class _Column:
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
+class _CopiedRun:
     """A run of rows of a source in one column, to copy or to decode.
 
     Attributes:
@@ -166,10 +166,12 @@ class _Step:
         return self.size < SMALL_BYTES and self.end - self.start < SMALL_ROWS
 
 
-def _columns(schema: Schema, version: FileVersion) -> list[_Column]:
+def _columns(schema: Schema, version: FileVersion) -> list[_CopiedColumn]:
     if not version.has_levels:
-        return [_Column(top, field, 1) for top in schema.fields for field in plain_columns(top)]
-    return [_Column(_only(path), path[-1], items_per_row(path)) for top in schema.fields for path in leaf_paths(top)]
+        return [_CopiedColumn(top, field, 1) for top in schema.fields for field in plain_columns(top)]
+    return [
+        _CopiedColumn(_only(path), path[-1], items_per_row(path)) for top in schema.fields for path in leaf_paths(top)
+    ]
 
 
 def _only(path: Sequence[Field]) -> Field:
@@ -180,7 +182,7 @@ def _only(path: Sequence[Field]) -> Field:
     return result
 
 
-def _check(source: PageSource, schema: Schema, version: FileVersion) -> None:
+def _check(source: CopySource, schema: Schema, version: FileVersion) -> None:
     """Reject a source whose pages would have another meaning in the new file."""
     own: dict[int, dict[int, Field]] = {}
     for top in schema.fields:
@@ -217,12 +219,12 @@ def _alike(theirs: Field, mine: Field) -> bool:
     return all(child.id in by_id and _alike(by_id[child.id], child) for child in mine.children)
 
 
-def _steps(column: _Column, sources: Sequence[PageSource], version: FileVersion) -> list[list[_Step]]:
+def _steps(column: _CopiedColumn, sources: Sequence[CopySource], version: FileVersion) -> list[list[_CopiedRun]]:
     """The steps for the rows of each source in one column."""
     return [list(_steps_of(column, source, version)) for source in sources]
 
 
-def _judge(steps: Sequence[Sequence[Sequence[_Step]]]) -> None:
+def _judge(steps: Sequence[Sequence[Sequence[_CopiedRun]]]) -> None:
     """Reject a copy of few pages: decoding whole rows is faster than decoding columns one by one."""
     every = [step for of_column in steps for of_source in of_column for step in of_source]
     copied = sum(step.size for step in every if step.page is not None and not step.is_small)
@@ -230,7 +232,7 @@ def _judge(steps: Sequence[Sequence[Sequence[_Step]]]) -> None:
         raise UnsupportedError("copying files that have few pages to copy")
 
 
-def _merged(steps: list[list[_Step]]) -> list[list[_Step]]:
+def _merged(steps: list[list[_CopiedRun]]) -> list[list[_CopiedRun]]:
     """Decode small pages that are next to pages that are decoded anyway."""
     flat = [(i, j) for i, own in enumerate(steps) for j in range(len(own))]
     result = [list(own) for own in steps]
@@ -242,10 +244,10 @@ def _merged(steps: list[list[_Step]]) -> list[list[_Step]]:
     return result
 
 
-def _steps_of(column: _Column, source: PageSource, version: FileVersion) -> Iterator[_Step]:
+def _steps_of(column: _CopiedColumn, source: CopySource, version: FileVersion) -> Iterator[_CopiedRun]:
     place = source.columns.get(column.field.id)
     if place is None:
-        yield _Step(0, source.num_rows, None, 0)
+        yield _CopiedRun(0, source.num_rows, None, 0)
         return
     pages: ColumnPages = place[2].metadata.columns[place[3]]
     start = 0
@@ -256,11 +258,11 @@ def _steps_of(column: _Column, source: PageSource, version: FileVersion) -> Iter
             raise UnsupportedError(f"copying pages of {place[1]}, whose descriptions lie elsewhere in the file")
         if kept:
             is_copied = kept == end - start and not _is_misread(pages, index, column, version)
-            yield _Step(start, end, message if is_copied else None, sum(message.buffer_sizes))
+            yield _CopiedRun(start, end, message if is_copied else None, sum(message.buffer_sizes))
         start = end
 
 
-def _is_misread(pages: ColumnPages, index: int, column: _Column, version: FileVersion) -> bool:
+def _is_misread(pages: ColumnPages, index: int, column: _CopiedColumn, version: FileVersion) -> bool:
     """Whether other readers misread, or reject, a page."""
     is_nested, may_be_draft = column.top is not column.field, version is FileVersion.V2_2
     if not is_nested and not may_be_draft:
@@ -270,7 +272,7 @@ def _is_misread(pages: ColumnPages, index: int, column: _Column, version: FileVe
 
 
 @dataclass(frozen=True, slots=True)
-class _Page:
+class _CopiedPage:
     """A page of the new file.
 
     Attributes:
@@ -299,7 +301,7 @@ class _Copier:
         read_bytes: Bytes per read.
     """
 
-    def __init__(self, file: PageFile, columns: Sequence[_Column], version: FileVersion, read_bytes: int) -> None:
+    def __init__(self, file: PageFile, columns: Sequence[_CopiedColumn], version: FileVersion, read_bytes: int) -> None:
         self._file = file
         self._columns = columns
         self._limits = Limits(large_chunks=version is FileVersion.V2_2)
@@ -307,12 +309,12 @@ class _Copier:
         self._page_bytes = max(_MIN_PAGE_BYTES, min(DEFAULT_PAGE_BYTES, _TOTAL_BUFFERED // max(len(columns), 1)))
         self._arrays: list[list[pa.Array]] = [[] for _ in columns]
         self._num_bytes = [0] * len(columns)
-        self._pages: list[list[list[_Page]]] = [[] for _ in columns]
-        self._pending: deque[tuple[list[_Page], Future[list[EncodedPage]]]] = deque()
+        self._pages: list[list[list[_CopiedPage]]] = [[] for _ in columns]
+        self._pending: deque[tuple[list[_CopiedPage], Future[list[EncodedPage]]]] = deque()
         self._held: list[tuple[Region, BytesLike]] = []
         self._held_bytes = 0
 
-    def copy(self, source: PageSource, steps: Sequence[Sequence[_Step]]) -> None:
+    def copy(self, source: CopySource, steps: Sequence[Sequence[_CopiedRun]]) -> None:
         """Add the rows of one source; `steps` has the steps of each column."""
         copied: dict[tuple[str, str], list[list[ByteRange]]] = {}
         places = {}
@@ -373,7 +375,7 @@ class _Copier:
             region.move_to(self._file.append(data)[0])
         self._held, self._held_bytes = [], 0
 
-    def _decode(self, source: PageSource, column: int, start: int, end: int) -> None:
+    def _decode(self, source: CopySource, column: int, start: int, end: int) -> None:
         """Decode rows and buffer those to keep, to be encoded with the following rows."""
         chosen = self._columns[column]
         place = source.columns.get(chosen.field.id)
@@ -404,7 +406,7 @@ class _Copier:
         """Start to encode the decoded rows of a column."""
         arrays, self._arrays[column], self._num_bytes[column] = self._arrays[column], [], 0
         if arrays:
-            pages: list[_Page] = []
+            pages: list[_CopiedPage] = []
             self._pages[column].append(pages)
             self._pending.append((pages, submit(_encode, self._columns[column].top, arrays, self._limits)))
             self._drain(num_threads() + 1)
@@ -415,7 +417,7 @@ class _Copier:
             pages, future = self._pending.popleft()
             for encoded in future.result():
                 sizes = [memoryview(data).nbytes for data in encoded.buffers]
-                page = _Page(
+                page = _CopiedPage(
                     [(0, size) for size in sizes], page_encoding(encoded.encoding), encoded.length, encoded.num_rows
                 )
                 pages.append(page)
@@ -423,12 +425,14 @@ class _Copier:
                     self._hold(Region(0, sizes[index], [(page.buffers, index)]), data)
 
 
-def _copied(message: ColumnMetadata.Page, num_rows: int) -> _Page:
+def _copied(message: ColumnMetadata.Page, num_rows: int) -> _CopiedPage:
     ranges = zip(message.buffer_offsets, message.buffer_sizes, strict=True)
-    return _Page([(start, start + length) for start, length in ranges], message.encoding, message.length, num_rows)
+    return _CopiedPage(
+        [(start, start + length) for start, length in ranges], message.encoding, message.length, num_rows
+    )
 
 
-def _runs(steps: Sequence[_Step]) -> Iterator[tuple[int, _Step]]:
+def _runs(steps: Sequence[_CopiedRun]) -> Iterator[tuple[int, _CopiedRun]]:
     """The steps, with consecutive decoded rows merged into one: its first row, and its last step."""
     first: int | None = None
     for position, step in enumerate(steps):

@@ -274,7 +274,7 @@ class LegacyFileReader:
         if len(tail) < _FOOTER.size:
             raise CorruptFileError(f"{len(tail)} bytes are too short for a data file")
         position = _FOOTER.unpack(tail[-_FOOTER.size :])[0]
-        source = _Source(store, key, tail, size)
+        source = _LegacyBytes(store, key, tail, size)
         metadata = source.message(position, file_pb2.Metadata)
         schema = None
         if metadata.manifest_position:
@@ -408,7 +408,7 @@ def _read_parts(field: Field, table: PageTable, parts: Sequence[tuple[int, int, 
     return concatenate((yield from lock_step([read_field(field, table, *part) for part in parts])))
 
 
-class _Source:
+class _LegacyBytes:
     """Bytes of a file whose tail has been read."""
 
     def __init__(self, store: ObjectStore, key: str, tail: memoryview, size: int) -> None:

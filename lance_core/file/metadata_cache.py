@@ -13,7 +13,7 @@ __all__ = ["METADATA_CACHE_BYTES", "MetadataCache"]
 METADATA_CACHE_BYTES: Final = 64 * 1024 * 1024
 
 
-class _Key(NamedTuple):
+class _CacheKey(NamedTuple):
     root: str
     key: str
     size: int
@@ -29,8 +29,8 @@ class MetadataCache:
     def __init__(self, max_bytes: int = METADATA_CACHE_BYTES) -> None:
         self.max_bytes = max_bytes
         self.num_bytes = 0
-        self._known: OrderedDict[_Key, FileMetadata] = OrderedDict()
-        self._sizes: dict[_Key, int] = {}
+        self._known: OrderedDict[_CacheKey, FileMetadata] = OrderedDict()
+        self._sizes: dict[_CacheKey, int] = {}
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[type[MetadataCache], tuple[int]]:
@@ -39,7 +39,7 @@ class MetadataCache:
 
     def get(self, root: str, key: str, size: int) -> FileMetadata | None:
         """The cached metadata of a file."""
-        name = _Key(root, key, size)
+        name = _CacheKey(root, key, size)
         with self._lock:
             found = self._known.get(name)
             if found is not None:
@@ -48,7 +48,7 @@ class MetadataCache:
 
     def put(self, root: str, key: str, metadata: FileMetadata) -> None:
         """Cache the metadata of a file."""
-        name = _Key(root, key, metadata.size_bytes)
+        name = _CacheKey(root, key, metadata.size_bytes)
         size = _size_of(metadata)
         with self._lock:
             if name in self._known or size > self.max_bytes:
@@ -58,12 +58,12 @@ class MetadataCache:
 
     def grew(self, root: str, key: str, size: int, num_bytes: int) -> None:
         """Record that the metadata of a file has grown."""
-        name = _Key(root, key, size)
+        name = _CacheKey(root, key, size)
         with self._lock:
             if name in self._known:
                 self._add(name, num_bytes)
 
-    def _add(self, name: _Key, num_bytes: int) -> None:
+    def _add(self, name: _CacheKey, num_bytes: int) -> None:
         self._sizes[name] = self._sizes.get(name, 0) + num_bytes
         self.num_bytes += num_bytes
         while self.num_bytes > self.max_bytes:

@@ -30,9 +30,9 @@ from lance_core.table.watermarks import is_watermark, moved
 __all__ = [
     "DAYS_KEY",
     "PREFIX",
+    "CommitProof",
     "CommittedAttempt",
     "CommittedBatch",
-    "Proof",
     "Proofs",
     "inherited",
     "is_of_commits",
@@ -155,7 +155,7 @@ class Proofs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Proof:
+class CommitProof:
     """The proof of one commit.
 
     Attributes:

@@ -52,7 +52,7 @@ class BranchConfig(ChosenTables):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Job:
+class _BranchOps:
     """The fixed arguments of a job's op."""
 
     refs: Sequence[TableRef]
@@ -112,14 +112,14 @@ def build_branch_jobs(
         "min_row_ratio": min_row_ratio,
         "max_row_ratio": max_row_ratio,
     }
-    job = _Job(refs=table_refs(tables), io_manager_key=io_manager_key, gates=gates, discard=discard_promoted)
+    job = _BranchOps(refs=table_refs(tables), io_manager_key=io_manager_key, gates=gates, discard=discard_promoted)
     return (
         _job(job, promote_name, _promote, "Promotes the branch of these tables into main.", publishes=True),
         _job(job, discard_name, _discard, "Throws the branch of these tables away.", publishes=False),
     )
 
 
-def _job(job: _Job, name: str, work: Any, description: str, *, publishes: bool) -> dg.JobDefinition:
+def _job(job: _BranchOps, name: str, work: Any, description: str, *, publishes: bool) -> dg.JobDefinition:
     def run(context: dg.OpExecutionContext, config: BranchConfig) -> None:
         work(job, context, config)
 
@@ -133,7 +133,7 @@ def _job(job: _Job, name: str, work: Any, description: str, *, publishes: bool) 
     )
 
 
-def _promote(job: _Job, context: dg.OpExecutionContext, config: BranchConfig) -> None:
+def _promote(job: _BranchOps, context: dg.OpExecutionContext, config: BranchConfig) -> None:
     from lance_core.errors import LanceError  # noqa: PLC0415 - code locations load without lance_core
     from lance_dagster.branches import promotion  # noqa: PLC0415 - as above
     from lance_dagster.branches.page import failed_checks  # noqa: PLC0415 - as above
@@ -173,7 +173,7 @@ def _promote(job: _Job, context: dg.OpExecutionContext, config: BranchConfig) ->
 
 
 def _report(
-    job: _Job,
+    job: _BranchOps,
     context: dg.OpExecutionContext,
     ref: TableRef,
     main: Any,
@@ -204,7 +204,7 @@ def _report(
     return True
 
 
-def _discard(job: _Job, context: dg.OpExecutionContext, config: BranchConfig) -> None:
+def _discard(job: _BranchOps, context: dg.OpExecutionContext, config: BranchConfig) -> None:
     from lance_dagster.branches.writing import discard_branch  # noqa: PLC0415 - code locations load without lance_core
 
     branch = _branch(context, config)
@@ -236,13 +236,13 @@ def _written_partitions(instance: dg.DagsterInstance, ref: TableRef, branch: str
 
 
 def _report_main(
-    job: _Job, context: dg.OpExecutionContext, ref: TableRef, main: Any, branch: str, partitions: Sequence[str]
+    job: _BranchOps, context: dg.OpExecutionContext, ref: TableRef, main: Any, branch: str, partitions: Sequence[str]
 ) -> None:
     """Report what main has of partitions whose newest event was about a branch that was discarded."""
-    from lance_dagster.events.reporting import Report, materializations, partition_rows, record  # noqa: PLC0415 - as above
+    from lance_dagster.events.reporting import TableReport, materializations, partition_rows, record  # noqa: PLC0415 - as above
 
     latest = main.checkout_version((None, None))
-    report = Report(
+    report = TableReport(
         ref=ref,
         location=job.root(context).locate(ref),
         ui_url=job.root(context).ui_url,
@@ -273,7 +273,7 @@ def _branch(context: dg.OpExecutionContext, config: BranchConfig) -> str:
     return found
 
 
-def _tables(job: _Job, context: dg.OpExecutionContext, config: BranchConfig) -> Iterator[tuple[TableRef, Any]]:
+def _tables(job: _BranchOps, context: dg.OpExecutionContext, config: BranchConfig) -> Iterator[tuple[TableRef, Any]]:
     """The tables of this run; None for one that is not there yet."""
     for full in chosen_refs(context, job.refs, config.tables):
         if is_foreign(full, context):

@@ -18,7 +18,7 @@ import dagster as dg
 import lance_core
 from lance_core.errors import NotFoundError, VersionNotFoundError
 from lance_dagster.events.reporting import (
-    Report,
+    TableReport,
     known_versions,
     materializations,
     partition_rows,
@@ -204,7 +204,7 @@ def promotion_events(
     if not due:
         return []
     names = [one for one in due if one is not None]
-    report = Report(
+    report = TableReport(
         ref=ref,
         location=root.locate(ref),
         ui_url=root.ui_url,

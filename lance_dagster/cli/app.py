@@ -13,7 +13,7 @@ import click
 
 import lance_core
 from lance_core.cli.command import storage_options_of
-from lance_core.cli.output import Output
+from lance_core.cli.output import CommandOutput
 from lance_core.errors import LanceError
 from lance_core.printing import printable
 from lance_dagster.cli.undo_report import report_earlier_undo, report_undo, reporting_instance
@@ -50,7 +50,7 @@ def _command(name: str, argument: str) -> Callable[[F], click.Command]:
     def decorate(function: F) -> click.Command:
         @functools.wraps(function)
         def wrapped(uri: str, storage_option: tuple[str, ...], as_json: bool, **arguments: Any) -> None:
-            output = Output(as_json)
+            output = CommandOutput(as_json)
             try:
                 function(uri, storage_options_of(storage_option) or None, output, **arguments)
             except (LanceError, OSError) as error:
@@ -73,7 +73,7 @@ def _command(name: str, argument: str) -> Callable[[F], click.Command]:
 def lineage_command(
     uri: str,
     options: Mapping[str, str] | None,
-    output: Output,
+    output: CommandOutput,
     run_id: str | None,
     version: int | None,
     asset: str | None,
@@ -111,7 +111,13 @@ def _run_or_itself(tables: list[lance_core.LanceDataset], run_id: str, where: st
     "--report", is_flag=True, help="Report to the Dagster instance of DAGSTER_HOME what the tables hold afterwards."
 )
 def undo_command(
-    uri: str, options: Mapping[str, str] | None, output: Output, run_id: str, dry_run: bool, yes: bool, report: bool
+    uri: str,
+    options: Mapping[str, str] | None,
+    output: CommandOutput,
+    run_id: str,
+    dry_run: bool,
+    yes: bool,
+    report: bool,
 ) -> None:
     """Undo the change of one run by a new commit, if that is exact; otherwise report the reason, and write nothing."""
     if dry_run == yes:
@@ -162,7 +168,7 @@ def _plans(
 
 
 @_command("tables", "ROOT")
-def tables_command(uri: str, options: Mapping[str, str] | None, output: Output) -> None:
+def tables_command(uri: str, options: Mapping[str, str] | None, output: CommandOutput) -> None:
     """An overview of the tables below a root."""
     rows = [_overview(table) for table in find_tables(uri, options)]
     if not output.as_json:
@@ -221,7 +227,7 @@ def _undone_for_people(row: Mapping[str, Any]) -> dict[str, Any]:
     return {**row, "undoes": "version " + ", ".join(map(str, row["undoes"]))}
 
 
-def _fail(error: Exception, output: Output) -> None:
+def _fail(error: Exception, output: CommandOutput) -> None:
     if output.as_json:
         output.record({"error": {"code": getattr(error, "code", "os"), "message": str(error)}})
     else:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import click
 
 import lance_core
-from lance_core.cli.output import Output
+from lance_core.cli.output import CommandOutput
 from lance_dagster.cli.app import _command
 from lance_dagster.io_manager.column_types import change_column_type, parse_type
 
@@ -19,7 +19,7 @@ __all__ = ["change_type_command"]
 @click.argument("type_name", metavar="TYPE")
 @click.option("--allow-loss", is_flag=True, help="Cast even where values change: fractions are truncated, for example.")
 def change_type_command(
-    uri: str, options: Mapping[str, str] | None, output: Output, column: str, type_name: str, allow_loss: bool
+    uri: str, options: Mapping[str, str] | None, output: CommandOutput, column: str, type_name: str, allow_loss: bool
 ) -> None:
     """Give COLUMN another TYPE, such as int64, float64, date32 or 'timestamp[us, tz=UTC]'.
 

@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from lance_core.cli.output import Output
+from lance_core.cli.output import CommandOutput
 from lance_core.errors import DatasetNotFoundError
 from lance_dagster.cli.app import _command
 from lance_dagster.health.lake import Lake
@@ -36,7 +36,7 @@ _RUN_ID: Final = 8
 def maintenance_command(
     uri: str,
     options: Mapping[str, str] | None,
-    output: Output,
+    output: CommandOutput,
     by_table: bool,
     as_page: bool,
     include: tuple[str, ...],

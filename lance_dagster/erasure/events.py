@@ -12,7 +12,7 @@ import lance_core
 from lance_core.maintenance import ErasureReport
 from lance_dagster.events.reporting import (
     PartitionRows,
-    Report,
+    TableReport,
     known_versions,
     materializations,
     partition_rows,
@@ -75,7 +75,7 @@ def erasure_events(
         kept = [one for one in due if not report.rows_deleted.get("main") or (one in rows and rows[one].erased == 0)]
         unchanged = {one: version for one in kept if (version := known[one].data_version)}
         own = {name: value for name, value in entries.items() if not (names and name == "lance/rows_erased")}
-        found = Report(
+        found = TableReport(
             ref=ref,
             location=root.locate(ref),
             dataset=dataset,

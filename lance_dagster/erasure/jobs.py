@@ -100,7 +100,7 @@ class ErasureConfig(ChosenTables):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Table:
+class _ErasedTable:
     """A table, with the assets that share it."""
 
     dataset: "lance_core.LanceDataset"
@@ -156,7 +156,7 @@ def _erase(context: dg.OpExecutionContext, refs: Sequence[TableRef], resource: o
 
     root = table_root(resource)
     where = config.where.read()
-    tables: dict[str, _Table] = {}
+    tables: dict[str, _ErasedTable] = {}
     for ref in chosen_refs(context, refs, config.tables):
         dataset = root.open_or_none(ref)
         if dataset is None:
@@ -164,7 +164,7 @@ def _erase(context: dg.OpExecutionContext, refs: Sequence[TableRef], resource: o
             continue
         known = tables.get(dataset.root_uri)
         both = [*(known.refs if known else ()), ref]
-        tables[dataset.root_uri] = _Table(dataset=dataset, refs=both)
+        tables[dataset.root_uri] = _ErasedTable(dataset=dataset, refs=both)
     planned = _plan(tables, where, config)
     stopped = [uri for uri, report in planned.items() if report.obstacles]
     only_planned = bool(stopped) or config.dry_run or is_tagged(context, _DRY_RUN_TAG)
@@ -195,7 +195,7 @@ def _erase(context: dg.OpExecutionContext, refs: Sequence[TableRef], resource: o
         raise dg.Failure(f"{'; '.join(left)}: rows can be left; the events say where")
 
 
-def _plan(tables: "Mapping[str, _Table]", where: str, config: ErasureConfig) -> "dict[str, ErasureReport]":
+def _plan(tables: "Mapping[str, _ErasedTable]", where: str, config: ErasureConfig) -> "dict[str, ErasureReport]":
     """Find out what the erasure would do to each table.
 
     Raises:
@@ -214,7 +214,7 @@ def _plan(tables: "Mapping[str, _Table]", where: str, config: ErasureConfig) -> 
     return planned
 
 
-def _erased(table: _Table, where: str, config: ErasureConfig, properties: dict[str, str]) -> "ErasureReport":
+def _erased(table: _ErasedTable, where: str, config: ErasureConfig, properties: dict[str, str]) -> "ErasureReport":
     """Erase rows of a table.
 
     Raises:

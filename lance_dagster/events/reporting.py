@@ -35,8 +35,8 @@ from lance_dagster.tables.settings import plain_metadata
 
 __all__ = [
     "PartitionRows",
-    "Report",
     "ReportedState",
+    "TableReport",
     "branch_of_event",
     "known_versions",
     "materializations",
@@ -86,7 +86,7 @@ class PartitionRows:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class TableReport:
     """What is to be reported of a table.
 
     Attributes:
@@ -252,7 +252,7 @@ def _uncovered(dataset: lance_core.LanceDataset, columns: Sequence[str]) -> int:
 
 
 def materializations(
-    report: Report, context: dg.OpExecutionContext | dg.AssetExecutionContext | None
+    report: TableReport, context: dg.OpExecutionContext | dg.AssetExecutionContext | None
 ) -> Iterator[dg.AssetMaterialization]:
     """The events of a report: what the table holds, for each partition.
 

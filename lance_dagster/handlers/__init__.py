@@ -122,7 +122,7 @@ def handler_for_load(annotation: object, default: str, *, where: str, own: Seque
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Wanted:
+class _WantedType:
     """The type of one value, and how the annotation wraps it."""
 
     inner: object
@@ -131,7 +131,7 @@ class _Wanted:
     optional: bool = False
 
 
-def _unwrapped(annotation: object) -> _Wanted:
+def _unwrapped(annotation: object) -> _WantedType:
     """The type inside of `Optional`, and of `dict[str, ...]` or `list[...]`, which hold several values."""
     origin, inside = get_origin(annotation), get_args(annotation)
     if origin in (Union, UnionType):
@@ -144,8 +144,8 @@ def _unwrapped(annotation: object) -> _Wanted:
         found = _unwrapped(inside[-1])
         if not (found.by_partition or found.as_list):
             is_list = origin in (list, Sequence)
-            return _Wanted(inner=found.inner, by_partition=not is_list, as_list=is_list)
-    return _Wanted(inner=annotation)
+            return _WantedType(inner=found.inner, by_partition=not is_list, as_list=is_list)
+    return _WantedType(inner=annotation)
 
 
 def default_load_type(table: TableSettings) -> str:

@@ -23,7 +23,7 @@ from lance_core.errors import DatasetNotFoundError, SchemaError
 from lance_dagster.branches.writing import branch_for_writing
 from lance_dagster.handlers.base import ROW_NAMES, CommitMode, WriteRequest
 from lance_dagster.handlers.columns import set_columns, stored_columns
-from lance_dagster.io_manager.output import Output
+from lance_dagster.io_manager.output import TableOutput
 from lance_dagster.io_manager.ownership import check_column_owners
 from lance_dagster.properties import COLUMNS
 from lance_dagster.tables.location import TABLE_KEY
@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 
-def reject_without_table(output: Output) -> None:
+def reject_without_table(output: TableOutput) -> None:
     """Reject columns of a table that does not exist.
 
     Raises:
@@ -51,7 +51,7 @@ def reject_without_table(output: Output) -> None:
         )
 
 
-def check_still_column_owner(output: Output, dataset: lance_core.LanceDataset, frame: Sequence[str]) -> None:
+def check_still_column_owner(output: TableOutput, dataset: lance_core.LanceDataset, frame: Sequence[str]) -> None:
     """Reject a column that another asset added at the same time.
 
     Raises:
@@ -66,7 +66,7 @@ def check_still_column_owner(output: Output, dataset: lance_core.LanceDataset, f
         ) from error
 
 
-def at_read_version(output: Output, frame: Sequence[str]) -> lance_core.LanceDataset:
+def at_read_version(output: TableOutput, frame: Sequence[str]) -> lance_core.LanceDataset:
     """The version that the rows of a frame are named in: that of its input, for names that are row addresses.
 
     Raises:
@@ -95,10 +95,10 @@ def at_read_version(output: Output, frame: Sequence[str]) -> lance_core.LanceDat
 
 
 def columns_request(
-    output: Output,
+    output: TableOutput,
     frame: Sequence[str],
-    partitions: Callable[[Output, pa.Schema], PartitionPlan | None],
-    request: Callable[[Output, CommitMode, PartitionPlan | None, OutputSettings], WriteRequest],
+    partitions: Callable[[TableOutput, pa.Schema], PartitionPlan | None],
+    request: Callable[[TableOutput, CommitMode, PartitionPlan | None, OutputSettings], WriteRequest],
 ) -> WriteRequest:
     """The write that sets columns of the table of another asset.
 
@@ -122,11 +122,11 @@ def columns_request(
 
 
 def columns_on_branch(
-    output: Output,
+    output: TableOutput,
     main: lance_core.LanceDataset | None,
     frame: pa.Schema,
-    request: Callable[[Output, CommitMode, PartitionPlan | None, OutputSettings], WriteRequest],
-) -> Output:
+    request: Callable[[TableOutput, CommitMode, PartitionPlan | None, OutputSettings], WriteRequest],
+) -> TableOutput:
     """The output on its branch; columns that the table lacks are added to main before the branch is forked.
 
     A promotion brings rows and cells to main, and no columns: main has them, without values, from the beginning.
@@ -172,7 +172,7 @@ def _add(main: lance_core.LanceDataset, fields: Sequence[pa.Field]) -> None:
     main.checkout_latest()
 
 
-def column_entries(output: Output, frame: Sequence[str], outcome: lance_core.WriteResult) -> dict[str, Any]:
+def column_entries(output: TableOutput, frame: Sequence[str], outcome: lance_core.WriteResult) -> dict[str, Any]:
     """The entries of a materialization that are about columns."""
     before = () if output.existing is None else output.existing.schema.names
     names = set_columns(frame, output.settings.row_key)

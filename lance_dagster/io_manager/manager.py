@@ -59,7 +59,7 @@ from lance_dagster.io_manager.column_assets import (
 )
 from lance_dagster.io_manager.column_types import with_remedy
 from lance_dagster.io_manager.output import (
-    Output,
+    TableOutput,
     as_refreshed,
     casts_of,
     code_version,
@@ -180,7 +180,7 @@ class LanceTableIOManager(dg.IOManager):
         self._report(output, outcome, obj, handler.arrow_schema(obj))
         self._index_partitions(output, outcome.dataset)
 
-    def _report(self, output: Output, outcome: lance_core.WriteResult, obj: Any, frame: pa.Schema) -> None:
+    def _report(self, output: TableOutput, outcome: lance_core.WriteResult, obj: Any, frame: pa.Schema) -> None:
         """Report the write to Dagster."""
         casts = casts_of(frame, output, outcome)
         context, written = output.context, outcome.dataset
@@ -209,7 +209,7 @@ class LanceTableIOManager(dg.IOManager):
         entries, rows = partition_entries(entries, outcome, keys), self._rows_of_partitions(output, outcome)
         add_metadata(context, ordered_entries(entries), partition_metadata(outcome, entries, keys, rows))
 
-    def _rows_of_partitions(self, output: Output, outcome: lance_core.WriteResult) -> dict[str, int]:
+    def _rows_of_partitions(self, output: TableOutput, outcome: lance_core.WriteResult) -> dict[str, int]:
         """The rows of the run's partitions; a failure to count them is logged, as the write is done."""
         if output.keys is None:
             return {}
@@ -228,7 +228,7 @@ class LanceTableIOManager(dg.IOManager):
             output.context.log.warning("%s: the rows of its partitions were not counted: %s", output.where, error)
             return {}
 
-    def _derived(self, output: Output, obj: Any) -> dg.TableColumnLineage | None:
+    def _derived(self, output: TableOutput, obj: Any) -> dg.TableColumnLineage | None:
         """The column lineage by the plan of the frame; None if the plan cannot be read."""
         if not self._settings.derive_column_lineage or not has_plan(obj):
             return None
@@ -303,7 +303,7 @@ class LanceTableIOManager(dg.IOManager):
     def _locate(self, asset_key: dg.AssetKey, metadata: Any) -> TableLocation:
         return locate_table(self._settings.root_uri, asset_key, metadata, default_schema=self._settings.schema)
 
-    def _output(self, context: dg.OutputContext) -> Output:
+    def _output(self, context: dg.OutputContext) -> TableOutput:
         """The facts about an output that are known without its value."""
         asset = context.asset_key.to_user_string()
         definition, said = defined_metadata(context), said_at_run_time(context)
@@ -336,7 +336,7 @@ class LanceTableIOManager(dg.IOManager):
             tag_run(context, {BRANCH_TAG: branch})
             if existing is not None and (settings.write_mode != "columns" or branch in existing.branches.list()):
                 existing = branch_for_writing(existing, branch)
-        return Output(
+        return TableOutput(
             context=context,
             where=f"asset {asset}",
             metadata={**definition, **{key: value for key, value in said.items() if key.startswith(PREFIX)}},
@@ -385,7 +385,7 @@ class LanceTableIOManager(dg.IOManager):
             where=where,
         )
 
-    def _with_branch(self, output: Output, handler: LanceTypeHandler, obj: Any) -> Output:
+    def _with_branch(self, output: TableOutput, handler: LanceTypeHandler, obj: Any) -> TableOutput:
         """The output with the branch that it is written to.
 
         A branch needs a table to fork from. A missing table is created without rows on main, unless the write would be
@@ -420,7 +420,7 @@ class LanceTableIOManager(dg.IOManager):
         except DatasetNotFoundError:
             return None
 
-    def _partitions(self, output: Output, schema: pa.Schema) -> PartitionPlan | None:
+    def _partitions(self, output: TableOutput, schema: pa.Schema) -> PartitionPlan | None:
         """The run's partitions in terms of the columns that are written."""
         if output.keys is None:
             return None
@@ -432,7 +432,7 @@ class LanceTableIOManager(dg.IOManager):
             schema,
         )
 
-    def _index_partitions(self, output: Output, dataset: lance_core.LanceDataset) -> None:
+    def _index_partitions(self, output: TableOutput, dataset: lance_core.LanceDataset) -> None:
         """Refresh zone maps on the partition columns; a failure is logged, as the write is done."""
         most_uncovered = self._settings.max_unindexed_fragments
         if most_uncovered is None or output.keys is None or dataset.branch is not None:
@@ -452,7 +452,7 @@ class LanceTableIOManager(dg.IOManager):
         if made:
             output.context.log.info("%s: zone maps refreshed: %s", output.where, ", ".join(made))
 
-    def _write(self, output: Output, handler: LanceTypeHandler, obj: Any) -> lance_core.WriteResult | None:
+    def _write(self, output: TableOutput, handler: LanceTypeHandler, obj: Any) -> lance_core.WriteResult | None:
         frame = handler.arrow_schema(obj)
         check_column_owners(output, frame.names)
         if output.sets_columns:
@@ -484,7 +484,7 @@ class LanceTableIOManager(dg.IOManager):
             raise DatasetExistsError(f"{error}. The write_mode is {settings.write_mode}") from error
 
     def _request(
-        self, output: Output, mode: CommitMode, plan: PartitionPlan | None, settings: OutputSettings
+        self, output: TableOutput, mode: CommitMode, plan: PartitionPlan | None, settings: OutputSettings
     ) -> WriteRequest:
         return WriteRequest(
             uri=output.uri,

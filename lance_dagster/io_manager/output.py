@@ -33,7 +33,7 @@ from lance_dagster.tables.partitions import PartitionPlan
 from lance_dagster.tables.settings import OutputSettings
 
 __all__ = [
-    "Output",
+    "TableOutput",
     "as_refreshed",
     "casts_of",
     "code_version",
@@ -53,7 +53,7 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Output:
+class TableOutput:
     """One output on its way into its table."""
 
     context: dg.OutputContext
@@ -104,7 +104,7 @@ class Output:
         return self.location.uri if self.branch is None or self.existing is None else self.existing.uri
 
 
-def commit_mode(output: Output, plan: PartitionPlan | None) -> CommitMode:
+def commit_mode(output: TableOutput, plan: PartitionPlan | None) -> CommitMode:
     """The mode of the commit.
 
     Raises:
@@ -137,7 +137,7 @@ def wants_no_table(settings: OutputSettings, plan: PartitionPlan | None) -> bool
     return settings.write_mode == "create_only" or (settings.write_mode == "error" and plan is None)
 
 
-def is_alone(output: Output, frame: pa.Schema) -> bool:
+def is_alone(output: TableOutput, frame: pa.Schema) -> bool:
     """Whether the write may replace the whole table, because nothing in it is anybody else's.
 
     True for a table that earlier attempts of this write alone have made, if the write creates the table or has other
@@ -160,12 +160,12 @@ def is_alone(output: Output, frame: pa.Schema) -> bool:
     return all(one is not None and one.operation.name in NEUTRAL for one in made)
 
 
-def is_over(output: Output, run_id: str) -> bool:
+def is_over(output: TableOutput, run_id: str) -> bool:
     """Whether a run is the one that writes, has ended, or is unknown."""
     return output.facts is None or output.facts.run_id == run_id or output.facts.ended(run_id)
 
 
-def new_columns(output: Output, frame: pa.Schema, obj: Any) -> pa.Schema:
+def new_columns(output: TableOutput, frame: pa.Schema, obj: Any) -> pa.Schema:
     """The columns of a new table, as far as the frame or the metadata `lance/schema` gives their types."""
     known = known_schema(output.metadata, type_metadata(output.context), output.where)
     return with_known_types(frame, known, None, without_rows=isinstance(obj, Sized) and not len(obj))
@@ -178,7 +178,7 @@ def have_other_columns(frame: pa.Schema, table: pa.Schema) -> bool:
     return any(field.type not in (pa.null(), table.field(field.name).type) for field in frame)
 
 
-def warn_of_earlier_attempts(output: Output, outcome: lance_core.WriteResult) -> None:
+def warn_of_earlier_attempts(output: TableOutput, outcome: lance_core.WriteResult) -> None:
     """Log whether the rows of earlier attempts of the write are replaced or stay."""
     kept = kept_attempts(output, outcome)
     for versions, fate in ((outcome.replaced_versions, "are replaced in"), (kept, "stay, beside those of")):
@@ -192,14 +192,14 @@ def warn_of_earlier_attempts(output: Output, outcome: lance_core.WriteResult) ->
             )
 
 
-def kept_attempts(output: Output, outcome: lance_core.WriteResult) -> list[int]:
+def kept_attempts(output: TableOutput, outcome: lance_core.WriteResult) -> list[int]:
     """The versions of earlier attempts whose rows stay beside those of the write."""
     if outcome.deduplicated or output.settings.on_earlier_attempt != "append":
         return []
     return [version for version in output.attempts.versions if version not in outcome.replaced_versions]
 
 
-def casts_of(frame: pa.Schema, output: Output, outcome: lance_core.WriteResult) -> dict[str, str]:
+def casts_of(frame: pa.Schema, output: TableOutput, outcome: lance_core.WriteResult) -> dict[str, str]:
     """The columns whose values were cast to the types that the table had already, with both types."""
     if output.existing is None or outcome.deduplicated:
         return {}
@@ -213,7 +213,7 @@ def casts_of(frame: pa.Schema, output: Output, outcome: lance_core.WriteResult) 
     }
 
 
-def reject_to_keep(output: Output) -> None:
+def reject_to_keep(output: TableOutput) -> None:
     """Reject an attempt without rows that would be skipped while the table has rows of an earlier attempt.
 
     Raises:
@@ -244,7 +244,9 @@ def as_refreshed(settings: OutputSettings, changes: Sequence[ConsumedChanges]) -
     return settings
 
 
-def without_change_type(output: Output, handler: LanceTypeHandler, obj: Any) -> tuple[LanceTypeHandler, Any, Output]:
+def without_change_type(
+    output: TableOutput, handler: LanceTypeHandler, obj: Any
+) -> tuple[LanceTypeHandler, Any, TableOutput]:
     """The output of a merge without the column `_change_type`, and with the rows that are deleted apart.
 
     A table that has a column of that name keeps it.
@@ -259,7 +261,7 @@ def without_change_type(output: Output, handler: LanceTypeHandler, obj: Any) -> 
     return handler, obj, replace(output, deletes=deletes)
 
 
-def release_consumed(output: Output, written: lance_core.LanceDataset) -> None:
+def release_consumed(output: TableOutput, written: lance_core.LanceDataset) -> None:
     """Let cleanups remove the versions of inputs whose changes no part of the table that was written needs any more."""
     if written.branch is None:
         reader = output.context.asset_key.to_user_string()
@@ -267,7 +269,7 @@ def release_consumed(output: Output, written: lance_core.LanceDataset) -> None:
             release(one.dataset, reader, consumed_versions(written, one.asset))
 
 
-def move_watermarks(output: Output) -> None:
+def move_watermarks(output: TableOutput) -> None:
     """Note by a commit of its own that changes were consumed from which nothing came; a missing table notes nothing."""
     properties = output.watermark_properties
     if not properties or output.existing is None:

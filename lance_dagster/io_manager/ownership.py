@@ -17,7 +17,7 @@ from lance_core.errors import DatasetNotFoundError
 from lance_dagster._context import process_executor
 from lance_dagster.handlers.arrow_schema import owners
 from lance_dagster.handlers.base import ROW_NAMES
-from lance_dagster.io_manager.output import Output
+from lance_dagster.io_manager.output import TableOutput
 from lance_dagster.lineage.owners import owner_of, owning_commits
 from lance_dagster.tables.location import SHARED_KEY, TABLE_KEY, is_shared, locate_table
 from lance_dagster.tables.settings import OutputSettings, TableSettings
@@ -101,7 +101,7 @@ def check_mode(settings: OutputSettings, metadata: Mapping[str, object], where: 
     )
 
 
-def check_column_owners(output: Output, frame: Sequence[str]) -> None:
+def check_column_owners(output: TableOutput, frame: Sequence[str]) -> None:
     """Reject columns that belong to another asset.
 
     Args:

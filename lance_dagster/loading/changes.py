@@ -68,7 +68,7 @@ class _Position:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Reader:
+class _InputReader:
     """One output of the step that reads the input, and what it has consumed.
 
     Attributes:
@@ -98,7 +98,7 @@ class _Span:
         end: The last version, if an earlier attempt has consumed them; None for the latest.
     """
 
-    reader: _Reader
+    reader: _InputReader
     part: str
     stored: str | None
     begin: int
@@ -200,7 +200,7 @@ def range_of_input(
     )
 
 
-def _reader(output: dg.OutputContext, manager: Any, facts: RunFacts, asset: str, where: str) -> _Reader:
+def _reader(output: dg.OutputContext, manager: Any, facts: RunFacts, asset: str, where: str) -> _InputReader:
     name = output.asset_key.to_user_string()
     if not hasattr(manager, "consuming_table"):
         raise dg.DagsterInvalidDefinitionError(
@@ -212,7 +212,7 @@ def _reader(output: dg.OutputContext, manager: Any, facts: RunFacts, asset: str,
     if output.has_asset_partitions:
         keys = {hashed(one)[:16]: one for one in sorted(output.asset_partition_keys)}
     known = {} if table is None else table.watermarks(asset)
-    return _Reader(
+    return _InputReader(
         asset=name,
         keys=keys,
         key=tuple(key),
@@ -222,7 +222,7 @@ def _reader(output: dg.OutputContext, manager: Any, facts: RunFacts, asset: str,
 
 
 def _span(
-    facts: RunFacts, dataset: lance_core.LanceDataset, reader: _Reader, part: str, where: str, *, refresh: bool
+    facts: RunFacts, dataset: lance_core.LanceDataset, reader: _InputReader, part: str, where: str, *, refresh: bool
 ) -> _Span:
     """The changes that a part of a reader's table is to consume."""
     stored = reader.known.get(part)

@@ -57,7 +57,7 @@ _EXECUTOR_TAG = "lance/rewrite"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Job:
+class _MaintenanceOps:
     """The fixed arguments of all ops of one job."""
 
     name: str
@@ -181,7 +181,7 @@ def build_maintenance_job(  # noqa: PLR0913 - each is a choice of its own, most 
             f"the job {name} has neither tables nor a root; name assets, or give root=True for all tables below the "
             "root of the IO manager"
         )
-    job = _Job(
+    job = _MaintenanceOps(
         name=name,
         refs=refs,
         policy=chosen,
@@ -202,7 +202,7 @@ def build_maintenance_job(  # noqa: PLR0913 - each is a choice of its own, most 
     )
 
 
-def _executor(job: _Job) -> dg.ExecutorDefinition | None:
+def _executor(job: _MaintenanceOps) -> dg.ExecutorDefinition | None:
     """One process for Spark's one JVM; an executor that keeps the limit, if there is one; else the code location's."""
     if job.engine == "spark":
         return dg.in_process_executor
@@ -212,7 +212,7 @@ def _executor(job: _Job) -> dg.ExecutorDefinition | None:
     return dg.multiprocess_executor.configured({"tag_concurrency_limits": [limit]}, name="multiprocess")
 
 
-def _graph(job: _Job) -> dg.GraphDefinition:
+def _graph(job: _MaintenanceOps) -> dg.GraphDefinition:
     plan, rewrite, tables = _plan_op(job), _rewrite_op(job), _tables_op(job)
     steps = [(step, _step_op(job, step, description)) for step, description in _STEPS.items()]
     report, summarize, op_outputs = _report_op(job), _summarize_op(job), _op_outputs_op(job)
@@ -231,7 +231,7 @@ def _graph(job: _Job) -> dg.GraphDefinition:
     return maintenance
 
 
-def _plan_op(job: _Job) -> dg.OpDefinition:
+def _plan_op(job: _MaintenanceOps) -> dg.OpDefinition:
     out = {"tasks": dg.DynamicOut(io_manager_key=PAYLOADS), "surveyed": dg.Out(io_manager_key=PAYLOADS)}
 
     @job.op("plan", "Reads the manifests of all tables, and reports what is due.", out=out)
@@ -273,7 +273,9 @@ def _plan_op(job: _Job) -> dg.OpDefinition:
     return plan
 
 
-def _task_outputs(job: _Job, plan: "MaintenancePlan", tasks: "list[CompactionTask]") -> Iterator[dg.DynamicOutput[Any]]:
+def _task_outputs(
+    job: _MaintenanceOps, plan: "MaintenancePlan", tasks: "list[CompactionTask]"
+) -> Iterator[dg.DynamicOutput[Any]]:
     """One output per task, and for Spark, which spreads tasks itself, one per table; plain records."""
     groups = [tasks] if job.engine == "spark" and tasks else [[task] for task in tasks]
     for number, group in enumerate(groups):
@@ -288,7 +290,7 @@ def _task_outputs(job: _Job, plan: "MaintenancePlan", tasks: "list[CompactionTas
         )
 
 
-def _rewrite_op(job: _Job) -> dg.OpDefinition:
+def _rewrite_op(job: _MaintenanceOps) -> dg.OpDefinition:
     @job.op("rewrite", "Writes new files for small ones; nothing refers to them yet.", tags={_EXECUTOR_TAG: "true"})
     def rewrite(context: dg.OpExecutionContext, task: dict[str, Any]) -> dict[str, Any]:
         from lance_core.errors import CorruptFileError, NotFoundError  # noqa: PLC0415 - heavy imports at first use
@@ -315,7 +317,7 @@ def _rewrite_op(job: _Job) -> dg.OpDefinition:
     return rewrite
 
 
-def _tables_op(job: _Job) -> dg.OpDefinition:
+def _tables_op(job: _MaintenanceOps) -> dg.OpDefinition:
     @job.op("tables", "Gives each table the results of its rewrites.", out=dg.DynamicOut(io_manager_key=PAYLOADS))
     def tables(surveyed: dict[str, Any], rewritten: list[Any]) -> Iterator[dg.DynamicOutput[Any]]:
         for found in surveyed["due"]:
@@ -341,7 +343,7 @@ _STEPS = {
 }
 
 
-def _step_op(job: _Job, step: str, description: str) -> dg.OpDefinition:
+def _step_op(job: _MaintenanceOps, step: str, description: str) -> dg.OpDefinition:
     @job.op(step, description)
     def run_step(context: dg.OpExecutionContext, table: Any) -> Any:
         if table.error is not None or table.is_gone:
@@ -361,7 +363,7 @@ def _step_op(job: _Job, step: str, description: str) -> dg.OpDefinition:
 
 
 def _run_step(
-    job: _Job, context: dg.OpExecutionContext, step: str, table: "MaintenanceOutcome"
+    job: _MaintenanceOps, context: dg.OpExecutionContext, step: str, table: "MaintenanceOutcome"
 ) -> "MaintenanceOutcome":
     """The outcome after one of `_STEPS`, with its receipt; after the last one with the numbers of the table."""
     from lance_dagster.maintenance import receipts, steps  # noqa: PLC0415 - heavy imports at first use
@@ -380,7 +382,7 @@ def _run_step(
 
 
 def _work(
-    job: _Job,
+    job: _MaintenanceOps,
     context: dg.OpExecutionContext,
     step: str,
     table: "MaintenanceOutcome",
@@ -417,7 +419,7 @@ def _work(
     return work(dataset, table, properties, rewriter=job.rewriter(context, asset))
 
 
-def _report_op(job: _Job) -> dg.OpDefinition:
+def _report_op(job: _MaintenanceOps) -> dg.OpDefinition:
     @job.op(
         "report",
         "Reports the work as an observation of the asset; fails if the table failed.",
@@ -441,7 +443,7 @@ def _report_op(job: _Job) -> dg.OpDefinition:
     return report
 
 
-def _op_outputs_op(job: _Job) -> dg.OpDefinition:
+def _op_outputs_op(job: _MaintenanceOps) -> dg.OpDefinition:
     @job.op("op_outputs", "Removes the outputs of ops of runs that ended long ago.")
     def op_outputs(context: dg.OpExecutionContext, surveyed: dict[str, Any]) -> dict[str, int]:
         from lance_dagster.op_outputs.cleanup import clean_op_outputs  # noqa: PLC0415 - heavy imports at first use
@@ -462,7 +464,7 @@ def _op_outputs_op(job: _Job) -> dg.OpDefinition:
     return op_outputs
 
 
-def _summarize_op(job: _Job) -> dg.OpDefinition:
+def _summarize_op(job: _MaintenanceOps) -> dg.OpDefinition:
     @job.op("summarize", "Counts tables, and records them in the log; fails, and names them, if any failed.")
     def summarize(context: dg.OpExecutionContext, surveyed: dict[str, Any], tables: list[Any]) -> dict[str, Any]:
         failed = {table.plan.asset: table.error for table in tables if table.error is not None}
@@ -492,7 +494,9 @@ def _summarize_op(job: _Job) -> dg.OpDefinition:
     return summarize
 
 
-def _record(job: _Job, context: dg.OpExecutionContext, surveyed: Mapping[str, Any], tables: Sequence[Any]) -> None:
+def _record(
+    job: _MaintenanceOps, context: dg.OpExecutionContext, surveyed: Mapping[str, Any], tables: Sequence[Any]
+) -> None:
     """Append what was done to the log of maintenance; a dry run does nothing."""
     from lance_dagster.maintenance.receipts import append_receipts, receipts_of  # noqa: PLC0415 - heavy imports
 

@@ -27,7 +27,7 @@ from lance_dagster.health.policy import LanceMaintenancePolicy, policy_of
 from lance_dagster.maintenance.job import TABLES_KEY
 from lance_dagster.maintenance.open_runs import OpenRun, open_runs
 from lance_dagster.maintenance.schedule import config_for, has_lake, tables_of
-from lance_dagster.maintenance.targets import Target, each_table_once, is_left_alone
+from lance_dagster.maintenance.targets import MaintenanceTarget, each_table_once, is_left_alone
 from lance_dagster.tables.refs import TableLike, TableRef, TableRoot, table_refs, table_root
 
 __all__ = ["build_maintenance_sensor"]
@@ -37,7 +37,7 @@ _LONGEST_WAIT: Final = timedelta(days=1)
 
 
 @dataclass(slots=True)
-class _Asked:
+class _TableRequest:
     """The cursor's record of one table.
 
     Attributes:
@@ -159,9 +159,9 @@ def _check_job(
 def _due(
     context: dg.SensorEvaluationContext,
     root: TableRoot,
-    targets: Sequence[Target],
+    targets: Sequence[MaintenanceTarget],
     policies: Mapping[str, LanceMaintenancePolicy | None],
-    states: dict[str, _Asked],
+    states: dict[str, _TableRequest],
     recorded_so: Callable[..., bool],
 ) -> dict[str, tuple[int, list[str]]]:
     """Version of each table that needs maintenance, and why.
@@ -177,13 +177,15 @@ def _due(
     due = {}
     for target in targets:
         name, own = target.ref.name, policies[target.ref.name]
-        need = None if own is None else _needs(context, root, target, own, states.get(name, _Asked()), recorded_so)
+        need = (
+            None if own is None else _needs(context, root, target, own, states.get(name, _TableRequest()), recorded_so)
+        )
         if need is not None:
             due[name] = need
     return due
 
 
-def _reason(targets: Sequence[Target], left_alone: set[str]) -> str:
+def _reason(targets: Sequence[MaintenanceTarget], left_alone: set[str]) -> str:
     """Why there is no run, in words."""
     rest = f"; {len(left_alone)} more are left alone by their metadata or policy" if left_alone else ""
     return f"none of {len(targets) - len(left_alone)} tables needs maintenance{rest}"
@@ -208,33 +210,37 @@ def _log(
             )  # fmt: skip
 
 
-def _read(cursor: str | None) -> dict[str, _Asked]:
+def _read(cursor: str | None) -> dict[str, _TableRequest]:
     """The cursor; one of an earlier release has the version that maintenance was asked for in the place of a record."""
     records: dict[str, Any] = json.loads(cursor) if cursor else {}
     return {
-        name: _Asked(**one) if isinstance(one, dict) else _Asked(done=one, asked=one) for name, one in records.items()
+        name: _TableRequest(**one) if isinstance(one, dict) else _TableRequest(done=one, asked=one)
+        for name, one in records.items()
     }
 
 
-def _written(states: dict[str, _Asked]) -> str:
+def _written(states: dict[str, _TableRequest]) -> str:
     records = {name: {key: value for key, value in asdict(one).items() if value} for name, one in states.items()}
     return json.dumps(records)
 
 
-def _request(due: dict[str, tuple[int, list[str]]], states: dict[str, _Asked]) -> dg.RunRequest:
+def _request(due: dict[str, tuple[int, list[str]]], states: dict[str, _TableRequest]) -> dg.RunRequest:
     """The one request for all tables that are due; remembered as such."""
     names = sorted(due)
-    seen = [[name, due[name][0], states.get(name, _Asked()).failures] for name in names]
+    seen = [[name, due[name][0], states.get(name, _TableRequest()).failures] for name in names]
     key = sha256(json.dumps(seen).encode()).hexdigest()
     for name in names:
-        state = states.setdefault(name, _Asked())
+        state = states.setdefault(name, _TableRequest())
         state.asked, state.request = due[name][0], key
     tags = {TABLES_KEY: json.dumps(names), REQUEST_TAG: key}
     return dg.RunRequest(run_key=key, run_config=config_for(names), tags=tags)
 
 
 def _settle(
-    context: dg.SensorEvaluationContext, job: dg.JobDefinition, states: dict[str, _Asked], silent_after: timedelta
+    context: dg.SensorEvaluationContext,
+    job: dg.JobDefinition,
+    states: dict[str, _TableRequest],
+    silent_after: timedelta,
 ) -> None:
     """Look up the outcome of the requested runs."""
     ends: dict[str, tuple[dg.DagsterRunStatus | None, float, set[str]]] = {}
@@ -275,20 +281,20 @@ def _end(
 
 def _targets(
     context: dg.SensorEvaluationContext, root: TableRoot, refs: Sequence[TableRef], lake: Lake | None
-) -> list[Target]:
+) -> list[MaintenanceTarget]:
     """The tables to look at, each once."""
     known = [ref.resolved(context) for ref in refs]
     found = {} if lake is None else {one.ref.name: one for one in lake.find(root, known, context)}
     named = {ref.name for ref in known}
     targets = [
-        *(Target(ref=ref, table=found.get(ref.name)) for ref in known),
-        *(Target(ref=one.ref, table=one) for name, one in found.items() if name not in named),
+        *(MaintenanceTarget(ref=ref, table=found.get(ref.name)) for ref in known),
+        *(MaintenanceTarget(ref=one.ref, table=one) for name, one in found.items() if name not in named),
     ]
     return each_table_once(context, root, targets)
 
 
 def _policy(
-    context: dg.SensorEvaluationContext, target: Target, policy: LanceMaintenancePolicy, lake: Lake | None
+    context: dg.SensorEvaluationContext, target: MaintenanceTarget, policy: LanceMaintenancePolicy, lake: Lake | None
 ) -> LanceMaintenancePolicy | None:
     """The policy for a table; None if it is to be left alone."""
     if lake is not None and target.table is not None:
@@ -300,9 +306,9 @@ def _policy(
 def _needs(
     context: dg.SensorEvaluationContext,
     root: TableRoot,
-    target: Target,
+    target: MaintenanceTarget,
     policy: LanceMaintenancePolicy,
-    state: _Asked,
+    state: _TableRequest,
     recorded_so: Callable[..., bool],
 ) -> tuple[int, list[str]] | None:
     """Version of a table that needs maintenance, and why; None if it does not, or cannot be read."""
@@ -329,6 +335,6 @@ def _needs(
     return found.version, problems
 
 
-def _is_asked(state: _Asked, version: int | None) -> bool:
+def _is_asked(state: _TableRequest, version: int | None) -> bool:
     """Whether maintenance of a version was asked for, and has not failed since."""
     return version is not None and version == state.asked and (state.request is not None or not state.failures)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ORDER_TAG",
-    "Target",
+    "MaintenanceTarget",
     "choose_targets",
     "each_table_once",
     "failure_of",
@@ -42,7 +42,7 @@ ORDER_TAG: Final = "lance/order"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class MaintenanceTarget:
     """A table of a run.
 
     Attributes:
@@ -65,7 +65,7 @@ class Target:
         """Whether the run knows the definition of its asset."""
         return self.is_asset and self.ref.metadata is not None
 
-    def with_metadata(self, value: Any) -> Target:
+    def with_metadata(self, value: Any) -> MaintenanceTarget:
         """The same table with the metadata `lance/maintenance` that its owner recorded."""
         ref = replace(self.ref, metadata={MAINTENANCE_KEY: value})
         return replace(self, ref=ref, table=None if self.table is None else replace(self.table, ref=ref))
@@ -85,7 +85,7 @@ def choose_targets(
     refs: Sequence[TableRef],
     lake: Lake | None,
     wanted: Sequence[str],
-) -> list[Target]:
+) -> list[MaintenanceTarget]:
     """The tables of a run, each once, as their definitions describe them; a schedule changes their order.
 
     Args:
@@ -106,7 +106,7 @@ def choose_targets(
         for glob in lake.unmatched(found.values()):
             context.log.warning("include %r chooses no table below the root; those in folder a are 'a/*'", glob)
     known = [*refs, *(one.ref for name, one in found.items() if name not in {ref.name for ref in refs})]
-    chosen = [Target(ref=ref, table=found.get(ref.name)) for ref in chosen_refs(context, known, wanted)]
+    chosen = [MaintenanceTarget(ref=ref, table=found.get(ref.name)) for ref in chosen_refs(context, known, wanted)]
     targets = each_table_once(context, root, chosen)
     for target in targets:
         for other in target.others:
@@ -118,8 +118,8 @@ def choose_targets(
 
 
 def each_table_once(
-    context: dg.OpExecutionContext | dg.SensorEvaluationContext, root: TableRoot, targets: Sequence[Target]
-) -> list[Target]:
+    context: dg.OpExecutionContext | dg.SensorEvaluationContext, root: TableRoot, targets: Sequence[MaintenanceTarget]
+) -> list[MaintenanceTarget]:
     """One target per table, in order, with the other assets that have it.
 
     Of assets that share a table one that wants it left alone stands for it, else the asset of the rows, rather than
@@ -132,11 +132,11 @@ def each_table_once(
     """
     import lance_core  # noqa: PLC0415 - code locations load without it
 
-    def rank(target: Target) -> tuple[bool, bool]:
+    def rank(target: MaintenanceTarget) -> tuple[bool, bool]:
         metadata = target.ref.metadata or {}
         return policy_of(LanceMaintenancePolicy(), metadata, where=_where(target)) is not None, TABLE_KEY in metadata
 
-    by_uri: dict[str, list[Target]] = {}
+    by_uri: dict[str, list[MaintenanceTarget]] = {}
     for target in targets:
         is_others = target.table is None and is_foreign(target.ref, context)
         uri = f"asset {target.ref.name}" if is_others else lance_core.canonical_uri(target.uri(root))
@@ -153,7 +153,7 @@ def each_table_once(
 def survey_target(
     context: dg.OpExecutionContext,
     root: TableRoot,
-    target: Target,
+    target: MaintenanceTarget,
     policy: LanceMaintenancePolicy,
     lake: Lake | None,
     overrides: Mapping[str, Any],
@@ -238,7 +238,7 @@ def versions_in_use(context: dg.OpExecutionContext, root: TableRoot, plan: Maint
 
 
 def is_left_alone(
-    dataset: lance_core.LanceDataset, target: Target, policy: LanceMaintenancePolicy, lake: Lake | None
+    dataset: lance_core.LanceDataset, target: MaintenanceTarget, policy: LanceMaintenancePolicy, lake: Lake | None
 ) -> bool:
     """Whether the owner of a table, which the code location does not know, recorded that it is to be left alone."""
     recorded = _owners(dataset)[1]
@@ -259,7 +259,7 @@ def owner_properties(plan: MaintenancePlan) -> dict[str, str]:
 
 
 def _policy(
-    context: dg.OpExecutionContext, target: Target, policy: LanceMaintenancePolicy, lake: Lake | None
+    context: dg.OpExecutionContext, target: MaintenanceTarget, policy: LanceMaintenancePolicy, lake: Lake | None
 ) -> LanceMaintenancePolicy | None:
     """The policy for a table; None, and a line in the log, if it is to be left alone.
 
@@ -280,7 +280,7 @@ def _policy(
     return own
 
 
-def _where(target: Target) -> str:
+def _where(target: MaintenanceTarget) -> str:
     return f"asset {target.ref.name}"
 
 

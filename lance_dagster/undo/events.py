@@ -8,7 +8,13 @@ from typing import Final
 import dagster as dg
 
 import lance_core
-from lance_dagster.events.reporting import Report, known_versions, materializations, partition_rows, partitions_of_runs
+from lance_dagster.events.reporting import (
+    TableReport,
+    known_versions,
+    materializations,
+    partition_rows,
+    partitions_of_runs,
+)
 from lance_dagster.lineage.history import TableVersion, read_history
 from lance_dagster.lineage.runs import versions_of_run
 from lance_dagster.tables.location import TableLocation
@@ -115,7 +121,7 @@ def _events(
     context: dg.OpExecutionContext | None,
     ui_url: str,
 ) -> list[dg.AssetMaterialization]:
-    report = Report(
+    report = TableReport(
         ref=ref,
         location=location,
         dataset=dataset,

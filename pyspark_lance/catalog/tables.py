@@ -29,7 +29,7 @@ from pyspark_lance.types.names import case_sensitive
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["TableFinder", "TableLocation", "TableName"]
+__all__ = ["CatalogTable", "TableFinder", "TableName"]
 
 _SUFFIX: Final = ".lance"
 _MANIFEST: Final = "__manifest"
@@ -64,7 +64,7 @@ class TableName:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableLocation:
+class CatalogTable:
     """The place of a table.
 
     Attributes:
@@ -113,7 +113,7 @@ class TableFinder:
         found = self._catalogs.get(part.lower())
         return found if found is not None and self._is(part, found.name) else None
 
-    def find(self, name: TableName) -> TableLocation:
+    def find(self, name: TableName) -> CatalogTable:
         """The place of a table that exists, or of one that may be created under the name.
 
         Raises:
@@ -132,19 +132,19 @@ class TableFinder:
                     f"{name}: {segment!r} cannot be a folder: only letters, digits and _=@+.- are allowed, and no dot"
                     " in front"
                 )
-        return self._listed(catalog, path) or TableLocation(
+        return self._listed(catalog, path) or CatalogTable(
             uri=catalog.below("/".join(path) + _SUFFIX), storage_options=catalog.storage_options, catalog=catalog
         )
 
-    def _at_path(self, name: TableName) -> TableLocation:
+    def _at_path(self, name: TableName) -> CatalogTable:
         if len(name.parts) != 2:
             raise InvalidInputError(f"{name}: a path is one name in backticks, lance.`/data/t.lance`")
         uri = name.parts[1].rstrip("/")
         reject_memory(uri)
         owner = next((one for one in self._catalogs.values() if _is_below(uri, one.root)), None)
-        return TableLocation(uri=uri, storage_options=owner.storage_options if owner else None, catalog=owner)
+        return CatalogTable(uri=uri, storage_options=owner.storage_options if owner else None, catalog=owner)
 
-    def _listed(self, catalog: Catalog, path: Sequence[str]) -> TableLocation | None:
+    def _listed(self, catalog: Catalog, path: Sequence[str]) -> CatalogTable | None:
         """A table that exists; None if there is none of the name."""
         object_id = _DELIMITER.join(path)
         known = self._manifest(catalog)
@@ -152,7 +152,7 @@ class TableFinder:
         options = catalog.storage_options
         if object_id in known:
             uri = catalog.below(known[object_id])
-            return TableLocation(uri=uri, storage_options=options, object_id=object_id, catalog=catalog)
+            return CatalogTable(uri=uri, storage_options=options, object_id=object_id, catalog=catalog)
         if self._exact or _exists(catalog.below(plain), options):
             return None
         alike = [one for one in known if self._is(one, object_id)]
@@ -165,7 +165,7 @@ class TableFinder:
             )
         return next(
             (
-                TableLocation(
+                CatalogTable(
                     uri=catalog.below(found),
                     storage_options=options,
                     object_id=next((one for one in alike if known[one] == found), None),
@@ -202,7 +202,7 @@ class TableFinder:
         dataset = self.latest(name)
         return dataset if name.ref is None else at_ref(dataset, name)
 
-    def target(self, name: TableName) -> tuple[LanceDataset, TableLocation]:
+    def target(self, name: TableName) -> tuple[LanceDataset, CatalogTable]:
         """The latest version of a table or a branch, to be changed, and its place.
 
         Raises:

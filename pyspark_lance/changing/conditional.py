@@ -1,7 +1,7 @@
 """Updates and deletes of the rows that meet a condition of Spark's, evaluated by Spark.
 
     condition    s.name LIKE 'a%' AND id > 5         rows       id > 5 is pushed to the read; Spark evaluates all of it
-    values       {"x": "x + 1"}                      frame      new values | address | kind --> `Change`: one commit
+    values       {"x": "x + 1"}                      frame      values | address | kind --> `RowLevelChange`: one commit
 
 `pyspark_lance.update` and `delete` take conditions in Lance's SQL, which knows neither Spark's functions nor
 subqueries.
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from lance_core import LanceDataset
-from pyspark_lance.changing.job import Change, ChangeOptions, ChangeResult, run_change
+from pyspark_lance.changing.job import ChangeOptions, ChangeResult, RowLevelChange, run_change
 from pyspark_lance.changing.merge_frames import kind_column, renamed, row_id_columns, rows_of
 from pyspark_lance.changing.task import ADDRESS, DELETE, UPDATE
 from pyspark_lance.changing.update_values import Value, as_column, assigned, spelled_values
@@ -87,11 +87,11 @@ def delete_where(dataset: LanceDataset, where: RowCondition, options: ChangeOpti
     """
     where.check("delete", dataset)
 
-    def change(base: LanceDataset) -> Change:
+    def change(base: LanceDataset) -> RowLevelChange:
         with short_errors(f"delete: {where.condition}"):
             rows = where.rows(base, ["_rowaddr"], options.storage_options)
             frame = rows.select(renamed("_rowaddr", ADDRESS), kind_column(DELETE))
-            return Change(dataset=base, frame=frame, on=(), options=options)
+            return RowLevelChange(dataset=base, frame=frame, on=(), options=options)
 
     return run_change(dataset, change, options)
 
@@ -110,7 +110,7 @@ def update_where(
     where.check("update", dataset)
     given = spelled_values(values, dataset.schema.names, "update", alias=where.alias, exact=exact)
 
-    def change(base: LanceDataset) -> Change:
+    def change(base: LanceDataset) -> RowLevelChange:
         from pyspark.sql import functions
 
         names = base.schema.names
@@ -122,6 +122,6 @@ def update_where(
             made = assigned(rows, given, base.schema, kinds)
             cells = [made[name] if name in made else functions.col(quoted(name)) for name in names]
             frame = rows.select(*cells, *[renamed(*pair) for pair in ids.items()], kind_column(UPDATE))
-            return Change.writing(base, frame, (), options)
+            return RowLevelChange.writing(base, frame, (), options)
 
     return run_change(dataset, change, options)

@@ -29,7 +29,7 @@ from lance_core import (
 )
 from lance_core.errors import InvalidInputError, StoreError
 from lance_core.row_addresses import row_addresses, row_offsets
-from pyspark_lance.changing.task import ChangeReport, ChangeTask
+from pyspark_lance.changing.task import ChangeReport, RowLevelTask
 from pyspark_lance.engine.partitions import run_on_partitions
 from pyspark_lance.keys.equality import has_bytes
 from pyspark_lance.types.names import quoted
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from pyroaring import BitMap
     from pyspark.sql import DataFrame
 
-__all__ = ["Change", "ChangeOptions", "ChangeResult", "inserted_keys", "rows_deleted_by", "run_change"]
+__all__ = ["ChangeOptions", "ChangeResult", "RowLevelChange", "inserted_keys", "rows_deleted_by", "run_change"]
 
 _NO_COLUMNS: Final = pa.schema([])
 
@@ -78,7 +78,7 @@ class ChangeResult(WriteResult):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class RowLevelChange:
     """A change to one version, computed by one frame.
 
     Attributes:
@@ -108,7 +108,7 @@ class Change:
         options: ChangeOptions,
         *,
         repeats: bool = False,
-    ) -> Change:
+    ) -> RowLevelChange:
         """A change that writes rows, whose types are checked against the table's."""
         columns = frame.select(*map(quoted, base.schema.names))
         plan = plan_write(batch_schema(columns.schema), base.schema, has_schema_mode=False)
@@ -184,9 +184,9 @@ class Change:
                     key = ", ".join(f"{name} = {row[name]!r}" for name in self.on)
                     within.reject_match(key, row, self.dataset.uri)
 
-    def _task(self) -> ChangeTask:
+    def _task(self) -> RowLevelTask:
         options = replace(self.options, data_storage_version=self.dataset.data_storage_version)
-        return ChangeTask(
+        return RowLevelTask(
             uri=self.dataset.uri,
             job=uuid.uuid4().hex,
             stored=self.stored,
@@ -201,7 +201,7 @@ class Change:
 
 def run_change(
     dataset: LanceDataset,
-    change: Callable[[LanceDataset], Change],
+    change: Callable[[LanceDataset], RowLevelChange],
     options: ChangeOptions,
     checked_through: int | None = None,
 ) -> ChangeResult:

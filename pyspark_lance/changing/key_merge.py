@@ -1,7 +1,7 @@
 """Option `merge_on` of the data source: an upsert whose tasks look up the keys of their rows in the table.
 
     task      rows --> buffered (memory, then a temporary file)   | their keys
-              table: key columns with addresses --- join by key --+--> inserted and updated rows: `ChangeTask`
+              table: key columns with addresses --- join by key --+--> inserted and updated rows: `RowLevelTask`
     commit    one Update with bitmaps of deleted rows and hashes of new keys
 
 A data source has no session and cannot run Spark's joins: each task reads the key columns of the table, narrowed by an
@@ -26,7 +26,7 @@ import lance_core
 from lance_core import CommitResult, FragmentMetadata, LanceDataset
 from lance_core.errors import InvalidInputError, LanceError, StoreError
 from pyspark_lance.changing.job import inserted_keys, rows_deleted_by
-from pyspark_lance.changing.task import ADDRESS, INSERT, KIND, ROW_ID, UPDATE, ChangeReport, ChangeTask
+from pyspark_lance.changing.task import ADDRESS, INSERT, KIND, ROW_ID, UPDATE, ChangeReport, RowLevelTask
 from pyspark_lance.keys.equality import joined_by_key
 from pyspark_lance.types.batch_convert import BatchConverter
 from pyspark_lance.types.names import columns_named
@@ -54,7 +54,7 @@ class KeyMergeTask:
     """
 
     version: int
-    change: ChangeTask
+    change: RowLevelTask
     storage_options: Mapping[str, str] | None
 
     def __call__(self, partition: int, attempt: int, batches: Iterator[pa.RecordBatch]) -> bytes:
@@ -136,7 +136,7 @@ class KeyMergeJob:
     def task(self) -> KeyMergeTask:
         """The function to run on each partition."""
         plain = self.write.task()
-        change = ChangeTask(
+        change = RowLevelTask(
             uri=plain.uri,
             job=plain.job,
             stored=plain.stored,

@@ -6,7 +6,7 @@
     source only      first WHEN NOT MATCHED
     target only      first WHEN NOT MATCHED BY SOURCE
                              |
-    values | address | kind  --> `Change`: one commit
+    values | address | kind  --> `RowLevelChange`: one commit
 
 A row of the table that several rows of the source would change is an error, as in Delta, unless the only WHEN MATCHED
 clause is a DELETE without condition. Equalities of columns in the condition narrow what is read of the table, and are
@@ -27,7 +27,7 @@ import pyarrow as pa
 from lance_core import LanceDataset
 from lance_core.errors import InvalidInputError, SchemaError
 from pyspark_lance.changing.conditional import mentioned
-from pyspark_lance.changing.job import Change, ChangeOptions, ChangeResult, run_change
+from pyspark_lance.changing.job import ChangeOptions, ChangeResult, RowLevelChange, run_change
 from pyspark_lance.changing.merge_frames import TASK_ROWS, row_id_columns, rows_of
 from pyspark_lance.changing.task import ADDRESS, DELETE, INSERT, KIND, UPDATE
 from pyspark_lance.changing.update_values import Value, as_column, spelled_values, stored_as
@@ -170,11 +170,11 @@ class ClauseMerge:
         known = [one.filter for one in pushed if one is not None]
         return reduce(and_, known) if known else None
 
-    def _change(self, base: LanceDataset, options: ChangeOptions) -> Change:
+    def _change(self, base: LanceDataset, options: ChangeOptions) -> RowLevelChange:
         frame = self._frame(base, options.storage_options, has_rows=True)
         if not self._writes:
-            return Change(dataset=base, frame=frame, on=(), options=options)
-        return Change.writing(base, frame, [name for name, _ in self.keys], options, repeats=True)
+            return RowLevelChange(dataset=base, frame=frame, on=(), options=options)
+        return RowLevelChange.writing(base, frame, [name for name, _ in self.keys], options, repeats=True)
 
     def _frame(self, base: LanceDataset, storage_options: Mapping[str, str] | None, *, has_rows: bool) -> DataFrame:
         """The rows that change, with their new values."""

@@ -28,9 +28,9 @@ from lance_core.row_addresses import rows_by_fragment
 from pyspark_lance.types.batch_convert import BatchConverter, ConverterTo
 from pyspark_lance.types.names import columns_named, source_indices
 from pyspark_lance.writing.row_checks import AMBIGUOUS, hashes_of_keys
-from pyspark_lance.writing.task import Output, PartitionTask, TaskReport, copied
+from pyspark_lance.writing.task import PartitionTask, TaskOutput, TaskReport, copied
 
-__all__ = ["ADDRESS", "DELETE", "INSERT", "KIND", "ROW_ID", "UPDATE", "ChangeReport", "ChangeTask"]
+__all__ = ["ADDRESS", "DELETE", "INSERT", "KIND", "ROW_ID", "UPDATE", "ChangeReport", "RowLevelTask"]
 
 ADDRESS: Final = "__lance_addr"
 ROW_ID: Final = "__lance_id"
@@ -54,7 +54,7 @@ class ChangeReport(TaskReport):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChangeTask(PartitionTask):
+class RowLevelTask(PartitionTask):
     """The task of a change.
 
     Attributes:
@@ -69,15 +69,15 @@ class ChangeTask(PartitionTask):
     most_keys: int | None = MAX_EXACT_KEYS
     repeats: bool = False
 
-    def output(self, prefix: str) -> Output:
+    def output(self, prefix: str) -> TaskOutput:
         """The output of one attempt."""
-        return _Changes(self, prefix)
+        return _RowLevelOutput(self, prefix)
 
 
-class _Changes:
+class _RowLevelOutput:
     """The output of a task of a change. If rows have stable ids, updated and inserted rows go to separate files."""
 
-    def __init__(self, task: ChangeTask, prefix: str) -> None:
+    def __init__(self, task: RowLevelTask, prefix: str) -> None:
         self._task = task
         self._prefix = prefix
         self._convert = ConverterTo(task.stored)

@@ -2,7 +2,7 @@
 
     source (each key once)     table: key columns with row addresses
            |                          |
-           +------- Spark's join -----+--> inserted, updated and deleted rows --> `Change`: one commit
+           +------- Spark's join -----+--> inserted, updated and deleted rows --> `RowLevelChange`: one commit
 
 The driver gets only bitmaps of row addresses. The table is read at the version at which the change begins. If a
 concurrent commit has changed the same rows, the change is computed again on the latest version.
@@ -24,7 +24,7 @@ from lance_core.errors import (
     InvalidInputError,
     SchemaError,
 )
-from pyspark_lance.changing.job import Change, ChangeOptions, ChangeResult, run_change
+from pyspark_lance.changing.job import ChangeOptions, ChangeResult, RowLevelChange, run_change
 from pyspark_lance.changing.merge_frames import (
     MergeFrames,
     kind_column,
@@ -184,14 +184,14 @@ def _check_source(df: DataFrame, keys: list[str], verb: str) -> None:
 
 def _merged(
     clauses: MergeFrames, options: ChangeOptions, base: LanceDataset, *, deleting: MergeFrames | None = None
-) -> Change:
+) -> RowLevelChange:
     """A merge into a version, together with deletes of other rows."""
     frame = clauses.frame(base, options.storage_options)
     if deleting is not None:
         frame = frame.unionByName(deleting.frame(base, options.storage_options), allowMissingColumns=True)
     if clauses.writes:
-        return Change.writing(base, frame, clauses.keys, options)
-    return Change(dataset=base, frame=frame, on=clauses.keys, options=options)
+        return RowLevelChange.writing(base, frame, clauses.keys, options)
+    return RowLevelChange(dataset=base, frame=frame, on=clauses.keys, options=options)
 
 
 def _deleting(rows: DataFrame | None, keys: Sequence[str], dataset: LanceDataset) -> MergeFrames | None:
@@ -261,10 +261,10 @@ def delete(
     session = session_of(spark)
     _check_where("delete", dataset, where, session, _DELETE_BY_KEY)
 
-    def change(base: LanceDataset) -> Change:
+    def change(base: LanceDataset) -> RowLevelChange:
         rows = rows_of(session, base, ["_rowaddr"], where, storage_options)
         frame = rows.select(renamed("_rowaddr", ADDRESS), kind_column(DELETE))
-        return Change(dataset=base, frame=frame, on=(), options=options)
+        return RowLevelChange(dataset=base, frame=frame, on=(), options=options)
 
     return run_change(dataset, change, options)
 
@@ -323,7 +323,7 @@ def update(
     expressions = {given[name]: expression for name, expression in set.items()}
     _check_where("update", dataset, where, session, _UPDATE_BY_KEY)
 
-    def change(base: LanceDataset) -> Change:
+    def change(base: LanceDataset) -> RowLevelChange:
         from pyspark.sql import functions
 
         names = base.schema.names
@@ -336,7 +336,7 @@ def update(
             frame = rows.select(
                 *values, *[renamed(*pair) for pair in row_id_columns(base).items()], kind_column(UPDATE)
             )
-            return Change.writing(base, frame, (), options)
+            return RowLevelChange.writing(base, frame, (), options)
 
     return run_change(dataset, change, options)
 

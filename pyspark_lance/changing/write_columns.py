@@ -151,11 +151,15 @@ def write_columns(  # noqa: PLR0913 - each is a choice of its own, all but three
         "idempotency_key": idempotency_key,
         "write_attempt": write_attempt,
     }
-    return _commit(dataset, plan, task, [_Report.from_bytes(message) for message in messages], how)
+    return _commit(dataset, plan, task, [_ColumnsReport.from_bytes(message) for message in messages], how)
 
 
 def _commit(
-    dataset: LanceDataset, plan: ColumnPlan, task: _ColumnsTask, reports: Sequence[_Report], how: Mapping[str, Any]
+    dataset: LanceDataset,
+    plan: ColumnPlan,
+    task: _ColumnsTask,
+    reports: Sequence[_ColumnsReport],
+    how: Mapping[str, Any],
 ) -> ColumnsResult:
     """Commit what the tasks report; files that no version uses are deleted."""
     written = [one for report in reports for one in report.written]
@@ -291,7 +295,7 @@ def _delete(uri: str, written: Sequence[WrittenColumns], storage_options: Mappin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Report:
+class _ColumnsReport:
     """What a task has written, or the error in its data."""
 
     written: tuple[WrittenColumns, ...] = ()
@@ -301,8 +305,8 @@ class _Report:
         return pickle.dumps(self)
 
     @staticmethod
-    def from_bytes(data: bytes) -> _Report:
-        report: _Report = pickle.loads(data)  # noqa: S301 - from our own workers
+    def from_bytes(data: bytes) -> _ColumnsReport:
+        report: _ColumnsReport = pickle.loads(data)  # noqa: S301 - from our own workers
         return report
 
     def reject(self) -> None:
@@ -342,11 +346,11 @@ class _ColumnsTask:
                 written += [one]
         except tuple(_REPORTED.values()) as error:
             _delete(self.uri, written, self.storage_options)
-            return _Report(error=(error.code, str(error))).to_bytes()
+            return _ColumnsReport(error=(error.code, str(error))).to_bytes()
         except BaseException:
             _delete(self.uri, written, self.storage_options)
             raise
-        return _Report(written=tuple(written)).to_bytes()
+        return _ColumnsReport(written=tuple(written)).to_bytes()
 
     def _write(self, batches: Iterator[pa.RecordBatch]) -> Iterator[WrittenColumns]:
         """Yield the file of each fragment; the rows of one are held in memory."""

@@ -242,20 +242,20 @@ def to_parquet(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Source:
+class _ForeignSource:
     """The files of a source, and a function that reads some of them."""
 
     files: SourceFiles
     frame: Callable[[Iterable[str]], DataFrame]
 
 
-def _source(spark: SparkSession, source: str, form: SourceFormat | None) -> _Source:
+def _source(spark: SparkSession, source: str, form: SourceFormat | None) -> _ForeignSource:
     form = form or _format_of(source)
     if form not in get_args(SourceFormat):
         raise InvalidInputError(f"source_format {form!r} is none of {', '.join(get_args(SourceFormat))}")
     if form != "parquet" and _spark_reads(spark, form):
         whole = spark.read.format(form).load(source)  # Spark selects the files
-        return _Source(files=SourceFiles(base=None, sizes={source: 0}), frame=lambda _: whole)
+        return _ForeignSource(files=SourceFiles(base=None, sizes={source: 0}), frame=lambda _: whole)
     files = _listed(source) if form == "parquet" else foreign_files(source, form)
     if not files.sizes:
         raise InvalidInputError(f"{source}: there is no Parquet file")
@@ -272,7 +272,7 @@ def _source(spark: SparkSession, source: str, form: SourceFormat | None) -> _Sou
             found = found.withMetadata(name, {})  # without the ids of the other format
         return found
 
-    return _Source(files=files, frame=frame)
+    return _ForeignSource(files=files, frame=frame)
 
 
 def _literal(name: str) -> str:

@@ -18,7 +18,7 @@ from lance_core.times import moment, zone_named
 from pyspark_lance.engine.sessions import is_utc, reject_memory
 from pyspark_lance.reading.plan import checked_blob_handling
 from pyspark_lance.writing.committed_batches import DECISIONS
-from pyspark_lance.writing.options import WriteOptions
+from pyspark_lance.writing.options import WriteArguments
 
 __all__ = ["OPTIONS", "Option", "SourceOptions"]
 
@@ -174,7 +174,7 @@ class SourceOptions:
         except DatasetNotFoundError:
             return None
 
-    def write_options(self, *, overwrite: bool) -> WriteOptions:
+    def write_options(self, *, overwrite: bool) -> WriteArguments:
         """The arguments of `pyspark_lance.write`.
 
         Raises:
@@ -184,7 +184,7 @@ class SourceOptions:
         dynamic = (self.value("partitionOverwriteMode") or "static").lower()
         if dynamic not in ("static", "dynamic"):
             raise InvalidInputError(f"option partitionOverwriteMode must be static or dynamic, not {dynamic!r}")
-        return WriteOptions(
+        return WriteArguments(
             mode=mode,  # type: ignore[arg-type]  # one of the two
             cluster=False,  # a data source cannot bring rows together
             vector_columns=self._widths(),

@@ -39,7 +39,7 @@ from pyspark_lance.engine.errors import plain_errors
 from pyspark_lance.engine.sessions import parallelism_of
 from pyspark_lance.keys.collations import ON_FRAME, check_condition
 from pyspark_lance.reading.change_feed import FEED_COLUMNS, ChangeFeed, feed_columns, feed_schema, plan_feed
-from pyspark_lance.reading.plan import Piece, ReadPlan, plan_read, plan_tasks, table_schema
+from pyspark_lance.reading.plan import FragmentRange, ReadPlan, plan_read, plan_tasks, table_schema
 from pyspark_lance.types.arrow_types import to_arrow
 from pyspark_lance.types.spark_types import batch_schema
 from pyspark_lance.writing.job import WriteJob, find_earlier_write, prepare_write
@@ -117,7 +117,7 @@ class DefaultSource(DataSource):
         parallelism = parallelism or max(_LEAST_PARALLELISM, os.cpu_count() or 1)
         if check_feed_options(self._options, streams=False):
             return _FeedReader(self._feed(schema, parallelism))
-        return _Reader(self._plan(schema), parallelism)
+        return _BatchReader(self._plan(schema), parallelism)
 
     def _feed(self, schema: StructType, parallelism: int) -> ChangeFeed:
         """The changes between the versions that the options name."""
@@ -145,9 +145,9 @@ class DefaultSource(DataSource):
         options = self._options.write_options(overwrite=overwrite)
         done, options = find_earlier_write(self._options.uri, options)
         if done is not None:
-            return _Writer(None)
+            return _BatchWriter(None)
         job = prepare_write(batch_schema(schema), self._options.uri, options)
-        return _Writer(KeyMergeJob.of(job) if options.merge_on is not None and job.base_version else job)
+        return _BatchWriter(KeyMergeJob.of(job) if options.merge_on is not None and job.base_version else job)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """The stream reader."""
@@ -190,15 +190,15 @@ class DefaultSource(DataSource):
         return condition
 
 
-class _Partition(InputPartition):
+class _BatchPartition(InputPartition):
     """The rows that one task reads."""
 
-    def __init__(self, pieces: tuple[Piece, ...]) -> None:
+    def __init__(self, pieces: tuple[FragmentRange, ...]) -> None:
         super().__init__(pieces)
         self.pieces = pieces
 
 
-class _Reader(DataSourceReader):
+class _BatchReader(DataSourceReader):
     """Reads the columns of a schema; Spark evaluates further filters.
 
     Spark pickles the reader for the tasks before it calls `partitions`, which therefore must not change it.
@@ -213,11 +213,11 @@ class _Reader(DataSourceReader):
         """The partitions of the read."""
         tasks = plan_tasks(self._plan.open(), self._plan, parallelism=self._parallelism)
         # Spark treats an empty list as one unknown partition.
-        return [_Partition(pieces) for pieces in tasks] or [_Partition(())]
+        return [_BatchPartition(pieces) for pieces in tasks] or [_BatchPartition(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition. Runs in a task."""
-        assert isinstance(partition, _Partition)
+        assert isinstance(partition, _BatchPartition)
         with plain_errors():
             yield from self._plan.read(partition.pieces)
 
@@ -244,13 +244,13 @@ class _FeedReader(DataSourceReader):
 
 
 @dataclass(frozen=True, slots=True)
-class _Message(WriterCommitMessage):
+class _WriteMessage(WriterCommitMessage):
     """The report of one task."""
 
     report: bytes
 
 
-class _Writer(DataSourceArrowWriter):
+class _BatchWriter(DataSourceArrowWriter):
     """Appends or overwrites; it is pickled for the tasks, and for the process that commits.
 
     Without a job nothing is written, because an earlier write has committed the same `idempotency_key`.
@@ -267,7 +267,7 @@ class _Writer(DataSourceArrowWriter):
         from pyspark import TaskContext
 
         if self._job is None:
-            return _Message(b"")
+            return _WriteMessage(b"")
         context = TaskContext.get()
         assert context is not None, "Spark writes in tasks"
         if self._respelled and (context.getLocalProperty("spark.sql.caseSensitive") or "").lower() == "true":
@@ -275,13 +275,13 @@ class _Writer(DataSourceArrowWriter):
                 f"the table spells the columns {list(self._respelled)} differently, and spark.sql.caseSensitive is"
                 " true: names must agree in case"
             )
-        return _Message(self._job.task()(context.partitionId(), context.attemptNumber(), iterator))
+        return _WriteMessage(self._job.task()(context.partitionId(), context.attemptNumber(), iterator))
 
     @plain_errors()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Commit what all tasks wrote."""
         if self._job is not None:
-            self._job.finish([message.report for message in messages if isinstance(message, _Message)])
+            self._job.finish([message.report for message in messages if isinstance(message, _WriteMessage)])
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Delete what the tasks wrote, if one of them failed.

@@ -41,7 +41,7 @@ from pyspark_lance.datasource.offsets import START, check_offset, number_of, off
 from pyspark_lance.datasource.options import SourceOptions
 from pyspark_lance.engine.errors import plain_errors
 from pyspark_lance.reading.change_feed import ChangeFeed, feed_columns, plan_feed
-from pyspark_lance.reading.plan import FragmentSize, Piece, ReadPlan, split_into_tasks
+from pyspark_lance.reading.plan import FragmentRange, FragmentSize, ReadPlan, split_into_tasks
 from pyspark_lance.writing.committed_batches import BATCH, QUERY, CommittedBatches
 from pyspark_lance.writing.job import WriteJob, prepare_write
 
@@ -56,7 +56,7 @@ _PARALLELISM: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class _Message(WriterCommitMessage):
+class _StreamMessage(WriterCommitMessage):
     """The report of one task, with the ids of its write and its query."""
 
     report: bytes
@@ -97,12 +97,12 @@ class StreamWriter(DataSourceStreamArrowWriter):
         context = TaskContext.get()
         assert context is not None, "Spark writes in tasks"
         report = self._job.task()(context.partitionId(), context.attemptNumber(), iterator)
-        return _Message(report, self._job.job, context.getLocalProperty("sql.streaming.queryId") or "")
+        return _StreamMessage(report, self._job.job, context.getLocalProperty("sql.streaming.queryId") or "")
 
     @plain_errors()
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Commit what all tasks of a batch wrote, unless an earlier commit of this batch was committed."""
-        found = [message for message in messages if isinstance(message, _Message)]
+        found = [message for message in messages if isinstance(message, _StreamMessage)]
         if not found:
             return
         job, query = self._of(found[0], batchId), found[0].query
@@ -120,11 +120,11 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Delete what the tasks wrote, if a task failed; a commit that failed has deleted its files itself."""
-        found = [message for message in messages if isinstance(message, _Message)]
+        found = [message for message in messages if isinstance(message, _StreamMessage)]
         if found and len(found) < len(messages):
             self._clean(self._of(found[0], batchId), failed=True)
 
-    def _of(self, message: _Message, batch: int) -> WriteJob:
+    def _of(self, message: _StreamMessage, batch: int) -> WriteJob:
         """The write of the tasks, which is committed on the latest version as this batch of its query."""
         options = self._job.options
         properties = {**(options.transaction_properties or {}), QUERY: message.query, BATCH: str(batch)}
@@ -136,10 +136,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
         job.clean([] if dataset is None else [one.metadata for one in dataset.get_fragments()], failed=failed)
 
 
-class _Partition(InputPartition):
+class _StreamPartition(InputPartition):
     """The rows that one task reads, with the plan for their version."""
 
-    def __init__(self, plan: ReadPlan, pieces: tuple[Piece, ...]) -> None:
+    def __init__(self, plan: ReadPlan, pieces: tuple[FragmentRange, ...]) -> None:
         super().__init__(pieces)
         self.plan = plan
         self.pieces = pieces
@@ -262,7 +262,7 @@ class StreamReader(DataSourceStreamReader):
         """Yield the rows of a partition. Runs in a task."""
         if isinstance(partition, FeedPartition):
             return partition.feed.read(partition.tasks)
-        assert isinstance(partition, _Partition)
+        assert isinstance(partition, _StreamPartition)
         return partition.plan.read(partition.pieces)
 
     def _changes(self, begin: int, end: LanceDataset, expected: pa.Schema) -> list[InputPartition]:
@@ -329,7 +329,7 @@ class StreamReader(DataSourceStreamReader):
             for one in read.fragments
         ]
         for pieces in split_into_tasks(sizes, parallelism=_PARALLELISM, whole_fragments=plan.filter is not None):
-            yield _Partition(plan, pieces)
+            yield _StreamPartition(plan, pieces)
 
 
 class RejectedStreamReader(StreamReader):

@@ -52,7 +52,7 @@ def run_job(session: SparkSession, call: Callable[[], _Result]) -> _Result:
         BaseException: The call raised another error, or an interruption ended the wait for it. As far as Spark reports,
             no task of its jobs runs any more.
     """
-    job = _Job(session, call)
+    job = _SparkJob(session, call)
     job.start()
     try:
         job.over.wait()
@@ -72,7 +72,7 @@ def run_job(session: SparkSession, call: Callable[[], _Result]) -> _Result:
     return job.result
 
 
-class _Job(Generic[_Result]):
+class _SparkJob(Generic[_Result]):
     """A call and its outcome."""
 
     result: _Result

@@ -43,7 +43,7 @@ class Pushed:
     is_exact: bool
 
 
-class _Unknown(Exception):  # noqa: N818 - no error: Spark evaluates the condition
+class _NotPushed(Exception):  # noqa: N818 - no error: Spark evaluates the condition
     """A condition that is not pushed."""
 
 
@@ -82,7 +82,7 @@ def push_tree(tree: Any, schema: pa.Schema) -> Pushed | None:
     for part in _conjuncts(tree):
         try:
             known.append(_translated(part, columns))
-        except _Unknown:
+        except _NotPushed:
             rest += 1
     return Pushed(filter=reduce(and_, known), is_exact=not rest) if known else None
 
@@ -125,18 +125,18 @@ def _translated(tree: Any, columns: Mapping[str, pa.Field]) -> pc.Expression:
         return (pc.field(column.name) >= low) & (pc.field(column.name) <= high)
     if kind == "IS" and _kind(tree.expression) == "NULL":
         return pc.field(_column(tree.this, columns, any_type=True).name).is_null()
-    raise _Unknown
+    raise _NotPushed
 
 
 def _column(tree: Any, columns: Mapping[str, pa.Field], *, any_type: bool = False) -> pa.Field:
     if _kind(tree) != "COLUMN" or len(tree.parts) != 1 or tree.name.lower() not in columns:
-        raise _Unknown
+        raise _NotPushed
     found = columns[tree.name.lower()]
     types = pa.types
     plain = types.is_integer(found.type) and found.type != pa.uint64()
     plain = plain or types.is_date32(found.type) or types.is_string(found.type) or types.is_large_string(found.type)
     if not any_type and (not plain or b"spark.type" in (found.metadata or {})):  # a collation has its own order
-        raise _Unknown
+        raise _NotPushed
     return found
 
 
@@ -147,11 +147,11 @@ def _value(tree: Any, kind: pa.DataType) -> pa.Scalar:
         found = _date(found)
     fits = isinstance(found, int) if pa.types.is_integer(kind) else isinstance(found, str)
     if not (isinstance(found, dt.date) if pa.types.is_date32(kind) else fits):
-        raise _Unknown
+        raise _NotPushed
     try:
         return pa.scalar(found, kind)
     except (pa.ArrowInvalid, OverflowError):
-        raise _Unknown from None
+        raise _NotPushed from None
 
 
 def _plain(tree: Any) -> int | str | dt.date:
@@ -174,11 +174,11 @@ def _plain(tree: Any) -> int | str | dt.date:
             return value
         if to == "date" and isinstance(value, str) and _DATE.fullmatch(value):
             return _date(value)
-    raise _Unknown
+    raise _NotPushed
 
 
 def _date(value: str) -> dt.date:
     try:
         return dt.date.fromisoformat(value)
     except ValueError:
-        raise _Unknown from None
+        raise _NotPushed from None

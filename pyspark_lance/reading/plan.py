@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 __all__ = [
+    "FragmentRange",
     "FragmentSize",
-    "Piece",
     "ReadPlan",
     "checked_blob_handling",
     "estimated_bytes",
@@ -75,7 +75,7 @@ class FragmentSize:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class FragmentRange:
     """Rows of a fragment: all of them, or those from `offset` on, counted without the deleted ones."""
 
     fragment_id: int
@@ -113,7 +113,7 @@ class ReadPlan:
         options = None if self.storage_options is None else tuple(sorted(self.storage_options.items()))
         return _dataset(self.uri, self.version, self.written_at, options, self.blob_handling)
 
-    def read(self, pieces: Iterable[Piece], limit: int | None = None) -> Iterator[pa.RecordBatch]:
+    def read(self, pieces: Iterable[FragmentRange], limit: int | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the rows of some pieces, at most `limit`, as batches of `expected`. Runs in a task."""
         use_cores_of_task()
         dataset = self.open()
@@ -128,7 +128,7 @@ class ReadPlan:
                 if left is not None:
                     left -= batch.num_rows
 
-    def _steps(self, dataset: LanceDataset, pieces: Iterable[Piece]) -> Iterator[Piece]:
+    def _steps(self, dataset: LanceDataset, pieces: Iterable[FragmentRange]) -> Iterator[FragmentRange]:
         """The pieces, in steps that bound the memory of a worker where there are many columns."""
         if len(self.columns) <= _MANY_COLUMNS or self.filter is not None:  # rows are counted after the filter
             yield from pieces
@@ -142,7 +142,7 @@ class ReadPlan:
             for start in range(piece.offset, stop, most):
                 yield replace(piece, offset=start, num_rows=min(most, stop - start))
 
-    def _scan(self, dataset: LanceDataset, piece: Piece, limit: int | None) -> Iterator[pa.RecordBatch]:
+    def _scan(self, dataset: LanceDataset, piece: FragmentRange, limit: int | None) -> Iterator[pa.RecordBatch]:
         fragment = dataset.get_fragment(piece.fragment_id)
         assert fragment is not None, "the plan was made for this version"
         scanner = dataset.scanner(
@@ -203,7 +203,7 @@ def plan_read(
     )
 
 
-def plan_tasks(dataset: LanceDataset, plan: ReadPlan, *, parallelism: int) -> tuple[tuple[Piece, ...], ...]:
+def plan_tasks(dataset: LanceDataset, plan: ReadPlan, *, parallelism: int) -> tuple[tuple[FragmentRange, ...], ...]:
     """Divide the rows of the version among tasks, without fragments that indices rule out.
 
     Args:
@@ -224,7 +224,9 @@ def plan_tasks(dataset: LanceDataset, plan: ReadPlan, *, parallelism: int) -> tu
     return tuple(split_into_tasks(sizes, parallelism=parallelism, whole_fragments=plan.filter is not None))
 
 
-def first_rows(dataset: LanceDataset, tasks: Iterable[tuple[Piece, ...]], limit: int) -> tuple[tuple[Piece, ...], ...]:
+def first_rows(
+    dataset: LanceDataset, tasks: Iterable[tuple[FragmentRange, ...]], limit: int
+) -> tuple[tuple[FragmentRange, ...], ...]:
     """The first tasks, shortened to a number of rows.
 
     Args:
@@ -233,7 +235,7 @@ def first_rows(dataset: LanceDataset, tasks: Iterable[tuple[Piece, ...]], limit:
         limit: The largest number of rows.
     """
     rows = {one.fragment_id: one.metadata.num_rows for one in dataset.get_fragments()}
-    found: list[tuple[Piece, ...]] = []
+    found: list[tuple[FragmentRange, ...]] = []
     for task in tasks:
         kept = []
         for piece in task:
@@ -316,7 +318,7 @@ _ABOUT_ROWS: Final = {
 
 def split_into_tasks(
     sizes: Sequence[FragmentSize], *, parallelism: int = 1, whole_fragments: bool = False
-) -> Iterator[tuple[Piece, ...]]:
+) -> Iterator[tuple[FragmentRange, ...]]:
     """Divide the fragments among tasks, in order.
 
     Args:
@@ -336,7 +338,7 @@ def split_into_tasks(
     worth = max(total_rows / _LEAST_ROWS, sum(size.num_bytes for size in sizes) / _LEAST_BYTES)
     tasks = max(1, min(rounds * parallelism, math.ceil(worth), total_rows))
     share = float(ends[-1]) / tasks
-    pending: list[Piece] = []
+    pending: list[FragmentRange] = []
     task, start = 0, 0.0
     for size, end in zip(sizes, ends.tolist(), strict=True):
         for number, first, last in _shares(start, end, share, tasks, whole_fragments=whole_fragments):
@@ -348,7 +350,7 @@ def split_into_tasks(
             if stop > offset:
                 all_of_it = stop - offset == size.num_rows
                 count = None if all_of_it else stop - offset
-                pending.append(Piece(fragment_id=size.fragment_id, offset=offset, num_rows=count))
+                pending.append(FragmentRange(fragment_id=size.fragment_id, offset=offset, num_rows=count))
         start = end
     if pending:
         yield tuple(pending)

@@ -16,7 +16,7 @@ from pyspark_lance.engine.errors import plain_errors
 from pyspark_lance.engine.sessions import is_utc, parallelism_of, reject_memory, session_zone
 from pyspark_lance.keys.collations import ON_FRAME, check_condition
 from pyspark_lance.reading.plan import (
-    Piece,
+    FragmentRange,
     ReadPlan,
     checked_blob_handling,
     estimated_bytes,
@@ -173,7 +173,9 @@ def read_frame(
 class _ReadTasks:
     """The function that reads; its input holds the numbers of the tasks. `explain` shows its name."""
 
-    def __init__(self, plan: ReadPlan, tasks: tuple[tuple[Piece, ...], ...], step: int, limit: int | None) -> None:
+    def __init__(
+        self, plan: ReadPlan, tasks: tuple[tuple[FragmentRange, ...], ...], step: int, limit: int | None
+    ) -> None:
         self._plan = plan
         self._limit = limit
         self._tasks = tasks

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lance_core import LanceDataset
-from pyspark_lance.catalog.tables import TableFinder, TableLocation, TableName
+from pyspark_lance.catalog.tables import CatalogTable, TableFinder, TableName
 from pyspark_lance.changing.job import ChangeOptions
 from pyspark_lance.statements.sources import Sources
 from pyspark_lance.statements.tokens import Piece
@@ -35,11 +35,11 @@ class Context:
         """Finds tables by name."""
         return self.sources.finder
 
-    def target(self, name: TableName) -> tuple[LanceDataset, TableLocation]:
+    def target(self, name: TableName) -> tuple[LanceDataset, CatalogTable]:
         """The table, or branch, that a statement changes."""
         return self.finder.target(name)
 
-    def options(self, location: TableLocation) -> ChangeOptions:
+    def options(self, location: CatalogTable) -> ChangeOptions:
         """The options of a change of a table."""
         return ChangeOptions(storage_options=location.storage_options)
 

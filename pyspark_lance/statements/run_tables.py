@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import lance_core
 from lance_core import LanceDataset
 from lance_core.errors import DatasetExistsError, DatasetNotFoundError, InvalidInputError, SchemaError
-from pyspark_lance.catalog.tables import TableLocation, TableName
+from pyspark_lance.catalog.tables import CatalogTable, TableName
 from pyspark_lance.engine.errors import short_errors
 from pyspark_lance.statements import records
 from pyspark_lance.statements.context import Context
@@ -79,7 +79,7 @@ def create_table(context: Context, statement: records.CreateTable) -> DataFrame:
 
 
 def _create_as(
-    context: Context, statement: records.CreateTable, location: TableLocation, properties: TableProperties
+    context: Context, statement: records.CreateTable, location: CatalogTable, properties: TableProperties
 ) -> DataFrame:
     assert statement.query is not None, "the caller has checked"
     if properties.encodings:
@@ -110,13 +110,13 @@ def _check_partitions(statement: records.CreateTable, names: Iterable[str]) -> N
         raise SchemaError(f"PARTITIONED BY: there are no columns {sorted(unknown)}; the columns are {list(names)}")
 
 
-def _new(context: Context, name: TableName) -> TableLocation:
+def _new(context: Context, name: TableName) -> CatalogTable:
     if name.ref is not None:
         raise InvalidInputError(f"{name}: a branch is created by CREATE BRANCH {name.ref} ON {'.'.join(name.parts)}")
     return context.finder.find(name)
 
 
-def _exists(location: TableLocation) -> bool:
+def _exists(location: CatalogTable) -> bool:
     try:
         location.open()
     except DatasetNotFoundError:

@@ -36,7 +36,7 @@ from lance_core.errors import (
 from pyspark_lance.keys.collations import check_columns
 from pyspark_lance.types.names import matched_names
 from pyspark_lance.writing.committed_batches import batch_of
-from pyspark_lance.writing.options import WriteOptions
+from pyspark_lance.writing.options import WriteArguments
 from pyspark_lance.writing.orphan_files import delete_orphan_files
 from pyspark_lance.writing.replace_where import replace_rows, row_rules
 from pyspark_lance.writing.row_checks import RowRules, all_hashes, slices_of
@@ -68,7 +68,7 @@ class WriteJob:
     uri: str
     job: str
     plan: WritePlan
-    options: WriteOptions
+    options: WriteArguments
     base_version: int
     base_identity: str | None
     dataset_schema: bytes | None
@@ -200,7 +200,7 @@ def _own_fragments(dataset: LanceDataset) -> list[FragmentMetadata]:
     return [fragment.metadata for fragment in dataset.get_fragments()]
 
 
-def _result(committed: CommitResult, reports: Sequence[WriteReport], options: WriteOptions) -> WriteResult:
+def _result(committed: CommitResult, reports: Sequence[WriteReport], options: WriteArguments) -> WriteResult:
     rows: Counter[int] = Counter()
     for report in reports:
         rows.update(report.slice_rows)
@@ -261,7 +261,7 @@ def open_version(
     return base
 
 
-def find_earlier_write(uri: str | PathLike[str], options: WriteOptions) -> tuple[WriteResult | None, WriteOptions]:
+def find_earlier_write(uri: str | PathLike[str], options: WriteArguments) -> tuple[WriteResult | None, WriteArguments]:
     """Look for an earlier write with the same `idempotency_key`.
 
     The table's own state is read first, which records the key even if the version was cleaned up. Then the history is
@@ -285,7 +285,7 @@ def find_earlier_write(uri: str | PathLike[str], options: WriteOptions) -> tuple
     return WriteResult.of_transaction(made, transaction, deduplicated=True), options
 
 
-def prepare_write(source: pa.Schema, uri: str | PathLike[str], options: WriteOptions) -> WriteJob:
+def prepare_write(source: pa.Schema, uri: str | PathLike[str], options: WriteArguments) -> WriteJob:
     """Read the version and the schema of the table, and make sure that the write is possible.
 
     Args:
@@ -335,7 +335,7 @@ def prepare_write(source: pa.Schema, uri: str | PathLike[str], options: WriteOpt
     )
 
 
-def _with_names(options: WriteOptions, columns: list[str]) -> WriteOptions:
+def _with_names(options: WriteArguments, columns: list[str]) -> WriteArguments:
     """The options with names of columns as the table spells them; unknown names stay as they are."""
 
     def spelled(names: tuple[str, ...] | None) -> tuple[str, ...] | None:
@@ -351,7 +351,7 @@ def _schema_to_add(base: LanceDataset, plan: WritePlan) -> bytes:
     return base.lance_schema_with(new) if new else base.lance_schema_bytes
 
 
-def _version_to_add(base: LanceDataset, options: WriteOptions) -> str:
+def _version_to_add(base: LanceDataset, options: WriteArguments) -> str:
     """The file version of fragments that are added to a table: the table's."""
     wanted = options.data_storage_version
     if wanted is not None and wanted != base.data_storage_version:

@@ -10,7 +10,7 @@ from lance_core import Slices, WriteAttempt
 from lance_core.errors import InvalidInputError
 from pyspark_lance.writing.modes import EmptyOutput, Mode, OutOfPartition, PartitionOverwrite, SchemaMode
 
-__all__ = ["JobOptions", "WriteOptions"]
+__all__ = ["JobOptions", "WriteArguments"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ class JobOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WriteOptions(JobOptions):
+class WriteArguments(JobOptions):
     """The arguments of `pyspark_lance.write`, which describes them, and two facts of the session.
 
     Attributes:
@@ -99,7 +99,7 @@ class WriteOptions(JobOptions):
         return self.replace_where is not None or self.partition_by is not None or self.merge_on is not None
 
 
-def check_together(options: WriteOptions) -> None:
+def check_together(options: WriteArguments) -> None:
     """Make sure that the arguments do not exclude each other.
 
     Raises:

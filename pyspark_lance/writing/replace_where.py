@@ -27,7 +27,7 @@ from lance_core.errors import (
 )
 from pyspark_lance.keys.collations import check_columns, check_condition
 from pyspark_lance.keys.equality import check_keys_of
-from pyspark_lance.writing.options import WriteOptions
+from pyspark_lance.writing.options import WriteArguments
 from pyspark_lance.writing.row_checks import RowRules
 from pyspark_lance.writing.update_commit import commit_update, lost_each_time, rows_where
 
@@ -41,7 +41,7 @@ _IN_TWO: Final = (
 )
 
 
-def row_rules(options: WriteOptions, stored: pa.Schema) -> RowRules:
+def row_rules(options: WriteArguments, stored: pa.Schema) -> RowRules:
     """The rules for a write.
 
     Raises:
@@ -75,7 +75,7 @@ def row_rules(options: WriteOptions, stored: pa.Schema) -> RowRules:
 def replace_rows(
     dataset: LanceDataset,
     fragments: Sequence[FragmentMetadata],
-    options: WriteOptions,
+    options: WriteArguments,
 ) -> WriteResult:
     """Commit fragments that replace the rows that meet the condition.
 

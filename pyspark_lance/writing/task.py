@@ -31,8 +31,8 @@ from pyspark_lance.writing.row_checks import PartitionValues, RowRules, hashes_o
 __all__ = [
     "BUFFERED_BYTES",
     "PART_BYTES",
-    "Output",
     "PartitionTask",
+    "TaskOutput",
     "TaskReport",
     "WriteReport",
     "WriteTask",
@@ -84,7 +84,7 @@ class TaskReport:
         return report
 
 
-class Output(Protocol):
+class TaskOutput(Protocol):
     """The files of one attempt of a task."""
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -114,7 +114,7 @@ class PartitionTask(ABC):
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @abstractmethod
-    def output(self, prefix: str) -> Output:
+    def output(self, prefix: str) -> TaskOutput:
         """The output of one attempt, the names of whose files begin with a prefix."""
 
     def writer(self, prefix: str) -> FragmentWriter:
@@ -191,7 +191,7 @@ class WriteTask(PartitionTask):
             self.slices.reject_outside(batch, positions, self.uri)
         return positions
 
-    def output(self, prefix: str) -> Output:
+    def output(self, prefix: str) -> TaskOutput:
         """The output of one attempt."""
         return _WriteOutput(self, prefix)
 

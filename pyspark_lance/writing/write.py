@@ -17,7 +17,7 @@ from pyspark_lance.types.spark_types import batch_schema
 from pyspark_lance.writing.clustering import cluster_by_columns, cluster_by_slice
 from pyspark_lance.writing.job import find_earlier_write, open_version, prepare_write
 from pyspark_lance.writing.modes import EmptyOutput, OutOfPartition, PartitionOverwrite, SaveMode, SchemaMode
-from pyspark_lance.writing.options import WriteOptions
+from pyspark_lance.writing.options import WriteArguments
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -126,7 +126,7 @@ def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a de
         >>> pyspark_lance.write(frame, "t.lance", mode="overwrite").version
         2
     """
-    options = WriteOptions(
+    options = WriteArguments(
         mode="error" if mode == "errorifexists" or mode == "ignore" else mode,  # noqa: PLR1714 - mypy follows this
         slices=slices,
         cluster=cluster,
@@ -150,7 +150,7 @@ def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a de
     return _write_as(mode, df, uri, replace(options, require_empty=require_empty, table_config=table_config))
 
 
-def _write_as(mode: SaveMode, df: DataFrame, uri: str | PathLike[str], options: WriteOptions) -> WriteResult | None:
+def _write_as(mode: SaveMode, df: DataFrame, uri: str | PathLike[str], options: WriteArguments) -> WriteResult | None:
     if mode not in get_args(SaveMode):
         raise InvalidInputError(f"mode {mode!r} is none of {', '.join(get_args(SaveMode))}")
     try:
@@ -163,7 +163,7 @@ def _write_as(mode: SaveMode, df: DataFrame, uri: str | PathLike[str], options: 
 
 
 def write_with(
-    df: DataFrame, uri: str | PathLike[str], options: WriteOptions, *, transport: Transport = "auto"
+    df: DataFrame, uri: str | PathLike[str], options: WriteArguments, *, transport: Transport = "auto"
 ) -> WriteResult | None:
     """As `write`, over a chosen transport."""
     from pyspark.sql import DataFrame as AnyDataFrame

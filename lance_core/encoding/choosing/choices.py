@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from lance_core._proto.encodings_v2_1_pb2 import PageLayout
-from lance_core.encoding.choosing.strategy import TINY_VALUES, Choice
+from lance_core.encoding.choosing.strategy import TINY_VALUES, PageEncoding
 from lance_core.encoding.datablock import DataBlock, FixedSizeListBlock, FixedWidthBlock, VariableBlock
 from lance_core.encoding.page import EncodedPage
 from lance_core.encoding.repeat import Leaf, Pattern, constant_page, pattern_of, repeated
@@ -33,8 +33,8 @@ _Key: TypeAlias = tuple[int, bool, int]
 
 
 @dataclass(slots=True)
-class _Known:
-    choice: Choice
+class _LastChoice:
+    choice: PageEncoding
     bytes_per_value: float
     pattern: Pattern | None
     limit: int = _USES
@@ -52,7 +52,7 @@ class Choices:
     """
 
     def __init__(self) -> None:
-        self._known: dict[_Key, _Known] = {}
+        self._known: dict[_Key, _LastChoice] = {}
 
     @classmethod
     def of(cls, schema: Schema, version: str) -> Choices:
@@ -88,7 +88,7 @@ class Choices:
         known.uses += 1
         return page
 
-    def again(self, column: int, block: DataBlock, *, has_levels: bool) -> Choice | None:
+    def again(self, column: int, block: DataBlock, *, has_levels: bool) -> PageEncoding | None:
         """The earlier choice for a page; None if statistics must be computed."""
         key = _key(column, block.num_values, has_levels=has_levels)
         known = self._known.get(key)
@@ -108,7 +108,7 @@ class Choices:
         self._known.pop(key, None)
         return False
 
-    def keep(self, column: int, choice: Choice, page: EncodedPage, block: DataBlock, *, has_levels: bool) -> None:
+    def keep(self, column: int, choice: PageEncoding, page: EncodedPage, block: DataBlock, *, has_levels: bool) -> None:
         """Keep the choice for a page."""
         if block.num_values and choice.layout != "constant" and _is_small(block):
             assert isinstance(page.encoding, PageLayout)
@@ -116,7 +116,7 @@ class Choices:
             before = self._known.get(key)
             limit = _USES if before is None or before.choice != choice else min(2 * before.limit, _MOST_USES)
             pattern = pattern_of(page.encoding)
-            self._known[key] = _Known(choice, page.size_bytes / block.num_values, pattern, limit)
+            self._known[key] = _LastChoice(choice, page.size_bytes / block.num_values, pattern, limit)
 
 
 def _key(column: int, num_values: int, *, has_levels: bool) -> _Key:

@@ -40,8 +40,8 @@ from lance_core.encoding.datablock import (
 
 __all__ = [
     "TINY_VALUES",
-    "Choice",
     "Limits",
+    "PageEncoding",
     "can_be_zipped",
     "choose_fixed",
     "choose_items",
@@ -99,7 +99,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class PageEncoding:
     """The encoding of a page.
 
     Attributes:
@@ -122,7 +122,7 @@ def sample(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 def choose_fixed(
     block: FixedWidthBlock, *, has_levels: bool, limits: Limits, options: EncodingOptions, dictionary: bool = True
-) -> Choice:
+) -> PageEncoding:
     """Choose for values of one width.
 
     Args:
@@ -132,23 +132,23 @@ def choose_fixed(
         options: Requests of the field.
         dictionary: Whether a dictionary is possible; not for indices of a dictionary.
     """
-    plain = Choice(layout="miniblock" if has_levels else "fullzip")
+    plain = PageEncoding(layout="miniblock" if has_levels else "fullzip")
     if options.layout is not None:
-        plain = Choice(layout="fullzip" if options.layout == "fullzip" else "miniblock")
+        plain = PageEncoding(layout="fullzip" if options.layout == "fullzip" else "miniblock")
     bits = block.bits_per_value
     if not bits:
-        return Choice(layout="constant")
+        return PageEncoding(layout="constant")
     if options.layout == "fullzip":
         return plain
     if bits == 1:
-        return Choice(layout="constant" if limits.large_chunks and _all_bits_equal(block) else "miniblock")
+        return PageEncoding(layout="constant" if limits.large_chunks and _all_bits_equal(block) else "miniblock")
     if bits not in (8, 16, 32, 64):
         return plain if options.scheme is None else _compressed("flat", options.scheme)
     if not block.num_values:
         return plain
     dictionary = dictionary and bits >= 32
     if options.compression == "none":
-        return Choice(layout="dictionary") if dictionary and options.asks_for_dictionary else plain
+        return PageEncoding(layout="dictionary") if dictionary and options.asks_for_dictionary else plain
     return _choose_words(block.view()[: block.num_values], bits, plain, limits, options, dictionary=dictionary)
 
 
@@ -164,11 +164,17 @@ def _all_bits_equal(block: FixedWidthBlock) -> bool:
 
 
 def _choose_words(
-    values: npt.NDArray[Any], bits: int, plain: Choice, limits: Limits, options: EncodingOptions, *, dictionary: bool
-) -> Choice:
+    values: npt.NDArray[Any],
+    bits: int,
+    plain: PageEncoding,
+    limits: Limits,
+    options: EncodingOptions,
+    *,
+    dictionary: bool,
+) -> PageEncoding:
     part = sample(values)
     if limits.large_chunks and part[0] == part[-1] and bool((values == part[0]).all()):
-        return Choice(layout="constant")
+        return PageEncoding(layout="constant")
     if values.size <= TINY_VALUES and options == _NO_OPTIONS:
         return plain
     asked = _asked_for(values, bits, options, dictionary=dictionary)
@@ -179,7 +185,7 @@ def _choose_words(
         distinct = num_runs(np.sort(part))
         index_bits = max(1, int(2 * distinct).bit_length())
         if distinct <= part.size // 8 and index_bits < _WORTHWHILE * best_bits:
-            best, best_bits = Choice(layout="dictionary", compression="inline_bitpacking"), index_bits
+            best, best_bits = PageEncoding(layout="dictionary", compression="inline_bitpacking"), index_bits
     if options.scheme is not None:
         return best if best.layout == "dictionary" else _squeezed_words(part, bits, best, options, options.scheme)
     if bits >= 32 and options.bss != "off" and compressed_bits(part) < 0.7 * best_bits:
@@ -187,33 +193,37 @@ def _choose_words(
     return best
 
 
-def _asked_for(values: npt.NDArray[Any], bits: int, options: EncodingOptions, *, dictionary: bool) -> Choice | None:
+def _asked_for(
+    values: npt.NDArray[Any], bits: int, options: EncodingOptions, *, dictionary: bool
+) -> PageEncoding | None:
     """The requested encoding, if the request does not depend on statistics; else None."""
     if options.bss == "on" and bits >= 32:
         return _compressed("byte_stream_split", options.scheme or "lz4")
     if options.rle_threshold is not None and num_runs(values) < options.rle_threshold * values.size:
         return _compressed("rle", options.scheme)
-    return Choice(layout="dictionary") if dictionary and options.asks_for_dictionary else None
+    return PageEncoding(layout="dictionary") if dictionary and options.asks_for_dictionary else None
 
 
 def _packed_or_runs(
-    values: npt.NDArray[Any], part: npt.NDArray[Any], bits: int, plain: Choice, options: EncodingOptions
-) -> tuple[Choice, float]:
+    values: npt.NDArray[Any], part: npt.NDArray[Any], bits: int, plain: PageEncoding, options: EncodingOptions
+) -> tuple[PageEncoding, float]:
     """The best of raw, bit-packed and run-length encoding, and its bits per value."""
     best, best_bits = plain, float(bits)
     packed = packed_bits(values)
     if packed <= 0.95 * bits:
-        best, best_bits = Choice(layout="miniblock", compression="inline_bitpacking"), packed
+        best, best_bits = PageEncoding(layout="miniblock", compression="inline_bitpacking"), packed
     if options.rle_threshold is None and (as_runs := run_bits(part)) < _WORTHWHILE * best_bits:
-        best, best_bits = Choice(layout="miniblock", compression="rle"), as_runs
+        best, best_bits = PageEncoding(layout="miniblock", compression="rle"), as_runs
     return best, best_bits
 
 
-def _compressed(name: str, scheme: str | None) -> Choice:
-    return Choice(layout="miniblock", compression=name if scheme is None else f"general:{scheme}({name})")
+def _compressed(name: str, scheme: str | None) -> PageEncoding:
+    return PageEncoding(layout="miniblock", compression=name if scheme is None else f"general:{scheme}({name})")
 
 
-def _squeezed_words(part: npt.NDArray[Any], bits: int, best: Choice, options: EncodingOptions, scheme: str) -> Choice:
+def _squeezed_words(
+    part: npt.NDArray[Any], bits: int, best: PageEncoding, options: EncodingOptions, scheme: str
+) -> PageEncoding:
     """The encoding that is smallest after general compression."""
     names = dict.fromkeys((best.compression, "flat"))
     if bits >= 32 and options.bss != "off":
@@ -228,7 +238,7 @@ def _squeezed_words(part: npt.NDArray[Any], bits: int, best: Choice, options: En
 
 def choose_variable(
     block: VariableBlock, *, limits: Limits, options: EncodingOptions, dictionary: bool = True
-) -> Choice:
+) -> PageEncoding:
     """Choose for values of varying length.
 
     Args:
@@ -243,29 +253,29 @@ def choose_variable(
     # A chunk holds at least two values and their offsets.
     too_long = 2 * longest + 5 * block.offsets.itemsize > limits.max_bytes
     if options.layout == "fullzip" or too_long or (average >= _LARGE_VALUE and options.layout is None):
-        return Choice(layout="fullzip", compression=_per_value_compression(block, lengths, options))
+        return PageEncoding(layout="fullzip", compression=_per_value_compression(block, lengths, options))
     if not block.num_values:
-        return Choice(layout="miniblock", compression="variable")
+        return PageEncoding(layout="miniblock", compression="variable")
     if dictionary and options.asks_for_dictionary:
-        return Choice(layout="dictionary")
+        return PageEncoding(layout="dictionary")
     if options.compression == "none":
-        return Choice(layout="miniblock", compression="variable")
+        return PageEncoding(layout="miniblock", compression="variable")
     if block.num_values <= TINY_VALUES and _data_bytes(block) <= _TINY_BYTES and options == _NO_OPTIONS:
         is_constant = limits.large_chunks and _is_constant(block)
-        return Choice(layout="constant" if is_constant else "miniblock", compression="variable")
+        return PageEncoding(layout="constant" if is_constant else "miniblock", compression="variable")
     stretches = _sample_stretches(block)
     size = sum(piece.num_values for piece in stretches)
     strings = pa.chunked_array([block_to_array(piece, pa.large_binary()) for piece in stretches])
     distinct = len(strings.unique())
     if distinct == 1 and limits.large_chunks and _is_constant(block):
-        return Choice(layout="constant")
+        return PageEncoding(layout="constant")
     if dictionary and distinct <= size // 4 and size >= _MIN_DICTIONARY_SAMPLE:
-        return Choice(layout="dictionary")
+        return PageEncoding(layout="dictionary")
     if options.compression == "fsst":
-        return Choice(layout="miniblock", compression="fsst(variable)")
+        return PageEncoding(layout="miniblock", compression="fsst(variable)")
     if options.scheme is not None:
         return _compressed("variable", options.scheme)
-    return Choice(layout="miniblock", compression=_squeezed_variable(stretches, limits))
+    return PageEncoding(layout="miniblock", compression=_squeezed_variable(stretches, limits))
 
 
 def dictionary_pays(items: DataBlock, values: DataBlock, options: EncodingOptions) -> bool:
@@ -364,7 +374,7 @@ def choose_items(items: DataBlock, limits: Limits, options: EncodingOptions) -> 
     return f"general:{scheme}({name})" if limits.large_chunks and scheme is not None else name
 
 
-def choose_list(block: FixedSizeListBlock, *, has_levels: bool, options: EncodingOptions) -> Choice:
+def choose_list(block: FixedSizeListBlock, *, has_levels: bool, options: EncodingOptions) -> PageEncoding:
     """Choose for fixed size lists: raw values, unless lists are short and have nulls."""
     items, dimension, _ = _peeled(block)
     bits = items.bits_per_value if isinstance(items, FixedWidthBlock) else 0
@@ -373,8 +383,8 @@ def choose_list(block: FixedSizeListBlock, *, has_levels: bool, options: Encodin
         options.layout is None and (bits == 1 or (is_small and has_levels))
     )
     if (is_kept_together and not isinstance(items, NullBlock)) or not can_be_zipped(block):
-        return Choice(layout="miniblock", compression="fixed_size_list(flat)")
-    return Choice(layout="fullzip")
+        return PageEncoding(layout="miniblock", compression="fixed_size_list(flat)")
+    return PageEncoding(layout="fullzip")
 
 
 def can_be_zipped(block: DataBlock) -> bool:
@@ -394,8 +404,8 @@ def _peeled(block: DataBlock) -> tuple[DataBlock, int, bool]:
     return block, dimension, has_nulls
 
 
-def choose_packed(block: PackedStructBlock) -> Choice:
+def choose_packed(block: PackedStructBlock) -> PageEncoding:
     """Choose for packed structs: mini-block for rows of fixed width, full-zip for others."""
     if all(isinstance(child, FixedWidthBlock) for child in block.children):
-        return Choice(layout="miniblock", compression="packed_struct")
-    return Choice(layout="fullzip")
+        return PageEncoding(layout="miniblock", compression="packed_struct")
+    return PageEncoding(layout="fullzip")

@@ -44,7 +44,7 @@ _MOST_ITEMS = 2**40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Layer:
+class _ListDimension:
     """One dimension: the number of its items per value, and their validity."""
 
     dimension: int
@@ -150,20 +150,20 @@ def _unzipped(
     return np.ascontiguousarray(rows[:, at:]).reshape(-1), bitmaps
 
 
-def _peeled(block: DataBlock) -> tuple[list[_Layer], DataBlock]:
+def _peeled(block: DataBlock) -> tuple[list[_ListDimension], DataBlock]:
     """The layers of lists of lists, from the outermost, and the items at the bottom."""
-    layers: list[_Layer] = []
+    layers: list[_ListDimension] = []
     items = 1
     while isinstance(block, FixedSizeListBlock):
         items *= block.dimension
-        layers.append(_Layer(dimension=block.dimension, items_per_value=items, validity=block.validity))
+        layers.append(_ListDimension(dimension=block.dimension, items_per_value=items, validity=block.validity))
         block = block.items
     if not layers:
         raise InvalidInputError(f"a {type(block).__name__} is no list")
     return layers, block
 
 
-def _described(layers: Sequence[_Layer], inner: CompressiveEncoding) -> CompressiveEncoding:
+def _described(layers: Sequence[_ListDimension], inner: CompressiveEncoding) -> CompressiveEncoding:
     for layer in reversed(layers):
         has_validity = layer.validity is not None
         inner = CompressiveEncoding(

@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 from lance_core._proto.encodings_v2_1_pb2 import CompressiveEncoding, Fsst
 from lance_core.encoding.compression import registry
 from lance_core.encoding.compression.chunks import ChunkBuffers, ChunkGatherer, ChunkLimits, Counts, MiniBlockPage
-from lance_core.encoding.compression.fsst_symbols import LONGEST, Symbols, compress, find_symbols
+from lance_core.encoding.compression.fsst_symbols import LONGEST, SymbolTable, compress, find_symbols
 from lance_core.encoding.datablock import Bytes, DataBlock, FixedWidthBlock, Offsets, VariableBlock, offsets_of
 from lance_core.errors import CorruptFileError, InvalidInputError
 
@@ -46,7 +46,7 @@ _MIN_CODES_FOR_PAIRS = 400_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Symbols:
+class _DecodedSymbols:
     """The symbols of the codes.
 
     Attributes:
@@ -61,7 +61,7 @@ class _Symbols:
 
 
 @lru_cache(maxsize=64)
-def _read_table(table: bytes) -> _Symbols | None:
+def _read_table(table: bytes) -> _DecodedSymbols | None:
     """The symbols of a table, or None if values are not compressed.
 
     Raises:
@@ -82,7 +82,7 @@ def _read_table(table: bytes) -> _Symbols | None:
     lengths[256:] = 1
     symbols = [table[8 + i * 8 : 8 + i * 8 + size] for i, size in enumerate(sizes.tolist())]
     symbols += [b""] * (256 - count) + [bytes([literal]) for literal in range(256)]
-    return _Symbols(count=count, lengths=lengths, strings=pa.array(symbols, pa.binary()))
+    return _DecodedSymbols(count=count, lengths=lengths, strings=pa.array(symbols, pa.binary()))
 
 
 def _expand(table: bytes, block: DataBlock) -> VariableBlock:
@@ -106,7 +106,7 @@ def _expand(table: bytes, block: DataBlock) -> VariableBlock:
     return VariableBlock(offsets=offsets, data=data, num_values=block.num_values)
 
 
-def _find_literals(codes: Bytes, symbols: _Symbols) -> npt.NDArray[np.intp] | None:
+def _find_literals(codes: Bytes, symbols: _DecodedSymbols) -> npt.NDArray[np.intp] | None:
     """The positions of the literal bytes after escapes; None if there are none.
 
     Raises:
@@ -154,7 +154,7 @@ def _expanded_size(strings: pa.Array, tokens: npt.NDArray[Any]) -> int:
 
 
 def _expand_single(
-    codes: Bytes, bounds: Offsets, literals: npt.NDArray[np.intp] | None, symbols: _Symbols
+    codes: Bytes, bounds: Offsets, literals: npt.NDArray[np.intp] | None, symbols: _DecodedSymbols
 ) -> tuple[Offsets, Bytes]:
     tokens: npt.NDArray[Any] = codes
     if literals is not None:
@@ -165,7 +165,7 @@ def _expand_single(
 
 
 def _expand_pairs(
-    codes: Bytes, bounds: Offsets, literals: npt.NDArray[np.intp] | None, symbols: _Symbols
+    codes: Bytes, bounds: Offsets, literals: npt.NDArray[np.intp] | None, symbols: _DecodedSymbols
 ) -> tuple[Offsets, Bytes]:
     size = codes.size
     if size % 2 or codes.ctypes.data % 2:
@@ -190,7 +190,7 @@ def _expand_pairs(
     return offsets, data
 
 
-def _pair_strings(symbols: _Symbols, *, with_literals: bool) -> pa.Array:
+def _pair_strings(symbols: _DecodedSymbols, *, with_literals: bool) -> pa.Array:
     """Expansions of all pairs: index = first code + 256 * second code + 65536 if the first byte is a literal."""
     index = np.arange(1 << 17 if with_literals else 1 << 16, dtype=np.uint32)
     first = index & 0xFF
@@ -261,7 +261,7 @@ def compressed(block: DataBlock) -> tuple[bytes, VariableBlock] | None:
     return _write_table(symbols), VariableBlock(offsets=offsets, data=codes, num_values=block.num_values)
 
 
-def _write_table(symbols: Symbols) -> bytes:
+def _write_table(symbols: SymbolTable) -> bytes:
     strings = symbols.strings
     header = bytes([len(strings), 0, len(strings), 1]) + _MAGIC
     words = b"".join(string.ljust(LONGEST, b"\0") for string in strings)

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from lance_core.encoding.datablock import Bytes, Offsets
 
-__all__ = ["LONGEST", "Symbols", "compress", "find_symbols"]
+__all__ = ["LONGEST", "SymbolTable", "compress", "find_symbols"]
 
 LONGEST: Final = 8
 _MOST: Final = 255
@@ -45,7 +45,7 @@ Positions = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Symbols:
+class SymbolTable:
     """Symbols, and the tables to find them by the next bytes.
 
     Attributes:
@@ -93,7 +93,7 @@ class Symbols:
         )
 
 
-def find_symbols(data: Bytes, offsets: Offsets) -> Symbols:
+def find_symbols(data: Bytes, offsets: Offsets) -> SymbolTable:
     """Choose symbols for values.
 
     Args:
@@ -108,14 +108,14 @@ def find_symbols(data: Bytes, offsets: Offsets) -> Symbols:
     sizes = ends - starts
     first = np.cumsum(sizes) - sizes
     sample = data[np.repeat(starts - first, sizes) + np.arange(int(sizes.sum()))]
-    symbols = Symbols.of(())
+    symbols = SymbolTable.of(())
     for _ in range(_ROUNDS):
         tokens, counts = _tokens(symbols, sample, first, first + sizes)
-        symbols = Symbols.of(_most_useful(symbols, tokens, counts))
+        symbols = SymbolTable.of(_most_useful(symbols, tokens, counts))
     return symbols
 
 
-def compress(symbols: Symbols, data: Bytes, offsets: Offsets) -> tuple[Bytes, Offsets]:
+def compress(symbols: SymbolTable, data: Bytes, offsets: Offsets) -> tuple[Bytes, Offsets]:
     """Replace the bytes of all values by codes.
 
     Args:
@@ -142,7 +142,7 @@ def compress(symbols: Symbols, data: Bytes, offsets: Offsets) -> tuple[Bytes, Of
     return (np.concatenate(pieces) if pieces else data[:0]), found
 
 
-def _compress_block(symbols: Symbols, data: Bytes, bounds: Positions) -> tuple[Bytes, Positions]:
+def _compress_block(symbols: SymbolTable, data: Bytes, bounds: Positions) -> tuple[Bytes, Positions]:
     """The codes of some values, and the end of the codes of each value."""
     starts, ends = _stretches(bounds, _STRETCH)
     tokens, counts = _tokens(symbols, data, starts, ends)
@@ -167,7 +167,7 @@ def _stretches(bounds: Positions, most: int) -> tuple[Positions, Positions]:
     return starts, np.minimum(starts + most, np.repeat(bounds[1:], parts))
 
 
-def _tokens(symbols: Symbols, data: Bytes, starts: Positions, ends: Positions) -> tuple[Tokens, Positions]:
+def _tokens(symbols: SymbolTable, data: Bytes, starts: Positions, ends: Positions) -> tuple[Tokens, Positions]:
     """The tokens of stretches, one after the other, and how many each has."""
     padded = np.zeros(data.size + LONGEST, np.uint8)
     padded[: data.size] = data
@@ -208,7 +208,7 @@ def _slot_of(string: bytes) -> int:
     return int(_slots(np.array([int.from_bytes(string, "little")], np.uint64))[0])
 
 
-def _most_useful(symbols: Symbols, tokens: Tokens, counts: Positions) -> list[bytes]:
+def _most_useful(symbols: SymbolTable, tokens: Tokens, counts: Positions) -> list[bytes]:
     """The symbols, literals and pairs of a compressed sample that save most bytes."""
     gains: dict[bytes, int] = {}
     uses: npt.NDArray[Any] = np.bincount(tokens, minlength=2 * _LITERAL)
@@ -238,5 +238,5 @@ def _most_useful(symbols: Symbols, tokens: Tokens, counts: Positions) -> list[by
     return chosen
 
 
-def _string_of(symbols: Symbols, token: int) -> bytes:
+def _string_of(symbols: SymbolTable, token: int) -> bytes:
     return bytes([token - _LITERAL]) if token >= _LITERAL else symbols.strings[token]

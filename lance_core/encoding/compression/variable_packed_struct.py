@@ -31,7 +31,7 @@ __all__ = ["COMPRESSION"]
 _MAX_BITS = 2**31
 
 
-class _Rows:
+class _RowCursor:
     """Rows that are read field by field, with a current position in each row."""
 
     def __init__(self, block: VariableBlock) -> None:
@@ -80,7 +80,7 @@ class _Rows:
 def _decode_per_value(encoding: CompressiveEncoding, block: FixedWidthBlock | VariableBlock) -> PackedStructBlock:
     if not isinstance(block, VariableBlock):
         raise CorruptFileError("variable packed structs in a page of values of one width")
-    rows = _Rows(block)
+    rows = _RowCursor(block)
     children: list[DataBlock] = []
     for field in encoding.variable_packed_struct.fields:
         layout = field.WhichOneof("layout")

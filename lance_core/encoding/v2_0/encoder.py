@@ -52,7 +52,7 @@ def encode_field(field: Field, array: pa.Array) -> list[list[EncodedPage]]:
         return _encode_struct(field, array)
     if field.children:
         return _encode_list(field, array)
-    return [[_Page(len(array), encoding_options(field)).finish(_encode_values, array)]] if len(array) else [[]]
+    return [[_PageBuffers(len(array), encoding_options(field)).finish(_encode_values, array)]] if len(array) else [[]]
 
 
 def encode_blobs(table: npt.NDArray[np.int64]) -> EncodedPage:
@@ -89,7 +89,7 @@ def _packed_field(kind: Any) -> ArrayEncoding:
     return encoding
 
 
-class _Page:
+class _PageBuffers:
     """The buffers of a page whose encoding is being built."""
 
     def __init__(self, num_rows: int, options: EncodingOptions | None = None) -> None:
@@ -149,7 +149,7 @@ def _encode_list(field: Field, array: Any) -> list[list[EncodedPage]]:
     ends = np.cumsum(lengths).astype(np.uint64)
     if nulls is not None:
         ends[nulls] += np.uint64(total + 1)
-    page = _Page(count)
+    page = _PageBuffers(count)
     encoding = ArrayEncoding()
     encoding.list.offsets.nullable.no_nulls.values.CopyFrom(page.flat(ends, 64))
     encoding.list.null_offset_adjustment = total + 1
@@ -158,7 +158,7 @@ def _encode_list(field: Field, array: Any) -> list[list[EncodedPage]]:
     return [[own], *encode_field(field.children[0], values)]
 
 
-def _encode_values(page: _Page, array: Any) -> ArrayEncoding:
+def _encode_values(page: _PageBuffers, array: Any) -> ArrayEncoding:
     """Values with their nulls."""
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
@@ -191,7 +191,7 @@ def _encode_values(page: _Page, array: Any) -> ArrayEncoding:
     return encoding
 
 
-def _encode_binary(page: _Page, block: VariableBlock, nulls: Any) -> ArrayEncoding:
+def _encode_binary(page: _PageBuffers, block: VariableBlock, nulls: Any) -> ArrayEncoding:
     # The reference library reads FSST of 2.0 with offsets of 32 bits only.
     found = fsst.compressed(block) if page.options.compression == "fsst" and block.offsets.itemsize == 4 else None
     if found is None:
@@ -203,7 +203,7 @@ def _encode_binary(page: _Page, block: VariableBlock, nulls: Any) -> ArrayEncodi
     return encoding
 
 
-def _encode_variable(page: _Page, block: VariableBlock, nulls: Any) -> ArrayEncoding:
+def _encode_variable(page: _PageBuffers, block: VariableBlock, nulls: Any) -> ArrayEncoding:
     first, last = int(block.offsets[0]), int(block.offsets[-1])
     total = last - first
     ends = (block.offsets[1:].astype(np.int64) - first).astype(np.uint64)
@@ -216,7 +216,7 @@ def _encode_variable(page: _Page, block: VariableBlock, nulls: Any) -> ArrayEnco
     return encoding
 
 
-def _encode_bytes(page: _Page, data: Bytes) -> ArrayEncoding:
+def _encode_bytes(page: _PageBuffers, data: Bytes) -> ArrayEncoding:
     """The bytes of all values, compressed if the field requests it and they shrink."""
     if page.options.scheme is None:
         return page.flat(data, 8)
@@ -230,7 +230,7 @@ def _encode_bytes(page: _Page, data: Bytes) -> ArrayEncoding:
     return encoding
 
 
-def _encode_dictionary(page: _Page, array: Any) -> ArrayEncoding:
+def _encode_dictionary(page: _PageBuffers, array: Any) -> ArrayEncoding:
     """A dictionary column: nulls point to one more item, which is null."""
     if array.dictionary.null_count:
         array = array.dictionary_decode().dictionary_encode().cast(array.type)

@@ -32,7 +32,7 @@ __all__ = ["PlainColumn", "read_field"]
 _BLOB_DESCRIPTOR = pa.struct([pa.field("position", pa.uint64()), pa.field("size", pa.uint64())])
 
 
-class PageSource(Protocol):
+class PageLookup(Protocol):
     """An object with the pages of a column."""
 
     def page(self, index: int, first_row: int, num_rows: int) -> PageInfo:
@@ -51,7 +51,7 @@ class PlainColumn:
         bytes_column: The column with the bytes of its strings, if they are stored as lists; else None.
     """
 
-    pages: PageSource
+    pages: PageLookup
     bounds: npt.NDArray[np.int64]
     is_blob: bool
     bytes_column: PlainColumn | None = None

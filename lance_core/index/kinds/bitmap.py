@@ -25,7 +25,7 @@ from pyroaring import BitMap
 from lance_core.index.kinds.row_sets import RowSet, decode, encode, located, row_set, union
 from lance_core.index.query.conditions import Contains, IsIn, Test
 from lance_core.index.query.evaluate import codes_of, holds
-from lance_core.index.query.rows import ALL, NONE, SOME, Bools, Candidates, Ints, Rows, U64s, View
+from lance_core.index.query.rows import ALL, NONE, SOME, Bools, Candidates, IndexedRows, Ints, U64s, View
 from lance_core.index.query.values import is_exact
 
 __all__ = ["FILE", "NULL_LISTS_KEY", "STATISTICS_KEY", "BitmapBuilder", "BitmapIndex", "LabelBuilder"]
@@ -249,7 +249,7 @@ class BitmapBuilder:
         self._values: list[pa.Array] = []
         self._numbers: list[Any] = []
 
-    def add(self, fragment_id: int, num_rows: int, parts: Iterable[Rows]) -> None:
+    def add(self, fragment_id: int, num_rows: int, parts: Iterable[IndexedRows]) -> None:
         """Add the live rows of a fragment."""
         del fragment_id, num_rows
         for part in parts:
@@ -281,7 +281,7 @@ class LabelBuilder:
         self._by_id = by_id
         self._null_lists: list[U64s] = []
 
-    def add(self, fragment_id: int, num_rows: int, parts: Iterable[Rows]) -> None:
+    def add(self, fragment_id: int, num_rows: int, parts: Iterable[IndexedRows]) -> None:
         """Add the live rows of a fragment."""
         found = []
         for part in parts:
@@ -289,7 +289,7 @@ class LabelBuilder:
             is_null = part.values.is_null().to_numpy(zero_copy_only=False)
             self._null_lists.append(numbers[is_null])
             owners = pc.list_parent_indices(part.values).to_numpy()
-            found.append(Rows(pc.list_flatten(part.values), part.addresses[owners], part.ids[owners]))
+            found.append(IndexedRows(pc.list_flatten(part.values), part.addresses[owners], part.ids[owners]))
         self._elements.add(fragment_id, num_rows, found)
 
     def finish(self) -> BitmapIndex:

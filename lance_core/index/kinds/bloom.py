@@ -32,7 +32,7 @@ from lance_core.errors import CorruptFileError
 from lance_core.index.kinds.xxhash import hashes_of
 from lance_core.index.kinds.zones import ZONE_COLUMNS, Zones, divide
 from lance_core.index.query.conditions import Compare, IsIn, IsNull, Test
-from lance_core.index.query.rows import Bools, Candidates, Ints, Rows, View
+from lance_core.index.query.rows import Bools, Candidates, IndexedRows, Ints, View
 from lance_core.index.query.values import is_exact, one_array
 
 __all__ = ["DEFAULT_ITEMS", "DEFAULT_PROBABILITY", "FILE", "BloomBuilder", "BloomFilter", "accepts"]
@@ -226,7 +226,7 @@ class BloomBuilder:
         self._nulls: list[bool] = []
         self._filters: list[bytes] = []
 
-    def add(self, fragment_id: int, num_rows: int, parts: Iterable[Rows]) -> None:
+    def add(self, fragment_id: int, num_rows: int, parts: Iterable[IndexedRows]) -> None:
         """Add the filters of a fragment: its id, its number of physical rows, and its live rows."""
         for start, length, own in divide(parts, num_rows, self._items):
             self._places.append((fragment_id, start, length))

@@ -26,7 +26,7 @@ from lance_core.index.kinds.row_sets import RowSet, located, row_set
 from lance_core.index.kinds.zonemap import ZoneMap
 from lance_core.index.query.conditions import Compare, IsIn, IsNan, IsNull, StartsWith, Test
 from lance_core.index.query.evaluate import holds
-from lance_core.index.query.rows import Bools, Candidates, Ints, Rows, U64s, View
+from lance_core.index.query.rows import Bools, Candidates, IndexedRows, Ints, U64s, View
 from lance_core.index.query.values import one_array
 from lance_core.row_addresses import fragment_ids
 
@@ -240,7 +240,7 @@ class BTreeBuilder:
         self._values: list[pa.Array] = []
         self._ids: list[Any] = []
 
-    def add(self, fragment_id: int, num_rows: int, parts: Iterable[Rows]) -> None:
+    def add(self, fragment_id: int, num_rows: int, parts: Iterable[IndexedRows]) -> None:
         """Add the live rows of a fragment."""
         del fragment_id, num_rows
         for part in parts:

@@ -16,13 +16,13 @@ from lance_core.file import DataFileReader
 from lance_core.index.kinds import bitmap, bloom, btree, row_sets, zonemap
 from lance_core.index.kinds.files import metadata_of, open_file, read_columns, read_table, write_table
 from lance_core.index.query.conditions import Test
-from lance_core.index.query.rows import Bools, Candidates, Ints, Rows, U64s, View
+from lance_core.index.query.rows import Bools, Candidates, IndexedRows, Ints, U64s, View
 from lance_core.index.query.values import is_ordered, one_array
 from lance_core.schema.arrow_types import is_variable_list
 from lance_core.store import ObjectStore
 from lance_core.table.index import IndexFile, IndexMetadata
 
-__all__ = ["BY_NAME", "KINDS", "Builder", "Content", "Kind", "SegmentRecord", "Target", "is_supported"]
+__all__ = ["BY_NAME", "KINDS", "Builder", "Content", "Kind", "SegmentRecord", "SegmentTarget", "is_supported"]
 
 
 class Content(Protocol):
@@ -71,7 +71,7 @@ class Content(Protocol):
 class Builder(Protocol):
     """Builds the content of a segment from rows."""
 
-    def add(self, fragment_id: int, num_rows: int, parts: Iterable[Rows]) -> None:
+    def add(self, fragment_id: int, num_rows: int, parts: Iterable[IndexedRows]) -> None:
         """Add a fragment: its id, its number of physical rows, and its live rows."""
         ...
 
@@ -96,7 +96,7 @@ class SegmentRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class SegmentTarget:
     """The target of a new segment.
 
     Attributes:
@@ -141,7 +141,7 @@ class Kind:
     read: Callable[[ObjectStore, str, IndexMetadata, pa.DataType], Content]
     build: Callable[[pa.DataType, Mapping[str, Any], bool], Builder]
     merge: Callable[[Sequence[Any], Mapping[str, Any]], Any]
-    write: Callable[[Any, Target], SegmentRecord]
+    write: Callable[[Any, SegmentTarget], SegmentRecord]
     parameters: Mapping[str, int | float] = field(default_factory=dict)
 
 
@@ -149,7 +149,7 @@ def _read_zone_map(store: ObjectStore, prefix: str, index: IndexMetadata, _: pa.
     return zonemap.ZoneMap.from_table(*read_table(store, prefix, zonemap.FILE, index))
 
 
-def _write_zone_map(zones: zonemap.ZoneMap, target: Target) -> SegmentRecord:
+def _write_zone_map(zones: zonemap.ZoneMap, target: SegmentTarget) -> SegmentRecord:
     # Without a bitmap of nulls, pylance looks at the rows before it calls one null.
     details = ZoneMapIndexDetails(
         rows_per_zone=zones.rows_per_zone,
@@ -185,11 +185,11 @@ def _null_lists(reader: DataFileReader) -> row_sets.RowSet:
     return row_sets.decode(bytes(reader.read_global_buffer(int(string))))
 
 
-def _write_bitmap(content: bitmap.BitmapIndex, target: Target) -> SegmentRecord:
+def _write_bitmap(content: bitmap.BitmapIndex, target: SegmentTarget) -> SegmentRecord:
     return SegmentRecord(files=(target.put(bitmap.FILE, content.to_table()),))
 
 
-def _write_label_list(content: bitmap.BitmapIndex, target: Target) -> SegmentRecord:
+def _write_label_list(content: bitmap.BitmapIndex, target: SegmentTarget) -> SegmentRecord:
     buffers = {bitmap.NULL_LISTS_KEY: row_sets.encode(content.null_lists or {})}
     return SegmentRecord(files=(target.put(bitmap.FILE, content.to_table(), buffers),), index_version=1)
 
@@ -213,7 +213,7 @@ def _read_btree(store: ObjectStore, prefix: str, index: IndexMetadata, _: pa.Dat
     return btree.from_lookup(table, metadata, reader.num_rows, load, by_id=index.holds_row_ids)
 
 
-def _write_btree(content: btree.BTree, target: Target) -> SegmentRecord:
+def _write_btree(content: btree.BTree, target: SegmentTarget) -> SegmentRecord:
     files = (target.put(btree.DATA_FILE, content.data_table()), target.put(btree.LOOKUP_FILE, content.lookup_table()))
     return SegmentRecord(files=files, index_version=int(target.stable_row_ids))
 
@@ -222,7 +222,7 @@ def _read_bloom(store: ObjectStore, prefix: str, index: IndexMetadata, kind: pa.
     return bloom.BloomFilter.from_table(*read_table(store, prefix, bloom.FILE, index), kind)
 
 
-def _write_bloom(content: bloom.BloomFilter, target: Target) -> SegmentRecord:
+def _write_bloom(content: bloom.BloomFilter, target: SegmentTarget) -> SegmentRecord:
     # Without a bitmap of nulls, as a zone map.
     return SegmentRecord(files=(target.put(bloom.FILE, content.to_table()),))
 

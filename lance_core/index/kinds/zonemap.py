@@ -30,7 +30,7 @@ from lance_core.errors import CorruptFileError
 from lance_core.index.kinds.zones import Zones, divide
 from lance_core.index.query.conditions import Compare, IsIn, IsNan, IsNull, StartsWith, Test
 from lance_core.index.query.evaluate import holds
-from lance_core.index.query.rows import ALL, NONE, Bools, Candidates, Ints, Rows, View
+from lance_core.index.query.rows import ALL, NONE, Bools, Candidates, IndexedRows, Ints, View
 from lance_core.index.query.values import comparable, is_ordered, next_prefix, one_array
 
 __all__ = ["DEFAULT_ROWS_PER_ZONE", "FILE", "ZoneBuilder", "ZoneMap"]
@@ -298,7 +298,7 @@ class ZoneBuilder:
         self._bounds: list[tuple[Any, Any]] = []
         self._counts: list[tuple[int, int, int, int, int]] = []
 
-    def add(self, fragment_id: int, num_rows: int, parts: Iterable[Rows]) -> None:
+    def add(self, fragment_id: int, num_rows: int, parts: Iterable[IndexedRows]) -> None:
         """Add the zones of a fragment: its id, its number of physical rows, and its live rows."""
         for start, length, own in divide(parts, num_rows, self._rows_per_zone):
             values = pa.chunked_array(own, self._kind)

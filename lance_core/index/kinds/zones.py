@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from lance_core.errors import CorruptFileError
-from lance_core.index.query.rows import ALL, NONE, SOME, Bools, Candidates, Ints, Rows, View
+from lance_core.index.query.rows import ALL, NONE, SOME, Bools, Candidates, IndexedRows, Ints, View
 from lance_core.row_addresses import row_offsets
 
 __all__ = ["ZONE_COLUMNS", "Zones", "divide"]
@@ -110,7 +110,7 @@ class Zones:
         return Candidates(state, rows)
 
 
-def divide(parts: Iterable[Rows], num_rows: int, size: int) -> Iterator[tuple[int, int, list[pa.Array]]]:
+def divide(parts: Iterable[IndexedRows], num_rows: int, size: int) -> Iterator[tuple[int, int, list[pa.Array]]]:
     """Divide the rows of a fragment into zones.
 
     Together the zones span all offsets, including those of deleted rows, so that they cover the whole fragment.

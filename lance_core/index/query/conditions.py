@@ -2,7 +2,7 @@
 
 Arrow serializes an expression as the metadata of an IPC file: a list of `call`, `literal`, `field_ref`, `options` and
 `end` entries, where literals and options are numbers of columns of its only batch; `nested_field_ref: n` stands before
-the n parts of a path. Unsupported parts become `Unknown`, for which every row counts as a match.
+the n parts of a path. Unsupported parts become `UnknownCondition`, for which every row counts as a match.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lance_core.schema import exported_metadata
 __all__ = [
     "All",
     "AnyOf",
-    "Choice",
+    "CaseWhen",
     "Compare",
     "Condition",
     "Constant",
@@ -33,7 +33,7 @@ __all__ = [
     "Path",
     "StartsWith",
     "Test",
-    "Unknown",
+    "UnknownCondition",
     "condition_of",
     "tests_of",
 ]
@@ -98,7 +98,7 @@ class Constant:
 
 
 @dataclass(frozen=True, slots=True)
-class Unknown:
+class UnknownCondition:
     """Anything else."""
 
 
@@ -124,7 +124,7 @@ class AnyOf:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class CaseWhen:
     """CASE WHEN: one condition where a third is true, the other where it is false, null where it is null."""
 
     test: Condition
@@ -135,7 +135,7 @@ class Choice:
 Test: TypeAlias = Compare | IsIn | IsNull | IsNan | StartsWith | Contains
 """A test that an index may answer: it is about one field."""
 
-Condition: TypeAlias = Test | Constant | Unknown | Not | All | AnyOf | Choice
+Condition: TypeAlias = Test | Constant | UnknownCondition | Not | All | AnyOf | CaseWhen
 
 _MATCH: Final = 0
 """Arrow's `null_matching_behavior` by which a null in the set matches nulls."""
@@ -159,7 +159,7 @@ _CHILD: Final = re.compile(r"\[(\d+)\]|FieldPath\((\d+)\)")
 
 
 @dataclass(frozen=True, slots=True)
-class _Field:
+class _FieldPath:
     path: Path
 
 
@@ -168,7 +168,7 @@ class _Value:
     value: pa.Scalar
 
 
-_Node: TypeAlias = "Condition | _Field | _Value"
+_Node: TypeAlias = "Condition | _FieldPath | _Value"
 
 
 def condition_of(expression: pc.Expression) -> Condition:
@@ -195,10 +195,10 @@ def tests_of(condition: Condition) -> Iterator[Test]:
     elif isinstance(condition, All | AnyOf):
         for part in condition.parts:
             yield from tests_of(part)
-    elif isinstance(condition, Choice):
+    elif isinstance(condition, CaseWhen):
         for part in (condition.test, condition.then, condition.otherwise):
             yield from tests_of(part)
-    elif not isinstance(condition, Constant | Unknown):
+    elif not isinstance(condition, Constant | UnknownCondition):
         yield condition
 
 
@@ -220,7 +220,7 @@ class _Frame:
 
 
 def _tree(entries: Sequence[tuple[bytes, bytes]], batch: Any) -> _Node:
-    """The node that entries describe; parts that are nested too deep become `Unknown`."""
+    """The node that entries describe; parts that are nested too deep become `UnknownCondition`."""
     frames = [_Frame("", [], {})]
     parts = iter(entries)
     for kind, value in parts:
@@ -235,15 +235,15 @@ def _tree(entries: Sequence[tuple[bytes, bytes]], batch: Any) -> _Node:
             if isinstance(node, All | AnyOf) and any(type(one) is type(node) for one in done.arguments):
                 levels -= 1
             frames[-1].levels = max(frames[-1].levels, levels if levels <= _MOST_LEVELS else 0)
-            frames[-1].arguments.append(node if levels <= _MOST_LEVELS else Unknown())
+            frames[-1].arguments.append(node if levels <= _MOST_LEVELS else UnknownCondition())
         elif kind == b"options":
             top.options = _options(batch.column(int(value))[0])
         elif kind == b"nested_field_ref":
-            top.arguments.append(_Field(tuple(next(parts)[1].decode() for _ in range(int(value)))))
+            top.arguments.append(_FieldPath(tuple(next(parts)[1].decode() for _ in range(int(value)))))
         elif kind == b"field_ref":
-            top.arguments.append(_Field((value.decode(),)))
+            top.arguments.append(_FieldPath((value.decode(),)))
         else:
-            top.arguments.append(_Value(batch.column(int(value))[0]) if kind == b"literal" else Unknown())
+            top.arguments.append(_Value(batch.column(int(value))[0]) if kind == b"literal" else UnknownCondition())
     return frames[0].arguments[0]
 
 
@@ -263,10 +263,10 @@ def _null_with(kind: type[All | AnyOf], arguments: Sequence[_Node]) -> Condition
     found, nulls = kind(_flat(kind, arguments)), [_nulls(side) for side in sides]
     known = [paths for paths in nulls if paths is not None]
     if len(known) < len(nulls):
-        return Choice(Unknown(), found, Constant(None))
+        return CaseWhen(UnknownCondition(), found, Constant(None))
     if all(paths == known[0] for paths in known):
         return found  # all arguments are null in the same rows
-    return Choice(
+    return CaseWhen(
         All(tuple(Not(IsNull(path)) for path in sorted(frozenset().union(*known), key=str))), found, Constant(None)
     )
 
@@ -297,23 +297,23 @@ def _call(name: str, arguments: Sequence[_Node], options: dict[str, Any]) -> _No
     if name == "invert":
         return Not(_truth(arguments[0]))
     if name == "if_else":
-        return Choice(*map(_truth, arguments))
+        return CaseWhen(*map(_truth, arguments))
     if name in _MIRRORED and len(arguments) == 2:
         return _comparison(name, *arguments)
     first = arguments[0] if arguments else None
-    if not isinstance(first, _Field):
-        return Unknown()
+    if not isinstance(first, _FieldPath):
+        return UnknownCondition()
     if _LISTS.match(name):
         return _contains(name, first, arguments[1:])
     return _about(name, first, options)
 
 
-def _about(name: str, field: _Field, options: dict[str, Any]) -> _Node:
+def _about(name: str, field: _FieldPath, options: dict[str, Any]) -> _Node:
     """A function of a field and options."""
     path = field.path
     if name == "struct_field":
         child = _CHILD.search(str(options.get("field_ref", "")))
-        return _Field((*path, int(child[1] or child[2]))) if child else Unknown()
+        return _FieldPath((*path, int(child[1] or child[2]))) if child else UnknownCondition()
     if name == "is_null":
         test = IsNull(path)
         is_nan_null = "nan_is_null" not in options or options["nan_is_null"].as_py()
@@ -329,7 +329,7 @@ def _about(name: str, field: _Field, options: dict[str, Any]) -> _Node:
         return AnyOf((found, IsNull(path))) if matches_null else found
     if name in ("starts_with", "match_like") and not options["ignore_case"].as_py():
         return _beginning(name, path, options["pattern"].as_py())
-    return Unknown()
+    return UnknownCondition()
 
 
 def _beginning(name: str, path: Path, pattern: str) -> _Node:
@@ -338,36 +338,36 @@ def _beginning(name: str, path: Path, pattern: str) -> _Node:
         return StartsWith(path, pattern)
     prefix = re.split(r"[%_\\]", pattern, maxsplit=1)[0]
     if not prefix:
-        return Unknown()
+        return UnknownCondition()
     test = StartsWith(path, prefix)
-    return test if pattern == f"{prefix}%" else All((test, Unknown()))
+    return test if pattern == f"{prefix}%" else All((test, UnknownCondition()))
 
 
 def _comparison(operator: str, left: _Node, right: _Node) -> Condition:
-    if isinstance(left, _Value) and isinstance(right, _Field):
+    if isinstance(left, _Value) and isinstance(right, _FieldPath):
         operator, left, right = _MIRRORED[operator], right, left
-    if isinstance(left, _Field) and isinstance(right, _Value):
+    if isinstance(left, _FieldPath) and isinstance(right, _Value):
         return Compare(left.path, operator, right.value) if right.value.is_valid else Constant(None)
-    return Unknown()
+    return UnknownCondition()
 
 
-def _contains(name: str, field: _Field, arguments: Sequence[_Node]) -> Condition:
+def _contains(name: str, field: _FieldPath, arguments: Sequence[_Node]) -> Condition:
     """array_has(list, value), array_has_any(list, values) and array_has_all."""
     wanted = arguments[0] if arguments else None
     if not isinstance(wanted, _Value) or not wanted.value.is_valid:
-        return Unknown()
+        return UnknownCondition()
     value = wanted.value
     is_one = name.startswith("lance.array_has.")
     values = pa.array([value.as_py()], value.type) if is_one else getattr(value, "values", None)
     if values is None or values.null_count or not len(values):
-        return Unknown()
+        return UnknownCondition()
     return Contains(field.path, values, is_one or name.startswith("lance.array_has_all."))
 
 
 def _truth(node: _Node) -> Condition:
     """A node as a condition: a boolean column is compared with true."""
-    if isinstance(node, _Field):
+    if isinstance(node, _FieldPath):
         return Compare(node.path, "equal", pa.scalar(True))
     if isinstance(node, _Value):
-        return Constant(node.value.as_py()) if pa.types.is_boolean(node.value.type) else Unknown()
+        return Constant(node.value.as_py()) if pa.types.is_boolean(node.value.type) else UnknownCondition()
     return node

@@ -19,7 +19,7 @@ from pyroaring import BitMap
 
 from lance_core.errors import CorruptFileError
 
-__all__ = ["ALL", "NONE", "SOME", "Bools", "Candidates", "Ints", "Rows", "U64s", "View"]
+__all__ = ["ALL", "NONE", "SOME", "Bools", "Candidates", "IndexedRows", "Ints", "U64s", "View"]
 
 NONE: Final = 0
 """No row of the fragment can match."""
@@ -36,7 +36,7 @@ U64s: TypeAlias = npt.NDArray[np.uint64]
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class IndexedRows:
     """Live rows of a fragment, from which an index is built.
 
     Attributes:

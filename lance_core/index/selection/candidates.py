@@ -22,7 +22,7 @@ from lance_core.errors import LanceError
 from lance_core.index.query.conditions import (
     All,
     AnyOf,
-    Choice,
+    CaseWhen,
     Condition,
     Constant,
     IsNan,
@@ -30,7 +30,7 @@ from lance_core.index.query.conditions import (
     Not,
     Path,
     Test,
-    Unknown,
+    UnknownCondition,
     condition_of,
     tests_of,
 )
@@ -42,7 +42,7 @@ from lance_core.table.index import IndexMetadata
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.rowids import row_ids_of
 
-__all__ = ["Asked", "Selection", "ask", "fields_of", "select", "view_of"]
+__all__ = ["IndexAnswers", "Selection", "ask", "fields_of", "select", "view_of"]
 
 
 _ORDER: Final = ("ZoneMap", "Bitmap", "LabelList", "BTree", "BloomFilter")
@@ -127,12 +127,12 @@ def _conjuncts(condition: Condition) -> Iterator[Condition]:
         yield condition
 
 
-def ask(expression: pc.Expression, manifest: Manifest, reader: IndexReader) -> tuple[Condition, Asked] | None:
+def ask(expression: pc.Expression, manifest: Manifest, reader: IndexReader) -> tuple[Condition, IndexAnswers] | None:
     """A filter as a condition, and the indices of a version; None if none is on a column of the filter."""
     if all(index.is_system for index in manifest.indices) or not len(manifest.fragments):
         return None
     condition = condition_of(expression)
-    asked = Asked(manifest, reader)
+    asked = IndexAnswers(manifest, reader)
     return (condition, asked) if any(map(asked.has_index, tests_of(condition))) else None
 
 
@@ -166,7 +166,7 @@ def fields_of(schema: Schema, path: Path) -> Field | None:
 
 
 @dataclass(slots=True)
-class Asked:
+class IndexAnswers:
     """The indices of a version, while a filter is answered.
 
     Attributes:
@@ -263,7 +263,7 @@ class Asked:
         return result, known
 
 
-def _possible(condition: Condition, wanted: bool, asked: Asked) -> Candidates:
+def _possible(condition: Condition, wanted: bool, asked: IndexAnswers) -> Candidates:
     """The rows for which a condition can be true, or false."""
     if isinstance(condition, Not):
         return _possible(condition.part, not wanted, asked)
@@ -272,7 +272,7 @@ def _possible(condition: Condition, wanted: bool, asked: Asked) -> Candidates:
         if isinstance(condition, All) == wanted:
             return reduce(Candidates.__and__, parts)
         return reduce(Candidates.__or__, parts)
-    if isinstance(condition, Choice):
+    if isinstance(condition, CaseWhen):
         then, otherwise = (
             _possible(condition.test, chosen, asked) & _possible(part, wanted, asked)
             for chosen, part in ((True, condition.then), (False, condition.otherwise))
@@ -280,7 +280,7 @@ def _possible(condition: Condition, wanted: bool, asked: Asked) -> Candidates:
         return then | otherwise
     if isinstance(condition, Constant):
         return Candidates.every(asked.view) if condition.value is wanted else Candidates.no(asked.view)
-    if isinstance(condition, Unknown):
+    if isinstance(condition, UnknownCondition):
         asked.unsure()
         return Candidates.every(asked.view)
     return asked.answer(condition, wanted)

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from lance_core.errors import CorruptFileError
-from lance_core.index.query.conditions import All, AnyOf, Choice, Condition, Constant, Contains, Not, Unknown
+from lance_core.index.query.conditions import All, AnyOf, CaseWhen, Condition, Constant, Contains, Not, UnknownCondition
 from lance_core.index.query.evaluate import holds
 from lance_core.index.query.rows import Bools
 from lance_core.index.selection.segments import IndexCache
@@ -83,14 +83,14 @@ def _truth(condition: Condition, wanted: bool, rows: pa.RecordBatch) -> Bools | 
         if len(known) < len(parts):
             return None
         return reduce(np.logical_and if isinstance(condition, All) == wanted else np.logical_or, known)
-    if isinstance(condition, Choice):
+    if isinstance(condition, CaseWhen):
         test = (All((condition.test, condition.then)), All((Not(condition.test), condition.otherwise)))
         if not wanted:
             test = (All((condition.test, Not(condition.then))), All((Not(condition.test), Not(condition.otherwise))))
         return _truth(AnyOf(test), True, rows)
     if isinstance(condition, Constant):
         return np.full(rows.num_rows, condition.value is wanted)
-    if isinstance(condition, Unknown | Contains) or len(condition.path) > 1:
+    if isinstance(condition, UnknownCondition | Contains) or len(condition.path) > 1:
         return None
     name = condition.path[0]
     if name not in rows.schema.names or pa.types.is_dictionary(rows.schema.field(name).type):

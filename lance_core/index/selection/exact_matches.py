@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 from lance_core.errors import LanceError
 from lance_core.index.kinds.bitmap import BitmapIndex
 from lance_core.index.kinds.zonemap import ZoneMap
-from lance_core.index.query.conditions import All, AnyOf, Choice, Condition, Constant, Not, Test
+from lance_core.index.query.conditions import All, AnyOf, CaseWhen, Condition, Constant, Not, Test
 from lance_core.index.query.rows import Candidates
-from lance_core.index.selection.candidates import Asked, ask, fields_of
+from lance_core.index.selection.candidates import IndexAnswers, ask, fields_of
 from lance_core.index.selection.segments import IndexReader, Segment, type_of
 from lance_core.schema import Field
 from lance_core.table.manifest.manifest import Manifest
@@ -37,14 +37,14 @@ def certain_matches(expression: pc.Expression, manifest: Manifest, reader: Index
     return None if question is None else _certain(question[0], True, question[1])
 
 
-def _certain(condition: Condition, wanted: bool, asked: Asked) -> Candidates:
+def _certain(condition: Condition, wanted: bool, asked: IndexAnswers) -> Candidates:
     """The rows for which a condition is certainly true, or false."""
     if isinstance(condition, Not):
         return _certain(condition.part, not wanted, asked)
     if isinstance(condition, All | AnyOf):
         parts = (_certain(part, wanted, asked) for part in condition.parts)
         return reduce(Candidates.__and__ if isinstance(condition, All) == wanted else Candidates.__or__, parts)
-    if isinstance(condition, Choice):
+    if isinstance(condition, CaseWhen):
         then, otherwise = (
             _certain(condition.test, chosen, asked) & _certain(part, wanted, asked)
             for chosen, part in ((True, condition.then), (False, condition.otherwise))
@@ -62,7 +62,7 @@ def _certain(condition: Condition, wanted: bool, asked: Asked) -> Candidates:
     return result
 
 
-def _of_index(segments: list[Segment], node: Field, test: Test, wanted: bool, asked: Asked) -> Candidates:
+def _of_index(segments: list[Segment], node: Field, test: Test, wanted: bool, asked: IndexAnswers) -> Candidates:
     """The certain rows according to the segments of an index, in fragments that a single segment covers."""
     result = Candidates.no(asked.view)
     if segments[0].index.kind not in ("Bitmap", "ZoneMap"):

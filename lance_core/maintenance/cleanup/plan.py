@@ -196,7 +196,7 @@ def plan_cleanup(store: ObjectStore, current: Manifest, selectors: Selectors) ->
     kept.update(borrowed)
     for version, manifest in manifests.items():
         (only_taken if version in taken else kept).add(manifest)
-    survey = _Survey(kept=kept, removable=only_taken, selectors=selectors, now=datetime.now(UTC))
+    survey = _FileDecisions(kept=kept, removable=only_taken, selectors=selectors, now=datetime.now(UTC))
     files = [*survey.files(store), *survey.temporary(removable.values())]
     names = {name.version: meta for meta in removable.values() if (name := parse_manifest_key(meta.key)) is not None}
     for version in sorted(taken & names.keys()):  # an interrupted cleanup removes the oldest ones
@@ -227,7 +227,7 @@ def _check_same(store: ObjectStore, current: Manifest, listed: Mapping[str, Obje
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Survey:
+class _FileDecisions:
     """Decides about files by the references to them and by their age."""
 
     kept: References

@@ -18,7 +18,7 @@ from pyroaring import BitMap64
 
 from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.file.container import WrittenFile
-from lance_core.file.copy import PageSource, copy_pages
+from lance_core.file.copy import CopySource, copy_pages
 from lance_core.file.reader import DataFileReader
 from lance_core.file.version import FileVersion
 from lance_core.file.writer import DataFileWriter
@@ -244,7 +244,7 @@ def _open_fragment(source: Snapshot, record: Fragment) -> _SourceFragment:
     return _SourceFragment(record=record, num_rows=num_rows, live=None if live is None or live.all() else live)
 
 
-def _open_pages(source: Snapshot, fragment: _SourceFragment) -> PageSource:
+def _open_pages(source: Snapshot, fragment: _SourceFragment) -> CopySource:
     """Open the files of a fragment, to copy their pages; a later file wins over an earlier one."""
     columns: dict[int, tuple[ObjectStore, str, DataFileReader, int]] = {}
     for file in reversed(fragment.record.files):
@@ -253,12 +253,12 @@ def _open_pages(source: Snapshot, fragment: _SourceFragment) -> PageSource:
         for field_id, column in file.columns():
             if field_id >= 0:
                 columns.setdefault(field_id, (store, key, reader, column))
-    return PageSource(num_rows=fragment.num_rows, keep=fragment.live, columns=columns)
+    return CopySource(num_rows=fragment.num_rows, keep=fragment.live, columns=columns)
 
 
-def _files(sources: Sequence[PageSource], rows_per_file: int) -> Iterator[list[PageSource]]:
+def _files(sources: Sequence[CopySource], rows_per_file: int) -> Iterator[list[CopySource]]:
     """The pages of each new file: those of its `rows_per_file` rows, with no other rows kept."""
-    current: list[PageSource] = []
+    current: list[CopySource] = []
     room = rows_per_file
     for source in sources:
         start, left = 0, source.num_kept
@@ -273,7 +273,7 @@ def _files(sources: Sequence[PageSource], rows_per_file: int) -> Iterator[list[P
         yield current
 
 
-def _part(source: PageSource, start: int, end: int) -> PageSource:
+def _part(source: CopySource, start: int, end: int) -> CopySource:
     """The rows from `start` to `end`, counted among those that are kept."""
     if start == 0 and end == source.num_kept:
         return source

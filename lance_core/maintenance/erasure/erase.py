@@ -30,7 +30,7 @@ from lance_core.maintenance.erasure.names import Columns, Node
 from lance_core.maintenance.erasure.obstacles import find_obstacles, holding_versions, released_branches
 from lance_core.maintenance.erasure.proof import prove
 from lance_core.maintenance.erasure.report import ErasureReport
-from lance_core.maintenance.erasure.survey import Line, Survey, survey
+from lance_core.maintenance.erasure.survey import ErasureSurvey, Line, survey
 from lance_core.table.operations import CreateIndex, Delete, UpdateConfig, UpdateMap
 from lance_core.table.refs import BranchRef, TagRef
 from lance_core.table.transaction import Transaction
@@ -150,7 +150,7 @@ class _Erasure:
         self.report = replace(self.report, versions_removed=gone, branches_released=tuple(sorted(released)))
         return self._proven()
 
-    def _survey(self, known: Survey | None) -> tuple[Survey, dict[str, TagRef], dict[str, BranchRef]]:
+    def _survey(self, known: ErasureSurvey | None) -> tuple[ErasureSurvey, dict[str, TagRef], dict[str, BranchRef]]:
         """What holds the rows now, all tags, and all branches."""
         root = self.dataset._refs.root  # noqa: SLF001 - of the handle whose verb this is
         tags, torn_tags = read_tags(root)
@@ -160,7 +160,7 @@ class _Erasure:
         self.columns = found.columns
         return found, tags, refs
 
-    def _planned(self, found: Survey, refs: Mapping[str, BranchRef]) -> ErasureReport:
+    def _planned(self, found: ErasureSurvey, refs: Mapping[str, BranchRef]) -> ErasureReport:
         rows = {line.name: self.condition.count_live(self._source(line)) for line in found.lines}
         versions = {line.name: tuple(line.going(drops=self.options.drop_indices)) for line in found.lines}
         suspect = [(line.name, index) for line in found.lines for index in line.latest.suspect]
@@ -186,7 +186,7 @@ class _Erasure:
     def _source(self, line: Line) -> Snapshot:
         return self.dataset.checkout_version((line.name, None)).source
 
-    def _erase_on(self, line: Line, found: Survey) -> None:
+    def _erase_on(self, line: Line, found: ErasureSurvey) -> None:
         """Delete on one branch, and write again what held the rows."""
         if not line.latest.reasons:
             return
@@ -231,7 +231,7 @@ class _Erasure:
         source = self._source(line)
         return retrying_on_latest(source, attempt) if self.condition.columns(source) is not None else 0
 
-    def _rewrite(self, handle: Handle, found: Survey) -> int:
+    def _rewrite(self, handle: Handle, found: ErasureSurvey) -> int:
         """Write the fragments with files that hold rows again, without deleted rows; returns their number."""
         source = handle.source
         options = replace(
@@ -278,7 +278,7 @@ class _Erasure:
         )
         handle.move_to(commit(source.store, transaction, base=source.manifest).manifest)
 
-    def _clean_up(self, found: Survey, tags: Mapping[str, TagRef]) -> None:
+    def _clean_up(self, found: ErasureSurvey, tags: Mapping[str, TagRef]) -> None:
         """Move tags, then remove versions that hold anything; branches before what they were forked from."""
         self._move_tags(found, tags)
         for line in sorted(found.lines, key=lambda one: -len(one.ref.identifier) if one.ref else 1):
@@ -307,7 +307,7 @@ class _Erasure:
                 bytes_removed=self.report.bytes_removed + stats.bytes_removed,
             )
 
-    def _move_tags(self, found: Survey, tags: Mapping[str, TagRef]) -> None:
+    def _move_tags(self, found: ErasureSurvey, tags: Mapping[str, TagRef]) -> None:
         """Move the tags that may be moved to the latest version of their branch, if that holds no row."""
         lines = {line.branch: line for line in found.lines}
         for name, ref in tags.items():
@@ -319,12 +319,12 @@ class _Erasure:
             self.report = replace(self.report, tags_moved={**self.report.tags_moved, name: line.latest.number})
 
 
-def _is_work_left(found: Survey) -> bool:
+def _is_work_left(found: ErasureSurvey) -> bool:
     """Whether another round can change anything: an index that cannot be built here stays in the latest version."""
     return any(line.doomed() or line.is_replaced(drops=False) for line in found.lines)
 
 
-def _bases(found: Survey) -> tuple[str, ...]:
+def _bases(found: ErasureSurvey) -> tuple[str, ...]:
     """Folders elsewhere, that do not lie below the root of the dataset."""
     root = found.lines[0].store.root
     paths = {path for line in found.lines for version in line.versions.values() for path in version.base_paths}

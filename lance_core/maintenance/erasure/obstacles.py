@@ -12,7 +12,7 @@ from lance_core.commit import load_manifest
 from lance_core.encoding.levels.paths import is_blob_v2
 from lance_core.maintenance.erasure.condition import stored_rows
 from lance_core.maintenance.erasure.report import ErasureFinding, HoldingVersion
-from lance_core.maintenance.erasure.survey import Line, Survey
+from lance_core.maintenance.erasure.survey import ErasureSurvey, Line
 from lance_core.table.refs import BranchRef, TagRef
 from lance_core.verbs.context.references import TableRefs
 from lance_core.verbs.context.snapshot import Snapshot
@@ -39,7 +39,7 @@ class _Allowed(Protocol):
 
 
 def find_obstacles(
-    table: TableRefs, found: Survey, tags: Mapping[str, TagRef], refs: Mapping[str, BranchRef], allowed: _Allowed
+    table: TableRefs, found: ErasureSurvey, tags: Mapping[str, TagRef], refs: Mapping[str, BranchRef], allowed: _Allowed
 ) -> tuple[tuple[ErasureFinding, ...], tuple[str, ...]]:
     """The obstacles to an erasure, and the roots of all known clones.
 
@@ -60,7 +60,7 @@ def find_obstacles(
     return tuple(obstacles), tuple(sorted({clone["uri"] for clone in clones.values()}))
 
 
-def _tagged(found: Survey, tags: Mapping[str, TagRef], allowed: _Allowed) -> Iterator[ErasureFinding]:
+def _tagged(found: ErasureSurvey, tags: Mapping[str, TagRef], allowed: _Allowed) -> Iterator[ErasureFinding]:
     lines = {line.branch: line for line in found.lines}
     for name, ref in sorted(tags.items()):
         line = lines.get(ref.branch)
@@ -76,14 +76,14 @@ def _tagged(found: Survey, tags: Mapping[str, TagRef], allowed: _Allowed) -> Ite
             yield ErasureFinding(kind="tag", path=name, message=message)
 
 
-def _used(found: Survey, allowed: _Allowed) -> Iterator[ErasureFinding]:
+def _used(found: ErasureSurvey, allowed: _Allowed) -> Iterator[ErasureFinding]:
     for name, number in sorted(allowed.in_use.items()):
         if number in found.lines[0].going(drops=allowed.drop_indices):
             message = f"version main:{number}, which holds the rows, is in use by {name}: let it finish, then erase"
             yield ErasureFinding(kind="in use", path=name, message=message)
 
 
-def _renamed(found: Survey) -> Iterator[ErasureFinding]:
+def _renamed(found: ErasureSurvey) -> Iterator[ErasureFinding]:
     for line in found.lines:
         for columns in line.latest.renamed:
             message = (
@@ -93,7 +93,7 @@ def _renamed(found: Survey) -> Iterator[ErasureFinding]:
             yield ErasureFinding(kind="renamed", path=f"{line.name}:{line.latest.number}", message=message)
 
 
-def _with_blob_files(found: Survey) -> Iterator[ErasureFinding]:
+def _with_blob_files(found: ErasureSurvey) -> Iterator[ErasureFinding]:
     """The branches with fragments to write again whose blobs lie in files of their own, which are not written here."""
     for line in found.lines:
         held = {name for key in line.latest.fragments for name in line.latest.pieces[key]}
@@ -127,7 +127,7 @@ def _has_blobs_by_uri(line: Line) -> bool:
     return any(len(rows) for one in conditions for _, rows in each_matching(source, one, columns))
 
 
-def _forked(found: Survey, refs: Mapping[str, BranchRef], allowed: _Allowed) -> Iterator[ErasureFinding]:
+def _forked(found: ErasureSurvey, refs: Mapping[str, BranchRef], allowed: _Allowed) -> Iterator[ErasureFinding]:
     for name in sorted(released_branches(found, refs, allowed)):
         parent = refs[name].parent_branch or "main"
         message = (
@@ -137,7 +137,7 @@ def _forked(found: Survey, refs: Mapping[str, BranchRef], allowed: _Allowed) -> 
         yield ErasureFinding(kind="branch", path=name, message=message)
 
 
-def released_branches(found: Survey, refs: Mapping[str, BranchRef], allowed: _Allowed) -> set[str]:
+def released_branches(found: ErasureSurvey, refs: Mapping[str, BranchRef], allowed: _Allowed) -> set[str]:
     """The branches whose fork version, which is there, has to go."""
     lines: dict[str | None, Line] = {line.branch: line for line in found.lines}
     names = set()
@@ -148,7 +148,7 @@ def released_branches(found: Survey, refs: Mapping[str, BranchRef], allowed: _Al
     return names
 
 
-def holding_versions(found: Survey, tags: Mapping[str, TagRef]) -> tuple[HoldingVersion, ...]:
+def holding_versions(found: ErasureSurvey, tags: Mapping[str, TagRef]) -> tuple[HoldingVersion, ...]:
     """The versions that hold rows or traces of them."""
     result = []
     for line in found.lines:

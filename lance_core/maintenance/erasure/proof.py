@@ -29,7 +29,7 @@ from lance_core.file.reader import DataFileReader
 from lance_core.maintenance.erasure.condition import ErasureCondition
 from lance_core.maintenance.erasure.names import Columns, Node
 from lance_core.maintenance.erasure.report import ErasureFinding, ErasureReading, ErasureReport
-from lance_core.maintenance.erasure.survey import Survey, survey
+from lance_core.maintenance.erasure.survey import ErasureSurvey, survey
 from lance_core.store import ObjectStore, open_base
 from lance_core.table.deletion import DeletionFileType, DeletionVector
 from lance_core.table.paths import (
@@ -81,7 +81,7 @@ def prove(
         columns: The columns of the condition in histories of which versions are gone.
     """
     found = _surveyed(table.root, condition, columns)
-    proof = _Proof(root=table.root, condition=condition, found=found)
+    proof = _PlaceCollector(root=table.root, condition=condition, found=found)
     proof.versions()
     proof.files()
     proof.removed_objects()
@@ -98,19 +98,21 @@ def prove(
     return tuple(proof.remaining), reading
 
 
-def _surveyed(root: ObjectStore, condition: ErasureCondition, columns: Mapping[Node, Columns] | None = None) -> Survey:
+def _surveyed(
+    root: ObjectStore, condition: ErasureCondition, columns: Mapping[Node, Columns] | None = None
+) -> ErasureSurvey:
     refs, torn = read_branches(root)
     reject_torn(torn.values())
     return survey(root, refs, condition, columns=columns)
 
 
 @dataclass(slots=True)
-class _Proof:
+class _PlaceCollector:
     """Collects the places that can hold rows."""
 
     root: ObjectStore
     condition: ErasureCondition
-    found: Survey
+    found: ErasureSurvey
     remaining: list[ErasureFinding] = field(default_factory=list)
     count: int = 0
     size: int = 0

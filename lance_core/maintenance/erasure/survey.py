@@ -43,7 +43,7 @@ from lance_core.verbs.context.session import Session
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.rows.removal import live_rows
 
-__all__ = ["Line", "Survey", "SurveyedVersion", "survey"]
+__all__ = ["ErasureSurvey", "Line", "SurveyedVersion", "survey"]
 
 
 @dataclass(slots=True)
@@ -130,7 +130,7 @@ class Line:
 
 
 @dataclass(slots=True)
-class Survey:
+class ErasureSurvey:
     """What holds the rows.
 
     Attributes:
@@ -162,9 +162,9 @@ def survey(
     root: ObjectStore,
     refs: Mapping[str, BranchRef],
     condition: ErasureCondition,
-    known: Survey | None = None,
+    known: ErasureSurvey | None = None,
     columns: Mapping[Node, Columns] | None = None,
-) -> Survey:
+) -> ErasureSurvey:
     """Read all versions of all branches.
 
     Args:
@@ -174,12 +174,12 @@ def survey(
         known: An earlier survey, whose counts of files, which never change, are taken over; None reads all files.
         columns: The columns of the condition in histories of which versions are gone.
     """
-    found = Survey(
+    found = ErasureSurvey(
         condition=condition,
         counts={} if known is None else known.counts,
         columns=dict((known.columns if known is not None else columns) or {}),
     )
-    reader = _Reader(found)
+    reader = _VersionSurveyor(found)
     for branch, ref in [(None, None), *refs.items()]:
         line = Line(branch=branch, ref=ref, store=store_of_branch(root, branch))
         for manifest in _manifests(line.store):
@@ -204,10 +204,10 @@ def _manifests(store: ObjectStore) -> Iterator[Manifest]:
 
 
 @dataclass(slots=True)
-class _Reader:
+class _VersionSurveyor:
     """Reads versions one after the other."""
 
-    found: Survey
+    found: ErasureSurvey
     unread: dict[str, set[int]] = field(default_factory=dict)
     stores: dict[str, tuple[ObjectStore, str]] = field(default_factory=dict)
 
@@ -356,7 +356,7 @@ def _is_legacy(manifest: Manifest) -> bool:
     return manifest.data_storage_version == "0.1"
 
 
-def _histories(found: Survey) -> dict[Node, Node | None]:
+def _histories(found: ErasureSurvey) -> dict[Node, Node | None]:
     """All versions with those that they continue, of which the next older one that is there; each after that one."""
     lines = {line.branch: line for line in found.lines}
     numbers = {line.branch: sorted(one for one in line.versions if not is_detached(one)) for line in found.lines}
@@ -376,7 +376,7 @@ def _histories(found: Survey) -> dict[Node, Node | None]:
     return before
 
 
-def _judge_indices(found: Survey, line: Line) -> None:
+def _judge_indices(found: ErasureSurvey, line: Line) -> None:
     """Find the indices of a branch that can hold values of erased rows, and the versions that have one."""
     clean: dict[UUID, list[int]] = {}
     for number, version in sorted(line.versions.items()):
@@ -404,7 +404,7 @@ def _is_stored(line: Line, key: UUID, number: int) -> bool:
     return all(holds_only_stored_values(source, index) for index in manifest.indices if index.uuid == key)
 
 
-def _is_fresh(found: Survey, line: Line, number: int, index: IndexMetadata) -> bool:
+def _is_fresh(found: ErasureSurvey, line: Line, number: int, index: IndexMetadata) -> bool:
     """Whether an index was built from scratch in a version that is there, without rows in it and all later ones."""
     built = _at(found, line, index.dataset_version + 1)
     if built is None or not built.is_fresh or all(one.uuid != index.uuid for one in built.indices):
@@ -413,7 +413,7 @@ def _is_fresh(found: Survey, line: Line, number: int, index: IndexMetadata) -> b
     return all(version is not None and not version.holds_data for version in between)
 
 
-def _at(found: Survey, line: Line, number: int) -> SurveyedVersion | None:
+def _at(found: ErasureSurvey, line: Line, number: int) -> SurveyedVersion | None:
     """A version of a branch, or of the one that it was forked from; None if it is gone."""
     version = line.versions.get(number)
     if version is not None or line.ref is None or number > line.ref.parent_version:

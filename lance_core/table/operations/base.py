@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Protocol, Self
 
 from lance_core.errors import DatasetNotFoundError, InvalidInputError
 from lance_core.table.fragment import DataFile, Fragment
-from lance_core.table.idempotency import Proof
+from lance_core.table.idempotency import CommitProof
 from lance_core.table.index import IndexMetadata, retain_relevant
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.rowids import assign_row_ids, with_versions
@@ -41,7 +41,7 @@ class ApplyContext:
     version: int
     table_format: TableFormat = field(default_factory=TableFormat)
     source: Manifest | None = None
-    proof: Proof | None = None
+    proof: CommitProof | None = None
 
 
 class Operation(Protocol):

@@ -161,7 +161,7 @@ class UpdateConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Key:
+class _KeyKind:
     """A kind of key: its fields, the metadata that declares it, and whether that of a field does."""
 
     name: str
@@ -171,13 +171,13 @@ class _Key:
 
 
 _KEYS = (
-    _Key(
+    _KeyKind(
         name="primary",
         members=primary_key,
         metadata_keys=frozenset((PRIMARY_KEY, PRIMARY_KEY_POSITION)),
         declares=lambda metadata: primary_key_mark(metadata).is_member,
     ),
-    _Key(
+    _KeyKind(
         name="clustering",
         members=clustering_key,
         metadata_keys=frozenset((CLUSTERING_KEY_POSITION,)),

@@ -114,7 +114,9 @@ def retype_columns(
         UnsupportedError: A column has an index.
     """
     changes = [
-        _Change(path=path, old=_field(source.manifest.schema, path), name=None, nullable=None, cast=_target(path, kind))
+        _Alteration(
+            path=path, old=_field(source.manifest.schema, path), name=None, nullable=None, cast=_target(path, kind)
+        )
         for path, kind in types.items()
     ]
     altered = source.manifest.schema
@@ -128,7 +130,7 @@ def _target(path: str, kind: pa.DataType) -> Field:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Change:
+class _Alteration:
     """One alteration.
 
     Attributes:
@@ -174,7 +176,7 @@ def _check_types(alteration: Mapping[str, Any]) -> None:
             raise ArgumentTypeError(f"alter_columns: {what} is {words}, not {alteration[key]!r:.80}")
 
 
-def _change(schema: Schema, alteration: Mapping[str, Any]) -> _Change:
+def _change(schema: Schema, alteration: Mapping[str, Any]) -> _Alteration:
     if not isinstance(alteration, Mapping):
         raise InvalidInputError(
             f"alter_columns takes mappings with the key path, and name, nullable or data_type, not {alteration!r}"
@@ -204,7 +206,7 @@ def _change(schema: Schema, alteration: Mapping[str, Any]) -> _Change:
             if not _can_cast(source_type, kind):
                 raise SchemaError(f'Cannot cast column "{path}" from {rust_name(source_type)} to {rust_name(kind)}')
             cast = target
-    return _Change(path=path, old=old, name=alteration.get("name"), nullable=alteration.get("nullable"), cast=cast)
+    return _Alteration(path=path, old=old, name=alteration.get("name"), nullable=alteration.get("nullable"), cast=cast)
 
 
 def _project(source: Snapshot, schema: Schema, *, preserves_nullability: bool) -> Manifest:
@@ -216,7 +218,7 @@ def _project(source: Snapshot, schema: Schema, *, preserves_nullability: bool) -
 def _cast(
     source: Snapshot,
     schema: Schema,
-    casts: Sequence[_Change],
+    casts: Sequence[_Alteration],
     convert: Convert | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> Manifest:

@@ -45,7 +45,7 @@ _SIDES: Final = ("left side", "right side")
 
 
 @dataclass(slots=True)
-class _Part:
+class _SubstraitPart:
     """A part of an expression.
 
     Attributes:
@@ -62,7 +62,7 @@ class _Part:
     value: pa.Scalar | None = None
     levels: int = 1
     chain: bytes = b""
-    links: deque[_Part] = field(default_factory=deque)
+    links: deque[_SubstraitPart] = field(default_factory=deque)
 
 
 @dataclass(slots=True)
@@ -70,7 +70,7 @@ class _Call:
     """A call whose arguments are being read."""
 
     start: Entry
-    arguments: list[_Part] = field(default_factory=list)
+    arguments: list[_SubstraitPart] = field(default_factory=list)
     options: Entry | None = None
 
 
@@ -129,7 +129,7 @@ def _is_wide(kind: pa.DataType) -> bool:
 
 def _rewritten(buffer: pa.Buffer, schema: pa.Schema) -> pc.Expression:
     pieces = entries_of(buffer)
-    writer = _Writer(schema, pieces.columns)
+    writer = _SubstraitWriter(schema, pieces.columns)
     root = writer.read(pieces.entries)
     if root.levels > _MOST_LEVELS:
         raise InvalidInputError(
@@ -141,7 +141,7 @@ def _rewritten(buffer: pa.Buffer, schema: pa.Schema) -> pc.Expression:
     return pc.Expression._deserialize(buffer)  # noqa: SLF001 - Arrow has no public way
 
 
-def _linked(call: _Call, end: Entry) -> _Part:
+def _linked(call: _Call, end: Entry) -> _SubstraitPart:
     """AND or OR of two parts, whose own links become those of the whole."""
     name = end[1]
     left, right = call.arguments
@@ -154,15 +154,15 @@ def _linked(call: _Call, end: Entry) -> _Part:
     else:
         links = deque((left, right))
     joined = _joined(name, left, right)
-    return _Part(joined.node, pa.bool_(), levels=joined.levels, chain=name, links=links)
+    return _SubstraitPart(joined.node, pa.bool_(), levels=joined.levels, chain=name, links=links)
 
 
-def _joined(name: bytes, left: _Part, right: _Part) -> _Part:
+def _joined(name: bytes, left: _SubstraitPart, right: _SubstraitPart) -> _SubstraitPart:
     node = [(b"call", name), left.node, right.node, (b"end", name)]
-    return _Part(node, pa.bool_(), levels=1 + max(left.levels, right.levels))
+    return _SubstraitPart(node, pa.bool_(), levels=1 + max(left.levels, right.levels))
 
 
-class _Writer:
+class _SubstraitWriter:
     """Reads entries and makes those of the new expression.
 
     Args:
@@ -175,7 +175,7 @@ class _Writer:
         self.changed = False
         self._schema = schema
 
-    def read(self, entries: list[Entry]) -> _Part:
+    def read(self, entries: list[Entry]) -> _SubstraitPart:
         """The whole, with its comparisons replaced."""
         calls = [_Call((b"", b""))]
         parts = iter(entries)
@@ -191,15 +191,15 @@ class _Writer:
                 top.options = entry
             elif kind == b"literal":
                 scalar = self.columns[int(value)][0]
-                top.arguments.append(_Part(entry, scalar.type, scalar))
+                top.arguments.append(_SubstraitPart(entry, scalar.type, scalar))
             else:
                 path = [entry, *(next(parts) for _ in range(int(value)))] if kind == b"nested_field_ref" else [entry]
                 top.arguments.append(
-                    _Part(path, self._type_of_field([name for key, name in path if key == b"field_ref"]))
+                    _SubstraitPart(path, self._type_of_field([name for key, name in path if key == b"field_ref"]))
                 )
         return self._closed(calls[0].arguments[0])
 
-    def _called(self, call: _Call, end: Entry) -> _Part:
+    def _called(self, call: _Call, end: Entry) -> _SubstraitPart:
         name = end[1]
         if name in _CHAINS and len(call.arguments) == 2:
             return _linked(call, end)
@@ -207,14 +207,14 @@ class _Writer:
         node: list[Any] = [call.start, *(one.node for one in call.arguments)]
         if call.options is not None:
             node.append(call.options)
-        plain = _Part([*node, end], levels=1 + max((one.levels for one in call.arguments), default=0))
+        plain = _SubstraitPart([*node, end], levels=1 + max((one.levels for one in call.arguments), default=0))
         if name in _OPERATORS and len(call.arguments) == 2:
             return self._compared(_OPERATORS[name], call.arguments) or plain
         if name == b"is_in" and len(call.arguments) == 1 and call.options is not None:
             return self._looked_up(call.arguments[0], self.columns[int(call.options[1])][0]) or plain
         return plain
 
-    def _closed(self, part: _Part) -> _Part:
+    def _closed(self, part: _SubstraitPart) -> _SubstraitPart:
         """A chain as one part: a long one as a tree of few levels, which is the same to three truth values."""
         if not part.chain or part.levels <= _SHORT:
             return part
@@ -225,7 +225,7 @@ class _Writer:
             found = [*pairs, *found[2 * len(pairs) :]]
         return found[0]
 
-    def _compared(self, operator: str, sides: list[_Part]) -> _Part | None:
+    def _compared(self, operator: str, sides: list[_SubstraitPart]) -> _SubstraitPart | None:
         """The comparison of floats, or of wide and other integers; None if these are none."""
         from lance_core.verbs.expressions.sql.compare import compare, compare_floats  # noqa: PLC0415 - the SQL parser
         from lance_core.verbs.expressions.sql.typed import MISSING, Typed, is_number  # noqa: PLC0415 - the same
@@ -243,7 +243,7 @@ class _Writer:
             return None
         return self._of_template((compare_floats if floats else compare)(operator, *typed).expression, sides)
 
-    def _looked_up(self, side: _Part, options: Any) -> _Part | None:
+    def _looked_up(self, side: _SubstraitPart, options: Any) -> _SubstraitPart | None:
         """SQL's `IN`, which is null where a null decides; None if the expression does not fit the columns."""
         from lance_core.verbs.expressions.sql.compare import in_set  # noqa: PLC0415 - it imports the SQL parser
         from lance_core.verbs.expressions.sql.typed import Typed  # noqa: PLC0415 - the same
@@ -255,7 +255,7 @@ class _Writer:
             in_set(Typed(pc.field(_SIDES[0]), kind), options["value_set"].values).expression, [side]
         )
 
-    def _of_template(self, template: pc.Expression, sides: list[_Part]) -> _Part:
+    def _of_template(self, template: pc.Expression, sides: list[_SubstraitPart]) -> _SubstraitPart:
         """The template with the sides in place of the columns that stand for them."""
         pieces: Pieces = entries_of(buffer_of(template))
         entries = pieces.after(len(self.columns))
@@ -265,7 +265,7 @@ class _Writer:
         node = [
             places[value].node if key == b"field_ref" and value in places else (key, value) for key, value in entries
         ]
-        return _Part(node, pa.bool_(), levels=_TEMPLATE_LEVELS + max(side.levels for side in sides))
+        return _SubstraitPart(node, pa.bool_(), levels=_TEMPLATE_LEVELS + max(side.levels for side in sides))
 
     def _type_of_field(self, path: list[bytes]) -> pa.DataType | None:
         kind: Any = None
@@ -278,7 +278,7 @@ class _Writer:
             children = kind if pa.types.is_struct(kind) else pa.schema([])
         return kind
 
-    def _kind(self, part: _Part) -> pa.DataType:
+    def _kind(self, part: _SubstraitPart) -> pa.DataType:
         """The type of the values; null if the expression does not fit the columns, which its evaluation says."""
         if part.kind is None:
             from pyarrow import acero  # noqa: PLC0415 - it imports pandas

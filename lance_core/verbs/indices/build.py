@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.index.kinds.registry import Kind
-from lance_core.index.query.rows import Rows
+from lance_core.index.query.rows import IndexedRows
 from lance_core.schema import Field, Schema, arrow_type_of, quote_path
 from lance_core.table.fragment import Fragment
 from lance_core.threads import ThreadPool
@@ -104,12 +104,12 @@ def build(
 
 def _read(
     scans: Iterator[FragmentScan], field: IndexedField, *, beside: bool
-) -> Iterator[tuple[FragmentScan, Sequence[Rows]]]:
+) -> Iterator[tuple[FragmentScan, Sequence[IndexedRows]]]:
     """The rows of fragments, in order."""
     if not beside:
         yield from ((scan, _rows(scan, field)) for scan in scans)
         return
-    waiting: deque[tuple[FragmentScan, Sequence[Rows] | Future[Sequence[Rows]]]] = deque()
+    waiting: deque[tuple[FragmentScan, Sequence[IndexedRows] | Future[Sequence[IndexedRows]]]] = deque()
     with ThreadPool(READ_AHEAD) as pool:
         for scan in scans:
             known = scan.known is not None
@@ -120,14 +120,16 @@ def _read(
             yield _done(scan, found)
 
 
-def _done(scan: FragmentScan, rows: Sequence[Rows] | Future[Sequence[Rows]]) -> tuple[FragmentScan, Sequence[Rows]]:
+def _done(
+    scan: FragmentScan, rows: Sequence[IndexedRows] | Future[Sequence[IndexedRows]]
+) -> tuple[FragmentScan, Sequence[IndexedRows]]:
     return scan, rows.result() if isinstance(rows, Future) else rows
 
 
-def _rows(scan: FragmentScan, field: IndexedField) -> Sequence[Rows]:
+def _rows(scan: FragmentScan, field: IndexedField) -> Sequence[IndexedRows]:
     found = []
     for batch in scan.batches():
         addresses = batch.column(ROW_ADDRESS).to_numpy()
         ids = batch.column(ROW_ID).to_numpy() if scan.options.with_row_id else addresses
-        found.append(Rows(field.values(batch), addresses, ids))
+        found.append(IndexedRows(field.values(batch), addresses, ids))
     return found

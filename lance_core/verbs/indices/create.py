@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from lance_core.errors import InvalidInputError, RetryableConflictError, SchemaError, UnsupportedError
-from lance_core.index.kinds.registry import BY_NAME, Kind, Target
+from lance_core.index.kinds.registry import BY_NAME, Kind, SegmentTarget
 from lance_core.table.fragment import Fragment
 from lance_core.table.index import IndexMetadata
 from lance_core.table.manifest.manifest import Manifest
@@ -165,7 +165,7 @@ def write_segment(
     """
     source, key = files.source, key or uuid.uuid4()
     prefix = f"{INDICES_PREFIX}{key}/"
-    target = Target(
+    target = SegmentTarget(
         store=source.store,
         prefix=prefix,
         data_storage_version=source.manifest.data_storage_version,

@@ -127,7 +127,7 @@ class IndexStatistics(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True)
-class _Segment:
+class _CoveredSegment:
     """A segment, and the fragments that it covers by now: compactions may have replaced those that it was built on."""
 
     index: IndexMetadata
@@ -200,18 +200,18 @@ def _num_rows(covered: BitMap, counts: dict[int, int]) -> int:
     return sum(count for fragment_id, count in counts.items() if fragment_id in covered)
 
 
-def _by_name(source: Snapshot) -> dict[str, list[_Segment]]:
+def _by_name(source: Snapshot) -> dict[str, list[_CoveredSegment]]:
     indices = source.manifest.indices
     covered = {index.uuid: fragments for index, fragments in live_coverage(indices)}
-    groups: dict[str, list[_Segment]] = {}
+    groups: dict[str, list[_CoveredSegment]] = {}
     for index in indices:
         own = covered.get(index.uuid)
         fragments = index.covered_fragments() or BitMap() if own is None else own
-        groups.setdefault(index.name, []).append(_Segment(index, fragments))
+        groups.setdefault(index.name, []).append(_CoveredSegment(index, fragments))
     return groups
 
 
-def _description(schema: Schema, group: Sequence[_Segment], counts: dict[int, int]) -> IndexDescription:
+def _description(schema: Schema, group: Sequence[_CoveredSegment], counts: dict[int, int]) -> IndexDescription:
     first = group[0].index
     segments = [_segment_description(segment) for segment in group]
     sizes = [segment.size_bytes for segment in segments if segment.size_bytes is not None]
@@ -228,7 +228,7 @@ def _description(schema: Schema, group: Sequence[_Segment], counts: dict[int, in
     )
 
 
-def _segment_description(segment: _Segment) -> IndexSegmentDescription:
+def _segment_description(segment: _CoveredSegment) -> IndexSegmentDescription:
     index = segment.index
     created = index.created_at_ms
     return IndexSegmentDescription(

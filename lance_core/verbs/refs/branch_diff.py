@@ -16,16 +16,16 @@ from lance_core.schema import Schema
 from lance_core.table.fragment import Fragment
 from lance_core.verbs.context.references import TableRefs
 from lance_core.verbs.context.snapshot import Snapshot
-from lance_core.verbs.refs.changes import Branch, Changes, left_behind, load_branch_ends
+from lance_core.verbs.refs.changes import Branch, BranchChanges, left_behind, load_branch_ends
 from lance_core.verbs.refs.promotion.files import OwnFiles
 from lance_core.verbs.refs.promotion.record import commits_between, merged_properties, slice_names
 from lance_core.verbs.rows.removal import live_rows
 
-__all__ = ["BranchDiff", "FragmentChanges", "RowChanges", "SchemaChanges", "branch_diff"]
+__all__ = ["BranchDiff", "FragmentDiff", "RowChanges", "SchemaChanges", "branch_diff"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FragmentChanges:
+class FragmentDiff:
     """Ids of fragments; new fragments get other ids when they are promoted."""
 
     added: tuple[int, ...]
@@ -90,7 +90,7 @@ class BranchDiff:
     fork_version: int
     branch_version: int
     parent_version: int
-    fragments: FragmentChanges
+    fragments: FragmentDiff
     rows: RowChanges
     partitions: tuple[str, ...]
     partition_rows: Mapping[str, tuple[int, int]] = field(default_factory=dict)
@@ -109,7 +109,7 @@ class BranchDiff:
 def branch_diff(table: TableRefs, name: str, partition_by: Sequence[str] | None = None) -> BranchDiff:
     """Compare a branch with the version that it was forked from; arguments as `Branches.diff`."""
     branch = load_branch_ends(table, name)
-    changes = Changes.of(branch)
+    changes = BranchChanges.of(branch)
     fork, head = branch.parent.manifest, branch.head.manifest
     rows: Mapping[str, tuple[int, int]] = {}
     if partition_by is not None:
@@ -124,7 +124,7 @@ def branch_diff(table: TableRefs, name: str, partition_by: Sequence[str] | None 
         fork_version=fork.version,
         branch_version=head.version,
         parent_version=latest_version(branch.parent.store) or fork.version,
-        fragments=FragmentChanges(
+        fragments=FragmentDiff(
             added=tuple(fragment.id for fragment in changes.added),
             removed=tuple(fragment.id for fragment in changes.removed),
             updated=tuple(before.id for before, _ in changes.updated),
@@ -154,7 +154,7 @@ def _schema_changes(before: Schema, after: Schema) -> SchemaChanges:
     )
 
 
-def _partition_rows(branch: Branch, changes: Changes, columns: list[str]) -> dict[str, tuple[int, int]]:
+def _partition_rows(branch: Branch, changes: BranchChanges, columns: list[str]) -> dict[str, tuple[int, int]]:
     """Numbers of removed and of added rows, by the values of columns."""
     branch.head.manifest.schema.project(columns)
     branch.parent.manifest.schema.project(columns)

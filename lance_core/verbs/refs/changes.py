@@ -28,7 +28,7 @@ from lance_core.table.refs import MAIN, BranchRef
 from lance_core.verbs.context.references import TableRefs, load_branch
 from lance_core.verbs.context.snapshot import Snapshot
 
-__all__ = ["Branch", "Changes", "check_schemas", "left_behind", "load_branch_ends"]
+__all__ = ["Branch", "BranchChanges", "check_schemas", "left_behind", "load_branch_ends"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +105,7 @@ class Branch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Changes:
+class BranchChanges:
     """The changes of a branch; fragments as recorded in the manifests that they are from.
 
     Attributes:
@@ -119,7 +119,7 @@ class Changes:
     added: tuple[Fragment, ...]
 
     @classmethod
-    def of(cls, branch: Branch) -> Changes:
+    def of(cls, branch: Branch) -> BranchChanges:
         """Compare both ends of a branch."""
         head = branch.head.manifest.fragments
         removed, updated, known = [], [], set()

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.rows.merge_clauses import MergeClauses, WhenMatched
-from lance_core.verbs.scan.explain import Step
+from lance_core.verbs.scan.explain import PlanStep
 from lance_core.verbs.scan.read_fragment import live_counts
 
 __all__ = ["merge_steps"]
@@ -28,7 +28,7 @@ _MATCHED: Final = {
 }
 
 
-def merge_steps(source: Snapshot, clauses: MergeClauses, schema: pa.Schema, *, metrics: Sequence[str] = ()) -> Step:
+def merge_steps(source: Snapshot, clauses: MergeClauses, schema: pa.Schema, *, metrics: Sequence[str] = ()) -> PlanStep:
     """The steps of a merge.
 
     Args:
@@ -53,7 +53,7 @@ def merge_steps(source: Snapshot, clauses: MergeClauses, schema: pa.Schema, *, m
     ]
     if metrics:
         facts.append(f"metrics=[{', '.join(metrics)}]")
-    read = Step(
+    read = PlanStep(
         name="LanceRead",
         facts=(
             f"uri={source.store.root}",
@@ -63,6 +63,6 @@ def merge_steps(source: Snapshot, clauses: MergeClauses, schema: pa.Schema, *, m
             f"rows={sum(live_counts(source, manifest.fragments))}",
         ),
     )
-    rows = Step(name="Source", facts=(f"columns=[{', '.join(schema.names)}]",))
-    join = Step(name="HashJoin", facts=(f"on=[{keys}]", "keys=of the source in memory"), inputs=(read, rows))
-    return Step(name="MergeInsert", facts=tuple(facts), inputs=(join,))
+    rows = PlanStep(name="Source", facts=(f"columns=[{', '.join(schema.names)}]",))
+    join = PlanStep(name="HashJoin", facts=(f"on=[{keys}]", "keys=of the source in memory"), inputs=(read, rows))
+    return PlanStep(name="MergeInsert", facts=tuple(facts), inputs=(join,))

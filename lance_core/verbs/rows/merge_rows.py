@@ -89,7 +89,7 @@ class _Match:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Merge:
+class _MergeAttempt:
     """One attempt at a merge.
 
     Attributes:
@@ -400,7 +400,7 @@ def merge_rows(
     Raises:
         InvalidInputError: The clauses forbid a match, or several source rows match one row of the dataset.
     """
-    return _Merge(
+    return _MergeAttempt(
         base=base,
         clauses=clauses,
         rows=rows,

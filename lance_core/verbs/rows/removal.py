@@ -40,7 +40,6 @@ __all__ = [
     "live_rows",
     "matching_rows",
     "remove_rows",
-    "row_offsets",
     "rows_of",
     "with_deletions",
 ]
@@ -151,10 +150,10 @@ def each_matching(
         expression: The condition.
         dataset: All columns as the condition sees them; None for as they are stored.
     """
-    return each_fragment(source, _where(expression, dataset), row_offsets)
+    return each_fragment(source, _where(expression, dataset), _offsets_of)
 
 
-def row_offsets(scan: FragmentScan) -> BitMap:
+def _offsets_of(scan: FragmentScan) -> BitMap:
     """Offsets of the rows that a scan with a filter finds."""
     found = BitMap()
     for offsets in scan.offsets():
@@ -174,7 +173,7 @@ def matching_rows(
     names = columns_of(expression)
     if dataset is not None or not names or not set(names) <= set(columns.names):
         # Constants, columns about rows such as `_rowid`, and those that the condition sees in another form.
-        return row_offsets(FragmentScan(source, fragment, _where(expression, dataset)))
+        return _offsets_of(FragmentScan(source, fragment, _where(expression, dataset)))
     found = BitMap()
     for rows, offsets in live_rows(source, fragment, names):
         keep = matching(rows, expression).to_numpy(zero_copy_only=False)

@@ -33,7 +33,7 @@ from lance_core.verbs.scan.projection import Projection
 from lance_core.verbs.scan.read_fragment import files_of
 from lance_core.verbs.scan.small_fragments import FEWEST, grouped
 
-__all__ = ["Part", "Step", "order_steps", "scan_steps"]
+__all__ = ["FragmentPart", "PlanStep", "order_steps", "scan_steps"]
 
 """How functions in Python are registered with Arrow: by name and types."""
 
@@ -43,7 +43,7 @@ _VERSIONS: Final = {version.manifest_numbers: version.value for version in FileV
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class PlanStep:
     """One step.
 
     Attributes:
@@ -54,7 +54,7 @@ class Step:
 
     name: str
     facts: tuple[str, ...] = ()
-    inputs: tuple[Step, ...] = field(default=())
+    inputs: tuple[PlanStep, ...] = field(default=())
 
     def lines(self, depth: int = 0) -> Iterator[str]:
         """The printed lines of the step and of its inputs."""
@@ -65,7 +65,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class FragmentPart:
     """The part of a fragment that is read.
 
     Attributes:
@@ -89,13 +89,13 @@ class Part:
 def scan_steps(
     source: Snapshot,
     options: ScanOptions,
-    parts: Sequence[Part],
+    parts: Sequence[FragmentPart],
     *,
     read_ahead: bool,
     verbose: bool = False,
     selection: Selection | None = None,
     metrics: str | None = None,
-) -> Step:
+) -> PlanStep:
     """The steps of a scan in stored order.
 
     Args:
@@ -116,39 +116,45 @@ def scan_steps(
         below = _read(source, options, parts, reads.own, read_ahead=read_ahead, verbose=verbose)
         queries = tuple(_index_queries(source, options, selection)) if selection is not None else ()
         below = replace(below, facts=(*below.facts, *measured), inputs=(*queries, *below.inputs))
-        step = Step(name="Filter", facts=tuple(_filter_facts(source, options, parts, selection)), inputs=(below,))
+        step = PlanStep(name="Filter", facts=tuple(_filter_facts(source, options, parts, selection)), inputs=(below,))
         if reads.late is not None:
-            step = Step(name="Take", facts=(_columns(reads.late, source), "of=rows that match"), inputs=(step,))
+            step = PlanStep(name="Take", facts=(_columns(reads.late, source), "of=rows that match"), inputs=(step,))
         if options.limit is not None or options.offset:
-            step = Step(name="Limit", facts=tuple(_limit_facts(options)), inputs=(step,))
+            step = PlanStep(name="Limit", facts=tuple(_limit_facts(options)), inputs=(step,))
     return _result(options, step)
 
 
-def order_steps(source: Snapshot, options: ScanOptions, keys: Step) -> Step:
+def order_steps(source: Snapshot, options: ScanOptions, keys: PlanStep) -> PlanStep:
     """The steps of a scan in another order: `keys` reads what the order needs, the rest is read by address."""
     stop = "the last" if options.limit is None else f"{options.offset + options.limit}"
     facts = (_list("by", map(_ordering, options.order_by)), f"rows={options.offset} to {stop}")
-    order = Step(name="Order", facts=facts, inputs=(keys,))
-    take = Step(name="Take", facts=(_columns(options.schema, source), "of=rows in order"), inputs=(order,))
+    order = PlanStep(name="Order", facts=facts, inputs=(keys,))
+    take = PlanStep(name="Take", facts=(_columns(options.schema, source), "of=rows in order"), inputs=(order,))
     return _result(options, take)
 
 
-def _result(options: ScanOptions, step: Step) -> Step:
+def _result(options: ScanOptions, step: PlanStep) -> PlanStep:
     """The last steps, which make the result."""
     if options.projection is not None:
-        step = Step(name="Project", facts=(_list("columns", _outputs(options.projection)),), inputs=(step,))
+        step = PlanStep(name="Project", facts=(_list("columns", _outputs(options.projection)),), inputs=(step,))
     sizes = []
     if options.batch_size is not None or options.strict_batch_size:
         size = options.batch_size or STRICT_ROWS
         sizes.append(f"rows={size} each but the last" if options.strict_batch_size else f"rows=at most {size}")
     if options.batch_size_bytes is not None:
         sizes.append(f"bytes=about {options.batch_size_bytes}")
-    return Step(name="Batches", facts=tuple(sizes), inputs=(step,)) if sizes else step
+    return PlanStep(name="Batches", facts=tuple(sizes), inputs=(step,)) if sizes else step
 
 
 def _read(
-    source: Snapshot, options: ScanOptions, parts: Sequence[Part], schema: Schema, *, read_ahead: bool, verbose: bool
-) -> Step:
+    source: Snapshot,
+    options: ScanOptions,
+    parts: Sequence[FragmentPart],
+    schema: Schema,
+    *,
+    read_ahead: bool,
+    verbose: bool,
+) -> PlanStep:
     total = len(source.manifest.fragments)
     ids = f" ({_ranges(part.fragment.id for part in parts)})" if parts else ""
     wanted = sum(part.num_rows if part.rows is None else len(part.rows) for part in parts)
@@ -168,7 +174,7 @@ def _read(
     scans = [FragmentScan(source, part.fragment, options) for part in parts]
     facts += _ahead(options, scans) if read_ahead else []
     below = tuple(_fragment(source, options, part, schema) for part in parts) if verbose else ()
-    return Step(name="LanceRead", facts=tuple(facts), inputs=below)
+    return PlanStep(name="LanceRead", facts=tuple(facts), inputs=below)
 
 
 def _ahead(options: ScanOptions, scans: Sequence[FragmentScan]) -> list[str]:
@@ -183,7 +189,7 @@ def _ahead(options: ScanOptions, scans: Sequence[FragmentScan]) -> list[str]:
     return facts
 
 
-def _fragment(source: Snapshot, options: ScanOptions, part: Part, schema: Schema) -> Step:
+def _fragment(source: Snapshot, options: ScanOptions, part: FragmentPart, schema: Schema) -> PlanStep:
     facts = [f"rows={part.num_rows}"]
     if part.rows is not None:
         facts.append(f"read={part.rows.start} to {part.rows.stop}")
@@ -195,11 +201,11 @@ def _fragment(source: Snapshot, options: ScanOptions, part: Part, schema: Schema
         facts.append(
             f"{source.data_file(file)[1]}={file.file_size_bytes or 'unknown'} bytes for {len(columns.fields)} columns"
         )
-    return Step(name=f"Fragment {part.fragment.id}", facts=tuple(facts))
+    return PlanStep(name=f"Fragment {part.fragment.id}", facts=tuple(facts))
 
 
 def _filter_facts(
-    source: Snapshot, options: ScanOptions, parts: Sequence[Part], selection: Selection | None
+    source: Snapshot, options: ScanOptions, parts: Sequence[FragmentPart], selection: Selection | None
 ) -> Iterator[str]:
     expression = options.filter
     assert expression is not None
@@ -224,7 +230,7 @@ def _filter_facts(
         yield _list("unused indices", sorted(unused))
 
 
-def _index_queries(source: Snapshot, options: ScanOptions, selection: Selection) -> Iterator[Step]:
+def _index_queries(source: Snapshot, options: ScanOptions, selection: Selection) -> Iterator[PlanStep]:
     """The query of each index: the conditions on its fields."""
     assert options.filter is not None
     schema = source.manifest.schema
@@ -235,7 +241,7 @@ def _index_queries(source: Snapshot, options: ScanOptions, selection: Selection)
         tops = {top.name for top in schema.fields if any(node.id in index.fields for node, _ in top.walk())}
         asked = [part for part in options.conjuncts or (options.filter,) if tops.intersection(columns_of(part))]
         query = " AND ".join(map(_as_sql, asked))
-        yield Step(name="ScalarIndexQuery", facts=(f"query=[{query}]@{name}({index.kind})",))
+        yield PlanStep(name="ScalarIndexQuery", facts=(f"query=[{query}]@{name}({index.kind})",))
 
 
 def _as_sql(expression: pc.Expression) -> str:

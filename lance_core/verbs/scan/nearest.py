@@ -21,14 +21,14 @@ from lance_core.schema import Schema, schema_to_arrow
 from lance_core.table.fragment import Fragment
 from lance_core.table.rowids import U64Array
 from lance_core.verbs.context.snapshot import Snapshot
-from lance_core.verbs.scan.explain import Step
+from lance_core.verbs.scan.explain import PlanStep
 from lance_core.verbs.scan.fragment_scan import FragmentScan
 from lance_core.verbs.scan.options import ScanOptions
 from lance_core.verbs.scan.row_columns import ROW_ADDRESS
 from lance_core.verbs.scan.scanner import LanceScanner
 from lance_core.verbs.scan.take import take_addresses
 
-__all__ = ["DISTANCE", "NearestScanner", "Query"]
+__all__ = ["DISTANCE", "NearestQuery", "NearestScanner"]
 
 DISTANCE: Final = "_distance"
 _DISTANCES: Final = ("l2", "cosine", "dot")
@@ -42,7 +42,7 @@ _Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Query:
+class NearestQuery:
     """What is searched for.
 
     Attributes:
@@ -122,7 +122,7 @@ class NearestScanner(LanceScanner):
         source: Snapshot,
         fragments: Sequence[Fragment],
         options: ScanOptions,
-        query: Query,
+        query: NearestQuery,
         *,
         prefilter: bool,
         with_distance: bool,
@@ -164,7 +164,7 @@ class NearestScanner(LanceScanner):
         scan = super()._plan(verbose=verbose)
         query = self._query
         facts = (f"column={query.column}", f"k={query.k}", f"metric={query.metric}", f"prefilter={self._prefilter}")
-        return "\n".join(Step(name="KNNVectorDistance", facts=facts, inputs=(scan,)).lines())
+        return "\n".join(PlanStep(name="KNNVectorDistance", facts=facts, inputs=(scan,)).lines())
 
     def analyze_plan(self, count_rows: bool = False) -> str:
         """Not offered for a search.
@@ -221,7 +221,7 @@ class NearestScanner(LanceScanner):
         )
 
 
-def _measured(batch: pa.RecordBatch, query: Query) -> tuple[U64Array, _Floats]:
+def _measured(batch: pa.RecordBatch, query: NearestQuery) -> tuple[U64Array, _Floats]:
     """Addresses and distances of the rows that have a vector and are near enough."""
     column = batch.column(0)
     column = column.storage if isinstance(column, pa.ExtensionArray) else column

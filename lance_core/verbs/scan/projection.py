@@ -36,11 +36,11 @@ from lance_core.verbs.expressions.printed import printed
 from lance_core.verbs.expressions.sql_meaning import with_sql_meaning
 from lance_core.verbs.scan.row_columns import ROW_COLUMNS, row_field
 
-__all__ = ["Output", "Projection", "rows_without_columns", "with_row_fields", "with_types"]
+__all__ = ["OutputColumn", "Projection", "rows_without_columns", "with_row_fields", "with_types"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Output:
+class OutputColumn:
     """One column of the result.
 
     Attributes:
@@ -64,7 +64,7 @@ class Projection:
     """
 
     schema: Schema
-    outputs: tuple[Output, ...] | None = None
+    outputs: tuple[OutputColumn, ...] | None = None
 
     @classmethod
     def of(
@@ -105,10 +105,10 @@ class Projection:
         outputs = []
         for name in names:
             if name in ROW_COLUMNS and name not in known:
-                outputs.append(Output(field=row_field(name), path=(name,)))
+                outputs.append(OutputColumn(field=row_field(name), path=(name,)))
                 continue
             path = (name,) if name in known else tuple(split_path(name))
-            outputs.append(Output(field=_field_at(read, path).with_name(name), path=path))
+            outputs.append(OutputColumn(field=_field_at(read, path).with_name(name), path=path))
         return cls(schema=read, outputs=tuple(outputs))
 
     @classmethod
@@ -120,7 +120,7 @@ class Projection:
         read: dict[str, None] = {}
         for name, text in columns.items():
             if isinstance(text, str) and text in schema.names:
-                outputs.append(Output(field=_field_at(schema, (text,)).with_name(name), path=(text,)))
+                outputs.append(OutputColumn(field=_field_at(schema, (text,)).with_name(name), path=(text,)))
                 read.setdefault(text)
                 continue
             if isinstance(text, pc.Expression):
@@ -129,7 +129,7 @@ class Projection:
             else:
                 parsed = parse_column(text, known)
                 expression, kind = parsed.expression, parsed.type
-            outputs.append(Output(field=pa.field(name, kind), expression=expression))
+            outputs.append(OutputColumn(field=pa.field(name, kind), expression=expression))
             read.update(dict.fromkeys(columns_of(expression)))
         stored = [name for name in read if name not in ROW_COLUMNS or name in schema.names]
         return cls(schema=schema.project(stored), outputs=tuple(outputs))

@@ -44,7 +44,7 @@ _TRUSTED_ROWS: Final = 1 << 26
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _FileColumns:
     """The wanted columns of one data file."""
 
     reader: DataFileReader
@@ -109,7 +109,7 @@ def read_fragment(
     arrow = schema_to_arrow(schema)
     opened = {} if opened is None else opened
     parts = [
-        _Part(opened_reader(source, file, opened), wanted, columns)
+        _FileColumns(opened_reader(source, file, opened), wanted, columns)
         for file, wanted, columns in files_of(fragment, schema)
     ]
     _check_rows(source, fragment, parts)
@@ -140,7 +140,7 @@ def _joined(fragment: Fragment, batches: Sequence[pa.RecordBatch], schema: Schem
         raise CorruptFileError(f"fragment {fragment.id}: its files do not fit its columns: {error}") from error
 
 
-def _check_rows(source: Snapshot, fragment: Fragment, parts: Sequence[_Part]) -> None:
+def _check_rows(source: Snapshot, fragment: Fragment, parts: Sequence[_FileColumns]) -> None:
     """Check that the files have the number of rows in the manifest, before memory is allocated for that number.
 
     Raises:

@@ -27,7 +27,7 @@ from lance_core.schema import Schema, resolve_extensions, schema_to_arrow
 from lance_core.table.fragment import Fragment
 from lance_core.threads import ThreadPool
 from lance_core.verbs.context.snapshot import Snapshot
-from lance_core.verbs.scan.explain import Part, Step, order_steps, scan_steps
+from lance_core.verbs.scan.explain import FragmentPart, PlanStep, order_steps, scan_steps
 from lance_core.verbs.scan.fragment_scan import FragmentScan
 from lance_core.verbs.scan.options import STRICT_ROWS, ScanOptions
 from lance_core.verbs.scan.ordering import order_of
@@ -202,13 +202,13 @@ class LanceScanner:
             facts = [f"rows={rows}", f"batches={len(sizes)}", f"bytes in memory={num_bytes}"]
         facts += [f"seconds={time.perf_counter() - started:.6f}", *counter.facts()]
         step = self._count_plan() if count_rows else self._plan(ran=(rows, counter))
-        return "\n".join(Step(name="Ran", facts=tuple(facts), inputs=(step,)).lines())
+        return "\n".join(PlanStep(name="Ran", facts=tuple(facts), inputs=(step,)).lines())
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Export the rows through Arrow's C stream interface."""
         return self.to_reader().__arrow_c_stream__(requested_schema)
 
-    def _plan(self, *, verbose: bool = False, ran: tuple[int, ReadCounter] | None = None) -> Step:
+    def _plan(self, *, verbose: bool = False, ran: tuple[int, ReadCounter] | None = None) -> PlanStep:
         """The steps; `ran` is the number of rows of a run of them, and what the run has read."""
         options = self._options
         if options.order_by:
@@ -217,7 +217,7 @@ class LanceScanner:
         plan = self._scan_plan() if options.filter is not None else None
         found: Iterable[tuple[Fragment, Sized | None]] = self._parts() if plan is None else plan.parts
         parts = [
-            Part(
+            FragmentPart(
                 fragment=fragment,
                 num_rows=self._count(fragment),
                 rows=rows if isinstance(rows, range) else None,
@@ -246,10 +246,10 @@ class LanceScanner:
         """The fragments that can match the filter."""
         return ScanPlan.of(self._source, self._fragments, self._options)
 
-    def _count_plan(self) -> Step:
+    def _count_plan(self) -> PlanStep:
         if self._options.filter is None:
-            return Step(name="Count", facts=("from=metadata",))
-        return Step(name="Count", inputs=(self._for_count()._plan(),))  # noqa: SLF001 - the same class
+            return PlanStep(name="Count", facts=("from=metadata",))
+        return PlanStep(name="Count", inputs=(self._for_count()._plan(),))  # noqa: SLF001 - the same class
 
     @property
     def _is_whole(self) -> bool:

@@ -26,7 +26,7 @@ from lance_core.errors import (
 )
 from lance_core.index.kinds import bitmap, btree
 from lance_core.index.kinds.registry import KINDS as CONTENTS
-from lance_core.index.kinds.registry import Target
+from lance_core.index.kinds.registry import SegmentTarget
 from lance_core.maintenance.verify.files import verify
 from lance_core.table import Transaction
 from lance_core.table.index import IndexMetadata
@@ -156,7 +156,9 @@ def test_merging_segments(tmp_path, stable, merge, kind):
 def commit_index(dataset, kind, content):
     """Commit an index on `p` whose content was made by hand, written as it was before there were later versions."""
     source, key = dataset.source, uuid.uuid4()
-    target = Target(store=source.store, prefix=f"_indices/{key}/", data_storage_version="2.2", stable_row_ids=False)
+    target = SegmentTarget(
+        store=source.store, prefix=f"_indices/{key}/", data_storage_version="2.2", stable_row_ids=False
+    )
     written = CONTENTS[kind].write(content, target)
     index = IndexMetadata(
         uuid=key,

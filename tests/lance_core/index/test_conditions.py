@@ -9,7 +9,17 @@ import pytest
 
 import lance_core
 from lance_core.index.query import conditions
-from lance_core.index.query.conditions import All, AnyOf, Choice, Compare, Constant, IsNull, Not, Unknown, condition_of
+from lance_core.index.query.conditions import (
+    All,
+    AnyOf,
+    CaseWhen,
+    Compare,
+    Constant,
+    IsNull,
+    Not,
+    UnknownCondition,
+    condition_of,
+)
 
 TESTS = [pc.field("a") == number for number in range(3000)]
 
@@ -46,12 +56,12 @@ def test_what_is_null_with_an_argument_is_never_more_than_that(name, kind):
     assert condition_of(plain(name, a, nan)) == kind(parts(a, nan))  # null together
     assert condition_of(plain(name, pc.field("a") > pc.scalar(None), nan)) == Constant(None)
     either = condition_of(plain(name, a, b))
-    assert either == Choice(All((Not(IsNull(("a",))), Not(IsNull(("b",))))), kind(parts(a, b)), Constant(None))
-    assert condition_of(plain(name, a, pc.field("b").is_null())) == Choice(
+    assert either == CaseWhen(All((Not(IsNull(("a",))), Not(IsNull(("b",))))), kind(parts(a, b)), Constant(None))
+    assert condition_of(plain(name, a, pc.field("b").is_null())) == CaseWhen(
         All((Not(IsNull(("a",))),)), kind(parts(a, pc.field("b").is_null())), Constant(None)
     )
     unknown = plain(name, a, pc.field("b") + pc.field("a") > 1.0)
-    assert condition_of(unknown) == Choice(Unknown(), kind((*parts(a), Unknown())), Constant(None))
+    assert condition_of(unknown) == CaseWhen(UnknownCondition(), kind((*parts(a), UnknownCondition())), Constant(None))
 
 
 @pytest.mark.parametrize("kind", ["BITMAP", "BTREE"])
@@ -82,11 +92,11 @@ def test_what_is_too_deep_is_not_understood(levels):
         deep = ~(deep & TESTS[number])
     found = condition_of(deep | TESTS[7])
     if levels == 50:
-        assert Unknown() not in list(walk(found))
+        assert UnknownCondition() not in list(walk(found))
         assert len(list(conditions.tests_of(found))) == levels // 2 + 2
     else:
         assert isinstance(found, AnyOf)
-        assert Unknown() in list(walk(found))
+        assert UnknownCondition() in list(walk(found))
         assert found.parts[-1] == Compare(("a",), "equal", condition_of(TESTS[7]).value)
 
 

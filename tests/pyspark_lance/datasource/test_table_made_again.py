@@ -6,7 +6,7 @@ import pytest
 import lance_core
 from lance_core.errors import IncompatibleConflictError, InvalidInputError
 from pyspark_lance.writing.job import open_version, prepare_write
-from pyspark_lance.writing.options import WriteOptions
+from pyspark_lance.writing.options import WriteArguments
 
 ROWS = pa.table({"a": [1, 2]})
 
@@ -21,7 +21,7 @@ def make(uri, versions):
 def test_the_base_version_must_have_the_identity_that_was_read(tmp_path, again):
     uri = str(tmp_path / "t")
     read = make(uri, 2)
-    options = WriteOptions(read_version=2, identity=read.identity)
+    options = WriteArguments(read_version=2, identity=read.identity)
     assert prepare_write(ROWS.schema, uri, options).base_version == 2
     lance_core.LanceDataset.drop(uri)
     make(uri, again) if again else None

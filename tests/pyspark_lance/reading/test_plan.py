@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 import lance_core
 from pyspark_lance.reading import plan as read_plan
 from pyspark_lance.reading.plan import (
+    FragmentRange,
     FragmentSize,
-    Piece,
     first_rows,
     plan_read,
     plan_tasks,
@@ -88,8 +88,8 @@ def test_few_large_rows_are_divided_among_tasks(rows, width, expected):
 
 def test_a_sliver_of_a_fragment_does_not_make_a_task_read_it_again():
     assert list(split_into_tasks(fragments(1_000_000, 1_010_000), parallelism=2)) == [
-        (Piece(fragment_id=0),),
-        (Piece(fragment_id=1),),
+        (FragmentRange(fragment_id=0),),
+        (FragmentRange(fragment_id=1),),
     ]
 
 

@@ -19,7 +19,7 @@ from pyspark_lance.engine.partitions import run_on_partitions
 from pyspark_lance.types.spark_types import VECTOR_WIDTH, batch_schema
 from pyspark_lance.writing import job as write_job
 from pyspark_lance.writing.job import prepare_write
-from pyspark_lance.writing.options import WriteOptions
+from pyspark_lance.writing.options import WriteArguments
 from pyspark_lance.writing.write import write_with
 
 
@@ -71,7 +71,7 @@ def test_both_transports_write_the_same_bytes(spark, tmp_path, query):
         frame = frame.withMetadata("v", {VECTOR_WIDTH: 2})
     results = {}
     for transport in ("arrow_rdd", "map_in_arrow"):
-        results[transport] = written(frame, str(tmp_path / transport), WriteOptions(), transport=transport)
+        results[transport] = written(frame, str(tmp_path / transport), WriteArguments(), transport=transport)
     assert contents(tmp_path / "arrow_rdd") == contents(tmp_path / "map_in_arrow")
     first, second = results.values()
     assert (first.rows_written, first.bytes_written, first.files) == (
@@ -99,7 +99,7 @@ def test_settings_of_the_session_do_not_show_in_the_table(spark, tmp_path, setti
         spark.conf.set(key, value)
     try:
         for transport in ("arrow_rdd", "map_in_arrow"):
-            written(frame, str(tmp_path / transport), WriteOptions(), transport=transport)
+            written(frame, str(tmp_path / transport), WriteArguments(), transport=transport)
             assert contents(tmp_path / transport) == contents(tmp_path / "plain")
             back = pyspark_lance.read(spark, str(tmp_path / transport))
             assert back.orderBy("id").collect() == frame.collect()
@@ -129,7 +129,7 @@ def failing(spark, last_bad_attempt, how):
     ("how", "transport"), [("raises", "arrow_rdd"), ("raises", "map_in_arrow"), ("dies", "arrow_rdd")]
 )
 def test_a_task_that_fails_has_another_attempt_and_leaves_no_file(spark, uri, lance, how, transport):
-    result = write_with(failing(spark, 0, how), uri, WriteOptions(), transport=transport)
+    result = write_with(failing(spark, 0, how), uri, WriteArguments(), transport=transport)
     assert (result.version, result.rows_written, result.files) == (1, 60_000, 2)
     assert sorted(lance.dataset(uri).to_table().column("id").to_pylist()) == list(range(60_000))
     attempts = sorted(tuple(name.split("-")[1:3]) for name in files(uri))
@@ -141,7 +141,7 @@ def test_a_write_that_fails_changes_nothing(spark, uri, lance, transport):
     pyspark_lance.write(spark.range(10), uri)
     before = files(uri)
     with pytest.raises(Exception, match="upstream is down"):
-        write_with(failing(spark, 9, "raises"), uri, WriteOptions(mode="overwrite"), transport=transport)
+        write_with(failing(spark, 9, "raises"), uri, WriteArguments(mode="overwrite"), transport=transport)
     assert (files(uri), lance.dataset(uri).version) == (before, 1)
 
 
@@ -161,7 +161,7 @@ def slow_beside_failing(batches):
 def test_no_task_writes_after_the_cleanup_of_a_failed_write(spark, uri, transport):
     frame = spark.range(0, 20_000, 1, 2).mapInArrow(slow_beside_failing, "id long")
     with pytest.raises(Exception, match="upstream is down"):
-        write_with(frame, uri, WriteOptions(max_rows_per_file=50), transport=transport)
+        write_with(frame, uri, WriteArguments(max_rows_per_file=50), transport=transport)
     assert left(uri) == []
     assert active_tasks(spark) == 0
 
@@ -194,7 +194,7 @@ def test_an_interrupted_write_leaves_neither_tasks_nor_files(spark, uri, transpo
     frame = spark.range(0, 200_000, 1, 2).mapInArrow(endless, "id long")
     try:
         with pytest.raises(KeyboardInterrupt):
-            write_with(frame, uri, WriteOptions(max_rows_per_file=50), transport=transport)
+            write_with(frame, uri, WriteArguments(max_rows_per_file=50), transport=transport)
     finally:
         over.set()
     assert left(uri) == []
@@ -207,10 +207,10 @@ def test_variants_and_large_types_over_arrow_rdd(spark, tmp_path):
     frame = spark.sql("select id, parse_json('{\"a\": 1}') as v, array('x', 'y') as l from range(10)")
     spark.conf.set("spark.sql.execution.arrow.useLargeVarTypes", "true")
     try:
-        write_with(frame, str(tmp_path / "large"), WriteOptions(), transport="arrow_rdd")
+        write_with(frame, str(tmp_path / "large"), WriteArguments(), transport="arrow_rdd")
     finally:
         spark.conf.unset("spark.sql.execution.arrow.useLargeVarTypes")
-    write_with(frame, str(tmp_path / "small"), WriteOptions(), transport="arrow_rdd")
+    write_with(frame, str(tmp_path / "small"), WriteArguments(), transport="arrow_rdd")
     assert contents(tmp_path / "large") == contents(tmp_path / "small")
 
 
@@ -259,7 +259,7 @@ def test_the_data_source_cleans_up_after_a_task_that_fails(spark, uri, lance):
 def test_orphan_files_of_a_worker_that_dies_are_deleted(spark, uri):
     frame = spark.range(0, 60_000, 1, 2)
     source = batch_schema(frame.schema)
-    job = prepare_write(source, uri, WriteOptions())
+    job = prepare_write(source, uri, WriteArguments())
     task = job.task()
 
     def dies_once(partition, attempt, batches):
@@ -293,7 +293,7 @@ def test_files_are_kept_if_the_commit_may_have_been_committed(spark, uri, monkey
 def test_the_loser_of_two_concurrent_creations_deletes_its_files(spark, uri, lance):
     frame = spark.range(0, 100, 1, 2)
     source = batch_schema(frame.schema)
-    jobs = [prepare_write(source, uri, WriteOptions(mode="create")) for _ in range(2)]
+    jobs = [prepare_write(source, uri, WriteArguments(mode="create")) for _ in range(2)]
     answers = [run_on_partitions(frame, job.task(), job.plan.stored) for job in jobs]
     jobs[0].finish([answer.message for answer in answers[0]])
     with pytest.raises(LanceError, match="exists"):
@@ -306,7 +306,7 @@ def test_two_concurrent_writes_with_one_idempotency_key_make_one_version(spark, 
     frame = spark.range(0, 100, 1, 2)
     source = batch_schema(frame.schema)
     pyspark_lance.write(frame, uri)
-    jobs = [prepare_write(source, uri, WriteOptions(idempotency_key=("token", "a"))) for _ in range(2)]
+    jobs = [prepare_write(source, uri, WriteArguments(idempotency_key=("token", "a"))) for _ in range(2)]
     answers = [run_on_partitions(frame, job.task(), job.plan.stored) for job in jobs]
     results = [job.finish([one.message for one in answer]) for job, answer in zip(jobs, answers, strict=True)]
     assert [result.deduplicated for result in results] == [False, True]

@@ -10,9 +10,9 @@ import pytest
 import lance_core
 from lance_core.errors import InvalidInputError, UndecidedWriteError
 from pyspark_lance.datasource.options import SourceOptions
-from pyspark_lance.datasource.streams import BATCH, QUERY, StreamWriter, _Message
+from pyspark_lance.datasource.streams import BATCH, QUERY, StreamWriter, _StreamMessage
 from pyspark_lance.writing.job import find_earlier_write, prepare_write
-from pyspark_lance.writing.options import WriteOptions
+from pyspark_lance.writing.options import WriteArguments
 
 SCHEMA = pa.schema([("id", pa.int64())])
 
@@ -23,7 +23,7 @@ def batch(uri, number, *ids, query="q", overwrite=False, **options):
     tasks, commit = (StreamWriter(given, SCHEMA, overwrite=overwrite) for _ in range(2))
     rows = pa.record_batch([pa.array(ids, pa.int64())], schema=SCHEMA)
     report = tasks._job.task()(0, 0, iter([rows] if ids else []))
-    commit.commit([_Message(report, tasks._job.job, query)], number)
+    commit.commit([_StreamMessage(report, tasks._job.job, query)], number)
 
 
 def ids(uri):
@@ -181,7 +181,7 @@ def test_a_key_is_known_though_its_version_was_cleaned_up(uri, rules):
     def write():
         from pyspark_lance.changing.key_merge import KeyMergeJob
 
-        done, options = find_earlier_write(uri, WriteOptions(idempotency_key=("day", "1"), **rules))
+        done, options = find_earlier_write(uri, WriteArguments(idempotency_key=("day", "1"), **rules))
         if done is not None:
             return done
         job = prepare_write(SCHEMA, uri, options)
@@ -202,11 +202,11 @@ def test_a_key_that_lands_concurrently_and_whose_version_is_cleaned_up(uri, rule
     from pyspark_lance.changing.key_merge import KeyMergeJob
 
     lance.write_dataset(pa.table({"id": [0, 1]}), uri)
-    _, options = find_earlier_write(uri, WriteOptions(idempotency_key=("day", "1"), **rules))
+    _, options = find_earlier_write(uri, WriteArguments(idempotency_key=("day", "1"), **rules))
     job = prepare_write(SCHEMA, uri, options)
     job = KeyMergeJob.of(job) if rules.get("merge_on") else job
     messages = [job.task()(0, 0, iter(pa.table({"id": [1]}, SCHEMA).to_batches()))]
-    _, rival = find_earlier_write(uri, WriteOptions(idempotency_key=("day", "1")))
+    _, rival = find_earlier_write(uri, WriteArguments(idempotency_key=("day", "1")))
     made = prepare_write(SCHEMA, uri, rival)
     made.finish([made.task()(0, 0, iter(pa.table({"id": [7]}, SCHEMA).to_batches()))])
     lance.write_dataset(pa.table({"id": [100]}), uri, mode="append")

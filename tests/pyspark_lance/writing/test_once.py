@@ -11,7 +11,7 @@ from lance_core.errors import InvalidInputError, RetryableConflictError
 from pyspark_lance.changing.key_merge import KeyMergeJob
 from pyspark_lance.datasource.options import SourceOptions
 from pyspark_lance.writing.job import find_earlier_write, prepare_write
-from pyspark_lance.writing.options import WriteOptions
+from pyspark_lance.writing.options import WriteArguments
 
 ROWS = pa.table({"id": [1]})
 TOKEN = ("token", "a")
@@ -40,20 +40,20 @@ def opened(monkeypatch):
 
 
 def test_the_search_for_a_key_ends_at_idempotency_since(table, opened):
-    done, _ = find_earlier_write(table, WriteOptions(idempotency_key=TOKEN))
+    done, _ = find_earlier_write(table, WriteArguments(idempotency_key=TOKEN))
     assert (done.version, done.deduplicated, opened) == (3, True, [9, 8, 7, 6, 5, 4, 3])
     opened.clear()
-    done, options = find_earlier_write(table, WriteOptions(idempotency_key=TOKEN, idempotency_since=8))
+    done, options = find_earlier_write(table, WriteArguments(idempotency_key=TOKEN, idempotency_since=8))
     assert (done, options.read_version, opened) == (None, 10, [9])
     opened.clear()
     for since in (10, 11):
-        assert find_earlier_write(table, WriteOptions(idempotency_key=TOKEN, idempotency_since=since))[0] is None
-    assert find_earlier_write(table, WriteOptions(idempotency_key=TOKEN, read_version=10))[0] is None
+        assert find_earlier_write(table, WriteArguments(idempotency_key=TOKEN, idempotency_since=since))[0] is None
+    assert find_earlier_write(table, WriteArguments(idempotency_key=TOKEN, read_version=10))[0] is None
     assert opened == []
 
 
 def test_a_commit_after_the_search_is_found_by_the_commit(table):
-    _, options = find_earlier_write(table, WriteOptions(idempotency_key=("token", "b"), idempotency_since=8))
+    _, options = find_earlier_write(table, WriteArguments(idempotency_key=("token", "b"), idempotency_since=8))
     lance_core.write_dataset(ROWS, table, mode="append", transaction_properties={"token": "b"})
     job = prepare_write(ROWS.schema, table, options)
     assert job.base_version == 10
@@ -66,7 +66,7 @@ def test_a_commit_after_the_search_is_found_by_the_commit(table):
 @pytest.mark.parametrize("changes_rows", [False, True])
 def test_a_commit_after_the_search_is_found_by_a_commit_that_replaces_rows(uri, rules, changes_rows):
     lance_core.write_dataset(ROWS, uri)
-    _, options = find_earlier_write(uri, WriteOptions(idempotency_key=TOKEN, **rules))
+    _, options = find_earlier_write(uri, WriteArguments(idempotency_key=TOKEN, **rules))
     job = prepare_write(ROWS.schema, uri, options)
     job = KeyMergeJob.of(job) if options.merge_on else job
     messages = [job.task()(0, 0, iter(ROWS.to_batches()))]
@@ -86,7 +86,7 @@ def test_a_commit_after_the_search_is_found_by_a_commit_that_replaces_rows(uri, 
 
 @pytest.mark.parametrize("rules", [{"mode": "overwrite", "replace_where": "id = 1"}, {"merge_on": ("id",)}])
 def test_a_table_that_another_writer_creates_is_neither_replaced_nor_appended_to(uri, rules):
-    job = prepare_write(ROWS.schema, uri, WriteOptions(**rules))
+    job = prepare_write(ROWS.schema, uri, WriteArguments(**rules))
     messages = [job.task().run(0, 0, iter(ROWS.to_batches())).to_bytes()]
     other = lance_core.write_dataset(pa.table({"id": [1, 2]}), uri)
     with pytest.raises(RetryableConflictError, match="was created by another writer"):
@@ -96,7 +96,7 @@ def test_a_table_that_another_writer_creates_is_neither_replaced_nor_appended_to
 
 
 def test_a_table_that_is_created_after_the_search_is_found_by_the_commit(uri):
-    _, options = find_earlier_write(uri, WriteOptions(idempotency_key=TOKEN))
+    _, options = find_earlier_write(uri, WriteArguments(idempotency_key=TOKEN))
     lance_core.write_dataset(ROWS, uri, transaction_properties=dict([TOKEN]))
     job = prepare_write(ROWS.schema, uri, options)
     result = job.finish([job.task().run(0, 0, iter(ROWS.to_batches())).to_bytes()])
@@ -110,4 +110,4 @@ def test_idempotency_since_is_an_option(uri):
     )
     assert (options.idempotency_key, options.idempotency_since) == (TOKEN, 8)
     with pytest.raises(InvalidInputError, match=r"idempotency_since .* idempotency_key, which is not given"):
-        WriteOptions(idempotency_since=8)
+        WriteArguments(idempotency_since=8)

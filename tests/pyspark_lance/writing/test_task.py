@@ -22,7 +22,7 @@ from pyspark_lance.engine import partitions as transports
 from pyspark_lance.engine.partitions import rows_per_batch, run_on_partitions
 from pyspark_lance.writing import task as write_task
 from pyspark_lance.writing.job import prepare_write
-from pyspark_lance.writing.options import WriteOptions
+from pyspark_lance.writing.options import WriteArguments
 from pyspark_lance.writing.row_checks import PartitionValues
 from pyspark_lance.writing.task import WriteReport, WriteTask
 from tests import processes
@@ -296,7 +296,7 @@ def test_rows_of_a_batch_by_what_a_row_can_take(kinds, rows):
 def test_a_table_that_is_made_again_during_a_job_is_left_alone(tmp_path, options):
     rows = pa.Table.from_batches(batches("ab"))
     lance_core.write_dataset(rows, tmp_path)
-    job = prepare_write(SCHEMA, tmp_path, WriteOptions(**options))
+    job = prepare_write(SCHEMA, tmp_path, WriteArguments(**options))
     job = KeyMergeJob.of(job) if "merge_on" in options else job
     lance_core.LanceDataset.drop(tmp_path)
     lance_core.write_dataset(rows, tmp_path)
@@ -314,7 +314,7 @@ def test_a_struct_gets_more_fields(uri, lance, mode):
     before, after = {"a": 1, "t": {"x": 2}}, {"a": 3, "t": {"x": 4, "y": "y"}, "b": "b"}
     lance.write_dataset(pa.table({"s": pa.array([before], old), "id": [1]}), uri)
     rows = pa.table({"s": pa.array([after], new), "id": [2], "c": ["c"]})
-    job = prepare_write(rows.schema, uri, WriteOptions(mode=mode, schema_mode="add_columns"))
+    job = prepare_write(rows.schema, uri, WriteArguments(mode=mode, schema_mode="add_columns"))
     job.finish([job.task()(0, 0, iter(rows.to_batches()))])
     kept = {"s": {"a": 1, "t": {"x": 2, "y": None}, "b": None}, "id": 1, "c": None}
     expected = [*([kept] if mode == "append" else []), {"s": after, "id": 2, "c": "c"}]

@@ -27,7 +27,7 @@ from lance_core.verbs.expressions.sql.compile import TextCompiler
 from lance_core.verbs.expressions.sql.typed import Typed
 from lance_core.verbs.expressions.sql.zones import are_written, with_written_zones
 
-__all__ = ["Column", "parse_column", "parse_conjuncts", "parse_expression", "parse_filter", "parse_value"]
+__all__ = ["ComputedColumn", "parse_column", "parse_conjuncts", "parse_expression", "parse_filter", "parse_value"]
 
 _CLOCK: Final = re.compile("now|current", re.IGNORECASE)
 _MOST_KNOWN: Final = 256
@@ -38,7 +38,7 @@ _known: dict[tuple[str, Callable[..., Any]], tuple[pa.Schema, Any]] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class ComputedColumn:
     """A column that is computed.
 
     Attributes:
@@ -65,10 +65,10 @@ def parse_expression(text: str, schema: pa.Schema | Schema) -> pc.Expression:
     return parse_column(text, schema).expression
 
 
-def parse_column(text: str, schema: pa.Schema | Schema) -> Column:
+def parse_column(text: str, schema: pa.Schema | Schema) -> ComputedColumn:
     """Compile an expression, and return it with the type of its values; arguments and errors as `parse_expression`."""
     compiled = _compiled(text, schema)
-    return Column(expression=compiled.expression, type=compiled.type)
+    return ComputedColumn(expression=compiled.expression, type=compiled.type)
 
 
 def parse_value(text: str, schema: pa.Schema, kind: pa.DataType) -> pc.Expression:

@@ -12,7 +12,7 @@ from lance_core.store import ObjectStore
 from lance_core.table.fragment import Fragment
 from lance_core.table.paths import DATA_PREFIX, branch_root, data_key
 from lance_core.threads import ThreadPool
-from lance_core.verbs.refs.changes import Branch, Changes
+from lance_core.verbs.refs.changes import Branch, BranchChanges
 
 __all__ = ["OwnFiles"]
 
@@ -41,7 +41,7 @@ class OwnFiles:
         return len(self.keys)
 
     @classmethod
-    def of(cls, root: ObjectStore, branch: Branch, changes: Changes) -> OwnFiles:
+    def of(cls, root: ObjectStore, branch: Branch, changes: BranchChanges) -> OwnFiles:
         """Find them."""
         source = f"{branch_root(branch.name)}/"
         parent = branch.ref.parent_branch

@@ -56,7 +56,7 @@ from lance_core.verbs.context.references import TableRefs, find_tag
 from lance_core.verbs.context.retry import retrying
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles
-from lance_core.verbs.refs.changes import Branch, Changes, check_schemas, left_behind, load_branch_ends
+from lance_core.verbs.refs.changes import Branch, BranchChanges, check_schemas, left_behind, load_branch_ends
 from lance_core.verbs.refs.promotion.files import OwnFiles
 from lance_core.verbs.refs.promotion.rebase import follow_rewrites
 from lance_core.verbs.refs.promotion.record import (
@@ -154,10 +154,10 @@ def promote(
     branch = load_branch_ends(table, name)
     for end in (branch.parent, branch.head):
         end.manifest.check_writable()
-    work = _Promotion(
+    work = _PromotionCall(
         table=table,
         branch=branch,
-        changes=Changes.of(branch),
+        changes=BranchChanges.of(branch),
         tag=_tag_name(branch, tag),
         extra=dict(transaction_properties or {}) | {COMMIT_MESSAGE_KEY: commit_message or f"Promote branch {name}"},
     )
@@ -168,12 +168,12 @@ def promote(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Promotion:
+class _PromotionCall:
     """One call of `promote`."""
 
     table: TableRefs
     branch: Branch
-    changes: Changes
+    changes: BranchChanges
     tag: str | None
     extra: Mapping[str, str]
 

@@ -27,7 +27,7 @@ from lance_core.table.operations.rewrite import RewriteGroup
 from lance_core.table.transaction import Transaction
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles
-from lance_core.verbs.refs.changes import Branch, Changes
+from lance_core.verbs.refs.changes import Branch, BranchChanges
 from lance_core.verbs.rows.removal import RowsByFragment, bitmap_of, remove_rows
 
 __all__ = ["follow_rewrites", "rows_taken"]
@@ -35,7 +35,7 @@ __all__ = ["follow_rewrites", "rows_taken"]
 
 def follow_rewrites(
     branch: Branch,
-    changes: Changes,
+    changes: BranchChanges,
     transaction: Transaction,
     latest: Manifest,
     commits: Mapping[int, Transaction],
@@ -77,7 +77,7 @@ def follow_rewrites(
     return replace(transaction, operation=changed, read_version=latest.version), removal.affected_rows
 
 
-def rows_taken(branch: Branch, changes: Changes, columns: set[int]) -> RowsByFragment:
+def rows_taken(branch: Branch, changes: BranchChanges, columns: set[int]) -> RowsByFragment:
     """The rows that go, by fragment of the fork version; not of those whose columns were rewritten."""
     rows = {i: taken for i, taken in changes.rows_taken(branch).items() if i not in columns and taken}
     for fragment in changes.removed:

@@ -20,7 +20,7 @@ from lance_core.schema import arrow_type_of
 from lance_core.table.fragment import Fragment
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.files.slices import OUTSIDE, Between, Condition, Equals, Slice, Slices
-from lance_core.verbs.refs.changes import Branch, Changes
+from lance_core.verbs.refs.changes import Branch, BranchChanges
 from lance_core.verbs.rows.removal import live_rows
 
 __all__ = ["Explained", "explained"]
@@ -55,7 +55,7 @@ class Explained:
         return list(found)
 
 
-def explained(branch: Branch, changes: Changes, names: Mapping[str, str]) -> Explained:
+def explained(branch: Branch, changes: BranchChanges, names: Mapping[str, str]) -> Explained:
     """The slices of a branch.
 
     Args:

@@ -32,7 +32,7 @@ from lance_core.table.rowids import decode_row_ids, decode_versions
 from lance_core.table.transaction import Transaction
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles
-from lance_core.verbs.refs.changes import Branch, Changes
+from lance_core.verbs.refs.changes import Branch, BranchChanges
 from lance_core.verbs.refs.promotion.rebase import rows_taken
 from lance_core.verbs.refs.promotion.record import slice_names
 from lance_core.verbs.refs.promotion.slices import explained
@@ -48,7 +48,7 @@ _MOST_PLACES = 10_000
 
 
 def follow_state(
-    branch: Branch, changes: Changes, transaction: Transaction, latest: Manifest, files: UncommittedFiles
+    branch: Branch, changes: BranchChanges, transaction: Transaction, latest: Manifest, files: UncommittedFiles
 ) -> tuple[Transaction, AffectedRows]:
     """The transaction of a promotion as a change of the parent's latest version, without the versions in between.
 
@@ -277,7 +277,7 @@ class _Newcomers:
 
 
 def _check_newcomers(
-    branch: Branch, changes: Changes, transaction: Transaction, latest: Snapshot, rows: RowsByFragment
+    branch: Branch, changes: BranchChanges, transaction: Transaction, latest: Snapshot, rows: RowsByFragment
 ) -> None:
     """Make sure that nothing has come into the slices that the branch filled, and that its keys are still free."""
     known = {fragment.id for fragment in branch.parent.manifest.fragments}

@@ -11,12 +11,12 @@ from pyroaring import BitMap
 from lance_core.table.fragment import TOMBSTONE, Fragment
 from lance_core.table.operations import KeyExistenceFilter, Update, UpdateMode
 from lance_core.table.rowids import decode_versions
-from lance_core.verbs.refs.changes import Branch, Changes
+from lance_core.verbs.refs.changes import Branch, BranchChanges
 
 __all__ = ["promotion_update"]
 
 
-def promotion_update(branch: Branch, changes: Changes, inserted: KeyExistenceFilter | None) -> Update:
+def promotion_update(branch: Branch, changes: BranchChanges, inserted: KeyExistenceFilter | None) -> Update:
     """Express a branch's changes as an Update of the fork version.
 
     New fragments come without ids and deletion files, which the commit gives, and with the branch's row ids.
@@ -82,7 +82,7 @@ def _places(fragment: Fragment) -> dict[int, tuple[str, int | None, int]]:
     }
 
 
-def _changed_offsets(branch: Branch, changes: Changes) -> Iterator[tuple[int, bytes]]:
+def _changed_offsets(branch: Branch, changes: BranchChanges) -> Iterator[tuple[int, bytes]]:
     """The rows whose values changed in place, where row versions are kept: those that the branch stamped."""
     for before, after in changes.updated:
         if after.last_updated_at_versions is None or not any(_changed_fields(branch, before, after)):

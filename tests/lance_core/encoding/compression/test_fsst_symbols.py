@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lance_core.encoding.compression import encode_miniblock, fsst_symbols
-from lance_core.encoding.compression.fsst_symbols import Symbols, compress, find_symbols
+from lance_core.encoding.compression.fsst_symbols import SymbolTable, compress, find_symbols
 from lance_core.encoding.datablock import array_to_block
 
 
@@ -32,7 +32,7 @@ def expanded(codes, symbols):
 
 
 def test_the_longest_symbol_is_taken():
-    symbols = Symbols.of([b"a", b"ab", b"abc", b"bcdefghi", b"\xff"])
+    symbols = SymbolTable.of([b"a", b"ab", b"abc", b"bcdefghi", b"\xff"])
     assert compressed([b"a", b"ab", b"abc", b"abd", b"abcab"], symbols) == [b"\0", b"\1", b"\2", b"\1\xffd", b"\2\1"]
     assert compressed([b"bcdefghi", b"bcdefgh", b"\xff\xff", b""], symbols) == [
         b"\3",
@@ -43,12 +43,12 @@ def test_the_longest_symbol_is_taken():
 
 
 def test_a_symbol_does_not_reach_over_the_end_of_a_value():
-    symbols = Symbols.of([b"ab", b"abc"])
+    symbols = SymbolTable.of([b"ab", b"abc"])
     assert compressed([b"a", b"b", b"c", b"ab", b"c"], symbols) == [b"\xffa", b"\xffb", b"\xffc", b"\0", b"\xffc"]
 
 
 def test_nulls_and_zero_bytes():
-    symbols = Symbols.of([b"\0", b"\0\0\0"])
+    symbols = SymbolTable.of([b"\0", b"\0\0\0"])
     assert compressed([b"\0", b"\0\0", b"\0\0\0", b"\0\0\0\0"], symbols) == [b"\0", b"\0\0", b"\1", b"\1\0"]
 
 
@@ -58,7 +58,7 @@ def test_nulls_and_zero_bytes():
 )
 @settings(max_examples=150, deadline=None)
 def test_any_symbols_keep_any_values(values, texts):
-    symbols = Symbols.of(texts)
+    symbols = SymbolTable.of(texts)
     assert [expanded(codes, symbols) for codes in compressed(values, symbols)] == values
 
 
