@@ -131,20 +131,16 @@ class ChangesRequest:
     Attributes:
         parts: The changes, of different rows where they are several.
         key: Columns whose update is a delete of the old row and an insert of the new one; none for any.
-        filter_columns: The columns of the parts' filters; None if they are not known.
         counts: Rows by kind of change, where the handler counts them as it reads.
     """
 
     parts: tuple[ChangesPart, ...]
     key: tuple[str, ...] = ()
-    filter_columns: tuple[str, ...] | None = ()
     counts: dict[str, int] = field(default_factory=dict)
 
     def columns_read(self, wanted: Sequence[str] | None) -> list[str] | None:
         """The columns that are read to give some columns; None for all."""
-        if wanted is None or self.filter_columns is None:
-            return None
-        return list(dict.fromkeys((*wanted, *self.filter_columns, *self.key)))
+        return None if wanted is None else list(dict.fromkeys((*wanted, *self.key)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -67,9 +67,9 @@ def _of_part(request: ReadRequest, part: ChangesPart) -> pa.Table:
     delta = dataset.delta(begin_version=part.begin_version, end_version=dataset.version)
     columns = request.changes.columns_read(request.columns)
     pairs = (part.filter is not None or bool(key)) and bool(delta.plan(columns).counts.get("update_postimage"))
-    feed = delta.get_changes(columns, preimages=pairs, with_row_id=pairs, blob_handling="all_binary").read_all()
-    if part.filter is not None:
-        feed = feed.filter(part.filter)
+    feed = delta.get_changes(
+        columns, filter=part.filter, preimages=pairs, with_row_id=pairs, blob_handling="all_binary"
+    ).read_all()
     return _paired(feed, key) if pairs else feed
 
 

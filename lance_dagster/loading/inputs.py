@@ -188,7 +188,6 @@ def _changes_request(
     return ChangesRequest(
         parts=parts,
         key=key,
-        filter_columns=None if any(p.filter is not None for p in parts) else (),
         counts=changes.consumed.counts,
     )
 

@@ -62,7 +62,6 @@ class ChangeFeed:
         expected: Arrow schema of the batches that Spark expects.
         tasks: The parts of the feed, by the task of Spark that reads them.
         storage_options: Credentials and options of the storage.
-        filter: Which rows are given, old and new values by themselves; None for all.
     """
 
     uri: str
@@ -71,7 +70,6 @@ class ChangeFeed:
     expected: pa.Schema
     tasks: tuple[tuple[ChangeTask, ...], ...]
     storage_options: Mapping[str, str] | None = field(default=None, repr=False)
-    filter: pc.Expression | None = None
 
     def of_kinds(self, *kinds: str) -> ChangeFeed:
         """The rows of some kinds of change."""
@@ -95,16 +93,9 @@ class ChangeFeed:
         dataset = lance_core.dataset(self.uri, self.version, storage_options=self.storage_options)
         convert = ConverterTo(self.expected, exact=False)
         for task in tasks:
-            for batch in self._filtered(task.to_batches(dataset)):
+            for batch in task.to_batches(dataset):
                 for part in parts_of_batch(batch):
                     yield convert(part)
-
-    def _filtered(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            if self.filter is None:
-                yield batch
-            else:
-                yield from pa.Table.from_batches([batch]).filter(self.filter).to_batches()
 
 
 def read_changes(  # noqa: PLR0913 - each is a choice of its own, all but three have a default
@@ -169,12 +160,13 @@ def read_changes(  # noqa: PLR0913 - each is a choice of its own, all but three 
         filter = dataset.parse_filter(filter, assume_utc=is_utc(session_zone(spark)))  # noqa: A001 - as above
     wanted = [*names, *FEED_COLUMNS]
     pairs = filter is not None or bool(key)
-    if pairs:  # columns of the filter and of the key are read along
-        names = list(dict.fromkeys([*names, *(dataset.schema.names if filter is not None else key), ROW_ID]))
+    if pairs:  # columns of the key are read along
+        names = list(dict.fromkeys([*names, *key, ROW_ID]))
     feed = plan_feed(
         dataset,
         begin_version,
         columns=names,
+        filter=filter,
         preimages=preimages or pairs,
         each_version=each_version,
         storage_options=storage_options,
@@ -183,7 +175,6 @@ def read_changes(  # noqa: PLR0913 - each is a choice of its own, all but three 
     )
     if not pairs:
         return feed_frame(spark, feed)
-    feed = replace(feed, filter=filter)
     has_updates = any(task.change_type == "update_postimage" for some in feed.tasks for task in some)
     frame = _paired(spark, feed, key) if has_updates else feed_frame(spark, feed)
     return frame.select(*map(quoted, wanted))
@@ -249,6 +240,7 @@ def plan_feed(
     begin_version: int,
     *,
     columns: Sequence[str],
+    filter: pc.Expression | None = None,  # noqa: A002 - the name that scanners give it
     preimages: bool,
     each_version: bool,
     storage_options: Mapping[str, str] | None,
@@ -261,6 +253,7 @@ def plan_feed(
         dataset: The later version.
         begin_version: The earlier version.
         columns: Names of columns as the table spells them, or `_rowid`.
+        filter: As in `read_changes`.
         preimages: As in `read_changes`.
         each_version: As in `read_changes`.
         storage_options: As in `read_changes`.
@@ -269,6 +262,7 @@ def plan_feed(
     """
     plan = dataset.delta(begin_version=begin_version, end_version=dataset.version).plan(
         **_plan_columns(columns),
+        filter=filter,
         preimages=preimages,
         each_version=each_version,
         blob_handling=checked_blob_handling(blob_handling),

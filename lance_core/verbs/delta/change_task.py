@@ -9,11 +9,13 @@ The columns are those of the later version. Rows that are gone are read from the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyroaring import BitMap
 
 from lance_core.commit import load_version_header
@@ -23,6 +25,8 @@ from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.delta.same_columns import same_columns
 from lance_core.verbs.delta.version_of_branch import version_before
+from lance_core.verbs.expressions.arrow import columns_of, matching, true_places
+from lance_core.verbs.scan.conditions import in_storage_types
 from lance_core.verbs.scan.fragment_scan import FragmentScan
 from lance_core.verbs.scan.options import ScanOptions, scan_options
 from lance_core.verbs.scan.row_columns import ROW_ID, UPDATED_AT, row_field
@@ -61,12 +65,14 @@ class ChangeColumns:
         with_row_id: Whether `_rowid` stands at the end.
         blob_handling: How columns of blobs are given, as in a scan.
         batch_size: Most rows of a batch.
+        filter: Which rows are given, old and new values by themselves; None for all.
     """
 
     names: tuple[str, ...] | None = None
     with_row_id: bool = False
     blob_handling: str | None = None
     batch_size: int | None = None
+    filter: pc.Expression | None = field(default=None, compare=False)  # "==" of expressions is an expression
 
     def schema(self, manifest: Manifest) -> pa.Schema:
         """The schema of the feed.
@@ -121,7 +127,7 @@ class ChangeTask:
 
     @property
     def num_rows(self) -> int:
-        """The number of rows."""
+        """The number of rows, before the filter."""
         return len(BitMap.deserialize(self.rows))
 
     def to_batches(self, dataset: Handle) -> Iterator[pa.RecordBatch]:
@@ -146,7 +152,9 @@ class ChangeTask:
         schema = self.columns.schema(feed.manifest)
         columns = self._source_columns(dataset, feed)
         times: dict[int, int | None] = {}
-        offsets = np.frombuffer(BitMap.deserialize(self.rows).to_array(), np.uint32).astype(np.int64)
+        offsets = self._filtered(dataset)
+        if not len(offsets):
+            return
         wanted = [*columns.read, ROW_ID, UPDATED_AT]
         for rows in rows_of_fragment(source, self.fragment_id, offsets, wanted, self.columns):
             versions = self._commit_versions(rows)
@@ -160,6 +168,22 @@ class ChangeTask:
             row_id = [rows.column(ROW_ID)] if self.columns.with_row_id else []
             yield pa.RecordBatch.from_arrays([*columns.of_rows(rows, schema), *feed_columns, *row_id], schema=schema)
 
+    def _filtered(self, dataset: Handle) -> npt.NDArray[np.int64]:
+        """Offsets of the rows that meet the filter; only its columns are read for that."""
+        offsets = np.frombuffer(BitMap.deserialize(self.rows).to_array(), np.uint32).astype(np.int64)
+        condition = self.columns.filter
+        if condition is None:
+            return offsets
+        places, begin = [np.empty(0, np.int64)], 0
+        for rows in self._of_filter(condition).to_batches(dataset):
+            places.append(true_places(matching(in_storage_types(rows), condition)) + begin)
+            begin += rows.num_rows
+        return offsets[np.concatenate(places)]
+
+    def _of_filter(self, condition: pc.Expression) -> ChangeTask:
+        """The same rows, with the columns of the filter."""
+        return replace(self, columns=ChangeColumns(names=tuple(columns_of(condition))))
+
     def check_columns(self, dataset: Handle) -> None:
         """Make sure that the columns are known in the version that has the rows.
 
@@ -170,6 +194,8 @@ class ChangeTask:
             VersionNotFoundError: A version that shows what columns became was cleaned up.
         """
         self._source_columns(dataset, _opened(dataset)(self.feed_version))
+        if self.columns.filter is not None:
+            self._of_filter(self.columns.filter).check_columns(dataset)
 
     def _source_columns(self, dataset: Handle, feed: Snapshot) -> _Columns:
         fields = self.columns.options(feed.manifest).schema.fields
@@ -201,16 +227,16 @@ class _Columns:
 
     def of_rows(self, rows: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.Array]:
         """Yield the columns in the types of the feed."""
-        for name, field in zip(self.names, schema, strict=False):
+        for name, into in zip(self.names, schema, strict=False):
             if name is None:
-                yield pa.nulls(rows.num_rows, field.type)
+                yield pa.nulls(rows.num_rows, into.type)
                 continue
             column = rows.column(name)
             try:
-                yield column if column.type == field.type else column.cast(field.type)
+                yield column if column.type == into.type else column.cast(into.type)
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
                 raise SchemaError(
-                    f"column {field.name!r} was {column.type} when rows were deleted, and is {field.type} now: {error}"
+                    f"column {into.name!r} was {column.type} when rows were deleted, and is {into.type} now: {error}"
                     "; read the versions before and after that change by themselves, or leave the column out"
                 ) from error
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyroaring import BitMap
 
 from lance_core.arguments import checked_methods
@@ -29,8 +30,10 @@ from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.delta.change_task import ChangeColumns, ChangeTask, ChangeType, rows_of_fragment
 from lance_core.verbs.delta.row_differences import RowDifferences, row_differences
 from lance_core.verbs.delta.version_of_branch import version_before
+from lance_core.verbs.expressions.arrow import check_filter
 from lance_core.verbs.pylance_types.transactions import Transaction
 from lance_core.verbs.rows.removal import RowsByFragment
+from lance_core.verbs.scan.blob_view import scanned_columns
 from lance_core.verbs.scan.options import scan_options
 from lance_core.verbs.scan.row_columns import CREATED_AT, ROW_ID, UPDATED_AT, row_field
 
@@ -179,6 +182,7 @@ class DatasetDelta:
         self,
         columns: Sequence[str] | None = None,
         *,
+        filter: str | pc.Expression | None = None,  # noqa: A002 - the name that scanners give it
         preimages: bool = False,
         each_version: bool = False,
         with_row_id: bool = False,
@@ -189,6 +193,9 @@ class DatasetDelta:
 
         Args:
             columns: Columns of the later version; None for all.
+            filter: Which rows are given, as SQL or an expression over columns of the later version; None for all. Old
+                and new values are compared by themselves: of an updated row only those come that meet it. Columns of
+                other rows are not read.
             preimages: Give an updated row twice: as it was ("update_preimage") and as it is ("update_postimage").
             each_version: Give the changes of each version. Otherwise they are net: a row comes once, and not at all if
                 it was inserted and deleted between the versions.
@@ -205,6 +212,7 @@ class DatasetDelta:
         Raises:
             VersionNotFoundError: A version that is needed was cleaned up.
             UnsupportedError: The table has no stable row ids, and rows were updated.
+            InvalidInputError: The filter is none, or does not fit the columns.
             SchemaError: A column does not exist, or a deleted row's value does not fit the column's type of today.
 
         Examples:
@@ -215,8 +223,15 @@ class DatasetDelta:
             [{'id': 2, '_change_type': 'delete', '_commit_version': 3}, \
 {'id': 4, '_change_type': 'insert', '_commit_version': 2}]
         """
-        wanted = _columns(columns, with_row_id=with_row_id, blob_handling=blob_handling, batch_size=batch_size)
-        plan = self._plan(wanted, preimages=preimages, each_version=each_version)
+        plan = self.plan(
+            columns,
+            filter=filter,
+            preimages=preimages,
+            each_version=each_version,
+            with_row_id=with_row_id,
+            blob_handling=blob_handling,
+            batch_size=batch_size,
+        )
         batches = (batch for task in plan.tasks for batch in task.to_batches(self._dataset))
         return pa.RecordBatchReader.from_batches(plan.schema, batches)
 
@@ -224,6 +239,7 @@ class DatasetDelta:
         self,
         columns: Sequence[str] | None = None,
         *,
+        filter: str | pc.Expression | None = None,  # noqa: A002 - the name that scanners give it
         preimages: bool = False,
         each_version: bool = False,
         with_row_id: bool = False,
@@ -237,6 +253,7 @@ class DatasetDelta:
 
         Args:
             columns: As `get_changes`.
+            filter: As `get_changes`; the tasks apply it, and rows are counted before it.
             preimages: As `get_changes`.
             each_version: As `get_changes`.
             with_row_id: As `get_changes`.
@@ -247,6 +264,8 @@ class DatasetDelta:
         Raises:
             VersionNotFoundError: A version that is needed was cleaned up.
             UnsupportedError: The table has no stable row ids, and rows were updated.
+            InvalidInputError: The filter is none, or `max_rows_per_task` is less than 1.
+            SchemaError: A column does not exist.
 
         Examples:
             >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
@@ -257,7 +276,13 @@ class DatasetDelta:
         """
         if max_rows_per_task is not None and max_rows_per_task < 1:
             raise InvalidInputError(f"max_rows_per_task is {max_rows_per_task}; a task has at least one row")
-        wanted = _columns(columns, with_row_id=with_row_id, blob_handling=blob_handling, batch_size=batch_size)
+        wanted = ChangeColumns(
+            names=None if columns is None else tuple(columns),
+            with_row_id=with_row_id,
+            blob_handling=blob_handling,
+            batch_size=batch_size,
+            filter=check_filter(filter, scanned_columns(self._end.manifest)),
+        )
         return self._plan(wanted, preimages=preimages, each_version=each_version, most=max_rows_per_task)
 
     @property
@@ -415,10 +440,6 @@ def delta_between(
             f"{dataset.uri}: version {end} was cleaned up; those that are left are "
             f"{existing_versions(dataset.source.store)}"
         ) from error
-
-
-def _columns(columns: Sequence[str] | None, **others: object) -> ChangeColumns:
-    return ChangeColumns(names=None if columns is None else tuple(columns), **others)  # type: ignore[arg-type]
 
 
 def _offsets(rows: BitMap) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

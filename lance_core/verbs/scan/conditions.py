@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,7 +14,9 @@ from lance_core.verbs.expressions.arrow import check_filter, columns_of, evaluat
 from lance_core.verbs.expressions.sql_meaning import with_sql_meaning
 from lance_core.verbs.scan.projection import with_row_fields
 
-__all__ = ["evaluate", "predicate_string", "to_condition", "to_expression"]
+__all__ = ["evaluate", "in_storage_types", "predicate_string", "to_condition", "to_expression"]
+
+_Rows = TypeVar("_Rows", pa.RecordBatch, pa.Table)
 
 
 def to_expression(value: str | pc.Expression, schema: pa.Schema, kind: pa.DataType | None = None) -> pc.Expression:
@@ -67,13 +70,12 @@ def evaluate(rows: pa.Table | pa.RecordBatch, expressions: Mapping[str, pc.Expre
     table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
     if not expressions:
         return table.select([])
-    return evaluated(_in_storage_types(table), expressions)
+    return evaluated(in_storage_types(table), expressions)
 
 
-def _in_storage_types(table: pa.Table) -> pa.Table:
-    """The table in storage types, as Arrow functions know no extension types."""
-    for position, field in enumerate(table.schema):
-        plain = storage_type(field.type)
-        if plain != field.type:
-            table = table.set_column(position, field.name, table.column(position).cast(plain))
-    return table
+def in_storage_types(rows: _Rows) -> _Rows:
+    """Rows in storage types, as Arrow functions know no extension types."""
+    if all(storage_type(kind) == kind for kind in rows.schema.types):
+        return rows
+    columns = [column.cast(storage_type(column.type)) for column in rows.columns]
+    return type(rows).from_arrays(columns, rows.schema.names)

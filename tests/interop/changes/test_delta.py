@@ -7,12 +7,13 @@ from datetime import timedelta
 import lance
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lance_core
-from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError, VersionNotFoundError
+from lance_core.errors import InvalidInputError, NotFoundError, SchemaError, UnsupportedError, VersionNotFoundError
 
 FEED = ["_change_type", "_commit_version"]
 
@@ -196,6 +197,29 @@ def test_planning_reads_no_data_file(history):
     assert dict(dataset.delta(2).plan().counts) == {"delete": 1, "update_postimage": 2}
 
 
+def test_of_rows_that_a_filter_leaves_out_no_other_column_is_read(tmp_path):
+    days = pa.table({"id": range(6), "day": ["mon"] * 3 + ["tue"] * 3})
+    dataset = lance_core.write_dataset(days, tmp_path / "t", enable_stable_row_ids=True, max_rows_per_file=3)
+    dataset.write_columns({"id": range(6), "photo": [b"."] * 6}, on="id")
+    files = [fragment.data_files()[-1].path for fragment in lance.dataset(dataset.uri).get_fragments()]
+    (tmp_path / "t" / "data" / files[1]).unlink()
+    for begin, kind in ((0, "insert"), (1, "update_postimage")):
+        found = dataset.delta(begin).get_changes(["id", "photo"], filter="day = 'mon'").read_all()
+        assert found.select(["id", "photo", "_change_type"]).to_pylist() == [
+            {"id": i, "photo": b".", "_change_type": kind} for i in range(3)
+        ]
+        with pytest.raises(NotFoundError):
+            dataset.delta(begin).get_changes(["photo"]).read_all()
+
+
+def test_filters_that_fit_no_column(history):
+    delta = lance_core.dataset(history).delta(1)
+    with pytest.raises(SchemaError, match="missing"):
+        delta.get_changes(filter="missing = 1")
+    with pytest.raises(InvalidInputError, match="not true or false"):
+        delta.plan(filter=pc.field("n") + 1).tasks[0].to_batches(lance_core.dataset(history)).__next__()
+
+
 def test_without_stable_row_ids_rows_are_known_by_fragments(tmp_path):
     uri = str(tmp_path / "t")
     lance.write_dataset(table(1, 2, 3, 4), uri, max_rows_per_file=2)
@@ -275,6 +299,7 @@ def test_applying_the_changes_to_the_earlier_version_gives_the_later_one(tmp_pat
     begin = int(rng.integers(0, dataset.version + 1))
     for each in (False, True):
         _check_applied(dataset, begin, each_version=each)
+        _check_filtered(dataset, begin, each_version=each, preimages=bool(rng.integers(2)))
 
 
 def _run(library, uri, step, rng, start):
@@ -326,3 +351,15 @@ def _check_applied(dataset, begin, **options):
             assert key in state
             state[key] = values
     assert state == version(dataset.version)
+
+
+def _check_filtered(dataset, begin, **options):
+    """A filter gives the rows that meet it, in the same order, whether its columns are read or not."""
+    delta = dataset.delta(begin)
+    whole = delta.get_changes(["id", "n"], **options).read_all()
+    for condition, keeps in (("n > 5", lambda n: n > 5), ("n > 100 or n < 10", lambda n: n > 100 or n < 10)):
+        expected = whole.filter(pa.array([keeps(n) for n in whole["n"].to_pylist()], pa.bool_()))
+        assert delta.get_changes(["id", "n"], filter=condition, **options).read_all() == expected
+        assert delta.get_changes(["id"], filter=condition, **options).read_all() == expected.drop_columns(["n"])
+        tasks = pickle.loads(pickle.dumps(delta.plan(["id"], filter=condition, **options).tasks))
+        assert sum(batch.num_rows for task in tasks for batch in task.to_batches(dataset)) == len(expected)
