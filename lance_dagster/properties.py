@@ -31,7 +31,6 @@ __all__ = [
     "CODE_VERSION",
     "COLUMNS",
     "COLUMN_TYPE",
-    "COMMIT_MESSAGE",
     "DATA_VERSION",
     "INPUT_PREFIX",
     "JOB_NAME",
@@ -82,7 +81,6 @@ UNDONE_VERSIONS: Final = "dagster.undo.versions"
 PROMOTED_FROM: Final = "promoted_from"
 TAKES_BACK: Final = "lance.takes_back"
 """On a commit after which the table holds no row that it did not hold before; `LanceDataset.ensure_branch` reads it."""
-COMMIT_MESSAGE: Final = "__lance_commit_message"
 
 _MAX_PARTITION_KEYS_BYTES: Final = 4096
 _LONGEST_SHOWN_KEY: Final = 200

@@ -20,6 +20,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from lance_core.backoff import backoff
 from lance_core.commit.attempts import check_concurrent_attempts
 from lance_core.commit.conflict import AffectedRows, Verdict, judge
 from lance_core.commit.handler import VersionWriter
@@ -190,8 +191,7 @@ class _CommitLoop:
 
     def _look_again(self, latest: Manifest | None, attempt: int) -> Manifest | None:
         """The latest manifest after a lost attempt, and a pause if there were many of them."""
-        slots = random.uniform(0, 2 ** max(attempt - _HASTY, 0) - 1)  # noqa: S311 - no secret
-        pause = min(_MAX_PAUSE_S, self.slot_s * slots)
+        pause = backoff(max(attempt - _HASTY, 0), first=self.slot_s, longest=_MAX_PAUSE_S)
         time.sleep(pause)
         listing, self.listing = self.listing, None
         listed = listing.result() if listing is not None and not pause else None

@@ -20,12 +20,12 @@ from __future__ import annotations
 # ruff: noqa: PLC0415
 import asyncio
 import os
-import random
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
+from lance_core.backoff import backoff
 from lance_core.errors import (
     AlreadyExistsError,
     InvalidInputError,
@@ -234,8 +234,7 @@ def _is_not_offered(status: int, code: str) -> bool:
 
 
 async def _pause(attempt: int) -> None:
-    longest = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**attempt)
-    await asyncio.sleep(random.uniform(longest / 2, longest))  # noqa: S311 - no secret
+    await asyncio.sleep(backoff(attempt + 1, first=_FIRST_PAUSE_S, longest=_LONGEST_PAUSE_S))
 
 
 def _attempts(s3_options: dict[str, str]) -> int:

@@ -263,7 +263,7 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 64
 
 
-def _is_string(value: object) -> bool:
+def _is_string_or_null(value: object) -> bool:
     return value is None or isinstance(value, str)
 
 
@@ -292,7 +292,7 @@ def _is_identifier(value: object) -> bool:
 
 
 _TAG_KEYS: Final[Mapping[str, Callable[[object], bool]]] = {
-    "branch": _is_string,
+    "branch": _is_string_or_null,
     "version": _is_number,
     "manifestSize": _is_number,
     "metadata": _is_metadata,
@@ -300,7 +300,7 @@ _TAG_KEYS: Final[Mapping[str, Callable[[object], bool]]] = {
     "updatedAt": _is_time,
 }
 _BRANCH_KEYS: Final[Mapping[str, Callable[[object], bool]]] = {
-    "parentBranch": _is_string,
+    "parentBranch": _is_string_or_null,
     "identifier": _is_identifier,
     "parentVersion": _is_number,
     "createAt": _is_number,

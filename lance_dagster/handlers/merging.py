@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 
 import lance_core
 from lance_core import LanceDataset, WriteResult
+from lance_core.dataset import LANCE_COMMIT_MESSAGE_KEY
 from lance_core.errors import (
     DatasetNotFoundError,
     EarlierAttemptCommittedError,
@@ -35,7 +36,6 @@ from lance_core.errors import (
 )
 from lance_dagster.handlers.base import WriteRequest
 from lance_dagster.handlers.exact_cast import shown_row
-from lance_dagster.properties import COMMIT_MESSAGE
 
 __all__ = [
     "adopted",
@@ -101,7 +101,7 @@ def commit_properties(request: WriteRequest) -> dict[str, str]:
     message = request.output.commit_message
     return {
         **request.properties,
-        **({} if message is None else {COMMIT_MESSAGE: message}),
+        **({} if message is None else {LANCE_COMMIT_MESSAGE_KEY: message}),
     }
 
 

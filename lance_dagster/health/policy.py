@@ -16,6 +16,7 @@ from typing import Any, Final, Self
 
 import dagster as dg
 
+from lance_dagster.tables.arguments import described
 from lance_dagster.tables.names import near_name
 
 __all__ = ["MAINTENANCE_KEY", "LanceMaintenancePolicy", "parse_age", "policy_of", "recorded_metadata"]
@@ -70,20 +71,24 @@ class LanceMaintenancePolicy:
         ValueError: A value is of the wrong type or out of range.
     """
 
-    target_rows_per_fragment: int | None = None
-    max_bytes_per_file: int | None = None
-    materialize_deletions_threshold: float = 0.1
-    cleanup_older_than: str | timedelta | None = "7d"
-    retain_versions: int | None = None
-    refresh_indices: bool = True
-    max_parallel_tasks: int | None = None
-    dry_run: bool = False
-    max_small_fragments: int = 4
-    max_versions: int = 50
-    target_bytes_per_fragment: int | None = None
-    delete_rate_limit: int | None = None
-    delete_concurrency: int | None = None
-    receipts_older_than: str | timedelta | None = "1y"
+    target_rows_per_fragment: int | None = described(None, "Fragments with fewer rows are merged.")
+    max_bytes_per_file: int | None = described(None, "Bytes after which a new file is started.")
+    materialize_deletions_threshold: float = described(
+        0.1, "Rewrite a fragment if more than this share of its rows is deleted."
+    )
+    cleanup_older_than: str | timedelta | None = described("7d", 'Such as "7d"; "never" for no limit of age.')
+    retain_versions: int | None = described(None, "How many of the newest versions stay.")
+    refresh_indices: bool = described(True, "Extend indices to rows that they miss.")
+    max_parallel_tasks: int | None = described(None, "Rewrites that run at a time.")
+    dry_run: bool = described(False, "Only report what would be done.")
+    max_small_fragments: int = described(4, "More of them, and a table needs maintenance.")
+    max_versions: int = described(50, "More of them, and a table needs maintenance.")
+    target_bytes_per_fragment: int | None = described(None, "Fragments with as many bytes are large enough.")
+    delete_rate_limit: int | None = described(None, "Files that cleanup deletes per second, at most.")
+    delete_concurrency: int | None = described(None, "Requests of deletions at a time.")
+    receipts_older_than: str | timedelta | None = described(
+        "1y", 'Rows of the log of maintenance are deleted after this; "never" for no limit.'
+    )
 
     def __new__(cls, *_: Any, **given: Any) -> Self:
         """Reject arguments that there are not, with the nearest that there is."""

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lance_core.dataset import LANCE_COMMIT_MESSAGE_KEY
 from lance_core.errors import InvalidInputError, SchemaError
 from lance_core.maintenance import change_type
 from lance_dagster.handlers.exact_cast import CastRejectedError, can_cast, cast_exactly, first_failing, shown
-from lance_dagster.properties import COLUMN_TYPE, COMMIT_MESSAGE
+from lance_dagster.properties import COLUMN_TYPE
 
 if TYPE_CHECKING:
     import lance_core
@@ -119,7 +120,7 @@ def change_column_type(
     if before == kind:
         return
     said = f"column {column}: {before} -> {kind}"
-    own = {COLUMN_TYPE: said, COMMIT_MESSAGE: said}
+    own = {COLUMN_TYPE: said, LANCE_COMMIT_MESSAGE_KEY: said}
     change_type(dataset, column, kind, convert, transaction_properties={**(properties or {}), **own})
 
 

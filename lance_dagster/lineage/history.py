@@ -18,10 +18,10 @@ from datetime import datetime
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
+from lance_core.dataset import LANCE_COMMIT_MESSAGE_KEY
 from lance_dagster.properties import (
     ASSET_KEY,
     COLUMN_TYPE,
-    COMMIT_MESSAGE,
     DATA_VERSION,
     INPUT_PREFIX,
     PARTITION_KEYS,
@@ -141,7 +141,7 @@ class TableVersion:
     @property
     def message(self) -> str | None:
         """The commit message."""
-        return self.properties.get(COMMIT_MESSAGE)
+        return self.properties.get(LANCE_COMMIT_MESSAGE_KEY)
 
     @property
     def partitions(self) -> Any:

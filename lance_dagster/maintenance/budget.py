@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import dagster as dg
 
 from lance_dagster.health.policy import parse_age
+from lance_dagster.tables.arguments import described
 
 if TYPE_CHECKING:
     from lance_core.maintenance import CompactionTask
@@ -44,9 +45,9 @@ class LanceMaintenanceBudget:
         ValueError: A value is of the wrong type or out of range.
     """
 
-    max_bytes_rewritten: int | None = None
-    max_duration: str | timedelta | None = None
-    max_tables: int | None = None
+    max_bytes_rewritten: int | None = described(None, "Bytes that all rewrites of a run read, at most.")
+    max_duration: str | timedelta | None = described(None, 'No rewrite or step begins after this, such as "2h".')
+    max_tables: int | None = described(None, "Tables that a run works on, at most.")
 
     def __post_init__(self) -> None:
         """Reject invalid values."""

@@ -5,36 +5,28 @@ from typing import Any
 import dagster as dg
 from pydantic import ConfigDict, Field
 
+from lance_dagster.health.policy import LanceMaintenancePolicy
+from lance_dagster.maintenance.budget import LanceMaintenanceBudget
+from lance_dagster.tables.arguments import with_fields_of
 from lance_dagster.tables.refs import ChosenTables
 
 __all__ = ["MaintenanceConfig"]
 
 
+@with_fields_of(
+    LanceMaintenancePolicy, without=("max_parallel_tasks", "dry_run", "max_small_fragments", "max_versions")
+)
 class PolicyOverrides(dg.Config):
     """Fields of the policy that one run changes."""
 
     model_config = ConfigDict(extra="forbid")
 
-    target_rows_per_fragment: int | None = None
-    target_bytes_per_fragment: int | None = None
-    max_bytes_per_file: int | None = None
-    materialize_deletions_threshold: float | None = None
-    cleanup_older_than: str | None = Field(default=None, description='Such as "7d"; "never" for no limit of age.')
-    retain_versions: int | None = None
-    refresh_indices: bool | None = None
-    delete_rate_limit: int | None = None
-    delete_concurrency: int | None = None
-    receipts_older_than: str | None = Field(default=None, description='Such as "1y"; "never" for no limit of age.')
 
-
+@with_fields_of(LanceMaintenanceBudget)
 class BudgetOverrides(dg.Config):
     """Limits of one run."""
 
     model_config = ConfigDict(extra="forbid")
-
-    max_bytes_rewritten: int | None = None
-    max_duration: str | None = Field(default=None, description='Such as "2h".')
-    max_tables: int | None = None
 
 
 class MaintenanceConfig(ChosenTables):

@@ -13,7 +13,6 @@ waits for writers and never delays them: the first commit wins, and maintenance 
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,6 +20,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 import lance_core
+from lance_core.backoff import backoff
 from lance_core.errors import CommitConflictError, UnsupportedError, VersionNotFoundError
 from lance_core.maintenance import (
     CleanupStats,
@@ -53,7 +53,7 @@ __all__ = [
 ATTEMPTS: Final = 3
 """How often maintenance plans a table after it lost the race against writers."""
 
-_PAUSE_S: Final = 0.2
+_LONGEST_PAUSE_S: Final = 5.0
 
 Rewriter = Callable[[lance_core.LanceDataset, Sequence[CompactionTask]], list[RewriteResult]]
 """Runs tasks, in this process or elsewhere."""
@@ -294,7 +294,7 @@ def _commit_all(
         if not lost or outcome.deferred:
             break
         if attempt + 1 < ATTEMPTS:
-            time.sleep(random.uniform(0, _PAUSE_S * 2**attempt))  # noqa: S311 - writers that collide spread out
+            time.sleep(backoff(attempt + 1, first=0.2, longest=_LONGEST_PAUSE_S))
             dataset.checkout_latest()
             results = rewriter(dataset, Compaction.plan(dataset, given).tasks)
     return outcome.plus(lost=lost)

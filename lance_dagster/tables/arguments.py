@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+import dataclasses
+from collections.abc import Callable, Collection, Mapping
+from datetime import timedelta
+from functools import reduce
+from operator import or_
+from typing import Any, Final, TypeVar, get_args, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, create_model, field_validator, model_validator
 
 from lance_dagster.tables.location import checked_root
 from lance_dagster.tables.names import near_name
 
-__all__ = ["CheckedArguments", "RootArguments", "reject_unknown_arguments"]
+__all__ = ["CheckedArguments", "RootArguments", "described", "reject_unknown_arguments", "with_fields_of"]
+
+_Model = TypeVar("_Model", bound=BaseModel)
 
 _FOREIGN: Final[Mapping[str, str]] = {
     "mode": "write_mode",
@@ -75,3 +81,31 @@ def reject_unknown_arguments(model: type[BaseModel], given: Any) -> None:
         own = _FOREIGN.get(str(name), "")
         hint = f"; use {own}" if own.partition("=")[0] in known else near_name(str(name), known)
         raise ValueError(f"{model.__name__} has no argument {name!r}; it has {', '.join(sorted(known))}{hint}")
+
+
+def described(default: Any, description: str) -> Any:
+    """A field of a dataclass, with the description that the models derived from it show."""
+    return dataclasses.field(default=default, metadata={"description": description})
+
+
+def with_fields_of(record: type, *, without: Collection[str] = ()) -> Callable[[type[_Model]], type[_Model]]:
+    """Add the fields of a dataclass to a model: optional, None by default, and durations as strings.
+
+    Args:
+        record: The dataclass.
+        without: Names of fields to leave out.
+    """
+    hints = get_type_hints(record)
+    added: dict[str, Any] = {}
+    for field in dataclasses.fields(record):
+        if field.name not in without:
+            kinds = [kind for kind in get_args(hints[field.name]) or [hints[field.name]] if kind is not timedelta]
+            kind = reduce(or_, [*kinds, None])
+            added[field.name] = (kind, Field(default=None, description=field.metadata["description"]))
+
+    def extended(model: type[_Model]) -> type[_Model]:
+        made = create_model(model.__name__, __base__=model, __module__=model.__module__, **added)
+        made.__doc__ = model.__doc__
+        return made
+
+    return extended

@@ -20,13 +20,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import lance_core
+from lance_core.dataset import LANCE_COMMIT_MESSAGE_KEY
 from lance_core.errors import LanceError, RetryableConflictError, VersionNotFoundError
 from lance_dagster.lineage.history import TableVersion, partitions_of, read_history
 from lance_dagster.lineage.runs import versions_of_run
 from lance_dagster.properties import (
     ASSET_KEY,
     COLUMNS,
-    COMMIT_MESSAGE,
     PARTITION_KEYS,
     TAKES_BACK,
     UNDO_RUN_ID,
@@ -115,7 +115,7 @@ class Undo:
             **_partition_properties(self.made),
             **lance_core.WatermarkMove.properties(self.moves),
             **_column_properties(self.made),
-            COMMIT_MESSAGE: f"undo of run {self.run_id}",
+            LANCE_COMMIT_MESSAGE_KEY: f"undo of run {self.run_id}",
         }
         transaction = lance_core.Transaction(
             read_version=head, operation=self.operation, transaction_properties=properties

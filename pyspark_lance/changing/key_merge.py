@@ -32,8 +32,9 @@ from pyspark_lance.types.batch_convert import BatchConverter
 from pyspark_lance.types.names import columns_named
 from pyspark_lance.writing.job import WriteJob
 from pyspark_lance.writing.row_checks import hashes_of_keys
+from pyspark_lance.writing.row_lookup import rows_with_keys
 from pyspark_lance.writing.task import copied
-from pyspark_lance.writing.update_commit import commit_update, lost_each_time, rows_with_keys
+from pyspark_lance.writing.update_commit import commit_update, lost_each_time
 
 __all__ = ["KeyMergeJob", "KeyMergeTask"]
 

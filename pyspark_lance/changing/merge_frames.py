@@ -275,12 +275,14 @@ def _collated(source: DataFrame, keys: Sequence[pa.Field]) -> DataFrame:
     casts = {
         name: functions.col(quoted(name)).cast(field.dataType)
         for name, field in wanted.items()
-        if source.schema[name].dataType != field.dataType and _is_string(source.schema[name]) and _is_string(field)
+        if source.schema[name].dataType != field.dataType
+        and _is_string_field(source.schema[name])
+        and _is_string_field(field)
     }
     return source.withColumns(casts) if casts else source
 
 
-def _is_string(field: StructField) -> bool:
+def _is_string_field(field: StructField) -> bool:
     return field.dataType.typeName().startswith("string")
 
 

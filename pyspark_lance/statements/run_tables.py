@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 import lance_core
 from lance_core import LanceDataset
+from lance_core.dataset import LANCE_COMMIT_MESSAGE_KEY
 from lance_core.errors import DatasetExistsError, DatasetNotFoundError, InvalidInputError, SchemaError
 from pyspark_lance.catalog.tables import CatalogTable, TableName
 from pyspark_lance.engine.errors import short_errors
@@ -44,7 +45,6 @@ __all__ = [
 
 _VECTOR: Final = f".{VECTOR_WIDTH}"
 _COMMENT: Final = "comment"
-_MESSAGE: Final = "__lance_commit_message"
 _INTERNAL: Final = "lance-dagster."
 
 
@@ -266,7 +266,7 @@ def _history(context: Context, dataset: LanceDataset) -> DataFrame:
     rows = []
     for version, transaction in dataset.history():
         properties = dict((transaction.transaction_properties or {}) if transaction is not None else {})
-        message = properties.pop(_MESSAGE, None)
+        message = properties.pop(LANCE_COMMIT_MESSAGE_KEY, None)
         operation = None if transaction is None else transaction.operation.name
         rows.append((version.version, version.timestamp, operation, message, properties))
     schema = (

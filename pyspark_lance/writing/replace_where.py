@@ -29,7 +29,8 @@ from pyspark_lance.keys.collations import check_columns, check_condition
 from pyspark_lance.keys.equality import check_keys_of
 from pyspark_lance.writing.options import WriteArguments
 from pyspark_lance.writing.row_checks import RowRules
-from pyspark_lance.writing.update_commit import commit_update, lost_each_time, rows_where
+from pyspark_lance.writing.row_lookup import rows_where
+from pyspark_lance.writing.update_commit import commit_update, lost_each_time
 
 __all__ = ["replace_rows", "row_rules"]
 

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-import pyarrow as pa
 from pyroaring import BitMap
 
 import lance_core
 from lance_core import CommitResult, FragmentMetadata, LanceDataset, Transaction
+from lance_core.dataset import LANCE_COMMIT_MESSAGE_KEY
 from lance_core.errors import CommitConflictError, RetryableConflictError
-from lance_core.row_addresses import rows_by_fragment
-from pyspark_lance.keys.equality import joined_by_key
 from pyspark_lance.writing.options import JobOptions
 
-__all__ = ["commit_update", "lost_each_time", "rows_where", "rows_with_keys"]
-
-_COMMIT_MESSAGE: Final = "__lance_commit_message"
-"""The property in which pylance keeps a commit's message."""
+__all__ = ["commit_update", "lost_each_time"]
 
 
 def commit_update(
@@ -49,7 +44,7 @@ def commit_update(
     operation = dataset.update_operation(made, deleted, inserted_rows=inserted)
     properties = dict(options.transaction_properties or {})
     if options.commit_message is not None:
-        properties[_COMMIT_MESSAGE] = options.commit_message
+        properties[LANCE_COMMIT_MESSAGE_KEY] = options.commit_message
     transaction = Transaction(
         read_version=dataset.version,
         operation=operation,
@@ -75,21 +70,3 @@ def lost_each_time(uri: str) -> Callable[[int, CommitConflictError], RetryableCo
         )
 
     return error
-
-
-def rows_where(dataset: LanceDataset, condition: str) -> dict[int, BitMap]:
-    """Offsets of the rows that meet a condition, by fragment id."""
-    return _by_fragment(dataset.scanner(columns=["_rowaddr"], filter=condition).to_batches())
-
-
-def rows_with_keys(dataset: LanceDataset, keys: pa.Table) -> dict[int, BitMap]:
-    """Offsets of the rows that have one of the keys, by fragment id. A key that contains a null equals no other."""
-    return _by_fragment(joined_by_key(dataset, keys, ["_rowaddr"]))
-
-
-def _by_fragment(batches: Iterable[Any]) -> dict[int, BitMap]:
-    found: dict[int, BitMap] = {}
-    for batch in batches:
-        for number, rows in rows_by_fragment(batch.column("_rowaddr").to_numpy()).items():
-            found[number] = found[number] | rows if number in found else rows
-    return found

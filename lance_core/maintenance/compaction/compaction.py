@@ -15,13 +15,13 @@ After it an index covers all rows that it covered before:
 from __future__ import annotations
 
 import logging
-import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from lance_core.arguments import checked_methods
+from lance_core.backoff import backoff
 from lance_core.commit import commit, load_following
 from lance_core.errors import (
     InvalidInputError,
@@ -226,7 +226,7 @@ def compact(
     done = CompactionMetrics()
     for attempt in range(retries + 1):
         if attempt:
-            time.sleep(random.uniform(0, min(2.0, 0.05 * 2**attempt)))  # noqa: S311 - writers that meet spread out
+            time.sleep(backoff(attempt, first=0.1, longest=2.0))
         try:
             metrics = _compact_once(dataset, options, transaction_properties or {}, progress, keep_up=retries > 0)
         except RetryableConflictError as error:

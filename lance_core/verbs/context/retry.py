@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Final, TypeVar
 
+from lance_core.backoff import backoff
 from lance_core.commit import load_following
 from lance_core.errors import (
     CommitConflictError,
@@ -25,6 +25,8 @@ CONFLICT_RETRIES: Final = 10
 
 RETRY_TIMEOUT: Final = timedelta(seconds=30)
 """How long by default."""
+
+_LONGEST_PAUSE_S: Final = 1.0
 
 _Base = TypeVar("_Base")
 _Result = TypeVar("_Result")
@@ -101,7 +103,7 @@ def retrying(
                 if final is error:
                     raise
                 raise final from error
-            time.sleep(min(1.0, random.random() * (time.monotonic() - started)))  # noqa: S311 - no secret
+            time.sleep(backoff(1, first=time.monotonic() - started, longest=_LONGEST_PAUSE_S))
             base = following(base, error)
 
 
