@@ -8,7 +8,7 @@
     LanceMaintenancePolicy       what maintenance does to tables, and when they need it
     LanceMaintenanceBudget       what a run of maintenance may cost
     build_maintenance_job        maintenance as a job;  build_maintenance_schedule, build_maintenance_sensor run it
-    build_lance_..._check(s)     health, integrity, primary_key, drift, overdue, missing_values
+    build_lance_..._check(s)     health, integrity, primary_key, drift, overdue, missing_values, lag
     lance_external_assets        the tables below a root as external assets
     observable_lance_asset       a table that others write;  build_lance_observation_sensor reports what they committed
     BranchPolicy                 which runs write to a branch;  build_branch_jobs, build_branch_sensor promote branches
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         build_lance_integrity_checks,
         build_lance_primary_key_check,
     )
+    from lance_dagster.checks.lag import build_lance_lag_checks
     from lance_dagster.checks.missing_values import build_lance_missing_values_checks
     from lance_dagster.checks.overdue import build_lance_overdue_checks
     from lance_dagster.erasure.jobs import build_erasure_job
@@ -72,6 +73,7 @@ __all__ = [
     "build_lance_drift_check",
     "build_lance_health_checks",
     "build_lance_integrity_checks",
+    "build_lance_lag_checks",
     "build_lance_missing_values_checks",
     "build_lance_observation_sensor",
     "build_lance_overdue_checks",
@@ -104,6 +106,7 @@ _HOMES: Final = {
     "build_lance_drift_check": "lance_dagster.checks.builders",
     "build_lance_health_checks": "lance_dagster.checks.builders",
     "build_lance_integrity_checks": "lance_dagster.checks.builders",
+    "build_lance_lag_checks": "lance_dagster.checks.lag",
     "build_lance_missing_values_checks": "lance_dagster.checks.missing_values",
     "build_lance_observation_sensor": "lance_dagster.observation",
     "build_lance_overdue_checks": "lance_dagster.checks.overdue",

@@ -228,7 +228,7 @@ def said_at_run_time(context: dg.OutputContext) -> Mapping[str, Any]:
 def downstream_keys(context: dg.OutputContext) -> tuple[dg.DagsterInstance, list[dg.AssetKey]] | None:
     """The assets of the code location downstream of an output's asset, and the instance; None if they are not known."""
     step = _step(context)
-    graph = _asset_graph(getattr(step, "job_def", None))
+    graph = asset_graph(getattr(step, "job_def", None))
     if step is None or graph is None:
         return None
     found = _children(graph, context.asset_key)
@@ -307,7 +307,7 @@ def _sources(context: dg.InputContext) -> Sequence[Any] | None:
 def is_external(context: dg.InputContext) -> bool:
     """Whether nothing in the code location materializes the asset of an input; True if that is not known."""
     layer = getattr(getattr(_step(context), "job_def", None), "asset_layer", None)
-    graph = _asset_graph(getattr(_step(context), "job_def", None))
+    graph = asset_graph(getattr(_step(context), "job_def", None))
     if layer is None or graph is None or not graph.has(context.asset_key):
         return True
     return not graph.get(context.asset_key).is_materializable
@@ -398,7 +398,7 @@ def asset_definition(
         definition = context.repository_def.assets_defs_by_key.get(asset_key)  # type: ignore[union-attr]
     if definition is not None:
         return definition.metadata_by_key.get(asset_key), definition.specs_by_key[asset_key].partitions_def
-    graph = _asset_graph(getattr(context, "job_def", None))
+    graph = asset_graph(getattr(context, "job_def", None))
     if graph is None or not graph.has(asset_key):
         return None, None
     return graph.get(asset_key).metadata, graph.get(asset_key).partitions_def
@@ -411,7 +411,7 @@ def known_assets(
     keys: list[dg.AssetKey] = []
     with suppress(*_ABSENT, AttributeError):
         keys = sorted(context.repository_def.assets_defs_by_key)  # type: ignore[union-attr]
-    graph = None if keys else _asset_graph(getattr(context, "job_def", None))
+    graph = None if keys else asset_graph(getattr(context, "job_def", None))
     keys = keys if graph is None else sorted(graph.get_all_asset_keys())
     defined = ((key, *asset_definition(context, key)) for key in keys)
     return [(key, metadata or {}, partitions_def) for key, metadata, partitions_def in defined]
@@ -425,11 +425,11 @@ def is_external_asset(
         repository = context.repository_def
     except _ABSENT:
         repository = None
-    graph: Any = _asset_graph(getattr(context, "job_def", None)) if repository is None else repository.asset_graph
+    graph: Any = asset_graph(getattr(context, "job_def", None)) if repository is None else repository.asset_graph
     return None if graph is None or not graph.has(asset_key) else not graph.get(asset_key).is_materializable
 
 
-def _asset_graph(job: Any) -> Any:
+def asset_graph(job: Any) -> Any:
     """The assets of the code location that a job comes from; None if they are not known."""
     graph: Any = getattr(getattr(job, "asset_layer", None), "asset_graph", None)
     return getattr(graph, "source_asset_graph", graph)  # that of a job has the assets of the job only

@@ -17,7 +17,7 @@ of the output moves that, so that rows and watermark are one version:
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -32,7 +32,15 @@ from lance_dagster.lineage.holds import hold
 from lance_dagster.lineage.step_inputs import ConsumedChanges
 from lance_dagster.properties import PROMOTED_FROM, hashed, several
 
-__all__ = ["CHANGES", "FULL_REFRESH", "ChangeRange", "consumed_versions", "is_full_refresh", "range_of_input"]
+__all__ = [
+    "CHANGES",
+    "FULL_REFRESH",
+    "ChangeRange",
+    "consumed_versions",
+    "is_full_refresh",
+    "range_of_input",
+    "unread_after",
+]
 
 CHANGES: Final = "lance/changes"
 FULL_REFRESH: Final = "lance/full_refresh"
@@ -163,10 +171,7 @@ def range_of_input(
     if not readers:
         raise dg.DagsterInvalidDefinitionError(f"{where}: {CHANGES} is for inputs of assets, whose table notes it")
     spans = [_span(facts, dataset, reader, part, where, refresh=refresh) for reader in readers for part in reader.keys]
-    begins: dict[int, list[str] | None] = {}
-    for span in spans:
-        partition = span.reader.keys[span.part]
-        begins[span.begin] = None if partition is None else [*(begins.get(span.begin) or []), partition]
+    begins = _by_version((span.begin, span.reader.keys[span.part]) for span in spans)
     ends = {span.end for span in spans if span.end is not None}
     end = _end(context, facts, dataset, ends, min(begins), where)
     for reader in readers:
@@ -200,6 +205,46 @@ def range_of_input(
     )
 
 
+def unread_after(
+    dataset: lance_core.LanceDataset,
+    table: lance_core.LanceDataset,
+    asset: str,
+    partitions: Sequence[str] | None,
+    where: str,
+) -> Mapping[int, Sequence[str] | None]:
+    """The versions of an input after which the next run reads it, each with its partitions of the reader; None for all.
+
+    Args:
+        dataset: The input's table at the latest version.
+        table: The table of the asset that reads it.
+        asset: The input.
+        partitions: The partitions of the asset that reads it; None if it has none.
+        where: The input, for messages.
+
+    Raises:
+        VersionNotFoundError: The version that was consumed last was cleaned up.
+        IncompatibleConflictError: The table was made again, or another branch of it was consumed.
+    """
+    known = {part: _Position.of(one.position) for part, one in table.watermarks(asset).items()}
+    return _by_version(
+        (0 if part not in known else _begin(dataset, known[part], where), key)
+        for part, key in _parts(partitions).items()
+    )
+
+
+def _by_version(begins: Iterable[tuple[int, str | None]]) -> dict[int, list[str] | None]:
+    """Partitions by the version after which they read; None for an asset without any."""
+    found: dict[int, list[str] | None] = {}
+    for begin, partition in begins:
+        found[begin] = None if partition is None else [*(found.get(begin) or []), partition]
+    return found
+
+
+def _parts(partitions: Iterable[str] | None) -> dict[str, str | None]:
+    """Partitions by the part of the table that they are."""
+    return {_WHOLE: None} if partitions is None else {hashed(one)[:16]: one for one in sorted(partitions)}
+
+
 def _reader(output: dg.OutputContext, manager: Any, facts: RunFacts, asset: str, where: str) -> _InputReader:
     name = output.asset_key.to_user_string()
     if not hasattr(manager, "consuming_table"):
@@ -208,9 +253,7 @@ def _reader(output: dg.OutputContext, manager: Any, facts: RunFacts, asset: str,
             f"asset {name} is stored by {type(manager).__name__}"
         )
     table, key = manager.consuming_table(output, facts)
-    keys: dict[str, str | None] = {_WHOLE: None}
-    if output.has_asset_partitions:
-        keys = {hashed(one)[:16]: one for one in sorted(output.asset_partition_keys)}
+    keys = _parts(output.asset_partition_keys if output.has_asset_partitions else None)
     known = {} if table is None else table.watermarks(asset)
     return _InputReader(
         asset=name,

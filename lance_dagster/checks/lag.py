@@ -1,0 +1,200 @@
+"""`build_lance_lag_checks`: how far an asset with incremental inputs is behind them."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+
+from lance_dagster._context import asset_graph, facts_of
+from lance_dagster.checks.missing import missing_table
+from lance_dagster.health.policy import parse_age
+from lance_dagster.tables.refs import TableLike, TableRef, TableRoot, table_ref, table_refs, table_root
+from lance_dagster.tables.settings import plain_metadata
+
+if TYPE_CHECKING:
+    import lance_core
+
+__all__ = ["build_lance_lag_checks"]
+
+
+def build_lance_lag_checks(
+    assets: Iterable[TableLike] | TableLike,
+    max_age: str | timedelta = "1d",
+    *,
+    severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.WARN,
+    io_manager_key: str = "io_manager",
+) -> list[dg.AssetChecksDefinition]:
+    """Checks that assets have consumed the changes of their incremental inputs (`lance/changes`) within some time.
+
+    The result has the number of rows that the next run would read, how old the first commit is that no run has read,
+    and the versions. Of a partitioned asset the partitions that it has materialized count, each with the rows of its
+    own partitions of the input; an input's own `lance/filter` does not count. An asset passes whose inputs have not
+    changed since, however long ago that is.
+
+    Args:
+        assets: Assets that have incremental inputs.
+        max_age: How long changes may wait: a string such as "1d" or "36h", or a timedelta.
+        severity: Of a check that fails.
+        io_manager_key: The resource that knows where the tables are.
+
+    Raises:
+        ValueError: `max_age` is no time.
+
+    Examples:
+        >>> checks = lance_dagster.build_lance_lag_checks(["captions"], "6h")
+        >>> [key.name for check in checks for key in check.check_keys]
+        ['lance_lag']
+    """
+    limit = parse_age(max_age) if isinstance(max_age, str) else max_age
+    if limit is None or limit < timedelta(0):
+        raise ValueError(f'max_age must be a time such as "1d", not {max_age!r}')
+    return [_lag_check(ref, limit, severity, io_manager_key) for ref in table_refs(assets)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Lag:
+    """What an asset has not consumed of an input.
+
+    Attributes:
+        asset: The input.
+        from_version: The version after which the next run reads; the earliest one of several partitions.
+        to_version: The newest version of the input.
+        rows: Rows that it reads.
+        age: How long ago the first of the commits was made that no run has consumed; 0 if there are no rows.
+    """
+
+    asset: str
+    from_version: int
+    to_version: int
+    rows: int = 0
+    age: timedelta = timedelta(0)
+
+    def entry(self) -> dict[str, Any]:
+        """The entry of the result's metadata."""
+        return {
+            "asset": self.asset,
+            "from_version": self.from_version,
+            "to_version": self.to_version,
+            "rows_unread": self.rows,
+            "lag_s": self.age.total_seconds(),
+        }
+
+
+def _lag_check(
+    ref: TableRef, limit: timedelta, severity: dg.AssetCheckSeverity, io_manager_key: str
+) -> dg.AssetChecksDefinition:
+    @dg.asset_check(
+        asset=ref.key,
+        name="lance_lag",
+        description=f"The changes of the incremental inputs are consumed within {limit}.",
+        required_resource_keys={io_manager_key},
+    )
+    def lag(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
+        from lance_core.errors import DatasetNotFoundError, LanceError  # noqa: PLC0415 - heavy imports at first use
+
+        own, root = ref.resolved(context), table_root(getattr(context.resources, io_manager_key))
+        try:
+            table = root.open_in_run(own, facts_of(context.run, context.instance))
+        except DatasetNotFoundError:
+            return dg.AssetCheckResult(**missing_table(context, ref, severity))
+        graph = asset_graph(context.job_def)
+        inputs = [key for key in sorted(graph.get(ref.key).parent_keys) if table.watermarks(key.to_user_string())]
+        if not inputs:
+            said = f"asset {ref.name} has consumed no input by lance/changes so far"
+            return dg.AssetCheckResult(passed=True, severity=severity, description=said)
+        lags, problems = [], []
+        for key in inputs:
+            try:
+                lags.append(_lag_of(context, root, own, table, key))
+            except LanceError as error:  # such as a version that is gone: the next run fails with the same words
+                problems.append(str(error))
+        return _result(lags, problems, limit, severity)
+
+    return lag
+
+
+def _result(
+    lags: Sequence[_Lag], problems: Sequence[str], limit: timedelta, severity: dg.AssetCheckSeverity
+) -> dg.AssetCheckResult:
+    rows, age = sum(one.rows for one in lags), max((one.age for one in lags), default=timedelta(0))
+    said = [*problems]
+    if rows:
+        oldest = timedelta(seconds=int(age.total_seconds()))
+        said.append(f"{rows:,} changed rows wait for the next run, the first for {oldest}; the limit is {limit}")
+    return dg.AssetCheckResult(
+        passed=not problems and age <= limit,
+        severity=severity,
+        description="; ".join(said) or "all changes are consumed",
+        metadata={
+            "lance/rows_unread": rows,
+            "lance/lag_s": age.total_seconds(),
+            "lance/lag": [one.entry() for one in lags],
+        },
+    )
+
+
+def _lag_of(
+    context: dg.AssetCheckExecutionContext,
+    root: TableRoot,
+    own: TableRef,
+    table: "lance_core.LanceDataset",
+    key: dg.AssetKey,
+) -> _Lag:
+    """What is not consumed of an input.
+
+    Raises:
+        VersionNotFoundError: The version that was consumed last was cleaned up, or the changes since are not known.
+        IncompatibleConflictError: The table was made again, or another branch of it was consumed.
+        DatasetNotFoundError: The input's table is gone.
+    """
+    from lance_dagster.lineage.history import read_history  # noqa: PLC0415 - heavy imports at first use
+    from lance_dagster.loading.changes import unread_after  # noqa: PLC0415 - the same
+
+    upstream = table_ref(key).resolved(context)
+    dataset = root.open_in_run(upstream, facts_of(context.run, context.instance))
+    partitions = None
+    if own.partitions_def is not None:
+        partitions = sorted(context.instance.get_materialized_partitions(own.key))
+    where = f"input {upstream.name} of asset {own.name}"
+    begins = unread_after(dataset, table, upstream.name, partitions, where)
+    rows = {begin: _rows(context, dataset, own, upstream, begin, some) for begin, some in begins.items()}
+    lag = _Lag(asset=upstream.name, from_version=min(begins, default=dataset.version), to_version=dataset.version)
+    if not any(rows.values()):
+        return lag
+    first = min(begin for begin, count in rows.items() if count)
+    times = [one.time for one in read_history(dataset, after=first, count_changes=False) if one.changes_rows]
+    return replace(lag, rows=sum(rows.values()), age=datetime.now(UTC) - min(times))
+
+
+def _rows(
+    context: dg.AssetCheckExecutionContext,
+    dataset: "lance_core.LanceDataset",
+    own: TableRef,
+    upstream: TableRef,
+    begin: int,
+    partitions: Sequence[str] | None,
+) -> int:
+    """How many rows of an input have changed after a version, in the partitions that go with some of the asset's."""
+    from lance_dagster.tables.partitions import plan_partitions  # noqa: PLC0415 - heavy imports at first use
+
+    delta = dataset.delta(begin_version=begin, end_version=dataset.version)
+    if partitions is None or own.partitions_def is None or upstream.partitions_def is None:
+        return sum(delta.plan(dataset.schema.names[:1]).counts.values())
+    found = asset_graph(context.job_def).get_partition_mapping(own.key, upstream.key)
+    mapped = found.get_upstream_mapped_partitions_result_for_partitions(
+        own.partitions_def.subset_with_partition_keys(partitions),
+        own.partitions_def,
+        upstream.partitions_def,
+        dynamic_partitions_store=context.instance,
+    )
+    keys = sorted(mapped.partitions_subset.get_partition_keys())
+    if not keys:
+        return 0
+    expression = plain_metadata((upstream.metadata or {}).get("partition_expr"))
+    slices = plan_partitions(upstream.key, upstream.partitions_def, keys, expression, dataset.schema).slices
+    feed = delta.get_changes(
+        list(slices.columns)[:1], filter=slices.expression(dataset.schema), preimages=True, with_row_id=True
+    )
+    return len({row_id for batch in feed for row_id in batch.column("_rowid").to_pylist()})

@@ -1,0 +1,112 @@
+"""How far assets with incremental inputs are behind them."""
+
+import datetime as dt
+import shutil
+
+import dagster as dg
+import lance
+import pyarrow as pa
+import pytest
+
+import lance_core
+from lance_dagster import BranchPolicy, build_lance_lag_checks
+from tests.lance_dagster.lake import errors
+from tests.lance_dagster.loading.test_changes import DAYS, ONE, TWO, Copy, change, rows
+
+
+def check(lake, copy, max_age=dt.timedelta(0), **options):
+    (lag,) = build_lance_lag_checks(["copy"], max_age)
+    result = lake.run(*copy.assets, lag, select=dg.AssetSelection.checks(lag), **options)
+    (found,) = result.get_asset_check_evaluations()
+    return found
+
+
+def unread(found):
+    return found.passed, found.metadata["lance/rows_unread"].value
+
+
+@pytest.fixture
+def table(lake):
+    return lance.write_dataset(rows(1, 2, 3), lake.uri("source"), enable_stable_row_ids=True)
+
+
+def test_it_counts_the_rows_that_the_next_run_reads(lake, table):
+    copy = Copy()
+    found = check(lake, copy)
+    assert (found.passed, found.description) == (True, "there is no table yet: the asset was never materialized")
+    copy.run(lake)
+    assert unread(check(lake, copy)) == (True, 0)
+    change(lake)
+    found = check(lake, copy)
+    assert unread(found) == (False, 3)
+    assert "3 changed rows wait for the next run, the first for 0:00:0" in found.description
+    (entry,) = found.metadata["lance/lag"].value
+    now = lake.table("source").version
+    assert (entry["asset"], entry["from_version"], entry["to_version"]) == ("source", 1, now)
+    first = lance.dataset(lake.uri("source"), version=2).versions()[1]["timestamp"]
+    waited = dt.datetime.now() - first
+    assert waited.total_seconds() - 20 < entry["lag_s"] == found.metadata["lance/lag_s"].value < waited.total_seconds()
+    assert unread(check(lake, copy, "1d")) == (True, 3)
+    assert len(copy.run(lake)[0]) == 3
+    assert unread(check(lake, copy)) == (True, 0)
+    lake.table("source").optimize.compact_files()
+    assert unread(check(lake, copy)) == (True, 0)
+
+
+def test_each_partition_counts_with_its_own_rows(lake):
+    days = pa.concat_tables([rows(1, 2, day=ONE), rows(3, day=TWO)])
+    lance.write_dataset(days, lake.uri("source"), enable_stable_row_ids=True)
+    copy = Copy(partitions=DAYS)
+    copy.run(lake, partition="2024-01-01")
+    assert unread(check(lake, copy)) == (True, 0)
+    lance.dataset(lake.uri("source")).update({"n": "7"}, where="id in (1, 3)")
+    assert unread(check(lake, copy)) == (False, 1)
+    copy.run(lake, partition="2024-01-02")
+    assert unread(check(lake, copy)) == (False, 1)
+    copy.run(lake, partition="2024-01-01")
+    assert unread(check(lake, copy)) == (True, 0)
+    lance.dataset(lake.uri("source")).update({"day": "date '2024-01-02'"}, where="id = 1")
+    assert unread(check(lake, copy)) == (False, 1)  # a row that both partitions read
+
+
+def test_what_the_next_run_cannot_read_fails(lake, table):
+    copy = Copy()
+    copy.run(lake)
+    shutil.rmtree(lake.uri("source"))
+    found = check(lake, copy, "1d")
+    assert not found.passed
+    assert "source" in found.description
+    lance.write_dataset(rows(1), lake.uri("source"), enable_stable_row_ids=True)
+    found = check(lake, copy, "1d")
+    assert not found.passed
+    assert "lance/full_refresh=true" in found.description
+    assert "lance/full_refresh=true" in errors(copy.run(lake, fails=True)[1])
+
+
+def test_inputs_that_are_not_incremental_do_not_count(lake, table):
+    @dg.asset(deps=["source"])
+    def copy() -> pa.Table:
+        return rows(1)
+
+    lake.run(copy)
+    (lag,) = build_lance_lag_checks(copy)
+    result = lake.run(copy, lag, select=dg.AssetSelection.checks(lag))
+    (found,) = result.get_asset_check_evaluations()
+    assert (found.passed, found.description) == (True, "asset copy has consumed no input by lance/changes so far")
+
+
+def test_a_branch_has_a_lag_of_its_own(lake, table):
+    copy = Copy()
+    copy.run(lake)
+    change(lake)
+    branching = {"branching": BranchPolicy.from_tag(), "tags": {"lance/branch": "b"}}
+    copy.run(lake, **branching)
+    assert lance_core.dataset(lake.uri("copy")).branches.list()
+    assert unread(check(lake, copy, **branching)) == (True, 0)
+    assert unread(check(lake, copy)) == (False, 3)
+
+
+@pytest.mark.parametrize("max_age", ["never", dt.timedelta(days=-1)])
+def test_a_limit_that_is_no_time(max_age):
+    with pytest.raises(ValueError, match="max_age must be a time"):
+        build_lance_lag_checks(["copy"], max_age)
