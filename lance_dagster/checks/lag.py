@@ -150,7 +150,7 @@ def _lag_of(
         DatasetNotFoundError: The input's table is gone.
     """
     from lance_dagster.lineage.history import read_history  # noqa: PLC0415 - heavy imports at first use
-    from lance_dagster.loading.changes import unread_after  # noqa: PLC0415 - the same
+    from lance_dagster.lineage.positions import unread_after  # noqa: PLC0415 - the same
 
     upstream = table_ref(key).resolved(context)
     dataset = root.open_in_run(upstream, facts_of(context.run, context.instance))

@@ -26,8 +26,8 @@ from lance_dagster.io_manager.write_attempts import (
     EarlierAttempts,
 )
 from lance_dagster.lineage.holds import release
+from lance_dagster.lineage.positions import consumed_versions
 from lance_dagster.lineage.step_inputs import ConsumedChanges, input_properties
-from lance_dagster.loading.changes import consumed_versions
 from lance_dagster.tables.location import TableLocation
 from lance_dagster.tables.partitions import PartitionPlan
 from lance_dagster.tables.settings import OutputSettings

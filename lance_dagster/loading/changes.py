@@ -17,7 +17,7 @@ of the output moves that, so that rows and watermark are one version:
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -25,54 +25,21 @@ import dagster as dg
 
 import lance_core
 from lance_core import WatermarkMove
-from lance_core.errors import IncompatibleConflictError, VersionNotFoundError
+from lance_core.errors import IncompatibleConflictError
 from lance_dagster._context import RunFacts, facts_of, outputs_of_step, tag_run
-from lance_dagster.lineage.history import read_history
 from lance_dagster.lineage.holds import hold
+from lance_dagster.lineage.positions import FULL_REFRESH, InputPosition, by_version, next_after, parts_of
 from lance_dagster.lineage.step_inputs import ConsumedChanges
-from lance_dagster.properties import PROMOTED_FROM, hashed, several
+from lance_dagster.properties import hashed
 
 __all__ = [
     "CHANGES",
-    "FULL_REFRESH",
     "ChangeRange",
-    "consumed_versions",
     "is_full_refresh",
     "range_of_input",
-    "unread_after",
 ]
 
 CHANGES: Final = "lance/changes"
-FULL_REFRESH: Final = "lance/full_refresh"
-_WHOLE: Final = "all"
-"""The part of a table without partitions."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Position:
-    """How far a part of a downstream table has consumed an input.
-
-    Attributes:
-        version: The last version whose changes were consumed.
-        since: The version after which they began.
-        identity: The identity of `version`.
-        branch: The branch of the input; None for main.
-        run: The run that consumed them.
-    """
-
-    version: int
-    since: int
-    identity: str
-    branch: str | None
-    run: str
-
-    @classmethod
-    def of(cls, value: str) -> _Position:
-        found = json.loads(value)
-        return cls(**{name: found.get(name) for name in cls.__slots__})
-
-    def entry(self) -> str:
-        return json.dumps({name: getattr(self, name) for name in self.__slots__}, separators=(",", ":"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,11 +98,6 @@ class ChangeRange:
     consumed: ConsumedChanges
 
 
-def consumed_versions(table: lance_core.LanceDataset, asset: str) -> set[int]:
-    """The versions of an input that parts of a table have consumed last."""
-    return {_Position.of(one.position).version for one in table.watermarks(asset).values()}
-
-
 def is_full_refresh(tags: Mapping[str, str]) -> bool:
     """Whether a run is to read everything again.
 
@@ -171,12 +133,12 @@ def range_of_input(
     if not readers:
         raise dg.DagsterInvalidDefinitionError(f"{where}: {CHANGES} is for inputs of assets, whose table notes it")
     spans = [_span(facts, dataset, reader, part, where, refresh=refresh) for reader in readers for part in reader.keys]
-    begins = _by_version((span.begin, span.reader.keys[span.part]) for span in spans)
+    begins = by_version((span.begin, span.reader.keys[span.part]) for span in spans)
     ends = {span.end for span in spans if span.end is not None}
     end = _end(context, facts, dataset, ends, min(begins), where)
     for reader in readers:
         hold(end, reader.asset)
-    after = _Position(version=end.version, since=0, identity=end.identity, branch=end.branch, run=facts.run_id)
+    after = InputPosition(version=end.version, since=0, identity=end.identity, branch=end.branch, run=facts.run_id)
     moves: dict[str, tuple[WatermarkMove, ...]] = {}
     for span in spans:
         if span.begin != end.version or span.stored is None or refresh or ends:
@@ -205,46 +167,6 @@ def range_of_input(
     )
 
 
-def unread_after(
-    dataset: lance_core.LanceDataset,
-    table: lance_core.LanceDataset,
-    asset: str,
-    partitions: Sequence[str] | None,
-    where: str,
-) -> Mapping[int, Sequence[str] | None]:
-    """The versions of an input after which the next run reads it, each with its partitions of the reader; None for all.
-
-    Args:
-        dataset: The input's table at the latest version.
-        table: The table of the asset that reads it.
-        asset: The input.
-        partitions: The partitions of the asset that reads it; None if it has none.
-        where: The input, for messages.
-
-    Raises:
-        VersionNotFoundError: The version that was consumed last was cleaned up.
-        IncompatibleConflictError: The table was made again, or another branch of it was consumed.
-    """
-    known = {part: _Position.of(one.position) for part, one in table.watermarks(asset).items()}
-    return _by_version(
-        (0 if part not in known else _begin(dataset, known[part], where), key)
-        for part, key in _parts(partitions).items()
-    )
-
-
-def _by_version(begins: Iterable[tuple[int, str | None]]) -> dict[int, list[str] | None]:
-    """Partitions by the version after which they read; None for an asset without any."""
-    found: dict[int, list[str] | None] = {}
-    for begin, partition in begins:
-        found[begin] = None if partition is None else [*(found.get(begin) or []), partition]
-    return found
-
-
-def _parts(partitions: Iterable[str] | None) -> dict[str, str | None]:
-    """Partitions by the part of the table that they are."""
-    return {_WHOLE: None} if partitions is None else {hashed(one)[:16]: one for one in sorted(partitions)}
-
-
 def _reader(output: dg.OutputContext, manager: Any, facts: RunFacts, asset: str, where: str) -> _InputReader:
     name = output.asset_key.to_user_string()
     if not hasattr(manager, "consuming_table"):
@@ -253,7 +175,7 @@ def _reader(output: dg.OutputContext, manager: Any, facts: RunFacts, asset: str,
             f"asset {name} is stored by {type(manager).__name__}"
         )
     table, key = manager.consuming_table(output, facts)
-    keys = _parts(output.asset_partition_keys if output.has_asset_partitions else None)
+    keys = parts_of(output.asset_partition_keys if output.has_asset_partitions else None)
     known = {} if table is None else table.watermarks(asset)
     return _InputReader(
         asset=name,
@@ -269,71 +191,18 @@ def _span(
 ) -> _Span:
     """The changes that a part of a reader's table is to consume."""
     stored = reader.known.get(part)
-    position = None if stored is None else _Position.of(stored)
+    position = None if stored is None else InputPosition.of(stored)
     if position is not None and _is_own(facts, reader.by[part], position):
         return _Span(reader=reader, part=part, stored=stored, begin=position.since, end=position.version)
-    begin = 0 if position is None or refresh else _begin(dataset, position, where)
+    begin = 0 if position is None or refresh else next_after(dataset, position, where)
     return _Span(reader=reader, part=part, stored=stored, begin=begin)
 
 
-def _is_own(facts: RunFacts, by: str, position: _Position) -> bool:
+def _is_own(facts: RunFacts, by: str, position: InputPosition) -> bool:
     """Whether an earlier attempt of this write has consumed the changes, and is to be replaced."""
     if not facts.is_retry or by != facts.root_run_id:
         return False
     return position.run == facts.run_id or not facts.succeeded(position.run)
-
-
-def _begin(dataset: lance_core.LanceDataset, position: _Position, where: str) -> int:
-    """The version after which changes are read: the one that was consumed last.
-
-    Raises:
-        VersionNotFoundError: The version was cleaned up.
-        IncompatibleConflictError: The version is another one now, or of a branch whose rows are not those of main.
-    """
-    version, branch = position.version, position.branch
-    if branch not in (None, dataset.branch):
-        found = _promotion_of(dataset, branch)
-        if found is None:
-            raise _other_rows(dataset, position, where)
-        return found
-    own = dataset.branch
-    if branch is None and own is not None and version > dataset.branches.list()[own]["parent_version"]:
-        raise _other_rows(dataset, position, where)
-    try:
-        consumed = dataset if version == dataset.version else dataset.checkout_version((branch, version))
-    except VersionNotFoundError as error:
-        oldest = dataset.version_refs()[0]["version"]
-        raise VersionNotFoundError(
-            f"{where}: version {version} of {dataset.uri}, which was consumed last, was cleaned up, so that what "
-            f"changed since is not known; the oldest available version is {oldest}. Run with the tag "
-            f"{FULL_REFRESH}=true to read all of the table and replace what was derived from it"
-        ) from error
-    if consumed.identity != position.identity:
-        raise IncompatibleConflictError(
-            f"{where}: version {version} of {dataset.uri} is another one than was consumed: the table was dropped and "
-            f"made again. Run with the tag {FULL_REFRESH}=true to read all of it"
-        )
-    return version
-
-
-def _other_rows(dataset: lance_core.LanceDataset, position: _Position, where: str) -> IncompatibleConflictError:
-    return IncompatibleConflictError(
-        f"{where}: version {position.version} of branch {position.branch or 'main'!r} was consumed last, which is none "
-        f"of the versions that led to version {dataset.version} of {dataset.uri}. Run with the tag {FULL_REFRESH}=true "
-        "to read all of it"
-    )
-
-
-def _promotion_of(dataset: lance_core.LanceDataset, branch: str | None) -> int | None:
-    """The version that promoted a branch, if nothing else changed rows between the fork and it; None if not known."""
-    for one in read_history(dataset, count_changes=False):
-        if branch in several(one.properties.get(PROMOTED_FROM)):
-            between = list(
-                read_history(dataset.checkout_version(one.version), after=one.read_version or 0, count_changes=False)
-            )
-            others = [other for other in between if other.changes_rows and other.version != one.version]
-            return None if others else one.version
-    return None
 
 
 def _end(

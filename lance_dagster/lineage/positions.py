@@ -1,0 +1,161 @@
+"""How far the parts of a table have consumed an input, as the table's own watermarks say, and what comes next.
+
+watermark   <asset key of the input> / <part>
+part        "all", or the beginning of the digest of a partition's key
+position    {"version": 9, "identity": "...", "branch": "b", "since": 7, "run": "..."}
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from lance_core.errors import IncompatibleConflictError, VersionNotFoundError
+from lance_dagster.lineage.history import read_history
+from lance_dagster.properties import PROMOTED_FROM, hashed, several
+
+if TYPE_CHECKING:
+    import lance_core
+
+__all__ = [
+    "FULL_REFRESH",
+    "InputPosition",
+    "by_version",
+    "consumed_versions",
+    "next_after",
+    "parts_of",
+    "unread_after",
+]
+
+FULL_REFRESH: Final = "lance/full_refresh"
+_WHOLE: Final = "all"
+"""The part of a table without partitions."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputPosition:
+    """How far a part of a downstream table has consumed an input.
+
+    Attributes:
+        version: The last version whose changes were consumed.
+        since: The version after which they began.
+        identity: The identity of `version`.
+        branch: The branch of the input; None for main.
+        run: The run that consumed them.
+    """
+
+    version: int
+    since: int
+    identity: str
+    branch: str | None
+    run: str
+
+    @classmethod
+    def of(cls, value: str) -> InputPosition:
+        """The position that a watermark holds."""
+        found = json.loads(value)
+        return cls(**{name: found.get(name) for name in cls.__slots__})
+
+    def entry(self) -> str:
+        """The position as a watermark holds it."""
+        return json.dumps({name: getattr(self, name) for name in self.__slots__}, separators=(",", ":"))
+
+
+def consumed_versions(table: lance_core.LanceDataset, asset: str) -> set[int]:
+    """The versions of an input that parts of a table have consumed last."""
+    return {InputPosition.of(one.position).version for one in table.watermarks(asset).values()}
+
+
+def unread_after(
+    dataset: lance_core.LanceDataset,
+    table: lance_core.LanceDataset,
+    asset: str,
+    partitions: Sequence[str] | None,
+    where: str,
+) -> Mapping[int, Sequence[str] | None]:
+    """The versions of an input after which the next run reads it, each with its partitions of the reader; None for all.
+
+    Args:
+        dataset: The input's table at the latest version.
+        table: The table of the asset that reads it.
+        asset: The input.
+        partitions: The partitions of the asset that reads it; None if it has none.
+        where: The input, for messages.
+
+    Raises:
+        VersionNotFoundError: The version that was consumed last was cleaned up.
+        IncompatibleConflictError: The table was made again, or another branch of it was consumed.
+    """
+    known = {part: InputPosition.of(one.position) for part, one in table.watermarks(asset).items()}
+    return by_version(
+        (0 if part not in known else next_after(dataset, known[part], where), key)
+        for part, key in parts_of(partitions).items()
+    )
+
+
+def by_version(begins: Iterable[tuple[int, str | None]]) -> dict[int, list[str] | None]:
+    """Partitions by the version after which they read; None for an asset without any."""
+    found: dict[int, list[str] | None] = {}
+    for begin, partition in begins:
+        found[begin] = None if partition is None else [*(found.get(begin) or []), partition]
+    return found
+
+
+def parts_of(partitions: Iterable[str] | None) -> dict[str, str | None]:
+    """Partitions by the part of the table that they are."""
+    return {_WHOLE: None} if partitions is None else {hashed(one)[:16]: one for one in sorted(partitions)}
+
+
+def next_after(dataset: lance_core.LanceDataset, position: InputPosition, where: str) -> int:
+    """The version after which changes are read: the one that was consumed last.
+
+    Raises:
+        VersionNotFoundError: The version was cleaned up.
+        IncompatibleConflictError: The version is another one now, or of a branch whose rows are not those of main.
+    """
+    version, branch = position.version, position.branch
+    if branch not in (None, dataset.branch):
+        found = _promotion_of(dataset, branch)
+        if found is None:
+            raise _other_rows(dataset, position, where)
+        return found
+    own = dataset.branch
+    if branch is None and own is not None and version > dataset.branches.list()[own]["parent_version"]:
+        raise _other_rows(dataset, position, where)
+    try:
+        consumed = dataset if version == dataset.version else dataset.checkout_version((branch, version))
+    except VersionNotFoundError as error:
+        oldest = dataset.version_refs()[0]["version"]
+        raise VersionNotFoundError(
+            f"{where}: version {version} of {dataset.uri}, which was consumed last, was cleaned up, so that what "
+            f"changed since is not known; the oldest available version is {oldest}. Run with the tag "
+            f"{FULL_REFRESH}=true to read all of the table and replace what was derived from it"
+        ) from error
+    if consumed.identity != position.identity:
+        raise IncompatibleConflictError(
+            f"{where}: version {version} of {dataset.uri} is another one than was consumed: the table was dropped and "
+            f"made again. Run with the tag {FULL_REFRESH}=true to read all of it"
+        )
+    return version
+
+
+def _other_rows(dataset: lance_core.LanceDataset, position: InputPosition, where: str) -> IncompatibleConflictError:
+    return IncompatibleConflictError(
+        f"{where}: version {position.version} of branch {position.branch or 'main'!r} was consumed last, which is none "
+        f"of the versions that led to version {dataset.version} of {dataset.uri}. Run with the tag {FULL_REFRESH}=true "
+        "to read all of it"
+    )
+
+
+def _promotion_of(dataset: lance_core.LanceDataset, branch: str | None) -> int | None:
+    """The version that promoted a branch, if nothing else changed rows between the fork and it; None if not known."""
+    for one in read_history(dataset, count_changes=False):
+        if branch in several(one.properties.get(PROMOTED_FROM)):
+            between = list(
+                read_history(dataset.checkout_version(one.version), after=one.read_version or 0, count_changes=False)
+            )
+            others = [other for other in between if other.changes_rows and other.version != one.version]
+            return None if others else one.version
+    return None
