@@ -18,6 +18,7 @@ from lance_core.commit import AttemptProperties, ConflictPolicy, WriteAttempt
 from lance_core.dataset.fragment import LanceFragment
 from lance_core.dataset.lance_dataset import LanceDataset, dataset
 from lance_core.dataset.writing import CommitResult, WriteResult, commit_fragments, commit_transaction, write_dataset
+from lance_core.retry import retrying
 from lance_core.schema import json_to_schema, schema_to_json
 from lance_core.store import bytes_read_counter, canonical_uri, iops_counter
 from lance_core.table.manifest.manifest import WRITER
@@ -26,7 +27,6 @@ from lance_core.verbs.columns.batch_udf import BatchUDF, batch_udf
 from lance_core.verbs.columns.write_columns import ColumnsResult
 from lance_core.verbs.columns.write_columns_tasks import ColumnPlan, ColumnTask, WrittenColumns
 from lance_core.verbs.context.bases import DatasetBasePath
-from lance_core.verbs.context.retry import retrying
 from lance_core.verbs.context.session import Session
 from lance_core.verbs.delta.change_task import ChangeTask
 from lance_core.verbs.delta.dataset_delta import ChangePlan, DatasetDelta

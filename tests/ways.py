@@ -61,9 +61,9 @@ class Limit(NamedTuple):
 
 
 LIMITS: Final = {
-    "write": Limit("lance_core", 17, 12),
+    "write": Limit("lance_core", 13, 12),
     "read": Limit("lance_core", 12, 12),
-    "compaction": Limit("lance_core", 18, 14),
+    "compaction": Limit("lance_core", 17, 14),
     "output": Limit("lance_dagster", 13, 12),
     "healthy-tick": Limit("lance_dagster", 8, 9),
     "tick": Limit("lance_dagster", 11, 9),

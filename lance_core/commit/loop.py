@@ -20,12 +20,11 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from lance_core.backoff import backoff
 from lance_core.commit.attempts import check_concurrent_attempts
 from lance_core.commit.conflict import AffectedRows, Verdict, judge
 from lance_core.commit.handler import VersionWriter
 from lance_core.commit.in_history import Clock, Put, is_in_history
-from lance_core.commit.listeners import notify
+from lance_core.commit.listeners import LISTENERS
 from lance_core.commit.proofs import committed_batch, known_idempotent_commit, proof_of, reject_later_attempt
 from lance_core.commit.rebase import Rebased, rebase
 from lance_core.commit.records import CommitOptions, Committed
@@ -53,6 +52,7 @@ from lance_core.errors import (
     StoreError,
     VersionNotFoundError,
 )
+from lance_core.retry import backoff
 from lance_core.store import ObjectStore, make_durable
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import ApplyContext, Clone, Overwrite, Restore
@@ -134,8 +134,20 @@ def commit(
         return work.detached()
     done = work.run()
     if not done.deduplicated:
-        notify(store, done.manifest)
+        _notify(store, done.manifest)
     return done
+
+
+def _notify(store: ObjectStore, manifest: Manifest) -> None:
+    """Call the listeners, in the order in which they registered.
+
+    An error that one raises is logged: the version is committed, and must not look failed to the committer.
+    """
+    for listener in LISTENERS:
+        try:
+            listener(store, manifest)
+        except Exception:
+            _logger.exception("version %d of %s is committed; what was to follow failed", manifest.version, store.root)
 
 
 @dataclass(slots=True, kw_only=True)

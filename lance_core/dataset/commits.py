@@ -15,8 +15,7 @@ from lance_core.store import CommitLock, ObjectStore, open_store
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.transaction import COMMIT_MESSAGE_KEY
 from lance_core.verbs.context.drop import drop
-from lance_core.verbs.context.handle import Handle
-from lance_core.verbs.context.table_target import TableTarget, destination
+from lance_core.verbs.context.handle import Handle, TableTarget, destination
 from lance_core.verbs.context.unsupported import reject
 from lance_core.verbs.files.conform import check_column_name
 from lance_core.verbs.pylance_types.operations import LanceOperation

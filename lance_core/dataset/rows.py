@@ -11,10 +11,9 @@ from pyroaring import BitMap
 
 from lance_core.commit import AttemptProperties
 from lance_core.errors import InvalidInputError
+from lance_core.retry import CONFLICT_RETRIES, RETRY_TIMEOUT
 from lance_core.table.operations import KeyExistenceFilter
-from lance_core.verbs.context.handle import Handle
-from lance_core.verbs.context.retry import CONFLICT_RETRIES, RETRY_TIMEOUT
-from lance_core.verbs.context.table_target import destination
+from lance_core.verbs.context.handle import Handle, destination
 from lance_core.verbs.context.uncommitted_files import staged
 from lance_core.verbs.files.fragment_writer import ReaderLike
 from lance_core.verbs.pylance_types.fragments import FragmentMetadata

@@ -18,8 +18,7 @@ from lance_core.store import CommitLock
 from lance_core.table.table_format import TableFormat
 from lance_core.table.transaction import FIRST_ADDED_KEY
 from lance_core.verbs.context.bases import DatasetBasePath
-from lance_core.verbs.context.handle import Handle
-from lance_core.verbs.context.table_target import TableTarget, destination
+from lance_core.verbs.context.handle import Handle, TableTarget, destination
 from lance_core.verbs.context.unsupported import reject
 from lance_core.verbs.files.fragment_writer import MAX_BYTES_PER_FILE, MAX_ROWS_PER_FILE, ReaderLike
 from lance_core.verbs.files.progress import FragmentWriteProgress

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from lance_core.file.metadata import FileMetadata
@@ -19,19 +20,20 @@ class _CacheKey(NamedTuple):
     size: int
 
 
+@dataclass(slots=True)
 class MetadataCache:
     """Metadata of files by store, key and size. Several threads may use it; a pickled cache is empty.
 
-    Args:
+    Attributes:
         max_bytes: Approximate limit of the cached bytes; the least recently used metadata is evicted.
+        num_bytes: Cached bytes, approximately.
     """
 
-    def __init__(self, max_bytes: int = METADATA_CACHE_BYTES) -> None:
-        self.max_bytes = max_bytes
-        self.num_bytes = 0
-        self._known: OrderedDict[_CacheKey, FileMetadata] = OrderedDict()
-        self._sizes: dict[_CacheKey, int] = {}
-        self._lock = threading.Lock()
+    max_bytes: int = METADATA_CACHE_BYTES
+    num_bytes: int = 0
+    _known: OrderedDict[_CacheKey, FileMetadata] = field(default_factory=OrderedDict)
+    _sizes: dict[_CacheKey, int] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __reduce__(self) -> tuple[type[MetadataCache], tuple[int]]:
         """Pickle an empty cache."""

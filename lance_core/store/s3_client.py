@@ -25,7 +25,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
-from lance_core.backoff import backoff
 from lance_core.errors import (
     AlreadyExistsError,
     InvalidInputError,
@@ -34,6 +33,7 @@ from lance_core.errors import (
     StoreError,
     UnsupportedError,
 )
+from lance_core.retry import backoff
 from lance_core.store.options import StorageOptions, parse_seconds
 from lance_core.threads import ThreadPool
 

@@ -20,7 +20,6 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 import lance_core
-from lance_core.backoff import backoff
 from lance_core.errors import CommitConflictError, UnsupportedError, VersionNotFoundError
 from lance_core.maintenance import (
     CleanupStats,
@@ -31,6 +30,7 @@ from lance_core.maintenance import (
     commit_what_fits,
     index_partitions,
 )
+from lance_core.retry import backoff
 from lance_dagster.health.facts import TableHealth, measure
 from lance_dagster.health.policy import LanceMaintenancePolicy
 

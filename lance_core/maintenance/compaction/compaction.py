@@ -21,7 +21,6 @@ from dataclasses import replace
 from typing import Any
 
 from lance_core.arguments import checked_methods
-from lance_core.backoff import backoff
 from lance_core.commit import commit, load_following
 from lance_core.errors import (
     InvalidInputError,
@@ -45,6 +44,7 @@ from lance_core.maintenance.compaction.pool import Outcome, run_in_processes, wo
 from lance_core.maintenance.compaction.results import CompactionMetrics, RewriteResult
 from lance_core.maintenance.compaction.rewrite import discard
 from lance_core.maintenance.compaction.tasks import CompactionPlan, CompactionTask
+from lance_core.retry import backoff
 from lance_core.table.index import IndexMetadata
 from lance_core.table.operations import ReserveFragments, Rewrite, RewriteGroup
 from lance_core.table.transaction import Transaction

@@ -21,13 +21,13 @@ from pyroaring import BitMap
 
 from lance_core.commit import Verdict, judge, load_following, load_manifest, load_transaction
 from lance_core.errors import NotFoundError, RetryableConflictError
+from lance_core.retry import retrying
 from lance_core.store import make_durable
 from lance_core.table.deletion import DeletionVector
 from lance_core.table.fragment import Fragment
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Delete, Rewrite, RewriteGroup, Update
 from lance_core.table.transaction import Transaction
-from lance_core.verbs.context.retry import retrying
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.context.uncommitted_files import staged
 from lance_core.verbs.rows.removal import bitmap_of, with_deletions

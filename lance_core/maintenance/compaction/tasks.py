@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Self
 
 from lance_core._proto import table_pb2
@@ -26,41 +26,40 @@ class CompactionTask:
         raw: The fragments to rewrite, in order, serialized as in the manifest.
         read_version: The version that the plan was made from.
         options: How to rewrite them.
+        fragment_ids: Their ids.
+        num_rows: The number of live rows of the fragments, according to the manifest.
+        num_deleted_rows: The number of deleted rows of the fragments, according to the manifest.
+        num_bytes: The bytes of their data files, according to the manifest.
     """
 
     raw: tuple[bytes, ...]
     read_version: int
     options: CompactionOptions
+    fragment_ids: list[int] = field(init=False, compare=False)
+    num_rows: int = field(init=False, compare=False)
+    num_deleted_rows: int = field(init=False, compare=False)
+    num_bytes: int = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Count the rows and the bytes, so that the messages are parsed once."""
+        messages = [table_pb2.DataFragment.FromString(message) for message in self.raw]
+        deleted = sum(message.deletion_file.num_deleted_rows for message in messages)
+        object.__setattr__(self, "fragment_ids", [message.id for message in messages])
+        object.__setattr__(self, "num_rows", sum(message.physical_rows for message in messages) - deleted)
+        object.__setattr__(self, "num_deleted_rows", deleted)
+        object.__setattr__(
+            self, "num_bytes", sum(file.file_size_bytes for message in messages for file in message.files)
+        )
 
     @property
     def records(self) -> tuple[Fragment, ...]:
         """The fragments to rewrite, in order."""
-        return tuple(Fragment.from_protobuf(message) for message in self._messages())
-
-    @property
-    def fragment_ids(self) -> list[int]:
-        """Their ids."""
-        return [message.id for message in self._messages()]
+        return tuple(Fragment.from_protobuf(table_pb2.DataFragment.FromString(message)) for message in self.raw)
 
     @property
     def fragments(self) -> list[FragmentMetadata]:
         """The fragments to rewrite."""
         return [FragmentMetadata.from_record(record) for record in self.records]
-
-    @property
-    def num_rows(self) -> int:
-        """The number of live rows of the fragments, according to the manifest."""
-        return sum(message.physical_rows - message.deletion_file.num_deleted_rows for message in self._messages())
-
-    @property
-    def num_deleted_rows(self) -> int:
-        """The number of deleted rows of the fragments, according to the manifest."""
-        return sum(message.deletion_file.num_deleted_rows for message in self._messages())
-
-    @property
-    def num_bytes(self) -> int:
-        """The bytes of their data files, according to the manifest."""
-        return sum(file.file_size_bytes for message in self._messages() for file in message.files)
 
     def execute(self, dataset: Handle, *, file_prefix: str = "") -> RewriteResult:
         """Write the new fragments; nothing is committed.
@@ -99,9 +98,6 @@ class CompactionTask:
         """A task on some fragments."""
         raw = tuple(record.to_protobuf().SerializeToString() for record in records)
         return cls(raw=raw, read_version=read_version, options=options)
-
-    def _messages(self) -> Iterator[table_pb2.DataFragment]:
-        return map(table_pb2.DataFragment.FromString, self.raw)
 
     def __repr__(self) -> str:
         """Name the fragments."""

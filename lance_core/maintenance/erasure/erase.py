@@ -36,8 +36,7 @@ from lance_core.table.refs import BranchRef, TagRef
 from lance_core.table.transaction import Transaction
 from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.context.references import read_branches, read_tags, reject_torn
-from lance_core.verbs.context.retry import retrying_on_latest
-from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.snapshot import Snapshot, retrying_on_latest
 from lance_core.verbs.context.uncommitted_files import staged
 from lance_core.verbs.indices.optimize import optimize_indices
 from lance_core.verbs.refs.branches import FORK_TAG_PREFIX

@@ -27,6 +27,7 @@ from lance_core.errors import (
     OutcomeUnknownError,
     RetryableConflictError,
 )
+from lance_core.retry import retrying
 from lance_core.table.fragment import Fragment
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Merge, Operation, Update, UpdateMode
@@ -41,8 +42,7 @@ from lance_core.verbs.columns.write_columns_tasks import (
     plan_columns,
 )
 from lance_core.verbs.context.remove_files import remove_files
-from lance_core.verbs.context.retry import retrying, retrying_on_latest
-from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.snapshot import Snapshot, retrying_on_latest
 from lance_core.verbs.files.column_files import replaced_columns
 from lance_core.verbs.files.fragment_writer import ReaderLike
 from lance_core.verbs.scan.row_columns import ROW_ADDRESS, ROW_ID

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TypeVar
 
 import pyarrow.compute as pc
 
-from lance_core.commit import deletion_vector, load_version_header, newest_versions
-from lance_core.errors import CorruptFileError, ObjectNotFoundError
+from lance_core.commit import deletion_vector, load_following, load_version_header, newest_versions
+from lance_core.errors import CorruptFileError, ObjectNotFoundError, RetryableConflictError
 from lance_core.index.selection.candidates import Selection, select
 from lance_core.index.selection.segments import IndexCache, IndexReader
+from lance_core.retry import CONFLICT_RETRIES, RETRY_TIMEOUT, retrying
 from lance_core.store import ObjectStore, open_base
 from lance_core.store.options import StorageOptions
 from lance_core.table.deletion import DeletionVector
@@ -20,7 +23,9 @@ from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.paths import DELETIONS_PREFIX, INDICES_PREFIX, data_key
 from lance_core.verbs.context.session import Session
 
-__all__ = ["Snapshot"]
+__all__ = ["Snapshot", "retrying_on_latest"]
+
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,3 +127,35 @@ class Snapshot:
         if base_id not in self._bases:
             self._bases[base_id] = open_base(self.manifest.base_path(base_id).path, self.store.root, self.options)
         return self._bases[base_id]
+
+
+def retrying_on_latest(
+    source: Snapshot,
+    attempt: Callable[[Snapshot], _Result],
+    *,
+    conflict_retries: int = CONFLICT_RETRIES,
+    retry_timeout: timedelta = RETRY_TIMEOUT,
+) -> _Result:
+    """Compute and commit a change on a version, and on the latest one after each conflict.
+
+    Args:
+        source: The version to begin with.
+        attempt: Computes the change and commits it.
+        conflict_retries: The most attempts after the first one.
+        retry_timeout: Time after which no further attempt begins.
+
+    Raises:
+        RetryableConflictError: There was a conflict each time.
+        EarlierAttemptCommittedError: An earlier attempt of the same write committed meanwhile.
+        InvalidInputError: A limit is negative.
+    """
+    return retrying(
+        source,
+        lambda base, _: attempt(base),
+        lambda base, _: Snapshot(base.store, load_following(base.store, base.manifest), base.options),
+        conflict_retries=conflict_retries,
+        retry_timeout=retry_timeout,
+        exhausted=lambda number, error: RetryableConflictError(
+            f"Too many concurrent writers. Attempted {number - 1} retries. Last conflict: {error}"
+        ),
+    )

@@ -19,13 +19,13 @@ from lance_core.index.kinds.zonemap import ZoneMap
 from lance_core.index.moved import Replaced, moved_zones
 from lance_core.index.query.rows import U64s, View
 from lance_core.index.selection.candidates import view_of
+from lance_core.retry import CONFLICT_RETRIES
 from lance_core.table.fragment import Fragment
 from lance_core.table.index import IndexMetadata
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import CreateIndex
 from lance_core.table.reuse import trimmed, without_moved
-from lance_core.verbs.context.retry import CONFLICT_RETRIES, retrying_on_latest
-from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.snapshot import Snapshot, retrying_on_latest
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles, staged
 from lance_core.verbs.indices.build import IndexedField, build, indexed_field
 from lance_core.verbs.indices.create import write_segment

@@ -10,8 +10,7 @@ from lance_core.commit import commit
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Delete
 from lance_core.table.transaction import Transaction
-from lance_core.verbs.context.retry import retrying_on_latest
-from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.snapshot import Snapshot, retrying_on_latest
 from lance_core.verbs.context.uncommitted_files import staged
 from lance_core.verbs.rows.removal import each_matching, remove_rows
 from lance_core.verbs.scan.blob_view import described_columns

@@ -20,8 +20,7 @@ from lance_core.table.fragment import Fragment
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Update
 from lance_core.table.rowids import row_ids_of
-from lance_core.verbs.context.retry import retrying_on_latest
-from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.snapshot import Snapshot, retrying_on_latest
 from lance_core.verbs.context.uncommitted_files import staged
 from lance_core.verbs.rows.moved_rows import MovedRows
 from lance_core.verbs.rows.removal import each_matching, remove_rows, rows_of

@@ -47,6 +47,7 @@ from lance_core.errors import (
     RetryableConflictError,
     SupersededError,
 )
+from lance_core.retry import retrying
 from lance_core.schema import Field, Schema, schema_to_bytes
 from lance_core.store import ObjectStore, canonical_uri, make_durable
 from lance_core.table.fragment import Fragment
@@ -56,9 +57,8 @@ from lance_core.table.operations.base import next_fragment_id, number_fragments
 from lance_core.table.transaction import FIRST_ADDED_KEY, SLICES_KEY, Transaction
 from lance_core.verbs.columns.add import lacking_fields, with_null_columns
 from lance_core.verbs.context.bases import numbered
-from lance_core.verbs.context.retry import retrying
+from lance_core.verbs.context.handle import TableTarget
 from lance_core.verbs.context.snapshot import Snapshot
-from lance_core.verbs.context.table_target import TableTarget
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles
 from lance_core.verbs.files.dictionaries import check_dictionaries, with_dictionaries
 from lance_core.verbs.files.fragment_writer import lance_schema

@@ -12,8 +12,7 @@ from lance_core.arguments import checked
 from lance_core.schema.lance_schema import LanceSchema
 from lance_core.table.table_format import TableFormat
 from lance_core.verbs.context.bases import DatasetBasePath
-from lance_core.verbs.context.handle import Handle
-from lance_core.verbs.context.table_target import destination
+from lance_core.verbs.context.handle import Handle, destination
 from lance_core.verbs.context.unsupported import reject
 from lance_core.verbs.files.fragment_writer import (
     MAX_BYTES_PER_FILE,

@@ -31,7 +31,7 @@ from lance_core.store.memory import MemoryStore
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.table_format import TableFormat
 from lance_core.verbs.context.bases import DatasetBasePath, WriteTarget, numbered, write_targets
-from lance_core.verbs.context.table_target import TableTarget
+from lance_core.verbs.context.handle import TableTarget
 from lance_core.verbs.context.unsupported import reject
 from lance_core.verbs.files.fragment_writer import (
     MAX_BYTES_PER_FILE,

@@ -93,12 +93,12 @@ def test_the_files_of_a_manifest_that_may_not_be_on_disk_stay(path, monkeypatch)
 
 
 def test_what_follows_a_commit_does_not_undo_it(path, monkeypatch, caplog):
-    from lance_core.commit import listeners
+    from lance_core.commit import loop
 
     def fails(*_):
         raise StoreError("listener")
 
-    monkeypatch.setattr(listeners, "_listeners", [fails])
+    monkeypatch.setattr(loop, "LISTENERS", [fails])
     lance.write_dataset(ROWS, path, mode="append")
     assert lance.dataset(path).count_rows() == 6
     assert "is committed" in caplog.text

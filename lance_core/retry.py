@@ -1,14 +1,13 @@
-"""The loop that does a change again on a later version when another writer was in its way."""
+"""The loop that makes a change again on a later version when another writer was in its way, and its pauses."""
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Final, TypeVar
 
-from lance_core.backoff import backoff
-from lance_core.commit import load_following
 from lance_core.errors import (
     CommitConflictError,
     EarlierAttemptCommittedError,
@@ -16,9 +15,8 @@ from lance_core.errors import (
     InvalidInputError,
     RetryableConflictError,
 )
-from lance_core.verbs.context.snapshot import Snapshot
 
-__all__ = ["CONFLICT_RETRIES", "RETRY_TIMEOUT", "is_retryable", "last_conflict", "retrying", "retrying_on_latest"]
+__all__ = ["CONFLICT_RETRIES", "RETRY_TIMEOUT", "backoff", "is_retryable", "last_conflict", "retrying"]
 
 CONFLICT_RETRIES: Final = 10
 """How often a verb is done again by default."""
@@ -30,6 +28,17 @@ _LONGEST_PAUSE_S: Final = 1.0
 
 _Base = TypeVar("_Base")
 _Result = TypeVar("_Result")
+
+
+def backoff(attempt: int, *, first: float, longest: float) -> float:
+    """A random pause, whose limit doubles with each attempt.
+
+    Args:
+        attempt: How many attempts failed; after none there is no pause.
+        first: The longest pause after the first one, in seconds.
+        longest: The longest pause after any of them.
+    """
+    return random.uniform(0, min(longest, first * (2 ** min(attempt, 64) - 1)))  # noqa: S311 - no secret
 
 
 def is_retryable(error: CommitConflictError) -> bool:
@@ -105,35 +114,3 @@ def retrying(
                 raise final from error
             time.sleep(backoff(1, first=time.monotonic() - started, longest=_LONGEST_PAUSE_S))
             base = following(base, error)
-
-
-def retrying_on_latest(
-    source: Snapshot,
-    attempt: Callable[[Snapshot], _Result],
-    *,
-    conflict_retries: int = CONFLICT_RETRIES,
-    retry_timeout: timedelta = RETRY_TIMEOUT,
-) -> _Result:
-    """Compute and commit a change on a version, and on the latest one after each conflict.
-
-    Args:
-        source: The version to begin with.
-        attempt: Computes the change and commits it.
-        conflict_retries: The most attempts after the first one.
-        retry_timeout: Time after which no further attempt begins.
-
-    Raises:
-        RetryableConflictError: There was a conflict each time.
-        EarlierAttemptCommittedError: An earlier attempt of the same write committed meanwhile.
-        InvalidInputError: A limit is negative.
-    """
-    return retrying(
-        source,
-        lambda base, _: attempt(base),
-        lambda base, _: Snapshot(base.store, load_following(base.store, base.manifest), base.options),
-        conflict_retries=conflict_retries,
-        retry_timeout=retry_timeout,
-        exhausted=lambda number, error: RetryableConflictError(
-            f"Too many concurrent writers. Attempted {number - 1} retries. Last conflict: {error}"
-        ),
-    )
