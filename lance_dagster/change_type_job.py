@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import dagster as dg
 from pydantic import ConfigDict, Field
 
-from lance_dagster._context import job_of_one_op
+from lance_dagster._context.jobs import job_of_one_op
 from lance_dagster.properties import ASSET_KEY, JOB_NAME, ROOT_RUN_ID, RUN_ID
 from lance_dagster.tables.names import checked_job_name
 from lance_dagster.tables.refs import TableLike, TableRef, table_refs, table_root

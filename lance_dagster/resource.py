@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 from pydantic import Field
 
-from lance_dagster._context import RunningStep, attempt_facts, running_step
+from lance_dagster._context.runs import RunningStep, attempt_facts, running_step
 from lance_dagster.lineage.step_inputs import remember_input
 from lance_dagster.tables.arguments import RootArguments
 from lance_dagster.tables.branch_policy import BRANCH_TAG, BranchPolicy, branch_of_run

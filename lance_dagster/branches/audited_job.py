@@ -16,7 +16,8 @@ from typing import Any, Final
 
 import dagster as dg
 
-from lance_dagster._context import facts_of, later_job
+from lance_dagster._context.jobs import later_job
+from lance_dagster._context.steps import facts_of
 from lance_dagster.properties import PROMOTION_RUN_ID
 from lance_dagster.tables.branch_policy import AUDITED_TAG, PUBLISHES_TAG, run_branch
 from lance_dagster.tables.names import checked_job_name

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 from pydantic import Field
 
-from lance_dagster._context import facts_of, job_of_one_op
+from lance_dagster._context.jobs import job_of_one_op
+from lance_dagster._context.steps import facts_of
 from lance_dagster.health.foreign import is_foreign
 from lance_dagster.properties import PROMOTION_JOB_NAME, PROMOTION_RUN_ID
 from lance_dagster.tables.branch_policy import BRANCH_TAG, FORCE_TAG, NO_RETRIES, PUBLISHES_TAG, named_branch

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from lance_dagster._context import facts_of, run_partition_keys
+from lance_dagster._context.steps import facts_of, run_partition_keys
 from lance_dagster.checks.missing import missing_table
 from lance_dagster.health.lake import checked_lake, lance_external_assets
 from lance_dagster.health.policy import LanceMaintenancePolicy, policy_of

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from lance_dagster._context import asset_graph, facts_of
+from lance_dagster._context.steps import asset_graph, facts_of
 from lance_dagster.checks.missing import missing_table
 from lance_dagster.health.policy import parse_age
 from lance_dagster.tables.refs import TableLike, TableRef, TableRoot, table_ref, table_refs, table_root

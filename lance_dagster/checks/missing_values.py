@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
 
-from lance_dagster._context import facts_of, run_partition_keys
+from lance_dagster._context.steps import facts_of, run_partition_keys
 from lance_dagster.checks.missing import missing_table
 from lance_dagster.tables.refs import TableLike, TableRef, table_refs, table_root
 from lance_dagster.tables.settings import plain_metadata

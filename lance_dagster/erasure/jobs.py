@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 import dagster as dg
 from pydantic import ConfigDict, Field
 
-from lance_dagster._context import job_of_one_op
+from lance_dagster._context.jobs import job_of_one_op
 from lance_dagster.properties import ASSET_KEY, JOB_NAME, ROOT_RUN_ID, RUN_ID
 from lance_dagster.tables.branch_policy import NO_RETRIES
 from lance_dagster.tables.names import checked_job_name

@@ -22,7 +22,8 @@ import numpy as np
 import lance_core
 from lance_core.errors import LanceError
 from lance_core.row_addresses import fragment_ids
-from lance_dagster._context import downstream_keys_of, plan_materializations
+from lance_dagster._context.runs import plan_materializations
+from lance_dagster._context.steps import downstream_keys_of
 from lance_dagster.events.materialization import column_schema, lineage_metadata, of_partition
 from lance_dagster.health.facts import deleted_fraction
 from lance_dagster.lineage.consumers import consumers

@@ -12,7 +12,7 @@ from typing import Any
 
 import dagster as dg
 
-from lance_dagster._context import asset_definition, is_external_asset
+from lance_dagster._context.steps import asset_definition, is_external_asset
 from lance_dagster.health.policy import MAINTENANCE_KEY
 from lance_dagster.tables.refs import TableRef
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
 
-from lance_dagster._context import AnyContext, known_assets
+from lance_dagster._context.steps import AnyContext, known_assets
 from lance_dagster.health.policy import MAINTENANCE_KEY, LanceMaintenancePolicy, policy_of
 from lance_dagster.tables.location import TABLE_KEY, below_root, checked_root, remember_options, resolved_options
 from lance_dagster.tables.names import RESERVED

@@ -17,7 +17,7 @@ import pyarrow as pa
 import lance_core
 from lance_core.errors import DatasetExistsError, DatasetNotFoundError, LanceError
 from lance_core.maintenance import index_partitions
-from lance_dagster._context import (
+from lance_dagster._context.steps import (
     RunFacts,
     add_metadata,
     defined_metadata,

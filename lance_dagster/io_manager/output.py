@@ -13,10 +13,7 @@ import pyarrow as pa
 
 import lance_core
 from lance_core.errors import DatasetExistsError, InvalidInputError
-from lance_dagster._context import (
-    RunFacts,
-    type_metadata,
-)
+from lance_dagster._context.steps import RunFacts, type_metadata
 from lance_dagster.branches.writing import NEUTRAL, is_created_empty
 from lance_dagster.handlers import LanceTypeHandler
 from lance_dagster.handlers.arrow_schema import known_schema, with_known_types

@@ -14,7 +14,7 @@ import dagster as dg
 
 import lance_core
 from lance_core.errors import DatasetNotFoundError
-from lance_dagster._context import process_executor
+from lance_dagster._context.steps import process_executor
 from lance_dagster.handlers.arrow_schema import owners
 from lance_dagster.handlers.base import ROW_NAMES
 from lance_dagster.io_manager.output import TableOutput

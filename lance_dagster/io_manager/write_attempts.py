@@ -38,7 +38,8 @@ from lance_core.errors import (
     NotFoundError,
     SupersededError,
 )
-from lance_dagster._context import CLOCK_SKEW, RunFacts
+from lance_dagster._context.runs import CLOCK_SKEW
+from lance_dagster._context.steps import RunFacts
 from lance_dagster.health.policy import recorded_metadata
 from lance_dagster.properties import (
     ASSET_KEY,

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from lance_dagster._context import RunningStep, known_assets, running_step
+from lance_dagster._context.runs import RunningStep, running_step
+from lance_dagster._context.steps import known_assets
 from lance_dagster.lineage.step_inputs import remember_input
 from lance_dagster.tables.refs import TableRef, TableRoot
 

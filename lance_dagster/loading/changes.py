@@ -26,7 +26,7 @@ import dagster as dg
 import lance_core
 from lance_core import WatermarkMove
 from lance_core.errors import IncompatibleConflictError
-from lance_dagster._context import RunFacts, facts_of, outputs_of_step, tag_run
+from lance_dagster._context.steps import RunFacts, facts_of, outputs_of_step, tag_run
 from lance_dagster.lineage.holds import hold
 from lance_dagster.lineage.positions import FULL_REFRESH, InputPosition, by_version, next_after, parts_of
 from lance_dagster.lineage.step_inputs import ConsumedChanges

@@ -23,13 +23,7 @@ from lance_core.errors import (
     SchemaError,
     VersionNotFoundError,
 )
-from lance_dagster._context import (
-    RunFacts,
-    is_external,
-    is_fan_in,
-    is_list_of_assets,
-    is_own_upstream,
-)
+from lance_dagster._context.steps import RunFacts, is_external, is_fan_in, is_list_of_assets, is_own_upstream
 from lance_dagster.handlers import Loading
 from lance_dagster.handlers.arrow_schema import owners
 from lance_dagster.handlers.base import ROW_NAMES, ChangesPart, ChangesRequest, ReadRequest

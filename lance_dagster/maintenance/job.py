@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import dagster as dg
 
-from lance_dagster._context import job_beside_resources
+from lance_dagster._context.jobs import job_beside_resources
 from lance_dagster.health.foreign import is_foreign
 from lance_dagster.health.lake import Lake, checked_lake
 from lance_dagster.health.policy import LanceMaintenancePolicy, policy_of

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
 
-from lance_dagster._context import MAINTAINED
+from lance_dagster._context.runs import MAINTAINED
 
 if TYPE_CHECKING:
     from lance_dagster.maintenance.steps import MaintenanceOutcome

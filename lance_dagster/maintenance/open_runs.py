@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import dagster as dg
 
-from lance_dagster._context import is_silent
+from lance_dagster._context.runs import is_silent
 from lance_dagster.maintenance.job import TABLES_KEY
 
 __all__ = ["OpenRun", "open_runs"]

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 import dagster as dg
 
-from lance_dagster._context import tick_time
+from lance_dagster._context.runs import tick_time
 from lance_dagster.maintenance.job import LAKE_KEY, TABLES_KEY
 from lance_dagster.maintenance.open_runs import open_runs
 from lance_dagster.maintenance.targets import ORDER_TAG

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import dagster as dg
 
-from lance_dagster._context import is_silent, observed_in
+from lance_dagster._context.runs import is_silent, observed_in
 from lance_dagster.health.foreign import is_foreign
 from lance_dagster.health.lake import Lake, checked_lake
 from lance_dagster.health.policy import LanceMaintenancePolicy, policy_of

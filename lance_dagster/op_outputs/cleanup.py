@@ -26,7 +26,7 @@ import pyarrow as pa
 
 import lance_core
 from lance_core.errors import DatasetNotFoundError
-from lance_dagster._context import is_silent
+from lance_dagster._context.runs import is_silent
 from lance_dagster.tables.location import below_root
 from lance_dagster.tables.names import RESERVED_FOLDER
 from lance_dagster.tables.refs import TableRoot

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 import lance_core
 from lance_core.errors import DatasetNotFoundError
-from lance_dagster._context import said_at_run_time
+from lance_dagster._context.steps import said_at_run_time
 from lance_dagster.handlers import LanceTypeHandler, Loading, handler_for_value
 from lance_dagster.handlers.base import ReadRequest, WriteRequest
 from lance_dagster.loading.inputs import wanted_columns, wanted_rows

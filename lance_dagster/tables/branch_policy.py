@@ -22,7 +22,7 @@ from pydantic import Field, model_validator
 from lance_dagster.tables.arguments import CheckedArguments
 
 if TYPE_CHECKING:
-    from lance_dagster._context import RunFacts
+    from lance_dagster._context.steps import RunFacts
 
 __all__ = [
     "AUDITED_TAG",

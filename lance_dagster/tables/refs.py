@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 from pydantic import ConfigDict, Field
 
-from lance_dagster._context import AnyContext, RunFacts, asset_definition
+from lance_dagster._context.steps import AnyContext, RunFacts, asset_definition
 from lance_dagster.tables.branch_policy import BranchPolicy, branch_of_run
 from lance_dagster.tables.location import TableLocation, locate_table
 

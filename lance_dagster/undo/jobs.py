@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 from pydantic import Field
 
-from lance_dagster._context import job_of_one_op
+from lance_dagster._context.jobs import job_of_one_op
 from lance_dagster.tables.branch_policy import NO_RETRIES, PUBLISHES_TAG
 from lance_dagster.tables.names import checked_job_name
 from lance_dagster.tables.refs import ChosenTables, TableLike, TableRef, chosen_refs, is_tagged, table_refs, table_root

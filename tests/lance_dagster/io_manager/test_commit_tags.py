@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 import lance_core
-from lance_dagster._context import RunFacts
+from lance_dagster._context.steps import RunFacts
 from lance_dagster.io_manager.write_attempts import commit_tags, made_by
 
 ASSET = dg.AssetKey(["analytics", "events"])

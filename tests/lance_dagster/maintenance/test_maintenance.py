@@ -20,11 +20,11 @@ from lance_dagster import (
     LanceIOManager,
     LanceMaintenancePolicy,
     LanceTableResource,
-    _context,
     build_maintenance_job,
     build_maintenance_schedule,
     build_maintenance_sensor,
 )
+from lance_dagster._context import runs as context_runs
 from lance_dagster.maintenance import steps
 from lance_dagster.maintenance.schedule import config_for
 from tests.lance_dagster.lake import QUIET
@@ -651,9 +651,9 @@ class TestSensor:
         (request,) = tick()
         self.report(lake, tick, request, dg.DagsterRunStatus.STARTED)
         assert tick() == []
-        monkeypatch.setattr(_context, "_now", lambda: datetime.now(UTC) + timedelta(minutes=59))
+        monkeypatch.setattr(context_runs, "_now", lambda: datetime.now(UTC) + timedelta(minutes=59))
         assert tick() == []
-        monkeypatch.setattr(_context, "_now", lambda: datetime.now(UTC) + timedelta(minutes=61))
+        monkeypatch.setattr(context_runs, "_now", lambda: datetime.now(UTC) + timedelta(minutes=61))
         assert len(tick()) == 1
 
     def test_a_run_by_hand_works_on_the_tables_of_its_configuration(self, lake, tick):

@@ -6,7 +6,7 @@ import pytest
 
 import lance_core
 from lance_dagster import LanceMaintenancePolicy, build_maintenance_job, build_maintenance_sensor
-from lance_dagster._context import observed_in
+from lance_dagster._context.runs import observed_in
 from tests.lance_dagster.lake import errors
 from tests.lance_dagster.maintenance.test_lake import fill_foreign
 from tests.lance_dagster.maintenance.test_maintenance import NOW, failures, observations, run

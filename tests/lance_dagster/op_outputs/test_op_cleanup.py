@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 
 import lance_core
-from lance_dagster import LanceMaintenancePolicy, _context, build_maintenance_job
+from lance_dagster import LanceMaintenancePolicy, build_maintenance_job
+from lance_dagster._context import runs
 from tests.lance_dagster.lake import QUIET
 
 NOW = timedelta(microseconds=1)
@@ -107,9 +108,9 @@ def test_outputs_of_a_killed_run_go_in_the_end(lake, monkeypatch):
     lance_core.write_dataset(pa.table({"n": [1]}), f"{lake.root}/_ops/{run_id}/begin/result.lance")
     add_run(lake, run_id, dg.DagsterRunStatus.STARTED)
     policy = LanceMaintenancePolicy(cleanup_older_than=NOW)
-    monkeypatch.setattr(_context, "_now", lambda: datetime.now(UTC) + timedelta(hours=23))
+    monkeypatch.setattr(runs, "_now", lambda: datetime.now(UTC) + timedelta(hours=23))
     assert clean(lake, policy)["op_output_runs_kept"] == 1
-    monkeypatch.setattr(_context, "_now", lambda: datetime.now(UTC) + timedelta(hours=25))
+    monkeypatch.setattr(runs, "_now", lambda: datetime.now(UTC) + timedelta(hours=25))
     assert clean(lake, policy)["op_output_runs_removed"] == 1
 
 
@@ -144,8 +145,8 @@ def test_only_a_run_that_began_and_has_not_ended_can_be_silent(lake):
     for status in statuses:
         run = begun.dagster_run.with_status(dg.DagsterRunStatus(status))
         record = SimpleNamespace(dagster_run=run, create_timestamp=begun.create_timestamp)
-        silent += [status] if _context.is_silent(lake.instance, record, timedelta(0)) else []
+        silent += [status] if runs.is_silent(lake.instance, record, timedelta(0)) else []
     queued = SimpleNamespace(run_id=run.run_id, status=dg.DagsterRunStatus.QUEUED, is_finished=False)
     record = SimpleNamespace(dagster_run=queued, create_timestamp=begun.create_timestamp)
-    assert not _context.is_silent(lake.instance, record, timedelta(0))
+    assert not runs.is_silent(lake.instance, record, timedelta(0))
     assert silent == ["STARTED"]

@@ -17,7 +17,7 @@ from lance_dagster import (
     build_lance_integrity_checks,
     build_lance_primary_key_check,
 )
-from lance_dagster._context import RunFacts
+from lance_dagster._context.steps import RunFacts
 from lance_dagster.tables.branch_policy import branch_of_run
 from tests.lance_dagster.lake import QUIET, errors
 

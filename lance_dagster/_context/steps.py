@@ -1,16 +1,14 @@
-"""Facts about a run and its step from Dagster, and the metadata and data version that only the step can record.
+"""What contexts know of their run, their step and the code location, and the metadata that only the step can record.
 
-The only module that reads `step_context`, which Dagster gives to IO managers without calling it public, and the only
-one that asks the instance about runs. Everything else uses Dagster's public interface. Where a name is missing (another
-Dagster version, a context built by hand in a unit test) the result is a safe default, which each function documents.
+The only module that reads `step_context`, which Dagster gives to IO managers without calling it public.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import dagster as dg
@@ -21,12 +19,12 @@ except ImportError:
     CheckError = dg.DagsterError  # type: ignore[misc, assignment]
 
 __all__ = [
+    "ABSENT",
     "AnyContext",
     "RunFacts",
-    "RunningStep",
     "add_metadata",
     "asset_definition",
-    "attempt_facts",
+    "asset_graph",
     "defined_metadata",
     "downstream_keys",
     "downstream_keys_of",
@@ -37,34 +35,19 @@ __all__ = [
     "is_fan_in",
     "is_list_of_assets",
     "is_own_upstream",
-    "is_silent",
-    "job_beside_resources",
-    "job_of_one_op",
     "known_assets",
-    "later_job",
-    "observed_in",
     "output_name",
     "outputs_of_step",
-    "plan_materializations",
     "process_executor",
     "run_facts",
     "run_partition_keys",
-    "running_step",
     "said_at_run_time",
     "set_data_version",
     "tag_run",
-    "tick_time",
     "type_metadata",
 ]
 
-
-MAINTAINED = "lance/maintained"
-"""Entry of an observation: the table, as the job names it, where the observation is that of its owner."""
-
-CLOCK_SKEW = timedelta(hours=1)
-"""How far the clocks of the Dagster instance and of the committing machine may differ."""
-
-_ABSENT = (CheckError, dg.DagsterError)
+ABSENT = (CheckError, dg.DagsterError)
 """What asking raises for the code location of a job that is run by itself, and for the time of no tick."""
 
 
@@ -137,23 +120,6 @@ class RunFacts:
         if backfill is not None:
             return datetime.fromtimestamp(backfill.backfill_timestamp, UTC)
         return self.created_at(self.root_run_id)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunningStep:
-    """The step that is running right here, in the body of an asset or op.
-
-    Attributes:
-        instance: The Dagster instance.
-        facts: The run and the step.
-        assets: The assets that the step makes.
-        resources: Its resources, IO managers among them.
-    """
-
-    instance: dg.DagsterInstance
-    facts: RunFacts
-    assets: frozenset[dg.AssetKey] = frozenset()
-    resources: Sequence[Any] = ()
 
 
 def run_facts(context: dg.OutputContext | dg.InputContext) -> RunFacts | None:
@@ -241,7 +207,7 @@ def downstream_keys_of(
     """The assets of the code location downstream of a given asset, and the instance; None if they are not known."""
     try:
         found = _children(context.repository_def.asset_graph, asset_key)
-    except _ABSENT:
+    except ABSENT:
         return None
     return None if found is None else (context.instance, found)
 
@@ -313,46 +279,6 @@ def is_external(context: dg.InputContext) -> bool:
     return not graph.get(context.asset_key).is_materializable
 
 
-def is_silent(instance: dg.DagsterInstance, record: dg.RunRecord, longer_than: timedelta) -> bool:
-    """Whether an unfinished run has written no event for that long: its process may have been killed.
-
-    Dagster does not notice that a local process was killed: such a run stays in the state STARTED for ever. A queued
-    run counts as waiting.
-    """
-    if record.dagster_run.is_finished or record.dagster_run.status is dg.DagsterRunStatus.QUEUED:
-        return False
-    newest_events = instance.get_records_for_run(record.dagster_run.run_id, limit=1, ascending=False).records
-    newest = (
-        newest_events[0].event_log_entry.timestamp
-        if newest_events
-        else record.create_timestamp.replace(tzinfo=UTC).timestamp()
-    )
-    return _now() - datetime.fromtimestamp(newest, UTC) > longer_than
-
-
-def tick_time(context: dg.ScheduleEvaluationContext) -> datetime:
-    """The time that a schedule is evaluated for; now, in a context that was built without one."""
-    try:
-        return context.scheduled_execution_time
-    except _ABSENT:
-        return _now()
-
-
-def observed_in(instance: dg.DagsterInstance, run_id: str) -> set[str]:
-    """The tables of which a run has logged an observation: keys of assets with slashes, and names of other tables."""
-    found = instance.get_records_for_run(run_id, of_type=dg.DagsterEventType.ASSET_OBSERVATION).records
-    seen = [record.asset_observation for record in found]
-    return {
-        str(one.metadata[MAINTAINED].value) if MAINTAINED in one.metadata else one.asset_key.to_user_string()
-        for one in seen
-        if one is not None
-    }
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)
-
-
 def set_data_version(context: dg.OutputContext, version: str) -> None:
     """Set the asset's data version, unless the asset's body sets one; without a step, nothing."""
     step = _step(context)
@@ -394,7 +320,7 @@ def asset_definition(
 ) -> tuple[Mapping[str, Any] | None, dg.PartitionsDefinition[Any] | None]:
     """The definition metadata and the partitions of an asset; None for what the code location does not have."""
     definition: Any = None
-    with suppress(*_ABSENT, AttributeError):
+    with suppress(*ABSENT, AttributeError):
         definition = context.repository_def.assets_defs_by_key.get(asset_key)  # type: ignore[union-attr]
     if definition is not None:
         return definition.metadata_by_key.get(asset_key), definition.specs_by_key[asset_key].partitions_def
@@ -409,7 +335,7 @@ def known_assets(
 ) -> list[tuple[dg.AssetKey, Mapping[str, Any], dg.PartitionsDefinition[Any] | None]]:
     """The assets of the code location, with metadata and partitions; none if it is not known."""
     keys: list[dg.AssetKey] = []
-    with suppress(*_ABSENT, AttributeError):
+    with suppress(*ABSENT, AttributeError):
         keys = sorted(context.repository_def.assets_defs_by_key)  # type: ignore[union-attr]
     graph = None if keys else asset_graph(getattr(context, "job_def", None))
     keys = keys if graph is None else sorted(graph.get_all_asset_keys())
@@ -423,7 +349,7 @@ def is_external_asset(
     """Whether the code location has an asset without materializing it; None if the asset is not known."""
     try:
         repository = context.repository_def
-    except _ABSENT:
+    except ABSENT:
         repository = None
     graph: Any = asset_graph(getattr(context, "job_def", None)) if repository is None else repository.asset_graph
     return None if graph is None or not graph.has(asset_key) else not graph.get(asset_key).is_materializable
@@ -446,138 +372,12 @@ def run_partition_keys(
     return list(run.partition_keys)
 
 
-def job_beside_resources(graph: dg.GraphDefinition, resources: Mapping[str, Any], **options: Any) -> dg.JobDefinition:
-    """A job with some resources of its own; the others are those of the code location.
-
-    `GraphDefinition.to_job` with resources insists on all of them, but for "io_manager", at once; the same job without
-    that check is what a code location completes.
-    """
-    defined = {key: _definition(resource) for key, resource in resources.items()}
-    return dg.JobDefinition(graph_def=graph, resource_defs=defined, _was_explicitly_provided_resources=False, **options)
-
-
-def job_of_one_op(
-    run: Callable[..., None], *, name: str, description: str, resource_key: str, **options: Any
-) -> dg.JobDefinition:
-    """A job whose only op runs a function of the op's context and its configuration.
-
-    Args:
-        run: The function; the annotation of its argument `config` is the class of the configuration.
-        name: Name of the job; that of the op is `<name>_op`.
-        description: Description of both.
-        resource_key: The resource that the op needs; the code location has it.
-        **options: Further arguments of `dg.JobDefinition`.
-    """
-    op = dg.op(
-        name=f"{name}_op", description=description, required_resource_keys={resource_key}, out=dg.Out(dg.Nothing)
-    )(run)
-
-    @dg.graph(name=name)
-    def graph() -> None:
-        op()
-
-    return job_beside_resources(graph, {}, name=name, description=description, **options)
-
-
-def later_job(job: Any, resolve: Callable[[Sequence[Any], Mapping[str, Any]], dg.JobDefinition]) -> Any:
-    """A job that is made when its code location is loaded, of the assets, checks and resources there.
-
-    Args:
-        job: The result of `dg.define_asset_job`, which gives it name, tags and description.
-        resolve: Makes the job of the definitions of assets and checks, and of the resources.
-    """
-
-    class Later(type(job)):  # type: ignore[misc] # the class has no public name
-        """As `dg.define_asset_job`'s, but for its making."""
-
-        def resolve(
-            self,
-            asset_graph: Any,
-            default_executor_def: Any = None,  # noqa: ARG002 - Dagster's signature
-            resource_defs: Mapping[str, Any] | None = None,
-        ) -> dg.JobDefinition:
-            return resolve(list(asset_graph.assets_defs), dict(resource_defs or {}))
-
-    return Later(name=job.name, selection=job.selection, description=job.description, tags=job.tags)
-
-
-def _definition(resource: Any) -> dg.ResourceDefinition:
-    """As Dagster takes it."""
-    found: dg.ResourceDefinition = getattr(resource, "get_resource_definition", lambda: resource)()
-    return found
-
-
-def plan_materializations(
-    context: dg.OpExecutionContext | dg.AssetExecutionContext, events: Sequence[dg.AssetMaterialization]
-) -> None:
-    """Announce the partitions that the running step will materialize, as Dagster does for a run of assets.
-
-    Until the last of them is reported they count as in progress, so that an automation tick in between does not start
-    downstream runs for the first few, and again for the rest. A Dagster without such events gets none.
-    """
-    try:
-        # There is no public interface for it. If this one is missing, nothing is announced.
-        from dagster._core.events import AssetMaterializationPlannedData  # noqa: PLC0415, TID251 - see above
-    except ImportError:
-        return
-    build = getattr(dg.DagsterEvent, "build_asset_materialization_planned_event", None)
-    if build is None or not hasattr(context.instance, "report_dagster_event"):
-        return
-    for event in events:
-        if event.partition is not None:
-            planned = AssetMaterializationPlannedData(event.asset_key, partition=event.partition)
-            running = running_step()
-            made = build(context.run.job_name, (running and running.facts.step_key) or "", planned)
-            context.instance.report_dagster_event(made, context.run.run_id)
-
-
 def _said(context: dg.OutputContext) -> set[str]:
     """The keys of the metadata that the asset's body gave its output."""
     try:
         return set(context.output_metadata or ())
     except dg.DagsterInvariantViolationError:
         return set()
-
-
-def running_step() -> RunningStep | None:
-    """The step that is running right here, in the body of an asset or op; None elsewhere."""
-    try:
-        context = dg.OpExecutionContext.get()
-        instance, facts = context.instance, facts_of(context.run, context.instance)
-    except (dg.DagsterInvariantViolationError, AttributeError):
-        return None
-    try:
-        step = context.get_step_execution_context()
-        resources = list(context.resources._asdict().values())
-    except (dg.DagsterInvariantViolationError, AttributeError):  # a body that a test calls directly
-        return RunningStep(instance=instance, facts=facts)
-    assets = getattr(step, "assets_def", None)
-    return RunningStep(
-        instance=instance,
-        facts=replace(facts, step_key=step.step.key),
-        assets=frozenset(() if assets is None else assets.keys),
-        resources=resources,
-    )
-
-
-def attempt_facts(running: RunningStep) -> dict[str, Any]:
-    """The facts of a step by which the attempts of one write are recognized, as JSON takes them.
-
-    `succeeded` lists the runs of its chain of re-executions that succeeded: their writes are none of these attempts.
-    """
-    facts, instance = running.facts, running.instance
-    record, began = facts.record(facts.run_id), facts.record(facts.root_run_id)
-    chain = [] if began is None else [began.dagster_run]
-    chain += instance.get_runs(filters=dg.RunsFilter(tags={"dagster/root_run_id": facts.root_run_id}))
-    return {
-        "root_run_id": facts.root_run_id,
-        "step_key": facts.step_key,
-        "backfill_id": facts.backfill_id,
-        "number": 0 if record is None else int(record.storage_id),
-        "is_retry": facts.is_retry,
-        "since": None if began is None else (began.create_timestamp.replace(tzinfo=UTC) - CLOCK_SKEW).isoformat(),
-        "succeeded": [run.run_id for run in chain if run.status is dg.DagsterRunStatus.SUCCESS],
-    }
 
 
 def _step(context: dg.OutputContext | dg.InputContext) -> Any | None:

@@ -1,0 +1,71 @@
+"""Jobs that a code location completes with its assets and resources."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import dagster as dg
+
+__all__ = ["job_beside_resources", "job_of_one_op", "later_job"]
+
+
+def job_beside_resources(graph: dg.GraphDefinition, resources: Mapping[str, Any], **options: Any) -> dg.JobDefinition:
+    """A job with some resources of its own; the others are those of the code location.
+
+    `GraphDefinition.to_job` with resources insists on all of them, but for "io_manager", at once; the same job without
+    that check is what a code location completes.
+    """
+    defined = {key: _definition(resource) for key, resource in resources.items()}
+    return dg.JobDefinition(graph_def=graph, resource_defs=defined, _was_explicitly_provided_resources=False, **options)
+
+
+def job_of_one_op(
+    run: Callable[..., None], *, name: str, description: str, resource_key: str, **options: Any
+) -> dg.JobDefinition:
+    """A job whose only op runs a function of the op's context and its configuration.
+
+    Args:
+        run: The function; the annotation of its argument `config` is the class of the configuration.
+        name: Name of the job; that of the op is `<name>_op`.
+        description: Description of both.
+        resource_key: The resource that the op needs; the code location has it.
+        **options: Further arguments of `dg.JobDefinition`.
+    """
+    op = dg.op(
+        name=f"{name}_op", description=description, required_resource_keys={resource_key}, out=dg.Out(dg.Nothing)
+    )(run)
+
+    @dg.graph(name=name)
+    def graph() -> None:
+        op()
+
+    return job_beside_resources(graph, {}, name=name, description=description, **options)
+
+
+def later_job(job: Any, resolve: Callable[[Sequence[Any], Mapping[str, Any]], dg.JobDefinition]) -> Any:
+    """A job that is made when its code location is loaded, of the assets, checks and resources there.
+
+    Args:
+        job: The result of `dg.define_asset_job`, which gives it name, tags and description.
+        resolve: Makes the job of the definitions of assets and checks, and of the resources.
+    """
+
+    class Later(type(job)):  # type: ignore[misc] # the class has no public name
+        """As `dg.define_asset_job`'s, but for its making."""
+
+        def resolve(
+            self,
+            asset_graph: Any,
+            default_executor_def: Any = None,  # noqa: ARG002 - Dagster's signature
+            resource_defs: Mapping[str, Any] | None = None,
+        ) -> dg.JobDefinition:
+            return resolve(list(asset_graph.assets_defs), dict(resource_defs or {}))
+
+    return Later(name=job.name, selection=job.selection, description=job.description, tags=job.tags)
+
+
+def _definition(resource: Any) -> dg.ResourceDefinition:
+    """As Dagster takes it."""
+    found: dg.ResourceDefinition = getattr(resource, "get_resource_definition", lambda: resource)()
+    return found

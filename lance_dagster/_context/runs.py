@@ -1,0 +1,153 @@
+"""The step that is running right here, and what the instance knows of its runs; no other module asks it about runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import dagster as dg
+
+from lance_dagster._context.steps import ABSENT, RunFacts, facts_of
+
+__all__ = [
+    "CLOCK_SKEW",
+    "MAINTAINED",
+    "RunningStep",
+    "attempt_facts",
+    "is_silent",
+    "observed_in",
+    "plan_materializations",
+    "running_step",
+    "tick_time",
+]
+
+MAINTAINED = "lance/maintained"
+"""Entry of an observation: the table, as the job names it, where the observation is that of its owner."""
+
+
+CLOCK_SKEW = timedelta(hours=1)
+"""How far the clocks of the Dagster instance and of the committing machine may differ."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningStep:
+    """The step that is running right here, in the body of an asset or op.
+
+    Attributes:
+        instance: The Dagster instance.
+        facts: The run and the step.
+        assets: The assets that the step makes.
+        resources: Its resources, IO managers among them.
+    """
+
+    instance: dg.DagsterInstance
+    facts: RunFacts
+    assets: frozenset[dg.AssetKey] = frozenset()
+    resources: Sequence[Any] = ()
+
+
+def is_silent(instance: dg.DagsterInstance, record: dg.RunRecord, longer_than: timedelta) -> bool:
+    """Whether an unfinished run has written no event for that long: its process may have been killed.
+
+    Dagster does not notice that a local process was killed: such a run stays in the state STARTED for ever. A queued
+    run counts as waiting.
+    """
+    if record.dagster_run.is_finished or record.dagster_run.status is dg.DagsterRunStatus.QUEUED:
+        return False
+    newest_events = instance.get_records_for_run(record.dagster_run.run_id, limit=1, ascending=False).records
+    newest = (
+        newest_events[0].event_log_entry.timestamp
+        if newest_events
+        else record.create_timestamp.replace(tzinfo=UTC).timestamp()
+    )
+    return _now() - datetime.fromtimestamp(newest, UTC) > longer_than
+
+
+def tick_time(context: dg.ScheduleEvaluationContext) -> datetime:
+    """The time that a schedule is evaluated for; now, in a context that was built without one."""
+    try:
+        return context.scheduled_execution_time
+    except ABSENT:
+        return _now()
+
+
+def observed_in(instance: dg.DagsterInstance, run_id: str) -> set[str]:
+    """The tables of which a run has logged an observation: keys of assets with slashes, and names of other tables."""
+    found = instance.get_records_for_run(run_id, of_type=dg.DagsterEventType.ASSET_OBSERVATION).records
+    seen = [record.asset_observation for record in found]
+    return {
+        str(one.metadata[MAINTAINED].value) if MAINTAINED in one.metadata else one.asset_key.to_user_string()
+        for one in seen
+        if one is not None
+    }
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def plan_materializations(
+    context: dg.OpExecutionContext | dg.AssetExecutionContext, events: Sequence[dg.AssetMaterialization]
+) -> None:
+    """Announce the partitions that the running step will materialize, as Dagster does for a run of assets.
+
+    Until the last of them is reported they count as in progress, so that an automation tick in between does not start
+    downstream runs for the first few, and again for the rest. A Dagster without such events gets none.
+    """
+    try:
+        # There is no public interface for it. If this one is missing, nothing is announced.
+        from dagster._core.events import AssetMaterializationPlannedData  # noqa: PLC0415, TID251 - see above
+    except ImportError:
+        return
+    build = getattr(dg.DagsterEvent, "build_asset_materialization_planned_event", None)
+    if build is None or not hasattr(context.instance, "report_dagster_event"):
+        return
+    for event in events:
+        if event.partition is not None:
+            planned = AssetMaterializationPlannedData(event.asset_key, partition=event.partition)
+            running = running_step()
+            made = build(context.run.job_name, (running and running.facts.step_key) or "", planned)
+            context.instance.report_dagster_event(made, context.run.run_id)
+
+
+def running_step() -> RunningStep | None:
+    """The step that is running right here, in the body of an asset or op; None elsewhere."""
+    try:
+        context = dg.OpExecutionContext.get()
+        instance, facts = context.instance, facts_of(context.run, context.instance)
+    except (dg.DagsterInvariantViolationError, AttributeError):
+        return None
+    try:
+        step = context.get_step_execution_context()
+        resources = list(context.resources._asdict().values())
+    except (dg.DagsterInvariantViolationError, AttributeError):  # a body that a test calls directly
+        return RunningStep(instance=instance, facts=facts)
+    assets = getattr(step, "assets_def", None)
+    return RunningStep(
+        instance=instance,
+        facts=replace(facts, step_key=step.step.key),
+        assets=frozenset(() if assets is None else assets.keys),
+        resources=resources,
+    )
+
+
+def attempt_facts(running: RunningStep) -> dict[str, Any]:
+    """The facts of a step by which the attempts of one write are recognized, as JSON takes them.
+
+    `succeeded` lists the runs of its chain of re-executions that succeeded: their writes are none of these attempts.
+    """
+    facts, instance = running.facts, running.instance
+    record, began = facts.record(facts.run_id), facts.record(facts.root_run_id)
+    chain = [] if began is None else [began.dagster_run]
+    chain += instance.get_runs(filters=dg.RunsFilter(tags={"dagster/root_run_id": facts.root_run_id}))
+    return {
+        "root_run_id": facts.root_run_id,
+        "step_key": facts.step_key,
+        "backfill_id": facts.backfill_id,
+        "number": 0 if record is None else int(record.storage_id),
+        "is_retry": facts.is_retry,
+        "since": None if began is None else (began.create_timestamp.replace(tzinfo=UTC) - CLOCK_SKEW).isoformat(),
+        "succeeded": [run.run_id for run in chain if run.status is dg.DagsterRunStatus.SUCCESS],
+    }
