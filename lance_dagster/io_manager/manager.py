@@ -1,12 +1,11 @@
 """The IO manager at work: one output becomes one commit, one input becomes one pinned version.
 
 handle_output   asset -> location -> settings -> handler -> slices -> earlier attempts -> write -> metadata
-load_input      asset -> location -> version  -> slices + filter + columns -> handler
+load_input      see `input`
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -22,8 +21,6 @@ from lance_dagster._context.steps import (
     add_metadata,
     defined_metadata,
     downstream_keys,
-    input_annotation,
-    is_fan_in,
     output_name,
     run_facts,
     said_at_run_time,
@@ -40,16 +37,9 @@ from lance_dagster.events.materialization import (
     partition_metadata,
 )
 from lance_dagster.events.reporting import rows_of_partitions
-from lance_dagster.handlers import (
-    LanceTypeHandler,
-    Loading,
-    default_load_type,
-    handler_for_load,
-    handler_for_value,
-)
+from lance_dagster.handlers import LanceTypeHandler, handler_for_value
 from lance_dagster.handlers.arrow_schema import known_schema
 from lance_dagster.handlers.base import CommitMode, WriteRequest
-from lance_dagster.handlers.changes import changes_schema
 from lance_dagster.handlers.merging import may_insert
 from lance_dagster.io_manager.column_assets import (
     check_still_column_owner,
@@ -58,6 +48,7 @@ from lance_dagster.io_manager.column_assets import (
     columns_request,
 )
 from lance_dagster.io_manager.column_types import with_remedy
+from lance_dagster.io_manager.input import load_input
 from lance_dagster.io_manager.output import (
     TableOutput,
     as_refreshed,
@@ -79,8 +70,7 @@ from lance_dagster.io_manager.output import (
 from lance_dagster.io_manager.ownership import (
     check_column_owners,
     check_mode,
-    check_old_place,
-    check_owner,
+    check_ownership,
     check_still_owner,
     reject_memory_of_another_process,
 )
@@ -94,12 +84,10 @@ from lance_dagster.io_manager.write_attempts import (
 )
 from lance_dagster.lineage.consumers import consumers
 from lance_dagster.lineage.history import data_version
-from lance_dagster.lineage.spark_columns import has_plan, plan_lineage, remember_frame
+from lance_dagster.lineage.spark_columns import has_plan, plan_lineage
 from lance_dagster.lineage.sql_inputs import note_sql_inputs
-from lance_dagster.lineage.step_inputs import consumed_changes, input_properties, remember_input
-from lance_dagster.loading.changes import CHANGES
-from lance_dagster.loading.inputs import MissingInputError, read_requests
-from lance_dagster.op_outputs.store import load_op_output, store_op_output
+from lance_dagster.lineage.step_inputs import consumed_changes, input_properties
+from lance_dagster.op_outputs.store import store_op_output
 from lance_dagster.tables.branch_policy import BRANCH_TAG, branch_of_run
 from lance_dagster.tables.location import TableLocation, locate_table
 from lance_dagster.tables.partitions import PartitionPlan, plan_partitions
@@ -245,60 +233,7 @@ class LanceTableIOManager(dg.IOManager):
             DagsterInvariantViolationError: The input has a type that no handler loads.
             LanceError: The table, the version or a column does not exist.
         """
-        reject_memory_of_another_process(context, self._settings)
-        asset = f"asset {context.asset_key.to_user_string()}" if context.has_asset_key else "no asset"
-        where = f"input {_input_name(context)} ({asset})"
-        own = self._settings.type_handlers
-
-        def find_loading() -> Loading:
-            default = default_load_type(self._settings)
-            return handler_for_load(input_annotation(context), default, where=where, own=own)
-
-        if not context.has_asset_key:
-            if context.upstream_output is None:
-                raise dg.DagsterInvariantViolationError(
-                    f"{where} comes from no output, and LanceIOManager loads outputs only"
-                )
-            return load_op_output(
-                context.upstream_output, self._settings, find_loading, where, context.definition_metadata
-            )
-        loading, facts = find_loading(), run_facts(context)
-        step = None if facts is None else facts.step
-        upstream = context.upstream_output.definition_metadata if context.upstream_output is not None else {}
-        location = self._locate(context.asset_key, upstream)
-        settings = replace(self._settings, storage_options=location.options(self._settings.storage_options) or {})
-        try:
-            requests = read_requests(context, facts, location, settings, loading, where=where, upstream=upstream)
-        except MissingInputError as error:
-            self._check_owner(context.asset_key, upstream, None, where)
-            if plain_metadata(context.definition_metadata.get("lance/missing")) != "empty":
-                return _missing(context, loading, error)
-            requests = None
-        if requests is None:
-            self._check_owner(context.asset_key, upstream, None, where)
-            context.log.info("%s: there is no table at %s yet; it is loaded without rows", where, location.uri)
-            known = known_schema(upstream, type_metadata(context), where)
-            return self._empty(context, loading, known)
-        values = {}
-        for key, request in requests.items():
-            remember_input(step, context.asset_key.to_user_string(), request.dataset)
-            context.log.debug("%s: version %s of %s", where, request.dataset.version, location.uri)
-            values[key] = loading.handler.load(request)
-            if self._settings.derive_column_lineage:
-                remember_frame(step, context.asset_key.to_user_string(), values[key])
-        if loading.by_partition:
-            return values
-        return values[None] if None in values else list(values.values())
-
-    def _empty(self, context: dg.InputContext, loading: Loading, schema: pa.Schema) -> Any:
-        """The value of an input for which there is nothing to load."""
-        if loading.by_partition:
-            return {}
-        if loading.as_list and not is_fan_in(context):
-            return []
-        if CHANGES in context.definition_metadata:
-            schema = changes_schema(schema)
-        return loading.handler.empty(schema, self._settings, loading.load_as)
+        return load_input(context, self._settings)
 
     def _locate(self, asset_key: dg.AssetKey, metadata: Any) -> TableLocation:
         return locate_table(self._settings.root_uri, asset_key, metadata, default_schema=self._settings.schema)
@@ -330,7 +265,7 @@ class LanceTableIOManager(dg.IOManager):
         except LanceError as error:
             raise error_of_write(error, f"asset {asset}", None, location.uri, self._settings) from error
         if settings.write_mode != "columns":
-            self._check_owner(context.asset_key, definition, existing, f"asset {asset}")
+            check_ownership(existing, context.asset_key, definition, self._settings, f"asset {asset}")
         branch = branch_of_run(self._settings.branching, facts)
         if branch is not None:
             tag_run(context, {BRANCH_TAG: branch})
@@ -364,26 +299,6 @@ class LanceTableIOManager(dg.IOManager):
         if existing is not None and branch is not None:
             existing = branch_for_writing(existing, branch)
         return existing, settings.merge_key
-
-    def _check_owner(
-        self,
-        asset_key: dg.AssetKey,
-        metadata: Mapping[str, object],
-        existing: lance_core.LanceDataset | None,
-        where: str,
-    ) -> None:
-        """Reject a table that belongs to another asset."""
-        if existing is not None:
-            check_owner(existing, asset_key, metadata, where)
-            return
-        check_old_place(
-            self._settings.root_uri,
-            asset_key,
-            metadata,
-            default_schema=self._settings.schema,
-            storage_options=self._settings.storage_options,
-            where=where,
-        )
 
     def _with_branch(self, output: TableOutput, handler: LanceTypeHandler, obj: Any) -> TableOutput:
         """The output with the branch that it is written to.
@@ -504,18 +419,3 @@ class LanceTableIOManager(dg.IOManager):
     @property
     def _without_config(self) -> TableSettings:
         return replace(self._settings, table_config={})
-
-
-def _missing(context: dg.InputContext, loading: Loading, error: MissingInputError) -> None:
-    """None, for an optional input of which nothing was ever written.
-
-    Raises:
-        DatasetNotFoundError: The input is not optional.
-    """
-    if not loading.optional:
-        raise DatasetNotFoundError(str(error)) from None
-    context.log.info("%s; the input is None", error)
-
-
-def _input_name(context: dg.InputContext) -> str:
-    return repr(context.name) if context.has_input_name else "without a name"

@@ -18,18 +18,18 @@ from lance_dagster._context.steps import process_executor
 from lance_dagster.handlers.arrow_schema import owners
 from lance_dagster.handlers.base import ROW_NAMES
 from lance_dagster.io_manager.output import TableOutput
-from lance_dagster.lineage.owners import owner_of, owning_commits
+from lance_dagster.lineage.history import owner_of, owning_commits
 from lance_dagster.tables.location import SHARED_KEY, TABLE_KEY, is_shared, locate_table
 from lance_dagster.tables.settings import OutputSettings, TableSettings
 
-__all__ = ["check_column_owners", "check_mode", "check_old_place", "check_owner"]
+__all__ = ["check_column_owners", "check_mode", "check_ownership"]
 
 _MEMORY: Final = ("memory", "shared-memory")
 _OLD_PARTS: Final = 2
 """Earlier releases used the last two parts of a key."""
 
 
-def check_owner(
+def _check_owner(
     dataset: lance_core.LanceDataset, asset_key: dg.AssetKey, metadata: Mapping[str, object], where: str
 ) -> None:
     """Reject a table that was written for another asset.
@@ -54,6 +54,25 @@ def check_owner(
         'written. Give one of them the metadata "schema" or "table" with a place of its own. If several assets are '
         f'meant to write to it, or the asset was renamed, give it the metadata {{"{SHARED_KEY}": True}}'
     )
+
+
+def check_ownership(
+    dataset: lance_core.LanceDataset | None,
+    asset_key: dg.AssetKey,
+    metadata: Mapping[str, object],
+    settings: TableSettings,
+    where: str,
+) -> None:
+    """Reject a table that belongs to another asset, and a missing table whose rows are in an older place.
+
+    Raises:
+        DagsterInvalidDefinitionError: The table was written for another asset, or the asset has a table in the place
+            that earlier releases gave it.
+    """
+    if dataset is not None:
+        _check_owner(dataset, asset_key, metadata, where)
+    else:
+        _check_old_place(asset_key, metadata, settings, where)
 
 
 def check_still_owner(
@@ -127,14 +146,8 @@ def check_column_owners(output: TableOutput, frame: Sequence[str]) -> None:
         )
 
 
-def check_old_place(
-    root_uri: str,
-    asset_key: dg.AssetKey,
-    metadata: Mapping[str, object],
-    *,
-    default_schema: str | None,
-    storage_options: Mapping[str, str] | None,
-    where: str,
+def _check_old_place(
+    asset_key: dg.AssetKey, metadata: Mapping[str, object], settings: TableSettings, where: str
 ) -> None:
     """Reject an asset without a table whose rows are where earlier releases stored them.
 
@@ -144,12 +157,12 @@ def check_old_place(
     path = asset_key.path
     if len(path) <= _OLD_PARTS:
         return
-    new = locate_table(root_uri, asset_key, metadata, default_schema=default_schema)
-    old = locate_table(root_uri, asset_key, metadata, default_schema=default_schema or path[-2])
+    new = locate_table(settings.root_uri, asset_key, metadata, default_schema=settings.schema)
+    old = locate_table(settings.root_uri, asset_key, metadata, default_schema=settings.schema or path[-2])
     if new.uri == old.uri:
         return
     try:
-        found = owner_of(lance_core.dataset(old.uri, storage_options=dict(storage_options or {}) or None))
+        found = owner_of(lance_core.dataset(old.uri, storage_options=settings.options))
     except DatasetNotFoundError:
         return
     if found is not None and asset_key.to_user_string() in found.assets:

@@ -16,14 +16,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from lance_core.dataset import LANCE_COMMIT_MESSAGE_KEY
 from lance_dagster.properties import (
     ASSET_KEY,
     COLUMN_TYPE,
+    COLUMNS,
     DATA_VERSION,
     INPUT_PREFIX,
+    MAINTENANCE,
+    MAINTENANCE_METADATA,
     PARTITION_KEYS,
     PROMOTED_FROM,
     PROMOTION_RUN_ID,
@@ -46,6 +50,8 @@ __all__ = [
     "data_version_of",
     "input_record",
     "last_data_change",
+    "owner_of",
+    "owning_commits",
     "partitions_of",
     "read_history",
     "undo_after",
@@ -53,6 +59,8 @@ __all__ = [
 
 _AHEAD: Final = 8
 """Versions that are read at once where most of them will be."""
+_MOST_VERSIONS: Final = 20
+"""How many of the newest versions are read for an owner; maintenance by others makes fewer between two writes."""
 _BOOKKEEPING: Final = "ReserveFragments"
 _MAINTENANCE: Final = frozenset({"Rewrite", "CreateIndex", _BOOKKEEPING})
 _KEEPS_ROWS: Final = _MAINTENANCE | {"UpdateConfig", "UpdateBases", "UpdateMemWalState"}
@@ -137,6 +145,15 @@ class TableVersion:
     def assets(self) -> list[str]:
         """The assets that the version was made for; several for the promotion of a branch that several wrote to."""
         return several(self.asset)
+
+    @property
+    def maintenance_metadata(self) -> Any:
+        """The metadata `lance/maintenance` of the asset; None if the commit recorded none.
+
+        Of several values, which the promotion of a branch has joined, False counts first.
+        """
+        given = [json.loads(one) for one in several(self.properties.get(MAINTENANCE_METADATA))]
+        return False if any(one is False for one in given) else next(iter(given), None)
 
     @property
     def message(self) -> str | None:
@@ -268,6 +285,36 @@ def _live_rows(handle: lance_core.LanceDataset) -> dict[int, int]:
         deleted = 0 if deletion is None else deletion.num_deleted_rows or 0
         found[fragment.fragment_id] = fragment.metadata.physical_rows - deleted
     return found
+
+
+def owning_commits(dataset: lance_core.LanceDataset) -> list[TableVersion]:
+    """The commits that name assets, newest first; those of maintenance only if there are no others.
+
+    Commits of maintenance are made for no asset: they count where cleanup has left no other commit that names one.
+    """
+    named = list(_named(dataset))
+    return [one for one in named if MAINTENANCE not in one.properties] or named
+
+
+def owner_of(dataset: lance_core.LanceDataset) -> TableVersion | None:
+    """The newest commit of rows that names an asset; None if no recent one does.
+
+    Commits of assets that own columns alone do not count.
+    """
+    maintained = None
+    for one in _named(dataset):
+        if COLUMNS in one.properties:
+            continue
+        if MAINTENANCE not in one.properties:
+            return one
+        maintained = maintained or one
+    return maintained
+
+
+def _named(dataset: lance_core.LanceDataset) -> Iterator[TableVersion]:
+    for handle, transaction in islice(dataset.history(), _MOST_VERSIONS):
+        if properties_of(transaction).get(ASSET_KEY):
+            yield _version(handle, transaction, (None, None))
 
 
 def undo_after(dataset: lance_core.LanceDataset, version: int) -> int | None:

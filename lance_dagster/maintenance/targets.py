@@ -211,7 +211,7 @@ def survey_target(
 
 def _owners(dataset: lance_core.LanceDataset) -> tuple[list[str], str | None]:
     """The assets that a table belongs to by its own commits, and the metadata of maintenance that the newest has."""
-    from lance_dagster.lineage.owners import owner_of, owning_commits  # noqa: PLC0415 - heavy imports at first use
+    from lance_dagster.lineage.history import owner_of, owning_commits  # noqa: PLC0415 - heavy imports at first use
 
     newest = owner_of(dataset)
     if newest is None:

@@ -9,7 +9,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from lance_core.commit import CommitOptions
+from lance_core.commit import CommitOptions, WriteAttempt
 from lance_core.errors import InvalidInputError
 from lance_core.file import FileVersion
 from lance_core.table.fragment import Fragment
@@ -42,6 +42,17 @@ class CommitRequest:
     require_empty: bool = False
     first_field_id: int = 0
     """Id of the first field in fragments that bring their own columns."""
+
+    @property
+    def write(self) -> WriteAttempt | None:
+        """The write and the number of the attempt."""
+        return self.options.write_attempt
+
+    @property
+    def replaces_others(self) -> bool:
+        """Whether rows that other writes have put into the same slices meanwhile are replaced."""
+        later_wins = self.write is not None and self.write.conflict_policy == "later_wins"
+        return later_wins and not self.require_empty and self.mode in ("overwrite", "replace")
 
     def check(self) -> None:
         """Make sure that the arguments go together.

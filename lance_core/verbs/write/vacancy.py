@@ -6,22 +6,45 @@ each later one, before the put        the same
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from pyroaring import BitMap
 
 from lance_core.errors import DatasetExistsError
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.files.slices import Slices
+from lance_core.verbs.rows.removal import RowsByFragment
+from lance_core.verbs.write.earlier_attempts import rows_of_attempts
 from lance_core.verbs.write.replace import rows_in_slices
+from lance_core.verbs.write.request import CommitRequest
 
-__all__ = ["check_empty"]
+__all__ = ["check_vacancy"]
 
 _NAMED = 5
 """Most slices that a message names."""
 
 
-def check_empty(source: Snapshot, slices: Slices, own: Mapping[int, BitMap]) -> None:
+def check_vacancy(request: CommitRequest, source: Snapshot, attempts: set[int]) -> None:
+    """Make sure that slices which have to be empty are, but for rows of earlier attempts.
+
+    Args:
+        request: The write.
+        source: The version.
+        attempts: Versions of earlier attempts of the write.
+
+    Raises:
+        DatasetExistsError: A slice has rows of other writes.
+    """
+    if not request.require_empty:
+        return
+    assert request.slices is not None
+    rows: RowsByFragment = {}
+    if request.write is not None and attempts:
+        if request.write.on_earlier_attempt == "append":
+            return  # rows that cannot be identified may stay
+        rows, _, _ = rows_of_attempts(source, request.write, attempts)
+    _check_empty(source, request.slices, rows)
+
+
+def _check_empty(source: Snapshot, slices: Slices, own: RowsByFragment) -> None:
     """Make sure that no row lies in the slices.
 
     Args:

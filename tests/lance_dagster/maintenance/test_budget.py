@@ -91,7 +91,7 @@ def test_what_is_not_begun_in_time_is_put_off(lake, monkeypatch):
     fill_wide(lake, "a/t", 10)
     job = with_budget(max_duration="1h")
     monkeypatch.setattr(budgets, "is_over", lambda deadline: deadline is not None)
-    monkeypatch.setattr("lance_dagster.maintenance.job.is_over", lambda deadline: deadline is not None)
+    monkeypatch.setattr("lance_dagster.maintenance.ops.is_over", lambda deadline: deadline is not None)
     found = summary(run(lake, job))
     assert found["put_off"] == {"a/t": "max_duration: the time was up before 1 rewrites began"}
     assert fragments(lake, "a/t") == 6

@@ -18,7 +18,7 @@ from lance_core.errors import (
     SupersededError,
 )
 from lance_core.maintenance import Compaction, commit_what_fits
-from lance_core.verbs.context import retry
+from lance_core.verbs.context import snapshot
 
 TOKEN = ("app.token", "x")
 
@@ -471,7 +471,7 @@ class TestMerge:
 
     def test_a_try_before_the_version_that_it_is_worked_out_from_anew_is_found(self, table, monkeypatch):
         """The first attempt meets a conflict; a later attempt is older than the version that the second begins with."""
-        base, load = latest(table), retry.load_following
+        base, load = latest(table), snapshot.load_following
 
         def busy(*args):
             self.merge(latest(table), attempt(1), 7)
@@ -479,7 +479,7 @@ class TestMerge:
             return load(*args)
 
         latest(table).update({"p": "'x'"}, where="v = 100")
-        monkeypatch.setattr(retry, "load_following", busy)
+        monkeypatch.setattr(snapshot, "load_following", busy)
         with pytest.raises(SupersededError):
             self.merge(base, attempt(0), 100)
         assert values(table.uri) == [7, 100, 101]

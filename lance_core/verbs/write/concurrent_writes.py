@@ -1,0 +1,96 @@
+"""The commits of other writers that a write may follow: those that fill none of its slices, and those it replaces."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator
+
+from lance_core.commit import find_transaction, reject_overruled
+from lance_core.errors import RetryableConflictError
+from lance_core.schema import Field, Schema, schema_to_bytes
+from lance_core.store import ObjectStore
+from lance_core.table.manifest.manifest import Manifest
+from lance_core.table.operations import Overwrite
+from lance_core.table.transaction import SLICES_KEY, Transaction
+from lance_core.verbs.files.fragment_writer import lance_schema
+from lance_core.verbs.write.earlier_attempts import gap_error
+from lance_core.verbs.write.request import CommitRequest
+
+__all__ = ["check_columns", "check_creation", "replaceable_commits"]
+
+
+def replaceable_commits(
+    store: ObjectStore, uri: str, request: CommitRequest, since: int, latest: Manifest, attempts: Collection[int]
+) -> Collection[int] | None:
+    """The versions in which other writes filled the same slices, if they may be replaced; None if they may not.
+
+    Args:
+        store: The dataset's store.
+        uri: The dataset, for messages.
+        request: The write.
+        since: The version that the write was based on.
+        latest: The version to follow.
+        attempts: Versions of earlier attempts of the same write.
+
+    Raises:
+        SupersededError: A later write has filled them, which is not to be replaced.
+        IncompatibleConflictError: A version in between was cleaned up that may be one of them.
+    """
+    if request.require_empty:
+        return ()  # the rows themselves are looked at
+    own = set(json.loads(request.properties().get(SLICES_KEY, "[]")))
+    found: dict[int, Transaction] = {}
+    for version in range(since + 1, latest.version + 1) if own or request.replaces_others else ():
+        if version in attempts:
+            continue
+        other = find_transaction(store, version)
+        if other is None:
+            raise gap_error(uri, since, version)
+        same = not own.isdisjoint(json.loads(other.properties.get(SLICES_KEY, "[]")))
+        if same or (not own and isinstance(other.operation, Overwrite)):
+            found[version] = other
+    if found and not request.replaces_others:
+        return None
+    if found:
+        assert request.write is not None
+        reject_overruled(request.write, uri, found)
+    return found
+
+
+def check_columns(request: CommitRequest, uri: str, base: Manifest, latest: Manifest) -> None:
+    """Make sure that fragments that were written for a version fit a later one.
+
+    Raises:
+        RetryableConflictError: The later version has other columns.
+    """
+    if request.mode in ("append", "replace") and _field_ids(base.schema) != _field_ids(latest.schema):
+        raise RetryableConflictError(f"{uri}: its columns were changed meanwhile; do the write again")
+
+
+def check_creation(request: CommitRequest, uri: str, schema: Schema, latest: Manifest) -> None:
+    """Make sure that fragments written for a new dataset have the columns of one that was created meanwhile.
+
+    Args:
+        request: The write.
+        uri: The dataset, for messages.
+        schema: The schema that the new dataset would have had.
+        latest: The dataset that was created.
+
+    Raises:
+        RetryableConflictError: The dataset has other column ids.
+    """
+    if request.mode in ("create", "overwrite"):
+        return
+    if _field_ids(schema) != _field_ids(lance_schema(request.schema, schema_to_bytes(latest.schema))):
+        raise RetryableConflictError(f"{uri} was created meanwhile, with columns in another order")
+
+
+def _field_ids(schema: Schema) -> list[tuple[str, int]]:
+    """The ids of all fields, each with the name of its column."""
+    return [(column.name, field.id) for column in schema.fields for field in _subtree(column)]
+
+
+def _subtree(field: Field) -> Iterator[Field]:
+    yield field
+    for child in field.children:
+        yield from _subtree(child)

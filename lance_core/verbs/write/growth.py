@@ -1,0 +1,61 @@
+"""Columns that a write adds: a Merge changes the schema, adds fragments and hides rows in one version."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lance_core.schema import Schema
+from lance_core.store import make_durable
+from lance_core.table.fragment import Fragment
+from lance_core.table.manifest.manifest import Manifest
+from lance_core.table.operations import Merge
+from lance_core.table.operations.base import next_fragment_id, number_fragments
+from lance_core.verbs.columns.add import lacking_fields, with_null_columns
+from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.uncommitted_files import UncommittedFiles
+from lance_core.verbs.rows.removal import Removal, with_deletions
+from lance_core.verbs.write.request import CommitRequest
+
+__all__ = ["growing", "grown_schema", "is_growing"]
+
+
+def grown_schema(request: CommitRequest, base: Manifest) -> Schema:
+    """The schema with the columns that a dataset lacks, if they are to be added; Overwrite brings them along."""
+    new = lacking_fields(base.schema, request.schema) if request.add_columns else []
+    return base.schema if not new or request.mode == "overwrite" else with_null_columns(base, new)
+
+
+def is_growing(request: CommitRequest, base: Manifest) -> bool:
+    """Whether columns are added to a dataset, so that fragments and schema change in one version."""
+    return request.mode in ("append", "replace") and grown_schema(request, base) is not base.schema
+
+
+def growing(
+    request: CommitRequest,
+    fragments: Sequence[Fragment],
+    source: Snapshot,
+    files: UncommittedFiles,
+    removal: Removal,
+) -> Merge:
+    """The operation that adds columns and fragments, and hides rows, in one version.
+
+    No other operation changes schema and fragments. It has to keep each fragment, also those without a row left.
+
+    Args:
+        request: The write.
+        fragments: The new fragments.
+        source: The version that it follows.
+        files: Where new deletion files are noted.
+        removal: The rows to hide.
+    """
+    base = source.manifest
+    emptied = [
+        with_deletions(source, fragment, removal.affected_rows[fragment.id], files)
+        for fragment in base.fragments
+        if fragment.id in removal.removed_fragment_ids
+    ]
+    make_durable(source.store, [one.deletion_file.key(one.id) for one in emptied if one.deletion_file is not None])
+    changed = {fragment.id: fragment for fragment in (*removal.updated_fragments, *emptied)}
+    new = number_fragments(fragments, next_fragment_id(base))
+    kept = tuple(changed.get(fragment.id, fragment) for fragment in base.fragments)
+    return Merge(fragments=(*kept, *new), schema=grown_schema(request, base), preserves_nullability=True)

@@ -1,0 +1,105 @@
+"""How one input is loaded from its table.
+
+asset -> location -> version -> slices + filter + columns -> handler
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import dagster as dg
+import pyarrow as pa
+
+from lance_core.errors import DatasetNotFoundError
+from lance_dagster._context.steps import input_annotation, is_fan_in, run_facts, type_metadata
+from lance_dagster.handlers import Loading, default_load_type, handler_for_load
+from lance_dagster.handlers.arrow_schema import known_schema
+from lance_dagster.handlers.changes import changes_schema
+from lance_dagster.io_manager.ownership import check_ownership, reject_memory_of_another_process
+from lance_dagster.lineage.spark_columns import remember_frame
+from lance_dagster.lineage.step_inputs import remember_input
+from lance_dagster.loading.changes import CHANGES
+from lance_dagster.loading.inputs import MissingInputError, read_requests
+from lance_dagster.op_outputs.store import load_op_output
+from lance_dagster.tables.location import locate_table
+from lance_dagster.tables.settings import TableSettings, plain_metadata
+
+__all__ = ["load_input"]
+
+
+def load_input(context: dg.InputContext, settings: TableSettings) -> Any:
+    """Load an upstream asset: the partitions that Dagster asks for, of one version of its table.
+
+    Raises:
+        DagsterInvariantViolationError: The input has a type that no handler loads.
+        LanceError: The table, the version or a column does not exist.
+    """
+    reject_memory_of_another_process(context, settings)
+    asset = f"asset {context.asset_key.to_user_string()}" if context.has_asset_key else "no asset"
+    where = f"input {_input_name(context)} ({asset})"
+    own = settings.type_handlers
+
+    def find_loading() -> Loading:
+        default = default_load_type(settings)
+        return handler_for_load(input_annotation(context), default, where=where, own=own)
+
+    if not context.has_asset_key:
+        if context.upstream_output is None:
+            raise dg.DagsterInvariantViolationError(
+                f"{where} comes from no output, and LanceIOManager loads outputs only"
+            )
+        return load_op_output(context.upstream_output, settings, find_loading, where, context.definition_metadata)
+    loading, facts = find_loading(), run_facts(context)
+    step = None if facts is None else facts.step
+    upstream = context.upstream_output.definition_metadata if context.upstream_output is not None else {}
+    location = locate_table(settings.root_uri, context.asset_key, upstream, default_schema=settings.schema)
+    settings = replace(settings, storage_options=location.options(settings.storage_options) or {})
+    try:
+        requests = read_requests(context, facts, location, settings, loading, where=where, upstream=upstream)
+    except MissingInputError as error:
+        check_ownership(None, context.asset_key, upstream, settings, where)
+        if plain_metadata(context.definition_metadata.get("lance/missing")) != "empty":
+            return _missing(context, loading, error)
+        requests = None
+    if requests is None:
+        check_ownership(None, context.asset_key, upstream, settings, where)
+        context.log.info("%s: there is no table at %s yet; it is loaded without rows", where, location.uri)
+        known = known_schema(upstream, type_metadata(context), where)
+        return _empty(context, loading, known, settings)
+    values = {}
+    for key, request in requests.items():
+        remember_input(step, context.asset_key.to_user_string(), request.dataset)
+        context.log.debug("%s: version %s of %s", where, request.dataset.version, location.uri)
+        values[key] = loading.handler.load(request)
+        if settings.derive_column_lineage:
+            remember_frame(step, context.asset_key.to_user_string(), values[key])
+    if loading.by_partition:
+        return values
+    return values[None] if None in values else list(values.values())
+
+
+def _empty(context: dg.InputContext, loading: Loading, schema: pa.Schema, settings: TableSettings) -> Any:
+    """The value of an input for which there is nothing to load."""
+    if loading.by_partition:
+        return {}
+    if loading.as_list and not is_fan_in(context):
+        return []
+    if CHANGES in context.definition_metadata:
+        schema = changes_schema(schema)
+    return loading.handler.empty(schema, settings, loading.load_as)
+
+
+def _missing(context: dg.InputContext, loading: Loading, error: MissingInputError) -> None:
+    """None, for an optional input of which nothing was ever written.
+
+    Raises:
+        DatasetNotFoundError: The input is not optional.
+    """
+    if not loading.optional:
+        raise DatasetNotFoundError(str(error)) from None
+    context.log.info("%s; the input is None", error)
+
+
+def _input_name(context: dg.InputContext) -> str:
+    return repr(context.name) if context.has_input_name else "without a name"

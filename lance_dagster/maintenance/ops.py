@@ -1,0 +1,406 @@
+"""The ops of a maintenance job; the head of `job` draws how they follow one another."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import dagster as dg
+
+from lance_dagster.health.lake import Lake
+from lance_dagster.health.policy import LanceMaintenancePolicy
+from lance_dagster.maintenance.budget import LanceMaintenanceBudget, in_dry_run, is_over, spent
+from lance_dagster.maintenance.observations import is_last, observation_of
+from lance_dagster.maintenance.on_spark import spark_rewriter
+from lance_dagster.maintenance.run_config import MaintenanceConfig
+from lance_dagster.maintenance.targets import (
+    choose_targets,
+    failure_of,
+    owner_properties,
+    survey_target,
+    versions_in_use,
+)
+from lance_dagster.properties import DATA_VERSION, JOB_NAME, MAINTENANCE, RUN_ID
+from lance_dagster.tables.names import mapping_key
+from lance_dagster.tables.refs import TableRef, TableRoot, table_root
+
+if TYPE_CHECKING:
+    import lance_core
+    from lance_core.maintenance import CompactionTask
+    from lance_dagster.maintenance.steps import MaintenanceOutcome, MaintenancePlan, Rewriter
+
+__all__ = [
+    "EXECUTOR_TAG",
+    "PAYLOADS",
+    "STEPS",
+    "Engine",
+    "MaintenanceOps",
+    "op_outputs_op",
+    "plan_op",
+    "report_op",
+    "rewrite_op",
+    "step_op",
+    "summarize_op",
+    "tables_op",
+]
+
+Engine = Literal["process", "spark"]
+
+PAYLOADS = "lance_maintenance_payloads"
+_RETRIES = 2
+EXECUTOR_TAG = "lance/rewrite"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaintenanceOps:
+    """The fixed arguments of all ops of one job."""
+
+    name: str
+    refs: Sequence[TableRef]
+    policy: LanceMaintenancePolicy
+    engine: Engine
+    io_manager_key: str
+    lake: Lake | None = None
+    budget: LanceMaintenanceBudget = field(default_factory=LanceMaintenanceBudget)
+
+    def op(self, step: str, description: str, **options: Any) -> Callable[[Callable[..., Any]], dg.OpDefinition]:
+        """`dg.op` for a step of this job; its output is a payload."""
+        return dg.op(
+            name=f"{self.name}_{step}",
+            description=description,
+            required_resource_keys={self.io_manager_key},
+            **{"out": dg.Out(io_manager_key=PAYLOADS), **options},
+        )
+
+    def root(self, context: dg.OpExecutionContext) -> TableRoot:
+        """The tables of the IO manager."""
+        return table_root(getattr(context.resources, self.io_manager_key))
+
+    def place(self, context: dg.OpExecutionContext) -> TableRoot:
+        """The root whose log is written."""
+        root = self.root(context)
+        return root if self.lake is None else self.lake.place(root)
+
+    def options(self, context: dg.OpExecutionContext, asset: str) -> dict[str, str] | None:
+        """The storage options of a table."""
+        root = self.root(context)
+        ref = next((ref for ref in self.refs if ref.name == asset), None)
+        return root.options if ref is None else root.locate(ref.resolved(context)).options(root.storage_options)
+
+    def open(self, context: dg.OpExecutionContext, uri: str, asset: str) -> "lance_core.LanceDataset":
+        """The newest version of a table."""
+        import lance_core  # noqa: PLC0415 - code locations load without it
+
+        return lance_core.dataset(uri, storage_options=self.options(context, asset))
+
+    def is_gone(self, context: dg.OpExecutionContext, uri: str, asset: str) -> bool:
+        """Whether a table was dropped since it was planned."""
+        from lance_core.errors import DatasetNotFoundError, LanceError  # noqa: PLC0415 - code locations load without it
+
+        try:
+            self.open(context, uri, asset)
+        except DatasetNotFoundError:
+            return True
+        except (LanceError, OSError):  # the error that led here is the one to report
+            return False
+        return False
+
+    def rewriter(self, context: dg.OpExecutionContext, asset: str) -> "Rewriter":
+        """The rewriter that runs tasks in a step."""
+        from lance_dagster.maintenance.steps import run_here  # noqa: PLC0415 - code locations load without lance_core
+
+        if self.engine == "process":
+            return run_here
+        manager = getattr(context.resources, self.io_manager_key)
+        return spark_rewriter(manager, self.options(context, asset), self.policy.max_parallel_tasks)
+
+
+def plan_op(job: MaintenanceOps) -> dg.OpDefinition:
+    """The op that finds the tables, and plans the work on those that need it."""
+    out = {"tasks": dg.DynamicOut(io_manager_key=PAYLOADS), "surveyed": dg.Out(io_manager_key=PAYLOADS)}
+
+    @job.op("plan", "Reads the manifests of all tables, and reports what is due.", out=out)
+    def plan(context: dg.OpExecutionContext, config: MaintenanceConfig) -> Iterator[Any]:
+        from lance_dagster.maintenance.receipts import receipts_of  # noqa: PLC0415 - heavy imports at first use
+
+        changed = job.policy.changed(config.overrides(), where="configuration of the run")
+        surveyed: dict[str, Any] = {"due": [], "healthy": [], "absent": [], "left alone": [], "dry run": []}
+        surveyed |= {"policy": changed, "receipts": [], "put off": {}}
+        root, due = job.root(context), []
+        for target in choose_targets(context, root, job.refs, job.lake, config.tables):
+            found, tasks = survey_target(context, root, target, job.policy, job.lake, config.overrides())
+            if isinstance(found, str):
+                surveyed[found].append(target.ref.name)
+            elif found.error is None and not found.plan.is_due:
+                kind = "dry run" if found.plan.policy.dry_run else "healthy"
+                seen = observation_of(found, kind, found.plan.before, found.plan.health)
+                if target.is_asset and (kind == "dry run" or config.tables or not is_last(context.instance, seen)):
+                    context.log_event(seen)
+                surveyed[kind].append(target.ref.name)
+                surveyed["receipts"] += receipts_of(found, kind) if kind == "healthy" else ()
+            else:
+                due.append((found, tasks))
+        for found, tasks in spent(context, job.place(context), due, job.budget.changed(config.limits())):
+            if found.plan.policy.dry_run and found.error is None:
+                context.log_event(
+                    observation_of(in_dry_run(found, tasks), "dry run", found.plan.before, found.plan.health)
+                )
+                surveyed["dry run"].append(found.plan.asset)
+            elif not found.is_put_off:
+                surveyed["due"].append(found)
+                yield from _task_outputs(job, found.plan, tasks)
+            else:
+                surveyed["receipts"] += receipts_of(found, "put off")
+            if found.deferred:
+                surveyed["put off"][found.plan.asset] = found.deferred
+        yield dg.Output(surveyed, "surveyed")
+
+    return plan
+
+
+def _task_outputs(
+    job: MaintenanceOps, plan: "MaintenancePlan", tasks: "list[CompactionTask]"
+) -> Iterator[dg.DynamicOutput[Any]]:
+    """One output per task, and for Spark, which spreads tasks itself, one per table; plain records."""
+    groups = [tasks] if job.engine == "spark" and tasks else [[task] for task in tasks]
+    for number, group in enumerate(groups):
+        record = {
+            "asset": plan.asset,
+            "uri": plan.uri,
+            "tasks": [task.json() for task in group],
+            "deadline": plan.deadline,
+        }
+        yield dg.DynamicOutput(
+            record, mapping_key=mapping_key(plan.asset, f"__v{plan.version}_{number}"), output_name="tasks"
+        )
+
+
+def rewrite_op(job: MaintenanceOps) -> dg.OpDefinition:
+    """The op that runs a task."""
+
+    @job.op("rewrite", "Writes new files for small ones; nothing refers to them yet.", tags={EXECUTOR_TAG: "true"})
+    def rewrite(context: dg.OpExecutionContext, task: dict[str, Any]) -> dict[str, Any]:
+        from lance_core.errors import CorruptFileError, NotFoundError  # noqa: PLC0415 - heavy imports at first use
+        from lance_core.maintenance import CompactionTask  # noqa: PLC0415 - heavy imports at first use
+
+        started, results, failed = time.monotonic(), [], None
+        if is_over(task["deadline"]):
+            return {"asset": task["asset"], "results": [], "error": None, "seconds": 0.0, "put_off": len(task["tasks"])}
+        try:
+            dataset = job.open(context, task["uri"], task["asset"])
+            rewriter = job.rewriter(context, task["asset"])
+            done = rewriter(dataset, [CompactionTask.from_json(one) for one in task["tasks"]])
+            results = [result.json() for result in done]
+        except Exception as error:  # the other tables go on; `report` fails with it
+            if job.is_gone(context, task["uri"], task["asset"]):
+                return {"asset": task["asset"], "results": [], "error": None, "seconds": 0.0, "put_off": 0}
+            if context.retry_number < _RETRIES and not isinstance(error, CorruptFileError | NotFoundError):
+                raise dg.RetryRequested(max_retries=_RETRIES, seconds_to_wait=2**context.retry_number) from error
+            context.log.exception("asset %s: a rewrite failed", task["asset"])
+            failed = failure_of("rewrite", error)
+        seconds = time.monotonic() - started
+        return {"asset": task["asset"], "results": results, "error": failed, "seconds": seconds, "put_off": 0}
+
+    return rewrite
+
+
+def tables_op(job: MaintenanceOps) -> dg.OpDefinition:
+    """The op that gives each table the results of its tasks."""
+
+    @job.op("tables", "Gives each table the results of its rewrites.", out=dg.DynamicOut(io_manager_key=PAYLOADS))
+    def tables(surveyed: dict[str, Any], rewritten: list[Any]) -> Iterator[dg.DynamicOutput[Any]]:
+        for found in surveyed["due"]:
+            own = [one for one in rewritten if one["asset"] == found.plan.asset]
+            late = sum(one["put_off"] for one in own)
+            table = replace(
+                found,
+                results=[result for one in own for result in one["results"]],
+                seconds=found.seconds + sum(one["seconds"] for one in own),
+                deferred=f"max_duration: the time was up before {late} rewrites began" if late else found.deferred,
+                error=found.error or next((one["error"] for one in own if one["error"]), None),
+            )
+            yield dg.DynamicOutput(table, mapping_key=mapping_key(found.plan.asset))
+
+    return tables
+
+
+STEPS = {
+    "commit": "Puts what was rewritten into the table, in one commit.",
+    "materialize_deletions": "Rewrites files of which many rows are deleted.",
+    "refresh_indices": "Creates zone maps of partitions; extends indices to rows that they do not cover.",
+    "clean_up": "Removes old versions and the files that only they need.",
+}
+
+
+def step_op(job: MaintenanceOps, step: str, description: str) -> dg.OpDefinition:
+    """The op of one of `STEPS`."""
+
+    @job.op(step, description)
+    def run_step(context: dg.OpExecutionContext, table: Any) -> Any:
+        if table.error is not None or table.is_gone:
+            return table
+        started = time.monotonic()
+        try:
+            table = _run_step(job, context, step, table)
+        except Exception as error:  # the other tables go on; `report` fails with it
+            if job.is_gone(context, table.plan.uri, table.plan.asset):
+                context.log.info("asset %s: its table was dropped during the run", table.plan.asset)
+                return replace(table, is_gone=True)
+            context.log.exception("asset %s: %s failed", table.plan.asset, step)
+            table = replace(table, error=failure_of(step, error))
+        return replace(table, seconds=table.seconds + time.monotonic() - started)
+
+    return run_step
+
+
+def _run_step(
+    job: MaintenanceOps, context: dg.OpExecutionContext, step: str, table: "MaintenanceOutcome"
+) -> "MaintenanceOutcome":
+    """The outcome after one of `STEPS`, with its receipt; after the last one with the numbers of the table."""
+    from lance_dagster.maintenance import receipts, steps  # noqa: PLC0415 - heavy imports at first use
+
+    dataset, started = job.open(context, table.plan.uri, table.plan.asset), time.monotonic()
+    if step != "commit" and is_over(table.plan.deadline):
+        late = replace(table, deferred=table.deferred or f"max_duration: the time was up before {step} began")
+        return steps.measured(dataset, late) if step == "clean_up" else late
+    before = dataset.version
+    done = _work(job, context, step, table, dataset)
+    seconds = time.monotonic() - started
+    done = receipts.receipt_of(
+        table, done, step=step, version_before=before, version_after=dataset.version, seconds=seconds
+    )
+    return steps.measured(dataset, done) if step == "clean_up" else done
+
+
+def _work(
+    job: MaintenanceOps,
+    context: dg.OpExecutionContext,
+    step: str,
+    table: "MaintenanceOutcome",
+    dataset: "lance_core.LanceDataset",
+) -> "MaintenanceOutcome":
+    """The outcome after one of `STEPS`."""
+    from lance_dagster.lineage.history import last_data_change  # noqa: PLC0415 - heavy imports at first use
+    from lance_dagster.lineage.holds import release_expired  # noqa: PLC0415 - as above
+    from lance_dagster.maintenance import steps  # noqa: PLC0415 - as above
+
+    asset = table.plan.asset
+    if step == "clean_up":
+        for reader, versions in release_expired(dataset).items():
+            context.log.info("asset %s: versions %s are held for incremental reader %s", asset, versions, reader)
+        done, problems = steps.clean_up(dataset, table, versions_in_use(context, job.root(context), table.plan))
+        for problem in problems:
+            context.log.warning("asset %s: %s", asset, problem)
+        return done
+    if step == "commit" and not table.plan.num_tasks:
+        return table
+    properties = {
+        DATA_VERSION: str(last_data_change(dataset)),
+        RUN_ID: context.run_id,
+        JOB_NAME: context.job_name,
+        MAINTENANCE: "true",
+        **owner_properties(table.plan),
+    }
+    if step == "refresh_indices":
+        done, problems = steps.refresh_indices(dataset, table, properties, job.options(context, asset))
+        for problem in problems:
+            context.log.warning("asset %s: %s", asset, problem)
+        return done
+    work = steps.commit if step == "commit" else steps.materialize_deletions
+    return work(dataset, table, properties, rewriter=job.rewriter(context, asset))
+
+
+def report_op(job: MaintenanceOps) -> dg.OpDefinition:
+    """The op that reports the work on a table."""
+
+    @job.op(
+        "report",
+        "Reports the work as an observation of the asset; fails if the table failed.",
+        out=dg.Out(dg.Nothing, io_manager_key=PAYLOADS),
+    )
+    def report(context: dg.OpExecutionContext, table: Any) -> None:
+        plan = table.plan
+        if table.error is not None:
+            raise dg.Failure(f"asset {plan.asset}: {table.error}", metadata={"dagster/uri": plan.uri})
+        if table.is_gone:
+            return
+        if table.lost:
+            context.log.warning(
+                "asset %s: %d rewrites lost the race against writers; the next run repeats them",
+                plan.asset,
+                table.lost,
+            )
+        kind = "skipped" if table.lost else "done"
+        context.log_event(observation_of(table, kind, table.after, table.health_after))
+
+    return report
+
+
+def op_outputs_op(job: MaintenanceOps) -> dg.OpDefinition:
+    """The op that removes outputs of ops."""
+
+    @job.op("op_outputs", "Removes the outputs of ops of runs that ended long ago.")
+    def op_outputs(context: dg.OpExecutionContext, surveyed: dict[str, Any]) -> dict[str, int]:
+        from lance_dagster.op_outputs.cleanup import clean_op_outputs  # noqa: PLC0415 - heavy imports at first use
+
+        policy = surveyed["policy"]
+        found = clean_op_outputs(context.instance, job.root(context), policy.age, dry_run=policy.dry_run)
+        verb = "due" if policy.dry_run else "removed"
+        numbers = {
+            f"op_output_runs_{verb}": found.runs,
+            f"op_output_tables_{verb}": found.tables,
+            f"op_output_bytes_{verb}": found.bytes,
+            "op_output_runs_kept": found.kept_runs,
+        }
+        context.add_output_metadata({f"lance/{name}": number for name, number in numbers.items()})
+        context.log.info("outputs of ops: %s", ", ".join(f"{name} {number}" for name, number in numbers.items()))
+        return numbers
+
+    return op_outputs
+
+
+def summarize_op(job: MaintenanceOps) -> dg.OpDefinition:
+    """The op that counts the tables, and records the work in the log of maintenance."""
+
+    @job.op("summarize", "Counts tables, and records them in the log; fails, and names them, if any failed.")
+    def summarize(context: dg.OpExecutionContext, surveyed: dict[str, Any], tables: list[Any]) -> dict[str, Any]:
+        failed = {table.plan.asset: table.error for table in tables if table.error is not None}
+        finished = [table for table in tables if table.error is None and not table.is_gone]
+        summary = {
+            "done": sorted(table.plan.asset for table in finished if not table.lost),
+            "skipped": sorted(table.plan.asset for table in finished if table.lost),
+            "healthy": surveyed["healthy"],
+            "dry_run": surveyed["dry run"],
+            "absent": [*surveyed["absent"], *sorted(table.plan.asset for table in tables if table.is_gone)],
+            "left_alone": surveyed["left alone"],
+            "failed": failed,
+            "put_off": {**surveyed["put off"], **{one.plan.asset: one.deferred for one in tables if one.deferred}},
+        }
+        try:
+            _record(job, context, surveyed, tables)
+        except Exception as error:  # with the tables that failed it is named below
+            context.log.exception("the log of maintenance could not be written")
+            failed["the log of maintenance"] = failure_of("append", error)
+        counts = ", ".join(f"{len(names)} {kind.replace('_', ' ')}" for kind, names in summary.items() if names)
+        if failed:
+            named = "; ".join(f"{asset}: {error}" for asset, error in sorted(failed.items()))
+            raise dg.Failure(f"maintenance of {len(failed)} tables failed: {named} (in all: {counts})")
+        context.log.info("tables: %s", counts or "none")
+        return summary
+
+    return summarize
+
+
+def _record(
+    job: MaintenanceOps, context: dg.OpExecutionContext, surveyed: Mapping[str, Any], tables: Sequence[Any]
+) -> None:
+    """Append what was done to the log of maintenance; a dry run does nothing."""
+    from lance_dagster.maintenance.receipts import append_receipts, receipts_of  # noqa: PLC0415 - heavy imports
+
+    rows = list(surveyed["receipts"])
+    for table in [table for table in tables if not table.is_gone]:
+        rows += receipts_of(table, "failed" if table.error else "skipped" if table.lost else "done")
+    root = job.place(context)
+    if rows and not surveyed["policy"].dry_run:
+        run = {"run_id": context.run_id, "job": context.job_name}
+        append_receipts(root.root_uri, root.options, rows, surveyed["policy"], **run)
