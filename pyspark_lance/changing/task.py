@@ -85,6 +85,7 @@ class _RowLevelOutput:
         self._ids: list[npt.NDArray[np.uint64]] = []
         self._deleted: dict[int, BitMap] = {}
         self._keys: list[pa.Table] = []
+        self._hashes: npt.NDArray[np.uint64] | None = np.zeros(0, np.uint64)
         self._counts: Counter[int] = Counter()
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -139,23 +140,36 @@ class _RowLevelOutput:
 
     def _note_keys(self, part: pa.RecordBatch) -> None:
         on = list(self._task.on)
-        if on:
+        if on and self._hashes is not None:
             # In the table's types: other writers hash the keys that they insert in these.
             schema = pa.schema([self._task.stored.field(name) for name in on])
             own = columns_named(part, on)
-            keys = copied(BatchConverter(own.schema, schema)(own))
-            self._keys.append(pa.Table.from_batches([keys]))
+            keys = BatchConverter(own.schema, schema)(own)
+            if self._task.repeats:
+                self._note_hashes(pa.Table.from_batches([keys]))
+            else:  # two rows of one key are detected at the end
+                self._keys.append(pa.Table.from_batches([copied(keys)]))
+
+    def _note_hashes(self, keys: pa.Table) -> None:
+        """Note the hashes of new keys, which need no more memory than those that are reported."""
+        if self._hashes is None:
+            return
+        hashes = np.union1d(self._hashes, hashes_of_keys(keys, repeats=True))
+        self._hashes = hashes if self._are_few(hashes) else None
+
+    def _are_few(self, keys: npt.NDArray[np.uint64]) -> bool:
+        return self._task.most_keys is None or len(keys) <= self._task.most_keys
 
     def _new_keys(self) -> npt.NDArray[np.uint64] | None:
-        """Hashes of the keys of new rows.
+        """Hashes of the keys of new rows; None if they are too many to report.
 
         Raises:
             InvalidInputError: Two new rows have one key.
         """
         if not self._keys:
-            return np.zeros(0, np.uint64)
-        keys = hashes_of_keys(pa.concat_tables(self._keys), repeats=self._task.repeats)
-        return None if self._task.most_keys is not None and len(keys) > self._task.most_keys else keys
+            return self._hashes
+        keys = hashes_of_keys(pa.concat_tables(self._keys))
+        return keys if self._are_few(keys) else None
 
     def _write(self, kind: int, part: pa.RecordBatch) -> None:
         files = kind if self._task.stable else INSERT
