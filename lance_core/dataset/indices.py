@@ -249,6 +249,7 @@ class IndexVerbs(Handle):
             InvalidInputError: The segments do not belong together, or a segment of the index would lose a part of its
                 fragments.
             RetryableConflictError: Rows that they are about have moved since they were built.
+            IncompatibleConflictError: The table was dropped and made again since they were built.
 
         Examples:
             >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")

@@ -322,8 +322,8 @@ class StreamReader(DataSourceStreamReader):
 
     def _parts(self, read: FragmentRead) -> Iterator[InputPartition]:
         """Tasks for fragments of a version."""
-        version, written_at = read.dataset.version, read.dataset.timestamp.isoformat()
-        plan = replace(self._plan, version=version, written_at=written_at, columns=read.columns)
+        version, identity = read.dataset.version, read.dataset.identity
+        plan = replace(self._plan, version=version, identity=identity, columns=read.columns)
         sizes = [
             FragmentSize(fragment_id=one.fragment_id, num_rows=one.metadata.num_rows, num_bytes=one.metadata.num_bytes)
             for one in read.fragments

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 import lance_core
 from lance_core import LanceDataset
-from lance_core.errors import InvalidInputError, SchemaError
+from lance_core.errors import IncompatibleConflictError, InvalidInputError, SchemaError
 from pyspark_lance.engine.sessions import use_cores_of_task
 from pyspark_lance.types.arrow_types import to_arrow
 from pyspark_lance.types.batch_convert import BatchConverter, ConverterTo
@@ -90,8 +90,7 @@ class ReadPlan:
     Attributes:
         uri: The table.
         version: The version that is read.
-        written_at: When it was committed, which distinguishes it from the same version of an earlier table at the same
-            URI.
+        identity: `LanceDataset.identity` of that version, which detects a table that was dropped and made again.
         columns: Names of the columns, in the order of `expected`.
         expected: Arrow schema of the batches that Spark expects.
         filter: Condition on the rows; None for all rows.
@@ -101,7 +100,7 @@ class ReadPlan:
 
     uri: str
     version: int
-    written_at: str
+    identity: str
     columns: tuple[str, ...]
     expected: pa.Schema
     filter: pc.Expression | None = None
@@ -111,7 +110,7 @@ class ReadPlan:
     def open(self) -> LanceDataset:
         """The version that is read."""
         options = None if self.storage_options is None else tuple(sorted(self.storage_options.items()))
-        return _dataset(self.uri, self.version, self.written_at, options, self.blob_handling)
+        return _dataset(self.uri, self.version, self.identity, options, self.blob_handling)
 
     def read(self, pieces: Iterable[FragmentRange], limit: int | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the rows of some pieces, at most `limit`, as batches of `expected`. Runs in a task."""
@@ -194,7 +193,7 @@ def plan_read(
     return ReadPlan(
         uri=dataset.uri,
         version=dataset.version,
-        written_at=dataset.timestamp.isoformat(),
+        identity=dataset.identity,
         columns=tuple(expected.names),
         expected=expected,
         filter=filter,
@@ -411,14 +410,23 @@ def parts_of_batch(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 def _dataset(
     uri: str,
     version: int,
-    written_at: str,  # noqa: ARG001 - a part of the key of the cache
+    identity: str,
     options: tuple[tuple[str, str], ...] | None,
     blob_handling: str,
 ) -> LanceDataset:
-    """The version, opened once per worker and not once per task."""
-    return lance_core.dataset(
+    """The version, opened once per worker and not once per task.
+
+    Raises:
+        IncompatibleConflictError: The table was dropped and made again since the plan.
+    """
+    dataset = lance_core.dataset(
         uri,
         version,
         storage_options=None if options is None else dict(options),
         default_scan_options={"blob_handling": blob_handling},
     )
+    if dataset.identity != identity:  # its fragments have the same ids
+        raise IncompatibleConflictError(
+            f"{uri} was dropped and made again since version {version} was planned to be read; read it again"
+        )
+    return dataset

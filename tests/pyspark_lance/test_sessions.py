@@ -331,6 +331,17 @@ def test_a_table_that_was_dropped_and_made_again_is_read_again(spark, uri):
     assert spark.read.format("lance").load(uri).count() == 3
 
 
+def test_a_frame_does_not_read_a_table_that_was_made_again_since(spark, uri):
+    """Its version and its fragments have the same numbers."""
+    pyspark_lance.write(spark.range(10), uri)
+    frames = [pyspark_lance.read(spark, uri), pyspark_lance.read_changes(spark, uri, begin_version=0)]
+    shutil.rmtree(uri)
+    pyspark_lance.write(spark.range(100, 110), uri)
+    for frame in frames:
+        with pytest.raises(Exception, match="dropped and made again"):
+            frame.collect()
+
+
 def test_reads_are_split_into_as_many_tasks_as_run_at_once(spark, uri):
     pyspark_lance.write(spark.range(0, 1_000_000, 1, 1), uri)
     frame = pyspark_lance.read(spark, uri)

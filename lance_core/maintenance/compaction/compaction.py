@@ -47,6 +47,7 @@ from lance_core.maintenance.compaction.tasks import CompactionPlan, CompactionTa
 from lance_core.retry import backoff
 from lance_core.table.index import IndexMetadata
 from lance_core.table.operations import ReserveFragments, Rewrite, RewriteGroup
+from lance_core.table.operations.base import check_same_fragments
 from lance_core.table.transaction import Transaction
 from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.context.snapshot import Snapshot
@@ -97,6 +98,7 @@ class Compaction:
         Raises:
             RetryableConflictError: A concurrent commit changed a fragment that was rewritten. Nothing was committed but
                 the reservation of ids; the other results can be committed without that one.
+            IncompatibleConflictError: The table was dropped and made again since the plan.
         """
         resolved = CompactionOptions.of(options, dataset.config(), dataset.data_storage_version)
         if not rewrites:
@@ -155,6 +157,7 @@ def commit_rewrites(
         RewriteGroup(old_fragments=result.original_records, new_fragments=result.new_records) for result in rewrites
     ]
     base = source.manifest
+    check_same_fragments(base, (old for group in groups for old in group.old_fragments), "Rewrite")
     if needed:
         reserved = commit(
             source.store,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol, Self
 
-from lance_core.errors import DatasetNotFoundError, InvalidInputError
+from lance_core.errors import DatasetNotFoundError, IncompatibleConflictError, InvalidInputError
 from lance_core.table.fragment import DataFile, Fragment
 from lance_core.table.idempotency import CommitProof
 from lance_core.table.index import IndexMetadata, retain_relevant
@@ -20,6 +20,7 @@ __all__ = [
     "add_fragments",
     "check_new_fragments",
     "check_not_empty_files",
+    "check_same_fragments",
     "next_fragment_id",
     "number_fragments",
     "retained_indices",
@@ -132,6 +133,31 @@ def check_not_empty_files(fragments: Iterable[Fragment]) -> None:
         for file in fragment.files:
             if not file.fields:
                 raise InvalidInputError(f"Datafile {file.path} does not contain any fields")
+
+
+def check_same_fragments(manifest: Manifest, fragments: Iterable[Fragment], operation: str) -> None:
+    """Reject fragments of another table: those of a table that was dropped and made again have the same ids.
+
+    Args:
+        manifest: The version that the operation is applied to.
+        fragments: Fragments as they were read, or with another deletion file; columns can have come and gone since.
+        operation: Name of the operation.
+
+    Raises:
+        IncompatibleConflictError: A fragment has none of the data files that it had.
+    """
+    for fragment in fragments:
+        now = manifest.fragments.get(fragment.id)
+        if now is None or not fragment.files or not now.files:
+            continue
+        if {(file.base_id, file.path) for file in fragment.files}.isdisjoint(
+            (file.base_id, file.path) for file in now.files
+        ):
+            raise IncompatibleConflictError(
+                f"{operation}: fragment {fragment.id} is not the one that was read, all its data files are others: the "
+                "table was dropped and made again meanwhile, or all columns were written again. Open the table again "
+                "and repeat the operation"
+            )
 
 
 def check_new_fragments(manifest: Manifest, fragments: Sequence[Fragment]) -> None:

@@ -8,7 +8,7 @@ from typing import ClassVar
 from lance_core._proto import transaction_pb2
 from lance_core.table.fragment import Fragment
 from lance_core.table.manifest.manifest import Manifest
-from lance_core.table.operations.base import ApplyContext, retained_indices, the_manifest
+from lance_core.table.operations.base import ApplyContext, check_same_fragments, retained_indices, the_manifest
 
 __all__ = ["Delete"]
 
@@ -51,6 +51,7 @@ class Delete:
         """Drop the deleted fragments and replace the updated ones."""
         del context
         base = the_manifest(manifest, self.name)
+        check_same_fragments(base, self.updated_fragments, self.name)
         fragments = base.fragments.changed(
             removed=frozenset(self.deleted_fragment_ids),
             updated={fragment.id: fragment for fragment in self.updated_fragments},

@@ -14,7 +14,13 @@ from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.table.fragment import Fragment
 from lance_core.table.index import IndexFile, IndexMetadata, with_bitmap
 from lance_core.table.manifest.manifest import Manifest
-from lance_core.table.operations.base import ApplyContext, next_fragment_id, number_fragments, the_manifest
+from lance_core.table.operations.base import (
+    ApplyContext,
+    check_same_fragments,
+    next_fragment_id,
+    number_fragments,
+    the_manifest,
+)
 from lance_core.table.reuse import Move, trimmed, with_moves
 
 __all__ = ["Rewrite", "RewriteGroup", "RewrittenIndex"]
@@ -118,6 +124,7 @@ class Rewrite:
         missing = [i for i in sorted(self.old_fragment_ids) if base.fragments.get(i) is None]
         if missing:
             raise InvalidInputError(f"Rewrite: the dataset has no fragment {missing[0]} to replace")
+        check_same_fragments(base, (old for group in self.groups for old in group.old_fragments), self.name)
         new = [fragment for group in self.groups for fragment in group.new_fragments]
         numbered = number_fragments(new, next_fragment_id(base))
         groups, start = [], 0

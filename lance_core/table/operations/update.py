@@ -21,6 +21,7 @@ from lance_core.table.operations.base import (
     ApplyContext,
     check_new_fragments,
     check_not_empty_files,
+    check_same_fragments,
     next_fragment_id,
     number_fragments,
     retained_indices,
@@ -197,6 +198,8 @@ class Update:
         if self.compacted_sstables:
             raise UnsupportedError("Update with compacted_sstables: write-ahead logs are not written")
         check_not_empty_files(self.updated_fragments)
+        if not self.fields_modified:  # else all columns can have new files
+            check_same_fragments(base, self.updated_fragments, self.name)
         check_new_fragments(base, self.new_fragments)
         added = number_fragments(self.new_fragments, next_fragment_id(base))
         live = {node.id for node, _ in base.schema.walk()}

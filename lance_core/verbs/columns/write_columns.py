@@ -18,7 +18,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_core.commit import CommitOptions, Committed, WriteAttempt, commit, load_following
+from lance_core.commit import CommitOptions, Committed, WriteAttempt, commit, load_following, reject_another
 from lance_core.errors import (
     CommitConflictError,
     EarlierAttemptCommittedError,
@@ -193,9 +193,11 @@ def commit_columns(
 
     Raises:
         CommitConflictError: Another writer's commit rules this one out.
+        IncompatibleConflictError: The table was dropped and made again after the plan.
         InvalidInputError: Two files are for one fragment, or one is for a fragment that is not in the plan.
     """
     files = _checked(plan, written)
+    reject_another(source.store, source.manifest, plan.identity)  # fragments of another table have the same ids
     begin = PendingColumns(source=source, columns=plan.lance_columns, added=frozenset(plan.added), written=files)
     own = [source.data_file(one.file) for one in files]
     if not files and not plan.added:

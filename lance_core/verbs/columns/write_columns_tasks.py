@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap
 
+from lance_core.commit import identity_of
 from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
 from lance_core.row_addresses import fragment_ids, row_offsets
 from lance_core.schema import Schema, schema_from_bytes, schema_to_bytes, typed_schema
@@ -189,12 +190,14 @@ class ColumnPlan:
         columns: The columns with their field ids, serialized.
         added: Names of the columns that the table lacks.
         tasks: The tasks.
+        identity: The identity of the version: another one if the table was dropped and made again.
     """
 
     version: int
     columns: bytes
     added: tuple[str, ...]
     tasks: tuple[ColumnTask, ...]
+    identity: str
 
     @property
     def lance_columns(self) -> Schema:
@@ -231,7 +234,13 @@ def plan_columns(
         )
         for fragment, rows in _scope(source, where)
     )
-    return ColumnPlan(version=source.manifest.version, columns=serialized, added=added, tasks=tasks)
+    return ColumnPlan(
+        version=source.manifest.version,
+        columns=serialized,
+        added=added,
+        tasks=tasks,
+        identity=identity_of(source.manifest),
+    )
 
 
 def _columns(manifest: Manifest, schema: pa.Schema) -> tuple[Schema, tuple[str, ...]]:

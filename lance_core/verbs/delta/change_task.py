@@ -18,11 +18,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap
 
-from lance_core.commit import load_version_header
+from lance_core.commit import load_version_header, reject_another
 from lance_core.errors import SchemaError, VersionNotFoundError
+from lance_core.schema import Field
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.delta.fitted import fitted
 from lance_core.verbs.delta.same_columns import same_columns
 from lance_core.verbs.delta.version_of_branch import version_before
 from lance_core.verbs.expressions.arrow import columns_of, matching, true_places
@@ -108,6 +110,7 @@ class ChangeTask:
         fragment_id: The fragment, in the version that has the rows: the earlier one for "update_preimage" and "delete".
         rows: Offsets of the rows, as a serialized roaring bitmap.
         columns: What is read.
+        identity: The identity of the version that has the rows.
         commit_version: The version that changed all rows of the task; None where each row records its own.
     """
 
@@ -118,6 +121,7 @@ class ChangeTask:
     fragment_id: int
     rows: bytes
     columns: ChangeColumns
+    identity: str
     commit_version: int | None = None
 
     @property
@@ -138,6 +142,7 @@ class ChangeTask:
 
         Raises:
             VersionNotFoundError: A version that has rows, or shows what columns became, was cleaned up.
+            IncompatibleConflictError: The table was dropped and made again since the plan.
             SchemaError: A column had another type in the version of a deleted row, and a value does not fit today's.
 
         Examples:
@@ -149,8 +154,9 @@ class ChangeTask:
         """
         at = _opened(dataset)
         feed, source = at(self.feed_version), at(self.version)
+        reject_another(source.store, source.manifest, self.identity)  # fragments of another table have the same ids
         schema = self.columns.schema(feed.manifest)
-        columns = self._source_columns(dataset, feed)
+        columns = self._source_columns(dataset, feed, source)
         times: dict[int, int | None] = {}
         offsets = self._filtered(dataset)
         if not len(offsets):
@@ -193,14 +199,16 @@ class ChangeTask:
         Raises:
             VersionNotFoundError: A version that shows what columns became was cleaned up.
         """
-        self._source_columns(dataset, _opened(dataset)(self.feed_version))
+        at = _opened(dataset)
+        self._source_columns(dataset, at(self.feed_version), at(self.version))
         if self.columns.filter is not None:
             self._of_filter(self.columns.filter).check_columns(dataset)
 
-    def _source_columns(self, dataset: Handle, feed: Snapshot) -> _Columns:
-        fields = self.columns.options(feed.manifest).schema.fields
-        names = tuple(field.name for field in fields)
-        return _Columns.of(names, same_columns(dataset, self.version, self.feed_version, names))
+    def _source_columns(self, dataset: Handle, feed: Snapshot, source: Snapshot) -> _Columns:
+        wanted = self.columns.options(feed.manifest).schema.fields
+        same = same_columns(dataset, self.version, self.feed_version, tuple(one.name for one in wanted))
+        theirs = {one.name: one for one in source.manifest.schema.fields}
+        return _Columns(tuple((one, theirs.get(same.names.get(one.name, ""))) for one in wanted), same.fields)
 
     def _commit_versions(self, rows: pa.RecordBatch) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         """The version in which each row changed: within the compared ones the last, which the row records."""
@@ -214,26 +222,31 @@ class ChangeTask:
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """The columns of a feed, as another version has them."""
+    """The columns of a feed, each with the one that it was in the version that has the rows; None if it came later.
 
-    read: tuple[str, ...]
-    names: tuple[str | None, ...]
+    Attributes:
+        columns: The pairs.
+        fields: Ids of fields of the feed, each with its id in that version; as in `SameColumns`.
+    """
 
-    @classmethod
-    def of(cls, feed: Sequence[str], same: Mapping[str, str]) -> _Columns:
-        """Name the columns of a feed as the version that has the rows does."""
-        names = tuple(map(same.get, feed))
-        return cls(tuple(dict.fromkeys(name for name in names if name is not None)), names)
+    columns: tuple[tuple[Field, Field | None], ...]
+    fields: Mapping[int, int]
+
+    @property
+    def read(self) -> list[str]:
+        """Names of the columns to read."""
+        return list(dict.fromkeys(source.name for _, source in self.columns if source is not None))
 
     def of_rows(self, rows: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.Array]:
         """Yield the columns in the types of the feed."""
-        for name, into in zip(self.names, schema, strict=False):
-            if name is None:
+        for (wanted, source), into in zip(self.columns, schema, strict=False):
+            if source is None:
                 yield pa.nulls(rows.num_rows, into.type)
                 continue
-            column = rows.column(name)
+            column = rows.column(source.name)
+            known = self.fields if self.fields.get(wanted.id) == source.id else {}
             try:
-                yield column if column.type == into.type else column.cast(into.type)
+                yield column if column.type == into.type else fitted(column, source, wanted, into.type, known)
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
                 raise SchemaError(
                     f"column {into.name!r} was {column.type} when rows were deleted, and is {into.type} now: {error}"

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from pyroaring import BitMap
 
 from lance_core.arguments import checked_methods
-from lance_core.commit import existing_versions, latest_version, load_transaction, load_version_header
+from lance_core.commit import existing_versions, identity_of, latest_version, load_transaction, load_version_header
 from lance_core.errors import InvalidInputError, UnsupportedError, VersionNotFoundError
 from lance_core.table import transaction as records
 from lance_core.table.operations import (
@@ -380,6 +380,7 @@ class DatasetDelta:
         ]
         parts += [("insert", version if version > 0 else end, rows) for version, rows in found.inserted_in.items()]
         parts += [] if found.inserted_in else [("insert", None, found.inserted)]
+        identities = {version: identity_of(at.manifest) for version in (begin, end) if (at := self._at(version))}
         for kind, version, rows in parts:
             for fragment_id, offsets in rows.items():
                 for part in _parts(offsets, most):
@@ -391,6 +392,7 @@ class DatasetDelta:
                         fragment_id=fragment_id,
                         rows=part.serialize(),
                         columns=columns,
+                        identity=identities[begin if kind in ("update_preimage", "delete") else end],
                         commit_version=version,
                     )
 

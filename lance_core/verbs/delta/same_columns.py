@@ -7,13 +7,15 @@ that one id stands for different columns. In this order, a column of the later v
     2. that it was before renames, other types, overwrites and restores, as the versions in between show
     3. of the same name, unless that became another column
 
-and otherwise came later. An overwrite continues columns by their names. The versions in between are read only where
+and otherwise came later. An overwrite continues columns by their names. Children of a column are followed in the same
+way, by their paths instead of their names. The versions in between are read only where
 both versions have columns that 1 leaves open; if one was cleaned up then, an error names the columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from lance_core.commit import load_transaction
 from lance_core.errors import VersionNotFoundError
@@ -22,13 +24,27 @@ from lance_core.table.operations import Clone, Operation, Overwrite, Restore, Un
 from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.delta.version_of_branch import version_before
 
-__all__ = ["same_columns"]
+__all__ = ["SameColumns", "same_columns"]
 
 _Origins = dict[int, int]
-"""Ids of columns of a version, each with the id of the same column in an earlier version."""
+"""Ids of fields of a version, each with the id of the same field in an earlier version."""
 
 
-def same_columns(dataset: Handle, source: int, feed: int, names: Collection[str]) -> Mapping[str, str]:
+@dataclass(frozen=True, slots=True)
+class SameColumns:
+    """The columns that two versions both have.
+
+    Attributes:
+        names: Names of wanted columns, each with the name of the same column in the other version.
+        fields: Ids of fields, children included, each with the id of the same field in the other version; none if the
+            history was not read, as all columns are what they were.
+    """
+
+    names: Mapping[str, str]
+    fields: Mapping[int, int] = field(default_factory=dict)
+
+
+def same_columns(dataset: Handle, source: int, feed: int, names: Collection[str]) -> SameColumns:
     """The columns that two versions both have.
 
     Args:
@@ -37,22 +53,19 @@ def same_columns(dataset: Handle, source: int, feed: int, names: Collection[str]
         feed: The version that has the columns which are wanted.
         names: Names of columns of `feed` that are wanted.
 
-    Returns:
-        Names of wanted columns that `source` has, each with the name of the same column in `source`.
-
     Raises:
         VersionNotFoundError: A version in between was cleaned up, and columns were renamed, replaced or given other
             types.
     """
     history = _History(dataset)
     theirs, own = history.schema(source), history.schema(feed)
-    known = {_shape(field): field.name for field in theirs.fields}
-    found = {field.name: known[_shape(field)] for field in own.fields if _shape(field) in known}
-    missing = [field for field in own.fields if field.name not in found]
-    left = {field.id: field.name for field in theirs.fields if field.name not in found.values()}
-    open_names = [field.name for field in missing if field.name in names]
+    known = {_shape(one): one.name for one in theirs.fields}
+    found = {one.name: known[_shape(one)] for one in own.fields if _shape(one) in known}
+    missing = [one for one in own.fields if one.name not in found]
+    left = {one.id: one.name for one in theirs.fields if one.name not in found.values()}
+    open_names = [one.name for one in missing if one.name in names]
     if not open_names or not left:
-        return found
+        return SameColumns(found)
     try:
         origins = history.origins(source, feed)
     except VersionNotFoundError as error:
@@ -60,9 +73,10 @@ def same_columns(dataset: Handle, source: int, feed: int, names: Collection[str]
             f"{dataset.uri}: which columns of version {source} became {open_names} of version {feed} is not known: "
             f"{error}. Leave these columns out (columns=[...]), or compare later versions"
         ) from error
-    by_history = {field.name: origins.get(field.id) for field in missing}
+    by_history = {one.name: origins.get(one.id) for one in missing}
     found |= {name: left.pop(number) for name, number in by_history.items() if number in left}
-    return found | {field.name: field.name for field in missing if field.name in left.values()}
+    found |= {one.name: one.name for one in missing if one.name in left.values()}
+    return SameColumns(found, origins)
 
 
 class _History:
@@ -81,14 +95,14 @@ class _History:
         return self._at(version).source.manifest.schema
 
     def origins(self, source: int, feed: int) -> _Origins:
-        """The columns of a version by id, each with its id in another version that is earlier or later.
+        """The fields of a version by id, each with its id in another version that is earlier or later.
 
         Raises:
             VersionNotFoundError: A version in between was cleaned up, or how it was made is not known.
         """
         if source > feed:
             return {before: now for now, before in self.origins(feed, source).items()}
-        found = {field.id: field.id for field in self.schema(feed).fields}
+        found = {one.id: one.id for one, _ in self.schema(feed).walk()}
         for version in range(feed, source, -1):
             step = self._step(version)
             found = {now: step[then] for now, then in found.items() if then in step}
@@ -110,28 +124,36 @@ class _History:
         if isinstance(operation, Restore):
             return self.origins(version - 1, operation.version)
         before, after = self.schema(version - 1), self.schema(version)
-        by_name = {field.name: field.id for field in before.fields}
         if isinstance(operation, Overwrite):
-            return {field.id: by_name[field.name] for field in after.fields if field.name in by_name}
+            before_ids = {path: one.id for path, one in _paths(before.fields)}
+            return {one.id: before_ids[path] for path, one in _paths(after.fields) if path in before_ids}
         if operation is None or isinstance(operation, Clone | UnknownOperation):
             if list(map(_shape, before.fields)) != list(map(_shape, after.fields)):
                 raise VersionNotFoundError(f"version {version} does not record what it did to the columns")
-            return {field.id: field.id for field in after.fields}
+            return {one.id: one.id for one, _ in after.walk()}
         return _altered(before, after)
 
 
 def _altered(before: Schema, after: Schema) -> _Origins:
-    """The columns after an operation that keeps ids, except those of columns that get another type."""
-    kept = {field.id for field in before.fields} & {field.id for field in after.fields}
-    by_name = {field.name: field.id for field in before.fields if field.id not in kept}
+    """The fields after an operation that keeps ids, except those of columns that get another type."""
+    kept = {one.id for one, _ in before.walk()} & {one.id for one, _ in after.walk()}
+    by_path = {path: one.id for path, one in _paths(before.fields) if one.id not in kept}
     found = {number: number for number in kept}
-    found |= {field.id: by_name[field.name] for field in after.fields if field.id not in kept and field.name in by_name}
+    found |= {one.id: by_path[path] for path, one in _paths(after.fields) if one.id not in kept and path in by_path}
     if len(before.fields) == len(after.fields):  # another name and another type at once: the column keeps its place
         pairs = zip(before.fields, after.fields, strict=True)
         found |= {new.id: old.id for old, new in pairs if new.id not in found and old.id not in found.values()}
     return found
 
 
-def _shape(field: Field) -> tuple[object, ...]:
+def _paths(fields: Sequence[Field], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Field]]:
+    """Yield all fields with the names that lead to them."""
+    for one in fields:
+        path = (*above, one.name)
+        yield path, one
+        yield from _paths(one.children, path)
+
+
+def _shape(one: Field) -> tuple[object, ...]:
     """The id, name and type of a field."""
-    return field.id, field.name, field.logical_type, tuple(map(_shape, field.children))
+    return one.id, one.name, one.logical_type, tuple(map(_shape, one.children))

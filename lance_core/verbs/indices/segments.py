@@ -17,7 +17,13 @@ from typing import Any, Final
 from pyroaring import BitMap
 
 from lance_core.commit import Verdict, judge, load_manifest, load_transaction
-from lance_core.errors import InvalidInputError, RetryableConflictError, UnsupportedError
+from lance_core.errors import (
+    IncompatibleConflictError,
+    InvalidInputError,
+    RetryableConflictError,
+    UnsupportedError,
+    VersionNotFoundError,
+)
 from lance_core.index.kinds.registry import KINDS, Kind
 from lance_core.table.index import IndexMetadata, without_fragments
 from lance_core.table.manifest.manifest import Manifest
@@ -82,8 +88,10 @@ def merge_segments(source: Snapshot, segments: Sequence[IndexMetadata]) -> Index
         InvalidInputError: There are none, or they do not belong together.
         UnsupportedError: Indices of their kind are not built.
         CorruptFileError: A segment cannot be read.
+        IncompatibleConflictError: The table was dropped and made again since they were built.
     """
     kind, field = _checked(source, segments)
+    _check_versions(source, segments)
     contents = [source.indices.read(segment, field.type) for segment in segments]
     parameters = {**kind.parameters, **contents[0].parameters()}
     covered = BitMap().union(*(segment.covered_fragments() or BitMap() for segment in segments))
@@ -122,8 +130,10 @@ def commit_segments(
             would lose a part of its fragments.
         UnsupportedError: Indices of their kind are not built.
         RetryableConflictError: Rows or values that a segment is about have changed since it was built.
+        IncompatibleConflictError: The table was dropped and made again since they were built.
     """
     kind, field = _checked(source, segments)
+    _check_versions(source, segments)
     if target_field(source, column, kind).node.id != field.node.id:
         raise InvalidInputError(f"index {name!r}: the segments are on column {field.path!r}, not on {column!r}")
     current = _without_changed(source, [replace(segment, name=name) for segment in segments])
@@ -133,6 +143,26 @@ def commit_segments(
         return files.commit(CreateIndex(new_indices=tuple(current), removed_indices=tuple(gone)), properties=properties)
     except RetryableConflictError as error:
         raise RetryableConflictError(f"index {name!r}: {error}") from error
+
+
+def _check_versions(source: Snapshot, segments: Sequence[IndexMetadata]) -> None:
+    """Make sure that segments were built on versions of this table: fragments of another one have the same ids."""
+    known = {source.manifest.version: source.manifest}
+    for segment in segments:
+        number = segment.dataset_version
+        if segment.created_at_ms is None or number > source.manifest.version:
+            continue
+        if number not in known:
+            try:
+                known[number] = load_manifest(source.store, number)
+            except VersionNotFoundError:
+                continue  # cleaned up since, as it may be
+        if known[number].timestamp_ns // 1_000_000 > segment.created_at_ms:
+            raise IncompatibleConflictError(
+                f"{source.store.root}: version {number} is younger than segment {segment.uuid}, which was built on it: "
+                "the table was dropped and made again meanwhile, or the clocks of two machines differ. Build the "
+                "segments again"
+            )
 
 
 def _checked(source: Snapshot, segments: Sequence[IndexMetadata]) -> tuple[Kind, IndexedField]:

@@ -44,6 +44,44 @@ def test_an_overwrite_continues_columns_by_name(tmp_path, library, stable, new, 
         assert old_rows(lance_core.dataset(tmp_path / "t").delta(1), each_version=each) == [expected]
 
 
+NESTED = pa.table(
+    {
+        "id": range(4),
+        "s": [{"a": i, "b": {"c": str(i)}, "d": -i} if i != 2 else None for i in range(4)],
+        "l": [[{"x": i}, None] if i else None for i in range(4)],
+    }
+)
+
+
+@BOTH
+def test_children_of_a_column_are_followed(tmp_path, library):
+    uri = str(tmp_path / "t")
+    library.write_dataset(NESTED, uri, enable_stable_row_ids=True)
+    library.dataset(uri).delete("id > 0")
+    library.dataset(uri).alter_columns({"path": "s.a", "name": "d2"})
+    library.dataset(uri).drop_columns(["s.d"])
+    library.dataset(uri).alter_columns({"path": "s.d2", "name": "d"})
+    library.dataset(uri).alter_columns({"path": "s.b.c", "name": "cc"})
+    library.dataset(uri).alter_columns({"path": "l.item.x", "name": "y"})
+    for each in (False, True):
+        delta = lance_core.dataset(uri).delta(1)
+        assert old_rows(delta, each_version=each) == [
+            {"id": i, "s": None if i == 2 else {"d": i, "b": {"cc": str(i)}}, "l": [{"y": i}, None]} for i in (1, 2, 3)
+        ]
+
+
+@BOTH
+def test_children_of_an_overwritten_column_are_followed_by_name(tmp_path, library):
+    uri = str(tmp_path / "t")
+    library.write_dataset(NESTED, uri, enable_stable_row_ids=True)
+    after = pa.table({"n": ["x"], "id": [1], "s": [{"d": 1, "b": {"e": 1.5, "c": "x"}}]})
+    library.write_dataset(after, uri, mode="overwrite")
+    library.dataset(uri).alter_columns({"path": "s.b.c", "name": "cc"})
+    assert old_rows(lance_core.dataset(uri).delta(1)) == [
+        {"n": None, "id": i, "s": {"d": -i, "b": {"e": None, "cc": str(i)}} if i != 2 else None} for i in range(4)
+    ]
+
+
 @pytest.fixture(params=[lance, lance_core], ids=["pylance", "ours"])
 def restored(tmp_path, request):
     """Version 2 has `email`; after a restore of version 1, `city` has its field id."""

@@ -1,6 +1,7 @@
 """Columns of rows that a table has, set by us and read by pylance."""
 
 import pickle
+import shutil
 
 import lance
 import numpy as np
@@ -220,6 +221,27 @@ def test_tasks_run_anywhere_and_are_committed_once(tmp_path):
     done = dataset.commit_columns(plan, written)
     assert (done.version, done.rows_updated) == (3, 6)
     assert column(dataset.uri, "v") == {i: i if i > 2 else None for i in (0, 2, 3, 4, 5, 7, 8, 9)}
+
+
+@BOTH
+@pytest.mark.parametrize("library", [lance, lance_core], ids=["pylance", "lance_core"])
+@pytest.mark.parametrize("appended", [0, 1])
+def test_a_plan_for_a_table_that_was_made_again(tmp_path, stable, library, appended):
+    uri = str(tmp_path / "t")
+    library.write_dataset(table(4), uri, enable_stable_row_ids=stable)
+    first = lance_core.dataset(uri)
+    plan = first.plan_columns(pa.schema([("v", pa.int64())]))
+    rows = first.to_table(["id"], with_row_address=True)
+    shutil.rmtree(uri)
+    library.write_dataset(table(4, start=100), uri, enable_stable_row_ids=stable)
+    for _ in range(appended):
+        library.write_dataset(table(4, start=200), uri, mode="append")
+    again = lance_core.dataset(uri)
+    written = plan.tasks[0].write(again, rows.rename_columns({"id": "v"}).select(["_rowaddr", "v"]).to_reader())
+    with pytest.raises(IncompatibleConflictError, match="dropped and made again"):
+        again.commit_columns(plan, [written])
+    assert lance.dataset(uri).version == 1 + appended
+    assert "v" not in lance.dataset(uri).schema.names
 
 
 def test_a_task_rejects_rows_that_are_not_its_own(tmp_path):

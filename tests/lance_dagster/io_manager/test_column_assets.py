@@ -2,6 +2,9 @@
 
 import datetime as dt
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import dagster as dg
 import lance as pylance
@@ -279,6 +282,35 @@ def test_the_asset_of_the_rows_goes_on_beside_the_column(lake):
     merging = images_asset(**{"lance/write_mode": "merge", "lance/merge_on": "id"})
     lake.run(merging, partition="2024-01-01")
     assert_vectors(lake, "2024-01-01", "2024-01-02")
+
+
+@pytest.mark.parametrize("is_new", [True, False], ids=["new columns", "columns that are there"])
+def test_two_assets_at_the_same_time(lake, is_new):
+    """Both compute on one version; the second commit is made again, without computing its values again."""
+    days, computed, barrier = ("2024-01-01", "2024-01-02"), [], threading.Barrier(2, timeout=60)
+
+    def make(context, images):
+        name = context.asset_key.to_user_string()
+        computed.append(name)
+        if context.run.tags.get("waits"):
+            barrier.wait()
+        return with_vectors(images, name)
+
+    def run(asset):
+        with dg.DagsterInstance.ephemeral() as instance:  # an instance that two threads share runs one at a time
+            mine = replace(lake, instance=instance)
+            mine.run(images, asset, span=days, select=[asset.key], tags={"waits": "yes"})
+
+    images, assets = images_asset(), [embeddings_asset(make, name=name) for name in ("first", "second")]
+    lake.run(images, *([] if is_new else assets), span=days)
+    before = lake.table("images").version
+    computed.clear()
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(run, assets))
+    assert sorted(computed) == ["first", "second"]
+    assert lake.table("images").version == before + 2
+    for name in ("first", "second"):
+        assert cells(lake, name) == {i: vector(i) for key in days for i in ids_of(key)}
 
 
 def test_two_assets_cannot_own_the_same_column(lake):

@@ -1,0 +1,63 @@
+"""Values of a column in the type that it has today, whose children may have been renamed, added and dropped since."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_core.schema import Field
+
+__all__ = ["fitted"]
+
+
+def fitted(values: pa.Array, source: Field, wanted: Field, kind: pa.DataType, fields: Mapping[int, int]) -> pa.Array:
+    """Values of a column as another version has it.
+
+    Args:
+        values: The values.
+        source: The column that they are of.
+        wanted: The same column in the other version.
+        kind: Its type there.
+        fields: Ids of fields of the other version, each with the id of the same field in the version of `source`.
+
+    Returns:
+        The values, each child from the field that it was; a child that came later is null.
+
+    Raises:
+        ArrowInvalid: A value does not fit its type of today.
+        ArrowNotImplementedError: Values of the type are not cast to that of today.
+    """
+    if values.type == kind:
+        return values
+    if pa.types.is_struct(kind) and pa.types.is_struct(values.type):
+        parts = [
+            _child(values, source, child, into.type, fields) for child, into in zip(wanted.children, kind, strict=True)
+        ]
+        return pa.StructArray.from_arrays(parts, fields=list(kind), mask=pc.is_null(values))
+    if type(kind) is type(values.type) and isinstance(kind, pa.ListType | pa.LargeListType):
+        whole = values.take(pa.array(range(len(values)))) if values.offset else values  # a slice takes no mask
+        item = fitted(whole.values, source.children[0], wanted.children[0], kind.value_type, fields)
+        return type(whole).from_arrays(whole.offsets, item, type=kind, mask=pc.is_null(whole))
+    if pa.types.is_nested(kind) and _names(source) != _names(wanted):  # Arrow casts children by their names
+        raise pa.ArrowNotImplementedError("its children have other names")
+    return values.cast(kind)
+
+
+def _names(column: Field) -> list[str]:
+    return [one.name for child in column.children for one, _ in child.walk()]
+
+
+def _child(
+    values: pa.StructArray, source: Field, wanted: Field, kind: pa.DataType, fields: Mapping[int, int]
+) -> pa.Array:
+    """A child of a struct; by its name where it is not known what became of the children."""
+    ids = [one.id for one in source.children]
+    names = [one.name for one in source.children]
+    position = next((ids.index(number) for number in [fields.get(wanted.id)] if number in ids), None)
+    if position is None and not fields and wanted.name in names:
+        position = names.index(wanted.name)
+    if position is None:
+        return pa.nulls(len(values), kind)
+    return fitted(pc.struct_field(values, [position]), source.children[position], wanted, kind, fields)
