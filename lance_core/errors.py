@@ -5,6 +5,7 @@
     |   |-- SchemaError                         ... the schema: names the column
     |   `-- ArgumentTypeError (TypeError)       ... an argument's type: names the function and the argument
     |-- UnsupportedError (NotImplementedError)  the format or the library does not do this: names what is missing
+    |   `-- UnsupportedExpressionError (ValueError)      ... in an SQL expression: names the position
     |-- NotFoundError (ValueError, FileNotFoundError)     nothing is there
     |   |-- DatasetNotFoundError
     |   |-- VersionNotFoundError
@@ -62,6 +63,7 @@ __all__ = [
     "TornFileError",
     "UndecidedWriteError",
     "UnsupportedError",
+    "UnsupportedExpressionError",
     "VersionNotFoundError",
 ]
 
@@ -117,6 +119,12 @@ class UnsupportedError(LanceError, NotImplementedError):
     """A feature of the format, or of pylance's interface, that is not implemented."""
 
     code = "unsupported"
+
+
+class UnsupportedExpressionError(UnsupportedError, ValueError):
+    """An SQL expression has a construct that is not known; a ValueError as in pylance."""
+
+    code = "unsupported-expression"
 
 
 class NotFoundError(LanceError, ValueError, FileNotFoundError):

@@ -26,6 +26,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from lance_dagster.tables.event_keys import AT_TOP
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -35,36 +37,6 @@ COMMIT: Final = "lance/commit"
 """The entry with all that does not stand at the top."""
 
 _MOST_AT_TOP: Final = 10
-
-_TOP: Final = (
-    "lance/replaced_attempt",
-    "lance/kept_attempt",
-    "lance/deduplicated",
-    "lance/casts",
-    "lance/forced",
-    "lance/undid_run",
-    "lance/rows_erased",
-    "lance/promoted_from",
-    "lance/discarded",
-    "lance/left_behind",
-    "dagster/partition_row_count",
-    "dagster/row_count",
-    "lance/rows_written",
-    "dagster/size_bytes",
-    "lance/deleted_fraction",
-    "lance/changes",
-    "lance/version",
-    "lance/operation",
-    "lance/branch",
-    "lance/published",
-    "lance/inputs",
-    "dagster/column_schema",
-    "dagster/uri",
-    "dagster/column_lineage",
-    "lance/table_log",
-    "dagster/table_name",
-)
-"""The entries that may stand at the top of an event, in order."""
 
 _FIRST_TO_GO: Final = (
     "dagster/table_name",  # the definition has it
@@ -85,7 +57,7 @@ _FIRST_TO_GO: Final = (
 
 def laid_out(entries: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The entries at the top of an event, in order; and the others, by their names without prefix."""
-    top = [key for key in _TOP if key in entries]
+    top = [key for key in AT_TOP if key in entries]
     is_said_twice = entries.get("lance/rows_written") == entries.get("dagster/partition_row_count")
     for key in (*_FIRST_TO_GO[:3], "lance/rows_written", *_FIRST_TO_GO) if is_said_twice else _FIRST_TO_GO:
         if len(top) > _MOST_AT_TOP and key in top:

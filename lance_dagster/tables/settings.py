@@ -46,13 +46,13 @@ from typing import Any, Final, Literal, get_args
 
 import dagster as dg
 
+from lance_dagster.tables.event_keys import EVENT_KEYS
 from lance_dagster.tables.names import near_name
 from lance_dagster.tables.partition_expr import partition_column
 from lance_dagster.tables.refs import TableRoot, as_moment
 from pyspark_lance import EmptyOutput, OutOfPartition, SchemaMode
 
 __all__ = [
-    "EVENT_KEYS",
     "INPUT_KEYS",
     "INPUT_PINS",
     "OUTPUT_KEYS",
@@ -85,35 +85,6 @@ _OF_OUTPUTS: Final = frozenset({"lance/column_lineage", "lance/schema"})
 
 OF_DEFINITIONS: Final = ("partition_expr", "schema", "table")
 """Known entries of definitions without the prefix."""
-
-EVENT_KEYS: Final = frozenset(
-    PREFIX + name
-    for name in (
-        "bytes_written",
-        "changes",
-        "columns",
-        "columns_added",
-        "commit_attempts",
-        "deduplicated",
-        "deleted_fraction",
-        "fragments",
-        "fragments_added",
-        "fragments_removed",
-        "inputs",
-        "kept_attempt",
-        "operation",
-        "replaced_attempt",
-        "rows_deleted",
-        "rows_inserted",
-        "rows_nulled",
-        "rows_updated",
-        "rows_written",
-        "small_fragments",
-        "table_log",
-        "transaction_uuid",
-    )
-)
-"""Entries that the IO manager itself adds to events; an asset may say them in its place."""
 
 _OP_OUTPUT_KEYS: Final = frozenset({"lance/commit_message", "lance/vector_columns", "lance/cluster"})
 

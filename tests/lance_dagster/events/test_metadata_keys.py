@@ -4,6 +4,7 @@ import dagster as dg
 import pyarrow as pa
 import pytest
 
+from lance_dagster.tables.event_keys import AT_TOP, EVENT_KEYS
 from tests.lance_dagster.lake import errors
 
 ROW = pa.table({"n": [1]})
@@ -124,6 +125,18 @@ def test_metadata_of_the_users_own_stays(lake):
 
     (event,) = lake.run(rows).asset_materializations_for_node("rows")
     assert {key: event.metadata[key].value for key in entries} == entries
+
+
+def test_an_output_may_say_what_the_io_manager_says_of_a_write(lake):
+    @dg.asset
+    def rows():
+        return ROW
+
+    (event,) = lake.run(rows).asset_materializations_for_node("rows")
+    named = {f"lance/{name}" for name in event.metadata["lance/commit"].data}
+    given = {key for key in event.metadata if key.startswith("lance/") and key not in ("lance/commit", "lance/version")}
+    assert given | named <= EVENT_KEYS
+    assert given <= set(AT_TOP)
 
 
 def test_an_output_may_say_its_schema(lake):

@@ -18,9 +18,8 @@ from sqlglot import exp
 from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
 from lance_core.verbs.expressions.sql.compiler import Guard
 from lance_core.verbs.expressions.sql.dialect import (
-    LocatedError,
-    LocatedUnsupportedError,
     invalid,
+    is_located,
     locate,
     parse,
     unsupported,
@@ -144,9 +143,9 @@ class TextCompiler:
         """Add to an error where in the text it came up, unless it tells already."""
         try:
             yield
-        except (SchemaError, LocatedError, LocatedUnsupportedError):
-            raise
         except (InvalidInputError, UnsupportedError) as error:
+            if isinstance(error, SchemaError) or is_located(error):
+                raise
             locate(node, self.text, error)
 
 

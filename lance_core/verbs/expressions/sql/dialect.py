@@ -16,15 +16,14 @@ from sqlglot.dialects.dialect import Dialect
 from sqlglot.errors import ParseError, SqlglotError, TokenError
 from sqlglot.tokenizer_core import Token, TokenType
 
-from lance_core.errors import InvalidInputError, UnsupportedError
+from lance_core.errors import InvalidInputError, LanceError, UnsupportedError, UnsupportedExpressionError
 from lance_core.verbs.expressions.sql.words import with_names
 
 __all__ = [
-    "LocatedError",
-    "LocatedUnsupportedError",
     "follows_not",
     "invalid",
     "is_in_parentheses",
+    "is_located",
     "locate",
     "parse",
     "position_of",
@@ -36,14 +35,6 @@ _MARK = " "
 """Prefix of function names, which keeps the parser from recognising them."""
 _MISSING_PART = re.compile(r"Required keyword: '\w+' missing for <class '[^']*'>")
 _QUERIES = frozenset({TokenType.SELECT, TokenType.WITH, TokenType.VALUES})
-
-
-class LocatedError(InvalidInputError):
-    """An error whose message names the place in the string."""
-
-
-class LocatedUnsupportedError(UnsupportedError, ValueError):
-    """An unknown construct, with its place in the string; a ValueError as in pylance."""
 
 
 class _Lance(Dialect):
@@ -125,29 +116,39 @@ def unsupported(node: exp.Expr, text: str, what: str) -> NoReturn:
     """Reject a construct.
 
     Raises:
-        UnsupportedError: Always; names the construct and where it stands.
+        UnsupportedExpressionError: The construct is not supported; the message names it and its position.
     """
-    raise LocatedUnsupportedError(f"{what} is not supported{_where(node, text)}")
-
-
-def locate(node: exp.Expr, text: str, error: InvalidInputError | UnsupportedError) -> NoReturn:
-    """Add to an error where it came up.
-
-    Raises:
-        LocatedError: For an `InvalidInputError`.
-        LocatedUnsupportedError: For an `UnsupportedError`.
-    """
-    kind = LocatedError if isinstance(error, InvalidInputError) else LocatedUnsupportedError
-    raise kind(f"{error}{_where(node, text)}") from error
+    raise _located(UnsupportedExpressionError(f"{what} is not supported{_where(node, text)}"))
 
 
 def invalid(node: exp.Expr, text: str, why: str) -> NoReturn:
     """Reject an expression that makes no sense.
 
     Raises:
-        InvalidInputError: Always; the message names cause and place.
+        InvalidInputError: The expression makes no sense; the message names the reason and the position.
     """
-    raise LocatedError(f"{why}{_where(node, text)}")
+    raise _located(InvalidInputError(f"{why}{_where(node, text)}"))
+
+
+def locate(node: exp.Expr, text: str, error: InvalidInputError | UnsupportedError) -> NoReturn:
+    """Raise an error again, with the position of a node in its message.
+
+    Raises:
+        InvalidInputError: The error is one.
+        UnsupportedExpressionError: The error is an `UnsupportedError`.
+    """
+    kind = InvalidInputError if isinstance(error, InvalidInputError) else UnsupportedExpressionError
+    raise _located(kind(f"{error}{_where(node, text)}")) from error
+
+
+def is_located(error: LanceError) -> bool:
+    """Whether the message of an error names the position."""
+    return getattr(error, "is_located", False)
+
+
+def _located(error: LanceError) -> LanceError:
+    error.is_located = True  # type: ignore[attr-defined]
+    return error
 
 
 def _where(node: exp.Expr, text: str) -> str:

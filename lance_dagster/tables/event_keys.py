@@ -1,0 +1,72 @@
+"""The entries of events: one table, from which the layout of events and the check of metadata are derived."""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = ["AT_TOP", "EVENT_KEYS"]
+
+AT_TOP: Final = (
+    "lance/replaced_attempt",
+    "lance/kept_attempt",
+    "lance/deduplicated",
+    "lance/casts",
+    "lance/forced",
+    "lance/undid_run",
+    "lance/rows_erased",
+    "lance/promoted_from",
+    "lance/discarded",
+    "lance/left_behind",
+    "dagster/partition_row_count",
+    "dagster/row_count",
+    "lance/rows_written",
+    "dagster/size_bytes",
+    "lance/deleted_fraction",
+    "lance/changes",
+    "lance/version",
+    "lance/operation",
+    "lance/branch",
+    "lance/published",
+    "lance/inputs",
+    "dagster/column_schema",
+    "dagster/uri",
+    "dagster/column_lineage",
+    "lance/table_log",
+    "dagster/table_name",
+)
+"""The entries that may stand at the top of an event, in order."""
+
+_DETAILS: Final = (
+    "lance/attempts",
+    "lance/bytes_written",
+    "lance/columns",
+    "lance/columns_added",
+    "lance/fragments",
+    "lance/fragments_added",
+    "lance/fragments_removed",
+    "lance/read_version",
+    "lance/rows_deleted",
+    "lance/rows_inserted",
+    "lance/rows_nulled",
+    "lance/rows_updated",
+    "lance/small_fragments",
+    "lance/transaction_uuid",
+)
+"""The entries of writes that are in `lance/commit`."""
+
+_NOT_SAID: Final = (
+    "lance/branch",
+    "lance/casts",
+    "lance/discarded",
+    "lance/forced",
+    "lance/left_behind",
+    "lance/promoted_from",
+    "lance/published",
+    "lance/rows_erased",
+    "lance/undid_run",
+    "lance/version",
+)
+"""Entries at the top that an asset cannot say: those of jobs, and those that name the version and what was done."""
+
+EVENT_KEYS: Final = frozenset(key for key in (*AT_TOP, *_DETAILS) if key.startswith("lance/")).difference(_NOT_SAID)
+"""Entries that the IO manager itself adds to events; an asset may say them in its place."""
