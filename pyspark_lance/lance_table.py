@@ -94,7 +94,7 @@ class LanceTable:
         return cls(spark=spark, uri=dataset.uri, storage_options=location.storage_options)
 
     def alias(self, aliasName: str) -> LanceTable:  # noqa: N803 - Delta's name
-        """The same table under a name by which expressions refer to its columns.
+        """This table under a name by which expressions refer to its columns.
 
         Args:
             aliasName: The name.

@@ -68,6 +68,18 @@ def test_modules_and_public_names_have_docstrings(module):
             assert ast.get_docstring(node), f"{node.name}: docstring"
 
 
+def test_docstrings_are_understood_alone(module):
+    """No line refers to the one above it: a clause of `Raises:` has a subject."""
+    _, tree = module
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            text = ast.get_docstring(node) or ""
+            name = getattr(node, "name", "the module")
+            assert not re.match(r"(The same|So many|As)\b", text), name
+            _, _, raises = text.partition("Raises:\n")
+            assert not re.search(r"^    \w+: (It|They|There is (none|one)|Always|As)\b", raises, re.MULTILINE), name
+
+
 def test_imports_flow_straight_down():
     linter = Path(sys.executable).with_name("lint-imports")
     done = processes.run([linter])

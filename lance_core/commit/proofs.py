@@ -104,7 +104,7 @@ def reject_later_attempt(latest: Manifest, write: WriteAttempt, root: str) -> No
     """Stop an attempt after which another one was committed, whose version may be gone.
 
     Raises:
-        SupersededError: There is one.
+        SupersededError: A later attempt of the write was committed.
     """
     for one in attempts_of(latest, write):
         if one.number > write.number:

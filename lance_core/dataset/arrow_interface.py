@@ -63,7 +63,7 @@ class ArrowInterface:
         """Not offered, as in pylance.
 
         Raises:
-            UnsupportedError: Always.
+            UnsupportedError: The method is not offered.
         """
         raise _not_offered("partition_expression", "a Lance table is not partitioned by folders")
 
@@ -71,7 +71,7 @@ class ArrowInterface:
         """Not offered, as in pylance.
 
         Raises:
-            UnsupportedError: Always.
+            UnsupportedError: The method is not offered.
         """
         del expression
         raise _not_offered("filter", "use scanner(filter=...), or to_arrow_dataset().filter(...)")
@@ -80,7 +80,7 @@ class ArrowInterface:
         """Not offered, as in pylance.
 
         Raises:
-            UnsupportedError: Always.
+            UnsupportedError: The method is not offered.
         """
         del schema
         raise _not_offered("replace_schema", "use alter_columns, or replace_schema_metadata")
@@ -89,7 +89,7 @@ class ArrowInterface:
         """Not offered, as in pylance.
 
         Raises:
-            UnsupportedError: Always.
+            UnsupportedError: The method is not offered.
         """
         del sorting, options
         raise _not_offered("sort_by", "use scanner(order_by=...)")
@@ -98,7 +98,7 @@ class ArrowInterface:
         """Not offered, as in pylance.
 
         Raises:
-            UnsupportedError: Always.
+            UnsupportedError: The method is not offered.
         """
         del right_dataset, keys, options
         raise _not_offered("join", "use to_table().join(...), or DuckDB over the dataset")
@@ -107,7 +107,7 @@ class ArrowInterface:
         """Not offered, as in pylance.
 
         Raises:
-            UnsupportedError: Always.
+            UnsupportedError: The method is not offered.
         """
         del right_dataset, on, by, tolerance, options
         raise _not_offered("join_asof", "use to_table().join_asof(...), or DuckDB over the dataset")

@@ -134,8 +134,8 @@ class IndexVerbs(Handle):
                 hit, 0.00057.
 
         Raises:
-            SchemaError: There is no such column, or the kind does not fit it.
-            InvalidInputError: There is no such kind or parameter, or the name is in use.
+            SchemaError: The dataset has no such column, or the kind does not fit it.
+            InvalidInputError: The kind or the parameter does not exist, or the name is in use.
             UnsupportedError: Indices of that kind are not built here.
             RetryableConflictError: Somebody made an index of that name, or moved the rows, meanwhile.
 
@@ -182,7 +182,7 @@ class IndexVerbs(Handle):
             cleanup deletes its files.
 
         Raises:
-            SchemaError: There is no such column, or the kind does not fit it.
+            SchemaError: The dataset has no such column, or the kind does not fit it.
             InvalidInputError: No fragments are named, or there is no such fragment, kind or parameter, or the name is
                 in use.
             UnsupportedError: Indices of that kind are not built here.
@@ -245,7 +245,7 @@ class IndexVerbs(Handle):
             This dataset, at the new version.
 
         Raises:
-            SchemaError: There is no such column.
+            SchemaError: The dataset has no such column.
             InvalidInputError: The segments do not belong together, or a segment of the index would lose a part of its
                 fragments.
             RetryableConflictError: Rows that they are about have moved since they were built.

@@ -296,7 +296,7 @@ class ReadingVerbs(Handle):
 
         Raises:
             InvalidInputError: The column is none of blobs, there is no such row, or an argument cannot be used.
-            SchemaError: There is no such column.
+            SchemaError: The dataset has no such column.
             UnsupportedError: A row is deleted, or its payload lies outside its data file.
 
         Examples:
@@ -332,7 +332,7 @@ class ReadingVerbs(Handle):
 
         Raises:
             InvalidInputError: The column is none of blobs, there is no such row, or an argument cannot be used.
-            SchemaError: There is no such column.
+            SchemaError: The dataset has no such column.
             UnsupportedError: A row is deleted, or its payload lies outside its data file.
 
         Examples:
@@ -366,8 +366,8 @@ class ReadingVerbs(Handle):
             preserve_order: The order is kept in any case.
 
         Raises:
-            InvalidInputError: As `read_blobs`; or a part does not lie in its payload.
-            SchemaError: There is no such column.
+            InvalidInputError: A column, a row or an argument cannot be used, or a part lies outside of its payload.
+            SchemaError: The dataset has no such column.
             UnsupportedError: A row is deleted, or its payload lies outside its data file.
 
         Examples:

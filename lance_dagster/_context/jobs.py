@@ -52,7 +52,7 @@ def later_job(job: Any, resolve: Callable[[Sequence[Any], Mapping[str, Any]], dg
     """
 
     class Later(type(job)):  # type: ignore[misc] # the class has no public name
-        """As `dg.define_asset_job`'s, but for its making."""
+        """A job of `dg.define_asset_job` that is made later."""
 
         def resolve(
             self,
@@ -66,6 +66,6 @@ def later_job(job: Any, resolve: Callable[[Sequence[Any], Mapping[str, Any]], dg
 
 
 def _definition(resource: Any) -> dg.ResourceDefinition:
-    """As Dagster takes it."""
+    """The definition of a resource."""
     found: dg.ResourceDefinition = getattr(resource, "get_resource_definition", lambda: resource)()
     return found

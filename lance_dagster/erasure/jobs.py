@@ -56,7 +56,7 @@ class Condition(dg.Config):
         """The condition.
 
         Raises:
-            Failure: None, or several, of the places are given, or the place has no condition.
+            Failure: The configuration gives none or several of the places, or the place holds no condition.
         """
         given = [value for value in (self.file, self.env, self.plain) if value]
         if len(given) != 1:

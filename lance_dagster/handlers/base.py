@@ -91,7 +91,7 @@ class WriteRequest:
 
     @property
     def storage_options(self) -> dict[str, str] | None:
-        """As lance_core takes them."""
+        """The options in the form that lance_core takes."""
         return dict(self.table.storage_options) or None
 
     @property

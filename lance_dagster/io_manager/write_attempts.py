@@ -226,7 +226,7 @@ def reject_missing(attempts: EarlierAttempts, uri: str) -> None:
     """Reject an append or merge if versions that earlier attempts may have committed were cleaned up.
 
     Raises:
-        EarlierAttemptError: Such versions were cleaned up.
+        EarlierAttemptError: A cleanup has removed versions that earlier attempts may have committed.
     """
     if attempts.missing:
         raise EarlierAttemptError(

@@ -165,7 +165,7 @@ def _changes_request(
     """The changes to read: of partitions that have consumed the input up to different versions each its own.
 
     Raises:
-        IncompatibleConflictError: Such partitions have other partitions of the input, which cannot be distinguished.
+        IncompatibleConflictError: The partitions of different versions cannot be distinguished in the input.
     """
     begins = changes.begins
     if len(begins) == 1:

@@ -66,7 +66,7 @@ class MaintenanceTarget:
         return self.is_asset and self.ref.metadata is not None
 
     def with_metadata(self, value: Any) -> MaintenanceTarget:
-        """The same table with the metadata `lance/maintenance` that its owner recorded."""
+        """This table with the metadata `lance/maintenance` that its owner recorded."""
         ref = replace(self.ref, metadata={MAINTENANCE_KEY: value})
         return replace(self, ref=ref, table=None if self.table is None else replace(self.table, ref=ref))
 

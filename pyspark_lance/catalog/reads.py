@@ -1,4 +1,4 @@
-"""Who is told of the tables that statements read: lineage listens here."""
+"""Listeners to the tables that statements read; lineage is one."""
 
 from __future__ import annotations
 
@@ -39,6 +39,6 @@ def on_read(listener: Callable[[LanceDataset], None]) -> None:
 
 
 def tell_read(dataset: LanceDataset) -> None:
-    """Tell all listeners of a version that a statement reads."""
+    """Call all listeners with a version that a statement reads."""
     for listener in _listeners:
         listener(dataset)

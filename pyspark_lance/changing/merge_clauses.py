@@ -123,7 +123,7 @@ class ClauseMerge:
         return any(clause.action != DELETE for clause in self.clauses)
 
     def _checked(self, base: LanceDataset) -> ClauseMerge:
-        """The same merge with the keys of its condition; no job is run."""
+        """This merge with the keys of its condition; no job is run."""
         check_clauses(self.clauses)
         check_spellings(self.source, self.source.columns)
         keys = _equalities(self.condition, self.source, base, self.alias)
@@ -138,7 +138,7 @@ class ClauseMerge:
 
     @contextlib.contextmanager
     def _kept(self, base: LanceDataset) -> Iterator[ClauseMerge]:
-        """The same merge with a source that is computed once and kept by Spark."""
+        """This merge with a source that is computed once and kept by Spark."""
         kept = self.source.persist()
         try:
             few = None if self._sides(_OTHERS) else few_keys(base, *self._key_frame(kept, base))
@@ -365,7 +365,8 @@ def check_clauses(clauses: Sequence[MergeClause]) -> None:
     """Make sure that clauses can be run in their order.
 
     Raises:
-        InvalidInputError: There is none, one does not fit its rows, or one comes after one that has no condition.
+        InvalidInputError: The list is empty, a clause does not fit its rows, or a clause without a condition precedes
+            another one for the same rows.
     """
     if not clauses:
         raise InvalidInputError("merge: there is no clause; add one, such as WHEN MATCHED THEN UPDATE SET *")

@@ -101,7 +101,7 @@ class _Pruned:
     _is_kept = False
 
     def select(self, *cols: Any) -> Any:
-        """As Spark's `select`."""
+        """Spark's `select`."""
         names = list(cols[0]) if len(cols) == 1 and isinstance(cols[0], list) else list(cols)
         if self._is_kept or not names:
             return self._spark().select(*cols)
@@ -113,15 +113,15 @@ class _Pruned:
         return self._projected(lambda frame: frame.select(*cols))
 
     def selectExpr(self, *expr: Any) -> Any:  # noqa: N802 - Spark's name
-        """As Spark's `selectExpr`."""
+        """Spark's `selectExpr`."""
         return self._projected(lambda frame: frame.selectExpr(*expr))
 
     def agg(self, *exprs: Any) -> Any:
-        """As Spark's `agg`."""
+        """Spark's `agg`."""
         return self._projected(lambda frame: frame.agg(*exprs))
 
     def drop(self, *cols: Any) -> Any:
-        """As Spark's `drop`."""
+        """Spark's `drop`."""
         have = self._lance.scan.columns
         left = [name for name in have if name not in cols]
         named = all(isinstance(name, str) and name in have for name in cols)
@@ -130,7 +130,7 @@ class _Pruned:
         return self._with_columns(left, lambda plain: plain.drop(*cols))
 
     def filter(self, condition: Any) -> Any:
-        """As Spark's `filter`."""
+        """Spark's `filter`."""
         try:
             made = self._spark().filter(condition)
         except Exception as error:  # noqa: BLE001 - one of Spark's, by its name
@@ -154,11 +154,11 @@ class _Pruned:
         return less.filter(condition)
 
     def where(self, condition: Any) -> Any:
-        """As Spark's `where`."""
+        """Spark's `where`."""
         return self.filter(condition)
 
     def limit(self, num: int) -> Any:
-        """As Spark's `limit`."""
+        """Spark's `limit`."""
         scan = self._lance.scan
         if self._is_kept or not isinstance(num, int) or isinstance(num, bool) or num < 0:
             return self._spark().limit(num)
@@ -171,7 +171,7 @@ class _Pruned:
         return _made(less, limited, self._lance.root, lambda: plain().limit(num))
 
     def count(self) -> int:
-        """As Spark's `count`; without a filter from the manifest."""
+        """Spark's `count`; without a filter from the manifest."""
         scan = self._lance.scan
         if scan.filter is None:
             rows: int = scan.dataset.count_rows()
@@ -181,34 +181,34 @@ class _Pruned:
         return int(scan.frame(replace(scan, columns=(_ADDRESS,))).count())
 
     def isEmpty(self) -> bool:  # noqa: N802 - Spark's name
-        """As Spark's `isEmpty`; without a filter from the manifest."""
+        """Spark's `isEmpty`; without a filter from the manifest."""
         scan = self._lance.scan
         if scan.filter is None or scan.limit == 0:
             return self.count() == 0
         return not scan.frame(replace(scan, columns=(_ADDRESS,), limit=1)).take(1)
 
     def sort(self, *cols: Any, **kwargs: Any) -> Any:
-        """As Spark's `sort`, also by columns that a `select` has left out."""
+        """Spark's `sort`, also by columns that a `select` has left out."""
         return self._with_others("sort", cols, kwargs)
 
     orderBy = sort  # noqa: N815 - Spark's name
 
     def sortWithinPartitions(self, *cols: Any, **kwargs: Any) -> Any:  # noqa: N802 - Spark's name
-        """As Spark's `sortWithinPartitions`, also by columns that a `select` has left out."""
+        """Spark's `sortWithinPartitions`, also by columns that a `select` has left out."""
         return self._with_others("sortWithinPartitions", cols, kwargs)
 
     def cache(self) -> Any:
-        """As Spark's `cache`: frames that are made from this one later use the cached rows."""
+        """Spark's `cache`: frames that are made from this one later use the cached rows."""
         self._is_kept = True
         return super().cache()  # type: ignore[misc]  # Spark's class
 
     def persist(self, *level: Any, **kwargs: Any) -> Any:
-        """As Spark's `persist`: frames that are made from this one later use the kept rows."""
+        """Spark's `persist`: frames that are made from this one later use the kept rows."""
         self._is_kept = True
         return super().persist(*level, **kwargs)  # type: ignore[misc]  # Spark's class
 
     def unpersist(self, *args: Any, **kwargs: Any) -> Any:
-        """As Spark's `unpersist`."""
+        """Spark's `unpersist`."""
         self._is_kept = False
         return super().unpersist(*args, **kwargs)  # type: ignore[misc]  # Spark's class
 

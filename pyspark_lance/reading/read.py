@@ -115,7 +115,7 @@ def read_version(
     storage_options: Mapping[str, str] | None = None,
     blob_handling: str | None = None,
 ) -> DataFrame:
-    """As `read`, of a version that is open already, with the same handling of blobs."""
+    """Read a version that is open already as `read` does, with its handling of blobs."""
     blobs = checked_blob_handling(blob_handling)
     schema = table_schema(dataset, columns, case_sensitive=case_sensitive(spark))
     if isinstance(filter, str):

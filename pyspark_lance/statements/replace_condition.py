@@ -27,7 +27,7 @@ def check_replace_condition(text: str, schema: pa.Schema, *, exact: bool) -> Non
         exact: Whether case matters in names.
 
     Raises:
-        InvalidInputError: It is more than comparisons of columns with constants of their kind.
+        InvalidInputError: The condition is more than comparisons of columns with constants of their kind.
     """
     import sqlglot  # noqa: PLC0415 - loads for half a second
 

@@ -165,7 +165,7 @@ def _write_as(mode: SaveMode, df: DataFrame, uri: str | PathLike[str], options: 
 def write_with(
     df: DataFrame, uri: str | PathLike[str], options: WriteArguments, *, transport: Transport = "auto"
 ) -> WriteResult | None:
-    """As `write`, over a chosen transport."""
+    """Write over a chosen transport, as `write` does."""
     from pyspark.sql import DataFrame as AnyDataFrame
 
     if not isinstance(df, AnyDataFrame):

@@ -224,7 +224,7 @@ class ZoneMap(Zones):
         return (self.nans > 0) | _truth(pc.is_nan(self.highs))
 
     def _ordered(self, test: Test, *, wanted: bool) -> Bools | None:
-        """As `possible`, for comparisons; undefined for zones without bounds."""
+        """The zones that `possible` returns, for comparisons; undefined for zones without bounds."""
         if isinstance(test, Compare):
             if pa.types.is_floating(test.value.type) and bool(pc.is_nan(_wide(test.value)).as_py()):
                 return np.ones(len(self), np.bool_)  # NaN: no comparison is the negation of another one

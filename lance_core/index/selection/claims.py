@@ -64,7 +64,7 @@ class Claim:
         """Ignore the indices from now on, because a row contradicts them.
 
         Raises:
-            ContradictionError: Always.
+            ContradictionError: The row contradicts the indices, which the caller has found.
         """
         reason = f"row {offset} of fragment {fragment_id} has another value than it says"
         for segment in self.segments.values():

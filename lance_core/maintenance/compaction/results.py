@@ -62,7 +62,7 @@ class RewriteResult:
     row_addrs: bytes | None = None
 
     def __repr__(self) -> str:
-        """As pylance shows it."""
+        """The version and the fragments, in the form in which pylance shows them."""
         return (
             f"RewriteResult(read_version={self.read_version}, new_fragments={self.new_fragments}, "
             f"old_fragments={self.original_fragments})"

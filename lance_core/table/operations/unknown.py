@@ -29,7 +29,7 @@ class UnknownOperation:
         """Reject.
 
         Raises:
-            UnsupportedError: Always.
+            UnsupportedError: The operation is not known.
         """
         raise UnsupportedError(f"operation {self.described} is not written")
 
@@ -38,7 +38,7 @@ class UnknownOperation:
         """Reject.
 
         Raises:
-            UnsupportedError: Always.
+            UnsupportedError: The operation is not known.
         """
         raise UnsupportedError(f"operation {type(message).__name__} is not read")
 
@@ -46,7 +46,7 @@ class UnknownOperation:
         """Reject.
 
         Raises:
-            UnsupportedError: Always.
+            UnsupportedError: The operation is not known.
         """
         del manifest, context
         raise UnsupportedError(f"operation {self.described} is not carried out")

@@ -50,7 +50,7 @@ class UpdateMemWalState:
         """Reject: the state is kept in an index that this library does not write.
 
         Raises:
-            UnsupportedError: Always.
+            UnsupportedError: The operation cannot be applied.
         """
         del manifest, context
         raise UnsupportedError("UpdateMemWalState: write-ahead logs are not written")

@@ -191,7 +191,7 @@ def column_maker(
     """The maker for an argument of `add_columns`.
 
     Raises:
-        InvalidInputError: There is none for it.
+        InvalidInputError: The argument is of no known kind.
     """
     schema = typed_schema(source.manifest.schema)
     if isinstance(transforms, Mapping):

@@ -121,7 +121,7 @@ class ColumnTask:
         return self.write_table(source, as_table(values, schema))
 
     def write_table(self, source: Snapshot, table: pa.Table) -> WrittenColumns | None:
-        """The same for values in a table, and the plan's version."""
+        """Write the values of a table to the file of the fragment, at the plan's version."""
         fragment = source.manifest.fragments.get(self.fragment_id)
         if fragment is None:
             raise InvalidInputError(

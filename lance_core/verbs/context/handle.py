@@ -193,7 +193,7 @@ class Handle:
                 None as number for the branch's latest version.
 
         Raises:
-            VersionNotFoundError: There is none.
+            VersionNotFoundError: The version, the tag or the branch does not exist.
 
         Examples:
             >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")

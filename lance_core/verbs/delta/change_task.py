@@ -187,7 +187,7 @@ class ChangeTask:
         return offsets[np.concatenate(places)]
 
     def _of_filter(self, condition: pc.Expression) -> ChangeTask:
-        """The same rows, with the columns of the filter."""
+        """These rows, with the columns of the filter."""
         return replace(self, columns=ChangeColumns(names=tuple(columns_of(condition))))
 
     def check_columns(self, dataset: Handle) -> None:

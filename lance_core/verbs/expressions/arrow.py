@@ -242,7 +242,7 @@ def matching_all(batch: pa.RecordBatch, expressions: Sequence[pc.Expression], ma
         mask: The rows that count at all; None for all.
 
     Raises:
-        InvalidInputError: As `matching`.
+        InvalidInputError: An expression returns no booleans, or cannot be evaluated on the rows.
     """
     if mask is None:
         mask, expressions = matching(batch, expressions[0]), expressions[1:]

@@ -197,7 +197,7 @@ class Slices:
             uri: The table.
 
         Raises:
-            InvalidInputError: Always.
+            InvalidInputError: The row lies in none of the slices, which the caller has found.
         """
         values = " and ".join(f"{name} = {_shown(row[name])}" for name in self.columns)
         where = f"table {uri}" if self.owner is None else f"{self.owner}, table {uri}"

@@ -56,7 +56,7 @@ def indexed_field(schema: Schema, field_id: int) -> IndexedField:
 
     Raises:
         UnsupportedError: The field lies in a list.
-        InvalidInputError: There is none.
+        InvalidInputError: The dataset has no field of that id.
     """
     for top in schema.fields:
         nodes = _way_to(top, field_id)

@@ -144,7 +144,7 @@ def index_statistics(source: Snapshot, name: str) -> IndexStatistics:
     """Counters of an index.
 
     Raises:
-        IndexNotFoundError: There is none of that name.
+        IndexNotFoundError: The version has no index of that name.
         UnsupportedError: The index belongs to the write-ahead log, or keeps its details in a file.
         CorruptFileError: A file of it cannot be read.
     """

@@ -402,7 +402,7 @@ def _make_known(table: TableRefs, branch: str, ref: BranchRef, first: Manifest) 
     """Write the reference of a branch whose first version exists.
 
     Raises:
-        InvalidInputError: There is one, and it belongs to another branch, whose files are gone.
+        InvalidInputError: A reference of that name exists, of another branch whose files are gone.
     """
     try:
         table.root.put_if_absent(branch_ref_key(branch), ref.to_bytes())

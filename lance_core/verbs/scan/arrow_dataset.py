@@ -124,7 +124,7 @@ class ArrowDataset(pyarrow.dataset.Dataset):  # type: ignore[misc]  # pyarrow is
         """Arrow's fragments: not offered.
 
         Raises:
-            UnsupportedError: Always.
+            UnsupportedError: The method is not offered.
         """
         del filter
         raise UnsupportedError("get_fragments of the Arrow interface; use LanceDataset.get_fragments")
@@ -133,7 +133,7 @@ class ArrowDataset(pyarrow.dataset.Dataset):  # type: ignore[misc]  # pyarrow is
         """Not offered.
 
         Raises:
-            UnsupportedError: Always.
+            UnsupportedError: The method is not offered.
         """
         del schema
         raise UnsupportedError("replace_schema of the Arrow interface")
@@ -142,7 +142,7 @@ class ArrowDataset(pyarrow.dataset.Dataset):  # type: ignore[misc]  # pyarrow is
         """Not offered.
 
         Raises:
-            UnsupportedError: Always.
+            UnsupportedError: The method is not offered.
         """
         del sorting, options
         raise UnsupportedError("sort_by of the Arrow interface; use order_by of LanceDataset.scanner")
@@ -151,7 +151,7 @@ class ArrowDataset(pyarrow.dataset.Dataset):  # type: ignore[misc]  # pyarrow is
         """Not offered.
 
         Raises:
-            UnsupportedError: Always.
+            UnsupportedError: The method is not offered.
         """
         del right_dataset, keys, options
         raise UnsupportedError("join of the Arrow interface")
@@ -160,7 +160,7 @@ class ArrowDataset(pyarrow.dataset.Dataset):  # type: ignore[misc]  # pyarrow is
         """Not offered.
 
         Raises:
-            UnsupportedError: Always.
+            UnsupportedError: The method is not offered.
         """
         del right_dataset, on, by, tolerance, options
         raise UnsupportedError("join_asof of the Arrow interface")

@@ -170,7 +170,7 @@ class NearestScanner(LanceScanner):
         """Not offered for a search.
 
         Raises:
-            UnsupportedError: Always.
+            UnsupportedError: The method is not offered.
         """
         del count_rows
         raise UnsupportedError("analyze_plan of a scan with nearest; use explain_plan")

@@ -99,7 +99,7 @@ def joined_rows(parts: Sequence[tuple[FragmentScan, Rows]]) -> Iterator[tuple[Fr
 
 
 def _with_rows(parts: Sequence[tuple[FragmentScan, Rows]]) -> Iterator[tuple[FragmentScan, Rows]]:
-    """As `joined_rows`, for one or more fragments."""
+    """The rows that `joined_rows` returns, of one or more fragments."""
     scans, chosen = [scan for scan, _ in parts], [rows for _, rows in parts]
     batch = None
     if len(scans) > 1 and sum(map(len, chosen)) <= SMALL_FILE_ROWS:

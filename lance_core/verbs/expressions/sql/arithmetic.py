@@ -119,7 +119,7 @@ def concatenated(left: Typed, right: Typed) -> Typed:
     """`left || right`: null where either is null.
 
     Raises:
-        InvalidInputError: Neither is text or binary.
+        InvalidInputError: Neither side is a string or binary.
     """
     if pa.types.is_null(left.type) or pa.types.is_null(right.type):
         return literal(None, pa.string())

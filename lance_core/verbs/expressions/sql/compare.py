@@ -108,7 +108,7 @@ def common_of(values: Sequence[Typed]) -> list[Typed]:
     """Several values in their common type.
 
     Raises:
-        InvalidInputError: There is none.
+        InvalidInputError: The values have no common type.
     """
     # A string literal takes the type of the others.
     known = [value for value in values if not value.is_null] or list(values)

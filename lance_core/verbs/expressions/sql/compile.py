@@ -101,7 +101,7 @@ class TextCompiler:
         """A column, or a field inside of one.
 
         Raises:
-            SchemaError: There is none.
+            SchemaError: The data has no column of that name, or the column no such field.
         """
         first = _find(names[0], self._schema.names)
         if first is None:

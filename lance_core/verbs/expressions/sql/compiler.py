@@ -71,7 +71,7 @@ class Compiler(Protocol):
         """A column, or a field inside of one.
 
         Raises:
-            SchemaError: There is none.
+            SchemaError: The data has no column of that name, or the column no such field.
         """
         ...
 
