@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from lance_dagster._context.steps import facts_of, run_partition_keys
-from lance_dagster.checks.missing import missing_table
+from lance_dagster._context.steps import run_partition_keys
+from lance_dagster.checks.table_check import missing_table, open_or_none, table_check
 from lance_dagster.health.lake import checked_lake, lance_external_assets
 from lance_dagster.health.policy import LanceMaintenancePolicy, policy_of
 from lance_dagster.properties import COLUMN_TYPE
 from lance_dagster.tables.names import mapping_key
-from lance_dagster.tables.refs import TableLike, TableRef, table_ref, table_refs, table_root
+from lance_dagster.tables.refs import TableLike, TableRef, table_ref, table_refs
 
 if TYPE_CHECKING:
     import lance_core
@@ -118,7 +118,7 @@ def _health_check(
             for name, limit in _limits(own).items()
             if dg.AssetCheckKey(ref.key, name) in context.selected_asset_check_keys
         }
-        dataset = _open_or_none(context, ref, io_manager_key)
+        dataset = open_or_none(context, ref, io_manager_key)
         if dataset is None:
             fields = missing_table(context, ref, severity)
             yield from (dg.AssetCheckResult(check_name=name, asset_key=ref.key, **fields) for name in limits)
@@ -180,7 +180,7 @@ def _integrity_check(
         from lance_core.errors import LanceError  # noqa: PLC0415 - heavy imports at first use
 
         try:
-            dataset = _open_or_none(context, ref, io_manager_key)
+            dataset = open_or_none(context, ref, io_manager_key)
             if dataset is None:
                 return dg.AssetCheckResult(**missing_table(context, ref, severity))
             problems = [*_file_problems(dataset), *_row_problems(context, ref, dataset)]
@@ -275,21 +275,19 @@ def build_lance_primary_key_check(
         raise ValueError(f"columns must be a list of names, not {columns!r}")
     partitions: dict[str, Any] = {} if partitions_def is None else {"partitions_def": partitions_def}
 
-    @dg.asset_check(
-        asset=ref.key,
-        name="lance_primary_key",
-        description=f"{', '.join(names)} name each row once, and are never null.",
+    @table_check(
+        ref,
+        "lance_primary_key",
+        f"{', '.join(names)} name each row once, and are never null.",
+        severity,
+        io_manager_key,
         blocking=blocking,
-        required_resource_keys={io_manager_key},
         **partitions,
     )
-    def primary_key(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
+    def primary_key(context: dg.AssetCheckExecutionContext, dataset: "lance_core.LanceDataset") -> dg.AssetCheckResult:
         from lance_core.errors import CorruptFileError, ObjectNotFoundError, StoreError  # noqa: PLC0415 - heavy imports
         from lance_dagster.checks.uniqueness import count_duplicates  # noqa: PLC0415 - the same
 
-        dataset = _open_or_none(context, ref, io_manager_key)
-        if dataset is None:
-            return dg.AssetCheckResult(**missing_table(context, ref, severity))
         own = partitions_def or ref.partitions_def
         keys = run_partition_keys(context, own)
         metadata = ref.resolved(context).metadata or {}
@@ -347,18 +345,12 @@ def build_lance_drift_check(
     """
     ref = table_ref(asset)
 
-    @dg.asset_check(
-        asset=ref.key,
-        name="lance_drift",
-        description="The newest version was written by Dagster or by maintenance.",
-        required_resource_keys={io_manager_key},
-    )
-    def drift(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
+    description = "The newest version was written by Dagster or by maintenance."
+
+    @table_check(ref, "lance_drift", description, severity, io_manager_key)
+    def drift(context: dg.AssetCheckExecutionContext, dataset: "lance_core.LanceDataset") -> dg.AssetCheckResult:
         from lance_dagster.lineage.history import read_history  # noqa: PLC0415 - heavy imports at first use
 
-        dataset = _open_or_none(context, ref, io_manager_key)
-        if dataset is None:
-            return dg.AssetCheckResult(**missing_table(context, ref, severity))
         foreign, unreported = [], None
         for one in read_history(dataset, count_changes=False):
             if COLUMN_TYPE in one.properties:
@@ -401,16 +393,3 @@ def _unreported(context: dg.AssetCheckExecutionContext, ref: TableRef, one: "Tab
     if run is None or not run.is_finished:
         return None
     return f"version {one.version} was committed by run {run_id}, which ended without reporting it"
-
-
-def _open_or_none(
-    context: dg.AssetCheckExecutionContext, ref: TableRef, io_manager_key: str
-) -> "lance_core.LanceDataset | None":
-    """The table as the run sees it; None if there is none."""
-    from lance_core.errors import DatasetNotFoundError  # noqa: PLC0415 - heavy imports at first use
-
-    root = table_root(getattr(context.resources, io_manager_key))
-    try:
-        return root.open_in_run(ref.resolved(context), facts_of(context.run, context.instance))
-    except DatasetNotFoundError:
-        return None

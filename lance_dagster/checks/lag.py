@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from lance_dagster._context.steps import asset_graph, facts_of
-from lance_dagster.checks.missing import missing_table
+from lance_dagster.checks.table_check import table_check
 from lance_dagster.health.policy import parse_age
 from lance_dagster.tables.refs import TableLike, TableRef, TableRoot, table_ref, table_refs, table_root
 from lance_dagster.tables.settings import plain_metadata
@@ -85,20 +85,13 @@ class _Lag:
 def _lag_check(
     ref: TableRef, limit: timedelta, severity: dg.AssetCheckSeverity, io_manager_key: str
 ) -> dg.AssetChecksDefinition:
-    @dg.asset_check(
-        asset=ref.key,
-        name="lance_lag",
-        description=f"The changes of the incremental inputs are consumed within {limit}.",
-        required_resource_keys={io_manager_key},
-    )
-    def lag(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-        from lance_core.errors import DatasetNotFoundError, LanceError  # noqa: PLC0415 - heavy imports at first use
+    description = f"The changes of the incremental inputs are consumed within {limit}."
+
+    @table_check(ref, "lance_lag", description, severity, io_manager_key)
+    def lag(context: dg.AssetCheckExecutionContext, table: "lance_core.LanceDataset") -> dg.AssetCheckResult:
+        from lance_core.errors import LanceError  # noqa: PLC0415 - heavy imports at first use
 
         own, root = ref.resolved(context), table_root(getattr(context.resources, io_manager_key))
-        try:
-            table = root.open_in_run(own, facts_of(context.run, context.instance))
-        except DatasetNotFoundError:
-            return dg.AssetCheckResult(**missing_table(context, ref, severity))
         graph = asset_graph(context.job_def)
         inputs = [key for key in sorted(graph.get(ref.key).parent_keys) if table.watermarks(key.to_user_string())]
         if not inputs:

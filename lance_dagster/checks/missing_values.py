@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
 
-from lance_dagster._context.steps import facts_of, run_partition_keys
-from lance_dagster.checks.missing import missing_table
-from lance_dagster.tables.refs import TableLike, TableRef, table_refs, table_root
+from lance_dagster._context.steps import run_partition_keys
+from lance_dagster.checks.table_check import table_check
+from lance_dagster.tables.refs import TableLike, TableRef, table_refs
 from lance_dagster.tables.settings import plain_metadata
 
 if TYPE_CHECKING:
@@ -46,27 +46,19 @@ def build_lance_missing_values_checks(
         >>> [key.name for check in checks for key in check.check_keys]
         ['lance_missing_values']
     """
-    return [_missing_values_check(ref, severity, blocking, io_manager_key) for ref in table_refs(assets)]
+    return [_missing_values_check(ref, severity, io_manager_key, blocking=blocking) for ref in table_refs(assets)]
 
 
 def _missing_values_check(
-    ref: TableRef, severity: dg.AssetCheckSeverity, blocking: bool, io_manager_key: str
+    ref: TableRef, severity: dg.AssetCheckSeverity, io_manager_key: str, *, blocking: bool
 ) -> dg.AssetChecksDefinition:
-    @dg.asset_check(
-        asset=ref.key,
-        name="lance_missing_values",
-        description="All rows have values in the columns of this asset.",
-        blocking=blocking,
-        required_resource_keys={io_manager_key},
-    )
-    def missing_values(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-        from lance_core.errors import DatasetNotFoundError  # noqa: PLC0415 - heavy imports at first use
+    description = "All rows have values in the columns of this asset."
 
-        own, root = ref.resolved(context), table_root(getattr(context.resources, io_manager_key))
-        try:
-            dataset = root.open_in_run(own, facts_of(context.run, context.instance))
-        except DatasetNotFoundError:
-            return dg.AssetCheckResult(**missing_table(context, ref, severity))
+    @table_check(ref, "lance_missing_values", description, severity, io_manager_key, blocking=blocking)
+    def missing_values(
+        context: dg.AssetCheckExecutionContext, dataset: "lance_core.LanceDataset"
+    ) -> dg.AssetCheckResult:
+        own = ref.resolved(context)
         found = _rows_without_values(dataset, own, _partitions(context, own))
         total = sum(found.values())
         named = {str(name): count for name, count in found.items() if name is not None and count}

@@ -6,7 +6,7 @@ from typing import Any
 
 import dagster as dg
 
-from lance_dagster.checks.missing import missing_table
+from lance_dagster.checks.table_check import missing_table
 from lance_dagster.health.policy import LanceMaintenancePolicy, parse_age, policy_of
 from lance_dagster.tables.refs import TableLike, TableRef, TableRoot, table_refs, table_root
 

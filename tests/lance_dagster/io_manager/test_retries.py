@@ -538,11 +538,8 @@ class TestTwoAtOnce:
         side_by_side(lake, lambda own: own.run(asset, partition="a"), lambda own: own.run(asset, partition="b"))
         assert lake.rows("events") == [("a", 1), ("b", 1), ("c", 0)]
 
-    @pytest.mark.parametrize("there", [False, True])
-    @pytest.mark.parametrize("older_commits", [False, True])
-    def test_the_later_run_wins_a_partition(self, lake, there, older_commits):
-        if there:
-            lake.run(ready(("a", 0), ("c", 0)), span=("a", "c"))
+    def run_both(self, lake, older_commits, **options):
+        """Two runs that write partition a at the same time: the values 1 and 2, and which commits first."""
         begun, written = threading.Barrier(2), threading.Event()
 
         def run(own, value, first):
@@ -557,14 +554,19 @@ class TestTwoAtOnce:
 
             if value == 2:
                 self.count_up(own)
-            result = own.run(events, partition="a", fails=None)
+            result = own.run(events, partition="a", fails=None, **options)
             if first:
                 written.set()
             return result
 
-        older, newer = side_by_side(
-            lake, lambda own: run(own, 1, older_commits), lambda own: run(own, 2, not older_commits)
-        )
+        return side_by_side(lake, lambda own: run(own, 1, older_commits), lambda own: run(own, 2, not older_commits))
+
+    @pytest.mark.parametrize("there", [False, True])
+    @pytest.mark.parametrize("older_commits", [False, True])
+    def test_the_later_run_wins_a_partition(self, lake, there, older_commits):
+        if there:
+            lake.run(ready(("a", 0), ("c", 0)), span=("a", "c"))
+        older, newer = self.run_both(lake, older_commits)
         assert newer.success, errors(newer)
         assert older.success is older_commits
         assert lake.rows("events") == [("a", 2), *([("c", 0)] if there else [])]
@@ -583,28 +585,7 @@ class TestTwoAtOnce:
             lake.run(ready(("a", 0), ("c", 0)), span=("a", "c"))
         before = lake.table("events") if there else None
         tags = {"dagster/root_run_id": "root", "dagster/parent_run_id": "root"}
-        begun, written = threading.Barrier(2), threading.Event()
-
-        def run(own, value, first):
-            @dg.asset(partitions_def=STATIC, metadata={"partition_expr": "p"})
-            def events() -> pa.RecordBatchReader:
-                def batches():
-                    begun.wait(timeout=100)
-                    assert first or written.wait(timeout=100)
-                    yield pa.RecordBatch.from_pylist([{"p": "a", "n": value}], schema=SCHEMA)
-
-                return pa.RecordBatchReader.from_batches(SCHEMA, batches())
-
-            if value == 2:
-                self.count_up(own)
-            result = own.run(events, partition="a", tags=tags, fails=None, write_mode=mode)
-            if first:
-                written.set()
-            return result
-
-        older, newer = side_by_side(
-            lake, lambda own: run(own, 1, older_commits), lambda own: run(own, 2, not older_commits)
-        )
+        older, newer = self.run_both(lake, older_commits, tags=tags, write_mode=mode)
         assert newer.success, errors(newer)
         assert older.success is older_commits
         if not older_commits:

@@ -1,0 +1,80 @@
+"""The parts that all checks of tables share: the table as the run sees it, and the result without one."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+
+from lance_dagster._context.steps import facts_of
+from lance_dagster.tables.refs import TableRef, table_root
+
+if TYPE_CHECKING:
+    import lance_core
+
+__all__ = ["missing_table", "open_or_none", "table_check"]
+
+Check = Callable[[dg.AssetCheckExecutionContext, "lance_core.LanceDataset"], dg.AssetCheckResult]
+
+
+def table_check(
+    ref: TableRef, name: str, description: str, severity: dg.AssetCheckSeverity, io_manager_key: str, **options: Any
+) -> Callable[[Check], dg.AssetChecksDefinition]:
+    """Decorate a function of a check's context and of the table; without a table it is not called.
+
+    Args:
+        ref: The asset.
+        name: Name of the check.
+        description: Its description.
+        severity: Of a check that fails.
+        io_manager_key: The resource that knows where the table is.
+        **options: Further arguments of `dg.asset_check`.
+    """
+
+    def decorate(look: Check) -> dg.AssetChecksDefinition:
+        @dg.asset_check(
+            asset=ref.key, name=name, description=description, required_resource_keys={io_manager_key}, **options
+        )
+        def check(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
+            dataset = open_or_none(context, ref, io_manager_key)
+            if dataset is None:
+                return dg.AssetCheckResult(**missing_table(context, ref, severity))
+            return look(context, dataset)
+
+        return check
+
+    return decorate
+
+
+def open_or_none(
+    context: dg.AssetCheckExecutionContext, ref: TableRef, io_manager_key: str
+) -> "lance_core.LanceDataset | None":
+    """The table as the run sees it; None if there is none."""
+    from lance_core.errors import DatasetNotFoundError  # noqa: PLC0415 - heavy imports at first use
+
+    root = table_root(getattr(context.resources, io_manager_key))
+    try:
+        return root.open_in_run(ref.resolved(context), facts_of(context.run, context.instance))
+    except DatasetNotFoundError:
+        return None
+
+
+def missing_table(
+    context: dg.AssetCheckExecutionContext, ref: TableRef, severity: dg.AssetCheckSeverity
+) -> dict[str, Any]:
+    """The fields of the result; an asset that was never materialized has nothing to warn of.
+
+    Args:
+        context: The check.
+        ref: The asset, which has no table.
+        severity: Of a check that fails; one that is no warning fails without a table in any case.
+    """
+    event = context.instance.get_latest_materialization_event(ref.key)
+    if event is None:
+        said = "there is no table yet: the asset was never materialized"
+    else:
+        said = (
+            f"the table is gone: run {event.run_id} materialized the asset, and there is no table now. Put it back, "
+            "materialize the asset again, or wipe its materializations in Dagster"
+        )
+    passed = event is None and severity is dg.AssetCheckSeverity.WARN
+    return {"passed": passed, "severity": severity, "description": said}
