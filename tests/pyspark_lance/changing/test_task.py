@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from lance_core import MAX_EXACT_KEYS, key_hashes
-from pyspark_lance.changing.task import ADDRESS, INSERT, KIND, ChangeReport, ChangeTask, row_changed_twice
+from pyspark_lance.changing.task import ADDRESS, INSERT, KIND, ChangeReport, RowLevelTask, row_changed_twice
 
 ADDRESSES = np.array([4, 7, 7], np.int64)
 
@@ -40,7 +40,7 @@ def inserted(batches, *, width, start=0, distinct=None):
 
 
 def keys_reported(tmp_path, batches, **arguments):
-    task = ChangeTask(uri=str(tmp_path / "t.lance"), job="j", stored=SCHEMA, on=("id",), repeats=True, **arguments)
+    task = RowLevelTask(uri=str(tmp_path / "t.lance"), job="j", stored=SCHEMA, on=("id",), repeats=True, **arguments)
     return ChangeReport.from_bytes(task(0, 0, batches)).keys
 
 
