@@ -23,6 +23,7 @@ ASSET_KEYS: Final[Mapping[str, str]] = {
     "lance/empty_output": "as the setting",
     "lance/out_of_partition": "as the setting",
     "lance/cluster": "as the setting",
+    "lance/stable_row_ids": "as the setting; a table that was created without them is rejected",
     "lance/on_earlier_attempt": "as the setting",
     "lance/merge_on": "the key of a merge: a column, or a list of columns",
     "lance/when_matched": "a merge's rows that are in the output and in the table",

@@ -169,6 +169,7 @@ def _commit(
             write_attempt=request.write_attempt,
             storage_options=request.storage_options,
             data_storage_version=request.data_storage_version,
+            enable_stable_row_ids=request.creates_stable_row_ids,
             table_config=dict(request.table.table_config) or None,
             add_columns=request.output.schema_mode == "add_columns",
         )

@@ -104,6 +104,11 @@ class WriteRequest:
         return {name: value for name, value in options.items() if value is not None}
 
     @property
+    def creates_stable_row_ids(self) -> bool:
+        """Whether the rows of a table that is created get stable ids."""
+        return self.output.stable_row_ids and self.existing is None
+
+    @property
     def data_storage_version(self) -> str | None:
         """The version of the data files: as configured, else the table's own; None for lance_core's default."""
         if self.table.data_storage_version is not None or self.existing is None:

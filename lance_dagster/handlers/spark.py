@@ -139,6 +139,7 @@ class SparkHandler(LanceTypeHandler):
             schema_mode=request.output.schema_mode,
             empty_output=request.output.empty_output,
             data_storage_version=request.data_storage_version,
+            enable_stable_row_ids=request.creates_stable_row_ids,
             table_config=dict(request.table.table_config) or None,
             **request.file_options,
         )

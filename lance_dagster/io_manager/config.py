@@ -92,6 +92,13 @@ class LanceIOManager(dg.ConfigurableIOManagerFactory["LanceTableIOManager"], Roo
     cluster: bool = Field(
         default=True, description="Shuffle Spark frames by partition, so that a fragment holds one partition."
     )
+    stable_row_ids: bool = Field(
+        default=False,
+        description=(
+            "Give rows of new tables ids that they keep when they are updated, so that inputs of changes and "
+            "column writes follow updated rows; a table keeps what it was created with."
+        ),
+    )
     max_rows_per_file: int | None = Field(default=None, gt=0)
     max_bytes_per_file: int | None = Field(default=None, gt=0)
     data_storage_version: str | None = Field(default=None, description="Version of new data files.")
@@ -152,6 +159,7 @@ class LanceIOManager(dg.ConfigurableIOManagerFactory["LanceTableIOManager"], Roo
             empty_output=self.empty_output,
             out_of_partition=self.out_of_partition,
             cluster=self.cluster,
+            stable_row_ids=self.stable_row_ids,
             on_earlier_attempt=self.on_earlier_attempt,
         )
         return TableSettings(

@@ -401,6 +401,13 @@ class LanceTableIOManager(dg.IOManager):
     def _request(
         self, output: TableOutput, mode: CommitMode, plan: PartitionPlan | None, settings: OutputSettings
     ) -> WriteRequest:
+        existing, wanted = output.existing, plain_metadata(output.metadata.get("lance/stable_row_ids"))
+        if existing is not None and wanted is True and not existing.has_stable_row_ids:
+            raise dg.DagsterInvalidDefinitionError(
+                f"{output.where}: metadata lance/stable_row_ids: {output.uri} was created without stable row ids, and "
+                "a table keeps what it was created with. Remove the entry, or drop the table and materialize the "
+                "asset again"
+            )
         return WriteRequest(
             uri=output.uri,
             mode=mode,

@@ -7,6 +7,7 @@
     empty_output                lance/empty_output
     out_of_partition            lance/out_of_partition
     cluster                     lance/cluster
+    stable_row_ids              lance/stable_row_ids
     on_earlier_attempt          lance/on_earlier_attempt
                                 lance/merge_on             with write_mode merge: a column, or a list of columns
                                 lance/when_matched         rows in both: update, nothing, delete
@@ -129,6 +130,7 @@ class OutputSettings:
     empty_output: EmptyOutput = "write"
     out_of_partition: OutOfPartition = "error"
     cluster: bool = True
+    stable_row_ids: bool = False
     on_earlier_attempt: OnEarlierAttempt = "replace"
     merge_on: str | Sequence[str] | None = None
     when_matched: WhenMatched = "update"
@@ -339,7 +341,7 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
 def _checked(key: str, value: object, where: str) -> Any:
     if key in _CHOICES:
         good, wanted = value in _CHOICES[key], f"one of {', '.join(_CHOICES[key])}"
-    elif key == "lance/cluster":
+    elif key in ("lance/cluster", "lance/stable_row_ids"):
         good, wanted = isinstance(value, bool), "a bool"
     elif key in ("lance/merge_on", "lance/key"):
         columns = [value] if isinstance(value, str) else value

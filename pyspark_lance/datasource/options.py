@@ -78,6 +78,7 @@ OPTIONS: Final = (
     Option("max_rows_per_file", _WRITES, "rows after which a task begins another data file"),
     Option("max_bytes_per_file", _WRITES, "bytes after which a task begins another data file"),
     Option("data_storage_version", _WRITES, "version of the file format of a new table, such as `2.2`"),
+    Option("enable_stable_row_ids", _WRITES, "`true`: rows of a new table have ids by which changes are followed"),
     Option("transaction_properties", _WRITES, "JSON object of strings that the commit keeps"),
     Option("transaction.<key>", _WRITES, "one of these strings; Spark turns the key into lower case"),
     Option("storage.<key>", f"{_READS}, {_WRITES}", "options of the storage, by object_store's names"),
@@ -202,6 +203,7 @@ class SourceOptions:
             max_rows_per_file=self.integer("max_rows_per_file"),
             max_bytes_per_file=self.integer("max_bytes_per_file"),
             data_storage_version=self.value("data_storage_version"),
+            enable_stable_row_ids=self.boolean("enable_stable_row_ids"),
         )
 
     @property

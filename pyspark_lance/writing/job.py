@@ -174,6 +174,7 @@ class WriteJob:
             write_attempt=options.write_attempt,
             storage_options=options.storage_options,
             data_storage_version=options.data_storage_version,
+            enable_stable_row_ids=options.enable_stable_row_ids,
             table_config=options.table_config,
             add_columns=options.schema_mode == "add_columns",
         )
@@ -303,6 +304,11 @@ def prepare_write(source: pa.Schema, uri: str | PathLike[str], options: WriteArg
     base = open_version(uri, options.read_version, options.storage_options, options.identity)
     if base is not None and options.mode in ("create", "error"):
         raise DatasetExistsError(f"there is a table at {uri} already")
+    if base is not None and options.enable_stable_row_ids and not base.has_stable_row_ids:
+        raise InvalidInputError(
+            f"enable_stable_row_ids: {uri} was created without stable row ids, and a table keeps what it was created "
+            "with. Leave the option out, or write to a new table"
+        )
     plan = plan_write(
         source,
         None if base is None else base.schema,

@@ -25,6 +25,7 @@ class JobOptions:
     max_rows_per_file: int | None = None
     max_bytes_per_file: int | None = None
     data_storage_version: str | None = None
+    enable_stable_row_ids: bool = False
 
     def of_writer(self, dataset_schema: bytes | None) -> dict[str, Any]:
         """The options of `FragmentWriter` in a task.

@@ -48,6 +48,7 @@ def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a de
     max_rows_per_file: int | None = None,
     max_bytes_per_file: int | None = None,
     data_storage_version: str | None = None,
+    enable_stable_row_ids: bool = False,
     replace_where: str | None = None,
     partition_by: Sequence[str] | None = None,
     partition_overwrite: PartitionOverwrite = "static",
@@ -97,6 +98,8 @@ def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a de
         max_rows_per_file: Rows after which a task begins another file.
         max_bytes_per_file: Bytes after which a task begins another file.
         data_storage_version: Version of the file format for a new table, such as "2.2".
+        enable_stable_row_ids: Give the rows of a new table ids that they keep when they are updated or moved, by which
+            changes are followed. A table that exists must have them.
         replace_where: With mode "overwrite": SQL that says which rows are replaced. Every row of the DataFrame must
             meet the condition.
         partition_by: Columns of which no data file holds two values. Lance has no partitions: this layout of the rows
@@ -142,6 +145,7 @@ def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a de
         max_rows_per_file=max_rows_per_file,
         max_bytes_per_file=max_bytes_per_file,
         data_storage_version=data_storage_version,
+        enable_stable_row_ids=enable_stable_row_ids,
         replace_where=replace_where,
         partition_by=None if partition_by is None else tuple(partition_by),
         partition_overwrite=partition_overwrite,

@@ -331,6 +331,21 @@ def test_a_table_that_was_dropped_and_made_again_is_read_again(spark, uri):
     assert spark.read.format("lance").load(uri).count() == 3
 
 
+def test_rows_of_a_new_table_get_ids_that_stay(spark, uri, lance):
+    pyspark_lance.write(spark.range(3), uri, enable_stable_row_ids=True)
+    assert lance.dataset(uri).has_stable_row_ids
+    pyspark_lance.write(spark.range(3), uri, enable_stable_row_ids=True)
+    spark.range(3).write.format("lance").option("enable_stable_row_ids", "true").mode("append").save(uri + "2")
+    assert lance.dataset(uri + "2").has_stable_row_ids
+    pyspark_lance.write(spark.range(3), uri + "3")
+    for mode in ("append", "overwrite"):
+        with pytest.raises(InvalidInputError, match="was created without stable row ids"):
+            pyspark_lance.write(spark.range(3), uri + "3", mode=mode, enable_stable_row_ids=True)
+        with pytest.raises(Exception, match="was created without stable row ids"):
+            spark.range(3).write.format("lance").option("enable_stable_row_ids", "true").mode(mode).save(uri + "3")
+    assert lance.dataset(uri + "3").version == 1
+
+
 def test_a_frame_does_not_read_a_table_that_was_made_again_since(spark, uri):
     """Its version and its fragments have the same numbers."""
     pyspark_lance.write(spark.range(10), uri)

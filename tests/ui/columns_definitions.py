@@ -34,7 +34,7 @@ days = {"partitions_def": DAYS, "backfill_policy": dg.BackfillPolicy.single_run(
 spark = local_spark("local[2]")
 
 
-@dg.asset(metadata=DAY, **days)
+@dg.asset(metadata={**DAY, "lance/stable_row_ids": True}, **days)
 def images(context: dg.AssetExecutionContext, spark: dg.ResourceParam[LanceSparkResource]) -> DataFrame:
     """A hundred images of 10 kB per day."""
     dates = ", ".join(f"date '{key}'" for key in sorted(context.partition_keys))

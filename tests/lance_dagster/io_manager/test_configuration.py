@@ -185,6 +185,7 @@ class TestMetadata:
             "lance/commit_message": "hello",
             "lance/vector_columns": {"v": 32},
             "lance/cluster": False,
+            "lance/stable_row_ids": True,
             "other": 1,
         }
         settings = OutputSettings().overridden(metadata, asset="a", strict=True)
@@ -194,6 +195,7 @@ class TestMetadata:
             commit_message="hello",
             vector_columns={"v": 32},
             cluster=False,
+            stable_row_ids=True,
         )
 
     @pytest.mark.parametrize("entry", [{"lance/branch": "dev"}, {"lance/write_moed": "append"}])
@@ -208,6 +210,7 @@ class TestMetadata:
         [
             {"lance/write_mode": "upsert"},
             {"lance/cluster": "no"},
+            {"lance/stable_row_ids": "yes"},
             {"lance/vector_columns": {"v": 0}},
             {"lance/vector_columns": ["v"]},
             {"lance/commit_message": 3},
