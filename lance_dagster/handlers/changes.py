@@ -8,7 +8,9 @@ columns of the key differ, it is a delete of the old row and an insert of the ne
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import reduce
 from operator import or_
 
@@ -21,6 +23,8 @@ from lance_dagster.handlers.base import CHANGE_TYPE, ChangesPart, ReadRequest
 __all__ = ["KINDS", "changes_schema", "count_changes", "read_changes", "split_table"]
 
 ROW_ID = "_rowid"
+_MOST_COUNTED = 1_000_000
+"""Changes that are read twice at most, once for their number."""
 KINDS = ("insert", "update_postimage", "delete")
 
 
@@ -46,19 +50,28 @@ def read_changes(request: ReadRequest) -> pa.Table:
 
 
 def count_changes(request: ReadRequest) -> None:
-    """Count changes that are read later; nothing is counted where only reading them tells how many there are."""
+    """Count changes that are read later.
+
+    With a filter, or a key, the columns of these are read for that; of more changes than a million none is counted.
+    """
     assert request.changes is not None
-    dataset, total = request.dataset, dict.fromkeys(KINDS, 0)
+    dataset, key = request.dataset, request.changes.key
+    # A column that is cheap to read, where none is needed.
+    column = next((one.name for one in dataset.schema if pa.types.is_primitive(one.type)), dataset.schema.names[0])
+    total = Counter(dict.fromkeys(KINDS, 0))
     for part in request.changes.parts:
-        if part.filter is None:
-            delta = dataset.delta(begin_version=part.begin_version, end_version=dataset.version)
-            for kind, number in delta.plan(dataset.schema.names[:1]).counts.items():
-                total[str(kind)] += number
-        elif part.begin_version == 0:
+        delta = dataset.delta(begin_version=part.begin_version, end_version=dataset.version)
+        counts = Counter({str(kind): number for kind, number in delta.plan([column]).counts.items()})
+        if part.begin_version == 0 and part.filter is not None:
             total["insert"] += dataset.count_rows(filter=part.filter)
+        elif part.filter is None and not (key and counts["update_postimage"]):
+            total += counts
+        elif counts.total() <= _MOST_COUNTED:
+            for one in _of_part(replace(request, columns=[column]), part)[CHANGE_TYPE].value_counts().to_pylist():
+                total[one["values"]] += one["counts"]
         else:
             return
-    request.changes.counts.update(total)
+    request.changes.counts.update({kind: total[kind] for kind in KINDS})
 
 
 def _of_part(request: ReadRequest, part: ChangesPart) -> pa.Table:

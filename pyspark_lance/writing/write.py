@@ -138,20 +138,18 @@ def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a de
         schema_mode=schema_mode,
         empty_output=empty_output,
         transaction_properties=transaction_properties,
-        commit_message=commit_message,
-        idempotency_key=idempotency_key,
         write_attempt=write_attempt or _attempt(uri, mode, transaction_properties, storage_options),
         storage_options=storage_options,
-        max_rows_per_file=max_rows_per_file,
-        max_bytes_per_file=max_bytes_per_file,
-        data_storage_version=data_storage_version,
-        enable_stable_row_ids=enable_stable_row_ids,
         replace_where=replace_where,
         partition_by=None if partition_by is None else tuple(partition_by),
         partition_overwrite=partition_overwrite,
     )
     options = replace(options, idempotency_since=idempotency_since, read_version=read_version, identity=identity)
-    return _write_as(mode, df, uri, replace(options, require_empty=require_empty, table_config=table_config))
+    options = replace(options, commit_message=commit_message, idempotency_key=idempotency_key)
+    options = replace(options, max_rows_per_file=max_rows_per_file, max_bytes_per_file=max_bytes_per_file)
+    options = replace(options, data_storage_version=data_storage_version, require_empty=require_empty)
+    options = replace(options, enable_stable_row_ids=enable_stable_row_ids, table_config=table_config)
+    return _write_as(mode, df, uri, options)
 
 
 def _write_as(mode: SaveMode, df: DataFrame, uri: str | PathLike[str], options: WriteArguments) -> WriteResult | None:
