@@ -210,10 +210,6 @@ def _buffer_bytes(buffer: pa.Buffer | None) -> Bytes:
     return np.empty(0, np.uint8) if buffer is None else np.frombuffer(buffer, np.uint8)
 
 
-def _bitmap(bits: Bytes | None) -> pa.Buffer | None:
-    return None if bits is None else pa.py_buffer(bits)
-
-
 def _check_count(count: int, expected: int) -> None:
     if count != expected:
         raise CorruptFileError(f"{count} values where {expected} are expected")
@@ -318,7 +314,9 @@ def _fixed_size_list_to_array(
 ) -> pa.Array:
     if kind.list_size != block.dimension:
         raise CorruptFileError(f"lists of {block.dimension} items in a column of type {kind}")
-    items = block_to_array(block.items, kind.value_type, _bitmap(block.validity))
+    items = block_to_array(
+        block.items, kind.value_type, None if block.validity is None else pa.py_buffer(block.validity)
+    )
     _check_count(len(items), block.num_values * block.dimension)
     return pa.Array.from_buffers(kind, block.num_values, [validity], children=[items])
 

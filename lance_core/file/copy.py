@@ -112,7 +112,7 @@ def copy_pages(
     columns = _columns(schema, version)
     if not version.has_levels and any(source.keep is not None for source in sources):
         raise UnsupportedError("copying some of the rows of 2.0 files")
-    steps = [_steps(column, sources, version) for column in columns]
+    steps = [[list(_steps_of(column, source, version)) for source in sources] for column in columns]
     if merge_small:
         _judge(steps)
         if version.has_levels:
@@ -217,11 +217,6 @@ def _alike(theirs: Field, mine: Field) -> bool:
         return False
     by_id = {child.id: child for child in theirs.children}
     return all(child.id in by_id and _alike(by_id[child.id], child) for child in mine.children)
-
-
-def _steps(column: _CopiedColumn, sources: Sequence[CopySource], version: FileVersion) -> list[list[_CopiedRun]]:
-    """The steps for the rows of each source in one column."""
-    return [list(_steps_of(column, source, version)) for source in sources]
 
 
 def _judge(steps: Sequence[Sequence[Sequence[_CopiedRun]]]) -> None:

@@ -160,7 +160,8 @@ def _promote(job: _BranchOps, context: dg.OpExecutionContext, config: BranchConf
     for ref, main in found:
         try:
             if main.root_uri not in made:
-                made[main.root_uri] = promotion.publish(main, branch, tag=True, properties=_properties(context))
+                run = {PROMOTION_RUN_ID: context.run.run_id, PROMOTION_JOB_NAME: context.run.job_name}
+                made[main.root_uri] = promotion.publish(main, branch, tag=True, properties=run)
             published = made[main.root_uri]
         except LanceError as error:
             context.log.exception("%s was not promoted", ref.name)
@@ -281,11 +282,6 @@ def _tables(job: _BranchOps, context: dg.OpExecutionContext, config: BranchConfi
             context.log.info("%s is left alone: others write it; its branches are theirs", full.name)
             continue
         yield full, job.root(context).open_or_none(full)
-
-
-def _properties(context: dg.OpExecutionContext) -> dict[str, str]:
-
-    return {PROMOTION_RUN_ID: context.run.run_id, PROMOTION_JOB_NAME: context.run.job_name}
 
 
 def _show_branches(context: dg.OpExecutionContext, ref: TableRef, main: Any) -> None:

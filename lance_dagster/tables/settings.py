@@ -427,13 +427,9 @@ def reject_at_run_time(
     foreign = {
         key: own
         for key, own in FOREIGN_OUTPUT_KEYS.items()
-        if key not in _AMBIGUOUS or plain_metadata(metadata.get(key)) in _values(own, choices)
+        if key not in _AMBIGUOUS or plain_metadata(metadata.get(key)) in tuple(choices.get(own, ()))
     }
     reject_foreign(metadata, foreign, where=where)
-
-
-def _values(key: str, choices: Mapping[str, Collection[str]]) -> tuple[Any, ...]:
-    return tuple(choices.get(key, ()))
 
 
 def reject_of_ops(metadata: Mapping[str, object], settings: Collection[str], *, where: str) -> None:

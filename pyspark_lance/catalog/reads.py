@@ -12,13 +12,16 @@ __all__ = ["on_read", "tell_read"]
 _listeners: list[Callable[[LanceDataset], None]] = []
 
 
-def on_read(listener: Callable[[LanceDataset], None]) -> None:
+def on_read(listener: Callable[[LanceDataset], None]) -> Callable[[], None]:
     """Call a function with each version of a table that a statement of `sql` reads, in the thread of the statement.
 
     What the function raises fails the statement. A function that listens already is not called twice.
 
     Args:
         listener: Gets the table, at the version that is read.
+
+    Returns:
+        A function that ends the calls.
 
     Raises:
         InvalidInputError: The listener cannot be called.
@@ -27,18 +30,25 @@ def on_read(listener: Callable[[LanceDataset], None]) -> None:
         >>> table = lance.write_dataset({"id": [1, 2, 3]}, "lake/nyc/t.lance")
         >>> pyspark_lance.register_catalog(spark, "lake", "lake")
         >>> versions = []
-        >>> pyspark_lance.on_read(lambda table: versions.append(table.version))
+        >>> stop = pyspark_lance.on_read(lambda table: versions.append(table.version))
         >>> frame = pyspark_lance.sql(spark, "select id from lake.nyc.t")
         >>> versions
         [1]
+        >>> stop()
     """
     if not callable(listener):
         raise InvalidInputError(f"on_read takes a function that is called with a table, not {listener!r}")
     if listener not in _listeners:
         _listeners.append(listener)
 
+    def stop() -> None:
+        if listener in _listeners:
+            _listeners.remove(listener)
+
+    return stop
+
 
 def tell_read(dataset: LanceDataset) -> None:
     """Call all listeners with a version that a statement reads."""
-    for listener in _listeners:
+    for listener in tuple(_listeners):
         listener(dataset)

@@ -61,10 +61,6 @@ class Sources:
             while self._views:
                 self.spark.catalog.dropTempView(self._views.pop())
 
-    def has_lance(self, piece: Piece) -> bool:
-        """Whether a piece names a Lance table."""
-        return bool(mentions_of(piece.text, self.finder))
-
     def query(self, piece: Piece, *, parsed_from: int = 0) -> DataFrame:
         """The frame of a query, or of another statement of Spark's that reads Lance tables.
 

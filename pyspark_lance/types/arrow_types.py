@@ -50,12 +50,11 @@ def _typed(name: str, kind: DataType) -> DataType:
     return kind
 
 
-def to_arrow(schema: StructType, *, large_types: bool = False) -> pa.Schema:
+def to_arrow(schema: StructType) -> pa.Schema:
     """Arrow types for Spark's, with UTC as the zone of timestamps.
 
     Args:
         schema: The columns.
-        large_types: Whether strings and bytes have 64-bit offsets.
 
     Raises:
         PySparkTypeError: Arrow has no equivalent of a type.
@@ -65,7 +64,7 @@ def to_arrow(schema: StructType, *, large_types: bool = False) -> pa.Schema:
     convert: Any = to_arrow_schema
     # 4.1 knows UTC and no other zone.
     zone = {"timezone": "UTC"} if "timezone" in signature(convert).parameters else {}
-    found = convert(schema, prefers_large_types=large_types, **zone)
+    found = convert(schema, **zone)
     return pa.schema([_marked(own, field) for own, field in zip(schema, found, strict=True)])
 
 

@@ -57,7 +57,7 @@ class BatchConverter:
                 continue
             array = batch.column(index)
             arrays.append(array if change is None else change(array))
-        return pa.RecordBatch.from_arrays(arrays, schema=self.target) if arrays else _no_columns(batch)
+        return pa.RecordBatch.from_arrays(arrays, schema=self.target) if arrays else batch.select([])
 
 
 class ConverterTo:
@@ -233,8 +233,3 @@ def _rebuilt(array: pa.Array, target: pa.DataType, buffers: list[Any], children:
     return pa.Array.from_buffers(
         target, len(array), buffers, null_count=array.null_count, offset=array.offset, children=children
     )
-
-
-def _no_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """A batch of as many rows without any column."""
-    return batch.select([])

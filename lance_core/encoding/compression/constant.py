@@ -35,28 +35,22 @@ __all__ = ["COMPRESSION", "repeat_value"]
 _INT32_MAX = 2**31 - 1
 
 
-def repeat_value(value: bytes, num_values: int, bits_per_value: int | None = None) -> FixedWidthBlock:
+def repeat_value(value: bytes, num_values: int) -> FixedWidthBlock:
     """A block that holds one value `num_values` times.
 
     Args:
         value: Its little-endian bytes.
         num_values: The number of values.
-        bits_per_value: Its width; 1 stands for the lowest bit. By default all of its bytes.
 
     Raises:
-        CorruptFileError: The value has another width, or the block would have more than 8 GiB.
+        CorruptFileError: The value is empty, or the block would have more than 8 GiB.
     """
-    bits = len(value) * 8 if bits_per_value is None else bits_per_value
-    if len(value) != (bits + 7) // 8 or not value:
-        raise CorruptFileError(f"a constant of {len(value)} bytes for values of {bits} bits")
+    if not value:
+        raise CorruptFileError("a constant of 0 bytes")
     require_room(num_values * len(value))
-    if bits == 1:
-        fill = 0xFF if value[0] & 1 else 0
-        data = np.full((num_values + 7) // 8, fill, np.uint8)
-    else:
-        data = np.empty(num_values * len(value), np.uint8)
-        data.reshape(num_values, len(value))[...] = np.frombuffer(value, np.uint8)
-    return FixedWidthBlock(data=data, bits_per_value=bits, num_values=num_values)
+    data = np.empty(num_values * len(value), np.uint8)
+    data.reshape(num_values, len(value))[...] = np.frombuffer(value, np.uint8)
+    return FixedWidthBlock(data=data, bits_per_value=len(value) * 8, num_values=num_values)
 
 
 def _expand(encoding: CompressiveEncoding, num_values: int) -> DataBlock:

@@ -57,8 +57,6 @@ from lance_core.errors import CorruptFileError
 __all__ = ["bytes_of_bits", "decode", "encode", "group_key", "plain_layout"]
 
 _SMALL_PAGE = 64 * 1024
-# Rows with at most this many bytes between them are read together by every store, or the file is mapped.
-_GAP = 4 * 1024
 
 
 def encode(

@@ -81,9 +81,7 @@ def fields_of(transforms: Any) -> list[pa.Field] | None:
     return None
 
 
-def add_null_columns(
-    source: Snapshot, fields: Iterable[pa.Field], properties: Mapping[str, str] | None = None
-) -> Manifest:
+def add_null_columns(source: Snapshot, fields: Iterable[pa.Field]) -> Manifest:
     """Commit new columns that are null in all rows; no file is written.
 
     A struct that exists gets the children that it lacks.
@@ -91,7 +89,6 @@ def add_null_columns(
     Args:
         source: The version to add them to.
         fields: The columns.
-        properties: Strings for the history.
 
     Raises:
         SchemaError: A column exists, or does not allow nulls.
@@ -99,7 +96,7 @@ def add_null_columns(
     """
     schema = with_null_columns(source.manifest, fields)
     fragments = tuple(source.manifest.fragments)
-    return commit_merge(UncommittedFiles(source), fragments, schema, preserves_nullability=True, properties=properties)
+    return commit_merge(UncommittedFiles(source), fragments, schema, preserves_nullability=True)
 
 
 def with_null_columns(base: Manifest, fields: Iterable[pa.Field]) -> Schema:

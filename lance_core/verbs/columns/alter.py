@@ -115,7 +115,11 @@ def retype_columns(
     """
     changes = [
         _Alteration(
-            path=path, old=_field(source.manifest.schema, path), name=None, nullable=None, cast=_target(path, kind)
+            path=path,
+            old=_field(source.manifest.schema, path),
+            name=None,
+            nullable=None,
+            cast=field_from_arrow(pa.field(path, kind)),
         )
         for path, kind in types.items()
     ]
@@ -123,10 +127,6 @@ def retype_columns(
     for change in changes:
         altered = _altered(altered, change.old.id, change.apply)
     return _cast(source, altered.with_ids(source.manifest.max_field_id + 1), changes, convert, properties)
-
-
-def _target(path: str, kind: pa.DataType) -> Field:
-    return field_from_arrow(pa.field(path, kind))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -347,7 +347,13 @@ class DatasetDelta:
         batches = (
             batch
             for fragment_id, offsets in rows.items()
-            for batch in rows_of_fragment(source, fragment_id, _offsets(offsets), names, ChangeColumns())
+            for batch in rows_of_fragment(
+                source,
+                fragment_id,
+                np.frombuffer(offsets.to_array(), np.uint32).astype(np.int64),
+                names,
+                ChangeColumns(),
+            )
         )
         return pa.RecordBatchReader.from_batches(schema, batches)
 
@@ -442,10 +448,6 @@ def delta_between(
             f"{dataset.uri}: version {end} was cleaned up; those that are left are "
             f"{existing_versions(dataset.source.store)}"
         ) from error
-
-
-def _offsets(rows: BitMap) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    return np.frombuffer(rows.to_array(), np.uint32).astype(np.int64)
 
 
 def _parts(rows: BitMap, most: int | None) -> Iterator[BitMap]:

@@ -242,7 +242,8 @@ class FragmentWriter:
             else:
                 self._settling.add(_closed, file)
         self._file = None
-        self._fragments.append(FragmentMetadata.from_record(_fragment(written, target)))
+        record = records.Fragment(files=(data_file_record(written, target),), physical_rows=written.num_rows)
+        self._fragments.append(FragmentMetadata.from_record(record))
         if self._progress is not None and self._begun is not None:
             self._progress.complete(replace(self._fragments[-1], id=self._begun.id))
         self._settling.wait(CLOSING_AT_A_TIME)
@@ -382,7 +383,3 @@ def data_file_record(file: WrittenFile, target: WriteTarget) -> records.DataFile
         file_size_bytes=file.size_bytes,
         base_id=target.base_id,
     )
-
-
-def _fragment(file: WrittenFile, target: WriteTarget) -> records.Fragment:
-    return records.Fragment(files=(data_file_record(file, target),), physical_rows=file.num_rows)

@@ -113,7 +113,6 @@ def commit_segments(
     name: str,
     column: str | Sequence[str],
     segments: Sequence[IndexMetadata],
-    properties: Mapping[str, str] | None = None,
 ) -> Manifest:
     """Commit segments as an index, or as more of one: they replace the segments whose fragments they cover.
 
@@ -122,7 +121,6 @@ def commit_segments(
         name: Name of the index, whatever the segments were called.
         column: The indexed column.
         segments: Of one kind, no fragment in two of them.
-        properties: Strings for the history, by key.
 
     Raises:
         SchemaError: There is no such column.
@@ -140,7 +138,7 @@ def commit_segments(
     gone = _replaced(source.manifest, name, kind, field, current)
     files = UncommittedFiles(source)  # files of others: they stay, for another attempt, whatever comes of the commit
     try:
-        return files.commit(CreateIndex(new_indices=tuple(current), removed_indices=tuple(gone)), properties=properties)
+        return files.commit(CreateIndex(new_indices=tuple(current), removed_indices=tuple(gone)))
     except RetryableConflictError as error:
         raise RetryableConflictError(f"index {name!r}: {error}") from error
 

@@ -128,6 +128,17 @@ def test_columns_that_no_part_of_a_query_needs_are_not_read(spark, table, plans,
     assert plans[0][0] == columns
 
 
+def test_listeners_are_called_once_a_read_until_they_are_stopped(sql, table):
+    read = []
+    stops = [pyspark_lance.on_read(read.append) for _ in range(2)]
+    sql("SELECT id FROM lake.nyc.t")
+    assert [(dataset.version, dataset.root_uri) for dataset in read] == [(1, table)]
+    for stop in stops:
+        stop()
+    sql("SELECT id FROM lake.nyc.t")
+    assert len(read) == 1
+
+
 def test_time_travel_branches_and_tags(spark, sql, table):
     latest = lance_core.dataset(table)
     latest.delete("id > 4")

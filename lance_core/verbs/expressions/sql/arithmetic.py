@@ -166,7 +166,7 @@ def _plain(value: Typed) -> Typed:
 
 def _decimals(operator: str, left: Typed, right: Typed, guard: Guard | None) -> Typed:
     if left.type.bit_width != right.type.bit_width:
-        left, right = (side.to(_wide(side.type)) for side in (left, right))
+        left, right = (side.to(pa.decimal256(side.type.precision, side.type.scale)) for side in (left, right))
     one, other = left.type, right.type
     digits = _DECIMAL_DIGITS * one.bit_width // 128
     scale = max(one.scale, other.scale)
@@ -189,10 +189,6 @@ def _decimals(operator: str, left: Typed, right: Typed, guard: Guard | None) -> 
     scale = one.scale + 4
     kind = decimal_of(one, one.precision - one.scale + other.scale + scale, scale)
     return python_call("decimal_quotient", [left, right], kind)
-
-
-def _wide(kind: pa.DataType) -> pa.DataType:
-    return pa.decimal256(kind.precision, kind.scale)
 
 
 def _remainder(left: Typed, right: Typed, guard: Guard | None) -> Typed:

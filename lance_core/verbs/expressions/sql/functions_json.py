@@ -171,10 +171,6 @@ def _int(value: Any) -> int:
     return int(value)
 
 
-def _float(value: Any) -> float:
-    return float(value)
-
-
 def _bool(value: Any) -> bool:
     if isinstance(value, bool):
         return value
@@ -189,7 +185,7 @@ JSON_IMPLEMENTATIONS: Final[dict[str, Callable[..., Any]]] = {
     "json_get": _get,
     "json_get_string": _getter("text", _string),
     "json_get_int": _getter("integer", _int),
-    "json_get_float": _getter("number", _float),
+    "json_get_float": _getter("number", float),
     "json_get_bool": _getter("truth value", _bool),
     "json_array_contains": _contains,
     "json_array_length": _length,

@@ -263,7 +263,7 @@ def _dot(c: Compiler, node: exp.Expr) -> Typed:
 
 
 def _column(c: Compiler, node: exp.Column) -> Typed:
-    names = _path(node)
+    names = [part.name for part in node.parts]
     if len(names) == 1 and not node.this.quoted and names[0].lower() in CLOCKS:
         return _call(c, node, names[0], [])
     return c.column(names, node)
@@ -305,10 +305,6 @@ def _concatenation(c: Compiler, node: exp.Expr) -> Typed:
     if any(type(side) in _ARITHMETIC for side in (node.this, node.expression)):
         invalid(node, c.text, "ambiguous without parentheses")
     return concatenated(c.value(node.this), c.value(node.expression))
-
-
-def _path(node: exp.Column) -> list[str]:
-    return [part.name for part in node.parts]
 
 
 def name_of(node: exp.Expr) -> str:
