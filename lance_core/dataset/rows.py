@@ -22,6 +22,7 @@ from lance_core.verbs.rows.delete import delete_rows, truncate
 from lance_core.verbs.rows.merge_insert import MergeInsertBuilder
 from lance_core.verbs.rows.removal import remove_rows
 from lance_core.verbs.rows.update import update_rows
+from lance_core.verbs.rows.write_mode import WriteMode
 from lance_core.verbs.write.write_version import WriteOptions, write_version
 
 __all__ = ["DeleteResult", "RowVerbs", "UpdateResult"]
@@ -160,10 +161,11 @@ class RowVerbs(Handle):
         conflict_retries: int = CONFLICT_RETRIES,
         retry_timeout: timedelta = RETRY_TIMEOUT,
         data_storage_version: str | None = None,
+        write_mode: str = "auto",
     ) -> UpdateResult:
         """Give columns new values in the rows for which a predicate is true.
 
-        The rows move to new fragments at the end of the dataset.
+        The rows move to new fragments at the end of the dataset, unless `write_mode` says otherwise.
 
         Args:
             updates: New value by column, as SQL or pyarrow expression over the row's old values. The result of SQL
@@ -172,9 +174,12 @@ class RowVerbs(Handle):
             conflict_retries: How often the update is done again when others changed the same rows.
             retry_timeout: Time after which no further attempt begins.
             data_storage_version: Version of the new files; None for the dataset's.
+            write_mode: How the rows are stored: "rewrite_rows", and "auto" as in pylance, move them; "rewrite_columns"
+                writes the columns that change anew, of all rows of the fragments with such rows, and leaves the others
+                alone; "fewest_bytes" does what writes less. Not in pylance.
 
         Raises:
-            InvalidInputError: A column does not exist, or an expression does not fit.
+            InvalidInputError: A column does not exist, an expression does not fit, or there is no such mode.
             RetryableConflictError: Others changed the same rows each time.
             UnsupportedError: A field of a struct is named rather than a column.
 
@@ -192,6 +197,7 @@ class RowVerbs(Handle):
             conflict_retries=conflict_retries,
             retry_timeout=retry_timeout,
             data_storage_version=data_storage_version,
+            write_mode=WriteMode.parse(write_mode),
         )
         return {"num_rows_updated": rows}
 

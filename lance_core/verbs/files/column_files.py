@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -28,7 +28,7 @@ from lance_core.verbs.scan.projection import with_types
 from lance_core.verbs.scan.read_fragment import physical_rows, read_fragment
 from lance_core.verbs.scan.row_columns import ROW_ADDRESS, ROW_ID
 
-__all__ = ["Mask", "live_batches", "replaced_columns", "spread", "with_column_file", "write_column_file"]
+__all__ = ["Mask", "live_batches", "patched", "replaced_columns", "spread", "with_column_file", "write_column_file"]
 
 Mask = npt.NDArray[np.bool_]
 
@@ -74,6 +74,42 @@ def spread(rows: pa.Table, mask: Mask) -> pa.Table:
     if not rows.num_rows:
         return pa.table([pa.nulls(len(mask), field.type) for field in rows.schema], schema=rows.schema)
     return rows.take(pa.array(np.maximum(np.cumsum(mask) - 1, 0)))
+
+
+def patched(
+    source: Snapshot,
+    fragment: Fragment,
+    schema: Schema,
+    offsets: npt.NDArray[np.int64],
+    new: Callable[[pa.RecordBatch, int, int], pa.Table],
+    *,
+    reads: Schema | None = None,
+) -> Iterator[pa.Table]:
+    """Yield columns of a fragment, for all physical rows in order, with new values in some rows.
+
+    Args:
+        source: The version that the fragment is in.
+        fragment: The fragment.
+        schema: The columns.
+        offsets: Offsets of the rows that change, ascending.
+        new: Gives the new values of the rows `offsets[first:last]`, from these rows as they are, `first` and `last`.
+        reads: The columns that `new` gets; None for those that are written.
+    """
+    start = 0
+    for batch in read_fragment(source, fragment, reads or schema, range(physical_rows(source, fragment))):
+        end = start + batch.num_rows
+        first, last = (int(place) for place in np.searchsorted(offsets, (start, end)))
+        old = batch.select(schema.names)
+        if first == last:
+            yield pa.Table.from_batches([old])
+        else:
+            rows = offsets[first:last] - start
+            values = new(batch.take(pa.array(rows)), first, last).select(schema.names)
+            places = np.arange(batch.num_rows)
+            places[rows] = batch.num_rows + np.arange(last - first)
+            both = pa.concat_tables([pa.Table.from_batches([old]), values.cast(old.schema)])
+            yield both.take(pa.array(places))
+        start = end
 
 
 def write_column_file(

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypedDict
 
 from lance_core.arguments import checked_methods
 from lance_core.file.reader import DataFileReader
+from lance_core.table.fragment import TOMBSTONE, Fragment
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.inspect.indices import IndexStatistics, index_statistics
 
-__all__ = ["DataStatistics", "DatasetStats", "FieldStatistics", "LanceStats"]
+__all__ = ["DataStatistics", "DatasetStats", "FieldSizes", "FieldStatistics", "LanceStats", "field_sizes"]
 
 SMALL_FILE_ROWS = 1024
 
@@ -71,13 +73,9 @@ class LanceStats:
         """Bytes of each field; the metadata of every data file is read."""
         sizes = {node.id: 0 for node, _ in self._source.manifest.schema.walk()}
         for fragment in self._source.manifest.fragments:
-            for file in fragment.files:
-                store, key = self._source.data_file(file)
-                columns = DataFileReader.open(store, key, size=file.file_size_bytes or None).metadata.columns
-                for field_id, column in zip(file.fields, file.column_indices, strict=False):
-                    if field_id in sizes and 0 <= column < len(columns):
-                        pages = columns[column].messages
-                        sizes[field_id] += sum(sum(page.buffer_sizes) for page in pages)
+            for field_id, size in field_sizes(self._source, fragment).by_field.items():
+                if field_id in sizes:
+                    sizes[field_id] += size
         return DataStatistics(fields=[FieldStatistics(id=i, bytes_on_disk=size) for i, size in sizes.items()])
 
     def index_stats(self, index_name: str) -> IndexStatistics:
@@ -90,3 +88,35 @@ class LanceStats:
             UnsupportedError: The index belongs to the write-ahead log.
         """
         return index_statistics(self._source, index_name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldSizes:
+    """Bytes of the fields of one fragment.
+
+    Attributes:
+        by_field: Bytes of the pages of each field, by its id; payloads of blobs lie beside pages.
+        total: Bytes of its data files, without the pages of columns that later files replaced.
+    """
+
+    by_field: Mapping[int, int]
+    total: int
+
+
+def field_sizes(source: Snapshot, fragment: Fragment) -> FieldSizes:
+    """Bytes of the fields of a fragment; the metadata of its data files is read."""
+    by_field: dict[int, int] = {}
+    total = 0
+    for file in fragment.files:
+        store, key = source.data_file(file)
+        metadata = DataFileReader.open(store, key, size=file.file_size_bytes or None).metadata
+        total += metadata.size_bytes
+        for field_id, column in zip(file.fields, file.column_indices, strict=False):
+            if not 0 <= column < len(metadata.columns):
+                continue
+            size = sum(sum(page.buffer_sizes) for page in metadata.columns[column].messages)
+            if field_id == TOMBSTONE:
+                total -= size
+            else:
+                by_field[field_id] = by_field.get(field_id, 0) + size
+    return FieldSizes(by_field=by_field, total=total)

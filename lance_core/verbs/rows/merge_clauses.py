@@ -18,8 +18,9 @@ from lance_core.verbs.files.conform import conform, fit
 from lance_core.verbs.files.slices import Slices
 from lance_core.verbs.rows.keys_by_value import keys_by_value
 from lance_core.verbs.rows.source_rows import SourceRows
+from lance_core.verbs.rows.write_mode import WriteMode
 
-__all__ = ["MergeClauses", "MergeSource", "WhenMatched", "WriteMode", "join_columns", "merge_source", "primary_key"]
+__all__ = ["MergeClauses", "MergeSource", "WhenMatched", "join_columns", "merge_source", "primary_key"]
 
 
 class WhenMatched(Enum):
@@ -29,14 +30,6 @@ class WhenMatched(Enum):
     UPDATE = "update"
     DELETE = "delete"
     FAIL = "fail"
-
-
-class WriteMode(Enum):
-    """How updated rows are stored."""
-
-    AUTO = "auto"
-    REWRITE_ROWS = "rewrite_rows"
-    REWRITE_COLUMNS = "rewrite_columns"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,11 +91,13 @@ class MergeSource:
         rows: The rows, in storage types.
         schema: Their columns, with the dataset's field ids.
         missing: The dataset's columns that they lack.
+        fits_columns: Whether new files of their columns alone can hold what becomes of the dataset.
     """
 
     rows: SourceRows
     schema: Schema
     missing: Schema
+    fits_columns: bool
 
 
 def merge_source(source: SourceRows, schema: Schema, clauses: MergeClauses) -> MergeSource:
@@ -126,13 +121,16 @@ def merge_source(source: SourceRows, schema: Schema, clauses: MergeClauses) -> M
     strict = [field.name for field in missing if not field.nullable]
     if clauses.inserts and strict:
         raise SchemaError(f"merge_insert: rows cannot be inserted without values for the columns {strict}")
-    if clauses.write_mode is WriteMode.REWRITE_COLUMNS:
-        _check_columns_mode(clauses, fitted, missing)
+    reason = _why_not_by_columns(clauses, fitted, missing)
+    if clauses.write_mode is WriteMode.REWRITE_COLUMNS and reason is not None:
+        raise InvalidInputError(
+            f"write mode rewrite_columns cannot express this merge insert: {reason}. Use auto or rewrite_rows instead."
+        )
     checked = fitted if clauses.writes_rows else replace(fitted, fields=tuple(_nullable(f) for f in fitted.fields))
     wanted = schema_to_arrow(checked)
     is_alike = found.equals(wanted, check_metadata=True)
     rows = source if is_alike else source.converted(wanted, lambda table: conform(table, checked))
-    return MergeSource(rows=rows, schema=fitted, missing=replace(schema, fields=missing))
+    return MergeSource(rows=rows, schema=fitted, missing=replace(schema, fields=missing), fits_columns=reason is None)
 
 
 def _keys_of(source: SourceRows, schema: Schema, on: Sequence[str]) -> SourceRows:
@@ -176,16 +174,13 @@ def _nullable(field: Field) -> Field:
     return replace(field, nullable=True)
 
 
-def _check_columns_mode(clauses: MergeClauses, fitted: Schema, missing: Sequence[object]) -> None:
-    reason = None
+def _why_not_by_columns(clauses: MergeClauses, fitted: Schema, missing: Sequence[object]) -> str | None:
+    """Why the merge cannot write new files of the source's columns alone; None if it can."""
     does_more = clauses.inserts or clauses.deletes_others or clauses.source_deletes is not None
     if clauses.matched is not WhenMatched.UPDATE or does_more:
-        reason = "it does more than update matched rows"
-    elif not missing:
-        reason = "the source covers every dataset column, so there is nothing to skip"
-    elif set(fitted.names) <= set(clauses.on):
-        reason = "the source has no column besides the key"
-    if reason is not None:
-        raise InvalidInputError(
-            f"write mode rewrite_columns cannot express this merge insert: {reason}. Use auto or rewrite_rows instead."
-        )
+        return "it does more than update matched rows"
+    if not missing:
+        return "the source covers every dataset column, so there is nothing to skip"
+    if set(fitted.names) <= set(clauses.on):
+        return "the source has no column besides the key"
+    return None

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from lance_core.arguments import checked_methods
 from lance_core.commit import CommitOptions, WriteAttempt
-from lance_core.errors import InvalidInputError, UnsupportedError
+from lance_core.errors import UnsupportedError
 from lance_core.index.kinds.registry import KINDS
 from lance_core.retry import CONFLICT_RETRIES, RETRY_TIMEOUT
 from lance_core.schema import typed_schema
@@ -27,10 +27,11 @@ from lance_core.verbs.context.uncommitted_files import UncommittedFiles, staged
 from lance_core.verbs.files.fragment_writer import ReaderLike, to_batches
 from lance_core.verbs.files.slices import Slices
 from lance_core.verbs.pylance_types.transactions import Transaction
-from lance_core.verbs.rows.merge_clauses import MergeClauses, WhenMatched, WriteMode, join_columns, merge_source
+from lance_core.verbs.rows.merge_clauses import MergeClauses, WhenMatched, join_columns, merge_source
 from lance_core.verbs.rows.merge_plan import merge_steps
 from lance_core.verbs.rows.merge_rows import Merged, merge_rows
 from lance_core.verbs.rows.source_rows import SourceRows
+from lance_core.verbs.rows.write_mode import WriteMode
 
 __all__ = ["MergeInsertBuilder"]
 
@@ -166,13 +167,13 @@ class MergeInsertBuilder:
         Args:
             mode: "rewrite_rows" moves them; "rewrite_columns" rewrites only the source's columns, of all rows of
                 the fragments that have matches; "auto" does the former, unless the source lacks columns, no row is
-                deleted, and each column of the key has a B-tree or bitmap index.
+                deleted, and each column of the key has a B-tree or bitmap index; "fewest_bytes", which pylance has
+                not, rewrites columns where it can and these are fewer bytes than the rows.
+
+        Raises:
+            InvalidInputError: There is no such mode.
         """
-        try:
-            self._clauses = replace(self._clauses, write_mode=WriteMode(mode))
-        except ValueError as error:
-            names = ", ".join(repr(each.value) for each in WriteMode)
-            raise InvalidInputError(f"Invalid write_mode: {mode}. Expected one of {names}") from error
+        self._clauses = replace(self._clauses, write_mode=WriteMode.parse(mode))
         return self
 
     def target_bases(self, bases: Sequence[str]) -> Self:

@@ -25,14 +25,20 @@ from lance_core.verbs.context.bases import WriteTarget
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles
 from lance_core.verbs.expressions.arrow import columns_of
-from lance_core.verbs.files.column_files import replaced_columns, write_column_file
+from lance_core.verbs.files.column_files import patched, replaced_columns, write_column_file
 from lance_core.verbs.rows.keys import KeyIndex, inserted_keys
-from lance_core.verbs.rows.merge_clauses import MergeClauses, MergeSource, WhenMatched, WriteMode, primary_key
+from lance_core.verbs.rows.merge_clauses import MergeClauses, MergeSource, WhenMatched, primary_key
 from lance_core.verbs.rows.moved_rows import MovedRows
 from lance_core.verbs.rows.removal import READ_AHEAD, Removal, bitmap_of, live_rows, matching_rows, remove_rows
+from lance_core.verbs.rows.write_mode import (
+    WriteMode,
+    can_replace_columns,
+    check_columns_can_be_replaced,
+    writes_less_by_columns,
+)
 from lance_core.verbs.scan.conditions import evaluate, to_condition, to_expression
 from lance_core.verbs.scan.plan import parts_of, until_consistent
-from lance_core.verbs.scan.read_fragment import physical_rows, read_fragment
+from lance_core.verbs.scan.read_fragment import read_fragment
 
 __all__ = ["MergeStats", "Merged", "merge_rows"]
 
@@ -124,14 +130,22 @@ class _MergeAttempt:
         self._check(index, matches)
         new = np.flatnonzero(~np.append(present, False)[index.codes]) if self.clauses.inserts else np.zeros(0, np.int64)
         new = new if deletes is None else new[~deletes[new]]
-        return self._rewrite_columns(matches, new) if self._writes_columns() else self._rewrite_rows(matches, new)
+        return (
+            self._rewrite_columns(matches, new) if self._writes_columns(matches) else self._rewrite_rows(matches, new)
+        )
 
-    def _writes_columns(self) -> bool:
+    def _writes_columns(self, matches: Sequence[_Match]) -> bool:
         """Whether the columns that the source has are written in place of whole rows.
 
         An index of the key then stays whole: pylance prefers that where it would look the keys up in one.
         """
         mode, clauses, manifest = self.clauses.write_mode, self.clauses, self.base.manifest
+        changed = [match.fragment for match in matches if len(match.offsets)]
+        if mode is WriteMode.FEWEST_BYTES:
+            changes = [(match.fragment, len(match.offsets)) for match in matches if len(match.offsets)]
+            return self.rows.fits_columns and writes_less_by_columns(self.base, changes, self._values())
+        if mode is WriteMode.REWRITE_COLUMNS:
+            check_columns_can_be_replaced(manifest, changed, self._values())
         if mode is not WriteMode.AUTO:
             return mode is WriteMode.REWRITE_COLUMNS
         deletes = clauses.deletes_others or clauses.source_deletes is not None
@@ -139,6 +153,8 @@ class _MergeAttempt:
             return False
         if clauses.inserts and manifest.data_storage_version == "0.1":
             return False  # whose files have all columns
+        if not can_replace_columns(manifest, changed, self._values()):
+            return False
         exact = {i.fields for i in manifest.indices if i.kind in ("BTree", "Bitmap")}
         return clauses.use_index and all((field_id,) in exact for field_id in self._ids(clauses.on))
 
@@ -336,15 +352,14 @@ class _MergeAttempt:
 
     def _rewrite_columns(self, matches: Sequence[_Match], new: Rows) -> Merged:
         """Rewrite the source's columns of all rows of the fragments with matches; new rows have only these."""
-        columns = [name for name in self.rows.schema.names if name not in self.clauses.on]
-        schema = self._schema(columns)
+        schema = self._values()
         updated, offsets = [], {}
         is_update = self.clauses.matched is WhenMatched.UPDATE
         for match in map(self._changed, matches if is_update else ()):
             if not len(match.offsets):
                 continue
             fragment = match.fragment
-            if columns:
+            if schema.fields:
                 tables = self._patched(match, schema)
                 fragment = replaced_columns(
                     fragment, write_column_file(self.base, fragment, schema, tables, self.files)
@@ -366,18 +381,17 @@ class _MergeAttempt:
 
     def _patched(self, match: _Match, schema: Schema) -> Iterator[pa.Table]:
         """Yield the columns of a fragment with the source's values in the matched rows."""
-        rows = physical_rows(self.base, match.fragment)
-        start = 0
-        for batch in read_fragment(self.base, match.fragment, schema, range(rows)):
-            end = start + batch.num_rows
-            first, last = np.searchsorted(match.offsets, (start, end))
-            places = np.arange(batch.num_rows)
-            places[match.offsets[first:last] - start] = batch.num_rows + np.arange(last - first)
-            new = self.rows.rows.take(match.source_rows[first:last]).select(schema.names)
-            both = pa.concat_tables([pa.Table.from_batches([batch]), new.cast(batch.schema)])
-            yield both.take(pa.array(places))
+
+        def new(_: pa.RecordBatch, first: int, last: int) -> pa.Table:
+            rows = self.rows.rows.take(match.source_rows[first:last]).select(schema.names)
             self.rows.rows.release()
-            start = end
+            return rows
+
+        return patched(self.base, match.fragment, schema, match.offsets, new)
+
+    def _values(self) -> Schema:
+        """The columns of the source that are no key."""
+        return self._schema([name for name in self.rows.schema.names if name not in self.clauses.on])
 
     def _schema(self, columns: Sequence[str]) -> Schema:
         return self.base.manifest.schema.project(list(columns))

@@ -1,13 +1,18 @@
-"""Update rows: they move, with their new values, into new fragments, and are deleted in the old ones."""
+"""Update rows.
+
+By rows, they move with their new values into new fragments and are deleted in the old ones; by columns, new files with
+the columns that change replace these in the fragments, for all their rows.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Final, NoReturn
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap
@@ -18,12 +23,15 @@ from lance_core.schema.arrow_types import is_any_list
 from lance_core.schema.jsonb import jsonb_array
 from lance_core.table.fragment import Fragment
 from lance_core.table.manifest.manifest import Manifest
-from lance_core.table.operations import Update
+from lance_core.table.operations import Update, UpdateMode
 from lance_core.table.rowids import row_ids_of
 from lance_core.verbs.context.snapshot import Snapshot, retrying_on_latest
-from lance_core.verbs.context.uncommitted_files import staged
+from lance_core.verbs.context.uncommitted_files import UncommittedFiles, staged
+from lance_core.verbs.expressions.arrow import columns_of
+from lance_core.verbs.files.column_files import patched, replaced_columns, write_column_file
 from lance_core.verbs.rows.moved_rows import MovedRows
 from lance_core.verbs.rows.removal import each_matching, remove_rows, rows_of
+from lance_core.verbs.rows.write_mode import WriteMode, check_columns_can_be_replaced, writes_less_by_columns
 from lance_core.verbs.scan.conditions import evaluate, to_condition, to_expression
 from lance_core.verbs.scan.read_fragment import physical_rows
 
@@ -40,6 +48,7 @@ def update_rows(
     conflict_retries: int,
     retry_timeout: timedelta,
     data_storage_version: str | None = None,
+    write_mode: WriteMode = WriteMode.AUTO,
 ) -> tuple[Manifest, int]:
     """Commit a version in which columns have new values in the rows that match.
 
@@ -53,9 +62,13 @@ def update_rows(
     """
     if not updates:
         raise InvalidInputError("No updates provided")
+    if write_mode is WriteMode.REWRITE_COLUMNS and data_storage_version is not None:
+        raise InvalidInputError(
+            "write_mode='rewrite_columns' writes files of the dataset's version, and takes no data_storage_version"
+        )
 
     def attempt(base: Snapshot) -> tuple[Manifest, int]:
-        return _attempt(base, updates, where, data_storage_version)
+        return _attempt(base, updates, where, data_storage_version, write_mode)
 
     return retrying_on_latest(source, attempt, conflict_retries=conflict_retries, retry_timeout=retry_timeout)
 
@@ -65,12 +78,36 @@ def _attempt(
     updates: Mapping[str, str | pc.Expression],
     where: str | pc.Expression | None,
     data_storage_version: str | None,
+    write_mode: WriteMode,
 ) -> tuple[Manifest, int]:
-    arrow = schema_to_arrow(base.manifest.schema)
     values = _expressions(updates, base.manifest.schema)
     condition = None if where is None else to_condition(where, base.manifest.schema)
-    with staged(base) as files, MovedRows(base, files, data_storage_version=data_storage_version) as moved:
-        rows = list(_all_rows(base) if condition is None else each_matching(base, condition))
+    rows = list(_all_rows(base) if condition is None else each_matching(base, condition))
+    columns = Schema(fields=tuple(field for field in base.manifest.schema.fields if field.name in updates))
+    by_columns = write_mode is WriteMode.REWRITE_COLUMNS
+    if by_columns:
+        check_columns_can_be_replaced(base.manifest, [fragment for fragment, _ in rows], columns)
+    if write_mode is WriteMode.FEWEST_BYTES and data_storage_version is None:
+        by_columns = writes_less_by_columns(base, [(fragment, len(own)) for fragment, own in rows], columns)
+    with staged(base) as files:
+        if by_columns:
+            operation, affected = _by_columns(base, rows, columns, values, files), None
+        else:
+            operation, affected = _by_rows(base, rows, values, files, data_storage_version)
+        manifest = files.commit(operation, affected)
+    return manifest, sum(len(own) for _, own in rows)
+
+
+def _by_rows(
+    base: Snapshot,
+    rows: Sequence[tuple[Fragment, BitMap]],
+    values: Mapping[str, pc.Expression],
+    files: UncommittedFiles,
+    data_storage_version: str | None,
+) -> tuple[Update, Mapping[int, BitMap]]:
+    """Move rows into new fragments; returns the change, and the rows that it removes."""
+    arrow = schema_to_arrow(base.manifest.schema)
+    with MovedRows(base, files, data_storage_version=data_storage_version) as moved:
         ids, numbered = None, None
         for fragment, batch, offsets in rows_of(base, rows):
             if fragment is not numbered:
@@ -78,14 +115,42 @@ def _attempt(
             moved.write(_changed(batch, values, arrow), None if ids is None else ids[offsets])
         fragments = moved.finish()
         removal = remove_rows(base, rows, files)
-        operation = Update(
-            removed_fragment_ids=removal.removed_fragment_ids,
-            updated_fragments=removal.updated_fragments,
-            new_fragments=fragments,
-            fields_for_preserving_frag_bitmap=tuple(_leaf_ids(base.manifest, updates)),
-        )
-        manifest = files.commit(operation, removal.affected_rows)
-    return manifest, removal.num_rows
+    operation = Update(
+        removed_fragment_ids=removal.removed_fragment_ids,
+        updated_fragments=removal.updated_fragments,
+        new_fragments=fragments,
+        fields_for_preserving_frag_bitmap=tuple(_leaf_ids(base.manifest, values)),
+    )
+    return operation, removal.affected_rows
+
+
+def _by_columns(
+    base: Snapshot,
+    rows: Sequence[tuple[Fragment, BitMap]],
+    columns: Schema,
+    values: Mapping[str, pc.Expression],
+    files: UncommittedFiles,
+) -> Update:
+    """Replace columns of the fragments with such rows, by files with the new values."""
+    arrow = schema_to_arrow(base.manifest.schema)
+    needed = {*values, *(name for value in values.values() for name in columns_of(value))}
+    reads = Schema(fields=tuple(field for field in base.manifest.schema.fields if field.name in needed))
+
+    def new(old: pa.RecordBatch, _first: int, _last: int) -> pa.Table:
+        return _changed(old, values, arrow)
+
+    updated, changed = [], {}
+    for fragment, own in rows:
+        offsets = np.frombuffer(own.to_array(), np.uint32).astype(np.int64)
+        tables = patched(base, fragment, columns, offsets, new, reads=reads)
+        updated.append(replaced_columns(fragment, write_column_file(base, fragment, columns, tables, files)))
+        changed[fragment.id] = own.serialize()
+    return Update(
+        updated_fragments=tuple(updated),
+        fields_modified=tuple(node.id for node, _ in columns.walk()) if updated else (),
+        update_mode=UpdateMode.REWRITE_COLUMNS,
+        updated_fragment_offset_bitmaps=changed if base.manifest.uses_stable_row_ids else {},
+    )
 
 
 def _all_rows(base: Snapshot) -> Iterator[tuple[Fragment, BitMap]]:
