@@ -57,6 +57,7 @@ def write_dataset(
     initial_bases: Sequence[DatasetBasePath] | None = None,
     target_bases: Sequence[str] | None = None,
     target_all_bases: bool | None = None,
+    allow_external_blob_outside_bases: bool = False,
     **others: Any,
 ) -> LanceDataset:
     """Write rows to a dataset, in one version.
@@ -85,6 +86,7 @@ def write_dataset(
         initial_bases: Base paths of a dataset that is created.
         target_bases: Base paths, by name or URI, that files go to round-robin; the dataset's URI stands for itself.
         target_all_bases: All base paths; with True the dataset itself comes first.
+        allow_external_blob_outside_bases: Take blobs by any URI, and not only below base paths that are no datasets.
         **others: Arguments of pylance's that are not offered; None is ignored, as it means their default.
 
     Returns:
@@ -115,6 +117,7 @@ def write_dataset(
         initial_bases=initial_bases,
         target_bases=target_bases,
         target_all_bases=target_all_bases,
+        allow_external_blob_outside_bases=allow_external_blob_outside_bases,
     )
     target = destination(uri, storage_options, commit_lock)
     if isinstance(transaction_properties, AttemptProperties):

@@ -10,13 +10,13 @@ import pyarrow as pa
 
 from lance_core._proto.encodings_v2_1_pb2 import PageLayout
 from lance_core.encoding.assemble import assemble, take_rows
-from lance_core.encoding.levels.paths import is_blob_v2, is_blob_v2_payload, items_per_row
+from lance_core.encoding.levels.paths import items_per_row
 from lance_core.encoding.levels.repdef import Layer
 from lance_core.encoding.page import PageInfo, Steps
 from lance_core.encoding.structural import blob, constant, fullzip, miniblock
 from lance_core.encoding.structural.decoded import DecodedRows, RowRuns
 from lance_core.errors import CorruptFileError, UnsupportedError
-from lance_core.schema import Field, arrow_type_of
+from lance_core.schema import Field
 
 __all__ = ["decode_pages", "group_key", "parse_layers"]
 
@@ -59,10 +59,6 @@ def decode_pages(pages: Sequence[PageInfo], path: Sequence[Field], rows: RowRuns
     if not isinstance(layout, PageLayout):
         raise CorruptFileError("the page has no page layout")
     decoded = yield from _decode_layout(pages, layout, path[-1], wanted)
-    if is_blob_v2(path[-1]) and [child.name for child in path[-1].children][:2] == ["data", "uri"]:
-        return (yield from _blobs(path, decoded, rows))
-    if is_blob_v2_payload(path[-1]):
-        return (yield from _blobs(path, decoded, rows)).field(0)
     array = assemble(path, decoded)
     covered = decoded.covered
     if factor != 1:
@@ -70,15 +66,6 @@ def decode_pages(pages: Sequence[PageInfo], path: Sequence[Field], rows: RowRuns
     if len(array) != covered.count:
         raise CorruptFileError(f"levels make {len(array)} rows, {covered.count} are expected")
     return take_rows(array, covered, rows)
-
-
-def _blobs(path: Sequence[Field], decoded: DecodedRows, rows: RowRuns) -> Steps[pa.Array]:
-    """Payloads of blobs of 2.2, whose page holds descriptors."""
-    if len(path) != 1:
-        raise UnsupportedError("blobs inside other types")
-    found = take_rows(assemble([blob.described(path[0])], decoded), decoded.covered, rows)
-    kind = arrow_type_of(path[0])
-    return (yield from blob.read_payloads(found, kind if pa.types.is_struct(kind) else pa.struct([("data", kind)])))
 
 
 def parse_layers(numbers: Sequence[int]) -> tuple[Layer, ...]:

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from lance_core.encoding.decoder import decode_pages, group_key
-from lance_core.encoding.levels.paths import is_blob_v2_payload, is_packed, items_per_row
+from lance_core.encoding.levels.paths import is_packed, items_per_row
 from lance_core.encoding.page import ByteRange, BytesLike, PageInfo, Steps
 from lance_core.encoding.points import PointPage, point_page, read_points, value_bits
 from lance_core.encoding.structural.decoded import RowRuns
@@ -190,7 +190,7 @@ def point_task(
     Raises:
         CorruptFileError: The pages do not make up the rows of the file.
     """
-    if is_packed(field) or is_blob_v2_payload(field):
+    if is_packed(field):
         return None
     kind = arrow_type_of(field)
     bits = value_bits(kind)

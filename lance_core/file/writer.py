@@ -24,6 +24,7 @@ from lance_core.encoding.repeat import Leaf
 from lance_core.encoding.structural import blob
 from lance_core.encoding.v2_0 import encoder as v2_0_encoder
 from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
+from lance_core.file.blob_files import BlobFiles, external
 from lance_core.file.collected import Collected, Releaser
 from lance_core.file.container import PageFile, WrittenFile
 from lance_core.file.legacy import LegacyFileWriter
@@ -102,6 +103,7 @@ class DataFileWriter:
         self._done = False
         self._sink = store.open_writer(key)
         self._file = PageFile(self._sink, key, schema, version)
+        self._blobs = BlobFiles(store, key)
         self._legacy: LegacyFileWriter | None = None
         if version is FileVersion.V0_1:
             self._legacy = LegacyFileWriter(self._sink, schema, self._plan.arrow_schema.types)
@@ -202,6 +204,7 @@ class DataFileWriter:
         for collected in left:
             self._flush(collected, here=is_alone)
         self._drain(0)
+        self._blobs.complete()
         self._file.complete(self._num_rows)
 
     def written(self) -> WrittenFile:
@@ -220,7 +223,9 @@ class DataFileWriter:
             UnsupportedError: The file is of version 0.1.
         """
         self._reject_legacy("a name before it is durable")
-        return self._file.close_early()
+        calls = self._file.close_early()
+        self._blobs.keep()
+        return calls
 
     def close(self, *, durable_name: bool = True) -> WrittenFile:
         """Make a complete file visible. Another thread than that of the other methods may call this.
@@ -229,7 +234,9 @@ class DataFileWriter:
             durable_name: Whether its name has to be durable as well; else `store.sync_names` makes it durable.
         """
         if self._legacy is None:
-            return self._file.close(self._num_rows, durable_name=durable_name)
+            written = self._file.close(self._num_rows, durable_name=durable_name)
+            self._blobs.keep()
+            return written
         return WrittenFile(
             key=self._key,
             size_bytes=self._sink.close(),
@@ -247,6 +254,7 @@ class DataFileWriter:
             pending.pages.cancel()
         self._pending.clear()
         self._sink.abort()
+        self._blobs.abort()
 
     def _reject_legacy(self, what: str) -> None:
         if self._legacy is not None:
@@ -313,20 +321,33 @@ class DataFileWriter:
 
     def _flush_blobs(self, plan: ColumnWritePlan, array: Any) -> None:
         """Write payloads, each aligned, and then the page with their positions."""
+        if is_blob_v2(plan.field):
+            found = [self._place(plan.field, value) if value.is_valid else None for value in array]
+            self._file.add_encoded(plan.first_column, blob.encode_v2(found))
+            return
         positions = []
-        is_v2 = is_blob_v2(plan.field)
-        for value in array.field("data") if is_v2 else array:
+        for value in array:
             payload = value.as_buffer()
             positions.append(self._file.position)
             if payload is not None and payload.size:
                 self._file.append(payload)
-        if is_v2:
-            page = blob.encode_v2(array, positions)
-        elif self._version.has_levels:
+        if self._version.has_levels:
             page = blob.encode(array, positions, large_chunks=self._limits.large_chunks)
         else:
             page = v2_0_encoder.encode_blobs(blob.descriptors(array, positions, null=1))
         self._file.add_encoded(plan.first_column, page)
+
+    def _place(self, field: Field, value: pa.StructScalar) -> blob.Descriptor:
+        """Store a blob of 2.2, here or in a file of blobs."""
+        data = value["data"].as_buffer()
+        rest = {name: value[name].as_py() for name in value if name != "data"}
+        return external(field, {"data": data, **rest}) or self._blobs.place(field, data, self._append)
+
+    def _append(self, payload: pa.Buffer) -> int:
+        """Append a payload; returns its position."""
+        position = self._file.position
+        self._file.append(payload)
+        return position
 
     def _write_ready(self, *, waits: bool) -> None:
         """Write the encoded pages; with `waits` also pages that are still being encoded.

@@ -13,18 +13,16 @@ Blobs of 2.2 (extension `lance.blob.v2`) are a packed struct whose nulls are tho
 
     kind u8, position u64, size u64, blob_id u32, blob_uri string
 
-    kind 0          the payload lies at `position` of the same file
-    kind 1 .. 4     it lies in another file
-
-Read as a struct of `data`, `uri`, and in newer tables `position` and `size`, they are their payloads, read as a struct
-of these five they are descriptors.
+A data file gives these descriptors; `verbs/scan/blob_payloads.py` reads the payloads, of which only those of kind 0 lie
+in the same file.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Final
+from enum import IntEnum
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -42,7 +40,17 @@ from lance_core.encoding.structural.decoded import DecodedRows, RowRuns
 from lance_core.errors import CorruptFileError, UnsupportedError
 from lance_core.schema import Field
 
-__all__ = ["DESCRIPTOR_V2", "decode", "described", "encode", "encode_v2", "is_any_blob", "is_blob", "read_payloads"]
+__all__ = [
+    "DESCRIPTOR_V2",
+    "BlobKind",
+    "Descriptor",
+    "decode",
+    "described",
+    "encode",
+    "encode_v2",
+    "is_any_blob",
+    "is_blob",
+]
 
 _MAX_FILE: Final = 2**63
 _METADATA_KEY: Final = "lance-encoding:blob"
@@ -112,31 +120,49 @@ def encode(array: pa.Array, positions: Sequence[int], *, large_chunks: bool) -> 
     return EncodedPage(num_rows=len(array), length=len(array), encoding=layout, buffers=inner.buffers)
 
 
-def encode_v2(array: Any, positions: Sequence[int]) -> EncodedPage:
-    """Write a page of descriptors of 2.2; all payloads lie in the file itself.
+class BlobKind(IntEnum):
+    """Where a payload of 2.2 lies."""
+
+    INLINE = 0
+    PACKED = 1
+    DEDICATED = 2
+    EXTERNAL = 3
+
+
+class Descriptor(NamedTuple):
+    """The place of a payload of 2.2; `verbs/scan/blob_payloads.py` says what the parts mean for each kind."""
+
+    kind: BlobKind
+    position: int = 0
+    size: int = 0
+    blob_id: int = 0
+    uri: str = ""
+
+
+_NO_BLOB: Final = Descriptor(BlobKind.INLINE)
+
+
+def encode_v2(blobs: Sequence[Descriptor | None]) -> EncodedPage:
+    """Write a page of descriptors of 2.2.
 
     Args:
-        array: A struct array of `data` and `uri`.
-        positions: Positions of the payloads in the file; ignored for null and empty ones.
-
-    Raises:
-        UnsupportedError: A blob is given by its address.
+        blobs: The descriptors; None for a null.
     """
-    if array.field("uri").null_count < len(array):
-        raise UnsupportedError("blobs of kind 3, given by a uri")
-    count = len(array)
-    nulls = null_mask(array)
-    sizes = _sizes(array.field("data"))
-    sizes = sizes if nulls is None else np.where(nulls, 0, sizes)
-    places = np.where(sizes > 0, np.asarray(positions, np.int64), 0)
-    numbers = (np.zeros(count, np.uint8), places, sizes, np.zeros(count, np.uint32))
+    count = len(blobs)
+    rows = [_NO_BLOB if one is None else one for one in blobs]
+    kinds = (np.uint8, np.int64, np.int64, np.uint32)
+    columns = list(zip(*rows, strict=True)) or [()] * 5
+    numbers = [np.array(column, kind) for column, kind in zip(columns, kinds, strict=False)]
     parts: list[DataBlock] = [
         FixedWidthBlock(data=part.view(np.uint8), bits_per_value=part.itemsize * 8, num_values=count)
         for part in numbers
     ]
-    parts.append(VariableBlock(offsets=np.zeros(count + 1, np.int32), data=np.empty(0, np.uint8), num_values=count))
-    definition = None if nulls is None else nulls.astype(np.uint16)
-    layer = Layer.ALL_VALID_ITEM if nulls is None else Layer.NULLABLE_ITEM
+    uris = [uri.encode() for uri in columns[4]]
+    ends = np.cumsum([0, *map(len, uris)], dtype=np.int32)
+    parts.append(VariableBlock(offsets=ends, data=np.frombuffer(b"".join(uris), np.uint8), num_values=count))
+    nulls = np.array([one is None for one in blobs])
+    definition = nulls.astype(np.uint16) if nulls.any() else None
+    layer = Layer.ALL_VALID_ITEM if definition is None else Layer.NULLABLE_ITEM
     levels = Levels(layers=(layer,), num_levels=count, repetition=None, definition=definition)
     packed = PackedStructBlock(children=tuple(parts), num_values=count)
     encoding, values = encode_per_value(packed, "variable_packed_struct")
@@ -210,38 +236,3 @@ def _descriptors(values: DataBlock) -> tuple[Counts, Counts]:
     if positions.size and int(np.maximum(positions, sizes).max()) >= _MAX_FILE // 2:
         raise CorruptFileError("a blob lies beyond any file")
     return positions.astype(np.int64), sizes.astype(np.int64)
-
-
-def read_payloads(entries: Any, kind: Any) -> Steps[pa.Array]:
-    """Replace descriptors of 2.2 by payloads.
-
-    Args:
-        entries: A struct array of the five parts.
-        kind: The struct type of `data`, `uri` and more, which are null.
-
-    Raises:
-        CorruptFileError: A payload is beyond any file.
-        UnsupportedError: A payload is in another file.
-    """
-    nulls = null_mask(entries)
-    present = np.ones(len(entries), np.bool_) if nulls is None else ~nulls
-    kinds, positions, sizes = (
-        np.where(present, entries.field(name).to_numpy(), 0) for name in ("kind", "position", "size")
-    )
-    if bool(kinds.any()):
-        raise UnsupportedError(f"blobs of kind {int(kinds.max())}, whose payload is outside of the data file")
-    if positions.size and int(np.maximum(positions, sizes).max()) >= _MAX_FILE // 2:
-        raise CorruptFileError("a blob lies beyond any file")
-    wanted = sizes > 0
-    ranges = [(int(a), int(a) + int(n)) for a, n in zip(positions[wanted], sizes[wanted], strict=True)]
-    answers = (yield ranges) if ranges else []
-    offsets = np.zeros(len(entries) + 1, np.int64)
-    np.cumsum(sizes.astype(np.int64), out=offsets[1:])
-    data = np.concatenate([as_bytes(a) for a in answers]) if answers else np.empty(0, np.uint8)
-    bitmap = None if nulls is None else pa.py_buffer(np.packbits(present, bitorder="little"))
-    payloads = pa.Array.from_buffers(
-        pa.large_binary(), len(entries), [bitmap, pa.py_buffer(offsets), pa.py_buffer(data)]
-    )
-    others = [pa.nulls(len(entries), kind.field(number).type) for number in range(1, kind.num_fields)]
-    children = [payloads.cast(kind.field(0).type), *others]
-    return pa.Array.from_buffers(kind, len(entries), [bitmap], children=children)

@@ -10,7 +10,8 @@ import pyarrow.compute as pc
 
 from lance_core.commit import load_manifest
 from lance_core.encoding.levels.paths import is_blob_v2
-from lance_core.maintenance.erasure.condition import stored_rows
+from lance_core.encoding.structural.blob import BlobKind
+from lance_core.maintenance.erasure.condition import ErasureCondition, stored_rows
 from lance_core.maintenance.erasure.report import ErasureFinding, HoldingVersion
 from lance_core.maintenance.erasure.survey import ErasureSurvey, Line
 from lance_core.table.refs import BranchRef, TagRef
@@ -51,7 +52,7 @@ def find_obstacles(
         allowed: What may be moved and released.
     """
     clones = Clones(table).list()
-    obstacles = [*_tagged(found, tags, allowed), *_used(found, allowed), *_renamed(found), *_with_blob_files(found)]
+    obstacles = [*_tagged(found, tags, allowed), *_used(found, allowed), *_renamed(found), *_with_external_blobs(found)]
     if not allowed.release_branches:
         obstacles += _forked(found, refs, allowed)
     for name in find_orphans(table, refs.keys(), timedelta(0)):
@@ -93,29 +94,19 @@ def _renamed(found: ErasureSurvey) -> Iterator[ErasureFinding]:
             yield ErasureFinding(kind="renamed", path=f"{line.name}:{line.latest.number}", message=message)
 
 
-def _with_blob_files(found: ErasureSurvey) -> Iterator[ErasureFinding]:
-    """The branches with fragments to write again whose blobs lie in files of their own, which are not written here."""
+def _with_external_blobs(found: ErasureSurvey) -> Iterator[ErasureFinding]:
+    """The branches with rows that refer to blobs by URI, whose objects an erasure leaves alone."""
     for line in found.lines:
-        held = {name for key in line.latest.fragments for name in line.latest.pieces[key]}
-        folders = [f"{name.removesuffix('.lance')}/" for name in sorted(held)]
-        stores = [one.store for one in found.lines]
-        if any(True for store in stores for folder in folders for _ in store.list(folder, limit=1)):
+        if line.latest.fragments and _has_external_blobs(found.condition, line):
             message = (
-                "blobs in files of their own, which are not written here, belong to the rows: delete the rows and "
-                "compact with pylance (materialize_deletions_threshold=0), then erase"
-            )
-            yield ErasureFinding(kind="blobs", path=line.name, message=message)
-        elif held and _has_blobs_by_uri(line):
-            message = (
-                "rows refer to blobs by URI, which are not written here, and whose files no erasure removes: remove "
-                "the files of the rows, delete the rows and compact with pylance (materialize_deletions_threshold=0), "
-                "then erase"
+                "rows refer to blobs by URI, whose objects no erasure removes: remove those of the rows, delete the "
+                "rows and compact (materialize_deletions_threshold=0), then erase"
             )
             yield ErasureFinding(kind="blobs", path=line.name, message=message)
 
 
-def _has_blobs_by_uri(line: Line) -> bool:
-    """Whether stored rows of fragments to write again, deleted ones included, have blobs outside of the data file."""
+def _has_external_blobs(condition: ErasureCondition, line: Line) -> bool:
+    """Whether stored rows that match, deleted ones included, have blobs by URI; all rows where none can be matched."""
     manifest = load_manifest(line.store, line.latest.number)
     columns = described_columns(manifest)
     blobs = [field.name for field in manifest.schema.fields if is_blob_v2(field)]
@@ -123,7 +114,8 @@ def _has_blobs_by_uri(line: Line) -> bool:
         return False
     held = [fragment for fragment in manifest.fragments if fragment.id in line.latest.fragments]
     source = stored_rows(Snapshot(line.store, manifest, line.store.options), held)
-    conditions = [pc.field(name, "kind") > 0 for name in blobs]
+    where = condition.of(columns) if line.latest.columns else pc.scalar(True)
+    conditions = [where & (pc.field(name, "kind") == BlobKind.EXTERNAL.value) for name in blobs]
     return any(len(rows) for one in conditions for _, rows in each_matching(source, one, columns))
 
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Collection
 from typing import Final
 
+from lance_core.file.blob_files import blob_folder
 from lance_core.store import ObjectStore
 
 __all__ = ["remove_files"]
@@ -19,7 +20,7 @@ _logger = logging.getLogger(__name__)
 
 
 def remove_files(files: Collection[tuple[ObjectStore, str]]) -> None:
-    """Delete files, each given by its store and key.
+    """Delete files, each given by its store and key, and the files of blobs of data files.
 
     While an interruption is handled (Ctrl-C, a terminated step) that takes no longer than `INTERRUPTED_S`: somebody
     waits for the process to end, and a cleanup takes what is left.
@@ -32,3 +33,6 @@ def remove_files(files: Collection[tuple[ObjectStore, str]]) -> None:
             _logger.warning("%s: %d files were left behind; a cleanup takes them", store.root, len(files) - number)
             return
         store.delete(key)
+        if key.endswith(".lance") and not key.startswith("_"):
+            for meta in store.list_owned(blob_folder(key)):
+                store.delete(meta.key)

@@ -43,7 +43,7 @@ class Snapshot:
     manifest: Manifest
     options: Mapping[str, str] = field(default_factory=StorageOptions, repr=False)
     session: Session = field(default_factory=Session, repr=False, compare=False)
-    _bases: dict[int, ObjectStore] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _bases: dict[int | str, ObjectStore] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def index_cache(self) -> IndexCache:
@@ -122,6 +122,17 @@ class Snapshot:
     def select(self, expression: pc.Expression) -> Selection | None:
         """The rows that can match a filter according to the indices; None if they rule nothing out."""
         return select(expression, self.manifest, self.indices)
+
+    def external_store(self, folder: str) -> ObjectStore:
+        """The store of a folder outside of the dataset, to which a row refers by URI.
+
+        Raises:
+            CorruptFileError: The folder cannot be opened.
+            UnsupportedError: The scheme of the folder is not opened by default.
+        """
+        if folder not in self._bases:
+            self._bases[folder] = open_base(folder, self.store.root, self.options)
+        return self._bases[folder]
 
     def _base_store(self, base_id: int) -> ObjectStore:
         if base_id not in self._bases:

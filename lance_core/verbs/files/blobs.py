@@ -6,21 +6,26 @@ A column of bytes with the metadata `lance-encoding:blob`:
     2.0, 2.1    large binary stays what it is; binary is rejected, as by the reference library
     2.2         binary and large binary become a struct of `data` and `uri` with the extension name `lance.blob.v2`
 
+A blob of 2.2 may be given by its URI below a base path of the dataset, and elsewhere only if that is asked for: whoever
+reads the table reads there with their own credentials.
+
 Other types, and fields inside of structs and lists, are rejected: nobody could read them again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import pyarrow as pa
 
-from lance_core.encoding.levels.paths import BLOB_V2_NAME
-from lance_core.errors import SchemaError, UnsupportedError
+from lance_core.encoding.levels.paths import BLOB_V2_NAME, is_blob_v2
+from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
 from lance_core.file.version import FileVersion
+from lance_core.schema import Schema
+from lance_core.table.fragment import BasePath
 
-__all__ = ["check_blobs", "with_blob_types"]
+__all__ = ["check_blobs", "check_external", "external_places", "with_blob_types"]
 
 _NAME: Final = "lance-encoding:blob"
 _KEY: Final = _NAME.encode()
@@ -78,6 +83,38 @@ def check_blobs(schema: pa.Schema, version: FileVersion, *, binary: bool = False
                 f"column {field.name!r} with the metadata {_NAME} must be of type large_binary, not {field.type}; cast "
                 f"it, or leave out the metadata"
             )
+
+
+def external_places(bases: Iterable[BasePath]) -> tuple[str, ...]:
+    """The base paths below which blobs may be given by their URI: all but those of other datasets."""
+    return tuple(base.path.rstrip("/") + "/" for base in bases if not base.is_dataset_root)
+
+
+def check_external(rows: pa.Table | pa.RecordBatch, schema: Schema, places: Sequence[str] | None) -> None:
+    """Make sure that blobs that are given by a URI lie where they may.
+
+    Args:
+        rows: Rows in the types of the dataset.
+        schema: The columns of the dataset.
+        places: Starts of the URIs that are allowed; None for all.
+
+    Raises:
+        InvalidInputError: A URI lies elsewhere.
+    """
+    if places is None:
+        return
+    for field in schema.fields:
+        if not is_blob_v2(field) or field.name not in rows.schema.names:
+            continue
+        column = rows.column(field.name)
+        for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
+            storage = chunk.storage if isinstance(chunk, pa.ExtensionArray) else chunk
+            for uri in storage.filter(storage.is_valid()).field("uri").drop_null():
+                if not uri.as_py().startswith(tuple(places)):
+                    raise InvalidInputError(
+                        f"column {field.name!r}: the blob {uri.as_py()!r} lies outside of the dataset's base paths: "
+                        "add one with add_bases, or write with allow_external_blob_outside_bases=True"
+                    )
 
 
 def _inside(field: pa.Field, path: str) -> Iterator[tuple[pa.Field, str]]:

@@ -175,9 +175,10 @@ def _conform_column(column: pa.Array | pa.ChunkedArray, field: Field) -> pa.Chun
 
 
 def _as_blobs(payloads: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Payloads as structs of `data` and `uri`; a null payload is a null struct."""
-    uris = pa.nulls(len(payloads), pa.string())
+    """Payloads as structs of `data`; the other parts are null. A null payload is a null struct."""
+    storage = storage_type(kind)
+    parts = [pa.nulls(len(payloads), part.type) for part in storage]
+    parts[0] = payloads.cast(storage.field(0).type)
     mask = pc.is_null(payloads) if payloads.null_count else None
-    array = pa.StructArray.from_arrays([payloads, uris], names=["data", "uri"], mask=mask)
-    storage = array.cast(storage_type(kind))
-    return pa.ExtensionArray.from_storage(kind, storage) if isinstance(kind, pa.BaseExtensionType) else storage
+    array = pa.StructArray.from_arrays(parts, fields=list(storage), mask=mask)
+    return pa.ExtensionArray.from_storage(kind, array) if isinstance(kind, pa.BaseExtensionType) else array

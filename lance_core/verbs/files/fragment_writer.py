@@ -23,7 +23,7 @@ from lance_core.table import fragment as records
 from lance_core.table.paths import new_data_file_name
 from lance_core.verbs.context.bases import WriteTarget
 from lance_core.verbs.context.remove_files import remove_files
-from lance_core.verbs.files.blobs import with_blob_types
+from lance_core.verbs.files.blobs import check_external, with_blob_types
 from lance_core.verbs.files.conform import check_column_name, check_metadata, check_new_columns, conform, fit, is_alike
 from lance_core.verbs.files.dictionaries import known_dictionaries
 from lance_core.verbs.files.presence import note_begun
@@ -72,6 +72,7 @@ class FragmentWriter:
         first_field_id: Id of the first field where they are numbered afresh (`Manifest.first_new_field_id`).
         max_buffered_bytes: Bytes of rows that wait for their pages, of all columns together: the more columns, the
             smaller are the pages, down to 64 KiB.
+        external_places: Starts of the URIs by which blobs may be given; None for any URI.
 
     Raises:
         SchemaError: The schema does not fit the dataset's, or cannot be stored; nothing was written.
@@ -92,6 +93,7 @@ class FragmentWriter:
         progress: FragmentWriteProgress | None = None,
         first_field_id: int = 0,
         max_buffered_bytes: int = TOTAL_BUFFERED,
+        external_places: Sequence[str] | None = (),
     ) -> None:
         for name, value in (
             ("max_rows_per_file", max_rows_per_file),
@@ -108,6 +110,7 @@ class FragmentWriter:
         self._max_bytes = max_bytes_per_file
         self._buffered_bytes = max_buffered_bytes
         self._prefix = file_prefix
+        self._external_places = external_places
         self._file: DataFileWriter | None = None
         self._begun: FragmentMetadata | None = None
         self._choices = Choices.of(self._schema, self._version.value)
@@ -132,6 +135,7 @@ class FragmentWriter:
 
         Raises:
             SchemaError: A column that must not be null has nulls in it, or a column is missing.
+            InvalidInputError: A blob is given by a URI that is not allowed.
         """
         rows = batch if is_alike(self._schema, batch.schema) else self._conformed(batch)
         start = 0
@@ -149,7 +153,9 @@ class FragmentWriter:
         missing = [name for name in self._schema.names if name not in given]
         if missing:
             raise SchemaError(f"the batch lacks the columns {missing}; it has {batch.schema.names}")
-        return conform(batch, self._schema)
+        rows = conform(batch, self._schema)
+        check_external(rows, self._schema, self._external_places)
+        return rows
 
     def finish(self) -> list[FragmentMetadata]:
         """End the last file and return the fragments; none if no row was written. All files are durable then."""

@@ -7,6 +7,7 @@ from os import PathLike
 
 from lance_core.arguments import checked
 from lance_core.errors import InvalidInputError
+from lance_core.file.blob_files import blob_folder
 from lance_core.store import open_store
 from lance_core.table.paths import DATA_PREFIX, INDICES_PREFIX, data_key
 
@@ -54,8 +55,10 @@ def delete_uncommitted_files(
         raise InvalidInputError(f"file_prefix {file_prefix!r} is too short to distinguish one write from all others")
     store = open_store(uri, storage_options)
     kept = {data_key(name) for name in keep}
+    folders = {blob_folder(key) for key in kept}
     folder = INDICES_PREFIX if index_segments else DATA_PREFIX
-    leftovers = [meta.key for meta in store.list_owned(folder + file_prefix) if meta.key not in kept]
+    found = (meta.key for meta in store.list_owned(folder + file_prefix))
+    leftovers = [key for key in found if key not in kept and f"{key.rpartition('/')[0]}/" not in folders]
     for key in leftovers:
         store.delete(key)
     return len(leftovers)

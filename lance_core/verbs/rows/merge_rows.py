@@ -25,6 +25,7 @@ from lance_core.verbs.context.bases import WriteTarget
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles
 from lance_core.verbs.expressions.arrow import columns_of
+from lance_core.verbs.files.blobs import check_external, external_places
 from lance_core.verbs.files.column_files import patched, replaced_columns, write_column_file
 from lance_core.verbs.rows.keys import KeyIndex, inserted_keys
 from lance_core.verbs.rows.merge_clauses import MergeClauses, MergeSource, WhenMatched, primary_key
@@ -254,7 +255,7 @@ class _MergeAttempt:
                 if rows:
                     gone.append((match.fragment, rows))
             for part in self.rows.rows.steps(new):
-                moved.write(self._complete(self.rows.rows.take(part), None))
+                moved.write(self._complete(self._source(part), None))
             fragments = moved.finish()
             removal = remove_rows(self.base, gone, self.files)
         self.stats.inserted = len(new)
@@ -286,7 +287,7 @@ class _MergeAttempt:
             schema=schema,
         ) as writer:
             for rows in self.rows.rows.steps(new):
-                writer.write(self.rows.rows.take(rows).select(schema.names))
+                writer.write(self._source(rows).select(schema.names))
             return writer.finish()
 
     def _take_away(self, match: _Match, moved: MovedRows) -> BitMap:
@@ -304,7 +305,7 @@ class _MergeAttempt:
             return gone
         changed = self._changed(match)
         for part in self._parts(changed):
-            table = self._complete(self.rows.rows.take(part.source_rows), part)
+            table = self._complete(self._source(part.source_rows), part)
             moved.write(table, _row_ids(part.fragment, part.offsets))
         self.stats.updated += len(changed.offsets)
         return gone | bitmap_of(changed.offsets)
@@ -334,6 +335,12 @@ class _MergeAttempt:
             raise InvalidInputError(f"the condition {text} gives {keep.type}, not true or false")
         mask: npt.NDArray[np.bool_] = pc.fill_null(keep, False).to_numpy()
         return mask
+
+    def _source(self, numbers: Rows) -> pa.Table:
+        """Rows of the source; blobs by URI have to lie below base paths."""
+        rows = self.rows.rows.take(numbers)
+        check_external(rows, self.rows.schema, external_places(self.base.manifest.base_paths))
+        return rows
 
     def _complete(self, rows: pa.Table, match: _Match | None) -> pa.Table:
         """Rows of the source with all columns of the dataset: the old values, or nulls for new rows."""
@@ -383,7 +390,7 @@ class _MergeAttempt:
         """Yield the columns of a fragment with the source's values in the matched rows."""
 
         def new(_: pa.RecordBatch, first: int, last: int) -> pa.Table:
-            rows = self.rows.rows.take(match.source_rows[first:last]).select(schema.names)
+            rows = self._source(match.source_rows[first:last]).select(schema.names)
             self.rows.rows.release()
             return rows
 

@@ -54,6 +54,7 @@ class MovedRows:
             data_storage_version=data_storage_version or manifest.data_storage_version,
             dataset_schema=self._schema,
             targets=targets or [WriteTarget(store=source.store)],
+            external_places=None,  # the rows have their blobs where they have them
         )
 
     def write(self, rows: pa.Table | pa.RecordBatch, row_ids: U64Array | None = None) -> None:

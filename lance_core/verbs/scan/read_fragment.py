@@ -18,6 +18,7 @@ from lance_core.table.fragment import DataFile, Fragment
 from lance_core.table.fragment_list import FragmentList
 from lance_core.table.transaction import is_early
 from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.scan.blob_payloads import described_schema, with_payloads
 
 __all__ = [
     "Opened",
@@ -106,6 +107,11 @@ def read_fragment(
     Yields:
         Batches of `schema_to_arrow(schema)`, whose lengths sum up to that of `rows`.
     """
+    described = described_schema(schema)
+    if described is not None:
+        found = read_fragment(source, fragment, described, rows, batch_rows=batch_rows, opened=opened)
+        yield from _filled(source, fragment, schema, found)
+        return
     arrow = schema_to_arrow(schema)
     opened = {} if opened is None else opened
     parts = [
@@ -124,6 +130,17 @@ def read_fragment(
             yield batches[0]
         else:
             yield _joined(fragment, batches, schema, arrow)
+
+
+def _filled(
+    source: Snapshot, fragment: Fragment, schema: Schema, described: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """The rows with payloads of blobs in place of their descriptors."""
+    arrow = schema_to_arrow(schema)
+    files = files_of(fragment, schema)
+    places = {field.name: source.data_file(file) for file, wanted, _ in files for field in wanted.fields}
+    for batch in described:
+        yield from with_payloads(source, places, batch, schema, arrow)
 
 
 def _joined(fragment: Fragment, batches: Sequence[pa.RecordBatch], schema: Schema, arrow: pa.Schema) -> pa.RecordBatch:

@@ -49,6 +49,7 @@ def write_fragments(
     target_all_bases: bool | None = None,
     initial_bases: Sequence[DatasetBasePath] | None = None,
     dataset_schema: bytes | None = None,
+    allow_external_blob_outside_bases: bool = False,
     **others: Any,
 ) -> list[FragmentMetadata] | Transaction:
     """Write rows into new fragments, to be committed later and perhaps elsewhere.
@@ -71,6 +72,7 @@ def write_fragments(
         target_all_bases: All base paths; with True the dataset itself comes first.
         initial_bases: Base paths of a dataset that will be created.
         dataset_schema: `LanceDataset.lance_schema_bytes` of the dataset to append to, if it is not to be looked up.
+        allow_external_blob_outside_bases: Take blobs by any URI, and not only below base paths that are no datasets.
         **others: Arguments of pylance's that are not offered.
 
     Raises:
@@ -97,6 +99,7 @@ def write_fragments(
             initial_bases=initial_bases,
             target_bases=target_bases,
             target_all_bases=target_all_bases,
+            allow_external_blob_outside_bases=allow_external_blob_outside_bases,
         ),
     )
     found, fragments = prepared.write_rows(data, schema, dataset_schema)

@@ -32,7 +32,9 @@ from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.table_format import TableFormat
 from lance_core.verbs.context.bases import DatasetBasePath, WriteTarget, numbered, write_targets
 from lance_core.verbs.context.handle import TableTarget
+from lance_core.verbs.context.remove_files import remove_files
 from lance_core.verbs.context.unsupported import reject
+from lance_core.verbs.files.blobs import external_places
 from lance_core.verbs.files.fragment_writer import (
     MAX_BYTES_PER_FILE,
     MAX_ROWS_PER_FILE,
@@ -76,6 +78,7 @@ class WriteOptions:
     initial_bases: Sequence[DatasetBasePath] | None = None
     target_bases: Sequence[str] | None = None
     target_all_bases: bool | None = None
+    allow_external_blob_outside_bases: bool = False
 
     def __post_init__(self) -> None:
         """Check what protobuf would reject once the files are written."""
@@ -138,6 +141,14 @@ class PreparedWrite:
         version = None if self.appended_to is not None else self.version.value
         return replace(self.options.table_format, data_storage_version=version)
 
+    @property
+    def _external_places(self) -> Sequence[str] | None:
+        """Starts of the URIs by which blobs may be given."""
+        if self.options.allow_external_blob_outside_bases:
+            return None
+        known = self.target.base.base_paths if self.target.base is not None else ()
+        return external_places([*known, *numbered(self.options.initial_bases or ())])
+
     def write_rows(
         self,
         data: ReaderLike,
@@ -171,6 +182,7 @@ class PreparedWrite:
             targets=self.targets,
             progress=self.options.progress,
             first_field_id=self.first_field_id,
+            external_places=self._external_places,
         ) as writer:
             for batch in one_by_one(batches):
                 writer.write(batch)
@@ -183,7 +195,7 @@ class PreparedWrite:
         for file in (file for fragment in fragments for file in fragment.files):
             target = targets[file.base_id]
             try:
-                target.store.delete(target.prefix + file.path)
+                remove_files([(target.store, target.prefix + file.path)])
             except StoreError as error:
                 # The first error matters more; cleanup finds the file.
                 _logger.warning("%s/%s%s was left behind: %s", target.store.root, target.prefix, file.path, error)

@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 import lance_core
-from lance_core.errors import SchemaError, UnsupportedError
+from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
 
 PAYLOADS = [b"abc", None, b"", b"x" * 5000, b"yy" * 40, bytes(range(256))]
 KEPT = {"lance-encoding:blob": "true", "note": "kept"}
@@ -50,14 +50,14 @@ def test_the_schema_is_that_of_pylance(tmp_path, version):
     assert ours.equals(theirs, check_metadata=True)
 
 
-def test_blobs_outside_of_the_file_are_rejected(tmp_path):
+def test_blobs_outside_of_base_paths_are_rejected(tmp_path):
     lance_core.write_dataset(rows(), tmp_path)
     dataset = lance_core.dataset(tmp_path)
     kind = pa.struct([pa.field("data", pa.large_binary()), pa.field("uri", pa.string())])
     away = pa.StructArray.from_arrays([pa.nulls(1, pa.large_binary()), pa.array(["s3://bucket/x"])], fields=list(kind))
     field = pa.field("b", kind, metadata={"ARROW:extension:name": "lance.blob.v2"})
     data = pa.table([pa.array([1]), away], schema=pa.schema([pa.field("i", pa.int64()), field]))
-    with pytest.raises(UnsupportedError, match="uri"):
+    with pytest.raises(InvalidInputError, match="'s3://bucket/x' lies outside of the dataset's base paths"):
         lance_core.write_dataset(data, tmp_path, mode="append")
     assert dataset.latest_version == 1
 

@@ -1,0 +1,216 @@
+"""Payloads of columns of blobs of 2.2, from the places that their descriptors name.
+
+    kind 0  inline      the data file               bytes `position` to `position + size`
+    kind 1  packed      <name>/<bits>.blob          the same
+    kind 2  dedicated   <name>/<bits>.blob          the first `size` bytes
+    kind 3  external    `blob_uri`                  the same as 0; all bytes if `size` is 0
+
+<name> is the key of the data file without `.lance`, <bits> the 32 bits of `blob_id`, the lowest one first. The
+`blob_uri` of an external blob is relative to the base path of id `blob_id`, or absolute if that is 0.
+
+Snapshot: tables written by pylance 14.0.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_core.encoding.levels.paths import is_blob_v2, is_blob_v2_payload
+from lance_core.encoding.structural.blob import BlobKind, described
+from lance_core.errors import CorruptFileError, ObjectNotFoundError, UnsupportedError
+from lance_core.file.blob_files import blob_folder, sidecar_key
+from lance_core.schema import Field, Schema, arrow_type_of, storage_type
+from lance_core.store import ObjectStore, join_uri
+from lance_core.threads import ThreadPool
+from lance_core.verbs.context.snapshot import Snapshot
+
+__all__ = ["described_schema", "with_payloads"]
+
+_BATCH_BYTES: Final = 32 * 1024 * 1024
+"""About as many bytes of payloads are in memory at once, and at least one row."""
+
+_AT_ONCE: Final = 8
+"""Objects that are read in parallel."""
+
+_MAX_FILE: Final = 2**62
+
+
+Place = tuple[ObjectStore, str]
+"""Store and key of an object."""
+
+
+class _PayloadRange(NamedTuple):
+    """The bytes of one payload.
+
+    Attributes:
+        place: The object.
+        start: Their first byte.
+        end: Where they end; None for the end of the object.
+    """
+
+    place: Place
+    start: int
+    end: int | None
+
+
+def _gives_payloads(field: Field) -> bool:
+    if is_blob_v2_payload(field):
+        return True
+    return is_blob_v2(field) and [child.name for child in field.children][:2] == ["data", "uri"]
+
+
+def described_schema(schema: Schema) -> Schema | None:
+    """The columns with descriptors in place of payloads; None if there are no payloads among them."""
+    if not any(map(_gives_payloads, schema.fields)):
+        return None
+    return replace(schema, fields=tuple(described(f) if _gives_payloads(f) else f for f in schema.fields))
+
+
+def with_payloads(
+    source: Snapshot, files: Mapping[str, Place], batch: pa.RecordBatch, schema: Schema, arrow: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """Yield rows with their payloads, in batches of bounded bytes.
+
+    Args:
+        source: The version.
+        files: The data file of each column of blobs; a column that no file has is null.
+        batch: The rows, with descriptors.
+        schema: The columns that are wanted.
+        arrow: Its Arrow schema.
+
+    Raises:
+        CorruptFileError: A payload lies beyond its file, or a file of blobs is missing.
+        ObjectNotFoundError: The object of an external blob does not exist.
+        UnsupportedError: A blob is of an unknown kind, or at a place that is not opened by default.
+    """
+    fields = [field for field in schema.fields if _gives_payloads(field)]
+    sizes = sum((_sizes(batch.column(field.name)) for field in fields), np.zeros(batch.num_rows, np.int64))
+    for start, end in _steps(sizes):
+        part = batch.slice(start, end - start)
+        arrays = {
+            field.name: _column(source, files.get(field.name), part.column(field.name), field) for field in fields
+        }
+        columns = [arrays.get(name, column) for name, column in zip(arrow.names, part.columns, strict=True)]
+        yield pa.RecordBatch.from_arrays(columns, schema=arrow)
+
+
+def _steps(sizes: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Ranges of rows with payloads of about `_BATCH_BYTES`; one empty range for no rows."""
+    if not len(sizes):
+        yield 0, 0
+        return
+    ends, start = np.cumsum(sizes), 0
+    while start < len(sizes):
+        before = int(ends[start - 1]) if start else 0
+        end = max(start + 1, int(np.searchsorted(ends, before + _BATCH_BYTES, side="right")))
+        yield start, end
+        start = end
+
+
+def _sizes(entries: Any) -> npt.NDArray[np.int64]:
+    found = pc.fill_null(entries.field("size"), 0).to_numpy(zero_copy_only=False)
+    if len(found) and int(found.max()) >= _MAX_FILE:
+        raise CorruptFileError("a blob lies beyond any file")
+    present = entries.is_valid().to_numpy(zero_copy_only=False)
+    return np.where(present, found, 0).astype(np.int64)
+
+
+def _column(source: Snapshot, file: Place | None, entries: Any, field: Field) -> pa.Array:
+    """The values of a column of blobs for these descriptors."""
+    kind = arrow_type_of(field)
+    rows: list[dict[str, Any] | None] = entries.to_pylist()
+    if file is None or not any(row is not None for row in rows):
+        return pa.nulls(len(rows), kind)
+    if is_blob_v2_payload(field):
+        return pa.array(_payloads(source, file, rows), pa.large_binary()).cast(kind)
+    names = [child.name for child in field.children]
+    kept = [row is not None and row["kind"] == BlobKind.EXTERNAL and _fits(row, names) for row in rows]
+    data = _payloads(source, file, [None if keep else row for row, keep in zip(rows, kept, strict=True)])
+    values = [
+        None if row is None else _reference(source, row, names) if keep else {"data": payload}
+        for row, keep, payload in zip(rows, kept, data, strict=True)
+    ]
+    storage = pa.array(values, storage_type(kind))
+    return pa.ExtensionArray.from_storage(kind, storage) if isinstance(kind, pa.BaseExtensionType) else storage
+
+
+def _fits(row: Mapping[str, Any], names: Sequence[str]) -> bool:
+    """Whether a column with these parts can refer to an external blob; else it holds the payload."""
+    return not row["size"] or "size" in names
+
+
+def _reference(source: Snapshot, row: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """An external blob as writes take it."""
+    whole = {"uri": _uri(source, row)}
+    return {**whole, "position": row["position"], "size": row["size"]} if row["size"] and "size" in names else whole
+
+
+def _uri(source: Snapshot, row: Mapping[str, Any]) -> str:
+    uri: str = row["blob_uri"]
+    return join_uri(source.manifest.base_path(row["blob_id"]).path, uri) if row["blob_id"] else uri
+
+
+def _payloads(source: Snapshot, file: Place, rows: Sequence[Mapping[str, Any] | None]) -> list[bytes | None]:
+    """The payloads of descriptors; objects are read in parallel, and neighbouring ranges of one together."""
+    found: list[Any] = [None if row is None else b"" for row in rows]
+    wanted: dict[tuple[int, str], list[tuple[int, _PayloadRange]]] = {}
+    for number, row in enumerate(rows):
+        if row is not None and (row["size"] or row["kind"] == BlobKind.EXTERNAL):
+            part = _part(source, file, row)
+            wanted.setdefault((id(part.place[0]), part.place[1]), []).append((number, part))
+    groups = list(wanted.values())
+
+    def read(group: Sequence[tuple[int, _PayloadRange]]) -> Sequence[Any]:
+        return _read([part for _, part in group], file)
+
+    if len(groups) > 1:
+        with ThreadPool(_AT_ONCE) as pool:
+            answers = list(pool.map(read, groups))
+    else:
+        answers = [read(group) for group in groups]
+    for group, payloads in zip(groups, answers, strict=True):
+        for (number, _), payload in zip(group, payloads, strict=True):
+            found[number] = payload
+    return found
+
+
+def _part(source: Snapshot, file: Place, row: Mapping[str, Any]) -> _PayloadRange:
+    kind, start, size = row["kind"], row["position"], row["size"]
+    if max(start, size) >= _MAX_FILE:
+        raise CorruptFileError(f"{file[1]}: a blob lies beyond any file")
+    if kind == BlobKind.INLINE:
+        return _PayloadRange(file, start, start + size)
+    if kind == BlobKind.PACKED:
+        return _PayloadRange((file[0], sidecar_key(file[1], row["blob_id"])), start, start + size)
+    if kind == BlobKind.DEDICATED:
+        return _PayloadRange((file[0], sidecar_key(file[1], row["blob_id"])), 0, size)
+    if kind == BlobKind.EXTERNAL:
+        return _PayloadRange(_external(source, _uri(source, row)), start, start + size if size else None)
+    raise UnsupportedError(f"{file[1]}: blobs of kind {kind}, which is unknown")
+
+
+def _external(source: Snapshot, uri: str) -> Place:
+    folder, separator, name = uri.rpartition("/")
+    if not separator or not name:
+        raise CorruptFileError(f"a blob with the URI {uri!r}, which names no object")
+    return source.external_store(folder or "/"), name
+
+
+def _read(parts: Sequence[_PayloadRange], file: Place) -> Sequence[Any]:
+    """The bytes of parts of one object."""
+    store, key = parts[0].place
+    try:
+        ranged = [(part.start, part.end) for part in parts if part.end is not None]
+        answers = iter(store.get_ranges(key, ranged) if ranged else [])
+        return [next(answers) if part.end is not None else store.get(key)[part.start :] for part in parts]
+    except ObjectNotFoundError as error:
+        if store is file[0] and key.startswith(blob_folder(file[1])):
+            raise CorruptFileError(f"{file[1]}: its file of blobs {key} is missing") from error
+        raise
