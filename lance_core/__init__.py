@@ -13,7 +13,7 @@ from lance_core import fragment as fragment
 from lance_core import progress as progress
 from lance_core import sampler as sampler
 from lance_core import udf as udf
-from lance_core.blob import BlobColumn
+from lance_core.blob import Blob, BlobColumn, blob_array, blob_field
 from lance_core.commit import AttemptProperties, ConflictPolicy, WriteAttempt
 from lance_core.dataset.fragment import LanceFragment
 from lance_core.dataset.lance_dataset import LanceDataset, dataset
@@ -54,6 +54,7 @@ __all__ = [
     "AttemptProperties",
     "BatchUDF",
     "Between",
+    "Blob",
     "BlobColumn",
     "BlobFile",
     "ChangePlan",
@@ -91,6 +92,8 @@ __all__ = [
     "WriteResult",
     "WrittenColumns",
     "batch_udf",
+    "blob_array",
+    "blob_field",
     "bytes_read_counter",
     "canonical_uri",
     "commit_fragments",

@@ -1,16 +1,160 @@
-"""Binary values as files, under pylance's names."""
+"""Columns of blobs under pylance's names: their fields, their values, and binary values as files.
+
+A blob of files of 2.2 is a struct with the extension name `lance.blob.v2`, of which either `data` or `uri` is given:
+
+    data        large_binary
+    uri         string          where the object lies
+    position    uint64          a part of the object, with `size`
+    size        uint64
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from io import BytesIO
+from typing import Final
 
 import pyarrow as pa
 
-from lance_core.errors import InvalidInputError
+from lance_core.encoding.levels.paths import BLOB_V2_NAME
+from lance_core.errors import ArgumentTypeError, InvalidInputError
 from lance_core.verbs.scan.take_blobs import BlobFile
 
-__all__ = ["BlobColumn", "BlobFile"]
+__all__ = ["Blob", "BlobColumn", "BlobFile", "blob_array", "blob_field"]
+
+_KIND: Final = pa.struct(
+    [
+        pa.field("data", pa.large_binary()),
+        pa.field("uri", pa.string()),
+        pa.field("position", pa.uint64()),
+        pa.field("size", pa.uint64()),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Blob:
+    """One blob: its bytes, or the URI of an object or of a part of one.
+
+    Attributes:
+        data: The bytes.
+        uri: The URI.
+        position: First byte of the part.
+        size: Bytes of the part, at least one.
+
+    Raises:
+        InvalidInputError: Not exactly one of bytes and URI is given, or the part is none.
+
+    Examples:
+        >>> lance.Blob(uri="s3://bucket/video.mp4", position=100, size=20).size
+        20
+    """
+
+    data: bytes | None = None
+    uri: str | None = None
+    position: int | None = None
+    size: int | None = None
+
+    def __post_init__(self) -> None:
+        """Check that there is one blob."""
+        if (self.data is None) == (self.uri is None) or self.uri == "":
+            raise InvalidInputError("a Blob has either data or a uri, which is not empty; None stands for no blob")
+        if (self.position is None) != (self.size is None) or (self.data is not None and self.size is not None):
+            raise InvalidInputError("a Blob with a uri has both position and size, or neither")
+        if self.size is not None and (self.size < 1 or (self.position or 0) < 0):
+            raise InvalidInputError("a part of an object has a position from 0 on, and a size of at least 1")
+
+    @staticmethod
+    def from_bytes(data: bytes | bytearray | memoryview) -> Blob:
+        """A blob of these bytes."""
+        return Blob(data=bytes(data))
+
+    @staticmethod
+    def from_uri(uri: str, position: int | None = None, size: int | None = None) -> Blob:
+        """A blob that is an object, or a part of one."""
+        return Blob(uri=uri, position=position, size=size)
+
+    @staticmethod
+    def empty() -> Blob:
+        """A blob of no bytes."""
+        return Blob(data=b"")
+
+
+def blob_array(values: Iterable[bytes | bytearray | memoryview | str | Blob | None]) -> pa.StructArray:
+    """Values of a column of blobs, for files of 2.2.
+
+    Args:
+        values: Bytes, URIs as strings, `Blob` objects, or None for no blob.
+
+    Returns:
+        A struct array for a `blob_field`; pylance returns an extension array of the same storage.
+
+    Raises:
+        ArgumentTypeError: A value is of another type.
+        InvalidInputError: A URI is empty.
+
+    Examples:
+        >>> schema = pa.schema([pa.field("id", pa.int64()), lance.blob_field("photo")])
+        >>> rows = pa.table([[1, 2], lance.blob_array([b"...", None])], schema=schema)
+        >>> photos = lance.write_dataset(rows, "photos.lance", data_storage_version="2.2")
+        >>> [blob.read() for blob in photos.take_blobs("photo", indices=[0])]
+        [b'...']
+    """
+    found = [_blob(value) for value in values]
+    rows = [None if one is None else (one.data, one.uri, one.position, one.size) for one in found]
+    columns = zip(*((None,) * 4 if row is None else row for row in rows), strict=True) if rows else [()] * 4
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, _KIND, strict=True)]
+    return pa.StructArray.from_arrays(
+        arrays, fields=list(_KIND), mask=pa.array([row is None for row in rows], pa.bool_())
+    )
+
+
+def _blob(value: object) -> Blob | None:
+    if value is None or isinstance(value, Blob):
+        return value
+    if isinstance(value, str):
+        return Blob(uri=value)
+    if isinstance(value, bytes | bytearray | memoryview):
+        return Blob(data=bytes(value))
+    raise ArgumentTypeError(f"a blob is given as bytes, a URI, a Blob or None, not as {type(value).__name__}")
+
+
+def blob_field(
+    name: str,
+    *,
+    nullable: bool = True,
+    inline_size_threshold: int | None = None,
+    dedicated_size_threshold: int | None = None,
+    pack_file_size_threshold: int | None = None,
+) -> pa.Field:
+    """The field of a column of blobs, for files of 2.2.
+
+    Args:
+        name: Name of the column.
+        nullable: Whether rows may have no blob.
+        inline_size_threshold: Most bytes of a blob in the data file; 64 KiB if it is None.
+        dedicated_size_threshold: Most bytes of a blob that shares a file; 4 MiB if it is None.
+        pack_file_size_threshold: Most bytes of such a file; 1 GiB if it is None.
+
+    Raises:
+        InvalidInputError: A threshold is below 0, or 0 but for `inline_size_threshold`.
+
+    Examples:
+        >>> lance.blob_field("photo", inline_size_threshold=0).name
+        'photo'
+    """
+    metadata = {"ARROW:extension:name": BLOB_V2_NAME}
+    for middle, value, least in (
+        ("inline-size", inline_size_threshold, 0),
+        ("dedicated-size", dedicated_size_threshold, 1),
+        ("pack-file-size", pack_file_size_threshold, 1),
+    ):
+        if value is not None and value < least:
+            raise InvalidInputError(f"column {name!r}: a threshold of {value} bytes ({middle}) is below {least}")
+        if value is not None:
+            metadata[f"lance-encoding:blob-{middle}-threshold"] = str(value)
+    return pa.field(name, _KIND, nullable, metadata=metadata)
 
 
 class BlobColumn:

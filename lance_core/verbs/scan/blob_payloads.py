@@ -6,7 +6,8 @@
     kind 3  external    `blob_uri`                  the same as 0; all bytes if `size` is 0
 
 <name> is the key of the data file without `.lance`, <bits> the 32 bits of `blob_id`, the lowest one first. The
-`blob_uri` of an external blob is relative to the base path of id `blob_id`, or absolute if that is 0.
+`blob_uri` of an external blob is relative to the base path of id `blob_id`, or absolute if that is 0; absolute ones
+have %XX for signs that URIs lack.
 
 Snapshot: tables written by pylance 14.0.2.
 """
@@ -16,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
+from urllib.parse import quote, unquote
 
 import numpy as np
 import numpy.typing as npt
@@ -153,8 +155,12 @@ def _reference(source: Snapshot, row: Mapping[str, Any], names: Sequence[str]) -
 
 
 def _uri(source: Snapshot, row: Mapping[str, Any]) -> str:
+    """The absolute URI of an external blob."""
     uri: str = row["blob_uri"]
-    return join_uri(source.manifest.base_path(row["blob_id"]).path, uri) if row["blob_id"] else uri
+    if not row["blob_id"]:
+        return uri
+    base = source.manifest.base_path(row["blob_id"]).path
+    return join_uri(base, quote(uri) if "://" in base else uri)
 
 
 def _payloads(source: Snapshot, file: Place, rows: Sequence[Mapping[str, Any] | None]) -> list[bytes | None]:
@@ -197,7 +203,8 @@ def _part(source: Snapshot, file: Place, row: Mapping[str, Any]) -> _PayloadRang
 
 
 def _external(source: Snapshot, uri: str) -> Place:
-    folder, separator, name = uri.rpartition("/")
+    place = unquote(uri) if "://" in uri else uri
+    folder, separator, name = place.rpartition("/")
     if not separator or not name:
         raise CorruptFileError(f"a blob with the URI {uri!r}, which names no object")
     return source.external_store(folder or "/"), name

@@ -11,6 +11,7 @@ from lance import Blob, blob_array, blob_field
 import lance_core
 from lance_core.errors import CorruptFileError, InvalidInputError, UnsupportedError
 from lance_core.maintenance.verify.files import verify
+from lance_core.store import open_store
 
 LIBRARIES = pytest.mark.parametrize("writer", [lance, lance_core], ids=["pylance writes", "we write"])
 LIMITS = {"inline_size_threshold": 100, "dedicated_size_threshold": 1000, "pack_file_size_threshold": 2000}
@@ -33,10 +34,10 @@ def rows(start=0, values=None):
 @pytest.fixture
 def outside(tmp_path):
     """Two blobs by URI, all of a file and a part of it, and their payloads."""
-    path = tmp_path / "photos" / "a.bin"
+    path = tmp_path / "photos" / "a b%.bin"
     path.parent.mkdir()
     path.write_bytes(payload(99, 500))
-    uri = f"file://{path}"
+    uri = path.as_uri()
     return [uri, Blob.from_uri(uri, 10, 20)], [payload(99, 500), payload(99, 500)[10:30]]
 
 
@@ -118,9 +119,7 @@ def test_blobs_below_base_paths(tmp_path, outside):
     for library, bases in ((lance, lance.DatasetBasePath), (lance_core, lance_core.DatasetBasePath)):
         uri = tmp_path / library.__name__
         base = bases(f"file://{folder}" if library is lance else folder, name="photos", is_dataset_root=False)
-        given = [value if isinstance(value, str) else value.uri for value in values]
-        given = [one if library is lance else one.removeprefix("file://") for one in given]
-        table = rows(0, [given[0], b"x"])
+        table = rows(0, [values[0] if library is lance else f"{folder}/a b%.bin", b"x"])
         library.write_dataset(table, str(uri), data_storage_version="2.2", initial_bases=[base])
         assert kinds(uri) == [3, 0]
         both_see(uri, [(0, payloads[0]), (1, b"x")])
@@ -302,8 +301,8 @@ def test_what_cannot_be(tmp_path, outside):
     (Path(uri) / name).unlink()
     with pytest.raises(CorruptFileError, match=r"its file of blobs data/.*\.blob is missing"):
         seen(uri, lance_core)
-    (tmp_path / "photos" / "a.bin").unlink()
-    with pytest.raises(lance_core.errors.ObjectNotFoundError, match=r"a\.bin"):
+    (tmp_path / "photos" / "a b%.bin").unlink()
+    with pytest.raises(lance_core.errors.ObjectNotFoundError, match=r"a b%\.bin"):
         seen(uri, lance_core, where="id = 6")
     kind = SCHEMA.field("b").type.storage_type
     blobs = pa.array([{"data": b"x", "uri": "file:///x"}], kind)
@@ -316,3 +315,91 @@ def test_what_cannot_be(tmp_path, outside):
     lance_core.write_dataset(table, tmp_path / "e", allow_external_blob_outside_bases=True)
     with pytest.raises(UnsupportedError, match="base_path_schemes=evil"):
         seen(tmp_path / "e", lance_core)
+
+
+def test_on_s3_beside_objects_that_are_referred_to(s3):
+    bucket, options = s3.new_bucket(), s3.storage_options
+    open_store(f"s3://{bucket}", options).put("photos/a b.bin", payload(99, 500))
+    values = [*PAYLOADS, f"s3://{bucket}/photos/a b.bin", Blob.from_uri(f"s3://{bucket}/photos/a b.bin", 10, 20)]
+    expected = list(enumerate([*PAYLOADS, payload(99, 500), payload(99, 500)[10:30]]))
+    for writer in (lance, lance_core):
+        uri = f"s3://{bucket}/{writer.__name__}"
+        more = {"data_storage_version": "2.2", "allow_external_blob_outside_bases": True}
+        writer.write_dataset(rows(0, values), uri, max_rows_per_file=5, storage_options=options, **more)
+        both_see(uri, expected, storage_options=options)
+        dataset = lance_core.dataset(uri, storage_options=options)
+        dataset.update({"id": "id + 100"}, "id in (4, 12)")
+        dataset.optimize.compact_files(target_rows_per_fragment=1000)
+        changed = [(number + 100 if number in (4, 12) else number, value) for number, value in expected]
+        both_see(uri, changed, storage_options=options)
+
+
+def test_payloads_stream_in_bounded_memory(tmp_path):
+    """A scan holds the payloads of some rows, however many a page describes."""
+    uri = tmp_path / "t"
+    values = [payload(number, 1 << 20) for number in range(96)]
+    schema = pa.schema([pa.field("id", pa.int64()), blob_field("b")])
+    lance_core.write_dataset(pa.table([pa.array(range(96), pa.int64()), blob_array(values)], schema=schema), uri)
+    sizes = [batch.nbytes for batch in lance_core.dataset(uri).to_batches(blob_handling="all_binary")]
+    assert len(sizes) >= 3
+    assert max(sizes) <= 40 << 20
+
+
+def test_fields_and_values_are_those_of_pylance(tmp_path):
+    values = [
+        b"a",
+        bytearray(b"b"),
+        memoryview(b"c"),
+        "file:///x",
+        None,
+        Blob(data=b""),
+        Blob(uri="u", position=0, size=2),
+    ]
+    own = [
+        lance_core.Blob(data=one.data, uri=one.uri, position=one.position, size=one.size)
+        if isinstance(one, Blob)
+        else one
+        for one in values
+    ]
+    theirs, ours = blob_array(values).storage, lance_core.blob_array(own)
+    assert ours.to_pylist() == theirs.to_pylist()
+    assert ours.type == theirs.type
+    assert lance_core.blob_array([]).type == ours.type
+    field = lance_core.blob_field("b", nullable=False, **LIMITS)
+    assert (field.nullable, field.type) == (False, ours.type)
+    schema = pa.schema([pa.field("id", pa.int64()), lance_core.blob_field("b", **LIMITS)])
+    table = pa.table([pa.array(range(len(PAYLOADS)), pa.int64()), lance_core.blob_array(PAYLOADS)], schema=schema)
+    lance_core.write_dataset(table, tmp_path / "t", data_storage_version="2.2")
+    both_see(tmp_path / "t", EXPECTED)
+    assert lance.dataset(str(tmp_path / "t")).schema == SCHEMA
+    lance.write_dataset(table, str(tmp_path / "p"), data_storage_version="2.2")
+    both_see(tmp_path / "p", EXPECTED)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"data": b"", "uri": "x"},
+        {"uri": ""},
+        {"uri": "x", "size": 1},
+        {"uri": "x", "position": 0, "size": 0},
+        {"data": b"", "position": 0, "size": 1},
+    ],
+)
+def test_blobs_that_cannot_be(given):
+    for library in (lance, lance_core):
+        with pytest.raises(ValueError, match=r"[Bb]lob|part"):
+            library.Blob(**given)
+
+
+def test_values_and_thresholds_that_cannot_be():
+    with pytest.raises(TypeError, match="not as int"):
+        lance_core.blob_array([1])
+    with pytest.raises(InvalidInputError, match="data or a uri"):
+        lance_core.blob_array([""])
+    for name in ("inline_size_threshold", "dedicated_size_threshold", "pack_file_size_threshold"):
+        least = -1 if name.startswith("inline") else 0
+        for library in (lance, lance_core):
+            with pytest.raises(ValueError, match="threshold"):
+                library.blob_field("b", **{name: least})
