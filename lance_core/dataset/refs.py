@@ -14,6 +14,7 @@ from lance_core.verbs.context.bases import DatasetBasePath
 from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.context.references import Reference
 from lance_core.verbs.context.unsupported import reject
+from lance_core.verbs.files.blobs import external_places
 from lance_core.verbs.refs.branches import Branches, create_branch
 from lance_core.verbs.refs.clone import Copier, deep_clone, shallow_clone
 from lance_core.verbs.refs.clones import Clones
@@ -167,6 +168,17 @@ class RefVerbs(Handle):
             {}
         """
         return {base.id: DatasetBasePath.from_record(base) for base in self._manifest.base_paths}
+
+    @property
+    def external_places(self) -> tuple[str, ...]:
+        """Starts of the URIs by which blobs may be given: base paths that are no datasets. Not in pylance.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1]}, "t.lance")
+            >>> table.add_bases([lance.DatasetBasePath("/photos", "photos")]).external_places
+            ('/photos/',)
+        """
+        return external_places(self._manifest.base_paths)
 
     def add_bases(
         self, new_bases: Sequence[DatasetBasePath], transaction_properties: Mapping[str, str] | None = None

@@ -195,7 +195,7 @@ class RowLevelChange:
             # Other collations are compared by Spark alone: every key may equal one of the inserted keys.
             most_keys=MAX_EXACT_KEYS if all(has_bytes(self.dataset.schema.field(name)) for name in self.on) else 0,
             repeats=self.repeats,
-            options=options.of_writer(self.dataset.lance_schema_bytes),
+            options=options.of_writer(self.dataset.lance_schema_bytes, None),  # rows keep their blobs by URI
         )
 
 

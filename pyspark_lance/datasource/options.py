@@ -16,7 +16,6 @@ from lance_core import LanceDataset
 from lance_core.errors import DatasetNotFoundError, InvalidInputError
 from lance_core.times import moment, zone_named
 from pyspark_lance.engine.sessions import is_utc, reject_memory
-from pyspark_lance.reading.plan import checked_blob_handling
 from pyspark_lance.writing.committed_batches import DECISIONS
 from pyspark_lance.writing.options import WriteArguments
 
@@ -50,7 +49,7 @@ OPTIONS: Final = (
     Option("branch", f"{_READS}, {_WRITES}", "the branch that is read or written"),
     Option("columns", _READS, "names with commas between them, also `_rowid`, `_rowaddr` and fields such as `point.x`"),
     Option("filter", _READS, "SQL over columns of the table: only rows that meet it are read"),
-    Option("blobHandling", _READS, "`blobs_descriptions` or `all_binary`: how columns of blobs are read"),
+    Option("blobs", _READS, "`descriptions` or `bytes`: how columns of blobs are read"),
     Option("parallelism", "read", "number of tasks that run at once"),
     Option("readChangeFeed", _READS, "`true`: rows that were inserted, updated and deleted, with `_change_type`"),
     Option(
@@ -79,11 +78,13 @@ OPTIONS: Final = (
     Option("max_bytes_per_file", _WRITES, "bytes after which a task begins another data file"),
     Option("data_storage_version", _WRITES, "version of the file format of a new table, such as `2.2`"),
     Option("enable_stable_row_ids", _WRITES, "`true`: rows of a new table have ids by which changes are followed"),
+    Option("allow_external_blob_outside_bases", _WRITES, "`true`: blobs may be given by any URI"),
     Option("transaction_properties", _WRITES, "JSON object of strings that the commit keeps"),
     Option("transaction.<key>", _WRITES, "one of these strings; Spark turns the key into lower case"),
     Option("storage.<key>", f"{_READS}, {_WRITES}", "options of the storage, by object_store's names"),
 )
 
+_BLOBS: Final = {"descriptions": "blobs_descriptions", "bytes": "all_binary"}
 _NAMES: Final = [option.name for option in OPTIONS]
 _KNOWN: Final = frozenset(name.replace("_", "").lower() for name in _NAMES)
 _PREFIXES: Final = (*(name.removesuffix("<key>") for name in _NAMES if name.endswith("<key>")), "option.")
@@ -204,6 +205,7 @@ class SourceOptions:
             max_bytes_per_file=self.integer("max_bytes_per_file"),
             data_storage_version=self.value("data_storage_version"),
             enable_stable_row_ids=self.boolean("enable_stable_row_ids"),
+            allow_external_blob_outside_bases=self.boolean("allow_external_blob_outside_bases"),
         )
 
     @property
@@ -236,8 +238,15 @@ class SourceOptions:
 
     @property
     def blob_handling(self) -> str:
-        """How columns of blobs are read."""
-        return checked_blob_handling(self.value("blobHandling"))
+        """How columns of blobs are read.
+
+        Raises:
+            InvalidInputError: Option blobs has another value.
+        """
+        given = self.value("blobs") or "descriptions"
+        if given not in _BLOBS:
+            raise InvalidInputError(f"option blobs: {given!r} is none of {', '.join(_BLOBS)}")
+        return _BLOBS[given]
 
     def _dataset(self, version: int | str | None, *, asof: dt.datetime | str | None = None) -> LanceDataset:
         scans = {"blob_handling": self.blob_handling}

@@ -63,6 +63,7 @@ class WriteJob:
             table does not exist.
         dataset_schema: The table's schema with its field ids, as bytes, if fragments are added to the table.
         rules: Rules for rows that tasks check.
+        external_places: Starts of the URIs by which blobs may be given, without an option that allows all.
     """
 
     uri: str
@@ -73,6 +74,7 @@ class WriteJob:
     base_identity: str | None
     dataset_schema: bytes | None
     rules: RowRules | None = None
+    external_places: tuple[str, ...] = ()
 
     def task(self) -> WriteTask:
         """The function to run on each partition."""
@@ -85,7 +87,7 @@ class WriteJob:
             allow_out_of_partition=options.out_of_partition == "allow",
             rules=self.rules,
             max_open=_SORTED_OPEN if options.cluster else None,
-            options=options.of_writer(self.dataset_schema),
+            options=options.of_writer(self.dataset_schema, self.external_places),
         )
 
     def finish(self, messages: Iterable[bytes]) -> WriteResult | None:
@@ -337,6 +339,7 @@ def prepare_write(source: pa.Schema, uri: str | PathLike[str], options: WriteArg
         base_version=0 if base is None else base.version,
         base_identity=None if base is None else base.identity,
         dataset_schema=_schema_to_add(base, plan) if base is not None and adds else None,
+        external_places=() if base is None else base.external_places,
         rules=rules,
     )
 

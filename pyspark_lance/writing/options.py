@@ -26,12 +26,14 @@ class JobOptions:
     max_bytes_per_file: int | None = None
     data_storage_version: str | None = None
     enable_stable_row_ids: bool = False
+    allow_external_blob_outside_bases: bool = False
 
-    def of_writer(self, dataset_schema: bytes | None) -> dict[str, Any]:
+    def of_writer(self, dataset_schema: bytes | None, external_places: tuple[str, ...] | None) -> dict[str, Any]:
         """The options of `FragmentWriter` in a task.
 
         Args:
             dataset_schema: The table's schema with its field ids, if fragments are added to the table.
+            external_places: Starts of the URIs by which blobs may be given; None for all.
         """
         found = {
             "storage_options": dict(self.storage_options) if self.storage_options else None,
@@ -40,7 +42,8 @@ class JobOptions:
             "max_bytes_per_file": self.max_bytes_per_file,
             "dataset_schema": dataset_schema,
         }
-        return {name: value for name, value in found.items() if value is not None}
+        known = {name: value for name, value in found.items() if value is not None}
+        return {**known, "external_places": None if self.allow_external_blob_outside_bases else external_places}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -164,12 +164,16 @@ def _plan_existing(
 
 
 def _payloads(stored: pa.Field, given: pa.Field) -> pa.Field:
-    """A column of blobs of 2.2 as plain bytes if those are given: the writer makes blobs of them."""
+    """A column of blobs of 2.2 as plain bytes or URIs if those are given: the writer makes blobs of them."""
     kind = stored.type
     name = kind.extension_name if isinstance(kind, pa.BaseExtensionType) else None
     name = name or (stored.metadata or {}).get(b"ARROW:extension:name", b"").decode()
+    if name != _BLOB:
+        return stored
+    if pa.types.is_string(given.type) or pa.types.is_large_string(given.type):
+        return pa.field(stored.name, pa.string(), stored.nullable)
     is_bytes = pa.types.is_binary(given.type) or pa.types.is_large_binary(given.type)
-    return pa.field(stored.name, pa.large_binary(), stored.nullable) if is_bytes and name == _BLOB else stored
+    return pa.field(stored.name, pa.large_binary(), stored.nullable) if is_bytes else stored
 
 
 def _grown(stored: pa.Field, given: pa.Field, path: str) -> pa.Field:

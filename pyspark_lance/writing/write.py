@@ -53,6 +53,7 @@ def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a de
     partition_by: Sequence[str] | None = None,
     partition_overwrite: PartitionOverwrite = "static",
     require_empty: bool = False,
+    allow_external_blob_outside_bases: bool = False,
 ) -> WriteResult | None:
     """Write a DataFrame, classic or Spark Connect, to a Lance table in one commit.
 
@@ -107,6 +108,7 @@ def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a de
         partition_overwrite: "dynamic": mode "overwrite" replaces only the partitions that have rows.
         require_empty: With mode "append" or "replace": `slices` must be empty except for rows of earlier attempts, also
             in versions of concurrent writers.
+        allow_external_blob_outside_bases: Take blobs by any URI, and not only below base paths of the table.
 
     Returns:
         The result; None if there were no rows and `empty_output` is "skip", and if the table exists and the mode is
@@ -132,11 +134,7 @@ def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a de
     options = WriteArguments(
         mode="error" if mode == "errorifexists" or mode == "ignore" else mode,  # noqa: PLR1714 - mypy follows this
         slices=slices,
-        cluster=cluster,
-        out_of_partition=out_of_partition,
         vector_columns=vector_columns,
-        schema_mode=schema_mode,
-        empty_output=empty_output,
         transaction_properties=transaction_properties,
         write_attempt=write_attempt or _attempt(uri, mode, transaction_properties, storage_options),
         storage_options=storage_options,
@@ -144,11 +142,14 @@ def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a de
         partition_by=None if partition_by is None else tuple(partition_by),
         partition_overwrite=partition_overwrite,
     )
+    options = replace(options, cluster=cluster, out_of_partition=out_of_partition)
+    options = replace(options, schema_mode=schema_mode, empty_output=empty_output)
     options = replace(options, idempotency_since=idempotency_since, read_version=read_version, identity=identity)
     options = replace(options, commit_message=commit_message, idempotency_key=idempotency_key)
     options = replace(options, max_rows_per_file=max_rows_per_file, max_bytes_per_file=max_bytes_per_file)
     options = replace(options, data_storage_version=data_storage_version, require_empty=require_empty)
     options = replace(options, enable_stable_row_ids=enable_stable_row_ids, table_config=table_config)
+    options = replace(options, allow_external_blob_outside_bases=allow_external_blob_outside_bases)
     return _write_as(mode, df, uri, options)
 
 

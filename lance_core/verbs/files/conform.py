@@ -129,7 +129,7 @@ def check_metadata(metadata: dict[bytes, bytes] | None) -> None:
 
 
 def _fit_field(dataset: Field, data: Field, path: str) -> Field:
-    if is_blob_v2(dataset) and data.logical_type in ("large_binary", "binary"):
+    if is_blob_v2(dataset) and data.logical_type in ("large_binary", "binary", "string", "large_string"):
         return dataset
     if dataset.logical_type != data.logical_type:
         raise SchemaError(
@@ -174,11 +174,12 @@ def _conform_column(column: pa.Array | pa.ChunkedArray, field: Field) -> pa.Chun
         raise SchemaError(f"column {field.name!r}: {error}") from error
 
 
-def _as_blobs(payloads: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Payloads as structs of `data`; the other parts are null. A null payload is a null struct."""
+def _as_blobs(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Payloads, or URIs as strings, as structs whose other parts are null. A null value is a null struct."""
     storage = storage_type(kind)
-    parts = [pa.nulls(len(payloads), part.type) for part in storage]
-    parts[0] = payloads.cast(storage.field(0).type)
-    mask = pc.is_null(payloads) if payloads.null_count else None
-    array = pa.StructArray.from_arrays(parts, fields=list(storage), mask=mask)
+    parts = {part.name: pa.nulls(len(values), part.type) for part in storage}
+    name = "uri" if pa.types.is_string(values.type) or pa.types.is_large_string(values.type) else "data"
+    parts[name] = values.cast(parts[name].type)
+    mask = pc.is_null(values) if values.null_count else None
+    array = pa.StructArray.from_arrays(list(parts.values()), fields=list(storage), mask=mask)
     return pa.ExtensionArray.from_storage(kind, array) if isinstance(kind, pa.BaseExtensionType) else array

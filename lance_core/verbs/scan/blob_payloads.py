@@ -30,6 +30,7 @@ from lance_core.errors import CorruptFileError, ObjectNotFoundError, Unsupported
 from lance_core.file.blob_files import blob_folder, sidecar_key
 from lance_core.schema import Field, Schema, arrow_type_of, storage_type
 from lance_core.store import ObjectStore, join_uri
+from lance_core.store.resolve import split_uri
 from lance_core.threads import ThreadPool
 from lance_core.verbs.context.snapshot import Snapshot
 
@@ -160,7 +161,7 @@ def _uri(source: Snapshot, row: Mapping[str, Any]) -> str:
     if not row["blob_id"]:
         return uri
     base = source.manifest.base_path(row["blob_id"]).path
-    return join_uri(base, quote(uri) if "://" in base else uri)
+    return join_uri(base, quote(uri) if split_uri(base)[0] else uri)
 
 
 def _payloads(source: Snapshot, file: Place, rows: Sequence[Mapping[str, Any] | None]) -> list[bytes | None]:
@@ -203,7 +204,7 @@ def _part(source: Snapshot, file: Place, row: Mapping[str, Any]) -> _PayloadRang
 
 
 def _external(source: Snapshot, uri: str) -> Place:
-    place = unquote(uri) if "://" in uri else uri
+    place = unquote(uri) if split_uri(uri)[0] else uri
     folder, separator, name = place.rpartition("/")
     if not separator or not name:
         raise CorruptFileError(f"a blob with the URI {uri!r}, which names no object")

@@ -218,8 +218,8 @@ def test_case_and_underscores_of_options_do_not_matter():
     for name in ("max_rows_per_file", "maxRowsPerFile"):
         assert SourceOptions({name: "5"}).write_options(overwrite=False).max_rows_per_file == 5
     assert SourceOptions({"storage.aws_region": "x", "transaction.a_b": "y"}).storage == {"aws_region": "x"}
-    with pytest.raises(InvalidInputError, match=r"only one of the options \['blobHandling', 'blob_handling'\]"):
-        SourceOptions({"blobHandling": "all_binary", "blob_handling": "all_binary"})
+    with pytest.raises(InvalidInputError, match=r"only one of the options \['mergeSchema', 'merge_schema'\]"):
+        SourceOptions({"mergeSchema": "true", "merge_schema": "true"})
     with pytest.raises(InvalidInputError, match=r"options \['replace'\] are not known"):
         SourceOptions({"replace": "a = 1"})
 

@@ -1,5 +1,8 @@
 """Columns of blobs in Spark: descriptions unless payloads are asked for, and verbs that keep the payloads."""
 
+from decimal import Decimal
+
+import lance
 import pyarrow as pa
 import pytest
 
@@ -40,8 +43,8 @@ def test_frames_hold_descriptions_of_blobs_by_default(spark, table):
     assert sizes(pyspark_lance.read(spark, table, filter="b.size > 5")) == [10, 5000]
     binary = [
         pyspark_lance.read(spark, table, blob_handling="all_binary"),
-        source.option("blobHandling", "all_binary").load(table),
-        spark.read.format("lance").option("blob_handling", "all_binary").load(table),
+        source.option("blobs", "bytes").load(table),
+        spark.read.format("lance").option("BLOBS", "bytes").load(table),
     ]
     for frame in binary:
         assert frame.schema["b"].dataType.simpleString() == "binary"
@@ -68,3 +71,47 @@ def test_changes_keep_the_payloads_of_blobs(spark, table):
         202: (b"", 7),
         203: (PAYLOADS[3], 8),
     }
+
+
+def test_blobs_in_files_of_their_own_and_by_uri(spark, uri, tmp_path):
+    """Written from bytes and from URIs, merged, updated and compacted; pylance reads them."""
+    from pyspark.errors import AnalysisException
+
+    pyspark_lance.register(spark)
+    limits = {"inline_size_threshold": 10, "dedicated_size_threshold": 1000}
+    schema = pa.schema([pa.field("id", pa.int64()), lance_core.blob_field("b", **limits)])
+    lance_core.write_dataset(pa.table([[0], lance_core.blob_array([b"small"])], schema=schema), uri)
+    given = {1: b"m" * 500, 2: b"l" * 5000, 3: None}
+    frame = spark.createDataFrame(
+        [(i, None if b is None else bytearray(b)) for i, b in given.items()], "id long, b binary"
+    )
+    frame.write.format("lance").mode("append").save(uri)
+    photo = tmp_path / "photo.bin"
+    photo.write_bytes(b"0123456789")
+    away = spark.createDataFrame([(4, photo.as_uri()), (5, None)], "id long, b string")
+    with pytest.raises(InvalidInputError, match="outside of the dataset's base paths"):
+        pyspark_lance.write(away, uri, mode="append")
+    away.write.format("lance").mode("append").option("allow_external_blob_outside_bases", "true").save(uri)
+    lance_core.dataset(uri).add_bases([lance_core.DatasetBasePath(str(tmp_path), "photos")])
+    part = "id long, b struct<data:binary,uri:string,position:decimal(20,0),size:decimal(20,0)>"
+    sliced = spark.createDataFrame([(6, (None, str(photo), Decimal(2), Decimal(3)))], part)
+    pyspark_lance.write(sliced, uri, mode="append")
+    expected = {0: b"small", **given, 4: b"0123456789", 5: None, 6: b"234"}
+
+    def check():
+        source = spark.read.format("lance").option("blobs", "bytes").load(uri)
+        found = {row.id: None if row.b is None else bytes(row.b) for row in source.collect()}
+        rows = lance.dataset(uri).to_table(blob_handling="all_binary").to_pylist()
+        assert found == {row["id"]: row["b"] for row in rows} == expected
+        kinds = lance.dataset(uri).to_table(columns=["id", "b"]).to_pylist()
+        return {row["id"]: row["b"] and row["b"]["kind"] for row in kinds}
+
+    assert check() == {0: 0, 1: 1, 2: 2, 3: None, 4: 3, 5: None, 6: 3}
+    lance_core.dataset(uri).add_columns({"n": "id"})
+    pyspark_lance.merge(spark.createDataFrame([(i, i + 10) for i in expected], "id long, n long"), uri, on="id")
+    pyspark_lance.update(uri, {"n": "n + 1"}, "id in (1, 4)", spark=spark)
+    assert check() == {0: 0, 1: 1, 2: 2, 3: None, 4: 3, 5: None, 6: 3}
+    pyspark_lance.compact(spark, uri)
+    assert check() == {0: 0, 1: 1, 2: 2, 3: None, 4: 3, 5: None, 6: 3}
+    with pytest.raises(AnalysisException, match="option blobs: 'nope' is none of descriptions, bytes"):
+        spark.read.format("lance").option("blobs", "nope").load(uri)
