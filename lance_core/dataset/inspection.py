@@ -9,6 +9,7 @@ import pyarrow as pa
 from lance_core.schema.lance_schema import LanceSchema
 from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.inspect.statistics import LanceStats
+from lance_core.verbs.inspect.tables import is_deregistered
 from lance_core.verbs.inspect.tracked_files import all_files, tracked_files
 from lance_core.verbs.inspect.validation import validate
 
@@ -22,6 +23,16 @@ class InspectionVerbs(Handle):
     def lance_schema(self) -> LanceSchema:
         """The columns with their field ids."""
         return LanceSchema(self._manifest.schema)
+
+    @property
+    def is_deregistered(self) -> bool:
+        """Whether a directory namespace was told to forget the table, whose data stays. Not in pylance.
+
+        Examples:
+            >>> lance.write_dataset({"id": [1]}, "t.lance").is_deregistered
+            False
+        """
+        return is_deregistered(self.source.store)
 
     @property
     def stats(self) -> LanceStats:

@@ -15,7 +15,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow.compute as pc
 
@@ -210,10 +210,7 @@ class TableFinder:
             InvalidInputError: The name is that of a tag or a version.
         """
         location = self.find(name)
-        try:
-            dataset = lance_core.dataset(location.uri, storage_options=location.storage_options)
-        except DatasetNotFoundError:
-            raise DatasetNotFoundError(f"there is no table {'.'.join(name.parts)}: {location.uri} holds none") from None
+        dataset = _opened(name, location)
         if name.ref in (None, "main"):
             return dataset, location
         if name.ref not in dataset.branches.list():
@@ -222,11 +219,26 @@ class TableFinder:
 
     def latest(self, name: TableName) -> LanceDataset:
         """The latest version of the main branch of a table."""
-        location = self.find(name)
-        try:
-            return location.open()
-        except DatasetNotFoundError:
-            raise DatasetNotFoundError(f"there is no table {'.'.join(name.parts)}: {location.uri} holds none") from None
+        return _opened(name, self.find(name), default_scan_options={"blob_handling": "blobs_descriptions"})
+
+
+def _opened(name: TableName, location: CatalogTable, **options: Any) -> LanceDataset:
+    """The latest version of a table that its catalog lists.
+
+    Raises:
+        DatasetNotFoundError: There is no table at the place, or it was deregistered.
+    """
+    spelled = ".".join(name.parts)
+    try:
+        dataset = lance_core.dataset(location.uri, storage_options=location.storage_options, **options)
+    except DatasetNotFoundError:
+        raise DatasetNotFoundError(f"there is no table {spelled}: {location.uri} holds none") from None
+    by_path = location.catalog is None or (len(name.parts) == 2 and name.parts[1].rstrip("/") == location.uri)
+    if not by_path and location.object_id is None and dataset.is_deregistered:
+        raise DatasetNotFoundError(
+            f"there is no table {spelled}: it was deregistered; its data is there still, lance.`{location.uri}`"
+        )
+    return dataset
 
 
 def at_ref(dataset: LanceDataset, name: TableName) -> LanceDataset:

@@ -21,7 +21,7 @@ from pyspark_lance.writing.schema_plan import plan_write
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["Value", "as_column", "assigned", "spelled_values", "stored_as"]
+__all__ = ["Value", "as_column", "assigned", "spelled_values", "stored_as", "unknown_columns"]
 
 
 Value: TypeAlias = "str | Column"
@@ -58,7 +58,7 @@ def spelled_values(
     names = matched_names(plain, table, exact=exact)
     unknown = [name for name in plain if name not in names]
     if unknown or not plain:
-        raise SchemaError(f"{what}: there are no columns {unknown}; the table has {list(table)}")
+        raise unknown_columns(what, unknown, list(table))
     if len(plain) < len(values):
         raise SchemaError(f"{what}: a column has two values: {list(values)}")
     return {names[name]: value for name, value in plain.items()}
@@ -162,3 +162,16 @@ def _can_be_stored(given: Any, wanted: Any) -> bool:
         return isinstance(given, types.AtomicType)
     times = types.TimestampType | types.TimestampNTZType | types.DateType
     return isinstance(given, times) and isinstance(wanted, times)
+
+
+def unknown_columns(what: str, unknown: Sequence[str], table: Sequence[str]) -> SchemaError:
+    """The error for names that are no columns."""
+    fields = [name for name in unknown if name.partition(".")[0] in table]
+    remedy = ""
+    if fields:
+        column = fields[0].partition(".")[0]
+        remedy = (
+            f"; {fields[0]!r} is a field of a struct: give {column!r} a value with all of its fields, "
+            "named_struct('name', value, ...)"
+        )
+    return SchemaError(f"{what}: there are no columns {list(unknown)}; the table has {list(table)}{remedy}")

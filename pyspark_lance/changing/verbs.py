@@ -34,7 +34,7 @@ from pyspark_lance.changing.merge_frames import (
     rows_of,
 )
 from pyspark_lance.changing.task import ADDRESS, DELETE, UPDATE
-from pyspark_lance.changing.update_values import assigned
+from pyspark_lance.changing.update_values import assigned, unknown_columns
 from pyspark_lance.engine.errors import short_errors
 from pyspark_lance.engine.sessions import is_utc, reject_memory, session_of, session_zone
 from pyspark_lance.keys.collations import check_condition
@@ -319,7 +319,7 @@ def update(
     given = matched_names(set, dataset.schema.names, exact=case_sensitive(session))
     unknown = [name for name in set if name not in given]
     if unknown or not set:
-        raise SchemaError(f"update: there are no columns {unknown}; the table has {dataset.schema.names}")
+        raise unknown_columns("update", unknown, dataset.schema.names)
     expressions = {given[name]: expression for name, expression in set.items()}
     _check_where("update", dataset, where, session, _UPDATE_BY_KEY)
 

@@ -2,6 +2,7 @@
 
 On object storage the keys are read in ascending order, a page by one request, and what is not needed is skipped:
 
+    nyc/flights.lance/.lance-deregistered                the table is left out: its catalog does not list it any more
     nyc/flights.lance/_indices/...  _transactions/...    skipped, by a request only if it goes on beyond the page
     nyc/flights.lance/_versions/...                      taken: the versions, newest first
     nyc/flights.lance/data/...  tree/...                 skipped, as above
@@ -16,13 +17,16 @@ from os import PathLike
 from typing import Final
 
 from lance_core.arguments import checked
+from lance_core.errors import ObjectNotFoundError
 from lance_core.store import ObjectStore, StorageOptions, open_store
 from lance_core.table.paths import VERSIONS_PREFIX, is_detached, parse_manifest_key
 
-__all__ = ["FoundTable", "find_tables", "list_tables"]
+__all__ = ["FoundTable", "find_tables", "is_deregistered", "list_tables"]
 
 SUFFIX: Final = ".lance"
 _AFTER_EVERYTHING: Final = "\U0010ffff"
+DEREGISTERED: Final = ".lance-deregistered"
+"""The file by which a directory namespace marks a table that it does not list any more; its data stays."""
 _PAGE: Final = 1000
 """Keys that a request lists."""
 
@@ -45,7 +49,7 @@ class FoundTable:
 def list_tables(
     root_uri: str | PathLike[str], *, storage_options: Mapping[str, str] | None = None, unfinished: bool = False
 ) -> list[str]:
-    """Find the tables below a root: folders called `*.lance` that have versions.
+    """Find the tables below a root: folders called `*.lance` that have versions and are not deregistered.
 
     Nothing inside of a table is listed on a local disk: the walk stops at its folder. On object storage a request
     lists 1,000 keys, and the files of a table are skipped: most tables cost less than a request, none more than two.
@@ -98,6 +102,15 @@ def find_tables(root_uri: str | PathLike[str], *, storage_options: Mapping[str, 
     return sorted(found, key=lambda one: one.path)
 
 
+def is_deregistered(store: ObjectStore) -> bool:
+    """Whether a directory namespace does not list a table any more."""
+    try:
+        store.head(DEREGISTERED)
+    except ObjectNotFoundError:
+        return False
+    return True
+
+
 def _numbers(keys: list[str]) -> tuple[int, ...] | None:
     """The versions of the keys of manifests; None if there are none that can be opened by their number."""
     parsed = [parse_manifest_key(key) for key in keys]
@@ -115,6 +128,8 @@ def _walk(folder: str, prefix: str) -> Iterator[tuple[str, bool]]:
         if not entry.is_dir():
             continue
         if entry.name.endswith(SUFFIX):
+            if os.path.lexists(os.path.join(entry.path, DEREGISTERED)):  # noqa: PTH118 - as scandir gives it
+                continue
             yield prefix + entry.name, os.path.isdir(os.path.join(entry.path, VERSIONS_PREFIX))  # noqa: PTH112, PTH118 - as scandir gives it
         else:
             yield from _walk(entry.path, f"{prefix}{entry.name}/")
@@ -132,6 +147,9 @@ def _read_keys(store: ObjectStore, most_versions: int | None = None) -> Iterator
         table = _table_of(keys.current)
         if table is None:
             keys.skip(keys.current)
+            continue
+        if keys.has(f"{table}/{DEREGISTERED}", table):
+            keys.skip(f"{table}/{_AFTER_EVERYTHING}")
             continue
         folder, versions = f"{table}/{VERSIONS_PREFIX}", list[str]()
         keys.skip(folder)
@@ -163,6 +181,12 @@ class _Keys:
             if self._taken % _PAGE == 0:
                 self._listing, self._taken = self._store.list("", start_after=last), 0
             self.current = self._next()
+
+    def has(self, key: str, table: str) -> bool:
+        """Whether a key that begins with a dot in the folder of a table is among those that come next."""
+        while self.current is not None and self.current.startswith(f"{table}/.") and self.current < key:
+            self.skip(self.current)
+        return self.current == key
 
     def _next(self) -> str | None:
         found = next(self._listing, None)

@@ -53,6 +53,20 @@ def test_each_table_with_its_versions_for_a_share_of_a_request(s3, requests):
     assert table.count_rows() == 6
 
 
+def test_tables_that_a_namespace_was_told_to_forget_are_left_out(s3, tmp_path):
+    options = s3.storage_options
+    for root in (str(tmp_path / "lake"), f"s3://{s3.new_bucket()}/lake"):
+        for name in ("a", "b", "c/d", "e"):
+            lance.write_dataset(ROWS, f"{root}/{name}.lance", storage_options=options)
+        store = open_store(root, options)
+        for name in ("b.lance/.a", "b.lance/.lance-deregistered", "b.lance/.z", "e.lance/.a", "e.lance/.z"):
+            store.put(name, b"")
+        assert lance_core.list_tables(root, storage_options=options) == ["a.lance", "c/d.lance", "e.lance"]
+        assert lance_core.list_tables(root, storage_options=options, unfinished=True) == []
+        forgotten = [lance_core.dataset(f"{root}/{name}.lance", storage_options=options) for name in ("b", "e")]
+        assert [table.is_deregistered for table in forgotten] == [True, False]
+
+
 def test_files_of_large_tables_are_skipped(s3, requests, monkeypatch):
     for page in ("lance_core.store.s3._PAGE_KEYS", "lance_core.verbs.inspect.tables._PAGE"):
         monkeypatch.setattr(page, 10)

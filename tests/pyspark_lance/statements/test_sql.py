@@ -95,6 +95,23 @@ def test_tables_of_a_directory_catalog_are_found_and_dropped(sql, lake, lance):
         sql("SELECT a FROM lake.ns.u")
 
 
+def test_tables_that_a_namespace_was_told_to_forget_are_not_found(sql, lake, table):
+    from lance.namespace import DirectoryNamespace
+    from lance_namespace import DeclareTableRequest, DeregisterTableRequest
+
+    lance_core.write_dataset(pa.table({"a": [1]}), f"{lake}/nyc/old.lance")
+    namespace = DirectoryNamespace(root=f"{lake}/nyc", manifest_enabled="false")
+    namespace.deregister_table(DeregisterTableRequest(id=["old"]))
+    namespace.declare_table(DeclareTableRequest(id=["declared"]))
+    assert sql("SHOW TABLES IN lake.nyc") == [("nyc", "t", False)]
+    for statement in ("SELECT * FROM lake.nyc.old", "DELETE FROM lake.nyc.old", "SELECT * FROM lake.nyc.OLD"):
+        with pytest.raises(DatasetNotFoundError, match=r"there is no table lake\.nyc\.(old: it was deregistered|OLD)"):
+            sql(statement)
+    assert sql(f"SELECT a FROM lance.`{lake}/nyc/old.lance`") == [(1,)]
+    sql("CREATE TABLE lake.nyc.declared (a INT)")
+    assert sql("SHOW TABLES IN lake.nyc") == [("nyc", "declared", False), ("nyc", "t", False)]
+
+
 def test_a_query_reads_one_version_its_columns_and_its_rows(spark, sql, table, plans):
     frame = pyspark_lance.sql(spark, "SELECT a.s FROM lake.nyc.t a WHERE a.id > :least AND a.s LIKE 's%'", least=7)
     assert plans[0] == (("id", "s"), "(id > 7)", 1)
@@ -196,6 +213,7 @@ def test_insert_update_and_delete(sql, table, lance):
         ("INSERT INTO lake.nyc.t (id, nope) VALUES (1, 2)", SchemaError, "no columns \\['nope'\\]"),
         ("INSERT INTO lake.nyc.t VALUES ('a', 1, 's')", SchemaError, "'id'"),
         ("UPDATE lake.nyc.t SET nope = 1", SchemaError, "nope"),
+        ("UPDATE lake.nyc.t SET t.x.a = 1", SchemaError, "'x.a' is a field of a struct"),
         ("UPDATE lake.nyc.t SET x = 'a'", SchemaError, "'x'"),
         ("UPDATE lake.nyc.t SET x = nope", InvalidInputError, "nope"),
         ("DELETE FROM lake.nyc.t WHERE nope = 1", InvalidInputError, "nope"),
