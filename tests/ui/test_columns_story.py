@@ -144,7 +144,7 @@ class TestStory:
         site.fill("labels", label="dog", **{"lance/branch": "trial"})
         assert site.cells("label") == before
         assert set(site.cells("label", "trial").values()) == {"dog"}
-        site.run("lance_promote", {"ops": {"lance_promote": {"config": {"branch": "trial"}}}})
+        site.run("lance_promote", {"ops": {"lance_promote_op": {"config": {"branch": "trial"}}}})
         assert site.cells("label") == dict.fromkeys(before, "dog")
         assert site.event("labels").metadata["lance/version"].value == site.open("images").version
         site.run("caption")
