@@ -46,6 +46,9 @@ def measure(folder: Path) -> None:
     def merge(uri: str) -> None:
         lance.dataset(uri).merge_insert("id").when_matched_update_all().execute(few)
 
+    def fewest(uri: str) -> lance_core.MergeInsertBuilder:
+        return lance_core.dataset(uri).merge_insert("id").when_matched_update_all().write_mode("fewest_bytes")
+
     parts = {
         f"a new column: {WIDTH} floats for {ROWS:,} rows in random order": {
             "write_columns": lambda uri: lance_core.dataset(uri).write_columns(data, on="id"),
@@ -57,7 +60,12 @@ def measure(folder: Path) -> None:
         },
         "a label of 200 rows": {
             "write_columns": lambda uri: lance_core.dataset(uri).write_columns(few, on="id", missing="keep"),
+            "merge_insert, fewest_bytes": lambda uri: fewest(uri).execute(few),
             "pylance merge_insert": merge,
+            "update, fewest_bytes": lambda uri: lance_core.dataset(uri).update(
+                {"label": "7"}, "id % 100 = 1", write_mode="fewest_bytes"
+            ),
+            "pylance update": lambda uri: lance.dataset(uri).update({"label": "7"}, "id % 100 = 1"),
         },
     }
     for title, jobs in parts.items():
