@@ -4,7 +4,8 @@
     written      all tasks have reported, before the commit   files that no version uses
     committed    the version is there                         Spark has not noted the batch in its checkpoint
 
-No step: the query goes on until it has read all that is there.
+No step: the query goes on until it has read all that is there. Mode `feed` writes the changes of `source.lance`, one version
+at a time; other modes write rows of files.
 """
 
 from __future__ import annotations
@@ -74,12 +75,19 @@ def main(folder: Path, mode: str, *end: str) -> None:
         Source.end = end
     spark = local_session("local[2]", config={"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2"})
     spark.dataSource.register(Source)
-    stream = (
-        spark.readStream.schema("id long, kind long").option("maxFilesPerTrigger", 1).json(str(folder / "arrivals"))
-    )
+    if mode == "feed":
+        feed = spark.readStream.format("lance").option("readChangeFeed", "true").option("maxVersionsPerTrigger", 1)
+        stream = feed.load(str(folder / "source.lance"))
+    else:
+        files = spark.readStream.schema("id long, kind long").option("maxFilesPerTrigger", 1)
+        stream = files.json(str(folder / "arrivals"))
     if mode == "complete":
         stream = stream.groupBy("kind").count()
-    writer = stream.writeStream.format("lance").outputMode(mode).option("checkpointLocation", str(folder / "check"))
+    writer = (
+        stream.writeStream.format("lance")
+        .outputMode("append" if mode == "feed" else mode)
+        .option("checkpointLocation", str(folder / "check"))
+    )
     writer.trigger(availableNow=True).start(str(folder / "table.lance")).awaitTermination()
     spark.stop()
 
