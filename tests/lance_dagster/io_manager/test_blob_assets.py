@@ -11,7 +11,7 @@ import lance_core
 
 FIELD = pa.field("b", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
 ROWS = pa.table(
-    [pa.array(range(3)), pa.array([b"abc", None, b"q" * 5000], pa.large_binary())],
+    [pa.array(range(4)), pa.array([b"abc", None, b"q" * 5000, b"packed" * 20_000], pa.large_binary())],
     schema=pa.schema([pa.field("id", pa.int64()), FIELD]),
 )
 
