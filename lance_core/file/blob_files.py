@@ -57,14 +57,21 @@ class _BlobThresholds:
         """The limits of a column.
 
         Raises:
-            InvalidInputError: One is not a number.
+            InvalidInputError: One is not a number, or too small.
         """
-        names = {"inline": "inline-size", "packed": "dedicated-size", "file": "pack-file-size"}
-        keys = {name: f"lance-encoding:blob-{middle}-threshold" for name, middle in names.items()}
-        try:
-            return cls(**{name: int(field.metadata[key]) for name, key in keys.items() if key in field.metadata})
-        except ValueError as error:
-            raise InvalidInputError(f"column {field.name!r}: a threshold of blobs is not a number: {error}") from error
+        names = {"inline": ("inline-size", 0), "packed": ("dedicated-size", 1), "file": ("pack-file-size", 1)}
+        given = {}
+        for name, (middle, least) in names.items():
+            key = f"lance-encoding:blob-{middle}-threshold"
+            if key not in field.metadata:
+                continue
+            value = field.metadata[key].decode()
+            if not (value.isascii() and value.isdecimal()) or int(value) < least:
+                raise InvalidInputError(
+                    f"column {field.name!r}: the metadata {key} is {value!r}, not a number of bytes from {least} on"
+                )
+            given[name] = int(value)
+        return cls(**given)
 
 
 @dataclass(slots=True)
@@ -159,6 +166,8 @@ class BlobFiles:
         self._packs.clear()
         for key in self._closed:
             self._store.delete(key)
+        if self._num_files:
+            self._store.remove_empty_folders(blob_folder(self._key).removesuffix("/"))
         self._closed.clear()
 
     def _next(self) -> int:

@@ -22,7 +22,7 @@ from lance_core.store.durable import (
 )
 from lance_core.store.external import ManifestIndex, gives_numbers_once, manifest_index
 from lance_core.store.options import CommitLock, StorageOptions
-from lance_core.store.resolve import canonical_uri, join_uri, open_base, open_store, uri_above
+from lance_core.store.resolve import canonical_uri, join_uri, open_base, open_object, open_store, split_uri, uri_above
 
 __all__ = [
     "DEFAULT_READ_BYTES",
@@ -47,9 +47,11 @@ __all__ = [
     "manifest_index",
     "naming_after",
     "open_base",
+    "open_object",
     "open_store",
     "put_durably",
     "replace_durably",
+    "split_uri",
     "sync_names",
     "uri_above",
 ]

@@ -36,7 +36,7 @@ from lance_core.store.options import OWN_OPTIONS, S3_OPTIONS, StorageOptions
 from lance_core.store.postgres import PostgresIndex
 from lance_core.store.s3 import S3Store
 
-__all__ = ["canonical_uri", "join_uri", "open_base", "open_store", "split_uri", "uri_above"]
+__all__ = ["canonical_uri", "join_uri", "open_base", "open_object", "open_store", "split_uri", "uri_above"]
 
 
 @checked
@@ -95,6 +95,38 @@ def open_base(path: str, root: str, options: Mapping[str, Any]) -> ObjectStore:
         return open_store(path, options)
     except InvalidInputError as error:
         raise CorruptFileError(f"{root}: a base path of the manifest cannot be opened: {error}") from error
+
+
+def open_object(
+    uri: str, root: str, options: Mapping[str, Any], opened: dict[str, ObjectStore]
+) -> tuple[ObjectStore, str]:
+    """Return the store and the key of one object that a dataset refers to by its URI, without its percent-escapes.
+
+    The schemes that are allowed are those of `open_base`.
+
+    Args:
+        uri: URI of the object.
+        root: Root of the dataset.
+        options: Storage options of the dataset.
+        opened: The stores of earlier objects by their roots; a new one is added.
+
+    Raises:
+        UnsupportedError: The scheme is not allowed.
+        CorruptFileError: There can be no object of that URI.
+    """
+    try:
+        place = canonical_uri(uri)
+    except InvalidInputError as error:
+        raise CorruptFileError(f"{root}: a URI of a blob cannot be opened: {error}") from error
+    scheme, rest = split_uri(place)
+    host, _, key = rest.partition("/")
+    top = f"{scheme}://{host}" if scheme else "/"
+    if not key:
+        raise CorruptFileError(f"{root}: the URI of a blob names no object: {uri}")
+    if top not in opened:
+        opened[top] = open_base(top, root, options)
+    # `canonical_uri` has resolved the escapes of a local file's URI alone.
+    return opened[top], unquote(key) if scheme else key
 
 
 def split_uri(uri: str | os.PathLike[str]) -> tuple[str, str]:

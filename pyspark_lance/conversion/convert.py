@@ -139,7 +139,8 @@ def convert(
         rows = sum(one.rows_written for one in made)
         if verify and mode != "append":
             whole = found.frame(found.files.sizes)
-            rows = _compare(whole, read(session, uri, storage_options=storage_options), f"{uri} and {source}")
+            converted = read(session, uri, blob_handling="all_binary", storage_options=storage_options)
+            rows = _compare(whole, converted, f"{uri} and {source}")
     return ConvertResult(
         dataset=dataset,
         version=dataset.version,
@@ -195,7 +196,7 @@ def to_parquet(
     storage_options: Mapping[str, str] | None = None,
     verify: bool = True,
 ) -> int:
-    """Write a version of a Lance table to a Parquet folder.
+    """Write a version of a Lance table to a Parquet folder; columns of blobs become columns of bytes.
 
     Args:
         uri: The Lance table.
@@ -223,7 +224,7 @@ def to_parquet(
     if mode not in ("error", "overwrite", "append"):
         raise InvalidInputError(f"mode {mode!r} is none of error, overwrite, append")
     session = session_of(spark)
-    frame = read(session, uri, version=version, storage_options=storage_options)
+    frame = read(session, uri, version=version, blob_handling="all_binary", storage_options=storage_options)
     missing = [name for name in partition_by if name not in frame.columns]
     if missing or len(set(partition_by)) == len(frame.columns):
         raise SchemaError(

@@ -43,7 +43,7 @@ class JobOptions:
             "dataset_schema": dataset_schema,
         }
         known = {name: value for name, value in found.items() if value is not None}
-        return {**known, "external_places": None if self.allow_external_blob_outside_bases else external_places}
+        return {**known, "external_places": ("",) if self.allow_external_blob_outside_bases else external_places}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

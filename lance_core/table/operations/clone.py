@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from lance_core._proto import transaction_pb2
+from lance_core.encoding.levels.paths import is_blob_v2
 from lance_core.errors import DatasetExistsError, InvalidInputError
 from lance_core.table.fragment import BasePath, Fragment
 from lance_core.table.fragment_list import FragmentList
@@ -66,7 +67,7 @@ class Clone:
         if source is None or source.version != self.ref_version:
             raise InvalidInputError(f"Clone: the manifest of version {self.ref_version} of the source is needed")
         if not self.is_shallow:
-            return replace(_with_bases(source, lambda _: None), base_paths=(), branch=None)
+            return replace(_with_bases(source, lambda _: None), base_paths=_bases_of_blobs(source), branch=None)
         base_id = max((base.id for base in source.base_paths), default=-1) + 1
         base = BasePath(id=base_id, path=self.ref_path, name=self.ref_name, is_dataset_root=True)
         return replace(
@@ -74,6 +75,13 @@ class Clone:
             base_paths=(*source.base_paths, base),
             branch=self.branch_name,
         )
+
+
+def _bases_of_blobs(source: Manifest) -> tuple[BasePath, ...]:
+    """The base paths that blobs may name their objects by: those objects are not the dataset's, and are not copied."""
+    if not any(is_blob_v2(field) for field, _ in source.schema.walk()):
+        return ()
+    return tuple(base for base in source.base_paths if not base.is_dataset_root)
 
 
 def _with_bases(source: Manifest, change: Callable[[int | None], int | None]) -> Manifest:

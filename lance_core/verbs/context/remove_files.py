@@ -34,5 +34,8 @@ def remove_files(files: Collection[tuple[ObjectStore, str]]) -> None:
             return
         store.delete(key)
         if key.endswith(".lance") and not key.startswith("_"):
-            for meta in store.list_owned(blob_folder(key)):
-                store.delete(meta.key)
+            blobs = [meta.key for meta in store.list_owned(blob_folder(key))]
+            for blob in blobs:
+                store.delete(blob)
+            if blobs:
+                store.remove_empty_folders(key.removesuffix(".lance"))

@@ -21,6 +21,7 @@ from lance_core.table.fragment import DataFile, Fragment
 from lance_core.table.index import IndexMetadata
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.paths import DELETIONS_PREFIX, INDICES_PREFIX, data_key
+from lance_core.verbs.context.external_blobs import ExternalObjects
 from lance_core.verbs.context.session import Session
 
 __all__ = ["Snapshot", "retrying_on_latest"]
@@ -43,7 +44,8 @@ class Snapshot:
     manifest: Manifest
     options: Mapping[str, str] = field(default_factory=StorageOptions, repr=False)
     session: Session = field(default_factory=Session, repr=False, compare=False)
-    _bases: dict[int | str, ObjectStore] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _bases: dict[int, ObjectStore] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _external: list[ExternalObjects] = field(default_factory=list, init=False, repr=False, compare=False)
 
     @property
     def index_cache(self) -> IndexCache:
@@ -123,16 +125,12 @@ class Snapshot:
         """The rows that can match a filter according to the indices; None if they rule nothing out."""
         return select(expression, self.manifest, self.indices)
 
-    def external_store(self, folder: str) -> ObjectStore:
-        """The store of a folder outside of the dataset, to which a row refers by URI.
-
-        Raises:
-            CorruptFileError: The folder cannot be opened.
-            UnsupportedError: The scheme of the folder is not opened by default.
-        """
-        if folder not in self._bases:
-            self._bases[folder] = open_base(folder, self.store.root, self.options)
-        return self._bases[folder]
+    @property
+    def external_blobs(self) -> ExternalObjects:
+        """The objects outside of the dataset that its blobs refer to."""
+        if not self._external:
+            self._external.append(ExternalObjects(self.store.root, self.manifest.base_paths, self.options))
+        return self._external[0]
 
     def _base_store(self, base_id: int) -> ObjectStore:
         if base_id not in self._bases:

@@ -23,6 +23,7 @@ from lance_core.encoding.levels.paths import BLOB_V2_NAME, is_blob_v2
 from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
 from lance_core.file.version import FileVersion
 from lance_core.schema import Schema
+from lance_core.store import canonical_uri, split_uri
 from lance_core.table.fragment import BasePath
 
 __all__ = ["check_blobs", "check_external", "external_places", "with_blob_types"]
@@ -87,7 +88,7 @@ def check_blobs(schema: pa.Schema, version: FileVersion, *, binary: bool = False
 
 def external_places(bases: Iterable[BasePath]) -> tuple[str, ...]:
     """The base paths below which blobs may be given by their URI: all but those of other datasets."""
-    return tuple(base.path.rstrip("/") + "/" for base in bases if not base.is_dataset_root)
+    return tuple(canonical_uri(base.path).rstrip("/") + "/" for base in bases if not base.is_dataset_root)
 
 
 def check_external(rows: pa.Table | pa.RecordBatch, schema: Schema, places: Sequence[str] | None) -> None:
@@ -96,10 +97,10 @@ def check_external(rows: pa.Table | pa.RecordBatch, schema: Schema, places: Sequ
     Args:
         rows: Rows in the types of the dataset.
         schema: The columns of the dataset.
-        places: Starts of the URIs that are allowed; None for all.
+        places: Starts of the places that are allowed, in their canonical form; None if the rows were in the table.
 
     Raises:
-        InvalidInputError: A URI lies elsewhere.
+        InvalidInputError: A URI lies elsewhere, is not absolute, or holds credentials.
     """
     if places is None:
         return
@@ -110,11 +111,20 @@ def check_external(rows: pa.Table | pa.RecordBatch, schema: Schema, places: Sequ
         for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
             storage = chunk.storage if isinstance(chunk, pa.ExtensionArray) else chunk
             for uri in storage.filter(storage.is_valid()).field("uri").drop_null():
-                if not uri.as_py().startswith(tuple(places)):
-                    raise InvalidInputError(
-                        f"column {field.name!r}: the blob {uri.as_py()!r} lies outside of the dataset's base paths: "
-                        "add one with add_bases, or write with allow_external_blob_outside_bases=True"
-                    )
+                _check_place(field.name, uri.as_py(), tuple(places))
+
+
+def _check_place(name: str, uri: str, places: tuple[str, ...]) -> None:
+    # A path is an absolute URI to other readers only where a base path says so.
+    if uri and not split_uri(uri)[0] and ("" in places or not uri.startswith("/")):
+        raise InvalidInputError(
+            f"column {name!r}: a blob is given by an absolute URI, a local file by file:///path, not as {uri!r}"
+        )
+    if uri and not canonical_uri(uri).startswith(places):
+        raise InvalidInputError(
+            f"column {name!r}: the blob {uri!r} lies outside of the dataset's base paths: "
+            "add one with add_bases, or write with allow_external_blob_outside_bases=True"
+        )
 
 
 def _inside(field: pa.Field, path: str) -> Iterator[tuple[pa.Field, str]]:

@@ -72,7 +72,7 @@ class FragmentWriter:
         first_field_id: Id of the first field where they are numbered afresh (`Manifest.first_new_field_id`).
         max_buffered_bytes: Bytes of rows that wait for their pages, of all columns together: the more columns, the
             smaller are the pages, down to 64 KiB.
-        external_places: Starts of the URIs by which blobs may be given; None for any URI.
+        external_places: Starts of the URIs by which blobs may be given; `("",)` for any, None in rows of the table.
 
     Raises:
         SchemaError: The schema does not fit the dataset's, or cannot be stored; nothing was written.

@@ -59,8 +59,15 @@ class Branch:
 
     @property
     def base_id(self) -> int:
-        """The base path by which the branch finds its parent's files: the one that the clone added."""
-        return max((base.id for base in self.parent.manifest.base_paths), default=-1) + 1
+        """The base path by which the branch finds its parent's files: the one that the clone added.
+
+        Ours adds it with the next id, pylance with the first one that is free.
+        """
+        taken = {base.id for base in self.parent.manifest.base_paths}
+        added = [base.id for base in self.head.manifest.base_paths if base.is_dataset_root and base.id not in taken]
+        usual = max(taken, default=-1) + 1
+        first = next(number for number in range(len(taken) + 1) if number not in taken)
+        return first if usual not in added and first in added else usual
 
     def as_seen(self, fragment: Fragment) -> Fragment:
         """A fragment of the parent as recorded in the branch's first manifest."""

@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
-from urllib.parse import quote, unquote
 
 import numpy as np
 import numpy.typing as npt
@@ -29,8 +28,7 @@ from lance_core.encoding.structural.blob import BlobKind, described
 from lance_core.errors import CorruptFileError, ObjectNotFoundError, UnsupportedError
 from lance_core.file.blob_files import blob_folder, sidecar_key
 from lance_core.schema import Field, Schema, arrow_type_of, storage_type
-from lance_core.store import ObjectStore, join_uri
-from lance_core.store.resolve import split_uri
+from lance_core.store import ObjectStore
 from lance_core.threads import ThreadPool
 from lance_core.verbs.context.snapshot import Snapshot
 
@@ -43,6 +41,7 @@ _AT_ONCE: Final = 8
 """Objects that are read in parallel."""
 
 _MAX_FILE: Final = 2**62
+_MANAGED: Final = 4
 
 
 Place = tuple[ObjectStore, str]
@@ -151,17 +150,8 @@ def _fits(row: Mapping[str, Any], names: Sequence[str]) -> bool:
 
 def _reference(source: Snapshot, row: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
     """An external blob as writes take it."""
-    whole = {"uri": _uri(source, row)}
+    whole = {"uri": source.external_blobs.absolute(row["blob_id"], row["blob_uri"])}
     return {**whole, "position": row["position"], "size": row["size"]} if row["size"] and "size" in names else whole
-
-
-def _uri(source: Snapshot, row: Mapping[str, Any]) -> str:
-    """The absolute URI of an external blob."""
-    uri: str = row["blob_uri"]
-    if not row["blob_id"]:
-        return uri
-    base = source.manifest.base_path(row["blob_id"]).path
-    return join_uri(base, quote(uri) if split_uri(base)[0] else uri)
 
 
 def _payloads(source: Snapshot, file: Place, rows: Sequence[Mapping[str, Any] | None]) -> list[bytes | None]:
@@ -169,7 +159,7 @@ def _payloads(source: Snapshot, file: Place, rows: Sequence[Mapping[str, Any] | 
     found: list[Any] = [None if row is None else b"" for row in rows]
     wanted: dict[tuple[int, str], list[tuple[int, _PayloadRange]]] = {}
     for number, row in enumerate(rows):
-        if row is not None and (row["size"] or row["kind"] == BlobKind.EXTERNAL):
+        if row is not None and (row["size"] or row["kind"] >= BlobKind.EXTERNAL):
             part = _part(source, file, row)
             wanted.setdefault((id(part.place[0]), part.place[1]), []).append((number, part))
     groups = list(wanted.values())
@@ -199,16 +189,10 @@ def _part(source: Snapshot, file: Place, row: Mapping[str, Any]) -> _PayloadRang
     if kind == BlobKind.DEDICATED:
         return _PayloadRange((file[0], sidecar_key(file[1], row["blob_id"])), 0, size)
     if kind == BlobKind.EXTERNAL:
-        return _PayloadRange(_external(source, _uri(source, row)), start, start + size if size else None)
-    raise UnsupportedError(f"{file[1]}: blobs of kind {kind}, which is unknown")
-
-
-def _external(source: Snapshot, uri: str) -> Place:
-    place = unquote(uri) if split_uri(uri)[0] else uri
-    folder, separator, name = place.rpartition("/")
-    if not separator or not name:
-        raise CorruptFileError(f"a blob with the URI {uri!r}, which names no object")
-    return source.external_store(folder or "/"), name
+        place = source.external_blobs.opened(row["blob_id"], row["blob_uri"])
+        return _PayloadRange(place, start, start + size if size else None)
+    what = "managed blobs, kind 4" if kind == _MANAGED else f"blobs of kind {kind}, which is unknown"
+    raise UnsupportedError(f"{file[1]}: {what}")
 
 
 def _read(parts: Sequence[_PayloadRange], file: Place) -> Sequence[Any]:

@@ -142,10 +142,10 @@ class PreparedWrite:
         return replace(self.options.table_format, data_storage_version=version)
 
     @property
-    def _external_places(self) -> Sequence[str] | None:
+    def _external_places(self) -> Sequence[str]:
         """Starts of the URIs by which blobs may be given."""
         if self.options.allow_external_blob_outside_bases:
-            return None
+            return ("",)
         known = self.target.base.base_paths if self.target.base is not None else ()
         return external_places([*known, *numbered(self.options.initial_bases or ())])
 

@@ -115,3 +115,9 @@ def test_blobs_in_files_of_their_own_and_by_uri(spark, uri, tmp_path):
     assert check() == {0: 0, 1: 1, 2: 2, 3: None, 4: 3, 5: None, 6: 3}
     with pytest.raises(AnalysisException, match="option blobs: 'nope' is none of descriptions, bytes"):
         spark.read.format("lance").option("blobs", "nope").load(uri)
+
+
+def test_parquet_gets_the_payloads(spark, table, tmp_path):
+    target = str(tmp_path / "folder")
+    assert pyspark_lance.to_parquet(table, target, spark=spark) == 4
+    assert payloads(spark.read.parquet(target)) == PAYLOADS

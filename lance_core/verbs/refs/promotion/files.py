@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from lance_core.encoding.levels.paths import BLOB_V2_NAME
+from lance_core.encoding.levels.paths import is_blob_v2
 from lance_core.schema import Schema
 from lance_core.store import ObjectStore
 from lance_core.table.fragment import Fragment
@@ -76,7 +76,7 @@ class OwnFiles:
 
 def _has_sidecars(schema: Schema) -> bool:
     """Whether large values may lie in files beside the data files."""
-    return any(node.extension_name == BLOB_V2_NAME for node, _ in schema.walk())
+    return any(is_blob_v2(node) for node, _ in schema.walk())
 
 
 def _below(root: ObjectStore, prefix: str, folder: str) -> Iterator[str]:
