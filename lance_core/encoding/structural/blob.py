@@ -38,7 +38,7 @@ from lance_core.encoding.page import EncodedPage, Steps, as_bytes
 from lance_core.encoding.structural import fullzip, miniblock
 from lance_core.encoding.structural.decoded import DecodedRows, RowRuns
 from lance_core.errors import CorruptFileError, UnsupportedError
-from lance_core.schema import Field
+from lance_core.schema import Field, Schema
 
 __all__ = [
     "DESCRIPTOR_V2",
@@ -46,8 +46,10 @@ __all__ = [
     "Descriptor",
     "decode",
     "described",
+    "described_schema",
     "encode",
     "encode_v2",
+    "gives_payloads",
     "is_any_blob",
     "is_blob",
 ]
@@ -174,6 +176,20 @@ def described(field: Field) -> Field:
     parts = zip(DESCRIPTOR_V2, DESCRIPTOR_V2_TYPES, strict=True)
     children = tuple(Field(name=name, logical_type=kind, nullable=False) for name, kind in parts)
     return replace(field, logical_type="struct", children=children)
+
+
+def gives_payloads(field: Field) -> bool:
+    """Whether reading the field gives payloads of blobs of 2.2, rather than their descriptors."""
+    if is_blob_v2_payload(field):
+        return True
+    return is_blob_v2(field) and [child.name for child in field.children][:2] == ["data", "uri"]
+
+
+def described_schema(schema: Schema) -> Schema | None:
+    """The columns with descriptors in place of payloads; None if there are no payloads among them."""
+    if not any(map(gives_payloads, schema.fields)):
+        return None
+    return replace(schema, fields=tuple(described(f) if gives_payloads(f) else f for f in schema.fields))
 
 
 def decode(inner: Steps[DecodedRows], layers: tuple[Layer, ...], field: Field, rows: RowRuns) -> Steps[DecodedRows]:

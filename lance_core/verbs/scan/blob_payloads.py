@@ -15,7 +15,6 @@ Snapshot: tables written by pylance 14.0.2.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -23,8 +22,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_core.encoding.levels.paths import is_blob_v2, is_blob_v2_payload
-from lance_core.encoding.structural.blob import BlobKind, described
+from lance_core.encoding.levels.paths import is_blob_v2_payload
+from lance_core.encoding.structural.blob import BlobKind, gives_payloads
 from lance_core.errors import CorruptFileError, ObjectNotFoundError, UnsupportedError
 from lance_core.file.blob_files import blob_folder, sidecar_key
 from lance_core.schema import Field, Schema, arrow_type_of, storage_type
@@ -32,7 +31,7 @@ from lance_core.store import ObjectStore
 from lance_core.threads import ThreadPool
 from lance_core.verbs.context.snapshot import Snapshot
 
-__all__ = ["described_schema", "with_payloads"]
+__all__ = ["with_payloads"]
 
 _BATCH_BYTES: Final = 32 * 1024 * 1024
 """About as many bytes of payloads are in memory at once, and at least one row."""
@@ -62,19 +61,6 @@ class _PayloadRange(NamedTuple):
     end: int | None
 
 
-def _gives_payloads(field: Field) -> bool:
-    if is_blob_v2_payload(field):
-        return True
-    return is_blob_v2(field) and [child.name for child in field.children][:2] == ["data", "uri"]
-
-
-def described_schema(schema: Schema) -> Schema | None:
-    """The columns with descriptors in place of payloads; None if there are no payloads among them."""
-    if not any(map(_gives_payloads, schema.fields)):
-        return None
-    return replace(schema, fields=tuple(described(f) if _gives_payloads(f) else f for f in schema.fields))
-
-
 def with_payloads(
     source: Snapshot, files: Mapping[str, Place], batch: pa.RecordBatch, schema: Schema, arrow: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
@@ -92,7 +78,7 @@ def with_payloads(
         ObjectNotFoundError: The object of an external blob does not exist.
         UnsupportedError: A blob is of an unknown kind, or at a place that is not opened by default.
     """
-    fields = [field for field in schema.fields if _gives_payloads(field)]
+    fields = [field for field in schema.fields if gives_payloads(field)]
     sizes = sum((_sizes(batch.column(field.name)) for field in fields), np.zeros(batch.num_rows, np.int64))
     for start, end in _steps(sizes):
         part = batch.slice(start, end - start)

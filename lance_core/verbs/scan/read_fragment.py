@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lance_core.encoding.structural.blob import described_schema
 from lance_core.errors import CorruptFileError, LanceError, UnsupportedError
 from lance_core.file.reader import DataFileReader
 from lance_core.schema import Field, Schema, field_to_arrow, schema_to_arrow
@@ -18,7 +19,7 @@ from lance_core.table.fragment import DataFile, Fragment
 from lance_core.table.fragment_list import FragmentList
 from lance_core.table.transaction import is_early
 from lance_core.verbs.context.snapshot import Snapshot
-from lance_core.verbs.scan.blob_payloads import described_schema, with_payloads
+from lance_core.verbs.scan.blob_payloads import with_payloads
 
 __all__ = [
     "Opened",
