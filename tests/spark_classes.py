@@ -46,7 +46,7 @@ def make(archive: Path) -> None:
     # Java ends with its standard input, and writes the file then.
     gateway.shutdown()
     gateway.proc.stdin.close()
-    gateway.proc.wait(60)
+    gateway.proc.wait(600)
     assert archive.exists()
 
 
