@@ -23,7 +23,17 @@ CLASS_LINES = 420
 TOP = {
     *(".ci", ".github", ".gitignore", ".pre-commit-config.yaml", "CHANGELOG.md", "CODE_OF_CONDUCT.md"),
     *("CONTRIBUTING.md", "LICENSE", "Makefile", "README.md", "SECURITY.md", "docs", "example_project", "lance_core"),
-    *("lance_dagster", "mkdocs.yml", "protos", "pyproject.toml", "pyspark_lance", "tests", "uv.lock", "workspace.yaml"),
+    *(
+        "changes",
+        "lance_dagster",
+        "mkdocs.yml",
+        "protos",
+        "pyproject.toml",
+        "pyspark_lance",
+        "tests",
+        "uv.lock",
+        "workspace.yaml",
+    ),
 }
 
 

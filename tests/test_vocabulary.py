@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("lance_core", "pyspark_lance", "lance_dagster", "example_project", "tests", "docs", "protos")
+FOLDERS = ("lance_core", "pyspark_lance", "lance_dagster", "example_project", "tests", "docs", "protos", "changes")
 SUFFIXES = {".py", ".md", ".toml", ".proto", ".yaml"}
 OTHERS = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "pyproject.toml")
 
