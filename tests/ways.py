@@ -65,8 +65,8 @@ LIMITS: Final = {
     "read": Limit("lance_core", 12, 12),
     "compaction": Limit("lance_core", 17, 14),
     "output": Limit("lance_dagster", 12, 12),
-    "healthy-tick": Limit("lance_dagster", 8, 9),
-    "tick": Limit("lance_dagster", 10, 9),
+    "healthy-tick": Limit("lance_dagster", 7, 9),
+    "tick": Limit("lance_dagster", 9, 9),
     "spark-write": Limit("pyspark_lance", 9, 9),
     "spark-read": Limit("pyspark_lance", 5, 6),
 }

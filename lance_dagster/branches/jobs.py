@@ -19,7 +19,6 @@ from pydantic import Field
 
 from lance_dagster._context.jobs import job_of_one_op
 from lance_dagster._context.steps import facts_of
-from lance_dagster.health.foreign import is_foreign
 from lance_dagster.properties import PROMOTION_JOB_NAME, PROMOTION_RUN_ID
 from lance_dagster.tables.branch_policy import BRANCH_TAG, FORCE_TAG, NO_RETRIES, PUBLISHES_TAG, named_branch
 from lance_dagster.tables.names import checked_job_name
@@ -29,6 +28,7 @@ from lance_dagster.tables.refs import (
     TableRef,
     TableRoot,
     chosen_refs,
+    is_foreign,
     is_tagged,
     table_refs,
     table_root,

@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import dagster as dg
 
-from lance_dagster.health.foreign import is_foreign
 from lance_dagster.tables.branch_policy import BRANCH_TAG
-from lance_dagster.tables.refs import TableLike, TableRef, table_refs, table_root
+from lance_dagster.tables.refs import TableLike, TableRef, is_foreign, table_refs, table_root
 
 if TYPE_CHECKING:
     import lance_core

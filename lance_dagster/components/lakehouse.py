@@ -17,11 +17,11 @@ from lance_dagster.checks.builders import (
 from lance_dagster.components.maintenance import maintenance_definitions
 from lance_dagster.components.models import MaintenanceFields, PolicyFields
 from lance_dagster.components.yaml_keys import empty_lists, with_checked_keys
-from lance_dagster.health.policy import MAINTENANCE_KEY
 from lance_dagster.io_manager.config import LanceIOManager
 from lance_dagster.observation import build_lance_observation_sensor
 from lance_dagster.tables.branch_policy import BranchPolicy
 from lance_dagster.tables.location import checked_root, locate_table
+from lance_dagster.tables.refs import MAINTENANCE_KEY
 
 __all__ = ["BranchingFields", "LakehouseTable", "LanceLakehouseComponent"]
 

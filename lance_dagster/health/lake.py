@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, Final
 import dagster as dg
 
 from lance_dagster._context.steps import AnyContext, known_assets
-from lance_dagster.health.policy import MAINTENANCE_KEY, LanceMaintenancePolicy, policy_of
+from lance_dagster.health.policy import LanceMaintenancePolicy, policy_of
 from lance_dagster.tables.location import TABLE_KEY, below_root, checked_root, remember_options, resolved_options
 from lance_dagster.tables.names import RESERVED
-from lance_dagster.tables.refs import TableLike, TableRef, TableRoot, table_refs
+from lance_dagster.tables.refs import MAINTENANCE_KEY, TableLike, TableRef, TableRoot, table_refs
 
 if TYPE_CHECKING:
     import lance_core

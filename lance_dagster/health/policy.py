@@ -18,10 +18,10 @@ import dagster as dg
 
 from lance_dagster.tables.arguments import described
 from lance_dagster.tables.names import near_name
+from lance_dagster.tables.refs import MAINTENANCE_KEY
 
-__all__ = ["MAINTENANCE_KEY", "LanceMaintenancePolicy", "parse_age", "policy_of", "recorded_metadata"]
+__all__ = ["LanceMaintenancePolicy", "parse_age", "policy_of", "recorded_metadata"]
 
-MAINTENANCE_KEY: Final = "lance/maintenance"
 NEVER: Final = "never"
 
 _PART: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]+)\s*")

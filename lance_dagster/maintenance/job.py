@@ -19,7 +19,6 @@ from typing import Any
 import dagster as dg
 
 from lance_dagster._context.jobs import job_beside_resources
-from lance_dagster.health.foreign import is_foreign
 from lance_dagster.health.lake import checked_lake
 from lance_dagster.health.policy import LanceMaintenancePolicy, policy_of
 from lance_dagster.maintenance.budget import LanceMaintenanceBudget, checked_budget
@@ -38,7 +37,7 @@ from lance_dagster.maintenance.ops import (
     tables_op,
 )
 from lance_dagster.tables.names import checked_job_name
-from lance_dagster.tables.refs import TableLike, table_refs
+from lance_dagster.tables.refs import TableLike, is_foreign, table_refs
 
 __all__ = ["LAKE_KEY", "TABLES_KEY", "build_maintenance_job"]
 

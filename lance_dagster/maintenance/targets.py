@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import dagster as dg
 
-from lance_dagster.health.foreign import is_foreign
 from lance_dagster.health.lake import Lake, LakeTable
-from lance_dagster.health.policy import MAINTENANCE_KEY, LanceMaintenancePolicy, policy_of, recorded_metadata
+from lance_dagster.health.policy import LanceMaintenancePolicy, policy_of, recorded_metadata
 from lance_dagster.properties import ASSET_KEY, MAINTENANCE_METADATA
 from lance_dagster.tables.location import TABLE_KEY
-from lance_dagster.tables.refs import TableRef, TableRoot, chosen_refs
+from lance_dagster.tables.refs import MAINTENANCE_KEY, TableRef, TableRoot, chosen_refs, is_foreign
 from lance_dagster.tables.settings import partition_columns
 
 if TYPE_CHECKING:

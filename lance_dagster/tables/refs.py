@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
 from pydantic import ConfigDict, Field
 
-from lance_dagster._context.steps import AnyContext, RunFacts, asset_definition
+from lance_dagster._context.steps import AnyContext, RunFacts, asset_definition, is_external_asset
 from lance_dagster.tables.branch_policy import BranchPolicy, branch_of_run
 from lance_dagster.tables.location import TableLocation, locate_table
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import lance_core
 
 __all__ = [
+    "MAINTENANCE_KEY",
     "ChosenTables",
     "TableLike",
     "TableRef",
@@ -32,11 +33,15 @@ __all__ = [
     "as_moment",
     "branch_for_reading",
     "chosen_refs",
+    "is_foreign",
     "is_tagged",
     "table_ref",
     "table_refs",
     "table_root",
 ]
+
+MAINTENANCE_KEY: Final = "lance/maintenance"
+"""The entry of an asset's metadata that says whether, and by which policy, its table is maintained."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,6 +179,33 @@ class TableRoot:
             return self.open(table)
         except DatasetNotFoundError:
             return None
+
+
+def is_foreign(ref: TableRef, context: dg.OpExecutionContext | dg.SensorEvaluationContext | None = None) -> bool:
+    """Whether others write a table, and nothing says that it is to be maintained here.
+
+    An asset is foreign if it is external or observable: the code location does not materialize it. Its owner decides
+    what becomes of its versions, files and branches, so maintenance and promotion leave it alone. A bare key names a
+    table of ours unless the code location says otherwise. Metadata `lance/maintenance` with True, a policy or fields of
+    one says that the table is to be maintained all the same; False says of any asset that it is to be left alone.
+
+    Args:
+        ref: The table.
+        context: Of the run or tick, for the code location's own definition of the asset; without one only the table
+            itself is asked, as when a job is defined.
+    """
+    known: list[Any] = [ref.metadata]
+    is_external = ref.is_external
+    if context is not None:
+        known.append(asset_definition(context, ref.key)[0])
+        if is_external is None:
+            is_external = is_external_asset(context, ref.key)
+        if is_external is None and ref.is_spec:
+            # A spec declares what others write. One that says where our IO manager puts it names a table of ours.
+            is_external = not {"schema", "table"} & set(ref.metadata or ())
+    said = [metadata[MAINTENANCE_KEY] for metadata in known if metadata and MAINTENANCE_KEY in metadata]
+    values = [one.value if isinstance(one, dg.MetadataValue) else one for one in said]
+    return bool(is_external) and (not values or values[0] is None or values[0] is False)
 
 
 def branch_for_reading(

@@ -50,7 +50,7 @@ import dagster as dg
 from lance_dagster.tables.event_keys import EVENT_KEYS
 from lance_dagster.tables.names import near_name
 from lance_dagster.tables.partition_expr import partition_column
-from lance_dagster.tables.refs import TableRoot, as_moment
+from lance_dagster.tables.refs import MAINTENANCE_KEY, TableRoot, as_moment
 from pyspark_lance import EmptyOutput, OutOfPartition, SchemaMode
 
 __all__ = [
@@ -73,7 +73,7 @@ __all__ = [
 
 PREFIX: Final = "lance/"
 READ_ELSEWHERE: Final = {
-    "lance/maintenance",
+    MAINTENANCE_KEY,
     "lance/column_lineage",
     "lance/schema",
     "lance/shared_table",
