@@ -14,11 +14,12 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
 from lance_dagster.health.policy import parse_age
+from lance_dagster.maintenance.limits import SEEK, fitting, not_fitting, num_bytes
 from lance_dagster.tables.arguments import described
 
 if TYPE_CHECKING:
@@ -26,9 +27,13 @@ if TYPE_CHECKING:
     from lance_dagster.maintenance.steps import MaintenanceOutcome
     from lance_dagster.tables.refs import TableRoot
 
-__all__ = ["LanceMaintenanceBudget", "checked_budget", "in_dry_run", "is_over", "spend", "spent"]
-
-SEEK: Final = 1024 * 1024
+__all__ = [
+    "LanceMaintenanceBudget",
+    "checked_budget",
+    "in_dry_run",
+    "spend",
+    "spent",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,25 +116,33 @@ def spend(
         if budget.max_tables is not None and tables >= budget.max_tables:
             spent.append((_put_off(table, f"max_tables: {budget.max_tables:,} tables come first"), []))
             continue
-        kept = []
-        for task in sorted(tasks, key=lambda task: (task.num_bytes + SEEK) / max(1, len(task.raw))):
-            if left is None or task.num_bytes <= left:
-                kept.append(task)
-                left = None if left is None else left - task.num_bytes
-        missing = sum(task.num_bytes for task in tasks) - sum(task.num_bytes for task in kept)
-        reason = (
-            f"max_bytes_rewritten: {len(tasks) - len(kept):,} of {len(tasks):,} rewrites, {missing:,} bytes, do not "
-            f"fit into the {left or 0:,} that are left of {budget.max_bytes_rewritten or 0:,}"
-        )
+        kept = fitting(tasks, left)
+        left = None if left is None else left - num_bytes(kept)
+        reason = not_fitting(tasks, kept, f"{left or 0:,} that are left of {budget.max_bytes_rewritten or 0:,}")
         plan = replace(table.plan, num_tasks=len(kept))
         does_nothing = not plan.is_due
         tables += not does_nothing
         if len(kept) < len(tasks):
-            fitting = replace(table, plan=plan, deferred=reason, is_put_off=does_nothing)
-        else:
-            fitting = table
-        spent.append((fitting, kept))
-    return spent
+            table = replace(table, plan=plan, deferred=reason, is_put_off=does_nothing)  # noqa: PLW2901 - its outcome
+        spent.append((table, kept))
+    return spent if left is None else _with_shares(spent, left)
+
+
+def _with_shares(
+    spent: Sequence[tuple[MaintenanceOutcome, list[CompactionTask]]], left: int
+) -> list[tuple[MaintenanceOutcome, list[CompactionTask]]]:
+    """The work, each table with the bytes that its rewrites may read, those of further attempts included.
+
+    Tables are worked on in parallel, perhaps by several machines: what is left is divided beforehand, in proportion to
+    the bytes of their rewrites, or evenly if nothing is to be rewritten.
+    """
+    is_idle = not any(tasks for _, tasks in spent)
+    parts = [0 if table.is_put_off else int(is_idle) or num_bytes(tasks) for table, tasks in spent]
+    shares = [left * part // max(1, sum(parts)) for part in parts]
+    return [
+        (replace(table, plan=replace(table.plan, max_bytes_rewritten=num_bytes(tasks) + share)), tasks)
+        for (table, tasks), share in zip(spent, shares, strict=True)
+    ]
 
 
 def spent(
@@ -159,11 +172,6 @@ def spent(
         return chosen
     deadline = time.time() + budget.duration.total_seconds()
     return [(replace(table, plan=replace(table.plan, deadline=deadline)), tasks) for table, tasks in chosen]
-
-
-def is_over(deadline: float | None) -> bool:
-    """Whether a time, in seconds since 1970, has passed."""
-    return deadline is not None and time.time() >= deadline
 
 
 def in_dry_run(table: MaintenanceOutcome, tasks: Sequence[CompactionTask]) -> MaintenanceOutcome:

@@ -9,7 +9,8 @@ import dagster as dg
 
 from lance_dagster.health.lake import Lake
 from lance_dagster.health.policy import LanceMaintenancePolicy
-from lance_dagster.maintenance.budget import LanceMaintenanceBudget, in_dry_run, is_over, spent
+from lance_dagster.maintenance.budget import LanceMaintenanceBudget, in_dry_run, spent
+from lance_dagster.maintenance.limits import is_over
 from lance_dagster.maintenance.observations import is_last, observation_of
 from lance_dagster.maintenance.on_spark import spark_rewriter
 from lance_dagster.maintenance.run_config import MaintenanceConfig

@@ -33,6 +33,7 @@ from lance_core.maintenance import (
 from lance_core.retry import backoff
 from lance_dagster.health.facts import TableHealth, measure
 from lance_dagster.health.policy import LanceMaintenancePolicy
+from lance_dagster.maintenance.limits import fitting, is_over, not_fitting
 
 __all__ = [
     "ATTEMPTS",
@@ -78,6 +79,7 @@ class MaintenancePlan:
         most_unindexed: How many fragments may lie outside of a zone map.
         expired_bytes: Bytes of files of the oldest version that the surveyed one does not have, if cleanup is due.
         deadline: Seconds since 1970 after which no further rewrite or step begins; None for no limit.
+        max_bytes_rewritten: Bytes of data files that the rewrites of all attempts may read; None for no limit.
         owners: The assets that the table belongs to, as far as they are proven.
         others: Further assets of the run that are the same table, such as one that owns columns of it.
         is_defined: Whether a definition that the run knows says so, rather than the table's own commits.
@@ -98,6 +100,7 @@ class MaintenancePlan:
     most_unindexed: int = 0
     expired_bytes: int = 0
     deadline: float | None = None
+    max_bytes_rewritten: int | None = None
     owners: Sequence[str] = ()
     others: Sequence[str] = ()
     is_defined: bool = True
@@ -107,6 +110,12 @@ class MaintenancePlan:
     def is_due(self) -> bool:
         """Whether there is anything to do."""
         return bool(self.num_tasks or self.cleanup_due or self.indices_due)
+
+    def bytes_left(self, done: Mapping[str, int]) -> int | None:
+        """The bytes that further rewrites may read after some work; None for no limit."""
+        if self.max_bytes_rewritten is None:
+            return None
+        return max(0, self.max_bytes_rewritten - done.get("bytes_read", 0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,6 +286,8 @@ def _commit_all(
 ) -> MaintenanceOutcome:
     """Commit results; as long as a writer has changed the fragments of some, plan and rewrite the table again.
 
+    What a further attempt rewrites fits into what is left of the budget of the run; the rest is put off.
+
     Args:
         dataset: The table; the handle moves to the version that was committed.
         outcome: The outcome so far.
@@ -296,8 +307,26 @@ def _commit_all(
         if attempt + 1 < ATTEMPTS:
             time.sleep(backoff(attempt + 1, first=0.2, longest=_LONGEST_PAUSE_S))
             dataset.checkout_latest()
-            results = rewriter(dataset, Compaction.plan(dataset, given).tasks)
+            outcome, results = _rewrite_within_budget(dataset, outcome, Compaction.plan(dataset, given).tasks, rewriter)
     return outcome.plus(lost=lost)
+
+
+def _rewrite_within_budget(
+    dataset: lance_core.LanceDataset,
+    outcome: MaintenanceOutcome,
+    tasks: Sequence[CompactionTask],
+    rewriter: Rewriter,
+) -> tuple[MaintenanceOutcome, list[RewriteResult]]:
+    """Do the tasks for which bytes and time of the budget are left; the outcome says what is put off."""
+    left = outcome.plan.bytes_left(outcome.done)
+    kept = [] if is_over(outcome.plan.deadline) else fitting(tasks, left)
+    if len(kept) == len(tasks):
+        return outcome, rewriter(dataset, tasks)
+    if is_over(outcome.plan.deadline):
+        reason = f"max_duration: the time was up before {len(tasks):,} rewrites began again"
+    else:
+        reason = not_fitting(tasks, kept, f"{left:,} that are left for further attempts")
+    return replace(outcome, deferred=reason), rewriter(dataset, kept)
 
 
 def _commit(
@@ -355,8 +384,8 @@ def materialize_deletions(
     tasks = Compaction.plan(dataset, options).tasks
     if not tasks:
         return outcome
-    results = rewriter(dataset, tasks)
-    missing = len(tasks) - len(results)
+    outcome, results = _rewrite_within_budget(dataset, outcome, tasks, rewriter)
+    missing = 0 if outcome.deferred else len(tasks) - len(results)
     return _commit_all(dataset, outcome, results, properties, missing=missing, rewriter=rewriter, deletions_only=True)
 
 

@@ -9,8 +9,9 @@ import pyarrow as pa
 import pytest
 
 import lance_core
+from lance_core.errors import CommitConflictError
 from lance_dagster import LanceMaintenanceBudget, LanceMaintenancePolicy, build_maintenance_job
-from lance_dagster.maintenance import budget as budgets
+from lance_dagster.maintenance import steps
 from tests.lance_dagster.maintenance.test_lake import fragments
 from tests.lance_dagster.maintenance.test_maintenance import NOW, failures, observations, run
 from tests.lance_dagster.maintenance.test_receipts import rows
@@ -90,7 +91,6 @@ def test_a_part_of_a_table_that_fits_is_done_and_the_rest_later(lake):
 def test_what_is_not_begun_in_time_is_put_off(lake, monkeypatch):
     fill_wide(lake, "a/t", 10)
     job = with_budget(max_duration="1h")
-    monkeypatch.setattr(budgets, "is_over", lambda deadline: deadline is not None)
     monkeypatch.setattr("lance_dagster.maintenance.ops.is_over", lambda deadline: deadline is not None)
     found = summary(run(lake, job))
     assert found["put_off"] == {"a/t": "max_duration: the time was up before 1 rewrites began"}
@@ -148,3 +148,72 @@ def test_expired_versions_are_told_by_a_dry_run(lake):
 def test_limits_that_mean_nothing_are_rejected(limits, message):
     with pytest.raises(ValueError, match=message):
         LanceMaintenanceBudget(**limits)
+
+
+def losing(monkeypatch, races, before=lambda: None):
+    """Maintenance loses that many races; `before` is what the other writer does."""
+    real, seen = steps.commit_what_fits, []
+
+    def lose(*arguments, **options):
+        seen.append(1)
+        if len(seen) <= races:
+            before()
+            raise CommitConflictError("lost")
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(steps, "commit_what_fits", lose)
+
+
+@pytest.mark.parametrize(("share", "read"), [(1, 1), (2, 2), (3, 3), (2.5, 2)])
+def test_further_attempts_after_lost_races_fit_into_the_budget(lake, monkeypatch, share, read):
+    size = fill_wide(lake, "a/t", 1000)
+    losing(monkeypatch, 2)
+    budget = int(size * share)
+    found = run(lake, with_budget(max_bytes_rewritten=budget))
+    put_off = summary(found)["put_off"]
+    assert observations(found)["a/t"]["lance/bytes_read"] == size * read
+    if read == 3:
+        assert (put_off, fragments(lake, "a/t")) == ({}, 1)
+    else:
+        left = budget - size * read
+        reason = f"max_bytes_rewritten: 1 of 1 rewrites, {size:,} bytes, do not fit into the {left:,} that are left"
+        assert put_off == {"a/t": f"{reason} for further attempts"}
+        assert fragments(lake, "a/t") == 6
+
+
+def test_tables_share_what_is_left_for_further_attempts(lake, monkeypatch):
+    sizes = {path: fill_wide(lake, path, rows) for path, rows in (("a/small", 1000), ("b/large", 20_000))}
+    limit = 2 * sum(sizes.values())
+    losing(monkeypatch, 100)
+    found = run(lake, with_budget(max_bytes_rewritten=limit))
+    read = {table: seen["lance/bytes_read"] for table, seen in observations(found).items()}
+    assert read == {path: 2 * size for path, size in sizes.items()}
+
+
+def test_no_further_attempt_begins_after_the_time(lake, monkeypatch):
+    size = fill_wide(lake, "a/t", 1000)
+    over = []
+    losing(monkeypatch, 2, lambda: over.append(1))
+    monkeypatch.setattr(steps, "is_over", lambda deadline: deadline is not None and bool(over))
+    found = run(lake, with_budget(max_duration="1h"))
+    assert summary(found)["put_off"] == {"a/t": "max_duration: the time was up before 1 rewrites began again"}
+    assert observations(found)["a/t"]["lance/bytes_read"] == size
+
+
+def test_deletions_of_others_during_the_run_are_materialized_within_the_budget(lake, monkeypatch):
+    small = fill_wide(lake, "a/t", 100)
+    lance.write_dataset(pa.table({"n": range(2_000_000)}), f"{lake.root}/a/t.lance", mode="append")
+    real = steps.commit
+
+    def delete_meanwhile(dataset, *arguments, **options):
+        done = real(dataset, *arguments, **options)
+        lance.dataset(dataset.uri).delete("n >= 0 and n < 1000000")
+        return done
+
+    monkeypatch.setattr(steps, "commit", delete_meanwhile)
+    found = run(lake, with_budget(max_bytes_rewritten=2 * small))
+    assert observations(found)["a/t"]["lance/bytes_read"] == small
+    assert "left for further attempts" in summary(found)["put_off"]["a/t"]
+    monkeypatch.undo()
+    assert summary(run(lake, with_budget()))["put_off"] == {}
+    assert lance.dataset(f"{lake.root}/a/t.lance").stats.dataset_stats()["num_deleted_rows"] == 0

@@ -1,0 +1,54 @@
+"""What fits into the limits of a run: into the bytes, and into the time, that are left of its budget."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from lance_core.maintenance import CompactionTask
+
+__all__ = ["SEEK", "fitting", "is_over", "not_fitting", "num_bytes"]
+
+SEEK: Final = 1024 * 1024
+"""Bytes that cost about as much as opening a file."""
+
+
+def is_over(deadline: float | None) -> bool:
+    """Whether a time, in seconds since 1970, has passed."""
+    return deadline is not None and time.time() >= deadline
+
+
+def fitting(tasks: Sequence[CompactionTask], left: int | None) -> list[CompactionTask]:
+    """The tasks that fit into the bytes that are left, those that merge the most fragments per byte first.
+
+    Args:
+        tasks: The tasks.
+        left: Bytes that they may read; None for no limit.
+    """
+    kept = []
+    for task in sorted(tasks, key=lambda task: (task.num_bytes + SEEK) / max(1, len(task.raw))):
+        if left is None or task.num_bytes <= left:
+            kept.append(task)
+            left = None if left is None else left - task.num_bytes
+    return kept
+
+
+def not_fitting(tasks: Sequence[CompactionTask], kept: Sequence[CompactionTask], left: str) -> str:
+    """Why tasks are put off.
+
+    Args:
+        tasks: All tasks.
+        kept: Those that fit.
+        left: What is left, in words.
+    """
+    return (
+        f"max_bytes_rewritten: {len(tasks) - len(kept):,} of {len(tasks):,} rewrites, "
+        f"{num_bytes(tasks) - num_bytes(kept):,} bytes, do not fit into the {left}"
+    )
+
+
+def num_bytes(tasks: Sequence[CompactionTask]) -> int:
+    """The bytes of the data files that tasks read."""
+    return sum(task.num_bytes for task in tasks)
