@@ -102,6 +102,7 @@ class ColumnVerbs(Handle):
         where: str | pc.Expression | None = None,
         missing: Missing = "null",
         schema: pa.Schema | None = None,
+        allow_external_blob_outside_bases: bool = False,
         transaction_properties: Mapping[str, str] | None = None,
         commit_message: str | None = None,
         idempotency_key: tuple[str, str] | None = None,
@@ -122,6 +123,8 @@ class ColumnVerbs(Handle):
             missing: What becomes of the rows of the scope that the data lacks: "null" sets their columns to null,
                 "keep" leaves them, "error" rejects the write.
             schema: Schema of an iterable of batches.
+            allow_external_blob_outside_bases: Take blobs by any URI, and not only below base paths that are no
+                datasets.
             transaction_properties: Strings for the history, by key.
             commit_message: A string for the history.
             idempotency_key: A transaction property (key, value) that at most one commit may carry; if one does, it is
@@ -135,7 +138,8 @@ class ColumnVerbs(Handle):
 
         Raises:
             InvalidInputError: A key of the data is null, comes twice, names no row of the scope, or several; or the
-                data lacks a row of the scope, and `missing` is "error". Nothing is committed.
+                data lacks a row of the scope, and `missing` is "error"; or a blob is given by a URI that is not
+                allowed. Nothing is committed.
             SchemaError: A column has another type than in the table, or the key is missing.
             RetryableConflictError: Rows moved and have no stable ids to be followed by; read and write again.
             IncompatibleConflictError: The rows were overwritten, or a column was dropped, since this version.
@@ -158,12 +162,24 @@ class ColumnVerbs(Handle):
             max_retries=max_retries,
         )
         self._manifest, result = write_columns(
-            self.source, data, on, where=where, missing=missing, how=how, schema=schema
+            self.source,
+            data,
+            on,
+            where=where,
+            missing=missing,
+            how=how,
+            schema=schema,
+            allow_external=allow_external_blob_outside_bases,
         )
         return result
 
     def plan_columns(
-        self, schema: pa.Schema, *, where: str | pc.Expression | None = None, missing: Missing = "null"
+        self,
+        schema: pa.Schema,
+        *,
+        where: str | pc.Expression | None = None,
+        missing: Missing = "null",
+        allow_external_blob_outside_bases: bool = False,
     ) -> ColumnPlan:
         """Plan to set columns of this version's rows, with one task per fragment that can run anywhere. Not in pylance.
 
@@ -171,6 +187,7 @@ class ColumnVerbs(Handle):
             schema: The columns to set, without a key.
             where: The scope: rows for which this is true, as SQL or an expression; None for all rows.
             missing: As `write_columns`.
+            allow_external_blob_outside_bases: As `write_columns`.
 
         Raises:
             SchemaError: A column has another type than in the table, or cannot be stored.
@@ -182,7 +199,7 @@ class ColumnVerbs(Handle):
             >>> [(task.fragment_id, task.num_rows) for task in plan.tasks], plan.added
             ([(0, 2)], ('n',))
         """
-        return plan_columns(self.source, schema, where, missing)
+        return plan_columns(self.source, schema, where, missing, allow_external=allow_external_blob_outside_bases)
 
     def commit_columns(
         self,

@@ -42,13 +42,14 @@ from pyspark_lance.types.batch_convert import ConverterTo
 from pyspark_lance.types.names import case_sensitive, in_case_of_table, matched_names, quoted
 from pyspark_lance.types.spark_types import batch_schema
 from pyspark_lance.writing.job import open_version
-from pyspark_lance.writing.schema_plan import plan_write
+from pyspark_lance.writing.schema_plan import as_payloads, plan_write
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 __all__ = ["write_columns"]
 
+_BLOB_MARK: Final = b"lance-encoding:blob"
 _KEY: Final = "__lance_key_{}"
 _COUNT: Final = "__lance_count"
 _ROW_ADDRESS: Final = "_rowaddr"
@@ -69,6 +70,7 @@ def write_columns(  # noqa: PLR0913 - each is a choice of its own, all but three
     missing: Literal["null", "keep", "error"] = "null",
     vector_columns: Mapping[str, int] | None = None,
     field_metadata: Mapping[str, str] | None = None,
+    allow_external_blob_outside_bases: bool = False,
     transaction_properties: Mapping[str, str] | None = None,
     commit_message: str | None = None,
     idempotency_key: tuple[str, str] | None = None,
@@ -85,7 +87,7 @@ def write_columns(  # noqa: PLR0913 - each is a choice of its own, all but three
     together, without columns of the table besides the key. The DataFrame is computed once.
 
     Args:
-        df: The rows: the key, and the columns to set.
+        df: The rows: the key, and the columns to set. Blobs of 2.2 are given as binary, or by their URIs as strings.
         uri: The table.
         on: The key: a column or several, `_rowid`, or `_rowaddr` of the version that the write begins with.
         where: The scope: rows for which this is true, as SQL or an Arrow expression; None for all rows.
@@ -93,6 +95,7 @@ def write_columns(  # noqa: PLR0913 - each is a choice of its own, all but three
             "keep" leaves them, "error" rejects the write.
         vector_columns: Array columns to store as vectors, as for `pyspark_lance.write`.
         field_metadata: Metadata of the fields of columns that are added.
+        allow_external_blob_outside_bases: Take blobs by any URI, and not only below base paths of the table.
         transaction_properties: Strings by key that the commit records.
         commit_message: A message that the commit records.
         idempotency_key: A transaction property (key, value) that at most one commit may carry; if one does, it is
@@ -110,7 +113,8 @@ def write_columns(  # noqa: PLR0913 - each is a choice of its own, all but three
     Raises:
         DatasetNotFoundError: The URI holds no table.
         InvalidInputError: A key is null, comes twice, or names no row of the scope, or several; or the DataFrame lacks
-            a row of the scope, and `missing` is "error". Nothing is committed.
+            a row of the scope, and `missing` is "error"; or a blob is given by a URI that is not allowed. Nothing is
+            committed.
         SchemaError: A column does not fit the table, or the key is missing; the message names the column.
         RetryableConflictError: Rows moved meanwhile and have no stable ids to be followed by; do the write again.
         IncompatibleConflictError: The rows were overwritten, or a column was dropped, meanwhile.
@@ -128,19 +132,23 @@ def write_columns(  # noqa: PLR0913 - each is a choice of its own, all but three
     dataset = open_version(lance_core.canonical_uri(uri), read_version, storage_options, identity)
     if dataset is None:
         raise DatasetNotFoundError(f"there is no table at {uri}: columns are set of rows that a table has")
-    session = df.sparkSession
     df = df.withColumnsRenamed(_ROW_NAMES)
     df = in_case_of_table(df, batch_schema(df.schema), dataset.schema)
     keys = _keys(dataset, [on] if isinstance(on, str) else list(on), df)
     stored = _stored(dataset, df, keys, vector_columns, field_metadata)
-    scope = dataset.parse_filter(where, assume_utc=is_utc(session_zone(session))) if isinstance(where, str) else where
-    plan = dataset.plan_columns(stored, where=scope, missing=missing)
+    scope = _scope(dataset, df, where)
+    plan = dataset.plan_columns(
+        stored,
+        where=scope,
+        missing=missing,
+        allow_external_blob_outside_bases=allow_external_blob_outside_bases,
+    )
     frame = _by_fragment(_addressed(df, dataset, keys, stored.names, scope, storage_options), plan)
     task = _ColumnsTask(
         uri=dataset.uri,
         version=dataset.version,
         keys=tuple(keys) if keys != [_ROW_ADDRESS] else (),
-        stored=plan.schema,
+        stored=stored,
         tasks={one.fragment_id: one for one in plan.tasks},
         storage_options=storage_options,
     )
@@ -212,7 +220,7 @@ def _stored(
     source = pa.schema([one for one in given if one.name not in (*keys, *_ROW_NAMES.values())])
     if not source.names:
         raise InvalidInputError("the DataFrame has no column besides the key: there is nothing to write")
-    own = pa.schema([one for one in table if one.name in source.names])
+    own = pa.schema([as_payloads(one, source.field(one.name)) for one in table if one.name in source.names])
     planned = plan_write(
         source,
         own,
@@ -228,8 +236,21 @@ def _stored(
         if one.name not in own.names and pa.types.is_null(one.type):
             raise SchemaError(f"column {one.name!r} is new, and of Spark's type void; cast it to its type")
         new = one.with_metadata({**(one.metadata or {}), **dict(field_metadata or {})})
-        fields.append(own.field(one.name) if one.name in own.names else new)
+        fields.append(own.field(one.name) if one.name in own.names else _large_blob(new))
     return pa.schema(fields)
+
+
+def _large_blob(field: pa.Field) -> pa.Field:
+    """A new column of bytes that is marked as one of blobs, with large offsets, which blobs have."""
+    is_marked = (field.metadata or {}).get(_BLOB_MARK, b"").lower() == b"true"
+    return field.with_type(pa.large_binary()) if is_marked and pa.types.is_binary(field.type) else field
+
+
+def _scope(dataset: LanceDataset, df: DataFrame, where: str | pc.Expression | None) -> pc.Expression | None:
+    """The scope as an expression; times in SQL are in the session's zone."""
+    if not isinstance(where, str):
+        return where
+    return dataset.parse_filter(where, assume_utc=is_utc(session_zone(df.sparkSession)))
 
 
 def _addressed(

@@ -28,7 +28,7 @@ from pyspark_lance.types.number_casts import are_numbers
 from pyspark_lance.types.spark_types import spark_view, stored_field, vector_width
 from pyspark_lance.writing.modes import Mode, SchemaMode
 
-__all__ = ["ADD_FIRST", "WritePlan", "plan_write"]
+__all__ = ["ADD_FIRST", "WritePlan", "as_payloads", "plan_write"]
 
 _BLOB: Final = "lance.blob.v2"
 
@@ -151,7 +151,7 @@ def _plan_existing(
         kept |= {field.name: _grown(kept[field.name], field, field.name) for field in known}
     grown = tuple(field.name for field in table if kept[field.name] != field)
     if has_mode:
-        kept |= {field.name: _payloads(kept[field.name], field) for field in known}
+        kept |= {field.name: as_payloads(kept[field.name], field) for field in known}
     for field in known:
         _check_fits(field, kept[field.name], widths, has_mode=has_mode)
     fields = [*kept.values(), *(stored_field(field, _declared_width(field, widths)) for field in new)]
@@ -163,8 +163,13 @@ def _plan_existing(
     )
 
 
-def _payloads(stored: pa.Field, given: pa.Field) -> pa.Field:
-    """A column of blobs of 2.2 as plain bytes or URIs if those are given: the writer makes blobs of them."""
+def as_payloads(stored: pa.Field, given: pa.Field) -> pa.Field:
+    """A column of blobs of 2.2 as plain bytes or URIs if those are given: the writer makes blobs of them.
+
+    Args:
+        stored: The column of the table.
+        given: The column of the DataFrame.
+    """
     kind = stored.type
     name = kind.extension_name if isinstance(kind, pa.BaseExtensionType) else None
     name = name or (stored.metadata or {}).get(b"ARROW:extension:name", b"").decode()

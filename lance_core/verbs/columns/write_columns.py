@@ -251,6 +251,7 @@ def write_columns(
     missing: Missing,
     how: ColumnCommit,
     schema: pa.Schema | None = None,
+    allow_external: bool = False,
 ) -> tuple[Manifest, ColumnsResult]:
     """Set columns of rows; arguments as `LanceDataset.write_columns`.
 
@@ -263,7 +264,7 @@ def write_columns(
     values = table.drop_columns([name for name in keys if name in table.column_names])
 
     def attempt(base: Snapshot) -> tuple[Manifest, ColumnsResult]:
-        plan = plan_columns(base, values.schema, where, missing)
+        plan = plan_columns(base, values.schema, where, missing, allow_external=allow_external)
         found = matched_rows(base, plan.tasks, table, keys)
         written: list[WrittenColumns] = []
         try:

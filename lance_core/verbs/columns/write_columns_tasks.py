@@ -29,6 +29,7 @@ from lance_core.verbs.columns.add import with_new_columns
 from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles, staged
+from lance_core.verbs.files.blobs import check_external, external_places
 from lance_core.verbs.files.column_files import write_column_file
 from lance_core.verbs.files.conform import conform, fit
 from lance_core.verbs.files.fragment_writer import ReaderLike, to_batches
@@ -79,6 +80,7 @@ class ColumnTask:
         scope: Offsets of the rows of the scope, as a serialized roaring bitmap.
         missing: What becomes of the rows of the scope that the data lacks.
         columns: The columns with their field ids, serialized.
+        external_places: Starts of the URIs by which blobs may be given; `("",)` for any.
     """
 
     version: int
@@ -87,6 +89,7 @@ class ColumnTask:
     scope: bytes
     missing: Missing
     columns: bytes
+    external_places: tuple[str, ...] = ()
 
     def write(self, dataset: Handle, values: ReaderLike, schema: pa.Schema | None = None) -> WrittenColumns | None:
         """Write the columns' file; nothing is committed.
@@ -103,7 +106,8 @@ class ColumnTask:
             The file; None if no row is to be set.
 
         Raises:
-            InvalidInputError: A row is not in the scope, comes twice, or is missing though `missing` is "error".
+            InvalidInputError: A row is not in the scope, comes twice, or is missing though `missing` is "error"; or a
+                blob is given by a URI that is not allowed.
             SchemaError: The values do not fit the columns.
 
         Examples:
@@ -140,8 +144,9 @@ class ColumnTask:
         if not given and not nulls:
             return None
         _check_nulls(columns, nulls)
+        values = conform(table.select(columns.names), fit(columns, table.select(columns.names).schema))
+        check_external(values, columns, self.external_places)
         with staged(source) as files:
-            values = conform(table.select(columns.names), fit(columns, table.select(columns.names).schema))
             file = write_values(source, fragment, columns, offsets, values, nulls, files)
         rows = (given | nulls).serialize()
         return WrittenColumns(fragment_id=self.fragment_id, file=file, rows=rows, num_values=len(given))
@@ -211,7 +216,12 @@ class ColumnPlan:
 
 
 def plan_columns(
-    source: Snapshot, schema: pa.Schema, where: str | pc.Expression | None, missing: Missing
+    source: Snapshot,
+    schema: pa.Schema,
+    where: str | pc.Expression | None,
+    missing: Missing,
+    *,
+    allow_external: bool = False,
 ) -> ColumnPlan:
     """Plan files with columns; arguments as `LanceDataset.plan_columns`.
 
@@ -223,6 +233,7 @@ def plan_columns(
         raise InvalidInputError(f"missing is one of {', '.join(get_args(Missing))}, not {missing!r}")
     columns, added = _columns(source.manifest, schema)
     serialized = schema_to_bytes(columns)
+    places = ("",) if allow_external else external_places(source.manifest.base_paths)
     tasks = tuple(
         ColumnTask(
             version=source.manifest.version,
@@ -231,6 +242,7 @@ def plan_columns(
             scope=rows.serialize(),
             missing=missing,
             columns=serialized,
+            external_places=places,
         )
         for fragment, rows in _scope(source, where)
     )

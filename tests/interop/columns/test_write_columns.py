@@ -136,6 +136,28 @@ def test_payloads_of_blobs(tmp_path):
     assert [blob.read() for blob in theirs.take_blobs("b", indices=[0, 1])] == [b"zero", b"two"]
 
 
+def test_blobs_by_uri_lie_below_base_paths(tmp_path):
+    """As in `insert`: whoever reads the table reads there with their own credentials."""
+    photo = tmp_path / "photo.bin"
+    photo.write_bytes(b"0123456789")
+    schema = pa.schema([("id", pa.int64()), lance_core.blob_field("b")])
+    rows = pa.table([[0, 1], lance_core.blob_array([b"zero", b"one"])], schema=schema)
+    dataset = lance_core.write_dataset(rows, tmp_path / "t")
+    given = pa.table({"id": [1], "b": [photo.as_uri()]})
+    plan = dataset.plan_columns(pa.schema([("b", pa.string())]))
+    for write in (
+        lambda: dataset.write_columns(given, on="id", missing="keep"),
+        lambda: plan.tasks[0].write(dataset, {"_rowaddr": pa.array([1], pa.uint64()), "b": [photo.as_uri()]}),
+    ):
+        with pytest.raises(InvalidInputError, match="outside of the dataset's base paths"):
+            write()
+    assert len(list((tmp_path / "t" / "data").glob("*.lance"))) == 1
+    dataset.write_columns(given, on="id", missing="keep", allow_external_blob_outside_bases=True)
+    dataset.write_columns({"id": [0], "b": [b"new"]}, on="id", missing="keep")  # the URI is kept as it is
+    found = lance.dataset(dataset.uri).to_table(blob_handling="all_binary")["b"].to_pylist()
+    assert found == [b"new", b"0123456789"]
+
+
 def test_nothing_is_written_for_wrong_data(tmp_path):
     dataset = created(tmp_path / "t")
     files = sorted((tmp_path / "t").rglob("*"))

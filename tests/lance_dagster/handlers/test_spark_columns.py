@@ -4,6 +4,7 @@ import dagster as dg
 import pytest
 from pyspark.sql import DataFrame, functions  # noqa: TID253 -- annotations of assets
 
+import lance_core
 from tests.lance_dagster.io_manager.test_column_assets import (
     BLOB,
     DAYS,
@@ -62,3 +63,26 @@ def test_spark_writes_rows_beside_the_column(lake, spark):
     assert_vectors(lake, "2024-01-01")
     lake.run(images, partition="2024-01-01")
     assert_vectors(lake)
+
+
+@pytest.mark.parametrize("kind", ["blob v2", "marked"])
+def test_executors_write_blobs(lake, spark, kind):
+    """The column is one of blobs already, or the frame marks it as one."""
+
+    @dg.asset(partitions_def=DAYS, ins={"images": dg.AssetIn(metadata={"columns": ["id"]})}, metadata=NAMED)
+    def thumbs(images: DataFrame) -> DataFrame:
+        made = images.withColumn("thumb", functions.expr("cast(repeat(cast(id as string), 30000) as binary)"))
+        return made if kind == "blob v2" else made.withMetadata("thumb", {"lance-encoding:blob": "true"})
+
+    images = images_asset()
+    lake.run(images, partition="2024-01-01")
+    lake.run(images, partition="2024-01-02")
+    if kind == "blob v2":
+        field = lance_core.blob_field("thumb")
+        owned = field.with_metadata({**(field.metadata or {}), b"dagster.asset_key": b"thumbs"})
+        lake.table("images").add_columns(owned)
+    for day in ("2024-01-01", "2024-01-01", "2024-01-02"):
+        lake.run(images, thumbs, select=[thumbs], partition=day)
+    rows = lake.table("images").to_table(["id", "thumb"], blob_handling="all_binary").to_pylist()
+    assert all(row["thumb"] == str(row["id"]).encode() * 30000 for row in rows)
+    assert len(rows) == 2 * ROWS

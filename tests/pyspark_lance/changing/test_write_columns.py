@@ -133,3 +133,63 @@ def test_an_append_meanwhile_stays(spark, uri):
     rows = lance_core.dataset(uri).to_table(["id", "n"]).to_pylist()
     assert done.version == version + 2
     assert [row["n"] for row in rows] == [*range(20), None, None, None]
+
+
+def blob_table(uri):
+    limits = {"inline_size_threshold": 10, "dedicated_size_threshold": 1000}
+    schema = pa.schema([pa.field("id", pa.int64()), lance_core.blob_field("b", **limits)])
+    payloads = [b"small", b"m" * 500, b"l" * 5000, None]
+    lance_core.write_dataset(pa.table([range(4), lance_core.blob_array(payloads)], schema=schema), uri)
+    return dict(enumerate(payloads))
+
+
+def blobs_of(lance, uri, name="b"):
+    rows = lance.dataset(uri).to_table(["id", name], blob_handling="all_binary").to_pylist()
+    return {row["id"]: row[name] for row in rows}
+
+
+@pytest.mark.parametrize("missing", ["keep", "null"])
+@pytest.mark.parametrize("on", ["id", "_rowaddr"])
+def test_blobs_from_bytes(spark, lance, uri, missing, on):
+    """As by `lance_core`'s `write_columns`: payloads are placed by their size, other rows keep theirs."""
+    before = blob_table(uri)
+    new = {0: b"n" * 5000, 3: b"x"}
+    rows = [(i, bytearray(b)) for i, b in new.items()]
+    frame = spark.createDataFrame(rows, f"{on} long, b binary")
+    done = pyspark_lance.write_columns(frame, uri, on=on, missing=missing)
+    assert done.rows_updated == (2 if missing == "keep" else 4)
+    assert blobs_of(lance, uri) == {i: new.get(i, before[i] if missing == "keep" else None) for i in before}
+    kinds = [row["b"] and row["b"]["kind"] for row in lance.dataset(uri).to_table().to_pylist()]
+    assert kinds == ([2, 1, 2, 0] if missing == "keep" else [2, None, None, 0])
+
+
+def test_blobs_by_uri(spark, lance, uri, tmp_path):
+    before = blob_table(uri)
+    photo = tmp_path / "photo.bin"
+    photo.write_bytes(b"0123456789")
+    frame = spark.createDataFrame([(1, photo.as_uri()), (2, None)], "id long, b string")
+    files = sorted((Path(uri) / "data").rglob("*"))
+    with pytest.raises(InvalidInputError, match="outside of the dataset's base paths"):
+        pyspark_lance.write_columns(frame, uri, on="id", missing="keep")
+    assert lance_core.dataset(uri).version == 1
+    assert sorted((Path(uri) / "data").rglob("*")) == files
+    allowed = {"on": "id", "missing": "keep", "allow_external_blob_outside_bases": True}
+    pyspark_lance.write_columns(frame, uri, **allowed)
+    assert blobs_of(lance, uri) == {**before, 1: b"0123456789", 2: None}
+    assert lance.dataset(uri).to_table().to_pylist()[1]["b"]["kind"] == 3
+    # What is kept is not asked again, and a base path needs no permission.
+    lance_core.dataset(uri).add_bases([lance_core.DatasetBasePath(str(tmp_path), "photos")])
+    pyspark_lance.write_columns(
+        spark.createDataFrame([(3, photo.as_uri())], "id long, b string"), uri, on="id", missing="keep"
+    )
+    assert blobs_of(lance, uri) == {**before, 1: b"0123456789", 2: None, 3: b"0123456789"}
+
+
+def test_a_new_column_of_blobs(spark, lance, uri):
+    blob_table(uri)
+    marked = {"lance-encoding:blob": "true"}
+    frame = spark.createDataFrame([(1, bytearray(b"n" * 70_000))], "id long, c binary").withMetadata("c", marked)
+    pyspark_lance.write_columns(frame, uri, on="id")
+    assert blobs_of(lance, uri, "c") == {0: None, 1: b"n" * 70_000, 2: None, 3: None}
+    (found,) = lance.dataset(uri).take_blobs("c", indices=[1])
+    assert found.read() == b"n" * 70_000
