@@ -13,6 +13,7 @@
     timestamps, times,          other units, other zones        no fraction of a unit is lost
     durations
     strings, bytes              other widths of offsets
+    bytes, strings              blobs of 2.2                    which strings name by their URIs
     lists, structs              the same of such items          fields of structs in any order
     dictionaries                their values, and back
     nulls                       anything
@@ -43,12 +44,16 @@ _MOST_DIGITS: Final = 76
 
 _LONGEST_SHOWN: Final = 100
 
+_BLOB: Final = "lance.blob.v2"
+
 
 def can_cast(source: pa.DataType, target: pa.DataType) -> bool:
     """Whether values of one type may be kept by another, as the table at the head of the module says."""
     types = pa.types
     if source == target or types.is_null(source):
         return True
+    if _is_blob(target):
+        return _is_binary(source) or _is_string(source)
     if types.is_dictionary(source) or types.is_dictionary(target):
         return can_cast(_values_of(source), _values_of(target))
     if types.is_struct(source) and types.is_struct(target):
@@ -82,6 +87,10 @@ def _is_string(kind: pa.DataType) -> bool:
 
 def _is_binary(kind: pa.DataType) -> bool:
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind))
+
+
+def _is_blob(kind: pa.DataType) -> bool:
+    return isinstance(kind, pa.BaseExtensionType) and kind.extension_name == _BLOB
 
 
 def is_any_list(kind: pa.DataType) -> bool:
@@ -176,6 +185,8 @@ def _attempt(column: Column, target: pa.DataType) -> Column | None:
     if isinstance(column, pa.ChunkedArray):
         parts = [_attempt(chunk, target) for chunk in column.chunks]
         return None if any(part is None for part in parts) else pa.chunked_array(parts, type=target)
+    if _is_blob(target):
+        return _blobs(column, target)
     if pa.types.is_dictionary(column.type):
         return _attempt(column.dictionary_decode(), target)
     if pa.types.is_dictionary(target):
@@ -186,6 +197,17 @@ def _attempt(column: Column, target: pa.DataType) -> Column | None:
     if is_any_list(column.type) and is_any_list(target) and column.type.value_type != target.value_type:
         return _list(column, target)
     return _flat(column, target)
+
+
+def _blobs(column: pa.Array, target: pa.DataType) -> pa.Array:
+    """Payloads, or the URIs of blobs, as blobs; nothing is copied."""
+    given = "data" if _is_binary(column.type) else "uri"
+    storage = target.storage_type
+    children = [
+        column.cast(field.type) if field.name == given else pa.nulls(len(column), field.type) for field in storage
+    ]
+    blobs = pa.StructArray.from_arrays(children, fields=list(storage), mask=column.is_null())
+    return pa.ExtensionArray.from_storage(target, blobs)
 
 
 def _struct(column: pa.StructArray, target: pa.StructType) -> pa.Array | None:

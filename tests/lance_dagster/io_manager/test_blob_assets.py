@@ -51,3 +51,50 @@ def test_a_handle_that_is_returned_is_written_with_its_payloads(lake, library):
     lake.run(images, dg.asset(copy))
     written = lake.table("copy").to_table(blob_handling="all_binary")
     assert written["b"].to_pylist() == ROWS["b"].to_pylist()
+
+
+DAYS = dg.StaticPartitionsDefinition(["mon", "tue"])
+MERGE = {"lance/write_mode": "merge", "lance/merge_on": "id"}
+
+
+@pytest.mark.parametrize("kind", [pa.Table, pd.DataFrame, pl.DataFrame])
+@pytest.mark.parametrize("metadata", [{"partition_expr": "day"}, {}, MERGE, {"lance/write_mode": "append"}])
+def test_payloads_go_into_a_table_that_has_the_column(lake, kind, metadata):
+    """Of whatever size: inline, packed or in files of their own."""
+    payloads = [b"small", None, b"", b"m" * 70_000, b"l" * 5_000_000]
+
+    def photos(context):
+        day = context.partition_key if metadata.get("partition_expr") else "mon"
+        fields = [pa.field("id", pa.int64()), pa.field("day", pa.string()), FIELD]
+        first = 10 if day == "tue" else 0
+        ids = [first + i for i in range(5)]
+        rows = pa.table([ids, [day] * 5, pa.array(payloads, pa.large_binary())], schema=pa.schema(fields))
+        marked = kind is pa.Table or "photos" not in made
+        made.append("photos")
+        return rows if marked else pl.from_arrow(rows) if kind is pl.DataFrame else rows.to_pandas()
+
+    made = []
+    parted = "partition_expr" in metadata
+    asset = dg.asset(photos, partitions_def=DAYS if parted else None, metadata=metadata)
+    for day in ("mon", "mon", "tue"):
+        lake.run(asset, **({"partition": day} if parted else {}))
+    rows = lance.dataset(lake.uri("photos")).to_table(blob_handling="all_binary").to_pylist()
+    times = {"append": 3}.get(metadata.get("lance/write_mode"), 2 if parted else 1)
+    assert [row["b"] for row in sorted(rows, key=lambda row: row["id"] // 10)] == payloads * times
+    schema = lake.table("photos").schema
+    assert schema.field("b").type.extension_name == "lance.blob.v2"
+
+
+def test_a_column_asset_sets_payloads(lake):
+    @dg.asset(metadata={"lance/write_mode": "columns", "lance/table": "images", "lance/key": "id"})
+    def thumbs(images: pa.Table) -> pa.Table:
+        return pa.table({"id": images["id"], "thumb": pa.array([b"t" * 70_000, None, b"", b"x"], pa.large_binary())})
+
+    lake.run(images)
+    field = lance_core.blob_field("thumb")
+    owned = field.with_metadata({**(field.metadata or {}), b"dagster.asset_key": b"thumbs"})
+    lake.table("images").add_columns(owned)
+    lake.run(images, thumbs, select=[thumbs])
+    found = lance.dataset(lake.uri("images")).to_table(columns=["thumb", "b"], blob_handling="all_binary")
+    assert found["thumb"].to_pylist() == [b"t" * 70_000, None, b"", b"x"]
+    assert found["b"].to_pylist() == ROWS["b"].to_pylist()
