@@ -4,6 +4,7 @@
     changes that were undone themselves      -> the version before it is restored
     others came after it, elsewhere          -> one Update: the fragments that it added are removed, those that it
                                                 removed return as they were
+    it set columns                           -> the files of these columns are exchanged for those before (`columns`)
     others changed its fragments, or wrote
     to its partitions; the version before it
     was cleaned up; it created the table ... -> rejected, with the reason
@@ -34,6 +35,7 @@ from lance_dagster.properties import (
     listed_keys,
     several,
 )
+from lance_dagster.undo.columns import ColumnsBack, columns_back, sets_columns
 
 __all__ = ["AlreadyUndoneError", "CannotUndoError", "Undo", "plan_undo"]
 
@@ -186,6 +188,11 @@ def _reversed(
     between = [one.version for one in others if one.version < last and not one.is_maintenance]
     if between:
         raise _rejected(dataset, run_id, f"versions {between} of others lie between its own")
+    if sets_columns(made):
+        versions = [one.version for one in made]
+        columns = columns_back(before, dataset.checkout_version((dataset.branch, last)), dataset, versions)
+        if columns is not None:
+            return _of_columns(dataset, run_id, made, columns)
     odd = [f"{one.version} ({one.operation})" for one in made if one.operation not in _PLAIN]
     if odd:
         raise _rejected(dataset, run_id, f"others came after version {', '.join(odd)}, which is more than rows")
@@ -204,6 +211,24 @@ def _reversed(
         operation=operation,
         rows=dataset.count_rows(),
         rows_after=dataset.count_rows() + change,
+        moves=_watermarks_back(dataset, run_id, made),
+    )
+
+
+def _of_columns(
+    dataset: lance_core.LanceDataset, run_id: str, made: Sequence[TableVersion], columns: ColumnsBack
+) -> Undo:
+    if columns.operation is None:
+        raise _rejected(dataset, run_id, columns.how)
+    rows = dataset.count_rows()
+    return Undo(
+        dataset=dataset,
+        run_id=run_id,
+        made=tuple(made),
+        how=columns.how,
+        operation=columns.operation,
+        rows=rows,
+        rows_after=rows,
         moves=_watermarks_back(dataset, run_id, made),
     )
 

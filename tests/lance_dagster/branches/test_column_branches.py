@@ -1,13 +1,21 @@
 """A backfill of a column on a branch, its promotion, and the undo of a run that set columns."""
 
+import json
+from pathlib import Path
+
 import dagster as dg
+import lance as pylance
+import pyarrow as pa
+import pytest
 
 import lance_core
 from lance_dagster import BranchPolicy, build_undo_job
 from tests.lance_dagster.io_manager.test_column_assets import (
     assert_vectors,
     cells,
+    day_of,
     embeddings_asset,
+    ids_of,
     images_asset,
 )
 from tests.lance_dagster.lake import QUIET, errors
@@ -61,9 +69,113 @@ def test_the_undo_of_a_run_restores_the_cells(lake):
     assert {i: value for i, value in cells(lake).items() if i in before} == before
 
 
-def test_the_undo_of_the_run_that_added_the_column_says_why_not(lake):
-    images, embeddings = images_asset(), embeddings_asset()
+def labels_asset(value="x"):
+    return embeddings_asset(lambda _, t: t.append_column("label", [[value] * len(t)]), name="labels")
+
+
+def doubled_vectors():
+    return embeddings_asset(lambda _, t: t.append_column("vector", [[[0.0] * 8] * len(t)]))
+
+
+def pylance_cells(lake, name):
+    rows = pylance.dataset(lake.uri("images")).to_table(columns=["id", name]).to_pylist()
+    return {row["id"]: row[name] for row in rows}
+
+
+STABLE = pytest.mark.parametrize("stable", [False, True])
+
+
+def images_of(stable):
+    return images_asset(**({"lance/stable_row_ids": True} if stable else {}))
+
+
+@STABLE
+def test_the_undo_of_columns_leaves_those_of_another_asset(lake, stable):
+    """Others have set other columns of the partition, have appended to it, and have deleted rows of it."""
+    images, embeddings = images_of(stable), embeddings_asset()
+    lake.run(images, span=("2024-01-01", "2024-01-02"))
+    for day in ("2024-01-01", "2024-01-02"):
+        lake.run(images, embeddings, select=[embeddings], partition=day)
+    before = cells(lake)
+    run = lake.run(images, doubled_vectors(), select=[doubled_vectors()], partition="2024-01-01")
+    lake.run(images, labels_asset(), select=[labels_asset()], span=("2024-01-01", "2024-01-02"))
+    table = lake.table("images")
+    table.delete("id = 1003")
+    table.insert(pa.table({"id": [5], "day": pa.array([day_of("2024-01-01")])}))
+    files = {path.name for path in (Path(lake.uri("images")) / "data").iterdir()}
+    undo(lake, run.run_id)
+    assert {path.name for path in (Path(lake.uri("images")) / "data").iterdir()} == files
+    expected = {i: value for i, value in before.items() if i != 1003} | {5: None}
+    assert cells(lake) == pylance_cells(lake, "vector") == expected
+    assert pylance_cells(lake, "label") == {i: None if i == 5 else "x" for i in expected}
+    made = lake.properties("images")[-1]
+    assert json.loads(made["dagster.columns"]) == ["vector"]
+    assert made["dagster.asset_key"] == "embeddings"
+    if stable:
+        table = lake.table("images")
+        found = table.delta(table.version - 1).get_updated_rows().read_all()["id"].to_pylist()
+        assert sorted(found) == [i for i in ids_of("2024-01-01") if i != 1003]
+
+
+@STABLE
+def test_the_undo_of_two_columns_of_one_partition_in_any_order(lake, stable):
+    images, embeddings, labels = images_of(stable), embeddings_asset(), labels_asset()
+    lake.run(images, embeddings, labels, partition="2024-01-01")
+    before = lake.table("images").to_table().to_pylist()
+    first = lake.run(images, doubled_vectors(), select=[doubled_vectors()], partition="2024-01-01")
+    second = lake.run(images, labels_asset("y"), select=[labels_asset("y")], partition="2024-01-01")
+    undo(lake, first.run_id)
+    assert pylance_cells(lake, "label") == dict.fromkeys(ids_of("2024-01-01"), "y")
+    undo(lake, second.run_id)
+    assert lake.table("images").to_table().to_pylist() == before
+
+
+def test_the_undo_of_the_run_that_added_the_column_drops_it(lake):
+    images, embeddings, labels = images_asset(), embeddings_asset(), labels_asset()
     lake.run(images, partition="2024-01-01")
     run = lake.run(images, embeddings, select=[embeddings], partition="2024-01-01")
+    lake.run(images, labels, select=[labels], partition="2024-01-01")
+    undo(lake, run.run_id)
+    assert lake.table("images").schema.names == ["id", "day", "blob", "label"]
+    assert pylance_cells(lake, "label") == dict.fromkeys(ids_of("2024-01-01"), "x")
     lake.run(images, partition="2024-01-02")
-    assert "which is more than rows" in errors(undo(lake, run.run_id, fails=True))
+    lake.run(images, embeddings, select=[embeddings], span=("2024-01-01", "2024-01-02"))
+    assert_vectors(lake, "2024-01-01", "2024-01-02")
+
+
+@STABLE
+def test_a_column_that_another_partition_has_meanwhile_stays(lake, stable):
+    images, embeddings = images_of(stable), embeddings_asset()
+    lake.run(images, span=("2024-01-01", "2024-01-02"))
+    run = lake.run(images, embeddings, select=[embeddings], partition="2024-01-01")
+    lake.run(images, embeddings, select=[embeddings], partition="2024-01-02")
+    undo(lake, run.run_id)
+    assert_vectors(lake, "2024-01-02")
+    if stable:
+        table = lake.table("images")
+        found = table.delta(table.version - 1).get_updated_rows().read_all()["id"].to_pylist()
+        assert sorted(found) == ids_of("2024-01-01")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda lake, images: lake.run(
+                images, embeddings_asset(), select=[embeddings_asset()], partition="2024-01-01"
+            ),
+            "changed since",
+        ),
+        (lambda lake, images: lake.run(images, partition="2024-01-01"), "changed since"),
+        (lambda lake, _: lake.table("images").drop_columns(["vector"]), "have changed"),
+        (lambda lake, _: lake.table("images").update({"vector": "vector"}, "id = 1004"), "may have moved rows"),
+    ],
+)
+def test_an_undo_of_columns_that_is_not_exact_is_rejected(lake, change, message):
+    images, embeddings = images_asset(), embeddings_asset()
+    lake.run(images, embeddings, partition="2024-01-01")
+    run = lake.run(images, doubled_vectors(), select=[doubled_vectors()], partition="2024-01-01")
+    change(lake, images)
+    version = lake.table("images").version
+    assert message in errors(undo(lake, run.run_id, fails=True))
+    assert lake.table("images").version == version

@@ -1,0 +1,177 @@
+"""Undo a run that set columns of rows, while others have set other columns, or have added or deleted rows, since.
+
+    fragment before       fragment after        fragment now             fragment then
+    a.lance: id, label    a.lance: id           a.lance: id              a.lance: id, label
+                          b.lance: label        b.lance: label
+                                                c.lance: vector          c.lance: vector
+
+The files of the columns are exchanged for those that held them before; no cell is read or written. A column that the
+run added, and that no other fragment has, is dropped. Rows that were deleted since stay so; where they may have been
+moved instead, with their cells, the undo is rejected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+from pyroaring import BitMap
+
+import lance_core
+from lance_core import FragmentMetadata
+from lance_core.errors import VersionNotFoundError
+from lance_core.fragment import DataFile
+from lance_core.lance import LanceSchema
+from lance_dagster.lineage.history import TableVersion
+from lance_dagster.properties import COLUMNS
+
+__all__ = ["ColumnsBack", "columns_back", "sets_columns"]
+
+_TOMBSTONE: Final = -2
+_OPERATIONS: Final = ("Update", "Merge")
+
+Files = Mapping[tuple[int | None, str], DataFile]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnsBack:
+    """The undo of columns that a run has set.
+
+    Attributes:
+        operation: The operation to commit; None if it would not be exact.
+        how: A description of it, or the reason why there is none.
+    """
+
+    operation: lance_core.LanceOperation.BaseOperation | None = None
+    how: str
+
+
+def sets_columns(made: Sequence[TableVersion]) -> bool:
+    """Whether versions of a run set columns of rows that were there, and did nothing else."""
+    return all(COLUMNS in one.properties and one.operation in _OPERATIONS for one in made)
+
+
+def columns_back(
+    before: lance_core.LanceDataset,
+    after: lance_core.LanceDataset,
+    now: lance_core.LanceDataset,
+    versions: Sequence[int],
+) -> ColumnsBack | None:
+    """Plan the undo; None if the versions changed more than columns.
+
+    Args:
+        before: The version before the run's first one.
+        after: The run's last version.
+        now: The newest version.
+        versions: The run's versions.
+    """
+    old, new, current = (_fragments(dataset) for dataset in (before, after, now))
+    changed = [key for key in new if old.get(key) != new[key]]
+    if old.keys() != new.keys() or any(old[key].deletion_file != new[key].deletion_file for key in changed):
+        return None
+    ids = sorted({one for key in changed for one in _written(old[key], new[key])})
+    names = ", ".join(_names(after, ids))
+    kept = _definitions(now, ids)
+    added = not _definitions(before, ids)
+    if kept != _definitions(after, ids) or (not added and kept != _definitions(before, ids)):
+        return ColumnsBack(how=f"the columns {names} have changed")
+    moved = [key for key in changed if key not in current or _holding(current[key], ids) != _holding(new[key], ids)]
+    if moved:
+        return ColumnsBack(how=f"fragments {moved} of its rows were changed since, or their columns {names}")
+    holed = [key for key in changed if current[key].deletion_file != new[key].deletion_file]
+    mover = _mover(now, after.version, holed) if holed else None
+    if mover is not None:
+        return ColumnsBack(how=f"version {mover} may have moved rows of fragments {holed}, with their columns {names}")
+    if added and not any(_holding(one, ids) for key, one in current.items() if key not in changed):
+        schema = now.lance_schema.record
+        rest = replace(schema, fields=tuple(one for one in schema.fields if one.id not in ids))
+        operation = lance_core.LanceOperation.Project(LanceSchema(rest), preserves_nullability=True)
+        return ColumnsBack(operation=operation, how=f"the columns {names}, which it added, go")
+    return ColumnsBack(
+        operation=lance_core.LanceOperation.Update(
+            updated_fragments=[_with_files(current[key], old[key], ids) for key in changed],
+            fields_modified=ids,
+            update_mode="rewrite_columns",
+            updated_fragment_offsets=_rows_set(after, changed, versions) if now.has_stable_row_ids else None,
+        ),
+        how=f"the columns {names} of {len(changed)} fragments are as they were",
+    )
+
+
+def _fragments(dataset: lance_core.LanceDataset) -> dict[int, FragmentMetadata]:
+    return {one.fragment_id: one.metadata for one in dataset.get_fragments()}
+
+
+def _files(fragment: FragmentMetadata) -> Files:
+    return {(one.base_id, str(one.path)): one for one in fragment.files}
+
+
+def _written(old: FragmentMetadata, new: FragmentMetadata) -> set[int]:
+    """The fields of the files that a fragment got."""
+    known = _files(old)
+    return {one for key, file in _files(new).items() if key not in known for one in file.fields if one >= 0}
+
+
+def _holding(fragment: FragmentMetadata, ids: Sequence[int]) -> dict[tuple[int | None, str], list[int]]:
+    """The files that hold some fields, with these fields."""
+    found = {key: [one for one in file.fields if one in ids] for key, file in _files(fragment).items()}
+    return {key: own for key, own in found.items() if own}
+
+
+def _with_files(fragment: FragmentMetadata, old: FragmentMetadata, ids: Sequence[int]) -> FragmentMetadata:
+    """A fragment whose fields of some ids are in the files that an older state of it had them in."""
+    files = {
+        key: replace(file, fields=[_TOMBSTONE if one in ids else one for one in file.fields])
+        for key, file in _files(fragment).items()
+    }
+    for key, file in _files(old).items():
+        if not any(one in ids for one in file.fields):
+            continue
+        others = files[key].fields if key in files else [_TOMBSTONE] * len(file.fields)
+        fields = [one if one in ids else other for one, other in zip(file.fields, others, strict=True)]
+        files[key] = replace(file, fields=fields)
+    live = [file for file in files.values() if any(one >= 0 for one in file.fields)]
+    return replace(fragment, files=live)
+
+
+def _mover(now: lance_core.LanceDataset, after: int, fragments: Sequence[int]) -> int | None:
+    """The first version after one that may have moved rows out of fragments; None if all deleted rows are gone."""
+    for version in range(after + 1, now.version + 1):
+        try:
+            transaction = now.read_transaction(version)
+        except VersionNotFoundError:
+            return version
+        operation = None if transaction is None else transaction.operation
+        if not isinstance(operation, lance_core.LanceOperation.Update) or not operation.new_fragments:
+            continue
+        if any(one.id in fragments for one in operation.updated_fragments):
+            return version
+    return None
+
+
+def _names(dataset: lance_core.LanceDataset, ids: Sequence[int]) -> list[str]:
+    return [repr(one.name()) for one in dataset.lance_schema.fields() if _has(one, ids)]
+
+
+def _has(field: Any, ids: Sequence[int]) -> bool:
+    return field.id() in ids or any(_has(child, ids) for child in field.children())
+
+
+def _definitions(dataset: lance_core.LanceDataset, ids: Sequence[int]) -> dict[int, str]:
+    """The columns that have some fields, by id, as far as their types go."""
+    return {one.id(): str(one.to_arrow().type) for one in dataset.lance_schema.fields() if _has(one, ids)}
+
+
+def _rows_set(after: lance_core.LanceDataset, fragments: Iterable[int], versions: Sequence[int]) -> dict[int, bytes]:
+    """The rows that versions have set, whose last change is the undo: serialized bitmaps by fragment."""
+    found = {}
+    for fragment in after.get_fragments():
+        if fragment.fragment_id not in fragments:
+            continue
+        table = fragment.to_table(columns=["_rowaddr", "_row_last_updated_at_version"], with_row_address=True)
+        rows = np.isin(table.column("_row_last_updated_at_version").to_numpy(), versions)
+        offsets = table.column("_rowaddr").to_numpy()[rows] & np.uint64(0xFFFFFFFF)
+        found[fragment.fragment_id] = BitMap(offsets.astype(np.uint32)).serialize()
+    return found
