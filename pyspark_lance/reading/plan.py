@@ -14,6 +14,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -21,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import lance_core
-from lance_core import LanceDataset
+from lance_core import LanceDataset, LanceFragment
 from lance_core.errors import IncompatibleConflictError, InvalidInputError, SchemaError
 from pyspark_lance.engine.sessions import use_cores_of_task
 from pyspark_lance.types.arrow_types import to_arrow
@@ -37,6 +38,7 @@ __all__ = [
     "FragmentSize",
     "ReadPlan",
     "checked_blob_handling",
+    "coalesced_batches",
     "estimated_bytes",
     "first_rows",
     "parts_of_batch",
@@ -54,6 +56,8 @@ _TASK_BYTES: Final = 256 << 20
 _LEAST_ROWS: Final = 1 << 16
 _LEAST_BYTES: Final = 4 << 20
 """A task with fewer rows and fewer bytes than these is not worth its start."""
+_FRAGMENT_ROWS: Final = 1 << 12
+"""Reading a fragment of fewer rows takes as long as reading that many rows of a large one."""
 _SLIVER: Final = 0.02
 """Part of a fragment that is too small for another task to read."""
 _STRING_BYTES: Final = 20
@@ -61,6 +65,11 @@ _STRING_BYTES: Final = 20
 _MANY_COLUMNS: Final = 256
 _STEP_BYTES: Final = 64 << 20
 """Bytes that are read at a time from more columns than that: a page of each column would be too much."""
+_FRAGMENTS_AHEAD: Final = 4
+"""Small fragments of a remote store that a task reads in parallel: each may take 16 MiB."""
+_SMALL_BATCH_ROWS: Final = 1 << 13
+_SMALL_BATCH_BYTES: Final = 4 << 20
+"""Batches with fewer rows and bytes than these are sent together with others."""
 _BATCH_ROWS: Final = 1 << 16
 _BATCH_BYTES: Final = 32 << 20
 
@@ -81,6 +90,11 @@ class FragmentRange:
     fragment_id: int
     offset: int = 0
     num_rows: int | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether these are all rows of the fragment."""
+        return self.offset == 0 and self.num_rows is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,14 +132,20 @@ class ReadPlan:
         dataset = self.open()
         convert = ConverterTo(self.expected, exact=False)
         left = limit
-        for piece in self._steps(dataset, pieces):
+        for scan in self._scans(dataset, pieces):
             if left is not None and left <= 0:
                 return
-            for batch in self._scan(dataset, piece, left):
+            for batch in coalesced_batches(self._batches(dataset, scan, left)):
                 for part in parts_of_batch(batch):
                     yield convert(part)
                 if left is not None:
                     left -= batch.num_rows
+
+    def _scans(self, dataset: LanceDataset, pieces: Iterable[FragmentRange]) -> Iterator[tuple[FragmentRange, ...]]:
+        """The pieces that one scanner reads: whole fragments together, of which small ones are read at once."""
+        for whole, group in groupby(self._steps(dataset, pieces), lambda piece: piece.is_whole):
+            found = tuple(group)
+            yield from [found] if whole else zip(found, strict=True)
 
     def _steps(self, dataset: LanceDataset, pieces: Iterable[FragmentRange]) -> Iterator[FragmentRange]:
         """The pieces, in steps that bound the memory of a worker where there are many columns."""
@@ -135,23 +155,32 @@ class ReadPlan:
         rows = max(1, dataset.count_rows())
         most = max(1, _STEP_BYTES * rows // max(1, estimated_bytes(dataset, self.expected)))
         for piece in pieces:
-            fragment = dataset.get_fragment(piece.fragment_id)
-            assert fragment is not None, "the plan was made for this version"
-            stop = piece.offset + (fragment.metadata.num_rows if piece.num_rows is None else piece.num_rows)
+            rows_of_fragment = _fragment(dataset, piece.fragment_id).metadata.num_rows
+            if piece.is_whole and rows_of_fragment <= most:
+                yield piece
+                continue
+            stop = piece.offset + (rows_of_fragment if piece.num_rows is None else piece.num_rows)
             for start in range(piece.offset, stop, most):
                 yield replace(piece, offset=start, num_rows=min(most, stop - start))
 
-    def _scan(self, dataset: LanceDataset, piece: FragmentRange, limit: int | None) -> Iterator[pa.RecordBatch]:
-        fragment = dataset.get_fragment(piece.fragment_id)
-        assert fragment is not None, "the plan was made for this version"
+    def _batches(
+        self, dataset: LanceDataset, pieces: tuple[FragmentRange, ...], limit: int | None
+    ) -> Iterator[pa.RecordBatch]:
         scanner = dataset.scanner(
             columns=list(self.columns),
             filter=self.filter,
-            fragments=[fragment],
-            offset=piece.offset or None,
-            limit=min((n for n in (piece.num_rows, limit) if n is not None), default=None),
+            fragments=[_fragment(dataset, piece.fragment_id) for piece in pieces],
+            offset=pieces[0].offset or None,
+            limit=min((n for n in (pieces[0].num_rows, limit) if n is not None), default=None),
+            fragment_readahead=_FRAGMENTS_AHEAD,
         )
         return iter(scanner.to_batches())
+
+
+def _fragment(dataset: LanceDataset, number: int) -> LanceFragment:
+    fragment = dataset.get_fragment(number)
+    assert fragment is not None, "the plan was made for this version"
+    return fragment
 
 
 def checked_blob_handling(given: str | None) -> str:
@@ -329,12 +358,15 @@ def split_into_tasks(
         The rows of each task, at least one.
     """
     # The end of each fragment, in units of the largest task.
-    ends = np.cumsum([max(size.num_rows / _TASK_ROWS, size.num_bytes / _TASK_BYTES) for size in sizes])
+    work = [max(size.num_rows, _FRAGMENT_ROWS) if size.num_rows else 0 for size in sizes]
+    ends = np.cumsum(
+        [max(rows / _TASK_ROWS, size.num_bytes / _TASK_BYTES) for rows, size in zip(work, sizes, strict=True)]
+    )
     total_rows = sum(size.num_rows for size in sizes)
     if not total_rows:
         return
     rounds = max(1, math.ceil(ends[-1] / parallelism))
-    worth = max(total_rows / _LEAST_ROWS, sum(size.num_bytes for size in sizes) / _LEAST_BYTES)
+    worth = max(sum(work) / _LEAST_ROWS, sum(size.num_bytes for size in sizes) / _LEAST_BYTES)
     tasks = max(1, min(rounds * parallelism, math.ceil(worth), total_rows))
     share = float(ends[-1]) / tasks
     pending: list[FragmentRange] = []
@@ -396,6 +428,21 @@ def _field(schema: pa.Schema, path: str) -> pa.Field | None:
             return None
         found = found.type.field(name)
     return None if found is None else found.with_name(path).with_nullable(True)
+
+
+def coalesced_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The rows of batches, small ones together: each batch costs Spark and the worker as much as hundreds of rows."""
+    pending: list[pa.RecordBatch] = []
+    rows = num_bytes = 0
+    for batch in batches:
+        pending.append(batch)
+        rows += batch.num_rows
+        num_bytes += batch.nbytes
+        if rows >= _SMALL_BATCH_ROWS or num_bytes >= _SMALL_BATCH_BYTES:
+            yield pending[0] if len(pending) == 1 else pa.concat_batches(pending)
+            pending, rows, num_bytes = [], 0, 0
+    if pending:
+        yield pending[0] if len(pending) == 1 else pa.concat_batches(pending)
 
 
 def parts_of_batch(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

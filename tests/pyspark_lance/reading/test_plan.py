@@ -10,6 +10,7 @@ from pyspark_lance.reading import plan as read_plan
 from pyspark_lance.reading.plan import (
     FragmentRange,
     FragmentSize,
+    coalesced_batches,
     first_rows,
     plan_read,
     plan_tasks,
@@ -67,6 +68,8 @@ def test_each_row_is_read_once_and_in_order(rows, parallelism, width, whole):
         ([10_000] * 100, 4, [250_000] * 4),
         ([130_000], 8, [65_000, 65_000]),
         ([3 * MILLION], 3, [MILLION] * 3),
+        ([200] * 5_000, 2, [MILLION // 6] * 6),  # 5,000 fragments are as much work as 20M rows
+        ([200] * 5_000, 32, [MILLION // 32] * 32),
     ],
 )
 def test_tasks_have_equal_shares(rows, parallelism, expected):
@@ -103,6 +106,52 @@ def test_fragments_that_an_index_rules_out_make_no_tasks(tmp_path):
     (task,) = plan_tasks(dataset, plan, parallelism=4)
     assert [piece.fragment_id for piece in task] == [3, 9, 10]
     assert sum(batch.num_rows for batch in plan.read(task)) == 20
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory):
+    """Small and larger fragments, some with deleted rows, one with none left."""
+    uri = str(tmp_path_factory.mktemp("mixed") / "t.lance")
+    for number, rows in enumerate([50] * 40 + [70_000, 3, 120_000] + [50] * 40):
+        start = number * MILLION
+        data = pa.table({"id": range(start, start + rows), "s": [f"row {i}" for i in range(rows)]})
+        lance_core.write_dataset(data, uri, mode="append" if number else "create")
+    dataset = lance_core.dataset(uri)
+    dataset.delete("id % 7 = 3")
+    dataset.delete(f"id >= {2 * MILLION} AND id < {3 * MILLION}")
+    return lance_core.dataset(uri)
+
+
+@pytest.mark.parametrize("condition", [None, "id % 1000000 < 20", "id % 1000000 = 69999"])
+@pytest.mark.parametrize("parallelism", [1, 3])
+@pytest.mark.parametrize("columns", [["id"], ["s", "_rowaddr"]])
+def test_fragments_of_all_sizes_give_their_rows_in_order(mixed, condition, parallelism, columns):
+    found = None if condition is None else mixed.parse_filter(condition)
+    plan = plan_read(mixed, table_schema(mixed, columns), filter=found)
+    tasks = plan_tasks(mixed, plan, parallelism=parallelism)
+    batches = [batch for pieces in tasks for batch in plan.read(pieces)]
+    expected = mixed.to_table(columns=columns, filter=condition)
+    assert pa.Table.from_batches(batches, plan.expected).to_pydict() == expected.to_pydict()
+
+
+@pytest.mark.parametrize("limit", [1, 49, 51, 2_500, 100_000])
+@pytest.mark.parametrize("condition", [None, "id % 3 = 0"])
+def test_a_limit_counts_rows_of_all_fragments(mixed, condition, limit):
+    found = None if condition is None else mixed.parse_filter(condition)
+    plan = plan_read(mixed, table_schema(mixed, ["id"]), filter=found)
+    (pieces,) = plan_tasks(mixed, plan, parallelism=1)
+    rows = [row for batch in plan.read(pieces, limit) for row in batch.column(0).to_pylist()]
+    assert rows == mixed.to_table(columns=["id"], filter=condition, limit=limit).column(0).to_pylist()
+
+
+def test_small_batches_come_together_in_order():
+    sizes = [1, 5_000, 4_000, 9_000, 2]
+    batches = [pa.record_batch({"x": pa.array(range(size), pa.int32())}) for size in sizes]
+    found = list(coalesced_batches(batches))
+    assert [batch.num_rows for batch in found] == [9_001, 9_000, 2]
+    assert pa.Table.from_batches(found).combine_chunks() == pa.Table.from_batches(batches).combine_chunks()
+    long = pa.record_batch({"x": ["x" * (1 << 21)]})
+    assert [batch.num_rows for batch in coalesced_batches([long] * 5)] == [2, 2, 1]
 
 
 def test_many_columns_are_read_in_steps(tmp_path, monkeypatch):
