@@ -15,6 +15,7 @@ import pyspark_lance
 from lance_core.dataset.maintenance import DatasetOptimizer
 from lance_core.verbs.delta.dataset_delta import DatasetDelta
 from lance_core.verbs.refs.branches import Branches
+from lance_core.verbs.refs.readers import Readers
 from lance_core.verbs.refs.tags import Tags
 from tests import processes
 from tests.examples import run_examples
@@ -44,7 +45,7 @@ def functions():
         for name in package.__all__:
             if inspect.isfunction(getattr(package, name)):
                 yield f"{package.__name__}.{name}", getattr(package, name)
-    for cls in (lance_core.LanceDataset, DatasetDelta, Tags, Branches, DatasetOptimizer):
+    for cls in (lance_core.LanceDataset, DatasetDelta, Tags, Branches, Readers, DatasetOptimizer):
         for name in dir(cls):
             value = getattr(cls, name)
             value = getattr(value, "__func__", value)

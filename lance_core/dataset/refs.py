@@ -19,6 +19,7 @@ from lance_core.verbs.refs.branches import Branches, create_branch
 from lance_core.verbs.refs.clone import Copier, deep_clone, shallow_clone
 from lance_core.verbs.refs.clones import Clones
 from lance_core.verbs.refs.ensure import ensure_branch
+from lance_core.verbs.refs.readers import Readers
 from lance_core.verbs.refs.tags import Tags
 
 __all__ = ["RefVerbs"]
@@ -41,6 +42,11 @@ class RefVerbs(Handle):
     def clones(self) -> Clones:
         """The shallow clones that refer to files of this dataset, by the tags that keep these. Not in pylance."""
         return Clones(self._refs)
+
+    @property
+    def readers(self) -> Readers:
+        """The readers of changes that hold versions of this dataset, so that cleanup keeps these. Not in pylance."""
+        return Readers(self._refs)
 
     def create_branch(
         self, branch: str, reference: Reference = None, storage_options: Mapping[str, str] | None = None

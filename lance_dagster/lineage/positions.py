@@ -63,9 +63,10 @@ class InputPosition:
         return json.dumps({name: getattr(self, name) for name in self.__slots__}, separators=(",", ":"))
 
 
-def consumed_versions(table: lance_core.LanceDataset, asset: str) -> set[int]:
-    """The versions of an input that parts of a table have consumed last."""
-    return {InputPosition.of(one.position).version for one in table.watermarks(asset).values()}
+def consumed_versions(table: lance_core.LanceDataset, asset: str, branch: str | None) -> set[int]:
+    """The versions of a branch of an input that parts of a table have consumed last."""
+    positions = [InputPosition.of(one.position) for one in table.watermarks(asset).values()]
+    return {one.version for one in positions if one.branch == branch}
 
 
 def unread_after(

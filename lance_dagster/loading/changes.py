@@ -27,7 +27,6 @@ import lance_core
 from lance_core import WatermarkMove
 from lance_core.errors import IncompatibleConflictError
 from lance_dagster._context.steps import RunFacts, facts_of, outputs_of_step, tag_run
-from lance_dagster.lineage.holds import hold
 from lance_dagster.lineage.positions import FULL_REFRESH, InputPosition, by_version, next_after, parts_of
 from lance_dagster.lineage.step_inputs import ConsumedChanges
 from lance_dagster.properties import hashed
@@ -137,7 +136,7 @@ def range_of_input(
     ends = {span.end for span in spans if span.end is not None}
     end = _end(context, facts, dataset, ends, min(begins), where)
     for reader in readers:
-        hold(end, reader.asset)
+        end.readers.hold(reader.asset)
     after = InputPosition(version=end.version, since=0, identity=end.identity, branch=end.branch, run=facts.run_id)
     moves: dict[str, tuple[WatermarkMove, ...]] = {}
     for span in spans:

@@ -2,6 +2,7 @@
 
     version    removed if it is older than the handle's version and all selectors take it, unless it is
                tagged, named as in use, or one that a branch was forked from and still finds files by
+               ... or one that a reader of changes has not consumed yet (`unread`)
                ... or on object storage younger than five minutes: a slow writer that has read the
                latest version before a cleanup could commit under the number of a removed one (`commit.in_history`)
     file       removed if a removed version refers to it and no other version does: of this branch, of any branch
@@ -29,6 +30,7 @@ from lance_core.errors import (
     RetryableConflictError,
 )
 from lance_core.maintenance.cleanup.references import References
+from lance_core.maintenance.cleanup.unread import keep_unread
 from lance_core.store import ObjectMeta, ObjectStore, gives_numbers_once
 from lance_core.table.manifest.file_references import FileReferences
 from lance_core.table.manifest.manifest import Manifest
@@ -77,6 +79,7 @@ class Selectors:
         error_if_tagged: Raise if a tagged version is selected, rather than keep it.
         keep_forks: Keep the versions that branches were forked from and still find files of. Without it the files
             alone are kept.
+        keep_unread: Keep the versions that readers of changes need besides those that they have consumed last.
     """
 
     before: datetime | None = None
@@ -86,6 +89,7 @@ class Selectors:
     delete_unverified: bool = False
     error_if_tagged: bool = True
     keep_forks: bool = True
+    keep_unread: bool = True
 
     def takes(self, manifest: FileReferences, newest: Collection[int]) -> bool:
         """Whether the selectors take a version.
@@ -191,6 +195,8 @@ def plan_cleanup(store: ObjectStore, current: Manifest, selectors: Selectors) ->
         return _keeping_everything(current, [*torn_tags, *torn_branches.values()])
     young = _keep_young(store, taken, manifests, listed, selectors)
     warnings = young + _keep_named(tags, current.branch, taken, selectors)
+    if selectors.keep_unread:
+        warnings += keep_unread(tags, current.branch, taken, manifests)
     borrowed, branches = _branches(main, refs, current.branch, manifests, taken, keep_forks=selectors.keep_forks)
     kept, only_taken = References(), References()
     kept.update(borrowed)

@@ -46,6 +46,7 @@ class FileReferences:
         raw_fragments: Its serialized fragments.
         transaction_file: Name of the transaction file; empty if there is none.
         indices: Its indices.
+        uses_stable_row_ids: Whether rows keep their ids when they are moved.
     """
 
     version: int
@@ -53,6 +54,7 @@ class FileReferences:
     raw_fragments: tuple[bytes, ...]
     transaction_file: str = ""
     indices: tuple[IndexMetadata, ...] = ()
+    uses_stable_row_ids: bool = False
 
     @classmethod
     def from_bytes(cls, data: bytes | memoryview, key: str) -> FileReferences:
@@ -89,4 +91,5 @@ def _references_of(message: Any, view: memoryview) -> FileReferences:
         raw_fragments=tuple(message.fragments),
         transaction_file=message.transaction_file,
         indices=decode_index_section(section_at(view, message.index_section)) if has_indices else (),
+        uses_stable_row_ids=bool(message.reader_feature_flags & flags.STABLE_ROW_IDS),
     )

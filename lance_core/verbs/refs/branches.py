@@ -52,6 +52,7 @@ from lance_core.verbs.context.references import (
 )
 from lance_core.verbs.refs.branch_diff import BranchDiff, branch_diff
 from lance_core.verbs.refs.promotion.promote import Promotion, promote
+from lance_core.verbs.refs.readers import is_reader_tag
 from lance_core.verbs.refs.sweep import ORPHAN_AGE, Sweep, find_orphans, find_stale
 from lance_core.verbs.refs.tags import checked_order, manifest_size, write_tag
 
@@ -290,12 +291,12 @@ class Branches:
         tags, torn_tags = read_tags(root)
         (report_torn if branch in torn else reject_torn)([*torn.values(), *torn_tags])
         own = refs.pop(branch, None)
-        fork_tags = [name for name, tag in tags.items() if _keeps_fork_of(name, tag, branch, own)]
+        own_tags = [name for name, tag in tags.items() if _goes_with(name, tag, branch, own)]
         index = manifest_index(self._refs.store_of(branch))
         has_rows = index is not None and index.latest() is not None
         known = own is not None or branch in torn
         others = {*refs, *torn} - {branch}
-        if not known and not (has_rows or fork_tags or _own_files(root, branch, others)):
+        if not known and not (has_rows or own_tags or _own_files(root, branch, others)):
             reject_gone(root)
             raise VersionNotFoundError(f"Ref not found error: Branch {branch} does not exist in the table {root.root}")
         children = [
@@ -307,7 +308,7 @@ class Branches:
             raise InvalidInputError(
                 f"Ref conflict error: Branch {branch} is referenced by {children} versions, can not delete"
             )
-        named = [name for name, tag in tags.items() if tag.branch == branch]
+        named = [name for name, tag in tags.items() if tag.branch == branch and name not in own_tags]
         if named:
             raise InvalidInputError(
                 f"Ref conflict error: Branch {branch} is referenced by tags {named}, can not delete"
@@ -321,7 +322,7 @@ class Branches:
             root.remove_empty_folders(branch_root(branch))
         if index is not None:
             index.clear()
-        for tag in fork_tags:
+        for tag in own_tags:
             delete_durably(root, tag_ref_key(tag))
 
 
@@ -426,6 +427,11 @@ def _own_files(root: ObjectStore, branch: str, others: Iterable[str]) -> list[st
     """Keys below a branch's root, except those of branches whose names continue the branch's."""
     kept = tuple(f"{branch_root(name)}/" for name in others if name.startswith(f"{branch}/"))
     return [meta.key for meta in root.list_owned(f"{branch_root(branch)}/") if not meta.key.startswith(kept)]
+
+
+def _goes_with(name: str, tag: TagRef, branch: str, own: BranchRef | None) -> bool:
+    """Whether a tag is removed with a branch: it keeps its fork version, or what a reader has consumed of it."""
+    return _keeps_fork_of(name, tag, branch, own) or (tag.branch == branch and is_reader_tag(name, tag))
 
 
 def _keeps_fork_of(name: str, tag: TagRef, branch: str, own: BranchRef | None) -> bool:

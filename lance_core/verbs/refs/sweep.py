@@ -23,6 +23,7 @@ from lance_core.table.paths import (
 )
 from lance_core.table.refs import BranchRef, is_branch_name
 from lance_core.verbs.context.references import TableRefs
+from lance_core.verbs.refs.readers import is_reader_tag
 from lance_core.verbs.refs.tags import load_tags
 
 __all__ = ["ORPHAN_AGE", "Sweep", "find_orphans", "find_stale"]
@@ -53,7 +54,7 @@ def find_stale(
 ) -> tuple[list[str], dict[str, str]]:
     """The branches that nothing was committed to for a while, children first, and those that stay all the same."""
     limit = datetime.now(UTC) - older_than
-    tagged = {ref.branch for ref in load_tags(table).values()}
+    tagged = {ref.branch for name, ref in load_tags(table).items() if not is_reader_tag(name, ref)}
     stale: list[str] = []
     kept: dict[str, str] = {}
     for name in sorted(refs, key=lambda name: (-len(refs[name].identifier), name)):

@@ -1,6 +1,8 @@
 """Inputs that bring what changed since the asset's own last commit."""
 
 import datetime as dt
+import json
+from pathlib import Path
 
 import dagster as dg
 import lance
@@ -308,6 +310,15 @@ def test_an_asset_that_is_stored_elsewhere_is_rejected(lake, table):
     assert "is stored by InMemoryIOManager" in said
 
 
+def maintain(lake):
+    """Run maintenance that keeps no version by its age; returns the oldest one that is left."""
+    policy = LanceMaintenancePolicy(cleanup_older_than=dt.timedelta(microseconds=1))
+    job = build_maintenance_job([source], policy)
+    defs = dg.Definitions(assets=[source], jobs=[job], resources={"io_manager": lake.manager()})
+    assert defs.resolve_job_def(job.name).execute_in_process(instance=lake.instance, run_config=QUIET).success
+    return lake.table("source").version_refs()[0]["version"]
+
+
 class TestHolds:
     def test_no_cleanup_removes_what_is_consumed_last(self, lake, table):
         copy = Copy()
@@ -318,7 +329,7 @@ class TestHolds:
         )
         held = holders(lake.table("source"))
         assert list(held.values()) == [[1]]
-        assert next(iter(held)).startswith("copy-")
+        assert list(held) == ["copy"]
         assert copy.run(lake)[0] == CHANGED
         now = lake.table("source").version
         assert list(holders(lake.table("source")).values()) == [[now]]
@@ -338,19 +349,83 @@ class TestHolds:
         copy = Copy()
         copy.run(lake)
         change(lake)
-        policy = LanceMaintenancePolicy(cleanup_older_than=dt.timedelta(microseconds=1))
-        job = build_maintenance_job([source], policy)
-        defs = dg.Definitions(assets=[source], jobs=[job], resources={"io_manager": lake.manager()})
-
-        def maintain():
-            assert defs.resolve_job_def(job.name).execute_in_process(instance=lake.instance, run_config=QUIET).success
-            return lake.table("source").version_refs()[0]["version"]
-
-        assert maintain() == 1
+        assert maintain(lake) == 1
         lance.dataset(lake.uri("source")).update_config({"lance-dagster.changes.days": "0"})
-        assert maintain() > 1
+        assert maintain(lake) > 1
         assert holders(lake.table("source")) == {}
         assert "the oldest available version is" in errors(copy.run(lake, fails=True)[1])
+
+    @pytest.mark.parametrize("cleanup", ["maintenance", "core", "automatic"])
+    def test_without_stable_row_ids_all_versions_since_stay(self, lake, cleanup):
+        uri = lake.uri("source")
+        lance.write_dataset(rows(1, 2, 3), uri)
+        copy = Copy(write_mode="append")
+        copy.run(lake)
+        for number in (4, 5, 6):
+            lance_core.write_dataset(rows(number), uri, mode="append")
+            if number == 4 and cleanup == "automatic":
+                automatic = {"lance.auto_cleanup.interval": "1", "lance.auto_cleanup.retain_versions": "1"}
+                lake.table("source").update_config(automatic)
+        if cleanup == "core":
+            done = lake.table("source").cleanup_old_versions(
+                retain_versions=1, delete_unverified=True, error_if_tagged_old_versions=False
+            )
+            assert done.old_versions == 0
+        if cleanup == "maintenance":
+            maintain(lake)
+        given, _ = copy.run(lake)
+        assert given == [(4, 0, "insert"), (5, 0, "insert"), (6, 0, "insert")]
+        if cleanup == "maintenance":
+            maintain(lake)
+            assert [one["version"] for one in lake.table("source").version_refs()] == [lake.table("source").version]
+
+    def test_versions_of_branches_stay_until_the_branch_goes(self, lake, table):
+        on_draft = {"tags": {"lance/branch": "draft"}, "branching": BranchPolicy.from_tag()}
+        lake.table("source").ensure_branch("draft").insert(rows(4))
+        copy = Copy(write_mode="append")
+        assert copy.run(lake, **on_draft)[0] == [*ALL, (4, 0, "insert")]
+        for number in (5, 6):
+            lake.table("source").checkout_version(("draft", None)).insert(rows(number))
+        branch = lake.table("source").checkout_version(("draft", None))
+        branch.cleanup_old_versions(retain_versions=1, delete_unverified=True, error_if_tagged_old_versions=False)
+        assert copy.run(lake, **on_draft)[0] == [(5, 0, "insert"), (6, 0, "insert")]
+        assert [tag["branch"] for tag in lake.table("source").readers.list().values()] == ["draft"]
+        assert lake.table("source").branches.discard("draft")
+        assert lake.table("source").readers.list() == {}
+
+    def test_a_version_that_a_branch_of_the_reader_consumed_stays(self, lake, table):
+        on_draft = {"tags": {"lance/branch": "draft"}, "branching": BranchPolicy.from_tag()}
+        copy = Copy()
+        copy.run(lake, branching=BranchPolicy.from_tag())
+        lance.write_dataset(rows(4), lake.uri("source"), mode="append")
+        assert copy.run(lake, **on_draft)[0] == [(4, 0, "insert")]
+        lance.write_dataset(rows(5), lake.uri("source"), mode="append")
+        assert len(copy.run(lake, branching=BranchPolicy.from_tag())[0]) == 2
+        assert list(holders(lake.table("source")).values()) == [[2, 3]]
+        lance.dataset(lake.uri("source")).cleanup_old_versions(
+            dt.timedelta(0), delete_unverified=True, error_if_tagged_old_versions=False
+        )
+        assert copy.run(lake, **on_draft)[0] == [(5, 0, "insert")]
+
+    def test_a_reader_that_runs_holds_its_version_however_long_that_is_the_latest(self, lake, table):
+        copy = Copy()
+        copy.run(lake)
+        (ref,) = Path(lake.uri("source"), "_refs", "tags").iterdir()
+        old = json.loads(ref.read_text()) | dict.fromkeys(["createdAt", "updatedAt"], "2024-01-01T00:00:00.000000000Z")
+        ref.write_text(json.dumps(old))
+        assert copy.run(lake)[0] == []
+        change(lake)
+        maintain(lake)
+        assert copy.run(lake)[0] == CHANGED
+
+    def test_maintenance_reports_who_holds_versions(self, lake, table):
+        copy = Copy()
+        copy.run(lake)
+        change(lake)
+        maintain(lake)
+        (run,) = lake.instance.get_run_records(dg.RunsFilter(job_name="lance_maintenance"))
+        messages = [entry.user_message for entry in lake.instance.all_logs(run.dagster_run.run_id)]
+        assert "asset source: versions [1] are held for incremental reader copy" in messages
 
 
 class TestUndo:

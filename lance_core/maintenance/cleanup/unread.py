@@ -1,0 +1,47 @@
+"""The versions that readers of changes have not consumed, of a table without stable row ids.
+
+What changed there is known from all versions since the one that a reader has consumed last, which is tagged. With
+stable row ids it is known from that one and the latest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from lance_core.table.manifest.file_references import FileReferences
+from lance_core.table.paths import is_detached
+from lance_core.table.refs import TagRef
+from lance_core.verbs.refs.readers import READER_KEY, is_reader_tag
+
+__all__ = ["keep_unread"]
+
+
+def keep_unread(
+    tags: Mapping[str, TagRef], branch: str | None, taken: set[int], manifests: Mapping[int, FileReferences]
+) -> list[str]:
+    """Take versions off the list that readers of changes need.
+
+    Args:
+        tags: All tags.
+        branch: The branch whose versions are cleaned up; None for main.
+        taken: The versions to remove; those that are needed are taken off.
+        manifests: All versions of the branch.
+
+    Returns:
+        What is kept, and for whom.
+    """
+    held = {name: ref for name, ref in tags.items() if ref.branch == branch and is_reader_tag(name, ref)}
+    if not held:
+        return []
+    oldest = min(ref.version for ref in held.values())
+    since = {version for version in manifests if version >= oldest and not is_detached(version)}
+    kept = since & taken
+    if not kept or all(manifests[version].uses_stable_row_ids for version in since):
+        return []
+    taken -= kept
+    readers = sorted({ref.metadata[READER_KEY] for ref in held.values()})
+    warning = (
+        f"{len(kept)} version(s), {min(kept)} to {max(kept)}, are kept: readers of changes ({', '.join(readers)}) have "
+        f"consumed the table up to version {oldest}, and without stable row ids need all that follow"
+    )
+    return [warning]

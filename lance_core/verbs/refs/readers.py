@@ -1,0 +1,143 @@
+"""Readers of changes: tags on the versions that they have consumed last, so that no cleanup removes these.
+
+    _refs/tags/changes.<reader>-<digest>.<version>.json      metadata: lance.reader = name of the reader
+
+Any library's cleanup keeps tagged versions. Cleanups of this library keep those after them as well where the table has
+no stable row ids, since its changes are known from every version in between alone. A tag on a version of a branch goes
+with the branch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Collection, Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from lance_core.arguments import checked_methods
+from lance_core.errors import InvalidInputError, VersionNotFoundError
+from lance_core.store import delete_durably
+from lance_core.table.paths import tag_ref_key
+from lance_core.table.refs import TagRef
+from lance_core.verbs.context.references import TableRefs
+from lance_core.verbs.refs.tags import Tags, describe_tag, load_tags, write_tag
+
+__all__ = ["READER_KEY", "READER_TAG_PREFIX", "Readers", "is_reader_tag"]
+
+READER_TAG_PREFIX: Final = "changes."
+READER_KEY: Final = "lance.reader"
+
+Names = list[str]
+
+
+def is_reader_tag(name: str, ref: TagRef) -> bool:
+    """Whether a tag keeps the version that a reader of changes has consumed last."""
+    return name.startswith(READER_TAG_PREFIX) and READER_KEY in ref.metadata
+
+
+@checked_methods
+class Readers:
+    """The readers of a dataset's changes that hold versions of it.
+
+    Args:
+        table: Where its tags are.
+    """
+
+    def __init__(self, table: TableRefs) -> None:
+        self._refs = table
+
+    def list(self) -> dict[str, dict[str, Any]]:
+        """The versions that readers hold by the tags that keep them: `reader`, branch, version, times.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> table.readers.hold("report")
+            >>> [(one["reader"], one["version"]) for one in table.readers.list().values()]
+            [('report', 1)]
+        """
+        return {name: {"reader": ref.metadata[READER_KEY], **describe_tag(ref)} for name, ref in self._load().items()}
+
+    def hold(self, reader: str) -> None:
+        """Keep this version, whose changes a reader has consumed, from cleanup; the age of the tag begins anew.
+
+        Args:
+            reader: The name of the reader.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> table.readers.hold("report")
+            >>> table.insert(pa.table({"id": [4]}))
+            >>> table.cleanup_old_versions(retain_versions=1, error_if_tagged_old_versions=False).old_versions
+            0
+        """
+        name, branch = self._name(reader), self._refs.branch
+        version, metadata = self._refs.resolve(None).manifest(), {READER_KEY: reader}
+        try:
+            write_tag(self._refs, name, branch, version, metadata)
+        except InvalidInputError:
+            if name not in self._load():
+                raise
+            try:
+                Tags(self._refs).update(name)
+            except VersionNotFoundError:  # another run of the reader has released it meanwhile
+                write_tag(self._refs, name, branch, version, metadata)
+
+    def release(self, reader: str, needed: Collection[int] = ()) -> Names:
+        """Let cleanup remove versions of this branch before this one that a reader does not need.
+
+        Args:
+            reader: The name of the reader.
+            needed: Versions that stay.
+
+        Returns:
+            The tags that are gone.
+
+        Examples:
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> table.readers.hold("report")
+            >>> table.insert(pa.table({"id": [4]}))
+            >>> len(table.readers.release("report"))
+            1
+        """
+        return self._delete(
+            name
+            for name, ref in self._load().items()
+            if (ref.metadata[READER_KEY], ref.branch) == (reader, self._refs.branch)
+            and ref.version < self._refs.version
+            and ref.version not in needed
+        )
+
+    def release_older_than(self, age: timedelta) -> Names:
+        """Let cleanup remove versions that readers hold since a time ago; returns the tags that are gone.
+
+        Args:
+            age: The time since the readers have consumed them last.
+
+        Examples:
+            >>> from datetime import timedelta
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> table.readers.hold("report")
+            >>> table.readers.release_older_than(timedelta(days=30))
+            []
+        """
+        oldest = datetime.now(UTC) - age
+        found = {name: describe_tag(ref) for name, ref in self._load().items()}
+        times = {name: one["updated_at"] or one["created_at"] for name, one in found.items()}
+        return self._delete(name for name, time in times.items() if time is not None and time < oldest)
+
+    def _load(self) -> dict[str, TagRef]:
+        return {name: ref for name, ref in load_tags(self._refs).items() if is_reader_tag(name, ref)}
+
+    def _name(self, reader: str) -> str:
+        """The name of the tag of a reader on this version."""
+        branch = self._refs.branch
+        digest = hashlib.sha256((reader if branch is None else json.dumps([reader, branch])).encode()).hexdigest()[:8]
+        return f"{READER_TAG_PREFIX}{re.sub('[^A-Za-z0-9_-]+', '-', reader)}-{digest}.{self._refs.version}"
+
+    def _delete(self, names: Iterable[str]) -> Names:
+        gone = list(names)
+        for name in gone:
+            delete_durably(self._refs.root, tag_ref_key(name))
+        return gone
