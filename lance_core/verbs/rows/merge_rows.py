@@ -143,7 +143,7 @@ class _MergeAttempt:
         mode, clauses, manifest = self.clauses.write_mode, self.clauses, self.base.manifest
         changed = [match.fragment for match in matches if len(match.offsets)]
         if mode is WriteMode.FEWEST_BYTES:
-            changes = [(match.fragment, len(match.offsets)) for match in matches if len(match.offsets)]
+            changes = [(match.fragment, match.offsets) for match in matches if len(match.offsets)]
             return self.rows.fits_columns and writes_less_by_columns(self.base, changes, self._values())
         if mode is WriteMode.REWRITE_COLUMNS:
             check_columns_can_be_replaced(manifest, changed, self._values())

@@ -88,7 +88,8 @@ def _attempt(
     if by_columns:
         check_columns_can_be_replaced(base.manifest, [fragment for fragment, _ in rows], columns)
     if write_mode is WriteMode.FEWEST_BYTES and data_storage_version is None:
-        by_columns = writes_less_by_columns(base, [(fragment, len(own)) for fragment, own in rows], columns)
+        changes = [(fragment, np.frombuffer(own.to_array(), np.uint32).astype(np.int64)) for fragment, own in rows]
+        by_columns = writes_less_by_columns(base, changes, columns)
     with staged(base) as files:
         if by_columns:
             operation, affected = _by_columns(base, rows, columns, values, files), None

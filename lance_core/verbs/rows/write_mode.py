@@ -1,24 +1,32 @@
 """How updated rows are stored: moved as a whole, or by new files of the columns that change.
 
-rewrite_rows        bytes = rows that change x bytes of a whole row
+rewrite_rows        bytes = rows that change x bytes of a whole row, and their payloads of blobs in files of their own
 rewrite_columns     bytes = all rows of the fragments with such rows x bytes of the columns in a row
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import Enum
+from typing import Final
 
-from lance_core.encoding.structural.blob import is_any_blob
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_core.encoding.structural.blob import BlobKind, described_schema, gives_payloads, is_any_blob
 from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.schema import Schema
 from lance_core.table.fragment import Fragment
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.inspect.statistics import field_sizes
-from lance_core.verbs.scan.read_fragment import physical_rows
+from lance_core.verbs.scan.read_fragment import physical_rows, read_fragment
 
 __all__ = ["WriteMode", "can_replace_columns", "check_columns_can_be_replaced", "writes_less_by_columns"]
+
+_BESIDE: Final = pa.array([BlobKind.PACKED, BlobKind.DEDICATED], pa.uint8())
 
 
 class WriteMode(Enum):
@@ -68,14 +76,17 @@ def check_columns_can_be_replaced(manifest: Manifest, fragments: Iterable[Fragme
         )
 
 
-def writes_less_by_columns(source: Snapshot, changes: Iterable[tuple[Fragment, int]], columns: Schema) -> bool:
+def writes_less_by_columns(
+    source: Snapshot, changes: Sequence[tuple[Fragment, npt.NDArray[np.int64]]], columns: Schema
+) -> bool:
     """Whether new files of the columns have fewer bytes than the rows that would move, by the sizes of what is stored.
 
-    The metadata of the fragments' data files is read. Never for blobs, and in 0.1, whose files do not tell such sizes.
+    The metadata of the fragments' data files is read, and where that leaves it open the descriptors of the blobs that
+    would move. Never for blobs among the columns, and in 0.1, whose files do not tell such sizes.
 
     Args:
         source: The version.
-        changes: Fragments, and how many rows of each change.
+        changes: Fragments, and the offsets of the rows of each that change, ascending.
         columns: The columns that change.
     """
     if source.manifest.data_storage_version in ("0.1", "legacy") or any(map(is_any_blob, columns.fields)):
@@ -84,6 +95,23 @@ def writes_less_by_columns(source: Snapshot, changes: Iterable[tuple[Fragment, i
     by_rows = by_columns = 0.0
     for fragment, changed in changes:
         sizes = field_sizes(source, fragment)
-        by_rows += sizes.total * changed / max(1, physical_rows(source, fragment))
+        by_rows += sizes.total * len(changed) / max(1, physical_rows(source, fragment))
         by_columns += sum(size for field_id, size in sizes.by_field.items() if field_id in ids)
+    for fragment, changed in changes:
+        if by_columns < by_rows:
+            return True
+        by_rows += _payload_bytes(source, fragment, changed)
     return by_columns < by_rows
+
+
+def _payload_bytes(source: Snapshot, fragment: Fragment, rows: npt.NDArray[np.int64]) -> int:
+    """Bytes of the payloads of rows in files beside the data file, which are copied with rows that move."""
+    schema = described_schema(Schema(fields=tuple(filter(gives_payloads, source.manifest.schema.fields))))
+    if schema is None:
+        return 0
+    found = 0
+    for batch in read_fragment(source, fragment, schema, rows):
+        for entries in batch.columns:
+            kinds, sizes = (pc.struct_field(entries, name) for name in ("kind", "size"))
+            found += pc.sum(pc.if_else(pc.is_in(kinds, _BESIDE), sizes, 0)).as_py() or 0
+    return found

@@ -208,7 +208,7 @@ def test_an_overwrite_by_the_tables_own_rows_keeps_all_payloads(tmp_path, writer
     check(uri, range(27))
 
 
-@pytest.mark.parametrize("mode", ["rewrite_rows", "rewrite_columns", "auto"])
+@pytest.mark.parametrize("mode", ["rewrite_rows", "rewrite_columns", "auto", "fewest_bytes"])
 def test_updates_in_each_mode_keep_all_payloads(tmp_path, mode):
     uri = str(tmp_path / "t")
     create(lance, tmp_path, uri)

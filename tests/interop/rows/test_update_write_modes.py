@@ -4,6 +4,7 @@ import random
 from pathlib import Path
 
 import lance
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -89,6 +90,28 @@ def test_fewest_bytes_moves_few_narrow_rows(tmp_path):
     dataset.merge_insert("id").when_matched_update_all().write_mode("fewest_bytes").execute(merged)
     assert lance.dataset(uri).count_rows("x = 0") == 3
     assert len(lance.dataset(uri).get_fragments()) == 3
+
+
+@pytest.mark.parametrize("verb", ["update", "merge"])
+@pytest.mark.parametrize(("size", "by_columns"), [(20_000, True), (100, False)])
+def test_fewest_bytes_counts_payloads_beside_the_data_file(tmp_path, verb, size, by_columns):
+    """Payloads of some rows are packed, of others dedicated, and all are copied with rows that move."""
+    field = lance_core.blob_field("b", inline_size_threshold=10, dedicated_size_threshold=15_000)
+    schema = pa.schema([pa.field("id", pa.int64()), pa.field("x", pa.int64()), field])
+    generator = np.random.default_rng(0)
+    payloads = lance_core.blob_array([generator.bytes(size // (1 + row % 2)) for row in range(300)])
+    numbers = generator.integers(0, 1 << 60, 300)
+    dataset = lance_core.write_dataset(pa.table([range(300), numbers, payloads], schema=schema), tmp_path / "t")
+    before = set((tmp_path / "t" / "data").rglob("*"))
+    if verb == "update":
+        dataset.update({"x": "0"}, "id in (4, 5)", write_mode="fewest_bytes")
+    else:
+        merge = dataset.merge_insert("id").when_matched_update_all().write_mode("fewest_bytes")
+        merge.execute({"id": [4, 5], "x": [0, 0]})
+    written = sum(path.stat().st_size for path in set((tmp_path / "t" / "data").rglob("*")) - before if path.is_file())
+    assert len(dataset.get_fragments()) == (1 if by_columns else 2)
+    assert written < 6_000
+    assert lance.dataset(tmp_path / "t").to_table(["x"], filter="id in (4, 5)")["x"].to_pylist() == [0, 0]
 
 
 @pytest.mark.parametrize("matches", [1, 15])
