@@ -11,12 +11,14 @@ from typing import Any
 import dagster as dg
 import pyarrow as pa
 
-from lance_core.errors import DatasetNotFoundError
+from lance_core.errors import DatasetNotFoundError, UnsupportedError
 from lance_dagster._context.steps import input_annotation, is_fan_in, run_facts, type_metadata
 from lance_dagster.handlers import Loading, default_load_type, handler_for_load
 from lance_dagster.handlers.arrow_schema import known_schema
+from lance_dagster.handlers.base import ReadRequest
 from lance_dagster.handlers.changes import changes_schema
 from lance_dagster.io_manager.ownership import check_ownership, reject_memory_of_another_process
+from lance_dagster.lineage.positions import FULL_REFRESH
 from lance_dagster.lineage.spark_columns import remember_frame
 from lance_dagster.lineage.step_inputs import remember_input
 from lance_dagster.loading.changes import CHANGES
@@ -71,12 +73,31 @@ def load_input(context: dg.InputContext, settings: TableSettings) -> Any:
     for key, request in requests.items():
         remember_input(step, context.asset_key.to_user_string(), request.dataset)
         context.log.debug("%s: version %s of %s", where, request.dataset.version, location.uri)
-        values[key] = loading.handler.load(request)
+        values[key] = _load(loading, request, where)
         if settings.derive_column_lineage:
             remember_frame(step, context.asset_key.to_user_string(), values[key])
     if loading.by_partition:
         return values
     return values[None] if None in values else list(values.values())
+
+
+def _load(loading: Loading, request: ReadRequest, where: str) -> Any:
+    """The value of a read.
+
+    Raises:
+        UnsupportedError: The input is to bring what changed, and its table does not record which rows were updated.
+    """
+    try:
+        return loading.handler.load(request)
+    except UnsupportedError as error:
+        if request.changes is None or request.dataset.has_stable_row_ids:
+            raise
+        raise UnsupportedError(
+            f"{where}: {request.dataset.uri} was created without stable row ids, and updates of rows cannot be read "
+            f"as changes: {error}. Give the input's asset the metadata lance/stable_row_ids: True, or LanceIOManager "
+            "the setting stable_row_ids, drop the table and materialize that asset again; until then a run with the "
+            f"tag {FULL_REFRESH}=true reads all rows"
+        ) from error
 
 
 def _empty(context: dg.InputContext, loading: Loading, schema: pa.Schema, settings: TableSettings) -> Any:
