@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce
 from operator import or_
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -55,13 +56,15 @@ def count_changes(request: ReadRequest) -> None:
     With a filter, or a key, the columns of these are read for that; of more changes than a million none is counted.
     """
     assert request.changes is not None
-    dataset, key = request.dataset, request.changes.key
+    dataset, key, counted = request.dataset, request.changes.key, request.changes.updates_of
     # A column that is cheap to read, where none is needed.
     column = next((one.name for one in dataset.schema if pa.types.is_primitive(one.type)), dataset.schema.names[0])
     total = Counter(dict.fromkeys(KINDS, 0))
     for part in request.changes.parts:
         delta = dataset.delta(begin_version=part.begin_version, end_version=dataset.version)
-        counts = Counter({str(kind): number for kind, number in delta.plan([column]).counts.items()})
+        counts = Counter(
+            {str(kind): number for kind, number in delta.plan([column], updates_of=counted).counts.items()}
+        )
         if part.begin_version == 0 and part.filter is not None:
             total["insert"] += dataset.count_rows(filter=part.filter)
         elif part.filter is None and not (key and counts["update_postimage"]):
@@ -79,9 +82,10 @@ def _of_part(request: ReadRequest, part: ChangesPart) -> pa.Table:
     dataset, key = request.dataset, list(request.changes.key)
     delta = dataset.delta(begin_version=part.begin_version, end_version=dataset.version)
     columns = request.changes.columns_read(request.columns)
-    pairs = (part.filter is not None or bool(key)) and bool(delta.plan(columns).counts.get("update_postimage"))
+    options: dict[str, Any] = {"updates_of": request.changes.updates_of, "filter": part.filter}
+    pairs = (part.filter is not None or bool(key)) and bool(delta.plan(columns, **options).counts["update_postimage"])
     feed = delta.get_changes(
-        columns, filter=part.filter, preimages=pairs, with_row_id=pairs, blob_handling="all_binary"
+        columns, preimages=pairs, with_row_id=pairs, blob_handling="all_binary", **options
     ).read_all()
     return _paired(feed, key) if pairs else feed
 

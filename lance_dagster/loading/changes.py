@@ -88,12 +88,14 @@ class ChangeRange:
         begins: The versions after which changes are read, each with the partitions of the downstream that it is for;
             None for all.
         key: The columns whose update is a delete and an insert.
+        readers: The assets that read them.
         consumed: What the commits of the outputs note.
     """
 
     dataset: lance_core.LanceDataset
     begins: Mapping[int, Sequence[str] | None]
     key: tuple[str, ...]
+    readers: tuple[str, ...]
     consumed: ConsumedChanges
 
 
@@ -135,6 +137,12 @@ def range_of_input(
     begins = by_version((span.begin, span.reader.keys[span.part]) for span in spans)
     ends = {span.end for span in spans if span.end is not None}
     end = _end(context, facts, dataset, ends, min(begins), where)
+    if not end.has_stable_row_ids and all(span.stored is None for span in spans):
+        context.log.warning(
+            "%s: %s has no stable row ids, so that later runs fail where rows of it were updated. An asset with the "
+            "metadata lance/stable_row_ids: True, and LanceIOManager with stable_row_ids, create tables with them",
+            where, end.uri,
+        )  # fmt: skip
     for reader in readers:
         end.readers.hold(reader.asset)
     after = InputPosition(version=end.version, since=0, identity=end.identity, branch=end.branch, run=facts.run_id)
@@ -155,6 +163,7 @@ def range_of_input(
         dataset=end,
         begins=begins,
         key=readers[0].key if len({reader.key for reader in readers}) == 1 else (),
+        readers=tuple(reader.asset for reader in readers),
         consumed=ConsumedChanges(
             asset=asset,
             dataset=end,

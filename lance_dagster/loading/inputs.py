@@ -110,7 +110,7 @@ def read_requests(
             table=settings,
             load_as=loading.load_as,
             filtered=own is not None,
-            changes=None if changes is None else _changes_request(changes, keys, filter_of, schema, where),
+            changes=None if changes is None else _changes_request(changes, keys, filter_of, schema, columns, where),
         )
 
     return {key: request([key]) for key in keys or ()} if several else {None: request(keys)}
@@ -160,6 +160,7 @@ def _changes_request(
     keys: Sequence[str] | None,
     filter_of: Callable[[Sequence[str] | None], pc.Expression | None],
     schema: pa.Schema,
+    columns: Sequence[str] | None,
     where: str,
 ) -> ChangesRequest:
     """The changes to read: of partitions that have consumed the input up to different versions each its own.
@@ -183,8 +184,22 @@ def _changes_request(
     return ChangesRequest(
         parts=parts,
         key=key,
+        updates_of=_counted(columns, key, schema, changes.readers),
         counts=changes.consumed.counts,
     )
+
+
+def _counted(
+    columns: Sequence[str] | None, key: Sequence[str], schema: pa.Schema, readers: Sequence[str]
+) -> tuple[str, ...] | None:
+    """The columns whose updates are changes: those that are read, but for those of the readers; None for all."""
+    own = {name for name, owner in owners(schema).items() if owner in readers}
+    if columns is None and not own:
+        return None
+    names = schema.names if columns is None else list(dict.fromkeys((*columns, *key)))
+    if set(names) - {*schema.names, "_rowid", "_rowaddr"}:
+        return None
+    return tuple(name for name in names if name in schema.names and name not in own)
 
 
 class MissingInputError(DatasetNotFoundError):

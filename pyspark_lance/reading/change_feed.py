@@ -107,6 +107,7 @@ def read_changes(  # noqa: PLR0913 - each is a choice of its own, all but three 
     columns: Sequence[str] | None = None,
     filter: pc.Expression | str | None = None,  # noqa: A002 - the name that scanners give it
     key: Sequence[str] = (),
+    updates_of: Sequence[str] | None = None,
     preimages: bool = False,
     each_version: bool = False,
     storage_options: Mapping[str, str] | None = None,
@@ -126,6 +127,7 @@ def read_changes(  # noqa: PLR0913 - each is a choice of its own, all but three 
         filter: SQL, or an Arrow expression: the changes of the rows that meet it. An updated row of which only the old
             values do is deleted, one of which only the new values do is inserted.
         key: Columns whose update counts as a delete of the old row and an insert of the new one.
+        updates_of: Give updated rows only where one of these columns may have been written; None for all columns.
         preimages: Give an updated row twice: as it was ("update_preimage") and as it is ("update_postimage").
         each_version: Give the changes of each version. Otherwise they are net: a row comes once, and not at all if it
             was inserted and deleted between the versions.
@@ -166,6 +168,7 @@ def read_changes(  # noqa: PLR0913 - each is a choice of its own, all but three 
         dataset,
         begin_version,
         columns=names,
+        updates_of=updates_of,
         filter=filter,
         preimages=preimages or pairs,
         each_version=each_version,
@@ -240,6 +243,7 @@ def plan_feed(
     begin_version: int,
     *,
     columns: Sequence[str],
+    updates_of: Sequence[str] | None = None,
     filter: pc.Expression | None = None,  # noqa: A002 - the name that scanners give it
     preimages: bool,
     each_version: bool,
@@ -253,6 +257,7 @@ def plan_feed(
         dataset: The later version.
         begin_version: The earlier version.
         columns: Names of columns as the table spells them, or `_rowid`.
+        updates_of: As in `read_changes`.
         filter: As in `read_changes`.
         preimages: As in `read_changes`.
         each_version: As in `read_changes`.
@@ -262,6 +267,7 @@ def plan_feed(
     """
     plan = dataset.delta(begin_version=begin_version, end_version=dataset.version).plan(
         **_plan_columns(columns),
+        updates_of=updates_of,
         filter=filter,
         preimages=preimages,
         each_version=each_version,

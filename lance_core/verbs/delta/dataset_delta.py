@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -16,6 +16,7 @@ from pyroaring import BitMap
 from lance_core.arguments import checked_methods
 from lance_core.commit import existing_versions, identity_of, latest_version, load_transaction, load_version_header
 from lance_core.errors import InvalidInputError, UnsupportedError, VersionNotFoundError
+from lance_core.schema import Schema
 from lance_core.table import transaction as records
 from lance_core.table.operations import (
     CreateIndex,
@@ -30,7 +31,8 @@ from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.delta.change_task import ChangeColumns, ChangeTask, ChangeType, rows_of_fragment
 from lance_core.verbs.delta.row_differences import RowDifferences, row_differences
 from lance_core.verbs.delta.version_of_branch import version_before
-from lance_core.verbs.expressions.arrow import check_filter
+from lance_core.verbs.delta.written_columns import only_written
+from lance_core.verbs.expressions.arrow import check_filter, columns_of
 from lance_core.verbs.pylance_types.transactions import Transaction
 from lance_core.verbs.rows.removal import RowsByFragment
 from lance_core.verbs.scan.blob_view import scanned_columns
@@ -182,6 +184,7 @@ class DatasetDelta:
         self,
         columns: Sequence[str] | None = None,
         *,
+        updates_of: Sequence[str] | None = None,
         filter: str | pc.Expression | None = None,  # noqa: A002 - the name that scanners give it
         preimages: bool = False,
         each_version: bool = False,
@@ -193,6 +196,9 @@ class DatasetDelta:
 
         Args:
             columns: Columns of the later version; None for all.
+            updates_of: Give updated rows only where one of these columns of the later version may have been written;
+                None for all columns. Rows in whose files nothing of them was written since are left out; rows that
+                were moved by an update, or by versions that were cleaned up, are not.
             filter: Which rows are given, as SQL or an expression over columns of the later version; None for all. Old
                 and new values are compared by themselves: of an updated row only those come that meet it. Columns of
                 other rows are not read.
@@ -225,6 +231,7 @@ class DatasetDelta:
         """
         plan = self.plan(
             columns,
+            updates_of=updates_of,
             filter=filter,
             preimages=preimages,
             each_version=each_version,
@@ -239,6 +246,7 @@ class DatasetDelta:
         self,
         columns: Sequence[str] | None = None,
         *,
+        updates_of: Sequence[str] | None = None,
         filter: str | pc.Expression | None = None,  # noqa: A002 - the name that scanners give it
         preimages: bool = False,
         each_version: bool = False,
@@ -253,6 +261,7 @@ class DatasetDelta:
 
         Args:
             columns: As `get_changes`.
+            updates_of: As `get_changes`.
             filter: As `get_changes`; the tasks apply it, and rows are counted before it.
             preimages: As `get_changes`.
             each_version: As `get_changes`.
@@ -283,7 +292,7 @@ class DatasetDelta:
             batch_size=batch_size,
             filter=check_filter(filter, scanned_columns(self._end.manifest)),
         )
-        return self._plan(wanted, preimages=preimages, each_version=each_version, most=max_rows_per_task)
+        return self._plan(wanted, updates_of, preimages=preimages, each_version=each_version, most=max_rows_per_task)
 
     @property
     def _end(self) -> Snapshot:
@@ -357,10 +366,19 @@ class DatasetDelta:
         )
         return pa.RecordBatchReader.from_batches(schema, batches)
 
-    def _plan(self, columns: ChangeColumns, *, each_version: bool, **options: Any) -> ChangePlan:
+    def _plan(
+        self, columns: ChangeColumns, updates_of: Sequence[str] | None, *, each_version: bool, **options: Any
+    ) -> ChangePlan:
         schema = columns.schema(self._end.manifest)
-        whole = (self._begin, self.end_version, self._differences) if not each_version else None
-        steps = self._steps() if whole is None else [whole]
+        counted = None if updates_of is None else self._counted_columns(updates_of, columns.filter)
+        steps: Iterable[tuple[int, int, RowDifferences]]
+        if each_version:
+            steps = (
+                (b, e, self._of_columns(self._at(b), self._at(e), found, counted)) for b, e, found in self._steps()
+            )
+        else:
+            found = self._of_columns(self._begin_source, self._end, self._differences, counted)
+            steps = [(self._begin, self.end_version, found)]
         tasks = tuple(task for step in steps for task in self._tasks(columns, *step, **options))
         for task in {task.version: task for task in tasks}.values():
             task.check_columns(self._dataset)
@@ -402,8 +420,27 @@ class DatasetDelta:
                         commit_version=version,
                     )
 
+    def _counted_columns(self, names: Sequence[str], condition: pc.Expression | None) -> Schema:
+        """The columns whose updates are given: those of the filter count as well, as rows come and go by them."""
+        filtered = [] if condition is None else columns_of(condition)
+        return self._end.manifest.schema.project(list(dict.fromkeys([*names, *filtered])))
+
+    def _of_columns(
+        self, begin: Snapshot | None, end: Snapshot | None, found: RowDifferences, columns: Schema | None
+    ) -> RowDifferences:
+        """The differences without updates of other columns."""
+        if columns is None or begin is None or end is None:
+            return found
+        is_step = begin.manifest.version + 1 == end.manifest.version
+        return only_written(found, begin, end, columns, None if is_step else self._snapshots)
+
     def _steps(self) -> Iterator[tuple[int, int, RowDifferences]]:
         """Yield the versions that changed rows, each with the one before it."""
+        for before, after in self._snapshots():
+            yield after.manifest.version - 1, after.manifest.version, self._compared(before, after)
+
+    def _snapshots(self) -> Iterator[tuple[Snapshot | None, Snapshot]]:
+        """Yield the versions that changed rows, each after the one before it."""
         before: Snapshot | None = None
         for version in range(self._begin + 1, self.end_version + 1):
             transaction = self._transaction(version)
@@ -413,7 +450,7 @@ class DatasetDelta:
             before = before or self._at(version - 1)
             after = self._at(version)
             assert after is not None
-            yield version - 1, version, self._compared(before, after)
+            yield before, after
             before = after
 
 

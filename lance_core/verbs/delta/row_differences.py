@@ -11,7 +11,7 @@ Fragments that both versions record in the same bytes are passed over.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,7 @@ from lance_core.verbs.delta.row_moves import RowMoves
 from lance_core.verbs.rows.removal import RowsByFragment
 from lance_core.verbs.scan.read_fragment import physical_rows
 
-__all__ = ["RowDifferences", "RowSide", "row_differences", "row_side", "stable_ids"]
+__all__ = ["RowDifferences", "RowSide", "row_differences", "row_side", "stable_ids", "with_updates"]
 
 _READ_AHEAD = 8
 """Deletion files that are read in parallel."""
@@ -44,6 +44,7 @@ class RowDifferences:
         updated: Rows of the later version that the earlier one has with other values.
         outdated: The same rows in the earlier version.
         deleted_ids: The stable row ids of the deleted rows, ascending.
+        updates: The ids of the updated rows, their addresses in the later version, and in the earlier one.
         inserted_in: The inserted rows by the version that added them, where fragments and not the rows record it.
     """
 
@@ -52,6 +53,7 @@ class RowDifferences:
     updated: RowsByFragment
     outdated: RowsByFragment
     deleted_ids: U64Array
+    updates: tuple[U64Array, U64Array, U64Array]
     inserted_in: Mapping[int, RowsByFragment]
 
 
@@ -98,14 +100,23 @@ def row_differences(begin: Snapshot | None, end: Snapshot) -> RowDifferences:
         changed &= after.updated != before.updated[partners] if len(before.ids) else False
     else:
         changed[:] = False
+    updates = after.ids[changed], after.addresses[changed], before.addresses[partners[changed]]
     return RowDifferences(
         inserted=rows_by_fragment(after.addresses[partners < 0]),
         deleted=rows_by_fragment(before.addresses[lost]),
-        updated=rows_by_fragment(after.addresses[changed]),
-        outdated=rows_by_fragment(before.addresses[partners[changed]]),
+        updated=rows_by_fragment(updates[1]),
+        outdated=rows_by_fragment(updates[2]),
         deleted_ids=before.ids[lost],
+        updates=updates,
         inserted_in={} if moves is None else _by_version(moves, after, partners < 0),
     )
+
+
+def with_updates(found: RowDifferences, ids: U64Array) -> RowDifferences:
+    """The differences with those updated rows alone that have some ids."""
+    kept = np.isin(found.updates[0], ids)
+    updates = found.updates[0][kept], found.updates[1][kept], found.updates[2][kept]
+    return replace(found, updated=rows_by_fragment(updates[1]), outdated=rows_by_fragment(updates[2]), updates=updates)
 
 
 def row_side(source: Snapshot, other: Snapshot | None, ids: _Ids) -> RowSide:

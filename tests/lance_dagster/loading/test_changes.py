@@ -276,6 +276,78 @@ class TestPartitions:
         assert [row[:2] for row in lake.rows("copy")] == [(2, 4), (5, 4)]
 
 
+def test_updates_of_a_table_without_stable_row_ids_name_the_metadata(lake):
+    merged = iter([rows(1, 2), rows(2, 3, n=1), rows(3, n=2)])
+    merge = {"lance/write_mode": "merge", "lance/merge_on": "id"}
+
+    @dg.asset(name="source", metadata=merge)
+    def upstream() -> pa.Table:
+        return next(merged)
+
+    copy = Copy()
+    assets = [upstream, copy.assets[1]]
+    first = lake.run(*assets)
+    messages = [entry.user_message for entry in lake.instance.all_logs(first.run_id)]
+    assert any("has no stable row ids, so that later runs fail" in message for message in messages)
+    said = errors(lake.run(*assets, fails=True))
+    assert "Give the input's asset the metadata lance/stable_row_ids: True" in said
+    assert "input 'source' (asset source)" in said
+    lake.run(*assets, tags={"lance/full_refresh": "true"})
+    assert lake.rows("copy") == [(1, 0), (2, 1), (3, 2)]
+
+
+@pytest.mark.parametrize(("column", "expected"), [("label", [3, 0, 0, 3]), ("vec", [3, 3, 0, 0])])
+def test_updates_of_columns_that_are_not_read_bring_nothing(lake, table, column, expected):
+    """An update in place writes its column of the fragment anew, so that no row of it is known to have kept its value."""
+    uri, given = lake.uri("source"), []
+    lance_core.dataset(uri).write_columns({"id": [1, 2, 3], "label": ["a", "b", "c"], "vec": [0.0, 0.0, 0.0]}, on="id")
+    merge = {"lance/write_mode": "merge", "lance/merge_on": "id"}
+
+    @dg.asset(ins={"source": dg.AssetIn(metadata={**SINCE, "columns": ["id", column]})}, metadata=merge)
+    def captions(source: pa.Table) -> pa.Table:
+        given.append(source.num_rows)
+        return source
+
+    def run():
+        result = lake.run(source, captions, select=["captions"])
+        (event,) = result.asset_materializations_for_node("captions")
+        assert event.metadata["lance/changes"].value[0]["rows_updated"] == (0 if len(given) == 1 else given[-1])
+
+    run()
+    lance_core.dataset(uri).write_columns({"id": [1, 2, 3], "vec": [1.0, 2.0, 3.0]}, on="id")
+    lance.dataset(uri).optimize.compact_files()
+    run()
+    lance.dataset(uri).add_columns({"more": "n + 1"})
+    run()
+    lance_core.dataset(uri).update({"label": "'z'"}, "id = 2", write_mode="rewrite_columns")
+    lance_core.dataset(uri).write_columns({"id": [1, 2, 3], "more": [1, 2, 3]}, on="id")
+    run()
+    assert given == expected
+
+
+def test_a_column_asset_does_not_read_its_own_columns_again(lake, table):
+    given = []
+    owned = {"lance/write_mode": "columns", "lance/table": "source", "lance/key": "id", "lance/missing": "keep"}
+
+    @dg.asset(ins={"source": dg.AssetIn(metadata=SINCE)}, metadata=owned)
+    def scores(source: pa.Table) -> pa.Table:
+        rows = [row for row in source.to_pylist() if row["_change_type"] != "delete"]
+        given.append(sorted(row["id"] for row in rows))
+        return pa.table({"id": pa.array(given[-1], pa.int64()), "score": [float(i) for i in given[-1]]})
+
+    def run():
+        lake.run(source, scores, select=["scores"])
+        return given[-1]
+
+    assert run() == [1, 2, 3]
+    assert run() == []
+    lake.table("source").update({"n": "n + 1"}, "id = 2")
+    lance.write_dataset(rows(4).append_column("score", pa.nulls(1, pa.float64())), lake.uri("source"), mode="append")
+    assert run() == [2, 4]
+    assert run() == []
+    assert lake.rows("source", columns=["id", "score"]) == [(1, 1.0), (2, 2.0), (3, 3.0), (4, 4.0)]
+
+
 def test_a_key_that_is_changed_leaves_no_row_behind(lake, table):
     copy = Copy()
     copy.run(lake)

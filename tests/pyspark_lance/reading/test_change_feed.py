@@ -174,3 +174,15 @@ def test_options_that_do_not_go_together_are_rejected(spark, lance, uri, options
     lance.write_dataset(rows(2), uri, mode="append")
     with pytest.raises(Exception, match=message):
         spark.read.format("lance").options(**options).load(uri).count()
+
+
+def test_updates_of_other_columns_are_left_out(lance, spark, tmp_path):
+    uri = str(tmp_path / "t")
+    table = lance_core.write_dataset(rows(1, 2, 3), uri, enable_stable_row_ids=True)
+    table.write_columns({"id": [1, 2, 3], "vec": [1.0, 2.0, 3.0]}, on="id")
+
+    def changed(*columns):
+        options = {"columns": ["id"], "updates_of": columns or None, "filter": "id > 1"}
+        return sorted(row.id for row in pyspark_lance.read_changes(spark, uri, begin_version=1, **options).collect())
+
+    assert (changed("n"), changed("vec"), changed()) == ([], [2, 3], [2, 3])

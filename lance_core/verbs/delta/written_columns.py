@@ -1,0 +1,89 @@
+"""Which updated rows have other values in some columns: where a column was written beside others, most have not.
+
+A row is known by its stable id. Its values in the columns are those that it had
+
+    if it lies at the same offset of the same fragment, and the columns lie in the same files, which never change
+    or else if that holds for it in each version in between that did more than move rows
+
+and all other rows count as written, as do all of them if a version in between was cleaned up. What versions record of
+their updates is not trusted for this: other libraries write files of columns without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+
+from lance_core.errors import VersionNotFoundError
+from lance_core.schema import Schema
+from lance_core.table.fragment import Fragment
+from lance_core.table.rowids import U64Array
+from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.delta.row_differences import RowDifferences, row_side, stable_ids, with_updates
+
+__all__ = ["only_written"]
+
+Steps = Iterable[tuple[Snapshot | None, Snapshot]]
+"""The versions in between that did more than move rows, each after the one before it."""
+
+
+def only_written(
+    found: RowDifferences, begin: Snapshot, end: Snapshot, columns: Schema, steps: Callable[[], Steps] | None
+) -> RowDifferences:
+    """Leave out updated rows whose values in some columns are those of the earlier version.
+
+    Args:
+        found: The differences between the versions, of a table with stable row ids.
+        begin: The earlier version.
+        end: The later version.
+        columns: Columns of the later version.
+        steps: Gives the versions in between; is called if the two versions alone do not tell of all rows. None if there
+            are none.
+    """
+    fields = frozenset(node.id for node, _ in columns.walk())
+    if not found.updated:
+        return found
+    found = with_updates(found, _written_ids(begin, end, fields))
+    if not found.updated or steps is None:
+        return found
+    try:
+        between = [_written_ids(before, after, fields) for before, after in steps() if before is not None]
+    except VersionNotFoundError:
+        return found
+    return with_updates(found, np.concatenate([np.zeros(0, np.uint64), *between]))
+
+
+def _written_ids(before: Snapshot, after: Snapshot, fields: frozenset[int]) -> U64Array:
+    """The ids of rows that lie elsewhere, or whose values in some fields lie in other files, in one of two versions."""
+    old, new = row_side(before, after, stable_ids), row_side(after, before, stable_ids)
+    kept = np.array(sorted(_with_same_files(before, after, fields)), np.uint64)
+    partners = new.partners(old)
+    there = old.addresses[partners] if len(old.ids) else np.zeros(len(new.ids), np.uint64)
+    same = (partners >= 0) & (new.addresses == there) & np.isin(new.addresses >> np.uint64(32), kept)
+    return np.concatenate([new.ids[~same], old.ids[old.partners(new) < 0]])
+
+
+def _with_same_files(before: Snapshot, after: Snapshot, fields: frozenset[int]) -> Iterator[int]:
+    """Yield the fragments that both versions have, with some fields in the same places."""
+    types = ({node.id: node.logical_type for node, _ in one.manifest.schema.walk()} for one in (before, after))
+    old_types, new_types = types
+    if any(old_types.get(number, new_types[number]) != new_types[number] for number in fields & new_types.keys()):
+        return
+    known = set(after.manifest.fragments.ids)
+    for fragment_id in before.manifest.fragments.ids:
+        if fragment_id not in known:
+            continue
+        old, new = before.manifest.fragments.get(fragment_id), after.manifest.fragments.get(fragment_id)
+        if old is not None and new is not None and _places(old, fields) == _places(new, fields):
+            yield fragment_id
+
+
+def _places(fragment: Fragment, fields: frozenset[int]) -> set[tuple[int, str, int | None, int]]:
+    """Where the values of fields lie: field, file, base path and column of the file."""
+    return {
+        (number, file.path, file.base_id, file.column_indices[at] if at < len(file.column_indices) else -1)
+        for file in fragment.files
+        for at, number in enumerate(file.fields)
+        if number in fields
+    }
