@@ -121,6 +121,38 @@ def test_values_of_all_kinds(tmp_path, kind, version):
     assert column(dataset.uri, "v") == expected
 
 
+def test_a_vector_index_of_pylance_covers_the_fragments_that_were_not_written(tmp_path):
+    uri, count = str(tmp_path / "t"), 256
+    table = pa.table({"id": range(count), "n": range(count), "vector": vectors(count)})
+    lance.write_dataset(table, uri, max_rows_per_file=64, enable_stable_row_ids=True)
+    lance.dataset(uri).create_index("vector", "IVF_FLAT", num_partitions=2, name="v")
+    dataset = lance_core.dataset(uri)
+
+    def covered():
+        ours = {number for one in dataset.describe_indices() for part in one.segments for number in part.fragment_ids}
+        theirs = {number for one in lance.dataset(uri).list_indices() for number in one["fragment_ids"]}
+        assert ours == theirs
+        return ours
+
+    def nearest(value):
+        query = {"column": "vector", "q": np.full(4, value, np.float32), "k": 1, "nprobes": 2}
+        (row,) = lance.dataset(uri).to_table(["id"], nearest=query).to_pylist()
+        return row["id"], row["_distance"]
+
+    dataset.write_columns({"id": [70], "n": [0]}, on="id", missing="keep")
+    assert covered() == {0, 1, 2, 3}
+    moved = pa.FixedSizeListArray.from_arrays(pa.array([-5000.0] * 4, pa.float32()), 4)
+    dataset.write_columns(pa.table({"id": [70], "vector": moved}), on="id", missing="keep")
+    assert covered() == {0, 2, 3}
+    assert nearest(-5000) == (70, 0)
+    assert nearest(4 * 70 + 1.5) in ((69, 69), (71, 69))  # its old value is found no more
+    assert nearest(4 * 200 + 1.5) == (200, 5)
+    lance.dataset(uri).optimize.optimize_indices()
+    dataset = lance_core.dataset(uri)
+    assert covered() == {0, 1, 2, 3}
+    assert nearest(-5000) == (70, 0)
+
+
 def test_payloads_of_blobs(tmp_path):
     dataset = created(tmp_path / "t", data_storage_version="2.1")
     field = pa.field("b", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
