@@ -21,6 +21,7 @@ import pyarrow as pa
 import lance_core
 from lance_core.errors import DatasetNotFoundError, SchemaError
 from lance_dagster.branches.writing import branch_for_writing
+from lance_dagster.events.materialization import column_schema
 from lance_dagster.handlers.base import ROW_NAMES, CommitMode, WriteRequest
 from lance_dagster.handlers.columns import set_columns, stored_columns
 from lance_dagster.io_manager.output import TableOutput
@@ -178,5 +179,11 @@ def column_entries(output: TableOutput, frame: Sequence[str], outcome: lance_cor
     names = set_columns(frame, output.settings.row_key)
     added = [name for name in names if name not in before]
     nulled = (outcome.rows_updated or 0) - outcome.rows_written
-    entries: dict[str, Any] = {"lance/columns": dg.MetadataValue.json(names), "lance/rows_nulled": nulled}
+    schema = outcome.dataset.schema
+    own = pa.schema([field for field in schema if field.name in {*names, *output.settings.row_key}])
+    entries: dict[str, Any] = {
+        "lance/columns": dg.MetadataValue.json(names),
+        "lance/rows_nulled": nulled,
+        "dagster/column_schema": column_schema(own),
+    }
     return entries | ({"lance/columns_added": dg.MetadataValue.json(added)} if added else {})

@@ -112,6 +112,22 @@ def test_a_run_sets_the_cells_of_its_partitions_in_one_commit(lake):
     assert lake.instance.get_latest_data_version_record(dg.AssetKey("embeddings")) is not None
 
 
+def test_the_event_shows_the_columns_and_their_lineage(lake):
+    """Of the table's columns it shows the key and those that the asset owns."""
+    images = images_asset()
+    embeddings = embeddings_asset(**{"lance/column_lineage": {"vector": "images.blob"}})
+    lake.run(images, partition="2024-01-01")
+    result = lake.run(images, embeddings, select=[embeddings], partition="2024-01-01")
+    (event,) = result.asset_materializations_for_node("embeddings")
+    assert [column.name for column in event.metadata["dagster/column_schema"].value.columns] == ["id", "vector"]
+    lineage = event.metadata["dagster/column_lineage"].value.deps_by_column
+    assert list(lineage) == ["vector"]
+    assert [(dep.asset_key.to_user_string(), dep.column_name) for dep in lineage["vector"]] == [("images", "blob")]
+    result = lake.run(images, embeddings, select=[embeddings], partition="2024-01-01")
+    (event,) = result.asset_materializations_for_node("embeddings")
+    assert [column.name for column in event.metadata["dagster/column_schema"].value.columns] == ["id", "vector"]
+
+
 def test_bytes_written_are_those_of_the_column(lake):
     @dg.asset(metadata={"lance/write_mode": "columns", "lance/table": "images", "lance/key": "id"})
     def wide(images: pa.Table) -> pa.Table:
