@@ -7,7 +7,7 @@ At most ten entries stand at the top of an event, in this order; what does not a
                              lance/left_behind
     rows, bytes              dagster/partition_row_count (in the event of a partition)  dagster/row_count
                              lance/rows_written  dagster/size_bytes  lance/deleted_fraction
-                             lance/changes
+                             lance/changes  lance/changes_inserted, _updated, _deleted
     the version              lance/version  lance/operation  lance/branch  lance/published
     the table                lance/inputs  dagster/column_schema  dagster/uri  dagster/column_lineage  lance/table_log
                              dagster/table_name

@@ -86,7 +86,7 @@ from lance_dagster.lineage.consumers import consumers
 from lance_dagster.lineage.history import data_version
 from lance_dagster.lineage.spark_columns import has_plan, plan_lineage
 from lance_dagster.lineage.sql_inputs import note_sql_inputs
-from lance_dagster.lineage.step_inputs import consumed_changes, input_properties
+from lance_dagster.lineage.step_inputs import changes_entries, consumed_changes, input_properties
 from lance_dagster.op_outputs.store import store_op_output
 from lance_dagster.tables.branch_policy import BRANCH_TAG, branch_of_run
 from lance_dagster.tables.location import TableLocation, locate_table
@@ -179,7 +179,7 @@ class LanceTableIOManager(dg.IOManager):
         if written.branch is not None:
             entries |= branch_metadata(written, output.instance, context.asset_key)
         if output.changes:
-            entries["lance/changes"] = dg.MetadataValue.json([one.entry for one in output.changes])
+            entries |= changes_entries(output.changes)
         if casts:
             entries["lance/casts"] = dg.MetadataValue.json(casts)
             context.log.info("%s: columns were cast, and every value kept: %s", output.where, casts)

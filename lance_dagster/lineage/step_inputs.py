@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import json
 import threading
-from collections import OrderedDict
-from collections.abc import Mapping
+from collections import Counter, OrderedDict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
+
+import dagster as dg
 
 from lance_dagster.properties import INPUT_PREFIX
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ConsumedChanges",
+    "changes_entries",
     "consumed_changes",
     "input_entry",
     "input_properties",
@@ -30,6 +33,7 @@ __all__ = [
 ]
 
 _MOST_STEPS: Final = 1000
+_KINDS: Final = {"insert": "inserted", "update_postimage": "updated", "delete": "deleted"}
 
 Step = tuple[str, str]
 """A run and the key of a step in it."""
@@ -60,9 +64,18 @@ class ConsumedChanges:
     @property
     def entry(self) -> dict[str, Any]:
         """The record of it for events."""
-        kinds = {"insert": "rows_inserted", "update_postimage": "rows_updated", "delete": "rows_deleted"}
-        rows = {name: self.counts[kind] for kind, name in kinds.items() if kind in self.counts}
+        rows = {f"rows_{name}": self.counts[kind] for kind, name in _KINDS.items() if kind in self.counts}
         return {"asset": self.asset, "from_version": self.begin_version, "to_version": self.end_version, **rows}
+
+
+def changes_entries(changes: Sequence[ConsumedChanges]) -> dict[str, Any]:
+    """The entries of an event about changes that were read: each input's, and the rows of all as numbers."""
+    total: Counter[str] = Counter()
+    for one in changes:
+        total.update(one.counts)
+    numbers = {f"lance/changes_{name}": total[kind] for kind, name in _KINDS.items() if kind in total}
+    counted = all(_KINDS.keys() <= one.counts.keys() for one in changes)
+    return {"lance/changes": dg.MetadataValue.json([one.entry for one in changes]), **(numbers if counted else {})}
 
 
 _lock = threading.Lock()

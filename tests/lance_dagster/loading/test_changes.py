@@ -115,6 +115,7 @@ def test_changes_are_merged_in_one_commit(lake, table, kind):
             "rows_deleted": 1,
         }
     ]
+    assert [event.metadata[f"lance/changes_{kind}"].value for kind in ("inserted", "updated", "deleted")] == [1, 1, 1]
     assert f'"version": {now}' in lake.properties("copy")[version]["dagster.input.source"]
 
 
