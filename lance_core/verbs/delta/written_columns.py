@@ -47,34 +47,39 @@ def only_written(
     found = with_updates(found, _written_ids(begin, end, fields))
     if not found.updated or steps is None:
         return found
+    unwritten = found.updates[0]
     try:
-        between = [_written_ids(before, after, fields) for before, after in steps() if before is not None]
+        for before, after in steps():
+            if before is not None:
+                unwritten = np.setdiff1d(unwritten, _written_ids(before, after, fields))
+            if not len(unwritten):
+                return found
     except VersionNotFoundError:
         return found
-    return with_updates(found, np.concatenate([np.zeros(0, np.uint64), *between]))
+    return with_updates(found, np.setdiff1d(found.updates[0], unwritten))
 
 
 def _written_ids(before: Snapshot, after: Snapshot, fields: frozenset[int]) -> U64Array:
     """The ids of rows that lie elsewhere, or whose values in some fields lie in other files, in one of two versions."""
     old, new = row_side(before, after, stable_ids), row_side(after, before, stable_ids)
-    kept = np.array(sorted(_with_same_files(before, after, fields)), np.uint64)
+    shared = np.unique(new.addresses >> np.uint64(32)).tolist()
+    kept = np.array([*_with_same_files(before, after, fields, shared)], np.uint64)
     partners = new.partners(old)
     there = old.addresses[partners] if len(old.ids) else np.zeros(len(new.ids), np.uint64)
     same = (partners >= 0) & (new.addresses == there) & np.isin(new.addresses >> np.uint64(32), kept)
     return np.concatenate([new.ids[~same], old.ids[old.partners(new) < 0]])
 
 
-def _with_same_files(before: Snapshot, after: Snapshot, fields: frozenset[int]) -> Iterator[int]:
-    """Yield the fragments that both versions have, with some fields in the same places."""
+def _with_same_files(
+    before: Snapshot, after: Snapshot, fields: frozenset[int], fragment_ids: Iterable[int]
+) -> Iterator[int]:
+    """Yield those of some fragments that both versions have, with some fields in the same places."""
     types = ({node.id: node.logical_type for node, _ in one.manifest.schema.walk()} for one in (before, after))
     old_types, new_types = types
     if any(old_types.get(number, new_types[number]) != new_types[number] for number in fields & new_types.keys()):
         return
-    known = set(after.manifest.fragments.ids)
-    for fragment_id in before.manifest.fragments.ids:
-        if fragment_id not in known:
-            continue
-        old, new = before.manifest.fragments.get(fragment_id), after.manifest.fragments.get(fragment_id)
+    for fragment_id in fragment_ids:
+        old, new = (one.manifest.fragments.get(fragment_id) for one in (before, after))
         if old is not None and new is not None and _places(old, fields) == _places(new, fields):
             yield fragment_id
 
