@@ -73,12 +73,12 @@ def tick_time(context: dg.ScheduleEvaluationContext) -> datetime:
         return _now()
 
 
-def observed_in(instance: dg.DagsterInstance, run_id: str) -> set[str]:
-    """The tables of which a run has logged an observation: keys of assets with slashes, and names of other tables."""
+def observed_in(instance: dg.DagsterInstance, run_id: str) -> dict[str, dg.AssetObservation]:
+    """The newest observation of each table that a run has logged: by keys with slashes, and names of other tables."""
     found = instance.get_records_for_run(run_id, of_type=dg.DagsterEventType.ASSET_OBSERVATION).records
     seen = [record.asset_observation for record in found]
     return {
-        str(one.metadata[MAINTAINED].value) if MAINTAINED in one.metadata else one.asset_key.to_user_string()
+        str(one.metadata[MAINTAINED].value) if MAINTAINED in one.metadata else one.asset_key.to_user_string(): one
         for one in seen
         if one is not None
     }

@@ -1,14 +1,19 @@
 """`build_lance_overdue_checks`: whether maintenance of a table is overdue, by the log that its runs write."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING
 
 import dagster as dg
 
 from lance_dagster.checks.table_check import missing_table
 from lance_dagster.health.policy import LanceMaintenancePolicy, parse_age, policy_of
+from lance_dagster.tables.location import checked_root
 from lance_dagster.tables.refs import TableLike, TableRef, TableRoot, table_refs, table_root
+
+if TYPE_CHECKING:
+    import lance_core
 
 __all__ = ["build_lance_overdue_checks"]
 
@@ -17,7 +22,7 @@ def build_lance_overdue_checks(
     assets: Iterable[TableLike] | TableLike,
     max_age: str | timedelta = "2d",
     *,
-    root: str | None = None,
+    root: str | bool | None = None,
     severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.WARN,
     io_manager_key: str = "io_manager",
 ) -> list[dg.AssetChecksDefinition]:
@@ -25,16 +30,18 @@ def build_lance_overdue_checks(
 
     They read the log that each run of a maintenance job appends to, `{root}/_maintenance/log.lance`. An asset passes
     whose metadata `lance/maintenance` is False, and so does one that was never materialized; one whose table is gone
-    does not.
+    does not. A table is known by its URI, whatever name it has for the job.
 
     Args:
         assets: Assets, specs or keys.
         max_age: Time after which maintenance is overdue: a string such as "2d" or "36h", or a timedelta.
-        root: The root that the job was given, if it is not that of the IO manager.
+        root: The root that the job was given: the URI of the folder with the log; True, as None, for that of the IO
+            manager. It chooses no tables: those of a root are given by `lance_external_assets`.
         severity: Of a check that fails.
         io_manager_key: The resource that knows where the log is.
 
     Raises:
+        DagsterInvalidDefinitionError: The root is empty, or holds credentials.
         ValueError: `max_age` is no time.
 
     Examples:
@@ -45,7 +52,8 @@ def build_lance_overdue_checks(
     limit = parse_age(max_age) if isinstance(max_age, str) else max_age
     if limit is None or limit <= timedelta(0):
         raise ValueError(f'max_age must be a time such as "2d", not {max_age!r}')
-    return [_overdue_check(ref, limit, root, severity, io_manager_key) for ref in table_refs(assets)]
+    place = None if isinstance(root, bool) else checked_root(root)
+    return [_overdue_check(ref, limit, place, severity, io_manager_key) for ref in table_refs(assets)]
 
 
 def _overdue_check(
@@ -58,16 +66,16 @@ def _overdue_check(
         required_resource_keys={io_manager_key},
     )
     def overdue(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-        from lance_dagster.health.log import last_maintained, open_log  # noqa: PLC0415 - heavy imports at first use
+        from lance_dagster.health.log import open_log  # noqa: PLC0415 - heavy imports at first use
 
         own = ref.resolved(context)
         if policy_of(LanceMaintenancePolicy(), own.metadata, where=f"asset {ref.name}") is None:
             return dg.AssetCheckResult(passed=True, description="left alone: its metadata lance/maintenance is False")
-        tables: Any = table_root(getattr(context.resources, io_manager_key))
+        tables = table_root(getattr(context.resources, io_manager_key))
         if root is None and not _is_there(tables, own):
             return dg.AssetCheckResult(**missing_table(context, ref, severity))
         log = open_log(root or tables.root_uri, tables.options)
-        last = None if log is None else last_maintained(log, ref.name)
+        last = None if log is None else _last(log, own, tables, root)
         if last is None:
             where = "there is no log of maintenance" if log is None else "no run in the log has finished this table"
             return dg.AssetCheckResult(passed=False, severity=severity, description=where)
@@ -83,6 +91,16 @@ def _overdue_check(
         )
 
     return overdue
+
+
+def _last(log: "lance_core.LanceDataset", ref: TableRef, tables: TableRoot, root: str | None) -> datetime | None:
+    """When the table of an asset was last maintained: where the IO manager has it, else below the root of the log."""
+    from lance_dagster.health.log import last_maintained  # noqa: PLC0415 - heavy imports at first use
+
+    found = last_maintained(log, tables.locate(ref).uri)
+    if found is not None or root is None:
+        return found
+    return last_maintained(log, replace(tables, root_uri=root).locate(ref).uri)
 
 
 def _is_there(root: TableRoot, ref: TableRef) -> bool:

@@ -1,15 +1,15 @@
 """The log of maintenance: `{root}/_maintenance/log.lance`, to which each run appends in one commit.
 
 run_id, job, time          the run, and when it was recorded
-table, uri                 the table, as the job names it
+table, uri                 the table: its name for the job, by which jobs can differ, and its URI, by which it is known
 step                       commit, materialize_deletions, refresh_indices or clean_up; "table": the table as a whole
-outcome                    of the table: done, healthy, skipped, failed or put off; null in rows of steps
+outcome                    of the table: done, partly done, put off, healthy, skipped or failed; null in rows of steps
 version_before, version_after   of the step, or of all steps of the run
 bytes_read, bytes_written  data files that were rewritten, and those that replace them; of indices what they grew by,
                            and nothing is counted as read
 files_removed, bytes_removed    by cleanup
 seconds                    that the step, or the table, took
-reason                     why the table failed, or what of it was put off
+reason                     why the table failed or was skipped, or what of it was put off; null if nothing is left
 fragments, rows, deleted_rows, bytes, versions, unindexed   the table afterwards; null in rows of steps
 """
 
@@ -72,20 +72,26 @@ def open_log(root_uri: str, options: Mapping[str, str] | None) -> lance_core.Lan
         return None
 
 
-def last_maintained(log: lance_core.LanceDataset, table: str) -> datetime | None:
-    """When a run last found a table healthy, or finished it; None if none did."""
-    wanted = (pc.field("table") == table) & (pc.field("step") == WHOLE) & pc.field("outcome").isin(["done", "healthy"])
+def last_maintained(log: lance_core.LanceDataset, uri: str) -> datetime | None:
+    """When a run last found a table healthy, or finished it; None if none did.
+
+    Args:
+        log: The log.
+        uri: The table, whatever its name was for the job.
+    """
+    finished = pc.field("outcome").isin(["done", "healthy"]) & pc.field("reason").is_null()
+    wanted = (pc.field("uri") == lance_core.canonical_uri(uri)) & (pc.field("step") == WHOLE) & finished
     times: list[datetime] = log.to_table(columns=["time"], filter=wanted)["time"].to_pylist()
     return max(times, default=None)
 
 
 def put_off_last(log: lance_core.LanceDataset) -> set[str]:
-    """The tables whose newest record says that something was put off; four columns are read."""
-    found = log.to_table(columns=["table", "time", "outcome", "reason"], filter=f"step = '{WHOLE}'")
-    newest = found.group_by("table").aggregate([("time", "max")]).rename_columns(["table", "time"])
-    last = found.join(newest, ["table", "time"], join_type="inner")
+    """The URIs of tables whose newest record says that something is left to do; four columns are read."""
+    found = log.to_table(columns=["uri", "time", "outcome", "reason"], filter=f"step = '{WHOLE}'")
+    newest = found.group_by("uri").aggregate([("time", "max")]).rename_columns(["uri", "time"])
+    last = found.join(newest, ["uri", "time"], join_type="inner")
     is_put_off = pc.and_(pc.is_valid(last["reason"]), pc.not_equal(last["outcome"], "failed"))
-    return set(last["table"].filter(is_put_off).to_pylist())
+    return set(last["uri"].filter(is_put_off).to_pylist())
 
 
 def rows_of_tables(log: lance_core.LanceDataset, takes: Callable[[str], bool]) -> list[dict[str, Any]]:
@@ -104,8 +110,8 @@ def runs_of(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     runs: dict[str, dict[str, Any]] = {}
     for row in rows:
         run = runs.setdefault(row["run_id"], {"run_id": row["run_id"], "job": row["job"], "time": row["time"]})
-        run[row["outcome"]] = run.get(row["outcome"], 0) + 1
-        run["put_off"] = run.get("put_off", 0) + (row["reason"] is not None and row["outcome"] != "failed")
+        kind = row["outcome"].replace(" ", "_")
+        run[kind] = run.get(kind, 0) + 1
         for name in ("bytes_read", "bytes_written", "files_removed", "bytes_removed", "seconds"):
             run[name] = run.get(name, 0) + (row[name] or 0)
     return list(runs.values())[::-1]
@@ -113,16 +119,16 @@ def runs_of(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def tables_of(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The newest record of each table, in ascending order of their names."""
-    newest = {row["table"]: dict(row) for row in rows}
-    return [newest[name] for name in sorted(newest)]
+    newest = {row["uri"]: dict(row) for row in rows}
+    return sorted(newest.values(), key=lambda row: row["table"])
 
 
 def trends(rows: Iterable[Mapping[str, Any]]) -> str:
     """A Markdown page: for each table its numbers after each run as a sparkline, from the least to the most of them."""
-    by_table: dict[str, list[Mapping[str, Any]]] = {}
+    by_uri: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
         if row["fragments"] is not None:
-            by_table.setdefault(row["table"], []).append(row)
+            by_uri.setdefault(row["uri"], []).append(row)
     lines = [
         "# Trends of maintenance",
         "",
@@ -131,15 +137,17 @@ def trends(rows: Iterable[Mapping[str, Any]]) -> str:
         "| table | fragments | bytes per row | share deleted | share unindexed |",
         "|---|---|---|---|---|",
     ]
-    for name in sorted(by_table):
-        seen = by_table[name][-_SHOWN:]
+    for every in sorted(by_uri.values(), key=lambda rows: rows[-1]["table"]):
+        seen = every[-_SHOWN:]
         numbers = (
             [row["fragments"] for row in seen],
             [row["bytes"] / row["rows"] if row["rows"] else 0 for row in seen],
             [row["deleted_rows"] / (row["deleted_rows"] + row["rows"] or 1) for row in seen],
             [row["unindexed"] or 0 for row in seen],
         )
-        lines.append(f"| {name} | " + " | ".join(f"{_sparkline(one)} {one[-1]:.4g}" for one in numbers) + " |")
+        lines.append(
+            f"| {seen[-1]['table']} | " + " | ".join(f"{_sparkline(one)} {one[-1]:.4g}" for one in numbers) + " |"
+        )
     return "\n".join(lines)
 
 

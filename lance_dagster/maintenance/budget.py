@@ -105,9 +105,9 @@ def spend(
     Args:
         due: Tables with their tasks.
         budget: The limits.
-        put_off_before: The tables of which the run before put something off.
+        put_off_before: The URIs of tables of which the run before put something off.
     """
-    ranked = sorted(due, key=lambda work: (work[0].plan.asset not in put_off_before, -_rank(*work)))
+    ranked = sorted(due, key=lambda work: (work[0].plan.uri not in put_off_before, -_rank(*work)))
     left, tables, spent = budget.max_bytes_rewritten, 0, []
     for table, tasks in ranked:
         if table.error is not None:

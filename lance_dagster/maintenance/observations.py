@@ -16,9 +16,20 @@ from lance_dagster._context.runs import MAINTAINED
 if TYPE_CHECKING:
     from lance_dagster.maintenance.steps import MaintenanceOutcome
 
-__all__ = ["is_last", "observation_of"]
+__all__ = ["is_last", "observation_of", "outcome_of"]
 
 _SECONDS: Final = "lance/seconds"
+
+
+def outcome_of(table: MaintenanceOutcome) -> str:
+    """What became of a table that was worked on; the head of `summary` lists it."""
+    if table.error is not None:
+        return "failed"
+    if table.lost:
+        return "skipped"
+    if table.deferred is None:
+        return "done"
+    return "partly done" if table.receipts else "put off"
 
 
 def observation_of(
@@ -28,7 +39,7 @@ def observation_of(
 
     Args:
         table: What was planned and done.
-        kind: done, skipped, healthy or dry run.
+        kind: An outcome, healthy or dry run.
         after: Numbers of the version that the run left.
         health: Entries about that version.
     """
@@ -40,6 +51,8 @@ def observation_of(
     entries |= {"lance/tasks": plan.num_tasks, "lance/tasks_lost": table.lost, _SECONDS: table.seconds}
     if plan.problems:
         entries["lance/problems"] = "; ".join(plan.problems)
+    if table.deferred:
+        entries["lance/put_off"] = table.deferred
     owner = next(iter(plan.owners), plan.asset)
     if owner != plan.asset:
         entries[MAINTAINED] = plan.asset

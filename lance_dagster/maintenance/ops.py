@@ -1,7 +1,7 @@
 """The ops of a maintenance job; the head of `job` draws how they follow one another."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,7 +11,7 @@ from lance_dagster.health.lake import Lake
 from lance_dagster.health.policy import LanceMaintenancePolicy
 from lance_dagster.maintenance.budget import LanceMaintenanceBudget, in_dry_run, spent
 from lance_dagster.maintenance.limits import is_over
-from lance_dagster.maintenance.observations import is_last, observation_of
+from lance_dagster.maintenance.observations import is_last, observation_of, outcome_of
 from lance_dagster.maintenance.on_spark import spark_rewriter
 from lance_dagster.maintenance.run_config import MaintenanceConfig
 from lance_dagster.maintenance.targets import (
@@ -41,7 +41,6 @@ __all__ = [
     "report_op",
     "rewrite_op",
     "step_op",
-    "summarize_op",
     "tables_op",
 ]
 
@@ -126,7 +125,7 @@ def plan_op(job: MaintenanceOps) -> dg.OpDefinition:
 
         changed = job.policy.changed(config.overrides(), where="configuration of the run")
         surveyed: dict[str, Any] = {"due": [], "healthy": [], "absent": [], "left alone": [], "dry run": []}
-        surveyed |= {"policy": changed, "receipts": [], "put off": {}}
+        surveyed |= {"policy": changed, "receipts": [], "put off": {}, "partly done": {}}
         root, due = job.root(context), []
         for target in choose_targets(context, root, job.refs, job.lake, config.tables):
             found, tasks = survey_target(context, root, target, job.policy, job.lake, config.overrides())
@@ -135,28 +134,47 @@ def plan_op(job: MaintenanceOps) -> dg.OpDefinition:
             elif found.error is None and not found.plan.is_due:
                 kind = "dry run" if found.plan.policy.dry_run else "healthy"
                 seen = observation_of(found, kind, found.plan.before, found.plan.health)
-                if target.is_asset and (kind == "dry run" or config.tables or not is_last(context.instance, seen)):
+                is_news = kind == "dry run" or not is_last(context.instance, seen)
+                if config.tables or (target.is_asset and is_news):
                     context.log_event(seen)
                 surveyed[kind].append(target.ref.name)
                 surveyed["receipts"] += receipts_of(found, kind) if kind == "healthy" else ()
             else:
                 due.append((found, tasks))
         for found, tasks in spent(context, job.place(context), due, job.budget.changed(config.limits())):
-            if found.plan.policy.dry_run and found.error is None:
-                context.log_event(
-                    observation_of(in_dry_run(found, tasks), "dry run", found.plan.before, found.plan.health)
-                )
-                surveyed["dry run"].append(found.plan.asset)
-            elif not found.is_put_off:
+            if found.error is None and (found.plan.policy.dry_run or found.is_put_off):
+                _report_planned(context, found, tasks, surveyed, is_asked=bool(config.tables))
+            else:
                 surveyed["due"].append(found)
                 yield from _task_outputs(job, found.plan, tasks)
-            else:
-                surveyed["receipts"] += receipts_of(found, "put off")
-            if found.deferred:
-                surveyed["put off"][found.plan.asset] = found.deferred
         yield dg.Output(surveyed, "surveyed")
 
     return plan
+
+
+def _report_planned(
+    context: dg.OpExecutionContext,
+    table: "MaintenanceOutcome",
+    tasks: "list[CompactionTask]",
+    surveyed: dict[str, Any],
+    *,
+    is_asked: bool,
+) -> None:
+    """Report a table that ends with the survey: of a dry run, or one of which all work is put off."""
+    from lance_dagster.maintenance.receipts import receipts_of  # noqa: PLC0415 - heavy imports at first use
+
+    plan, foreseen = table.plan, table
+    if plan.policy.dry_run:
+        foreseen = in_dry_run(table, tasks)
+        surveyed["dry run"].append(plan.asset)
+    else:
+        surveyed["receipts"] += receipts_of(table, "put off")
+    seen = observation_of(foreseen, "dry run" if plan.policy.dry_run else "put off", plan.before, plan.health)
+    if is_asked or plan.policy.dry_run or not is_last(context.instance, seen):
+        context.log_event(seen)
+    if table.deferred:
+        does_nothing = table.is_put_off or not (tasks or plan.indices_due or any(foreseen.done.values()))
+        surveyed["put off" if does_nothing else "partly done"][plan.asset] = table.deferred
 
 
 def _task_outputs(
@@ -213,11 +231,12 @@ def tables_op(job: MaintenanceOps) -> dg.OpDefinition:
         for found in surveyed["due"]:
             own = [one for one in rewritten if one["asset"] == found.plan.asset]
             late = sum(one["put_off"] for one in own)
+            reason = f"max_duration: the time was up before {late} rewrites began" if late else None
             table = replace(
                 found,
                 results=[result for one in own for result in one["results"]],
                 seconds=found.seconds + sum(one["seconds"] for one in own),
-                deferred=f"max_duration: the time was up before {late} rewrites began" if late else found.deferred,
+                deferred="; ".join(filter(None, (found.deferred, reason))) or None,
                 error=found.error or next((one["error"] for one in own if one["error"]), None),
             )
             yield dg.DynamicOutput(table, mapping_key=mapping_key(found.plan.asset))
@@ -258,11 +277,11 @@ def _run_step(
     job: MaintenanceOps, context: dg.OpExecutionContext, step: str, table: "MaintenanceOutcome"
 ) -> "MaintenanceOutcome":
     """The outcome after one of `STEPS`, with its receipt; after the last one with the numbers of the table."""
-    from lance_dagster.maintenance import receipts, steps  # noqa: PLC0415 - heavy imports at first use
+    from lance_dagster.maintenance import deadlines, receipts, steps  # noqa: PLC0415 - heavy imports at first use
 
     dataset, started = job.open(context, table.plan.uri, table.plan.asset), time.monotonic()
     if step != "commit" and is_over(table.plan.deadline):
-        late = replace(table, deferred=table.deferred or f"max_duration: the time was up before {step} began")
+        late = deadlines.put_off_step(dataset, table, step)
         return steps.measured(dataset, late) if step == "clean_up" else late
     before = dataset.version
     done = _work(job, context, step, table, dataset)
@@ -331,8 +350,7 @@ def report_op(job: MaintenanceOps) -> dg.OpDefinition:
                 plan.asset,
                 table.lost,
             )
-        kind = "skipped" if table.lost else "done"
-        context.log_event(observation_of(table, kind, table.after, table.health_after))
+        context.log_event(observation_of(table, outcome_of(table), table.after, table.health_after))
 
     return report
 
@@ -358,50 +376,3 @@ def op_outputs_op(job: MaintenanceOps) -> dg.OpDefinition:
         return numbers
 
     return op_outputs
-
-
-def summarize_op(job: MaintenanceOps) -> dg.OpDefinition:
-    """The op that counts the tables, and records the work in the log of maintenance."""
-
-    @job.op("summarize", "Counts tables, and records them in the log; fails, and names them, if any failed.")
-    def summarize(context: dg.OpExecutionContext, surveyed: dict[str, Any], tables: list[Any]) -> dict[str, Any]:
-        failed = {table.plan.asset: table.error for table in tables if table.error is not None}
-        finished = [table for table in tables if table.error is None and not table.is_gone]
-        summary = {
-            "done": sorted(table.plan.asset for table in finished if not table.lost),
-            "skipped": sorted(table.plan.asset for table in finished if table.lost),
-            "healthy": surveyed["healthy"],
-            "dry_run": surveyed["dry run"],
-            "absent": [*surveyed["absent"], *sorted(table.plan.asset for table in tables if table.is_gone)],
-            "left_alone": surveyed["left alone"],
-            "failed": failed,
-            "put_off": {**surveyed["put off"], **{one.plan.asset: one.deferred for one in tables if one.deferred}},
-        }
-        try:
-            _record(job, context, surveyed, tables)
-        except Exception as error:  # with the tables that failed it is named below
-            context.log.exception("the log of maintenance could not be written")
-            failed["the log of maintenance"] = failure_of("append", error)
-        counts = ", ".join(f"{len(names)} {kind.replace('_', ' ')}" for kind, names in summary.items() if names)
-        if failed:
-            named = "; ".join(f"{asset}: {error}" for asset, error in sorted(failed.items()))
-            raise dg.Failure(f"maintenance of {len(failed)} tables failed: {named} (in all: {counts})")
-        context.log.info("tables: %s", counts or "none")
-        return summary
-
-    return summarize
-
-
-def _record(
-    job: MaintenanceOps, context: dg.OpExecutionContext, surveyed: Mapping[str, Any], tables: Sequence[Any]
-) -> None:
-    """Append what was done to the log of maintenance; a dry run does nothing."""
-    from lance_dagster.maintenance.receipts import append_receipts, receipts_of  # noqa: PLC0415 - heavy imports
-
-    rows = list(surveyed["receipts"])
-    for table in [table for table in tables if not table.is_gone]:
-        rows += receipts_of(table, "failed" if table.error else "skipped" if table.lost else "done")
-    root = job.place(context)
-    if rows and not surveyed["policy"].dry_run:
-        run = {"run_id": context.run_id, "job": context.job_name}
-        append_receipts(root.root_uri, root.options, rows, surveyed["policy"], **run)

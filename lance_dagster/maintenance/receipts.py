@@ -42,11 +42,13 @@ def receipts_of(table: steps.MaintenanceOutcome, outcome: str) -> Iterator[dict[
 
     Args:
         table: What was planned and done.
-        outcome: done, healthy, skipped, failed or put off.
+        outcome: One of those at the head of `summary`, or healthy.
     """
-    plan, named = table.plan, {"table": table.plan.asset, "uri": table.plan.uri}
+    plan = table.plan
+    named = {"table": plan.asset, "uri": lance_core.canonical_uri(plan.uri)}
     yield from ({**named, **receipt} for receipt in table.receipts)
     state, health = table.after or plan.before, table.health_after or plan.health
+    lost = f"{table.lost:,} rewrites lost the race against writers" if table.lost else None
     yield {
         **named,
         **{name: table.done.get(name, 0) for name in _SUMMED},
@@ -57,7 +59,7 @@ def receipts_of(table: steps.MaintenanceOutcome, outcome: str) -> Iterator[dict[
         "version_before": plan.version or None,
         "version_after": health.get("lance/version"),
         "seconds": table.seconds,
-        "reason": table.error or table.deferred,
+        "reason": table.error or "; ".join(filter(None, (lost, table.deferred))) or None,
     }
 
 

@@ -6,8 +6,10 @@ outcome is open:
     {"nyc/flights": {"done": 17}, "nyc/planes": {"done": 3, "asked": 9, "request": "4be1...", "failures": 2}}
 
 A run that failed is asked for again for the tables that it did not report, at once and then after one, three, seven ...
-intervals, at most a day, even if by then they pass no threshold: its last steps may be left. One that was canceled is
-not, before there is a new version: a person decided against it.
+intervals, at most a day, even if by then they pass no threshold: its last steps may be left. Tables that a run did not
+finish, since its budget was spent or a writer was faster, are asked for again at once as long as runs do any work, and
+else like those of a run that failed. A run that was canceled is not asked for again, before there is a new version: a
+person decided against it.
 """
 
 import json
@@ -22,7 +24,7 @@ import dagster as dg
 
 from lance_dagster._context.runs import is_silent, observed_in
 from lance_dagster.health.lake import Lake, checked_lake
-from lance_dagster.health.policy import LanceMaintenancePolicy, policy_of
+from lance_dagster.health.policy import MAINTENANCE_KEY, LanceMaintenancePolicy, policy_of
 from lance_dagster.maintenance.job import TABLES_KEY
 from lance_dagster.maintenance.open_runs import OpenRun, open_runs
 from lance_dagster.maintenance.schedule import config_for, has_lake, tables_of
@@ -33,6 +35,9 @@ __all__ = ["build_maintenance_sensor"]
 
 REQUEST_TAG: Final = "lance/request"
 _LONGEST_WAIT: Final = timedelta(days=1)
+_LEFT: Final = frozenset({"put off", "partly done", "skipped"})
+"""What a run reports of a table that it did not finish."""
+_WORK: Final = frozenset({"done", "partly done"})
 
 
 @dataclass(slots=True)
@@ -43,8 +48,9 @@ class _TableRequest:
         done: The version that maintenance was asked for and went well; None for none yet.
         asked: The version that it was asked for last.
         request: The request, as the tag of its run; None if it went well.
-        failures: How many runs failed, one after the other.
-        failed_at: When the last of them did, in seconds since 1970.
+        failures: How many runs, one after the other, failed, or had no work done on any table.
+        failed_at: When the last of them ended, in seconds since 1970.
+        left: How many runs, since the last one that went well, left some of the work.
     """
 
     done: int | None = None
@@ -52,11 +58,36 @@ class _TableRequest:
     request: str | None = None
     failures: int = 0
     failed_at: float = 0.0
+    left: int = 0
 
     def waits(self, interval: timedelta) -> bool:
-        """Whether it is too early to ask again after runs that failed."""
+        """Whether it is too early to ask again after runs that failed or did nothing."""
         pause = min(interval * (2 ** min(self.failures - 1, 32) - 1), _LONGEST_WAIT) if self.failures else timedelta(0)
         return datetime.now(UTC) < datetime.fromtimestamp(self.failed_at, UTC) + pause
+
+    def settle(self, status: dg.DagsterRunStatus, when: float, kind: str | None, *, has_work: bool) -> None:
+        """Note how the requested run ended.
+
+        Args:
+            status: Of the run.
+            when: It ended.
+            kind: What the run reported of the table; None if nothing.
+            has_work: Whether it did any work, on whatever table.
+        """
+        self.request = None
+        is_canceled = status is dg.DagsterRunStatus.CANCELED
+        if kind in _LEFT and not is_canceled:
+            self.left += 1
+            if kind == "partly done":
+                self.failures, self.failed_at = 0, 0.0
+            elif not has_work:
+                self.failures, self.failed_at = self.failures + 1, when
+        elif kind is None and status is dg.DagsterRunStatus.FAILURE:
+            self.failures, self.failed_at = self.failures + 1, when
+        else:
+            self.failures, self.failed_at, self.left = 0, 0.0, 0
+            if kind not in _LEFT and (kind is not None or not is_canceled):
+                self.done = self.asked
 
 
 def build_maintenance_sensor(  # noqa: PLR0913 - each is a choice of its own, most by keyword only
@@ -79,7 +110,7 @@ def build_maintenance_sensor(  # noqa: PLR0913 - each is a choice of its own, mo
     A table needs it with too many small fragments, with too large a share of deleted rows, or after too many versions
     since the last time; the policy says how many. Of each table the newest manifest is read, nothing else. A table
     that an open run of the job works on waits, and so does one that has no new version since maintenance of it went
-    well.
+    well. One that a run did not finish is asked for again.
 
     Args:
         job: From `build_maintenance_job`, for these tables at least.
@@ -226,7 +257,8 @@ def _written(states: dict[str, _TableRequest]) -> str:
 def _request(due: dict[str, tuple[int, list[str]]], states: dict[str, _TableRequest]) -> dg.RunRequest:
     """The one request for all tables that are due; remembered as such."""
     names = sorted(due)
-    seen = [[name, due[name][0], states.get(name, _TableRequest()).failures] for name in names]
+    known = {name: states.get(name, _TableRequest()) for name in names}
+    seen = [[name, due[name][0], known[name].failures, known[name].left] for name in names]
     key = sha256(json.dumps(seen).encode()).hexdigest()
     for name in names:
         state = states.setdefault(name, _TableRequest())
@@ -242,28 +274,21 @@ def _settle(
     silent_after: timedelta,
 ) -> None:
     """Look up the outcome of the requested runs."""
-    ends: dict[str, tuple[dg.DagsterRunStatus | None, float, set[str]]] = {}
+    ends: dict[str, tuple[dg.DagsterRunStatus | None, float, dict[str, str]]] = {}
     for name, state in states.items():
         if state.request is None:
             continue
         if state.request not in ends:
             ends[state.request] = _end(context.instance, job, state.request, silent_after)
-        status, when, reported = ends[state.request]
-        if status is None:
-            continue
-        state.request = None
-        if status is dg.DagsterRunStatus.FAILURE and name not in reported:
-            state.failures, state.failed_at = state.failures + 1, when
-            continue
-        state.failures, state.failed_at = 0, 0.0
-        if status is not dg.DagsterRunStatus.CANCELED or name in reported:
-            state.done = state.asked
+        status, when, kinds = ends[state.request]
+        if status is not None:
+            state.settle(status, when, kinds.get(name), has_work=bool(_WORK & set(kinds.values())))
 
 
 def _end(
     instance: dg.DagsterInstance, job: dg.JobDefinition, request: str, silent_after: timedelta
-) -> tuple[dg.DagsterRunStatus | None, float, set[str]]:
-    """How the run of a request ended, when, and the tables that it reported until then.
+) -> tuple[dg.DagsterRunStatus | None, float, dict[str, str]]:
+    """How the run of a request ended, when, and what it reported of its tables until then.
 
     The first is None while it has not ended, and if Dagster has no record of it.
     """
@@ -272,10 +297,20 @@ def _end(
         run = record.dagster_run
         if run.is_finished:
             when = record.end_time or record.update_timestamp.replace(tzinfo=UTC).timestamp()
-            return run.status, when, observed_in(instance, run.run_id)
+            return run.status, when, _kinds(instance, run.run_id)
         if is_silent(instance, record, silent_after):
-            return dg.DagsterRunStatus.FAILURE, 0.0, observed_in(instance, run.run_id)
-    return None, 0.0, set()
+            return dg.DagsterRunStatus.FAILURE, 0.0, _kinds(instance, run.run_id)
+    return None, 0.0, {}
+
+
+def _kinds(instance: dg.DagsterInstance, run_id: str) -> dict[str, str]:
+    """What a run reported of its tables, as the entry of the observation says it."""
+    observed = observed_in(instance, run_id)
+    return {
+        name: str(one.metadata[MAINTENANCE_KEY].value)
+        for name, one in observed.items()
+        if MAINTENANCE_KEY in one.metadata
+    }
 
 
 def _targets(
@@ -327,13 +362,14 @@ def _needs(
     found = measure(dataset, policy, count_versions=False)
     since = found.version - (state.done if state.done is not None and state.done < found.version else 0)
     problems = found.problems(policy, versions=since, indices=False)
-    if state.failures:
-        problems.append("the last run for it failed")
+    if state.failures or state.left:
+        problems.append("the last run for it did not finish it")
     if not problems or (not target.is_defined and recorded_so(dataset, target)):
         return None
     return found.version, problems
 
 
 def _is_asked(state: _TableRequest, version: int | None) -> bool:
-    """Whether maintenance of a version was asked for, and has not failed since."""
-    return version is not None and version == state.asked and (state.request is not None or not state.failures)
+    """Whether maintenance of a version was asked for, and nothing is known to be left."""
+    is_open = state.request is not None or not (state.failures or state.left)
+    return version is not None and version == state.asked and is_open

@@ -102,7 +102,7 @@ def test_files_that_are_not_deleted_are_named_and_deleted_by_the_next_run(remote
     assert first.success, failures(first)
     seen = observations(first)[TABLE]
     assert (seen["lance/failed_deletes"], seen["lance/versions_removed"]) == (1, 0)
-    reason = first.output_for_node("summarize")["put_off"][TABLE]
+    reason = first.output_for_node("summarize")["partly_done"][TABLE]
     assert reason.startswith("clean_up: 1 files could not be deleted; the first: data/")
     assert requests.rejected in reason
     assert "AccessDenied" in reason
@@ -113,7 +113,7 @@ def test_files_that_are_not_deleted_are_named_and_deleted_by_the_next_run(remote
     assert {key for key in whole if key.startswith("_versions/")} <= left
     requests.rejected = ""
     second = run(remote, job())
-    assert second.output_for_node("summarize")["put_off"] == {}
+    assert second.output_for_node("summarize")["done"] == [TABLE]
     assert observations(second)[TABLE]["lance/versions_removed"] == 12
     assert sum(key.startswith("data/") for key in files(remote)) == 1
     lance.dataset(remote.uri(TABLE), storage_options=remote.storage_options).validate()
@@ -130,7 +130,7 @@ def test_a_passing_failure_is_tried_again_in_the_same_run(remote, monkeypatch):
 
     monkeypatch.setattr(S3Client, "_once", request_once)
     result = run(remote, job())
-    assert result.output_for_node("summarize")["put_off"] == {}
+    assert result.output_for_node("summarize")["done"] == [TABLE]
     assert slow
     assert "lance/failed_deletes" not in observations(result)[TABLE]
 

@@ -184,6 +184,7 @@ class TestManyTables:
         assert result.success
         assert result.output_for_node("summarize") == {
             "done": ["nyc/flights"],
+            "partly_done": {},
             "skipped": [],
             "healthy": ["nyc/planes"],  # fragments of two rows are large enough
             "dry_run": [],

@@ -129,7 +129,8 @@ def test_the_log_stays_small(lake):
 def record(number, age, **given):
     """A row of the log that sums up a table."""
     row = dict.fromkeys(SCHEMA.names) | {"run_id": uuid4().hex, "job": "j", "time": datetime.now(UTC) - age}
-    return row | {"table": f"nyc/t{number}", "uri": uuid4().hex * 2, "step": "table", "outcome": "healthy"} | given
+    place = {"table": f"nyc/t{number}", "uri": f"/a/long/way/to/the/root/of/the/lake/nyc/t{number}.lance"}
+    return row | place | {"step": "table", "outcome": "healthy"} | given
 
 
 def write_log(lake, records):
@@ -162,7 +163,7 @@ def test_a_long_log_is_read_in_four_columns(lake):
     told[-1]["outcome"] = "failed"
     log = write_log(lake, told)
     read = lance_core.bytes_read_counter()
-    assert put_off_last(log) == {f"nyc/t{number}" for number in range(1, 998, 2)}
+    assert put_off_last(log) == {record(number, day)["uri"] for number in range(1, 998, 2)}
     assert lance_core.bytes_read_counter() - read < log.total_bytes / 2
 
 
@@ -205,7 +206,7 @@ class TestCommand:
 
 
 def test_trends_are_sparklines():
-    row = {"table": "t", "rows": 10, "bytes": 100, "deleted_rows": 0, "unindexed": None}
+    row = {"table": "t", "uri": "/t.lance", "rows": 10, "bytes": 100, "deleted_rows": 0, "unindexed": None}
     page = trends([{**row, "fragments": number, "deleted_rows": number} for number in (1, 8, 4)])
     assert page.splitlines()[-1] == "| t | ▁█▄ 4 | ▁▁▁ 10 | ▁█▅ 0.2857 | ▁▁▁ 0 |"
 
