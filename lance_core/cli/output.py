@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -63,6 +64,11 @@ class CommandOutput:
             table.add_row(*map(_shown, cells))
         self._console(_UNCUT if are_data else _WIDE).print(table)
 
+    @property
+    def width(self) -> int:
+        """The characters of a line, those of the terminal or of the variable COLUMNS if there are any."""
+        return self._console().width
+
     def record(self, values: Row, *, title: str = "") -> None:
         """Print one thing: an object, or a list of names and values."""
         if self.as_json:
@@ -99,9 +105,10 @@ class CommandOutput:
         click.echo(json.dumps(value, indent=2, default=_plain))
 
     def _console(self, width: int = _WIDE) -> Console:
-        """Where to print to; lines are not cut where nobody sees a terminal's edge."""
+        """Where to print to; lines are not cut where nobody sees a terminal's edge, those of data in no case."""
         console = Console(highlight=False, markup=False, emoji=False)
-        if console.is_terminal:
+        is_asked = width == _WIDE and os.environ.get("COLUMNS", "").isdigit()
+        if console.is_terminal or is_asked:
             return console
         return Console(highlight=False, markup=False, emoji=False, width=max(console.width, width))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -16,13 +16,19 @@ from lance_dagster.health.log import LOG, open_log, rows_of_tables, runs_of, tab
 __all__ = ["maintenance_command"]
 
 _RUNS = (
-    "time", "run", "done", "healthy", "skipped", "failed", "put_off", "bytes_read", "bytes_written",
+    "time", "run", "done", "partly_done", "put_off", "healthy", "skipped", "failed", "bytes_read", "bytes_written",
     "files_removed", "bytes_removed", "seconds", "job",
 )  # fmt: skip
 _TABLES = (
     "table", "time", "outcome", "version_after", "fragments", "rows", "deleted_rows", "bytes", "versions", "unindexed",
     "reason",
 )  # fmt: skip
+
+_NARROW_RUNS = ("time", "run", "tables", "bytes_read", "bytes_removed", "seconds")
+_NARROW_TABLES = ("table", "outcome", "fragments", "rows", "bytes", "reason")
+_NARROW: Final = 130
+"""Lines with fewer characters have the columns above; JSON has all of them."""
+_OUTCOMES: Final = ("done", "partly_done", "put_off", "healthy", "skipped", "failed")
 
 _RUN_ID: Final = 8
 """Characters of a run's id in tables."""
@@ -56,6 +62,15 @@ def maintenance_command(
     found = tables_of(rows) if by_table else runs_of(rows)
     if output.as_json:
         output.rows([{**row, "time": row["time"].isoformat()} for row in found], [])
+        return
+    shown = [{**row, "run": row["run_id"][:_RUN_ID], "tables": _counts(row)} for row in found]  # as Dagster shows it
+    is_narrow = output.width < _NARROW
+    if by_table:
+        output.rows(shown, _NARROW_TABLES if is_narrow else _TABLES)
     else:
-        shown = [{**row, "run": row["run_id"][:_RUN_ID]} for row in found]  # as Dagster shows it
-        output.rows(shown, _TABLES if by_table else _RUNS)
+        output.rows(shown, _NARROW_RUNS if is_narrow else _RUNS)
+
+
+def _counts(run: Mapping[str, Any]) -> str:
+    """How the tables of a run went: 12 done, 1 failed."""
+    return ", ".join(f"{run[kind]:,} {kind.replace('_', ' ')}" for kind in _OUTCOMES if run.get(kind))

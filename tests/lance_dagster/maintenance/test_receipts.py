@@ -193,6 +193,20 @@ class TestCommand:
         assert "| nyc/flights | ▁▁ 1 |" in page
         assert "sea" not in page
 
+    @pytest.mark.parametrize("arguments", [(), ("--tables",)])
+    def test_narrow_lines_have_fewer_columns(self, lake, arguments):
+        log = [record(1, timedelta(0), outcome="done", bytes_read=10**9, files_removed=12_345, seconds=7200.0)]
+        reason = "max_bytes_rewritten: 1 of 2 rewrites, 25,000,000 bytes, do not fit"
+        log.append(log[0] | record(2, timedelta(0), outcome="partly done", reason=reason, run_id=log[0]["run_id"]))
+        write_log(lake, log)
+        done = CliRunner(env={"COLUMNS": "80"}).invoke(cli, ["maintenance", lake.root, *arguments])
+        assert done.exit_code == 0, done.output
+        assert max(map(len, done.output.splitlines())) <= 80
+        words = (
+            {"nyc/t1", "nyc/t2", "partly", "done", "fragments"} if arguments else {log[0]["run_id"][:8], "1", "done,"}
+        )
+        assert words <= set(done.output.split())
+
     def test_without_a_log_it_says_so(self, lake):
         done = CliRunner().invoke(cli, ["maintenance", lake.root, "--json"])
         assert done.exit_code == 1
