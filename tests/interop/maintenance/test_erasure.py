@@ -508,6 +508,32 @@ def test_blobs_in_files_of_their_own(tmp_path):
     assert sorted(left) == sorted(mark for mark in marks if mark is not marks[2])
 
 
+@pytest.mark.parametrize("maker", [lance, lance_core])
+def test_blobs_of_each_place(tmp_path, maker):
+    """In the data file, packed with others, and in a file of their own, through an update and a compaction."""
+    uri = str(tmp_path / "t")
+    crowd = people(0, 6)
+    marks = [one.image.encode() * times for one, times in zip(crowd, [1, 200, 4000] * 2, strict=True)]
+    field = maker.blob_field("image", inline_size_threshold=1000, dedicated_size_threshold=50_000)
+    schema = pa.schema([pa.field("id", pa.int64()), pa.field("key", pa.string(), metadata=PLAIN), field])
+    rows = pa.table([pa.array(range(6)), [one.key for one in crowd], maker.blob_array(marks)], schema=schema)
+    maker.write_dataset(rows, uri, data_storage_version="2.2", max_rows_per_file=4)
+    blobs = {path: data for path, data in every_byte(uri).items() if path.endswith(".blob")}
+    held = [sum(mark in data for data in blobs.values()) for mark in marks]
+    assert held[0] == held[3] == 0  # in the data file
+    assert held[1] == held[2] == held[4] == held[5] == 1
+    lance_core.dataset(uri).update({"id": "id"}, where=crowd[1].where)
+    lance_core.dataset(uri).optimize.compact_files()
+    lance_core.dataset(uri).create_branch("work")
+    report = lance_core.dataset(uri).erase_rows("id in (0, 1, 2)", release_branches=True)
+    assert report.proven, report
+    for lost in crowd[:3]:
+        check_gone(uri, lost)
+    for library in (lance, lance_core):
+        left = [blob.readall() for blob in library.dataset(uri).take_blobs("image", indices=[0, 1, 2])]
+        assert left == marks[3:]
+
+
 def test_a_released_branch_keeps_the_files_that_it_borrows(tmp_path):
     uri = str(tmp_path / "t")
     crowd = people(0, 12)
