@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from lance_dagster.change_type_job import build_change_type_job
     from lance_dagster.checks.builders import (
         build_lance_drift_check,
-        build_lance_health_checks,
         build_lance_integrity_checks,
         build_lance_primary_key_check,
     )
+    from lance_dagster.checks.health import build_lance_health_checks
     from lance_dagster.checks.lag import build_lance_lag_checks
     from lance_dagster.checks.missing_values import build_lance_missing_values_checks
     from lance_dagster.checks.overdue import build_lance_overdue_checks
@@ -104,7 +104,7 @@ _HOMES: Final = {
     "LanceSparkResource": "lance_dagster.spark",
     "LanceTableResource": "lance_dagster.resource",
     "build_lance_drift_check": "lance_dagster.checks.builders",
-    "build_lance_health_checks": "lance_dagster.checks.builders",
+    "build_lance_health_checks": "lance_dagster.checks.health",
     "build_lance_integrity_checks": "lance_dagster.checks.builders",
     "build_lance_lag_checks": "lance_dagster.checks.lag",
     "build_lance_missing_values_checks": "lance_dagster.checks.missing_values",

@@ -1,7 +1,7 @@
-"""Asset checks on tables: health, integrity, primary key and drift.
+"""Asset checks on tables: integrity, primary key and drift; health and overdue maintenance have modules of their own.
 
     build_lance_health_checks        lance_small_fragments  lance_deleted_fraction  lance_versions
-                                     lance_uncovered_indices                                        warn
+                                     lance_uncovered_indices                                        warn  (`health`)
     build_lance_integrity_checks     lance_integrity: manifest, files and their sizes, rows         error
     build_lance_primary_key_check    lance_primary_key: unique, and never null                      error
     build_lance_drift_check          lance_drift: the newest rows are Dagster's                     warn
@@ -12,17 +12,14 @@ Numbers are metadata, so that Dagster plots them and its own checks of bounds ca
 run on a branch it looks at the branch.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
 from lance_dagster._context.steps import run_partition_keys
 from lance_dagster.checks.table_check import missing_table, open_or_none, table_check
-from lance_dagster.health.lake import checked_lake, lance_external_assets
-from lance_dagster.health.policy import LanceMaintenancePolicy, policy_of
 from lance_dagster.properties import COLUMN_TYPE
-from lance_dagster.tables.names import mapping_key
 from lance_dagster.tables.refs import TableLike, TableRef, table_ref, table_refs
 
 if TYPE_CHECKING:
@@ -31,113 +28,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "build_lance_drift_check",
-    "build_lance_health_checks",
     "build_lance_integrity_checks",
     "build_lance_primary_key_check",
 ]
 
 _SHOWN = 20
-
-
-def build_lance_health_checks(
-    assets: Iterable[TableLike] | TableLike = (),
-    policy: LanceMaintenancePolicy | None = None,
-    *,
-    root: str | None = None,
-    include: str | Sequence[str] = (),
-    exclude: str | Sequence[str] = (),
-    storage_options: Mapping[str, Any] | None = None,
-    severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.WARN,
-    io_manager_key: str = "io_manager",
-) -> list[dg.AssetChecksDefinition]:
-    """Checks that warn of tables that need maintenance, by fragments, deleted rows, versions and indices.
-
-    Args:
-        assets: Assets, specs or keys.
-        policy: The thresholds; its defaults if not given. An asset's metadata `lance/maintenance` changes them.
-        root: The URI of a root: the tables below it that are there when the code location is loaded are checked, too;
-            `lance_external_assets` with the same arguments gives the assets that these checks are of.
-        include: Globs over the paths of tables below the root; all tables if there are none.
-        exclude: Globs of tables that are left out.
-        storage_options: How to reach the root; values can be `EnvVar`.
-        severity: Of a check that fails.
-        io_manager_key: The resource that knows where the tables are.
-
-    Raises:
-        DagsterInvalidDefinitionError: There are globs and no root, or the metadata of an asset cannot be used.
-
-    Examples:
-        >>> checks = lance_dagster.build_lance_health_checks(["nyc/flights"])
-        >>> sorted(key.name for check in checks for key in check.check_keys)
-        ['lance_deleted_fraction', 'lance_small_fragments', 'lance_uncovered_indices', 'lance_versions']
-    """
-    chosen = LanceMaintenancePolicy() if policy is None else policy
-    refs = table_refs(assets)
-    if checked_lake(root, include, exclude) is not None:
-        found = lance_external_assets(str(root), include, exclude, known=refs, storage_options=storage_options)
-        refs += table_refs(found)
-    for ref in refs:
-        _own_policy(chosen, ref)
-    return [_health_check(ref, chosen, severity, io_manager_key) for ref in refs]
-
-
-def _own_policy(policy: LanceMaintenancePolicy, ref: TableRef) -> LanceMaintenancePolicy:
-    return policy_of(policy, ref.metadata, where=f"asset {ref.name}") or policy
-
-
-def _limits(policy: LanceMaintenancePolicy) -> dict[str, tuple[str, float, str]]:
-    """For each check the number that it looks at, what that may be at most, and what it counts."""
-    return {
-        "lance_small_fragments": ("lance/small_fragments", policy.max_small_fragments, "small fragments"),
-        "lance_deleted_fraction": ("lance/deleted_fraction", policy.materialize_deletions_threshold, "deleted rows"),
-        "lance_versions": ("lance/versions_total", policy.max_versions, "versions"),
-        "lance_uncovered_indices": ("lance/index_unindexed_fraction", 0, "rows that an index does not cover"),
-    }
-
-
-def _health_check(
-    ref: TableRef, policy: LanceMaintenancePolicy, severity: dg.AssetCheckSeverity, io_manager_key: str
-) -> dg.AssetChecksDefinition:
-    specs = [
-        dg.AssetCheckSpec(name, asset=ref.key, description=f"Not too many {what} in the table.")
-        for name, (_, _, what) in _limits(policy).items()
-    ]
-
-    @dg.multi_asset_check(
-        name=f"lance_health_{mapping_key(ref.name)}",
-        specs=specs,
-        required_resource_keys={io_manager_key},
-        can_subset=True,
-    )
-    def health(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
-        from lance_dagster.health.facts import measure  # noqa: PLC0415 - heavy imports at first use
-
-        own = _own_policy(policy, ref.resolved(context))
-        limits = {
-            name: limit
-            for name, limit in _limits(own).items()
-            if dg.AssetCheckKey(ref.key, name) in context.selected_asset_check_keys
-        }
-        dataset = open_or_none(context, ref, io_manager_key)
-        if dataset is None:
-            fields = missing_table(context, ref, severity)
-            yield from (dg.AssetCheckResult(check_name=name, asset_key=ref.key, **fields) for name in limits)
-            return
-        found = measure(dataset, own)
-        numbers = found.metadata()
-        for name, (key, limit, what) in limits.items():
-            value = numbers.get(key, 0)
-            lonely = name == "lance_small_fragments" and found.fragments == 1
-            yield dg.AssetCheckResult(
-                check_name=name,
-                asset_key=ref.key,
-                passed=lonely or value <= limit,
-                severity=severity,
-                description=f"{what}: {value:.4g}, the limit is {limit:.4g}",
-                metadata={**numbers, "lance/limit": limit},
-            )
-
-    return health
 
 
 def build_lance_integrity_checks(

@@ -10,12 +10,13 @@ from lance_dagster.branches.jobs import build_branch_jobs
 from lance_dagster.branches.sensor import build_branch_sensor
 from lance_dagster.checks.builders import (
     build_lance_drift_check,
-    build_lance_health_checks,
     build_lance_integrity_checks,
     build_lance_primary_key_check,
 )
+from lance_dagster.checks.health import build_lance_health_checks
 from lance_dagster.components.maintenance import maintenance_definitions
 from lance_dagster.components.models import MaintenanceFields, PolicyFields
+from lance_dagster.components.whole_root import whole_root_definitions
 from lance_dagster.components.yaml_keys import empty_lists, with_checked_keys
 from lance_dagster.io_manager.config import LanceIOManager
 from lance_dagster.observation import build_lance_observation_sensor
@@ -119,6 +120,13 @@ class LanceLakehouseComponent(dg.Component, dg.Model, dg.Resolvable):
     all_tables: bool = Field(
         default=False, description="Maintenance is of all tables below root_uri, whoever wrote them, found by each run."
     )
+    health_checks: bool = Field(
+        default=False, description="Health checks of all tables below root_uri that are there when this is loaded."
+    )
+    external_assets: bool = Field(
+        default=False,
+        description="External assets for the tables below root_uri that are not listed, found when this is loaded.",
+    )
     include: Sequence[str] = Field(default=(), description='Globs of tables below root_uri, such as "nyc/*".')
     exclude: Sequence[str] = Field(default=(), description="Globs of tables that are left out.")
     policies: dict[str, Any] | None = Field(
@@ -137,7 +145,10 @@ class LanceLakehouseComponent(dg.Component, dg.Model, dg.Resolvable):
         return checked_root(value)
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
-        """The IO manager, and what `tables`, `maintenance` and `branching` ask for; no table is looked at."""
+        """The IO manager, and what `tables`, `maintenance` and `branching` ask for.
+
+        No table is looked at; `health_checks` and `external_assets` list those below the root.
+        """
         del context
         specs = [table.spec() for table in self.tables]
         _check_places(specs, self.default_schema)
@@ -164,18 +175,38 @@ class LanceLakehouseComponent(dg.Component, dg.Model, dg.Resolvable):
         parts = [own]
         ours = [spec for spec, table in zip(specs, self.tables, strict=True) if not table.is_foreign]
         if self.maintenance is not None and (ours or self.all_tables):
-            lake = {"root": True, "include": self.include, "exclude": self.exclude, "policies": self.policies}
+            lake = {**self._choice(), "root": True}
             below, named = (lake, specs) if self.all_tables else (None, ours)  # those of others say that they are
             parts.append(maintenance_definitions(named, self.maintenance, self.io_manager_key, below))
+        if self.health_checks or self.external_assets:
+            parts.append(self._of_all_tables(specs))
         if self.branching is not None and self.branching.mode != "off" and ours:
             parts.append(_branch_definitions(ours, self.branching, self.io_manager_key))
         return dg.Definitions.merge(*parts)
+
+    def _choice(self) -> dict[str, Any]:
+        """The arguments of the builders that choose tables below the root."""
+        return {"include": self.include, "exclude": self.exclude, "policies": self.policies}
+
+    def _of_all_tables(self, specs: Sequence[dg.AssetSpec]) -> dg.Definitions:
+        """Checks and external assets of the tables below the root."""
+        return whole_root_definitions(
+            specs,
+            (self.maintenance or PolicyFields()).policy("maintenance"),
+            {**self._choice(), "root": self.root_uri},
+            health_checks=self.health_checks,
+            external_assets=self.external_assets,
+            storage_options=self.storage_options,
+            schema=self.default_schema,
+            io_manager_key=self.io_manager_key,
+        )
 
     def _checks(self, table: LakehouseTable) -> list[dg.AssetChecksDefinition]:
         key, spec, where = self.io_manager_key, table.spec(), f"table {table.key.to_user_string()}"
         policy = (self.maintenance or PolicyFields()).policy(where)
         made: list[dg.AssetChecksDefinition] = []
-        if "health" in table.checks:
+        is_checked = self.health_checks and spec.metadata[MAINTENANCE_KEY] is not False  # with all others
+        if "health" in table.checks and not is_checked:
             made += build_lance_health_checks([spec], policy, io_manager_key=key)
         if "integrity" in table.checks:
             made += build_lance_integrity_checks([spec], io_manager_key=key)
@@ -211,17 +242,18 @@ def _idle_keys(values: Mapping[str, Any]) -> Iterator[str]:
     if isinstance(branching, Mapping):
         yield from _idle_branching(branching, has_tables=bool(tables))
     has_maintenance, whole = bool(values.get("maintenance")), bool(values.get("all_tables"))
+    listing = [key for key in ("health_checks", "external_assets") if values.get(key)]
     if has_maintenance and not (tables or whole):
         yield "maintenance does nothing without tables; list them under tables, or say all_tables: true"
     if whole and not has_maintenance:
         yield "all_tables does nothing without maintenance"
     for key in ("include", "exclude", "policies"):
-        if values.get(key) and not whole:
-            yield f"{key} does nothing without all_tables: true"
+        if values.get(key) and not (whole or listing):
+            yield f"{key} does nothing without all_tables: true, health_checks or external_assets"
     if isinstance(tables, list):
         has_branches = isinstance(branching, Mapping) and branching.get("mode", "off") != "off"
         listed = [(f"tables[{position}]", one) for position, one in enumerate(tables) if isinstance(one, Mapping)]
-        yield from _idle_tables(listed, has_maintenance, has_branches=has_branches)
+        yield from _idle_tables(listed, has_maintenance, has_branches=has_branches, of_all=listing)
 
 
 def _idle_branching(branching: Mapping[str, Any], *, has_tables: bool) -> Iterator[str]:
@@ -240,18 +272,20 @@ def _idle_branching(branching: Mapping[str, Any], *, has_tables: bool) -> Iterat
 
 
 def _idle_tables(
-    tables: Sequence[tuple[str, Mapping[str, Any]]], is_maintained: bool, *, has_branches: bool
+    tables: Sequence[tuple[str, Mapping[str, Any]]], is_maintained: bool, *, has_branches: bool, of_all: Sequence[str]
 ) -> Iterator[str]:
     for place, table in tables:
         yield from empty_lists(table, "checks", "primary_key", place=place)
         checked = "health" in (table.get("checks") or ())
-        if isinstance(table.get("maintenance"), Mapping) and not (is_maintained or checked):
+        if isinstance(table.get("maintenance"), Mapping) and not (
+            is_maintained or checked or "health_checks" in of_all
+        ):
             yield (
                 f"{place}.maintenance does nothing: there is neither maintenance of the lakehouse, nor the "
                 "check health of the table"
             )
         used = table.get("checks") or table.get("primary_key") or table.get("external")
-        if not (used or has_branches or (is_maintained and table.get("maintenance") is not False)):
+        if not (used or has_branches or of_all or (is_maintained and table.get("maintenance") is not False)):
             yield (
                 f"{place}.key does nothing: give the table checks, a primary_key or external: true, give the lakehouse "
                 "maintenance or branching, or leave the table out; assets are stored without being listed"

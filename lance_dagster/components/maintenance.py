@@ -1,13 +1,14 @@
 """`LanceMaintenanceComponent`: maintenance of tables as a job, with its schedule and sensor."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import dagster as dg
 from pydantic import BaseModel, Field
 
 from lance_dagster.components.models import MaintenanceFields
+from lance_dagster.components.whole_root import whole_root_definitions
 from lance_dagster.components.yaml_keys import empty_lists, with_checked_keys
 from lance_dagster.maintenance.job import build_maintenance_job
 from lance_dagster.maintenance.schedule import build_maintenance_schedule
@@ -66,18 +67,61 @@ class LanceMaintenanceComponent(dg.Component, dg.Model, dg.Resolvable):
         default=None, description="Fields of the policy by folder or path below the root; false: left alone."
     )
     maintenance: MaintenanceFields = Field(default=MaintenanceFields(), description="What to do, and when.")
+    health_checks: bool = Field(
+        default=False, description="Health checks of the tables; those below a root are found when this is loaded."
+    )
+    external_assets: bool = Field(
+        default=False,
+        description="External assets for the tables below the root that are not listed, found when this is loaded.",
+    )
+    storage_options: dict[str, str] = Field(
+        default={},
+        repr=False,
+        description="How to reach the root while this is loaded. Take secrets from {{ env.NAME }}.",
+    )
+    default_schema: str | None = Field(
+        default=None, description="As of the IO manager, for the tables that are listed."
+    )
     io_manager_key: str = Field(default="io_manager", description="The resource that knows where the tables are.")
 
     @classmethod
     def model(cls) -> type[BaseModel]:
         """The model of the YAML: keys that are not known are rejected by name."""
-        return with_checked_keys(super().model(), cls, lambda values: empty_lists(values, "tables"))
+        return with_checked_keys(super().model(), cls, _idle_keys)
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
-        """Job, schedule and sensor."""
+        """Job, schedule and sensor; external assets and checks, for which a root is listed."""
         del context
         lake = {"root": self.root, "include": self.include, "exclude": self.exclude, "policies": self.policies}
-        return maintenance_definitions(list(self.tables), self.maintenance, self.io_manager_key, lake)
+        made = maintenance_definitions(list(self.tables), self.maintenance, self.io_manager_key, lake)
+        declared = whole_root_definitions(
+            list(self.tables),
+            self.maintenance.policy(f"component of job {self.maintenance.job_name}"),
+            lake,
+            health_checks=self.health_checks,
+            external_assets=self.external_assets,
+            storage_options=self.storage_options,
+            schema=self.default_schema,
+            io_manager_key=self.io_manager_key,
+        )
+        return dg.Definitions.merge(made, declared)
+
+
+def _idle_keys(values: Mapping[str, Any]) -> Iterator[str]:
+    """What is wrong with attributes whose keys are all known."""
+    yield from empty_lists(values, "tables")
+    root = values.get("root")
+    asked = [key for key in ("health_checks", "external_assets") if values.get(key)]
+    if root is True and asked:
+        yield (
+            f"{asked[0]} looks for tables while the code location is loaded, and the root of an IO manager that is "
+            "defined elsewhere is not known then; give root its URI, such as root: s3://bucket/lake"
+        )
+    if values.get("external_assets") and not root:
+        yield "external_assets does nothing without root; give it the URI of the tables"
+    for key in ("storage_options", "default_schema"):
+        if values.get(key) and not (root and asked):
+            yield f"{key} does nothing without root and health_checks or external_assets; the IO manager has its own"
 
 
 def maintenance_definitions(

@@ -27,7 +27,7 @@ from lance_dagster.tables.refs import MAINTENANCE_KEY, TableLike, TableRef, Tabl
 if TYPE_CHECKING:
     import lance_core
 
-__all__ = ["Lake", "LakeTable", "checked_lake", "lance_external_assets"]
+__all__ = ["Lake", "LakeTable", "checked_lake", "external_asset", "lance_external_assets", "tables_when_loaded"]
 
 SUFFIX: Final = ".lance"
 
@@ -121,14 +121,19 @@ class Lake:
         Raises:
             DagsterInvalidDefinitionError: The metadata of its asset cannot be used.
         """
-        own: LanceMaintenancePolicy | None = policy
-        for name in _steps(table.path):
-            if name in self.policies:
-                own = policy_of(own or policy, {MAINTENANCE_KEY: self.policies[name]}, where=f"policies[{name!r}]")
+        own = self.policy_of_path(policy, table.path)
         said = (table.ref.metadata or {}).get(MAINTENANCE_KEY)
         if own is None and said is None:
             return None
         return policy_of(own or policy, table.ref.metadata, where=f"asset {table.ref.name}")
+
+    def policy_of_path(self, policy: LanceMaintenancePolicy, path: str) -> LanceMaintenancePolicy | None:
+        """The policy for a table before the metadata of its asset counts; None if it is to be left alone."""
+        own: LanceMaintenancePolicy | None = policy
+        for name in _steps(path):
+            if name in self.policies:
+                own = policy_of(own or policy, {MAINTENANCE_KEY: self.policies[name]}, where=f"policies[{name!r}]")
+        return own
 
     def unused(self, tables: Iterable[LakeTable]) -> list[str]:
         """The keys of `policies` that are the folder or the path of none of these tables."""
@@ -195,7 +200,7 @@ def lance_external_assets(
         group_name: As of any asset.
 
     Raises:
-        DagsterInvalidDefinitionError: The root holds credentials, which would show in the UI.
+        DagsterInvalidDefinitionError: The root is no URI, or holds credentials, which would show in the UI.
 
     Examples:
         >>> written = lance.write_dataset({"id": [1]}, "lake/nyc/flights.lance")
@@ -205,20 +210,53 @@ def lance_external_assets(
     lake = checked_lake(root, include, exclude)
     if lake is None:
         raise dg.DagsterInvalidDefinitionError(f"root must be the URI of a folder of tables, not {root!r}")
-    place = TableRoot(root_uri=root, storage_options=resolved_options(storage_options or {}), schema=schema)
-    specs = []
-    for table in lake.find(place, table_refs(known)):
-        if table.is_declared:
-            continue
-        metadata = {
-            "lance/uri": table.uri,
-            "dagster/uri": table.uri,
-            "dagster/table_name": table.path.replace("/", "."),
-        }
-        if storage_options:
-            remember_options(table.ref.key, table.uri, storage_options)
-        specs.append(dg.AssetSpec(table.ref.key, metadata=metadata, group_name=group_name, kinds={"lance"}))
-    return specs
+    found = tables_when_loaded(
+        lake, table_refs(known), storage_options=storage_options, schema=schema, where="lance_external_assets"
+    )
+    return [external_asset(table, storage_options, group_name) for table in found if not table.is_declared]
+
+
+def tables_when_loaded(
+    lake: Lake,
+    known: Iterable[TableRef],
+    *,
+    storage_options: Mapping[str, Any] | None,
+    schema: str | None,
+    where: str,
+) -> list[LakeTable]:
+    """The chosen tables that are below a root when the code location is loaded.
+
+    Args:
+        lake: The root, and the choice.
+        known: Assets of the code location.
+        storage_options: How to reach the root; values can be `EnvVar`.
+        schema: As of the IO manager, for the place of the `known` assets.
+        where: The builder, for messages.
+
+    Raises:
+        DagsterInvalidDefinitionError: The root is not a URI.
+    """
+    if not isinstance(lake.root, str):
+        raise dg.DagsterInvalidDefinitionError(
+            f"{where}: root=True is the root of the IO manager, which no code location knows while it is loaded, and "
+            'the tables are looked for then; give the URI of the root, such as root="s3://bucket/lake"'
+        )
+    place = TableRoot(root_uri=lake.root, storage_options=resolved_options(storage_options or {}), schema=schema)
+    return lake.find(place, known)
+
+
+def external_asset(
+    table: LakeTable, storage_options: Mapping[str, Any] | None, group_name: str | None = None
+) -> dg.AssetSpec:
+    """The external asset of a table that no asset stands for; whoever opens it here reaches it by the options."""
+    metadata = {
+        "lance/uri": table.uri,
+        "dagster/uri": table.uri,
+        "dagster/table_name": table.path.replace("/", "."),
+    }
+    if storage_options:
+        remember_options(table.ref.key, table.uri, storage_options)
+    return dg.AssetSpec(table.ref.key, metadata=metadata, group_name=group_name, kinds={"lance"})
 
 
 def _globs(given: str | Sequence[str]) -> tuple[str, ...]:

@@ -1,0 +1,158 @@
+"""`build_lance_health_checks`: whether tables need maintenance, by the thresholds of its policy."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import dagster as dg
+
+from lance_dagster.checks.table_check import missing_table, open_or_none
+from lance_dagster.health.lake import Lake, checked_lake, external_asset, tables_when_loaded
+from lance_dagster.health.policy import LanceMaintenancePolicy, policy_of
+from lance_dagster.tables.names import mapping_key
+from lance_dagster.tables.refs import TableLike, TableRef, table_ref, table_refs
+
+__all__ = ["build_lance_health_checks"]
+
+
+def build_lance_health_checks(
+    assets: Iterable[TableLike] | TableLike = (),
+    policy: LanceMaintenancePolicy | None = None,
+    *,
+    root: str | bool | None = None,
+    include: str | Sequence[str] = (),
+    exclude: str | Sequence[str] = (),
+    policies: Mapping[str, Any] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    schema: str | None = None,
+    severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.WARN,
+    io_manager_key: str = "io_manager",
+) -> list[dg.AssetChecksDefinition]:
+    """Checks that warn of tables that need maintenance, by fragments, deleted rows, versions and indices.
+
+    Args:
+        assets: Assets, specs or keys.
+        policy: The thresholds; its defaults if not given. An asset's metadata `lance/maintenance` changes them.
+        root: The URI of a root: the tables below it that are there when the code location is loaded are checked, too;
+            `lance_external_assets` with the same arguments gives the assets that these checks are of. True is
+            rejected: the root of the IO manager is not known while a code location is loaded.
+        include: As of `build_maintenance_job`.
+        exclude: As of `build_maintenance_job`.
+        policies: As of `build_maintenance_job`; with a root there are no checks of tables that are left alone.
+        storage_options: How to reach the root; values can be `EnvVar`.
+        schema: As of the IO manager, for the place of the assets below the root.
+        severity: Of a check that fails.
+        io_manager_key: The resource that knows where the tables are.
+
+    Raises:
+        DagsterInvalidDefinitionError: The root is no URI, there are arguments for a root and none, or a policy cannot
+            be used.
+
+    Examples:
+        >>> checks = lance_dagster.build_lance_health_checks(["nyc/flights"])
+        >>> sorted(key.name for check in checks for key in check.check_keys)
+        ['lance_deleted_fraction', 'lance_small_fragments', 'lance_uncovered_indices', 'lance_versions']
+    """
+    chosen = LanceMaintenancePolicy() if policy is None else policy
+    refs = table_refs(assets)
+    lake = checked_lake(root, include, exclude, policies, chosen)
+    if lake is None and (storage_options or schema):
+        raise dg.DagsterInvalidDefinitionError(
+            "build_lance_health_checks: storage_options and schema are for the tables below a root, and there is none; "
+            "those of assets are reached by the IO manager"
+        )
+    for ref in refs:
+        _own_policy(chosen, ref)
+    pairs = [(ref, chosen) for ref in refs]
+    if lake is not None:
+        pairs = _below_root(lake, refs, chosen, storage_options, schema)
+    return [_health_check(ref, own, severity, io_manager_key) for ref, own in pairs]
+
+
+def _below_root(
+    lake: Lake,
+    refs: Sequence[TableRef],
+    policy: LanceMaintenancePolicy,
+    storage_options: Mapping[str, Any] | None,
+    schema: str | None,
+) -> list[tuple[TableRef, LanceMaintenancePolicy]]:
+    """The assets and the tables below a root that are not left alone, with the policy by the place of each."""
+    found = tables_when_loaded(
+        lake, refs, storage_options=storage_options, schema=schema, where="build_lance_health_checks"
+    )
+    places = {table.ref.name: table for table in found}
+    known = {ref.name for ref in refs}
+    others = [table_ref(external_asset(table, storage_options)) for table in found if table.ref.name not in known]
+    pairs = []
+    for ref in (*refs, *others):
+        table = places.get(ref.name)
+        is_left_alone = (
+            policy_of(policy, ref.metadata, where=f"asset {ref.name}") if table is None else lake.policy(policy, table)
+        ) is None
+        if not is_left_alone:
+            by_place = None if table is None else lake.policy_of_path(policy, table.path)
+            pairs.append((ref, by_place or policy))
+    return pairs
+
+
+def _own_policy(policy: LanceMaintenancePolicy, ref: TableRef) -> LanceMaintenancePolicy:
+    return policy_of(policy, ref.metadata, where=f"asset {ref.name}") or policy
+
+
+def _limits(policy: LanceMaintenancePolicy) -> dict[str, tuple[str, float, str]]:
+    """For each check the number that it looks at, what that may be at most, and what it counts."""
+    return {
+        "lance_small_fragments": ("lance/small_fragments", policy.max_small_fragments, "small fragments to merge"),
+        "lance_deleted_fraction": ("lance/deleted_fraction", policy.materialize_deletions_threshold, "deleted rows"),
+        "lance_versions": ("lance/versions_total", policy.max_versions, "versions"),
+        "lance_uncovered_indices": (
+            "lance/index_unindexed_fraction",
+            0 if policy.refresh_indices else 1,
+            "rows that an index does not cover",
+        ),
+    }
+
+
+def _health_check(
+    ref: TableRef, policy: LanceMaintenancePolicy, severity: dg.AssetCheckSeverity, io_manager_key: str
+) -> dg.AssetChecksDefinition:
+    specs = [
+        dg.AssetCheckSpec(name, asset=ref.key, description=f"Not too many {what} in the table.")
+        for name, (_, _, what) in _limits(policy).items()
+    ]
+
+    @dg.multi_asset_check(
+        name=f"lance_health_{mapping_key(ref.name)}",
+        specs=specs,
+        required_resource_keys={io_manager_key},
+        can_subset=True,
+    )
+    def health(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
+        from lance_dagster.health.facts import measure  # noqa: PLC0415 - heavy imports at first use
+
+        own = _own_policy(policy, ref.resolved(context))
+        limits = {
+            name: limit
+            for name, limit in _limits(own).items()
+            if dg.AssetCheckKey(ref.key, name) in context.selected_asset_check_keys
+        }
+        dataset = open_or_none(context, ref, io_manager_key)
+        if dataset is None:
+            fields = missing_table(context, ref, severity)
+            yield from (dg.AssetCheckResult(check_name=name, asset_key=ref.key, **fields) for name in limits)
+            return
+        found = measure(dataset, own)
+        numbers = found.metadata()
+        # Small ones that maintenance leaves as they are call for none.
+        counted = {**numbers, "lance/small_fragments": found.mergeable_fragments}
+        for name, (key, limit, what) in limits.items():
+            value = counted.get(key, 0)
+            yield dg.AssetCheckResult(
+                check_name=name,
+                asset_key=ref.key,
+                passed=value <= limit,
+                severity=severity,
+                description=f"{what}: {value:.4g}, the limit is {limit:.4g}",
+                metadata={**numbers, "lance/limit": limit},
+            )
+
+    return health

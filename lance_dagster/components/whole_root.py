@@ -1,0 +1,46 @@
+"""What components declare for the tables below a root: external assets, and health checks."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import dagster as dg
+
+from lance_dagster.checks.health import build_lance_health_checks
+from lance_dagster.health.lake import lance_external_assets
+from lance_dagster.health.policy import LanceMaintenancePolicy
+from lance_dagster.tables.refs import TableLike
+
+__all__ = ["whole_root_definitions"]
+
+
+def whole_root_definitions(
+    known: Sequence[TableLike],
+    policy: LanceMaintenancePolicy,
+    lake: Mapping[str, Any],
+    *,
+    health_checks: bool,
+    external_assets: bool,
+    storage_options: Mapping[str, str],
+    schema: str | None,
+    io_manager_key: str,
+) -> dg.Definitions:
+    """Assets and checks, whose tables are looked for when the code location is loaded.
+
+    Args:
+        known: The assets that are listed.
+        policy: The thresholds.
+        lake: The arguments of the builders that choose tables below a root; without a root only what is listed counts.
+        health_checks: Whether to check the tables.
+        external_assets: Whether to declare those that are not listed.
+        storage_options: How to reach the root.
+        schema: As of the IO manager.
+        io_manager_key: The resource that knows where the tables are.
+    """
+    place = {"storage_options": storage_options, "schema": schema} if lake.get("root") else {}
+    checks: list[dg.AssetChecksDefinition] = []
+    assets: list[dg.AssetSpec] = []
+    if health_checks:
+        checks = build_lance_health_checks(known, policy, io_manager_key=io_manager_key, **lake, **place)
+    if external_assets:
+        assets = lance_external_assets(lake["root"], lake["include"], lake["exclude"], known=known, **place)
+    return dg.Definitions(assets=assets, asset_checks=checks)
