@@ -16,9 +16,10 @@ from lance_dagster._context.runs import MAINTAINED
 if TYPE_CHECKING:
     from lance_dagster.maintenance.steps import MaintenanceOutcome
 
-__all__ = ["is_last", "observation_of", "outcome_of"]
+__all__ = ["has_work", "is_last", "observation_of", "outcome_of"]
 
 _SECONDS: Final = "lance/seconds"
+_WORK: Final = ("fragments_removed", "indices_refreshed", "files_removed", "bytes_removed")
 
 
 def outcome_of(table: MaintenanceOutcome) -> str:
@@ -29,7 +30,12 @@ def outcome_of(table: MaintenanceOutcome) -> str:
         return "skipped"
     if table.deferred is None:
         return "done"
-    return "partly done" if table.receipts else "put off"
+    return "partly done" if has_work(table) else "put off"
+
+
+def has_work(table: MaintenanceOutcome) -> bool:
+    """Whether anything was done: rewrites that a writer made void, and the versions of others, are no work."""
+    return any(table.done.get(name) for name in _WORK)
 
 
 def observation_of(

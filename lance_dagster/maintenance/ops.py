@@ -11,7 +11,7 @@ from lance_dagster.health.lake import Lake
 from lance_dagster.health.policy import LanceMaintenancePolicy
 from lance_dagster.maintenance.budget import LanceMaintenanceBudget, in_dry_run, spent
 from lance_dagster.maintenance.limits import is_over
-from lance_dagster.maintenance.observations import is_last, observation_of, outcome_of
+from lance_dagster.maintenance.observations import has_work, is_last, observation_of, outcome_of
 from lance_dagster.maintenance.on_spark import spark_rewriter
 from lance_dagster.maintenance.run_config import MaintenanceConfig
 from lance_dagster.maintenance.targets import (
@@ -173,7 +173,7 @@ def _report_planned(
     if is_asked or plan.policy.dry_run or not is_last(context.instance, seen):
         context.log_event(seen)
     if table.deferred:
-        does_nothing = table.is_put_off or not (tasks or plan.indices_due or any(foreseen.done.values()))
+        does_nothing = table.is_put_off or not (plan.indices_due or has_work(foreseen))
         surveyed["put off" if does_nothing else "partly done"][plan.asset] = table.deferred
 
 

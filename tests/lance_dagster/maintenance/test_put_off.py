@@ -7,6 +7,7 @@ import dagster as dg
 import pytest
 
 import lance_core
+from lance_core.errors import CommitConflictError
 from lance_dagster import LanceMaintenancePolicy, build_maintenance_job, build_maintenance_sensor
 from lance_dagster.maintenance import ops, steps
 from tests.lance_dagster.maintenance.test_budget import fill_wide, summary, with_budget
@@ -156,6 +157,22 @@ def test_a_lost_race_is_named_in_the_log(lake, monkeypatch):
     assert summary(run(lake, build_maintenance_job([flights])))["skipped"] == [TABLE]
     assert whole(lake) == ("skipped", "1 rewrites lost the race against writers")
     assert not is_overdue(lake)[0]
+
+
+def test_rewrites_that_a_writer_made_void_are_no_part(lake, monkeypatch):
+    fill(lake, TABLE)
+    size, real, lost = lake.table(TABLE).total_bytes, steps.commit_what_fits, []
+
+    def lose_once(*given, **options):
+        if lost:
+            return real(*given, **options)
+        lost.append(lake.table(TABLE).update_config({"a": "b"}))
+        raise CommitConflictError("lost")
+
+    monkeypatch.setattr(steps, "commit_what_fits", lose_once)
+    result = run(lake, build_maintenance_job([flights], budget={"max_bytes_rewritten": size}))
+    assert list(summary(result)["put_off"]) == [TABLE]
+    assert observations(result)[TABLE]["lance/maintenance"] == whole(lake)[0] == "put off"
 
 
 def test_what_is_put_off_is_observed_and_repeated_only_if_it_changes(lake):
