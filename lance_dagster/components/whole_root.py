@@ -36,7 +36,7 @@ def whole_root_definitions(
         schema: As of the IO manager.
         io_manager_key: The resource that knows where the tables are.
     """
-    place = {"storage_options": storage_options, "schema": schema} if lake.get("root") else {}
+    place: dict[str, Any] = {"storage_options": storage_options, "schema": schema} if lake.get("root") else {}
     checks: list[dg.AssetChecksDefinition] = []
     assets: list[dg.AssetSpec] = []
     if health_checks:

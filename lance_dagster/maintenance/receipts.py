@@ -48,7 +48,7 @@ def receipts_of(table: steps.MaintenanceOutcome, outcome: str) -> Iterator[dict[
     named = {"table": plan.asset, "uri": lance_core.canonical_uri(plan.uri)}
     yield from ({**named, **receipt} for receipt in table.receipts)
     state, health = table.after or plan.before, table.health_after or plan.health
-    lost = f"{table.lost:,} rewrites lost the race against writers" if table.lost else None
+    lost = f"{table.lost:,} rewrites or indices lost the race against writers" if table.lost else None
     yield {
         **named,
         **{name: table.done.get(name, 0) for name in _SUMMED},

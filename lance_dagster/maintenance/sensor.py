@@ -24,12 +24,20 @@ import dagster as dg
 
 from lance_dagster._context.runs import is_silent, observed_in
 from lance_dagster.health.lake import Lake, checked_lake
-from lance_dagster.health.policy import MAINTENANCE_KEY, LanceMaintenancePolicy, policy_of
+from lance_dagster.health.policy import LanceMaintenancePolicy, policy_of
 from lance_dagster.maintenance.job import TABLES_KEY
 from lance_dagster.maintenance.open_runs import OpenRun, open_runs
 from lance_dagster.maintenance.schedule import config_for, has_lake, tables_of
 from lance_dagster.maintenance.targets import MaintenanceTarget, each_table_once, is_left_alone
-from lance_dagster.tables.refs import TableLike, TableRef, TableRoot, is_foreign, table_refs, table_root
+from lance_dagster.tables.refs import (
+    MAINTENANCE_KEY,
+    TableLike,
+    TableRef,
+    TableRoot,
+    is_foreign,
+    table_refs,
+    table_root,
+)
 
 __all__ = ["build_maintenance_sensor"]
 

@@ -214,7 +214,7 @@ def test_deletions_of_others_during_the_run_are_materialized_within_the_budget(l
     monkeypatch.setattr(steps, "commit", delete_meanwhile)
     found = run(lake, with_budget(max_bytes_rewritten=2 * small))
     assert observations(found)["a/t"]["lance/bytes_read"] == small
-    assert "left for further attempts" in summary(found)["put_off"]["a/t"]
+    assert "left for further attempts" in summary(found)["partly_done"]["a/t"]
     monkeypatch.undo()
     assert summary(run(lake, with_budget()))["put_off"] == {}
     assert lance.dataset(f"{lake.root}/a/t.lance").stats.dataset_stats()["num_deleted_rows"] == 0
