@@ -47,6 +47,7 @@ __all__ = [
     "Listed",
     "already_exists",
     "check_identity",
+    "dropped",
     "existing_versions",
     "explain_missing",
     "find_all_by_property",
@@ -61,6 +62,7 @@ __all__ = [
     "load_transaction",
     "load_version_header",
     "locate_latest",
+    "located_versions",
     "newest_versions",
     "reject_another",
     "reject_gone",
@@ -186,7 +188,7 @@ def load_following(
     for _ in range(_LOOKS):
         found, listed = listed or Listed.of(store), None
         if found.latest is None:
-            raise _dropped(store)
+            raise dropped(store)
         version, location = found.latest
         check_identity(store, opened, latest=version, location=found.seen.get(opened.version))
         if version == opened.version:
@@ -206,7 +208,8 @@ def _is_latest(store: ObjectStore, opened: Manifest) -> bool:
     return location is not None and location.e_tag is not None and locate_latest(store) == (opened.version, location)
 
 
-def _dropped(store: ObjectStore) -> DatasetNotFoundError:
+def dropped(store: ObjectStore) -> DatasetNotFoundError:
+    """The error of a dataset that was opened, and has no version any more."""
     return DatasetNotFoundError(f"{store.root}: the dataset is gone: it was dropped after it was opened")
 
 
@@ -324,8 +327,13 @@ def _numbered(names: _Found, version: int, location: ManifestLocation) -> _Found
 
 def list_versions(store: ObjectStore) -> list[int]:
     """Return the versions that there are, in ascending order, without detached ones."""
+    return sorted(version for version, _ in located_versions(store))
+
+
+def located_versions(store: ObjectStore) -> Iterator[tuple[int, ManifestLocation]]:
+    """Yield the versions that there are, without detached ones, and where their manifests lie, in order of listing."""
     located = (_located(found) for found in store.list(VERSIONS_PREFIX))
-    return sorted(found[0] for found in located if found is not None)
+    return (found for found in located if found is not None)
 
 
 def newest_versions(store: ObjectStore) -> Iterator[int]:
@@ -338,11 +346,7 @@ def newest_versions(store: ObjectStore) -> Iterator[int]:
     """
     old = set()
     latest = None
-    for found in store.list(VERSIONS_PREFIX):
-        located = _located(found)
-        if located is None:
-            continue
-        version, location = located
+    for version, location in located_versions(store):
         if location.naming is Naming.V1:
             old.add(version)
         elif latest is None or version < latest:
@@ -351,7 +355,7 @@ def newest_versions(store: ObjectStore) -> Iterator[int]:
     # Of a migration that was cut short the newer ones have new names.
     yield from sorted((version for version in old if latest is None or version < latest), reverse=True)
     if latest is None and not old:
-        raise _dropped(store)
+        raise dropped(store)
 
 
 def existing_versions(store: ObjectStore) -> list[int]:
@@ -362,7 +366,7 @@ def existing_versions(store: ObjectStore) -> list[int]:
     """
     found = list_versions(store)
     if not found:
-        raise _dropped(store)
+        raise dropped(store)
     return found
 
 
@@ -373,7 +377,7 @@ def reject_gone(store: ObjectStore) -> None:
         DatasetNotFoundError: The dataset has no version any more.
     """
     if locate_latest(store) is None:
-        raise _dropped(store)
+        raise dropped(store)
 
 
 def explain_missing(store: ObjectStore, opened: Manifest, error: Exception) -> None:
@@ -405,10 +409,9 @@ def summaries(store: ObjectStore) -> Iterator[VersionSummary]:
         DatasetNotFoundError: There are none any more.
         VersionNotFoundError: A version was removed after it was listed.
     """
-    located = (_located(found) for found in store.list(VERSIONS_PREFIX))
-    keys = {found[0]: found[1].key for found in located if found is not None}
+    keys = {version: location.key for version, location in located_versions(store)}
     if not keys:
-        raise _dropped(store)
+        raise dropped(store)
     counter = FragmentCounter()
     for version in sorted(keys):
         key = keys[version]
