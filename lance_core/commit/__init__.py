@@ -10,6 +10,7 @@ from lance_core.commit.attempts import (
     reject_superseded,
 )
 from lance_core.commit.conflict import AffectedRows, Verdict, affected_fragments, judge
+from lance_core.commit.history import find_all_by_property, find_by_property, find_transaction, summaries
 from lance_core.commit.in_history import LOOK_AGAIN_AFTER
 from lance_core.commit.listeners import Listener, on_commit
 from lance_core.commit.loop import Prepare, commit
@@ -23,9 +24,6 @@ from lance_core.commit.versions import (
     check_identity,
     existing_versions,
     explain_missing,
-    find_all_by_property,
-    find_by_property,
-    find_transaction,
     identity_of,
     latest_version,
     list_versions,
@@ -38,7 +36,6 @@ from lance_core.commit.versions import (
     newest_versions,
     reject_another,
     reject_gone,
-    summaries,
 )
 from lance_core.errors import CommitConflictError
 

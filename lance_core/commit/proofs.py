@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lance_core.commit.attempts import REPLACES_KEY, WriteAttempt
+from lance_core.commit.history import find_by_property
 from lance_core.commit.records import CommitOptions, Committed
-from lance_core.commit.versions import find_by_property, list_versions, load_manifest, load_transaction
+from lance_core.commit.versions import list_versions, load_manifest, load_transaction
 from lance_core.errors import SupersededError, UndecidedWriteError, VersionNotFoundError
 from lance_core.store import ObjectStore
 from lance_core.table.idempotency import CommitProof, CommittedAttempt, Proofs

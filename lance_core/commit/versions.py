@@ -15,7 +15,6 @@ import errno
 import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import TypeVar
 
 from lance_core.errors import (
@@ -31,8 +30,6 @@ from lance_core.errors import (
 from lance_core.store import ObjectMeta, ObjectStore
 from lance_core.table.manifest.manifest import Manifest, ManifestLocation
 from lance_core.table.manifest.version_header import VersionHeader
-from lance_core.table.manifest.version_summary import FragmentCounter, VersionSummary
-from lance_core.table.operations import Clone
 from lance_core.table.paths import (
     VERSIONS_PREFIX,
     Naming,
@@ -50,9 +47,6 @@ __all__ = [
     "dropped",
     "existing_versions",
     "explain_missing",
-    "find_all_by_property",
-    "find_by_property",
-    "find_transaction",
     "identity_of",
     "latest_version",
     "list_versions",
@@ -66,7 +60,6 @@ __all__ = [
     "newest_versions",
     "reject_another",
     "reject_gone",
-    "summaries",
 ]
 
 _Found = TypeVar("_Found", Manifest, VersionHeader)
@@ -402,34 +395,6 @@ def explain_missing(store: ObjectStore, opened: Manifest, error: Exception) -> N
         return  # the first error matters more
 
 
-def summaries(store: ObjectStore) -> Iterator[VersionSummary]:
-    """Yield what a list of versions shows of each version of a dataset that was opened, in ascending order.
-
-    Raises:
-        DatasetNotFoundError: There are none any more.
-        VersionNotFoundError: A version was removed after it was listed.
-    """
-    keys = {version: location.key for version, location in located_versions(store)}
-    if not keys:
-        raise dropped(store)
-    counter = FragmentCounter()
-    for version in sorted(keys):
-        key = keys[version]
-        try:
-            summary = VersionSummary.from_bytes(store.get(key), counter)
-        except ObjectNotFoundError:
-            raise VersionNotFoundError(f"{store.root} has no version {version}") from None
-        except CorruptFileError as error:
-            raise CorruptFileError(f"{key}: {error}") from error
-        if summary is None:
-            found = load_version_header(store, version)
-            counters = counter.totals(found.fragments.raw) if isinstance(found, Manifest) else {}
-            summary = VersionSummary(version=found.version, timestamp_ns=found.timestamp_ns, counters=counters)
-        elif summary.version != version:
-            raise CorruptFileError(f"{key}: holds version {summary.version}")
-        yield summary
-
-
 def load_transaction(store: ObjectStore, manifest: Manifest | VersionHeader) -> Transaction | None:
     """Return the transaction that made a version; None if it was not recorded, or its file is gone."""
     if manifest.transaction_bytes is not None:
@@ -440,104 +405,6 @@ def load_transaction(store: ObjectStore, manifest: Manifest | VersionHeader) -> 
         return Transaction.from_bytes(store.get(transaction_key(manifest.transaction_file)))
     except ObjectNotFoundError:
         return None
-
-
-def find_transaction(store: ObjectStore, version: int) -> Transaction | None:
-    """Return the transaction that made a version; None if the version was cleaned up, or records none."""
-    try:
-        return load_transaction(store, load_manifest(store, version))
-    except VersionNotFoundError:
-        return None
-
-
-def find_by_property(
-    store: ObjectStore,
-    key: str,
-    value: str,
-    *,
-    newest: Manifest,
-    not_before: datetime | None = None,
-    newer_than: int = 0,
-) -> tuple[Manifest, Transaction] | None:
-    """Find the newest version whose transaction has a property.
-
-    Args:
-        store: The dataset's store.
-        key: The property.
-        value: What it must be.
-        newest: Where to start; older versions are read one after the other.
-        not_before: Do not look at versions committed before this time; must be aware of its time zone.
-        newer_than: Do not look at this version or older ones; they are not read.
-
-    Raises:
-        UnsupportedError: The version that was found has unknown feature flags.
-    """
-    for manifest in _backwards(store, newest, newer_than):
-        if not_before is not None and manifest.timestamp < not_before:
-            return None
-        transaction = load_transaction(store, manifest)
-        if transaction is not None and transaction.properties.get(key) == value:
-            known = manifest if isinstance(manifest, Manifest) else load_manifest(store, manifest.version)
-            return known, transaction
-    return None
-
-
-def find_all_by_property(
-    store: ObjectStore, key: str, value: str, *, newest: Manifest, not_before: datetime | None = None
-) -> tuple[dict[int, Transaction], list[int]]:
-    """Find all versions whose transaction has a property.
-
-    Args:
-        store: The dataset's store.
-        key: The property.
-        value: What it must be.
-        newest: Where to start; older versions are read one after the other.
-        not_before: Do not look at versions committed before this time; must be aware of its time zone.
-
-    Returns:
-        The transactions by version, newest first, and the versions in between whose transactions are not known any
-        more.
-    """
-    found: dict[int, Transaction] = {}
-    missing: list[int] = []
-    expected = newest.version
-    for manifest in _backwards(store, newest):
-        missing.extend(range(expected, manifest.version, -1))
-        expected = manifest.version - 1
-        if not_before is not None and manifest.timestamp < not_before:
-            return found, missing
-        transaction = load_transaction(store, manifest)
-        if transaction is None:
-            missing.append(manifest.version)
-        elif transaction.properties.get(key) == value:
-            found[manifest.version] = transaction
-        if transaction is not None and isinstance(transaction.operation, Clone):
-            return found, missing  # a branch or a copy begins here
-    missing.extend(range(expected, 0, -1))
-    return found, missing
-
-
-def _backwards(store: ObjectStore, newest: Manifest, newer_than: int = 0) -> Iterator[Manifest | VersionHeader]:
-    """Versions in descending order, from one down to another, which is excluded; removed versions are skipped."""
-    if newest.version <= newer_than:
-        return
-    yield newest
-    for version in _newest_if_any(store):
-        if version <= newer_than:
-            return
-        if version < newest.version:
-            try:
-                found = load_version_header(store, version)
-            except VersionNotFoundError:
-                continue
-            yield found
-
-
-def _newest_if_any(store: ObjectStore) -> Iterator[int]:
-    try:
-        yield from newest_versions(store)
-    except DatasetNotFoundError:
-        return  # it was dropped, or all of it cleaned up
 
 
 def _located(meta: ObjectMeta) -> tuple[int, ManifestLocation] | None:

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 import lance_core
-from lance_core.commit import versions
+from lance_core.commit import history
 from lance_core.errors import InvalidInputError, RetryableConflictError
 from pyspark_lance.changing.key_merge import KeyMergeJob
 from pyspark_lance.datasource.options import SourceOptions
@@ -29,13 +29,13 @@ def table(uri):
 @pytest.fixture
 def opened(monkeypatch):
     """The versions that were read on the way back."""
-    found, load = [], versions.load_version_header
+    found, load = [], history.load_version_header
 
     def noted(store, version):
         found.append(version)
         return load(store, version)
 
-    monkeypatch.setattr(versions, "load_version_header", noted)
+    monkeypatch.setattr(history, "load_version_header", noted)
     return found
 
 
