@@ -10,8 +10,8 @@ from lance_core.commit.attempts import (
     reject_superseded,
 )
 from lance_core.commit.conflict import AffectedRows, Verdict, affected_fragments, judge
+from lance_core.commit.handler import LOOK_AGAIN_AFTER
 from lance_core.commit.history import find_all_by_property, find_by_property, find_transaction, summaries
-from lance_core.commit.in_history import LOOK_AGAIN_AFTER
 from lance_core.commit.listeners import Listener, on_commit
 from lance_core.commit.loop import Prepare, commit
 from lance_core.commit.name_migration import migrate_to_v2_names

@@ -1,4 +1,4 @@
-"""Writing a version: transaction file, manifest, hint.
+"""Writing a version: transaction file, manifest, hint; then a look whether it is part of the history.
 
     local disk, memory   `_transactions/<read version>-<uuid>.txn`, the manifest, on a disk the hint
     everything else      the manifest alone, in one request
@@ -15,6 +15,18 @@ lost, every error leaves the outcome open: the files of the commit must not be r
 
 If the store's options carry a commit lock it is held around the put. The put stays conditional, so that writers without
 the lock do no harm.
+
+A version can be put under a number that cleanup had freed:
+
+    look at the latest version N  ->  put N + 1 unless it exists  ->  look again
+
+A put of N + 1 succeeds as well after other writers have committed N + 1 and more, and cleanup has removed it. Nothing
+was ever made from such a version, so that it must not be acknowledged. The last version is never cleaned up: where
+there is none above N + 1 the version is in the history. Otherwise the version above shows whether it was made from it.
+
+The second look is always made where it costs no request. On object storage it is made if the first one is more than
+`LOOK_AGAIN_AFTER` old, and cleanup keeps younger versions there for a few times as long. An external index that gives
+no number twice needs none.
 """
 
 from __future__ import annotations
@@ -25,7 +37,11 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Final
 
+from lance_core.commit.relation import Relation, new_files, refers_to, relation
+from lance_core.commit.versions import Listed, load_manifest, load_transaction, locate_latest
 from lance_core.errors import (
     AlreadyExistsError,
     DatasetExistsError,
@@ -33,19 +49,48 @@ from lance_core.errors import (
     ObjectNotFoundError,
     OutcomeUnknownError,
     StoreError,
+    VersionNotFoundError,
 )
-from lance_core.store import ObjectStore, naming_after, sync_names
+from lance_core.store import ObjectStore, gives_numbers_once, naming_after, sync_names
 from lance_core.table.flags import NO_TRANSACTION_FILES
 from lance_core.table.manifest.manifest import Manifest, ManifestLocation
-from lance_core.table.paths import HINT_KEY, Naming, is_detached, manifest_key, transaction_key
+from lance_core.table.operations import Overwrite, Restore
+from lance_core.table.paths import HINT_KEY, Naming, data_key, is_detached, manifest_key, transaction_key
 from lance_core.table.transaction import Transaction
 
-__all__ = ["VersionWriter"]
+__all__ = ["LOOK_AGAIN_AFTER", "Clock", "VersionWriter"]
+
+LOOK_AGAIN_AFTER: Final = timedelta(minutes=1)
+"""Age of a look at the latest version from which a put on object storage is followed by another look."""
 
 _logger = logging.getLogger(__name__)
 
 # The put is idempotent, same key and same bytes, so that it is safe to repeat after an unknown outcome.
 _PUT_ATTEMPTS = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clock:
+    """A moment, by both clocks: one stands still while a machine sleeps, the other can be set.
+
+    Attributes:
+        monotonic_s: Seconds since some start.
+        wall_ns: Nanoseconds since the epoch.
+    """
+
+    monotonic_s: float
+    wall_ns: int
+
+    @classmethod
+    def now(cls) -> Clock:
+        """The present moment."""
+        return cls(monotonic_s=time.monotonic(), wall_ns=time.time_ns())
+
+    def age(self) -> timedelta:
+        """How long ago that was; the longer of both answers."""
+        now = Clock.now()
+        passed = max(now.monotonic_s - self.monotonic_s, (now.wall_ns - self.wall_ns) / 1e9)
+        return timedelta(seconds=passed)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -59,7 +104,6 @@ class VersionWriter:
         ready: Waits until the files that a version refers to are durable.
         winning_manifest: The other writer's manifest in the place of the last `put`, once `resolve_outcome` has read
             it.
-        began_ns: When the last `put` began to give the version its name, nanoseconds since the epoch.
     """
 
     store: ObjectStore
@@ -67,7 +111,7 @@ class VersionWriter:
     durable: bool
     ready: Callable[[], None] | None = None
     winning_manifest: Manifest | None = None
-    began_ns: int = 0
+    _began_ns: int = 0  # when the last `put` began to give the version its name, since the epoch
     _transaction_file: str = ""
     _record: bytes = b""
     _answer_lost: bool = False
@@ -145,6 +189,77 @@ class VersionWriter:
             self._put_hint(manifest.version)
         return replace(manifest, location=location)
 
+    def is_in_history(self, own: Manifest, base: Manifest | None, looked: Clock) -> bool:
+        """Look whether the version that was put last is part of the history; it is removed if not.
+
+        Args:
+            own: The version, with its location.
+            base: The version that it was made from; None for the first one of a dataset.
+            looked: When the latest version was looked for.
+
+        Raises:
+            OutcomeUnknownError: The history does not show whether the version is part of it.
+        """
+        store = self.store
+        if gives_numbers_once(store) or (store.put_is_a_request and looked.age() < LOOK_AGAIN_AFTER):
+            return True
+        try:
+            is_there = self._found_in_history(own, base)
+            if not is_there and own.location is not None:
+                store.delete(own.location.key)
+        except OutcomeUnknownError:
+            raise
+        except LanceError as error:
+            raise self._overtaken(own, str(error)) from error
+        if not is_there:
+            _logger.info(
+                "version %d of %s was put under a number that cleanup had freed, and is taken away",
+                own.version,
+                store.root,
+            )
+        return is_there
+
+    def _found_in_history(self, own: Manifest, base: Manifest | None) -> bool:
+        """Whether it is; raises OutcomeUnknownError if that cannot be decided."""
+        store = self.store
+        listed = Listed.of(store)
+        if listed.latest is None:
+            return True  # it was there, and the dataset was dropped since
+        if listed.latest[0] <= own.version and not store.put_is_a_request:
+            # A listing of a folder may leave out both what is removed and what is added while it is made.
+            again = locate_latest(store)
+            if again is not None and again[0] > own.version:
+                listed = Listed.of(store)
+        above = sorted(version for version in listed.seen if version > own.version)
+        if not above:
+            return not _was_dropped(store, own, base, listed)
+        following = _load(store, own.version + 1)
+        others = [
+            other for other in (following or _load(store, above[0]), _load(store, above[-1])) if other is not None
+        ]
+        mine = new_files(own, base)
+        if any(refers_to(other, mine) for other in others):
+            return True
+        made_by = load_transaction(store, following) if following is not None else None
+        if following is not None and made_by is not None:
+            found = relation(own, following, made_by)
+            if found is not Relation.UNKNOWN:
+                return found is Relation.FOLLOWS
+        if any(self._was_there_before(other, own, listed) for other in others):
+            return False
+        if made_by is not None and isinstance(made_by.operation, Overwrite | Restore):
+            return True  # whatever was in that place, all of it was replaced
+        raise self._overtaken(own, f"version {above[-1]} does not show whether it was made from that one")
+
+    def _was_there_before(self, other: Manifest, own: Manifest, listed: Listed) -> bool:
+        """Whether a version above was there before the put, so that another one had been in the own one's place."""
+        if not self.store.put_is_a_request and 0 < other.timestamp_ns < self._began_ns:
+            return True  # of one machine: its own clock
+        theirs, ours = (listed.seen.get(one.version) for one in (other, own))
+        if theirs is None or ours is None or theirs.modified is None or ours.modified is None:
+            return False
+        return theirs.modified < ours.modified  # of the storage's clock
+
     def discard(self) -> None:
         """Remove the files of a commit; only to be called when it certainly failed."""
         if self._transaction_file:
@@ -166,7 +281,7 @@ class VersionWriter:
     def _put_manifest(self, key: str, data: bytes, uuid: str) -> ManifestLocation | None:
         """Put the manifest; None if there is one, this writer's own or another's."""
         location = ManifestLocation(key=key, size_bytes=len(data), naming=self.naming)
-        self.began_ns, self._answer_lost = 0, False
+        self._began_ns, self._answer_lost = 0, False
         store = naming_after(self.store, self._before_naming)
         for _ in range(_PUT_ATTEMPTS):
             try:
@@ -203,12 +318,19 @@ class VersionWriter:
     def _before_naming(self) -> None:
         if self.ready is not None:
             self.ready()
-        self.began_ns = self.began_ns or time.time_ns()  # of the first attempt: it may be the one that commits
+        self._began_ns = self._began_ns or time.time_ns()  # of the first attempt: it may be the one that commits
 
     def _unknown(self, key: str, uuid: str) -> OutcomeUnknownError:
         return OutcomeUnknownError(
             f"{self.store.root}/{key}: the storage did not answer; whether the version was committed shows in "
             f"transaction {uuid}"
+        )
+
+    def _overtaken(self, own: Manifest, reason: str) -> OutcomeUnknownError:
+        return OutcomeUnknownError(
+            f"{self.store.root}: version {own.version} was put, but other writers and a cleanup went on meanwhile, and "
+            f"whether it became part of the history is not known: {reason}. Open the dataset again, and look whether "
+            "the change is there before it is made again"
         )
 
     def _read(self, key: str) -> Manifest:
@@ -234,3 +356,26 @@ def _is_of(found: Manifest, uuid: str) -> bool:
     if found.transaction_bytes is not None:
         return Transaction.from_bytes(found.transaction_bytes).uuid == uuid
     return found.transaction_file.endswith(f"-{uuid}.txn")
+
+
+def _was_dropped(store: ObjectStore, own: Manifest, base: Manifest | None, listed: Listed) -> bool:
+    """Whether the dataset that the version belongs to is gone; another one may be in its place."""
+    if base is None or base.version in listed.seen:
+        return False
+    kept = set(own.fragments.ids)
+    for fragment in base.fragments:
+        files = [file for file in fragment.files if file.base_id is None] if fragment.id in kept else []
+        if files:
+            try:
+                store.head(data_key(files[0].path))
+            except ObjectNotFoundError:
+                return True
+            return False
+    return False
+
+
+def _load(store: ObjectStore, version: int) -> Manifest | None:
+    try:
+        return load_manifest(store, version)
+    except VersionNotFoundError:
+        return None

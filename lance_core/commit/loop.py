@@ -7,7 +7,7 @@ Of the writers that collide one has won, so that the first attempts follow each 
 gets few turns beside writers that do not. Then pauses come between, of 2^n slots at random, each a little longer than
 one attempt takes, so that crowds spread out. A writer rejects to commit over a version that is missing from the
 history, or that the one after it was not made from: what was changed is not known any more. For the same reason it
-looks again after its put (`commit.in_history`).
+looks again after its put (`commit.handler`).
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from typing import TypeAlias
 
 from lance_core.commit.attempts import check_concurrent_attempts
 from lance_core.commit.conflict import AffectedRows, Verdict, judge
-from lance_core.commit.handler import VersionWriter
-from lance_core.commit.in_history import Clock, Put, is_in_history
+from lance_core.commit.handler import Clock, VersionWriter
 from lance_core.commit.listeners import LISTENERS
 from lance_core.commit.proofs import committed_batch, known_idempotent_commit, proof_of, reject_later_attempt
 from lance_core.commit.rebase import Rebased, rebase
@@ -270,9 +269,7 @@ class _CommitLoop:
             manifest = self._next(rebased.transaction, latest, self._version_after(latest))
             looked = self.looked
             committed = self._put(writer, manifest, rebased.transaction)
-            if committed is not None and not is_in_history(
-                self.store, Put(manifest=committed, base=latest, looked=looked, began_ns=writer.began_ns)
-            ):
+            if committed is not None and not writer.is_in_history(committed, latest, looked):
                 if latest is not None or self.options.idempotency_key is not None:
                     raise self._taken_away(committed.version)
                 committed = None  # the next attempt finds the dataset that others have created

@@ -4,7 +4,7 @@
                tagged, named as in use, or one that a branch was forked from and still finds files by
                ... or one that a reader of changes has not consumed yet (`unread`)
                ... or on object storage younger than five minutes: a slow writer that has read the
-               latest version before a cleanup could commit under the number of a removed one (`commit.in_history`)
+               latest version before a cleanup could commit under the number of a removed one (`commit.handler`)
     file       removed if a removed version refers to it and no other version does: of this branch, of any branch
                that finds it by a base path, or detached
                ... or if nothing at all refers to it and it is older than seven days: a write under way may need it

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import lance_core
-from lance_core.commit import in_history, list_versions
+from lance_core.commit import handler, list_versions
 from lance_core.errors import (
     CommitConflictError,
     DatasetExistsError,
@@ -73,7 +73,7 @@ def stall(monkeypatch):
 @pytest.fixture
 def late(monkeypatch):
     """Let every look at the latest version be more than a minute old at once."""
-    monkeypatch.setattr(in_history, "LOOK_AGAIN_AFTER", timedelta(0))
+    monkeypatch.setattr(handler, "LOOK_AGAIN_AFTER", timedelta(0))
 
 
 def others(uri, options, versions, *, force=False):
@@ -144,21 +144,21 @@ def test_a_listing_that_leaves_out_what_stands_above_is_not_believed(place, stal
     """As one may do while the latest version is removed and the next one is added."""
     uri, options = place
     dataset = lance_core.dataset(uri, storage_options=options)
-    real, incomplete = in_history.Listed.of, []
+    real, incomplete = handler.Listed.of, []
 
     def of(store):
         found = real(store)
         if incomplete and len(found.seen) > 1:
             incomplete.clear()
             own = min(found.seen)
-            return in_history.Listed((own, found.seen[own]), {own: found.seen[own]})
+            return handler.Listed((own, found.seen[own]), {own: found.seen[own]})
         return found
 
     def change():
         others(uri, options, 3)()
         incomplete.append(True)
 
-    monkeypatch.setattr(in_history.Listed, "of", of)
+    monkeypatch.setattr(handler.Listed, "of", of)
     stall(change)
     expected = [1, 3, 4, 100, 101]
     try:
