@@ -155,21 +155,19 @@ def _write_attempt(
         if not attempt.earlier or existing.version != max(attempt.earlier):
             raise already_exists(target.uri)
         options, attempt = replace(options, mode="overwrite"), replace(attempt, conflict_policy="exclusive")
-    found, fragments = prepare(target, options).write_rows(data, schema, None)
-    return commit_fragments(
-        target.uri if existing is None else existing,
-        fragments,
-        found,
+    prepared = prepare(target, options)
+    found, fragments = prepared.write_rows(data, schema)
+    request = CommitRequest(
+        fragments=fragments,
+        schema=found,
         mode=options.mode,
         transaction_properties=dict(properties),
         commit_message=options.commit_message,
-        write_attempt=attempt,
-        storage_options=target.options,
-        data_storage_version=options.table_format.data_storage_version,
-        enable_stable_row_ids=options.table_format.stable_row_ids,
-        enable_v2_manifest_paths=options.table_format.v2_manifest_paths,
+        options=CommitOptions(write_attempt=attempt, table_format=prepared.table_format),
         initial_bases=options.initial_bases or (),
-    ).dataset
+    )
+    target = destination(target.uri if existing is None else existing, target.options)
+    return _result(target, commit_request(target, request)).dataset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -352,7 +350,7 @@ def commit_fragments(
     """
     storage_version = None if data_storage_version is None else FileVersion.from_string(data_storage_version).value
     request = CommitRequest(
-        fragments=fragments,
+        fragments=tuple(fragment.to_record() for fragment in fragments),
         schema=schema,
         mode=mode,
         slices=slices,

@@ -120,7 +120,7 @@ class FragmentWriter:
         """Forget all files."""
         self._num_ended = 0
         self._settling = PendingWrites()
-        self._fragments: list[FragmentMetadata] = []
+        self._fragments: list[records.Fragment] = []
         self._keys: list[tuple[ObjectStore, str]] = []
 
     def another(self) -> Self:
@@ -159,19 +159,27 @@ class FragmentWriter:
 
     def finish(self) -> list[FragmentMetadata]:
         """End the last file and return the fragments; none if no row was written. All files are durable then."""
-        self._end_file(is_last=True)
-        self._settling.wait()
-        self._sync_names()
-        return self._fragments
+        return [FragmentMetadata.from_record(record) for record in self.finish_records()]
 
-    def finish_soon(self, settling: PendingWrites, *, requests: bool = False) -> list[FragmentMetadata]:
-        """End the last file and return the fragments, which are durable once `settling` has been waited for."""
-        self._end_file(is_last=True, settles=requests or not self._target().store.put_is_a_request)
-        settling.take(self._settling)
-        if self._num_ended > 1:
-            settling.wait()
+    def finish_records(
+        self, settling: PendingWrites | None = None, *, requests: bool = False
+    ) -> tuple[records.Fragment, ...]:
+        """End the last file and return the fragments as a manifest records them.
+
+        Args:
+            settling: Waits for the files, which are durable then; None if they are to be durable at once.
+            requests: Whether `settling` waits for a request to the storage, too, and not only for a disk.
+        """
+        settles = settling is not None and (requests or not self._target().store.put_is_a_request)
+        self._end_file(is_last=True, settles=settles)
+        waiting = self._settling
+        if settling is not None:
+            settling.take(waiting)
+            waiting = settling
+        if settling is None or self._num_ended > 1:
+            waiting.wait()
             self._sync_names()
-        return self._fragments
+        return tuple(self._fragments)
 
     def _sync_names(self) -> None:
         """Make durable the names of several files, which they have by now, at once."""
@@ -249,9 +257,9 @@ class FragmentWriter:
                 self._settling.add(_closed, file)
         self._file = None
         record = records.Fragment(files=(data_file_record(written, target),), physical_rows=written.num_rows)
-        self._fragments.append(FragmentMetadata.from_record(record))
+        self._fragments.append(record)
         if self._progress is not None and self._begun is not None:
-            self._progress.complete(replace(self._fragments[-1], id=self._begun.id))
+            self._progress.complete(FragmentMetadata.from_record(replace(record, id=self._begun.id)))
         self._settling.wait(CLOSING_AT_A_TIME)
 
     def _target(self) -> WriteTarget:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lance_core.store import PendingWrites
+from lance_core.table.fragment import Fragment
 from lance_core.verbs.context.remove_files import remove_files
 from lance_core.verbs.files.fragment_writer import FragmentWriter
 from lance_core.verbs.pylance_types.fragments import FragmentMetadata
@@ -52,7 +53,7 @@ class SliceWriter:
         self._open: OrderedDict[int, FragmentWriter] = OrderedDict()
         self._all: list[FragmentWriter] = []
         self._settling = PendingWrites()
-        self._fragments: list[FragmentMetadata] = []
+        self._fragments: list[Fragment] = []
         self._first: FragmentWriter | None = None
 
     @property
@@ -77,7 +78,7 @@ class SliceWriter:
         for position in list(self._open):
             self._finish(position)
         self._settling.wait()
-        return self._fragments
+        return [FragmentMetadata.from_record(record) for record in self._fragments]
 
     def discard(self) -> None:
         """Delete all files that were written; while an interruption is handled, as far as that is quick."""
@@ -105,7 +106,7 @@ class SliceWriter:
         return self._first.another()
 
     def _finish(self, position: int) -> None:
-        self._fragments += self._open.pop(position).finish_soon(self._settling, requests=True)
+        self._fragments += self._open.pop(position).finish_records(self._settling, requests=True)
         self._settling.wait(FINISHING_AT_A_TIME)
 
 

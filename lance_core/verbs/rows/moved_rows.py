@@ -77,9 +77,7 @@ class MovedRows:
         Raises:
             SchemaError: The rows bring new values into a dictionary of version 0.1.
         """
-        settling = self._files.settling
-        found = self._writer.finish() if settling is None else self._writer.finish_soon(settling)
-        fragments = tuple(fragment.to_record() for fragment in found)
+        fragments = self._writer.finish_records(self._files.settling)
         # From here on the caller deletes the files after a failure.
         self._is_finished = True
         self._files.add_fragments(fragments)

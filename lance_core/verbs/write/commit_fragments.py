@@ -46,7 +46,6 @@ from lance_core.errors import (
 from lance_core.retry import retrying
 from lance_core.schema import Schema
 from lance_core.store import ObjectStore, canonical_uri
-from lance_core.table.fragment import Fragment
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Append, Merge, Operation, Overwrite, Update, UpdateConfig, UpdateMap
 from lance_core.table.operations.base import next_fragment_id
@@ -88,13 +87,11 @@ def commit_request(
         ObjectNotFoundError: A file of the fragments is not there.
     """
     request.check()
-    fragments = request.records()
     return _Commit(
         target=target,
         request=request,
-        fragments=fragments,
         properties=request.properties(),
-        ready=ready if ready is not None else lambda: check_present(target.store, fragments),
+        ready=ready if ready is not None else lambda: check_present(target.store, request.fragments),
     ).run()
 
 
@@ -104,7 +101,6 @@ class _Commit:
 
     target: TableTarget
     request: CommitRequest
-    fragments: tuple[Fragment, ...]
     properties: Mapping[str, str]
     ready: Callable[[], None] | None = None
     overruled: set[int] = field(default_factory=set)
@@ -148,8 +144,8 @@ class _Commit:
         if self.request.mode in ("append", "replace"):
             schema = grown_schema(self.request, base)
             lance_schema(self.request.schema, schema)
-            if any(file.file_major_version == 0 for one in self.fragments for file in one.files):
-                check_dictionaries(schema, self.fragments, self.store)
+            if any(file.file_major_version == 0 for one in self.request.fragments for file in one.files):
+                check_dictionaries(schema, self.request.fragments, self.store)
         return self._follow(base, attempts)
 
     def _base(self) -> Manifest | None:
@@ -173,8 +169,8 @@ class _Commit:
 
     def _overwrite(self) -> Overwrite:
         return Overwrite(
-            fragments=self.fragments,
-            schema=with_dictionaries(self._new_schema(self.request.first_field_id), self.fragments, self.store),
+            fragments=self.request.fragments,
+            schema=with_dictionaries(self._new_schema(self.request.first_field_id), self.request.fragments, self.store),
             config_upserts=dict(self.request.table_config or {}),
         )
 
@@ -243,9 +239,9 @@ class _Commit:
         if self.request.mode in ("create", "overwrite"):
             return None, self._overwrite(), None
         grows = is_growing(self.request, source.manifest)
-        append: Operation = Append(fragments=self.fragments)
+        append: Operation = Append(fragments=self.request.fragments)
         if grows:
-            append = growing(self.request, self.fragments, source, files, Removal.none())
+            append = growing(self.request, self.request.fragments, source, files, Removal.none())
         rows: RowsByFragment = {}
         if self.request.write is not None and (self.request.mode == "append" or self.request.write.outside_slices):
             rows, kept, beside = rows_of_attempts(source, self.request.write, attempts)
@@ -257,11 +253,11 @@ class _Commit:
             return None, append, None
         removal = remove_slices(source, self.request.slices, files, rows)
         if grows:
-            return None, growing(self.request, self.fragments, source, files, removal), removal
+            return None, growing(self.request, self.request.fragments, source, files, removal), removal
         operation = Update(
             removed_fragment_ids=removal.removed_fragment_ids,
             updated_fragments=removal.updated_fragments,
-            new_fragments=self.fragments,
+            new_fragments=self.request.fragments,
         )
         return None, operation, removal
 

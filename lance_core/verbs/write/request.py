@@ -16,7 +16,6 @@ from lance_core.table.fragment import Fragment
 from lance_core.table.transaction import COMMIT_MESSAGE_KEY, SLICE_NAMES_KEY, SLICES_KEY
 from lance_core.verbs.context.bases import DatasetBasePath
 from lance_core.verbs.files.slices import Slices
-from lance_core.verbs.pylance_types.fragments import FragmentMetadata
 
 __all__ = ["CommitRequest"]
 
@@ -27,7 +26,7 @@ COMMIT_MODES: Final = ("create", "append", "overwrite", "replace")
 class CommitRequest:
     """What to commit: the arguments of `lance_core.commit_fragments`, which describes them."""
 
-    fragments: Sequence[FragmentMetadata]
+    fragments: tuple[Fragment, ...]
     schema: pa.Schema
     mode: str = "append"
     slices: Slices | None = None
@@ -76,10 +75,6 @@ class CommitRequest:
         if self.identity is not None and not self.read_version:
             raise InvalidInputError("identity says which version read_version is: give that, too")
 
-    def records(self) -> tuple[Fragment, ...]:
-        """The fragments as a manifest holds them."""
-        return tuple(fragment.to_record() for fragment in self.fragments)
-
     def properties(self) -> dict[str, str]:
         """The transaction properties of the commit."""
         slices = self.slices
@@ -97,6 +92,6 @@ class CommitRequest:
     def file_version(self) -> FileVersion:
         """The version of the fragments' files; without a file the one asked for, or the default."""
         for fragment in self.fragments[:1]:
-            for file in fragment.to_record().files[:1]:
+            for file in fragment.files[:1]:
                 return FileVersion.from_numbers(file.file_major_version, file.file_minor_version)
         return FileVersion.from_string(self.options.table_format.data_storage_version)

@@ -102,7 +102,8 @@ def write_fragments(
             allow_external_blob_outside_bases=allow_external_blob_outside_bases,
         ),
     )
-    found, fragments = prepared.write_rows(data, schema, dataset_schema)
+    found, records = prepared.write_rows(data, schema, dataset_schema)
+    fragments = [FragmentMetadata.from_record(record) for record in records]
     if not return_transaction:
         return fragments
     if prepared.appended_to is not None:

@@ -28,6 +28,7 @@ from lance_core.file.collected import one_by_one
 from lance_core.schema import Schema
 from lance_core.store import PendingWrites, canonical_uri
 from lance_core.store.memory import MemoryStore
+from lance_core.table.fragment import Fragment
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.table_format import TableFormat
 from lance_core.verbs.context.bases import DatasetBasePath, WriteTarget, numbered, write_targets
@@ -43,7 +44,6 @@ from lance_core.verbs.files.fragment_writer import (
     to_batches,
 )
 from lance_core.verbs.files.progress import FragmentWriteProgress
-from lance_core.verbs.pylance_types.fragments import FragmentMetadata
 from lance_core.verbs.write.commit_fragments import commit_request
 from lance_core.verbs.write.request import CommitRequest
 
@@ -155,7 +155,7 @@ class PreparedWrite:
         schema: pa.Schema | None,
         dataset_schema: bytes | Schema | None = None,
         settling: PendingWrites | None = None,
-    ) -> tuple[pa.Schema, list[FragmentMetadata]]:
+    ) -> tuple[pa.Schema, tuple[Fragment, ...]]:
         """Write rows into new fragments; nothing is left if that fails.
 
         Args:
@@ -187,9 +187,9 @@ class PreparedWrite:
             for batch in one_by_one(batches):
                 writer.write(batch)
                 del batch  # else it would be there still while the next one is made
-            return found, writer.finish() if settling is None else writer.finish_soon(settling)
+            return found, writer.finish_records(settling)
 
-    def discard(self, fragments: Sequence[FragmentMetadata]) -> None:
+    def discard(self, fragments: Sequence[Fragment]) -> None:
         """Delete the files of fragments that were written and will not be committed."""
         targets = {target.base_id: target for target in self.targets}
         for file in (file for fragment in fragments for file in fragment.files):
