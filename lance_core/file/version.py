@@ -61,6 +61,22 @@ class FileVersion(Enum):
             raise InvalidInputError(f"no data storage version {name!r}; there are {known}, legacy and stable") from None
 
     @classmethod
+    def for_dataset(cls, wanted: str | None, own: str) -> FileVersion:
+        """The version of new files in a dataset: the `data_storage_version` that is wanted, or the dataset's own.
+
+        Raises:
+            UnsupportedError: One of the two is 0.1 and the other one is not: a dataset cannot have files of both.
+        """
+        default = cls.from_string(own)
+        version = default if wanted is None else cls.from_string(wanted)
+        if (version is cls.V0_1) is not (default is cls.V0_1):
+            raise UnsupportedError(
+                f"Cannot write data files in version {version.value} to a dataset with default version "
+                f"{default.value}: V1 and V2 storage versions cannot be mixed"
+            )
+        return version
+
+    @classmethod
     def from_numbers(cls, major: int, minor: int) -> FileVersion:
         """The version of a footer or of a manifest's data file.
 

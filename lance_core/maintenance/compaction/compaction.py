@@ -29,6 +29,7 @@ from lance_core.errors import (
     RetryableConflictError,
     UnsupportedError,
 )
+from lance_core.file.version import FileVersion
 from lance_core.maintenance.compaction.coverage import (
     extend_after_compaction,
     keep_moves_deferred,
@@ -46,6 +47,7 @@ from lance_core.maintenance.compaction.rewrite import discard
 from lance_core.maintenance.compaction.tasks import CompactionPlan, CompactionTask
 from lance_core.retry import backoff
 from lance_core.table.index import IndexMetadata
+from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import ReserveFragments, Rewrite, RewriteGroup
 from lance_core.table.operations.base import check_same_fragments
 from lance_core.table.transaction import Transaction
@@ -100,7 +102,7 @@ class Compaction:
                 the reservation of ids; the other results can be committed without that one.
             IncompatibleConflictError: The table was dropped and made again since the plan.
         """
-        resolved = CompactionOptions.of(options, dataset.config(), dataset.data_storage_version)
+        resolved = _resolved(options, dataset.source.manifest)
         if not rewrites:
             return CompactionMetrics()
         properties, before = transaction_properties or {}, dataset.source.manifest.indices
@@ -113,7 +115,7 @@ class Compaction:
 def plan_of(source: Snapshot, options: Mapping[str, Any] | None) -> CompactionPlan:
     """Plan the compaction of a version; see `Compaction.plan`."""
     manifest = source.manifest
-    resolved = CompactionOptions.of(options, manifest.config, manifest.data_storage_version)
+    resolved = _resolved(options, manifest)
     if resolved.defer_index_remap and manifest.uses_stable_row_ids:
         raise UnsupportedError("defer_index_remap in a dataset with stable row ids: its indices follow the rows anyway")
     facts = facts_of(source, resolved)
@@ -133,6 +135,13 @@ def plan_of(source: Snapshot, options: Mapping[str, Any] | None) -> CompactionPl
         for group in groups
     )
     return CompactionPlan(read_version=manifest.version, tasks=tuple(tasks), options=resolved)
+
+
+def _resolved(options: Mapping[str, Any] | None, manifest: Manifest) -> CompactionOptions:
+    """The options for a version of a table: what is not given is the table's, or a default."""
+    given = CompactionOptions.of(options, manifest.config)
+    version = FileVersion.for_dataset(given.data_storage_version, manifest.data_storage_version)
+    return replace(given, data_storage_version=version.value)
 
 
 def commit_rewrites(

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, Final, Self
 
-from lance_core.errors import InvalidInputError, UnsupportedError
-from lance_core.file.version import FileVersion
+from lance_core.errors import InvalidInputError
 
 __all__ = ["COMPACTION_MODES", "CONFIG_PREFIX", "FORCE_COPY", "REENCODE", "TRY_COPY", "CompactionOptions"]
 
@@ -97,13 +96,12 @@ class CompactionOptions:
             raise InvalidInputError("deletions_only contradicts materialize_deletions=False")
 
     @classmethod
-    def of(cls, given: Mapping[str, Any] | None, config: Mapping[str, str], default_version: str) -> Self:
+    def of(cls, given: Mapping[str, Any] | None, config: Mapping[str, str]) -> Self:
         """Options from arguments, a table's configuration and the defaults.
 
         Args:
             given: The arguments; None values count as not given.
             config: The table's configuration.
-            default_version: The table's data storage version.
 
         Raises:
             InvalidInputError: An option is not known, or its value cannot be used.
@@ -122,10 +120,7 @@ class CompactionOptions:
                 raise InvalidInputError(f"Invalid compaction option: {name}")
             if value is not None:
                 values[name] = tuple(value) if name in _TUPLES else value
-        options = cls(**values)
-        return dataclasses.replace(
-            options, data_storage_version=_output_version(options.data_storage_version, default_version)
-        )
+        return cls(**values)
 
     @property
     def copies_pages(self) -> bool:
@@ -156,18 +151,6 @@ class CompactionOptions:
         if values.get("compaction_mode") in _MODES_OF_JSON:
             values["compaction_mode"] = _MODES_OF_JSON[values["compaction_mode"]]
         return cls(**values)
-
-
-def _output_version(wanted: str | None, default: str) -> str:
-    if wanted is None:
-        return FileVersion.from_string(default).value
-    version, own = FileVersion.from_string(wanted), FileVersion.from_string(default)
-    if (version is FileVersion.V0_1) is not (own is FileVersion.V0_1):
-        raise UnsupportedError(
-            f"Cannot write data files in version {version.value} to a dataset with default version {own.value}: "
-            "V1 and V2 storage versions cannot be mixed"
-        )
-    return version.value
 
 
 def _flag(text: str) -> bool:

@@ -60,8 +60,9 @@ def rewrite(
     Raises:
         InvalidInputError: A binary copy is forced and not possible.
         CorruptFileError: A file cannot be read; what was written is removed.
+        UnsupportedError: The version of the new files cannot stand beside that of the dataset.
     """
-    version = FileVersion.from_string(options.data_storage_version or source.manifest.data_storage_version)
+    version = FileVersion.for_dataset(options.data_storage_version, source.manifest.data_storage_version)
     fragments = [_open_fragment(source, record) for record in records]
     written = _Rewriter(source, fragments, options, version, file_prefix).run()
     new = tuple(_with_row_ids(written, fragments) if source.manifest.uses_stable_row_ids else written)

@@ -234,10 +234,7 @@ class _Erasure:
         """Write the fragments with files that hold rows again, without deleted rows; returns their number."""
         source = handle.source
         options = replace(
-            CompactionOptions.of(
-                {"compaction_mode": "reencode"}, source.manifest.config, source.manifest.data_storage_version
-            ),
-            defer_index_remap=False,
+            CompactionOptions.of({"compaction_mode": "reencode"}, source.manifest.config), defer_index_remap=False
         )
         held = [
             fragment
