@@ -43,7 +43,7 @@ from lance_core.maintenance.compaction.options import CompactionOptions
 from lance_core.maintenance.compaction.plan import bins, within_limits
 from lance_core.maintenance.compaction.pool import Outcome, run_in_processes, worker_count
 from lance_core.maintenance.compaction.results import CompactionMetrics, RewriteResult
-from lance_core.maintenance.compaction.rewrite import discard
+from lance_core.maintenance.compaction.rewrite import discard, rewrite
 from lance_core.maintenance.compaction.tasks import CompactionPlan, CompactionTask
 from lance_core.retry import backoff
 from lance_core.table.index import IndexMetadata
@@ -131,6 +131,10 @@ def plan_of(source: Snapshot, options: Mapping[str, Any] | None) -> CompactionPl
             raw=tuple(raw[fact.position] for fact in group),
             read_version=manifest.version,
             options=resolved,
+            fragment_ids=[fact.fragment_id for fact in group],
+            num_rows=sum(fact.live_rows for fact in group),
+            num_deleted_rows=sum(fact.deleted_rows for fact in group),
+            num_bytes=sum(fact.num_bytes for fact in group),
         )
         for group in groups
     )
@@ -289,7 +293,7 @@ def _outcomes(dataset: Handle, plan: CompactionPlan) -> Iterator[tuple[Compactio
         return
     for task in plan.tasks:
         try:
-            outcome: Outcome = task.execute(dataset)
+            outcome: Outcome = rewrite(dataset.source, task.raw, task.options)
         except Exception as error:  # noqa: BLE001 - the other tasks are committed first
             outcome = error
         yield task, outcome

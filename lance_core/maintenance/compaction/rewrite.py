@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap64
 
+from lance_core._proto import table_pb2
 from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.file.container import WrittenFile
 from lance_core.file.copy import CopySource, copy_pages
@@ -35,7 +36,7 @@ from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.files.dictionaries import check_dictionaries
 from lance_core.verbs.scan.read_fragment import Opened, opened_reader, physical_rows, read_fragment
 
-__all__ = ["discard", "rewrite"]
+__all__ = ["discard", "fragments_of", "rewrite"]
 
 _logger = logging.getLogger(__name__)
 
@@ -47,13 +48,13 @@ READ_BYTES: Final = 64 * 1024 * 1024
 
 
 def rewrite(
-    source: Snapshot, records: Sequence[Fragment], options: CompactionOptions, *, file_prefix: str = ""
+    source: Snapshot, raw: Iterable[bytes], options: CompactionOptions, *, file_prefix: str = ""
 ) -> RewriteResult:
     """Write the live rows of fragments into new fragments.
 
     Args:
         source: The version that the fragments were planned in.
-        records: The fragments, in order.
+        raw: The fragments, in order, serialized as in the manifest.
         options: How to do it.
         file_prefix: Start of the names of the new data files.
 
@@ -63,6 +64,7 @@ def rewrite(
         UnsupportedError: The version of the new files cannot stand beside that of the dataset.
     """
     version = FileVersion.for_dataset(options.data_storage_version, source.manifest.data_storage_version)
+    records = fragments_of(raw)
     fragments = [_open_fragment(source, record) for record in records]
     written = _Rewriter(source, fragments, options, version, file_prefix).run()
     new = tuple(_with_row_ids(written, fragments) if source.manifest.uses_stable_row_ids else written)
@@ -76,10 +78,15 @@ def rewrite(
     return RewriteResult(
         metrics=metrics,
         new_records=new,
-        original_records=tuple(records),
+        original_records=records,
         read_version=source.manifest.version,
         row_addrs=addresses,
     )
+
+
+def fragments_of(raw: Iterable[bytes]) -> tuple[Fragment, ...]:
+    """Fragments that are serialized as in the manifest."""
+    return tuple(Fragment.from_protobuf(table_pb2.DataFragment.FromString(message)) for message in raw)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

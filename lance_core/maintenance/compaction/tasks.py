@@ -7,10 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Self
 
-from lance_core._proto import table_pb2
 from lance_core.maintenance.compaction.options import CompactionOptions
 from lance_core.maintenance.compaction.results import RewriteResult, fragments_from_json, fragments_to_json
-from lance_core.maintenance.compaction.rewrite import rewrite
+from lance_core.maintenance.compaction.rewrite import fragments_of, rewrite
 from lance_core.table.fragment import Fragment
 from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.pylance_types.fragments import FragmentMetadata
@@ -27,34 +26,23 @@ class CompactionTask:
         read_version: The version that the plan was made from.
         options: How to rewrite them.
         fragment_ids: Their ids.
-        num_rows: The number of live rows of the fragments, according to the manifest.
-        num_deleted_rows: The number of deleted rows of the fragments, according to the manifest.
+        num_rows: The number of live rows of the fragments, as the plan knows it.
+        num_deleted_rows: The number of deleted rows of the fragments, as the plan knows it.
         num_bytes: The bytes of their data files, according to the manifest.
     """
 
     raw: tuple[bytes, ...]
     read_version: int
     options: CompactionOptions
-    fragment_ids: list[int] = field(init=False, compare=False)
-    num_rows: int = field(init=False, compare=False)
-    num_deleted_rows: int = field(init=False, compare=False)
-    num_bytes: int = field(init=False, compare=False)
-
-    def __post_init__(self) -> None:
-        """Count the rows and the bytes, so that the messages are parsed once."""
-        messages = [table_pb2.DataFragment.FromString(message) for message in self.raw]
-        deleted = sum(message.deletion_file.num_deleted_rows for message in messages)
-        object.__setattr__(self, "fragment_ids", [message.id for message in messages])
-        object.__setattr__(self, "num_rows", sum(message.physical_rows for message in messages) - deleted)
-        object.__setattr__(self, "num_deleted_rows", deleted)
-        object.__setattr__(
-            self, "num_bytes", sum(file.file_size_bytes for message in messages for file in message.files)
-        )
+    fragment_ids: list[int] = field(compare=False)
+    num_rows: int = field(compare=False)
+    num_deleted_rows: int = field(compare=False)
+    num_bytes: int = field(compare=False)
 
     @property
     def records(self) -> tuple[Fragment, ...]:
         """The fragments to rewrite, in order."""
-        return tuple(Fragment.from_protobuf(table_pb2.DataFragment.FromString(message)) for message in self.raw)
+        return fragments_of(self.raw)
 
     @property
     def fragments(self) -> list[FragmentMetadata]:
@@ -74,7 +62,7 @@ class CompactionTask:
         """
         is_open = dataset.version == self.read_version
         source = dataset.source if is_open else dataset.checkout_version(self.read_version).source
-        return rewrite(source, self.records, self.options, file_prefix=file_prefix)
+        return rewrite(source, self.raw, self.options, file_prefix=file_prefix)
 
     def json(self) -> str:
         """The task as JSON that pylance reads as well."""
@@ -96,8 +84,17 @@ class CompactionTask:
     @classmethod
     def of(cls, records: Iterable[Fragment], read_version: int, options: CompactionOptions) -> Self:
         """A task on some fragments."""
-        raw = tuple(record.to_protobuf().SerializeToString() for record in records)
-        return cls(raw=raw, read_version=read_version, options=options)
+        given = tuple(records)
+        deleted = sum(one.deletion_file.num_deleted_rows for one in given if one.deletion_file is not None)
+        return cls(
+            raw=tuple(record.to_protobuf().SerializeToString() for record in given),
+            read_version=read_version,
+            options=options,
+            fragment_ids=[record.id for record in given],
+            num_rows=sum(record.physical_rows for record in given) - deleted,
+            num_deleted_rows=deleted,
+            num_bytes=sum(file.file_size_bytes for record in given for file in record.files),
+        )
 
     def __repr__(self) -> str:
         """Name the fragments."""
