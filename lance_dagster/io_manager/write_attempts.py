@@ -189,7 +189,7 @@ def find_earlier_attempts(
         if write.is_superseded_by(properties):
             raise SupersededError(
                 f"version {version} of {dataset.uri} was committed by a later attempt of this write, attempt "
-                f"{properties.get('dagster.attempt')} of run {run_id}; nothing was written"
+                f"{properties.get(ATTEMPT)} of run {run_id}; nothing was written"
             )
         if run_id == facts.run_id or not facts.succeeded(run_id):
             earlier[version] = transaction

@@ -18,7 +18,7 @@ import numpy as np
 
 from lance_core.commit import REPLACES_KEY, affected_fragments, load_manifest, load_transaction
 from lance_core.errors import UnsupportedError
-from lance_core.row_addresses import row_addresses
+from lance_core.row_addresses import fragment_ids, row_addresses
 from lance_core.table.fragment import TOMBSTONE, Fragment
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import (
@@ -84,7 +84,7 @@ class RowMoves:
 
     def versions(self, ids: U64Array) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         """The version after the first one that added each row, by first addresses; -1 where none did."""
-        origins, places = np.unique(ids >> np.uint64(32), return_inverse=True)
+        origins, places = np.unique(fragment_ids(ids), return_inverse=True)
         return np.array([self._added_in.get(one, -1) for one in origins.tolist()], np.int64)[places]
 
     def _note_added(self, before: Snapshot, after: Snapshot) -> None:
@@ -92,7 +92,7 @@ class RowMoves:
         known = set(before.manifest.fragments.ids)
         for number in set(after.manifest.fragments.ids) - known:
             moved = self._moved.get(number)
-            origins = [number] if moved is None else np.unique(moved >> np.uint64(32)).tolist()
+            origins = [number] if moved is None else np.unique(fragment_ids(moved)).tolist()
             self._added_in |= dict.fromkeys(origins, after.manifest.version)
 
     def _check(self, transaction: Transaction, before: Manifest, after: Manifest) -> None:
