@@ -13,7 +13,7 @@ from lance_core.schema import schema_to_bytes
 from lance_core.verbs.columns.add import add_columns, commit_made, with_null_columns
 from lance_core.verbs.columns.alter import alter_columns, drop_columns
 from lance_core.verbs.columns.makers import joined
-from lance_core.verbs.columns.write_columns import ColumnCommit, ColumnsResult, commit_columns, write_columns
+from lance_core.verbs.columns.write_columns import ColumnCommit, ColumnsResult, commit_columns, write_matched_columns
 from lance_core.verbs.columns.write_columns_tasks import ColumnPlan, Missing, WrittenColumns, plan_columns
 from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.files.fragment_writer import ReaderLike
@@ -161,7 +161,7 @@ class ColumnVerbs(Handle):
             write_attempt=write_attempt,
             max_retries=max_retries,
         )
-        self._manifest, result = write_columns(
+        self._manifest, result = write_matched_columns(
             self.source,
             data,
             on,

@@ -27,7 +27,7 @@ from lance_dagster.handlers.arrow_schema import (
     with_vectors,
 )
 from lance_dagster.handlers.base import WriteRequest, skips_empty
-from lance_dagster.handlers.columns import write_columns
+from lance_dagster.handlers.columns import write_column_batches
 from lance_dagster.handlers.merging import after_creation, check_keys, merge_arrow, merge_on_attempts
 
 __all__ = ["check_arrow", "reject_outside", "widen_nulls", "write_arrow"]
@@ -50,7 +50,7 @@ def write_arrow(
         LanceError: The write failed; nothing was committed, and the files that were written are deleted.
     """
     if request.mode == "columns":
-        return write_columns(batches, schema, request)
+        return write_column_batches(batches, schema, request)
     without_table = False  # for a merge to merge into
     target = _target(batches, schema, request)
     if request.output.write_mode == "merge":

@@ -30,7 +30,7 @@ __all__ = [
     "matched_by",
     "set_columns",
     "stored_columns",
-    "write_columns",
+    "write_column_batches",
 ]
 
 
@@ -100,7 +100,7 @@ def stored_columns(schema: pa.Schema, request: WriteRequest, *, without_rows: bo
     return pa.schema(fields)
 
 
-def write_columns(
+def write_column_batches(
     batches: Iterable[pa.RecordBatch | pa.Table], schema: pa.Schema, request: WriteRequest
 ) -> WriteResult | None:
     """Set columns of the rows that batches name, with one commit; None when empty output is skipped.

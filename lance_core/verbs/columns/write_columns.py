@@ -47,7 +47,7 @@ from lance_core.verbs.files.column_files import replaced_columns
 from lance_core.verbs.files.fragment_writer import ReaderLike
 from lance_core.verbs.scan.row_columns import ROW_ADDRESS, ROW_ID
 
-__all__ = ["ColumnCommit", "ColumnsResult", "commit_columns", "write_columns"]
+__all__ = ["ColumnCommit", "ColumnsResult", "commit_columns", "write_matched_columns"]
 
 _CONFLICT_RETRIES: Final = 20
 """How often files are fitted to a later version: that takes little more than a commit."""
@@ -242,7 +242,7 @@ def _checked(plan: ColumnPlan, written: Iterable[WrittenColumns | None]) -> tupl
     return files
 
 
-def write_columns(
+def write_matched_columns(
     source: Snapshot,
     data: ReaderLike,
     on: str | Sequence[str],
