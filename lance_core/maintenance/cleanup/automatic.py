@@ -46,17 +46,17 @@ _SECONDS: Final = {
 }
 
 
-def parse_age(text: str) -> timedelta:
+def parse_age(age: str) -> timedelta:
     """Read an age such as "14d" or "1h 30m".
 
     Raises:
         ValueError: The string is no duration.
     """
     position, seconds = 0, 0.0
-    while position < len(text):
-        match = _PART.match(text, position)
+    while position < len(age):
+        match = _PART.match(age, position)
         if match is None or match[2] not in _SECONDS:
-            raise ValueError(f"{text!r} is no duration")
+            raise ValueError(f"{age!r} is no duration")
         seconds += int(match[1]) * _SECONDS[match[2]]
         position = match.end()
     if not position:

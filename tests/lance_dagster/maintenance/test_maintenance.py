@@ -13,6 +13,7 @@ import pytest
 
 import lance_core
 from lance_core.errors import StoreError
+from lance_core.maintenance.cleanup import automatic
 from lance_core.maintenance.cleanup.automatic import parse_age
 from lance_core.table.operations import CreateIndex
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles
@@ -25,6 +26,7 @@ from lance_dagster import (
     build_maintenance_sensor,
 )
 from lance_dagster._context import runs as context_runs
+from lance_dagster.health import policy as health_policy
 from lance_dagster.maintenance import steps
 from lance_dagster.maintenance.schedule import config_for
 from tests.lance_dagster.lake import QUIET
@@ -709,6 +711,10 @@ class TestPolicy:
     @pytest.mark.parametrize("age", ["1M", "1m", "2 months", "1h 30m", "7d", "3weeks", "1y", "250ms"])
     def test_ages_are_those_of_the_core(self, age):
         assert LanceMaintenancePolicy(cleanup_older_than=age).age == parse_age(age)
+
+    def test_units_of_ages_are_those_of_the_core(self):
+        """A code location must not import the core, so that it has a table of its own."""
+        assert health_policy._SECONDS == automatic._SECONDS
 
     @pytest.mark.parametrize("age", ["7D", "1H", "1.5.5h", "3 parsecs"])
     def test_units_are_written_as_in_the_core(self, age):
