@@ -169,6 +169,7 @@ class _CommitLoop:
     before: Manifest | None = None
 
     def run(self) -> Committed:
+        # Not `retrying`, which computes a change again: here the same change is put again, rebased.
         started = time.monotonic()
         self.store.prepare_commits()
         self.looked = Clock.now()

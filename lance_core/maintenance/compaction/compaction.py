@@ -240,6 +240,7 @@ def compact(
         2
     """
     done = CompactionMetrics()
+    # Not `retrying`: an attempt that met conflicts has committed its other tasks, and only the rest is planned again.
     for attempt in range(retries + 1):
         if attempt:
             time.sleep(backoff(attempt, first=0.1, longest=2.0))

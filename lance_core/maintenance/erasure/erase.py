@@ -128,6 +128,7 @@ class _Erasure:
         if self.options.dry_run or obstacles:
             return self._planned(found, refs)
         released = released_branches(found, refs, self.options)
+        # Not `retrying`: what is left after a conflict is surveyed again together with what other writers have added.
         for number in range(_ROUNDS):
             # Files of nobody are removed with versions, or on their own.
             if not _is_work_left(found) and (number or not self.options.delete_unverified):
