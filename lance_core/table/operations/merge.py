@@ -17,7 +17,7 @@ from lance_core.table.fragment_list import FragmentList
 from lance_core.table.index import IndexMetadata, with_bitmap
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations.base import ApplyContext, check_not_empty_files, retained_indices, the_manifest
-from lance_core.table.rowids import assign_row_ids, encode_versions, with_updated_rows, with_versions
+from lance_core.table.rowids import assign_row_ids, decode_row_ids, encode_versions, with_updated_rows, with_versions
 
 __all__ = ["Merge"]
 
@@ -96,7 +96,11 @@ class Merge:
 def _with_row_ids(fragments: list[Fragment], base: Manifest, version: int) -> tuple[list[Fragment], int]:
     """Give ids to the rows of fragments that are new."""
     new = [fragment for fragment in fragments if fragment.id not in base.fragments.ids and fragment.row_ids is None]
-    numbered, next_row_id = assign_row_ids(new, base.next_row_id)
+    added = [fragment for fragment in fragments if fragment.id not in base.fragments.ids]
+    given = [decode_row_ids(fragment.row_ids) for fragment in added if fragment.row_ids is not None]
+    # Rows of a branch have ids of their own, which are in use from now on.
+    free = max([base.next_row_id, *(int(ids.max()) + 1 for ids in given if len(ids))])
+    numbered, next_row_id = assign_row_ids(new, free)
     found = {fragment.id: with_versions(fragment, version) for fragment in numbered}
     return [found.get(fragment.id, fragment) for fragment in fragments], next_row_id
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pyroaring import BitMap
 
 from lance_core.commit import load_latest, load_manifest
-from lance_core.errors import IncompatibleConflictError, InvalidInputError, SchemaError, VersionNotFoundError
+from lance_core.errors import IncompatibleConflictError, InvalidInputError, VersionNotFoundError
 from lance_core.schema import Schema
 from lance_core.store import canonical_uri
 from lance_core.table.fragment import TOMBSTONE, Fragment
@@ -28,7 +28,7 @@ from lance_core.table.refs import MAIN, BranchRef
 from lance_core.verbs.context.references import TableRefs, load_branch
 from lance_core.verbs.context.snapshot import Snapshot
 
-__all__ = ["Branch", "BranchChanges", "check_schemas", "left_behind", "load_branch_ends"]
+__all__ = ["Branch", "BranchChanges", "columns_of", "left_behind", "load_branch_ends"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,24 +193,6 @@ def load_branch_ends(table: TableRefs, name: str) -> Branch:
     return branch
 
 
-def check_schemas(branch: Branch) -> None:
-    """Make sure that a branch has the columns that it was forked with.
-
-    Raises:
-        SchemaError: The branch has other columns; the message names them.
-    """
-    before, after = _columns(branch.parent.manifest.schema), _columns(branch.head.manifest.schema)
-    if before == after:
-        return
-    added, dropped = sorted(after.keys() - before.keys()), sorted(before.keys() - after.keys())
-    changed = sorted(name for name in after.keys() & before.keys() if after[name] != before[name])
-    raise SchemaError(
-        f"branch {branch.name!r} has other columns than version {branch.fork_version} of {branch.parent_name}: added "
-        f"{added}, dropped {dropped}, changed {changed}. Change the columns of {branch.parent_name}, fork again and "
-        "write the rows to the new branch"
-    )
-
-
 def left_behind(branch: Branch) -> tuple[str, ...]:
     """Names of the branch's changes besides rows, which a promotion does not bring into the parent."""
     before, after = branch.parent.manifest, branch.head.manifest
@@ -239,7 +221,7 @@ def _indices(manifest: Manifest) -> dict[str, object]:
     return {index.name: (index.fields, index.details_type_url) for index in manifest.indices if not index.is_system}
 
 
-def _columns(schema: Schema) -> dict[str, list[tuple[object, ...]]]:
+def columns_of(schema: Schema) -> dict[str, list[tuple[object, ...]]]:
     """Each column with its definition."""
     return {
         top.name: [

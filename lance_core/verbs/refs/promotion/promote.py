@@ -3,7 +3,8 @@
     1  compare     the branch's latest version with the fork version (`changes`), the schema, the parent's history
     2  copy        the branch's own data and deletion files, under the same names, into the parent
     3  commit      one Update, made from the fork version: whoever changed the same rows since then is noticed;
-                   where versions of the parent were cleaned up since then, made from the latest one (`state`)
+                   where versions of the parent were cleaned up since then, made from the latest one (`state`).
+                   A Merge of the same changes if the branch added columns (`columns`)
     4  tag, mark   the version of the parent; on the branch, that it was promoted
 
 A promotion that dies between two steps is run again: files that are copied twice are the same, and the commit carries
@@ -46,7 +47,7 @@ from lance_core.store import replace_durably
 from lance_core.table.deletion import new_deletion_file_id
 from lance_core.table.fragment import Fragment
 from lance_core.table.manifest.manifest import Manifest
-from lance_core.table.operations import Update
+from lance_core.table.operations import Operation, Update
 from lance_core.table.operations.base import next_fragment_id
 from lance_core.table.paths import branch_ref_key
 from lance_core.table.refs import check_tag_name
@@ -56,7 +57,8 @@ from lance_core.table.watermarks import differences
 from lance_core.verbs.context.references import TableRefs, find_tag
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles
-from lance_core.verbs.refs.changes import Branch, BranchChanges, check_schemas, left_behind, load_branch_ends
+from lance_core.verbs.refs.changes import Branch, BranchChanges, left_behind, load_branch_ends
+from lance_core.verbs.refs.promotion.columns import AddedColumns
 from lance_core.verbs.refs.promotion.files import OwnFiles
 from lance_core.verbs.refs.promotion.rebase import follow_rewrites
 from lance_core.verbs.refs.promotion.record import (
@@ -101,6 +103,7 @@ class Promotion:
         files_copied: Files that were copied into the parent.
         bytes_copied: Their bytes, as far as manifests record them.
         tag: Tag on the version; None without one.
+        columns_added: Columns that the branch added.
         deduplicated: Whether an earlier promotion of this version of the branch, or the lack of any change, left
             nothing to commit.
         left_behind: Changes besides rows, which stay on the branch: configuration, metadata and indices.
@@ -118,6 +121,7 @@ class Promotion:
     files_copied: int = 0
     bytes_copied: int = 0
     tag: str | None = None
+    columns_added: tuple[str, ...] = ()
     deduplicated: bool = False
     left_behind: tuple[str, ...] = ()
 
@@ -147,7 +151,7 @@ def promote(
         VersionNotFoundError: There is no such branch.
         BranchConflictError: The parent changed the same rows or the same slices since the fork; names them.
         IncompatibleConflictError: The fork version is gone.
-        SchemaError: The branch has other columns than its parent.
+        SchemaError: The branch dropped or changed columns, or added some that cannot be null.
         InvalidInputError: The tag exists, or the branch was promoted and changed since then.
         UnsupportedError: The branch, or the version that it was forked from, has feature flags that are not known.
     """
@@ -158,6 +162,7 @@ def promote(
         table=table,
         branch=branch,
         changes=BranchChanges.of(branch),
+        columns=AddedColumns.of(branch),
         tag=_tag_name(branch, tag),
         extra=dict(transaction_properties or {}) | {COMMIT_MESSAGE_KEY: commit_message or f"Promote branch {name}"},
     )
@@ -174,6 +179,7 @@ class _PromotionCall:
     table: TableRefs
     branch: Branch
     changes: BranchChanges
+    columns: AddedColumns
     tag: str | None
     extra: Mapping[str, str]
 
@@ -185,13 +191,12 @@ class _PromotionCall:
             marked = self._marked()
             if marked is not None:
                 return replace(self._result(marked), deduplicated=True, tag=None), latest
-            if not self.changes:
+            if not self.changes and not self.columns:
                 return replace(self._result(latest.version), deduplicated=True, tag=None), latest
         self._check_tag(committed)
         if committed is not None:
             self._finish(committed)
             return replace(self._result(committed.version), deduplicated=True), committed
-        check_schemas(branch)
         branch.check_bases(latest)
         files = OwnFiles.of(self.table.root, branch, self.changes)
         files.copy()
@@ -338,7 +343,12 @@ class _PromotionCall:
             numbered.append(fragment)
         if latest.uses_stable_row_ids:
             numbered = _with_own_row_ids(numbered, self.branch.parent.manifest.next_row_id, latest.next_row_id)
-        changed = replace(operation, new_fragments=tuple(numbered))
+        changed: Operation = replace(operation, new_fragments=tuple(numbered))
+        if self.columns:
+            changed, files = self.columns.merge(replace(operation, new_fragments=tuple(numbered)), latest)
+            for key, data in files.items():
+                self.branch.parent.store.put(key, data)
+            written += files
         return Rebased(transaction=replace(transaction, operation=changed), written=tuple(written))
 
     def _with_deletions(self, fragment: Fragment, old: Fragment, latest: Manifest) -> Fragment:
@@ -414,6 +424,7 @@ class _PromotionCall:
             fragments_removed=len(changes.removed),
             fragments_updated=len(changes.updated),
             tag=self.tag,
+            columns_added=self.columns.names,
             left_behind=left_behind(self.branch),
         )
 

@@ -1,0 +1,160 @@
+"""Columns that a branch added: its promotion is a Merge, which has the columns, their files and rows in one version.
+
+    branch                                   parent, latest version          parent, then
+    ------                                   ----------------------          ------------
+    columns  id vector(7)                    id                              id vector(9): ids are the parent's
+    1  a.lance: id     b.lance: vector(7)    1  a.lance: id                  1  a.lance: id     b.lance: vector(9)
+    2  was removed                           2  c.lance: id                  2  c.lance: id, all rows deleted
+    3  d.lance: id vector(7)                                                 3  d.lance: id vector(9)
+
+The changes of rows are followed as those of an Update, from the fork version to the latest one (`rebase`, `state`). The
+Merge is made of what that Update leaves; it keeps each fragment, so that those without rows have all of them deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from pyroaring import BitMap
+
+from lance_core.errors import RetryableConflictError, SchemaError
+from lance_core.schema import Field
+from lance_core.table.deletion import DeletionFile, DeletionVector, new_deletion_file_id
+from lance_core.table.fragment import DataFile, Fragment
+from lance_core.table.manifest.manifest import Manifest
+from lance_core.table.operations import Merge, Update
+from lance_core.table.operations.base import ApplyContext
+from lance_core.verbs.refs.changes import Branch, columns_of
+
+__all__ = ["AddedColumns"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddedColumns:
+    """The columns that a branch has and its parent's fork version lacks.
+
+    Attributes:
+        fields: The columns, with the branch's field ids.
+    """
+
+    fields: tuple[Field, ...] = ()
+
+    @classmethod
+    def of(cls, branch: Branch) -> AddedColumns:
+        """Compare both ends of a branch.
+
+        Raises:
+            SchemaError: The branch has dropped or changed columns, or one that it added cannot be null; the message
+                names them.
+        """
+        before, after = branch.parent.manifest.schema, branch.head.manifest.schema
+        known, found = columns_of(before), columns_of(after)
+        dropped = sorted(known.keys() - found.keys())
+        changed = sorted(name for name in found.keys() & known.keys() if found[name] != known[name])
+        added = tuple(field for field in after.fields if field.name not in known)
+        strict = sorted(field.name for field in added if not field.nullable)
+        if dropped or changed:
+            raise SchemaError(
+                f"branch {branch.name!r} has other columns than version {branch.fork_version} of {branch.parent_name}: "
+                f"dropped {dropped}, changed {changed}; a promotion can only add columns. Change the columns of "
+                f"{branch.parent_name}, fork again and write the rows to the new branch"
+            )
+        if strict:
+            raise SchemaError(
+                f"branch {branch.name!r} added the columns {strict}, which cannot be null, while rows of "
+                f"{branch.parent_name} may have no value for them: alter_columns of the branch lets them be null"
+            )
+        if added and branch.head.manifest.data_storage_version == "0.1":
+            raise SchemaError(
+                f"branch {branch.name!r} added the columns {[field.name for field in added]}, and files of version 0.1 "
+                f"have their ids in them: add them to {branch.parent_name}, and fork again"
+            )
+        return cls(fields=added)
+
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return bool(self.fields)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Their names."""
+        return tuple(field.name for field in self.fields)
+
+    def merge(self, update: Update, latest: Manifest) -> tuple[Merge, dict[str, bytes]]:
+        """The Merge for an Update of a version, and the deletion files that it refers to, by key.
+
+        Args:
+            update: The changes of rows and cells, with the branch's field ids; new fragments are numbered.
+            latest: The version.
+
+        Raises:
+            RetryableConflictError: The version has a column of one of the names.
+        """
+        clash = sorted(set(self.names) & set(latest.schema.names))
+        if clash:
+            raise RetryableConflictError(f"columns {clash} have been added since the fork")
+        bare = tuple(_without_ids(field) for field in self.fields)
+        schema = replace(latest.schema, fields=(*latest.schema.fields, *bare)).with_ids(latest.max_field_id + 1)
+        own = schema.fields[len(latest.schema.fields) :]
+        ids = {
+            old.id: new.id
+            for before, after in zip(self.fields, own, strict=True)
+            for old, new in zip(_nodes(before), _nodes(after), strict=True)
+        }
+        version = latest.version + 1
+        numbered = _with_ids(update, ids)
+        result = numbered.apply(replace(latest, schema=schema), ApplyContext(version=version))
+        emptied, files = [], {}
+        for number in numbered.removed_fragment_ids:
+            fragment = latest.fragments.get(number)
+            if fragment is None:
+                raise RetryableConflictError(f"fragment {number} has been removed since the fork")
+            gone, data = _emptied(fragment, latest.version)
+            emptied.append(gone)
+            assert gone.deletion_file is not None
+            files[gone.deletion_file.key(number)] = data
+        fragments = sorted([*result.fragments, *emptied], key=lambda fragment: fragment.id)
+        return Merge(fragments=tuple(fragments), schema=schema, preserves_nullability=True, updated_rows={}), files
+
+
+def _without_ids(field: Field) -> Field:
+    return replace(field, id=-1, children=tuple(_without_ids(child) for child in field.children))
+
+
+def _nodes(field: Field) -> list[Field]:
+    return [field, *(node for child in field.children for node in _nodes(child))]
+
+
+def _with_ids(update: Update, ids: Mapping[int, int]) -> Update:
+    """The Update with other field ids."""
+
+    def numbered(found: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(ids.get(one, one) for one in found)
+
+    def of_file(file: DataFile) -> DataFile:
+        return replace(file, fields=numbered(file.fields))
+
+    def of_fragment(fragment: Fragment) -> Fragment:
+        return replace(fragment, files=tuple(of_file(file) for file in fragment.files))
+
+    return replace(
+        update,
+        updated_fragments=tuple(of_fragment(fragment) for fragment in update.updated_fragments),
+        new_fragments=tuple(of_fragment(fragment) for fragment in update.new_fragments),
+        fields_modified=numbered(update.fields_modified),
+        updated_fragment_fields={key: numbered(found) for key, found in update.updated_fragment_fields.items()},
+    )
+
+
+def _emptied(fragment: Fragment, read_version: int) -> tuple[Fragment, bytes]:
+    """A fragment all rows of which are deleted, and the content of its deletion file."""
+    hidden = DeletionVector(BitMap(range(fragment.physical_rows)))
+    data, kind = hidden.to_bytes()
+    file = DeletionFile(
+        file_type=kind,
+        read_version=read_version,
+        id=new_deletion_file_id(),
+        num_deleted_rows=fragment.physical_rows,
+    )
+    return replace(fragment, deletion_file=file), data
