@@ -130,7 +130,8 @@ def columns_on_branch(
 ) -> TableOutput:
     """The output on its branch; columns that the table lacks are added to main before the branch is forked.
 
-    A promotion brings rows and cells to main, and no columns: main has them, without values, from the beginning.
+    So branches that are forked at the same time and set the same new column can all be promoted. A branch that is there
+    already, and lacks the column, gets it by the write; its promotion adds the column.
 
     Args:
         output: The output.
@@ -140,7 +141,6 @@ def columns_on_branch(
 
     Raises:
         DatasetNotFoundError: There is no table.
-        SchemaError: The branch was forked before, and lacks a column.
     """
     reject_without_table(output)
     if output.branch is None:
@@ -150,15 +150,7 @@ def columns_on_branch(
     stored = stored_columns(frame, request(replace(output, existing=main), "columns", None, output.settings))
     if output.branch not in main.branches.list():
         _add(main, [field for field in stored if field.name not in main.schema.names])
-    branch = branch_for_writing(main, output.branch)
-    lacking = [field.name for field in stored if field.name not in branch.schema.names]
-    if lacking:
-        raise SchemaError(
-            f"branch {output.branch!r} of {output.location.uri} was forked before the table had the columns {lacking}, "
-            "and a promotion adds none. Promote or delete the branch first; or materialize the asset on main, and "
-            "write to a branch that is forked afterwards"
-        )
-    return replace(output, existing=branch)
+    return replace(output, existing=branch_for_writing(main, output.branch))
 
 
 def _add(main: lance_core.LanceDataset, fields: Sequence[pa.Field]) -> None:

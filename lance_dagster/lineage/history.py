@@ -20,6 +20,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from lance_core.dataset import LANCE_COMMIT_MESSAGE_KEY
+from lance_core.errors import NotFoundError
 from lance_dagster.properties import (
     ASSET_KEY,
     COLUMN_TYPE,
@@ -303,12 +304,24 @@ def owner_of(dataset: lance_core.LanceDataset) -> TableVersion | None:
     """
     maintained = None
     for one in _named(dataset):
-        if COLUMNS in one.properties:
+        if COLUMNS in one.properties and not _brings_rows(dataset, one):
             continue
         if MAINTENANCE not in one.properties:
             return one
         maintained = maintained or one
     return maintained
+
+
+def _brings_rows(dataset: lance_core.LanceDataset, one: TableVersion) -> bool:
+    """Whether a commit that set columns changed rows as well, as promotions of branches with writes of both do."""
+    if PROMOTED_FROM not in one.properties:
+        return False
+    after = dataset.checkout_version((one.branch, one.version))
+    try:
+        before = dataset.checkout_version((one.branch, one.version - 1))
+    except NotFoundError:
+        return len(one.assets) > 1
+    return _live_rows(before) != _live_rows(after)
 
 
 def _named(dataset: lance_core.LanceDataset) -> Iterator[TableVersion]:

@@ -10,6 +10,7 @@ import pytest
 
 import lance_core
 from lance_dagster import BranchPolicy, build_undo_job
+from lance_dagster.lineage.history import owner_of
 from tests.lance_dagster.io_manager.test_column_assets import (
     assert_vectors,
     cells,
@@ -36,12 +37,41 @@ def test_a_backfill_on_a_branch_is_promoted(lake):
     assert lance_core.dataset(lake.uri("images")).count_rows() == 150
 
 
-def test_a_branch_that_was_forked_without_the_column_is_rejected(lake):
+def test_rows_and_two_new_columns_on_a_fresh_branch(lake):
+    """Materialized together, where main has no table, and later where it has one with the partition's rows."""
+    images, embeddings, labels = images_asset(), embeddings_asset(), labels_asset()
+    lake.run(images, embeddings, labels, partition="2024-01-01", **ON_BRANCH)
+    main = lake.table("images")
+    assert (main.count_rows(), main.schema.names) == (0, ["id", "day", "blob"])
+    version = main.version
+    done = main.branches.promote("vectors")
+    assert (done.version, done.columns_added) == (version + 1, ("vector", "label"))
+    assert_vectors(lake, "2024-01-01")
+    assert pylance_cells(lake, "label") == dict.fromkeys(ids_of("2024-01-01"), "x")
+    assert sorted(owner_of(lake.table("images")).assets) == ["embeddings", "images", "labels"]
+    again = {**ON_BRANCH, "tags": {"lance/branch": "again"}}
+    scores = embeddings_asset(lambda _, t: t.append_column("score", [t["id"]]), name="scores")
+    lake.run(images, embeddings, scores, partition="2024-01-01", **again)
+    lake.run(images, partition="2024-01-02")
+    lake.table("images").branches.promote("again")
+    assert_vectors(lake, "2024-01-01")
+    known = {i: i if i in ids_of("2024-01-01") else None for i in cells(lake)}
+    assert pylance_cells(lake, "score") == known
+    assert pylance_cells(lake, "label") == dict.fromkeys(known)  # the rows are new
+    lake.run(images, embeddings, select=[embeddings], partition="2024-01-02")
+    assert_vectors(lake, "2024-01-01", "2024-01-02")
+
+
+def test_a_column_of_a_branch_that_was_forked_for_rows(lake):
     images, embeddings = images_asset(), embeddings_asset()
     lake.run(images, partition="2024-01-01")
-    lake.run(images, partition="2024-01-01", **ON_BRANCH)
-    found = errors(lake.run(images, embeddings, select=[embeddings], partition="2024-01-01", fails=True, **ON_BRANCH))
-    assert "was forked before the table had the columns ['vector']" in found
+    lake.run(images, partition="2024-01-02", **ON_BRANCH)
+    run = lake.run(images, embeddings, select=[embeddings], partition="2024-01-01", **ON_BRANCH)
+    lake.table("images").branches.promote("vectors")
+    assert_vectors(lake, "2024-01-01")
+    assert sorted(owner_of(lake.table("images")).assets) == ["embeddings", "images"]
+    found = errors(undo(lake, run.run_id, fails=True))
+    assert "holds the writes of 2 runs at once" in found
 
 
 def undo(lake, run_id, fails=False):
