@@ -7,7 +7,8 @@ A row is known by the address that it had first. Only a Rewrite gives rows new a
     Update that adds rows or takes some  the same as an Append or a Delete
     Update of a partition or an attempt  rows are replaced: deleted, and others inserted
     other Updates, DataReplacement,      rows have new values, and nothing records which: rejected by name
-    Merge and Restore with other files
+    Merge and Restore with other files,
+    Merge that adds rows and takes some  (the promotion of a branch that added columns)
 """
 
 from __future__ import annotations
@@ -102,13 +103,15 @@ class RowMoves:
             UnsupportedError: The version did, or may have done so.
         """
         operation = transaction.operation
-        if self._only is not None and self._leaves_alone(operation, self._only):
+        moves = isinstance(operation, Merge) and _adds_and_takes(before, after, self._only)
+        if self._only is not None and not moves and self._leaves_alone(operation, self._only):
             return
         if isinstance(operation, UnknownOperation):
             raise self._unknown(after.version, "was made by an operation that is not known")
         replaces = not {SLICES_KEY, REPLACES_KEY}.isdisjoint(transaction.properties)
         in_place = isinstance(operation, Merge | Restore) and _has_other_files(before, after)
-        if in_place or isinstance(operation, DataReplacement) or (_updates(operation) and not replaces):
+        updates = moves or _updates(operation)
+        if in_place or isinstance(operation, DataReplacement) or (updates and not replaces):
             raise self._unknown(after.version, f"updated rows ({operation.name})")
 
     def _unknown(self, version: int, what: str) -> UnsupportedError:
@@ -147,6 +150,20 @@ def _updates(operation: Operation) -> bool:
         return False
     takes = bool(operation.removed_fragment_ids or operation.updated_fragments)
     return bool(operation.fields_modified) or (takes and bool(operation.new_fragments))
+
+
+def _adds_and_takes(before: Manifest, after: Manifest, only: set[int] | None) -> bool:
+    """Whether a version has new fragments, and others have lost rows, which may have moved there.
+
+    Args:
+        before: The version before it.
+        after: The version.
+        only: The fragments whose rows matter; None for all.
+    """
+    if not set(after.fragments.ids) - set(before.fragments.ids):
+        return False
+    pairs = ((before.fragments.get(i), after.fragments.get(i)) for i in only or before.fragments.ids)
+    return any(old is not None and (new is None or new.deletion_file != old.deletion_file) for old, new in pairs)
 
 
 def _has_other_files(before: Manifest, after: Manifest) -> bool:

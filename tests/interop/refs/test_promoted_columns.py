@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 import lance_core
-from lance_core.errors import BranchConflictError, SchemaError
+from lance_core.errors import BranchConflictError, RetryableConflictError, SchemaError, UnsupportedError
 
 LIBRARIES = {"ours": lance_core, "theirs": lance}
 STABLE = pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable"])
@@ -187,3 +187,36 @@ def test_other_changes_of_columns_are_rejected(tmp_path, change, message):
     with pytest.raises(SchemaError, match=message):
         lance_core.dataset(uri).branches.promote("work")
     assert lance_core.dataset(uri).version == version
+
+
+def test_rows_that_moved_are_no_deletions(tmp_path):
+    """Without stable row ids nothing records which rows of the branch are which of main: as with an Update."""
+    uri = created(tmp_path)
+    stale = lance_core.dataset(uri)
+    branch = on_branch(lance_core, uri)
+    branch.add_columns({"more": "n + 1"})
+    branch.update({"more": "0"}, "n = 10")
+    done, found = promoted(uri)
+    with pytest.raises(UnsupportedError, match="updated rows"):
+        lance_core.dataset(uri).delta(done.version - 1).get_inserted_rows().read_all()
+    plan = stale.plan_columns(pa.schema([("label", pa.string())]))
+    rows_of = stale.to_table(["n"], with_row_address=True)
+    values = rows_of.append_column("label", pa.array([str(n) for n in rows_of["n"].to_pylist()])).drop_columns(["n"])
+    split = {task.fragment_id: values.slice(3 * task.fragment_id, 3) for task in plan.tasks}
+    written = [task.write(stale, split[task.fragment_id]) for task in plan.tasks]
+    with pytest.raises(RetryableConflictError):
+        stale.commit_columns(plan, written)
+    assert rows(lance.dataset(uri)) == found
+
+
+def test_rows_and_columns_are_insertions(tmp_path):
+    uri = created(tmp_path)
+    branch = on_branch(lance_core, uri)
+    branch.add_columns(pa.field("more", pa.int64()))
+    branch.insert(day(6).append_column("more", pa.array([1, 2, 3])))
+    done, _ = promoted(uri)
+    assert lance_core.dataset(uri).delta(done.version - 1).get_inserted_rows().read_all()["more"].to_pylist() == [
+        1,
+        2,
+        3,
+    ]
