@@ -299,6 +299,7 @@ def _commit_all(
     """
     given = {**outcome.plan.policy.compaction_options(), **options}
     lost = 0
+    # Not `retrying`: an attempt that met conflicts has committed its other tasks, and only the rest is planned again.
     for attempt in range(ATTEMPTS):
         outcome, skipped = _commit(dataset, results, outcome, properties)
         lost, missing = missing + skipped, 0
