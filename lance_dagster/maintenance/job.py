@@ -33,9 +33,9 @@ from lance_dagster.maintenance.ops import (
     report_op,
     rewrite_op,
     step_op,
+    summarize_op,
     tables_op,
 )
-from lance_dagster.maintenance.summary import summarize_op
 from lance_dagster.tables.names import checked_job_name
 from lance_dagster.tables.refs import TableLike, is_foreign, table_refs
 

@@ -1,4 +1,12 @@
-"""Observations of the work, with numbers that Dagster plots.
+"""What became of each table of a run: its outcome, the summary of the run, and observations with numbers to plot.
+
+    failed        a step of it failed
+    skipped       a rewrite or an index lost the race against writers
+    put off       something is due, and the run did nothing of it
+    partly done   the run did a part, and put the rest off
+    done          nothing is left of what was due
+
+A table has one of them. Only `done`, and `healthy` of the survey, say that maintenance of it is finished.
 
 A run over all tables adds no observation of a healthy one that repeats the newest observation of the asset: 2,000 of
 them cost more than the survey of the tables.
@@ -6,7 +14,7 @@ them cost more than the survey of the tables.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
@@ -16,14 +24,14 @@ from lance_dagster._context.runs import MAINTAINED
 if TYPE_CHECKING:
     from lance_dagster.maintenance.steps import MaintenanceOutcome
 
-__all__ = ["has_work", "is_last", "observation_of", "outcome_of"]
+__all__ = ["has_work", "is_last", "observation_of", "outcome_of", "summary_of"]
 
 _SECONDS: Final = "lance/seconds"
 _WORK: Final = ("fragments_removed", "indices_refreshed", "files_removed", "bytes_removed")
 
 
 def outcome_of(table: MaintenanceOutcome) -> str:
-    """What became of a table that was worked on; the head of `summary` lists it."""
+    """What became of a table that was worked on; the head of this module lists it."""
     if table.error is not None:
         return "failed"
     if table.lost:
@@ -31,6 +39,31 @@ def outcome_of(table: MaintenanceOutcome) -> str:
     if table.deferred is None:
         return "done"
     return "partly done" if has_work(table) else "put off"
+
+
+def summary_of(surveyed: Mapping[str, Any], tables: Sequence[MaintenanceOutcome]) -> dict[str, Any]:
+    """The summary of a run: each table stands under one entry, those of a dry run under what it foresees as well.
+
+    Args:
+        surveyed: What `plan` found.
+        tables: The tables that were worked on.
+    """
+    kinds: dict[str, list[MaintenanceOutcome]] = {}
+    for table in tables:
+        kinds.setdefault("absent" if table.is_gone and table.error is None else outcome_of(table), []).append(table)
+    named = {kind: sorted(one.plan.asset for one in found) for kind, found in kinds.items()}
+    reasons = {kind: {one.plan.asset: one.deferred for one in found} for kind, found in kinds.items()}
+    return {
+        "done": named.get("done", []),
+        "partly_done": {**surveyed["partly done"], **reasons.get("partly done", {})},
+        "skipped": named.get("skipped", []),
+        "healthy": surveyed["healthy"],
+        "dry_run": surveyed["dry run"],
+        "absent": [*surveyed["absent"], *named.get("absent", [])],
+        "left_alone": surveyed["left alone"],
+        "failed": {one.plan.asset: one.error for one in kinds.get("failed", [])},
+        "put_off": {**surveyed["put off"], **reasons.get("put off", {})},
+    }
 
 
 def has_work(table: MaintenanceOutcome) -> bool:

@@ -11,7 +11,7 @@ from lance_dagster.health.lake import Lake
 from lance_dagster.health.policy import LanceMaintenancePolicy
 from lance_dagster.maintenance.budget import LanceMaintenanceBudget, in_dry_run, spent
 from lance_dagster.maintenance.limits import is_over
-from lance_dagster.maintenance.observations import has_work, is_last, observation_of, outcome_of
+from lance_dagster.maintenance.observations import has_work, is_last, observation_of, outcome_of, summary_of
 from lance_dagster.maintenance.on_spark import spark_rewriter
 from lance_dagster.maintenance.run_config import MaintenanceConfig
 from lance_dagster.maintenance.targets import (
@@ -41,6 +41,7 @@ __all__ = [
     "report_op",
     "rewrite_op",
     "step_op",
+    "summarize_op",
     "tables_op",
 ]
 
@@ -353,6 +354,30 @@ def report_op(job: MaintenanceOps) -> dg.OpDefinition:
         context.log_event(observation_of(table, outcome_of(table), table.after, table.health_after))
 
     return report
+
+
+def summarize_op(job: MaintenanceOps) -> dg.OpDefinition:
+    """The op that counts the tables, and records the work in the log of maintenance."""
+
+    @job.op("summarize", "Counts tables, and records them in the log; fails, and names them, if any failed.")
+    def summarize(context: dg.OpExecutionContext, surveyed: dict[str, Any], tables: list[Any]) -> dict[str, Any]:
+        from lance_dagster.maintenance.receipts import record_run  # noqa: PLC0415 - heavy imports at first use
+
+        summary = summary_of(surveyed, tables)
+        failed = summary["failed"]
+        try:
+            record_run(job.place(context), surveyed, tables, run_id=context.run_id, job=context.job_name)
+        except Exception as error:  # with the tables that failed it is named below
+            context.log.exception("the log of maintenance could not be written")
+            failed["the log of maintenance"] = failure_of("append", error)
+        counts = ", ".join(f"{len(names)} {kind.replace('_', ' ')}" for kind, names in summary.items() if names)
+        if failed:
+            named = "; ".join(f"{asset}: {error}" for asset, error in sorted(failed.items()))
+            raise dg.Failure(f"maintenance of {len(failed)} tables failed: {named} (in all: {counts})")
+        context.log.info("tables: %s", counts or "none")
+        return summary
+
+    return summarize
 
 
 def op_outputs_op(job: MaintenanceOps) -> dg.OpDefinition:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -13,9 +13,11 @@ import lance_core
 from lance_dagster.health.log import LOG, SCHEMA, WHOLE
 from lance_dagster.health.policy import LanceMaintenancePolicy
 from lance_dagster.maintenance import steps
+from lance_dagster.maintenance.observations import outcome_of
 from lance_dagster.tables.location import below_root
+from lance_dagster.tables.refs import TableRoot
 
-__all__ = ["append_receipts", "receipt_of", "receipts_of"]
+__all__ = ["append_receipts", "receipt_of", "receipts_of", "record_run"]
 
 _SUMMED = ("bytes_read", "bytes_written", "files_removed", "bytes_removed")
 _STATE = ("fragments", "rows", "deleted_rows", "bytes", "versions")
@@ -42,7 +44,7 @@ def receipts_of(table: steps.MaintenanceOutcome, outcome: str) -> Iterator[dict[
 
     Args:
         table: What was planned and done.
-        outcome: One of those at the head of `summary`, or healthy.
+        outcome: One of those at the head of `observations`, or healthy.
     """
     plan = table.plan
     named = {"table": plan.asset, "uri": lance_core.canonical_uri(plan.uri)}
@@ -61,6 +63,25 @@ def receipts_of(table: steps.MaintenanceOutcome, outcome: str) -> Iterator[dict[
         "seconds": table.seconds,
         "reason": table.error or "; ".join(filter(None, (lost, table.deferred))) or None,
     }
+
+
+def record_run(
+    root: TableRoot, surveyed: Mapping[str, Any], tables: Sequence[steps.MaintenanceOutcome], **run: str
+) -> None:
+    """Append what a run did to the log; a dry run does nothing.
+
+    Args:
+        root: The root.
+        surveyed: What `plan` found.
+        tables: The tables that were worked on.
+        **run: The columns `run_id` and `job`.
+    """
+    rows = list(surveyed["receipts"])
+    for table in tables:
+        if not table.is_gone:
+            rows += receipts_of(table, outcome_of(table))
+    if rows and not surveyed["policy"].dry_run:
+        append_receipts(root.root_uri, root.options, rows, surveyed["policy"], **run)
 
 
 def append_receipts(
