@@ -19,7 +19,7 @@ from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.indices.create import create_scalar_index
 from lance_core.verbs.indices.optimize import optimize_indices, uncovered_fragments
 
-__all__ = ["MOST_UNCOVERED", "columns_without_zone_map", "index_partitions"]
+__all__ = ["MOST_UNCOVERED", "columns_without_zone_map", "due_zone_maps", "index_partitions"]
 
 MOST_UNCOVERED: Final = 64
 """The most fragments that may lie outside of a zone map before it is made, or refreshed."""
@@ -57,20 +57,9 @@ def index_partitions(
         >>> maintenance.index_partitions(table, ["day"], most_uncovered=0)
         ['day_idx']
     """
-    manifest = dataset.source.manifest
-    if len(manifest.fragments) <= most_uncovered:
-        return []
-    stale, done = [], []
-    for column in columns:
-        found = _zone_maps(manifest, column)
-        if found is None:
-            continue
-        name = found[0].name if found else None
-        if len(uncovered_fragments(manifest, [one for one in found if one.name == name])) <= most_uncovered:
-            continue
-        if name is not None:
-            stale.append(name)
-            continue
+    lacking, stale = due_zone_maps(dataset.source.manifest, columns, most_uncovered=most_uncovered)
+    done = []
+    for column in lacking:
         before = {index.uuid for index in dataset.source.manifest.indices}
         arguments = {"rows_per_zone": ROWS_PER_ZONE}
         try:
@@ -89,6 +78,25 @@ def index_partitions(
         dataset.move_to(made)
         done += [index.name for index in made.indices if index.uuid not in before]
     return [*done, *_refresh(dataset, stale, properties=transaction_properties)]
+
+
+def due_zone_maps(manifest: Manifest, columns: Sequence[str], *, most_uncovered: int) -> tuple[list[str], list[str]]:
+    """The columns on which `index_partitions` makes zone maps, and the names of the zone maps that it refreshes."""
+    lacking, stale = list[str](), list[str]()
+    if len(manifest.fragments) <= most_uncovered:
+        return lacking, stale
+    for column in columns:
+        found = _zone_maps(manifest, column)
+        if found is None:
+            continue
+        name = found[0].name if found else None
+        if len(uncovered_fragments(manifest, [one for one in found if one.name == name])) <= most_uncovered:
+            continue
+        if name is None:
+            lacking.append(column)
+        else:
+            stale.append(name)
+    return lacking, stale
 
 
 def columns_without_zone_map(

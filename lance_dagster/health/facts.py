@@ -166,5 +166,5 @@ def _unindexed(dataset: lance_core.LanceDataset, rows: int) -> dict[str, float]:
     missed: dict[str, float] = {}
     for found in dataset.describe_indices():
         if not found.name.startswith(_SYSTEM):  # that of moved rows, and those of the write-ahead log, cover no rows
-            missed[found.name] = dataset.stats.index_stats(found.name)["num_unindexed_rows"] / rows
+            missed[found.name] = (rows - found.num_rows_indexed) / rows
     return missed

@@ -18,7 +18,7 @@ from lance_dagster.lineage.positions import consumed_versions
 if TYPE_CHECKING:
     import lance_core
 
-__all__ = ["DAYS_KEY", "holders", "release", "release_expired"]
+__all__ = ["DAYS_KEY", "expired", "holders", "release", "release_expired"]
 
 DAYS_KEY: Final = "lance-dagster.changes.days"
 _DAYS: Final = 30
@@ -49,11 +49,25 @@ def release_expired(dataset: lance_core.LanceDataset) -> dict[str, list[int]]:
     Raises:
         InvalidInputError: The configuration has no number of days.
     """
+    dataset.readers.release_older_than(_age(dataset))
+    return holders(dataset)
+
+
+def expired(dataset: lance_core.LanceDataset) -> list[str]:
+    """The tags that `release_expired` removes.
+
+    Raises:
+        InvalidInputError: The configuration has no number of days.
+    """
+    return dataset.readers.older_than(_age(dataset))
+
+
+def _age(dataset: lance_core.LanceDataset) -> timedelta:
+    """The age from which a reader's tag is too old."""
     value = dataset.config().get(DAYS_KEY, str(_DAYS))
     if not value.isdecimal():
         raise InvalidInputError(f"configuration {DAYS_KEY} must be a number of days, not {value!r}")
-    dataset.readers.release_older_than(timedelta(days=int(value)))
-    return holders(dataset)
+    return timedelta(days=int(value))
 
 
 def holders(dataset: lance_core.LanceDataset) -> dict[str, list[int]]:

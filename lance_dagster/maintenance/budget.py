@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 __all__ = [
     "LanceMaintenanceBudget",
     "checked_budget",
-    "in_dry_run",
     "spend",
     "spent",
 ]
@@ -172,17 +171,6 @@ def spent(
         return chosen
     deadline = time.time() + budget.duration.total_seconds()
     return [(replace(table, plan=replace(table.plan, deadline=deadline)), tasks) for table, tasks in chosen]
-
-
-def in_dry_run(table: MaintenanceOutcome, tasks: Sequence[CompactionTask]) -> MaintenanceOutcome:
-    """The outcome of a dry run, with the numbers of its rewrites."""
-    if table.is_put_off:
-        return replace(table, done={})
-    if not tasks:
-        return table
-    return table.plus(
-        bytes_read=sum(task.num_bytes for task in tasks), fragments_removed=sum(len(task.raw) for task in tasks)
-    )
 
 
 def _put_off(table: MaintenanceOutcome, reason: str) -> MaintenanceOutcome:

@@ -79,13 +79,15 @@ def observation_of(
     Args:
         table: What was planned and done.
         kind: An outcome, healthy or dry run.
-        after: Numbers of the version that the run left.
+        after: Numbers of the version that the run left, or of a dry run those that a run would leave.
         health: Entries about that version.
     """
     plan = table.plan
     entries: dict[str, Any] = {"lance/maintenance": kind, "dagster/uri": plan.uri, **health}
     for name, number in plan.before.items():
-        entries |= {f"lance/{name}_before": number, f"lance/{name}_after": after[name]}
+        entries[f"lance/{name}_before"] = number
+        if name in after:
+            entries[f"lance/{name}_after"] = after[name]
     entries |= {f"lance/{name}": number for name, number in table.done.items()}
     entries |= {"lance/tasks": plan.num_tasks, "lance/tasks_lost": table.lost, _SECONDS: table.seconds}
     if plan.problems:

@@ -9,7 +9,7 @@ import dagster as dg
 
 from lance_dagster.health.lake import Lake
 from lance_dagster.health.policy import LanceMaintenancePolicy
-from lance_dagster.maintenance.budget import LanceMaintenanceBudget, in_dry_run, spent
+from lance_dagster.maintenance.budget import LanceMaintenanceBudget, spent
 from lance_dagster.maintenance.limits import is_over
 from lance_dagster.maintenance.observations import has_work, is_last, observation_of, outcome_of, summary_of
 from lance_dagster.maintenance.on_spark import spark_rewriter
@@ -143,8 +143,9 @@ def plan_op(job: MaintenanceOps) -> dg.OpDefinition:
             else:
                 due.append((found, tasks))
         for found, tasks in spent(context, job.place(context), due, job.budget.changed(config.limits())):
+            found = _in_dry_run(job, context, found, tasks)  # noqa: PLW2901 - its outcome
             if found.error is None and (found.plan.policy.dry_run or found.is_put_off):
-                _report_planned(context, found, tasks, surveyed, is_asked=bool(config.tables))
+                _report_planned(context, found, surveyed, is_asked=bool(config.tables))
             else:
                 surveyed["due"].append(found)
                 yield from _task_outputs(job, found.plan, tasks)
@@ -156,7 +157,6 @@ def plan_op(job: MaintenanceOps) -> dg.OpDefinition:
 def _report_planned(
     context: dg.OpExecutionContext,
     table: "MaintenanceOutcome",
-    tasks: "list[CompactionTask]",
     surveyed: dict[str, Any],
     *,
     is_asked: bool,
@@ -164,18 +164,39 @@ def _report_planned(
     """Report a table that ends with the survey: of a dry run, or one of which all work is put off."""
     from lance_dagster.maintenance.receipts import receipts_of  # noqa: PLC0415 - heavy imports at first use
 
-    plan, foreseen = table.plan, table
+    plan = table.plan
     if plan.policy.dry_run:
-        foreseen = in_dry_run(table, tasks)
         surveyed["dry run"].append(plan.asset)
     else:
         surveyed["receipts"] += receipts_of(table, "put off")
-    seen = observation_of(foreseen, "dry run" if plan.policy.dry_run else "put off", plan.before, plan.health)
+    kind, after = ("dry run", table.after) if plan.policy.dry_run else ("put off", plan.before)
+    seen = observation_of(table, kind, after, plan.health)
     if is_asked or plan.policy.dry_run or not is_last(context.instance, seen):
         context.log_event(seen)
     if table.deferred:
-        does_nothing = table.is_put_off or not (plan.indices_due or has_work(foreseen))
+        does_nothing = table.is_put_off or not (plan.indices_due or has_work(table))
         surveyed["put off" if does_nothing else "partly done"][plan.asset] = table.deferred
+
+
+def _in_dry_run(
+    job: MaintenanceOps,
+    context: dg.OpExecutionContext,
+    table: "MaintenanceOutcome",
+    tasks: "list[CompactionTask]",
+) -> "MaintenanceOutcome":
+    """In a dry run the outcome that a run would have; one that cannot be foreseen must not stop the other tables."""
+    from lance_dagster.maintenance.dry_runs import dry_run  # noqa: PLC0415 - heavy imports at first use
+
+    plan = table.plan
+    if table.error is not None or not plan.policy.dry_run:
+        return table
+    try:
+        in_use = versions_in_use(context, job.root(context), plan)
+        dataset = job.open(context, plan.uri, plan.asset).checkout_version(plan.version)
+        return dry_run(dataset, table, tasks, in_use)
+    except Exception as error:
+        context.log.exception("asset %s: the dry run failed", plan.asset)
+        return replace(table, error=failure_of("dry_run", error))
 
 
 def _task_outputs(

@@ -26,9 +26,12 @@ from lance_core.maintenance import (
     Compaction,
     CompactionTask,
     RewriteResult,
+    Selectors,
+    cleanup_old_versions,
     columns_without_zone_map,
     commit_what_fits,
     index_partitions,
+    select,
 )
 from lance_core.retry import backoff
 from lance_dagster.health.facts import TableHealth, measure
@@ -41,13 +44,15 @@ __all__ = [
     "MaintenancePlan",
     "Rewriter",
     "clean_up",
+    "cleanup_selectors",
     "commit",
-    "dry_run",
     "materialize_deletions",
     "measured",
     "refresh_indices",
+    "removed",
     "rewrite",
     "run_here",
+    "segments_of",
     "survey",
 ]
 
@@ -219,28 +224,6 @@ def _bytes_left_behind(oldest: lance_core.LanceDataset | None, newest: lance_cor
     return _file_bytes(one.metadata for one in oldest.get_fragments() if one.fragment_id not in kept)
 
 
-def dry_run(
-    dataset: lance_core.LanceDataset, outcome: MaintenanceOutcome, in_use: Mapping[str, int] | None = None
-) -> MaintenanceOutcome:
-    """The outcome with what the cleanup of the run would remove; the rewrites are counted when the budget is spent.
-
-    Args:
-        dataset: The table.
-        outcome: The outcome of its survey.
-        in_use: Further versions to keep, by what names them.
-    """
-    plan = outcome.plan
-    if not plan.cleanup_due:
-        return outcome
-    found = dataset.explain_cleanup_old_versions(
-        older_than=plan.policy.age,
-        retain_versions=plan.policy.retain_versions,
-        error_if_tagged_old_versions=False,
-        in_use=in_use,
-    )
-    return outcome.plus(**_removed(found.stats))
-
-
 def rewrite(dataset: lance_core.LanceDataset, task: CompactionTask) -> RewriteResult | None:
     """Do one task; None if its version was cleaned up, because somebody else has done the task."""
     try:
@@ -337,7 +320,7 @@ def _commit(
     properties: Mapping[str, str],
 ) -> tuple[MaintenanceOutcome, int]:
     """Commit the results that no writer has made void; returns how many were made void."""
-    before = _segments(dataset)
+    before = segments_of(dataset)
     outcome = outcome.plus(
         bytes_read=_file_bytes(record for result in results for record in result.original_records),
         bytes_written=_file_bytes(record for result in results for record in result.new_records),
@@ -347,7 +330,7 @@ def _commit(
     except CommitConflictError:
         return outcome, len(results)
     outcome = outcome.plus(fragments_removed=metrics.fragments_removed, fragments_added=metrics.fragments_added)
-    extended = {name for name, _ in _segments(dataset) - before}
+    extended = {name for name, _ in segments_of(dataset) - before}
     if extended:
         outcome = outcome.plus(indices_refreshed=len(extended), indices_not_refreshed=0)
     return outcome, metrics.tasks_skipped
@@ -358,7 +341,7 @@ def _file_bytes(fragments: Iterable[Any]) -> int:
     return sum(file.file_size_bytes or 0 for fragment in fragments for file in fragment.files)
 
 
-def _segments(dataset: lance_core.LanceDataset) -> set[tuple[str, str]]:
+def segments_of(dataset: lance_core.LanceDataset) -> set[tuple[str, str]]:
     """The segments of indices by name, without zone maps, which are counted where they are created for partitions."""
     if not dataset.has_index:
         return set()
@@ -474,6 +457,9 @@ def clean_up(
 ) -> tuple[MaintenanceOutcome, list[str]]:
     """Remove old versions, and the files that only they need; tagged versions and those of branches stay.
 
+    What is counted was there when the table was surveyed: the versions that the run itself has made in between, such as
+    the reservation of fragment ids, are removed as well and do not count.
+
     Of a table with files that could not be deleted something is put off: the next run begins with it.
 
     Args:
@@ -487,15 +473,13 @@ def clean_up(
     policy = outcome.plan.policy
     if not policy.cleans_up:
         return outcome, []
-    stats = dataset.cleanup_old_versions(
-        older_than=policy.age,
-        retain_versions=policy.retain_versions,
-        error_if_tagged_old_versions=False,
-        in_use=in_use,
+    stats = cleanup_old_versions(
+        dataset,
+        cleanup_selectors(outcome.plan, in_use),
         delete_rate_limit=policy.delete_rate_limit,
         delete_concurrency=policy.delete_concurrency,
     )
-    done = outcome.plus(**_removed(stats))
+    done = outcome.plus(**removed(stats))
     if not stats.failures:
         return done, []
     reason = f"clean_up: {len(stats.failures):,} files could not be deleted; the first: {stats.failures[0]}"
@@ -504,7 +488,14 @@ def clean_up(
     ), [f"could not be deleted: {failure}" for failure in stats.failures]
 
 
-def _removed(stats: CleanupStats) -> dict[str, int]:
+def cleanup_selectors(plan: MaintenancePlan, in_use: Mapping[str, int] | None) -> Selectors:
+    """Which versions the cleanup of a plan removes, and which of them count."""
+    policy = plan.policy
+    found = select(policy.age, policy.retain_versions, error_if_tagged_old_versions=False, in_use=in_use)
+    return replace(found, counted_until=plan.version)
+
+
+def removed(stats: CleanupStats) -> dict[str, int]:
     """The numbers of a cleanup."""
     others = stats.transaction_files_removed + stats.index_files_removed + stats.deletion_files_removed
     return {

@@ -201,8 +201,6 @@ def survey_target(
         plan = steps.MaintenancePlan(asset=target.ref.name, uri=target.uri(root))
         return steps.MaintenanceOutcome(plan=plan, error=failure_of("plan", error)), []
     outcome = steps.MaintenanceOutcome(plan=plan, seconds=time.monotonic() - started)
-    if own.dry_run:
-        outcome = steps.dry_run(dataset, outcome, versions_in_use(context, root, plan))
     if plan.problems or target.table is None:
         context.log.info("%s: version %d, %s", where, plan.version, "; ".join(plan.problems) or "healthy")
     return outcome, tasks

@@ -80,6 +80,9 @@ class Selectors:
         keep_forks: Keep the versions that branches were forked from and still find files of. Without it the files
             alone are kept.
         keep_unread: Keep the versions that readers of changes need besides those that they have consumed last.
+        counted_until: Later versions do not count in the statistics, nor do files that only they refer to: they are
+            what the caller itself has committed. None counts all.
+        ignored_tags: Tags that keep no version: the caller removes them before the cleanup.
     """
 
     before: datetime | None = None
@@ -90,6 +93,8 @@ class Selectors:
     error_if_tagged: bool = True
     keep_forks: bool = True
     keep_unread: bool = True
+    counted_until: int | None = None
+    ignored_tags: frozenset[str] = frozenset()
 
     def takes(self, manifest: FileReferences, newest: Collection[int]) -> bool:
         """Whether the selectors take a version.
@@ -104,6 +109,10 @@ class Selectors:
             return False
         return self.versions is None or manifest.version in self.versions
 
+    def counts(self, version: int) -> bool:
+        """Whether a version counts in the statistics."""
+        return self.counted_until is None or version <= self.counted_until or is_detached(version)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
@@ -114,12 +123,14 @@ class Candidate:
         kind: "manifest", "data", "transaction", "deletion", "index" or "temporary".
         unverified: Whether no version refers to it.
         size_bytes: Its size.
+        is_counted: Whether it counts in the statistics; see `Selectors.counted_until`.
     """
 
     path: str
     kind: str
     unverified: bool
     size_bytes: int
+    is_counted: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,21 +157,26 @@ class CleanupPlan:
         files: The files, in the order in which they are removed; manifests come last.
         branches: Branches that were forked from this one.
         warnings: Versions that are kept although selected, and why.
+        versions: The versions that are removed, those that are expected included.
     """
 
     read_version: int
     files: tuple[Candidate, ...]
     branches: tuple[ReferencedBranch, ...]
     warnings: tuple[str, ...]
+    versions: frozenset[int] = frozenset()
 
 
-def plan_cleanup(store: ObjectStore, current: Manifest, selectors: Selectors) -> CleanupPlan:
+def plan_cleanup(
+    store: ObjectStore, current: Manifest, selectors: Selectors, *, expected: Sequence[FileReferences] = ()
+) -> CleanupPlan:
     """Find the versions and files to remove.
 
     Args:
         store: The store of the dataset, or of a branch.
         current: The handle's version; it and newer ones are kept.
         selectors: Which older versions to remove.
+        expected: Versions that are not committed yet: the cleanup is planned as if they followed the latest one.
 
     Raises:
         InvalidInputError: A tagged version is selected, and `error_if_tagged` is set.
@@ -181,15 +197,21 @@ def plan_cleanup(store: ObjectStore, current: Manifest, selectors: Selectors) ->
     _check_same(store, current, listed, numbers)
     if numbers[-1] < known:
         raise _restless(store)
+    latest = current.version
+    for one in expected:
+        latest = numbers[-1] + 1
+        numbers.append(latest)
+        manifests[latest] = replace(one, version=latest)
     newest = numbers[-selectors.retain_versions :] if selectors.retain_versions else []
     taken = {
         version
         for version, manifest in (manifests if removable else {}).items()
-        if (version < current.version and selectors.takes(manifest, newest))
+        if (version < latest and selectors.takes(manifest, newest))
         or (is_detached(version) and selectors.versions is not None and version in selectors.versions)
     }
     main = dataset_store(store, current.branch)
     tags, torn_tags = read_tags(main)
+    tags = {name: ref for name, ref in tags.items() if name not in selectors.ignored_tags}
     refs, torn_branches = read_branches(main)
     if torn_tags or torn_branches:
         return _keeping_everything(current, [*torn_tags, *torn_branches.values()])
@@ -200,19 +222,27 @@ def plan_cleanup(store: ObjectStore, current: Manifest, selectors: Selectors) ->
     borrowed, branches = _branches(main, refs, current.branch, manifests, taken, keep_forks=selectors.keep_forks)
     kept, only_taken = References(), References()
     kept.update(borrowed)
+    counted = References()
     for version, manifest in manifests.items():
         (only_taken if version in taken else kept).add(manifest)
-    survey = _FileDecisions(kept=kept, removable=only_taken, selectors=selectors, now=datetime.now(UTC))
+        if version in taken and selectors.counts(version):
+            counted.add(manifest)
+    survey = _FileDecisions(
+        kept=kept, removable=only_taken, counted=counted, selectors=selectors, now=datetime.now(UTC)
+    )
     files = [*survey.files(store), *survey.temporary(removable.values())]
     names = {name.version: meta for meta in removable.values() if (name := parse_manifest_key(meta.key)) is not None}
     for version in sorted(taken & names.keys()):  # an interrupted cleanup removes the oldest ones
         meta = names[version]
-        files.append(Candidate(path=meta.key, kind="manifest", unverified=False, size_bytes=meta.size))
+        is_counted = selectors.counts(version)
+        found = Candidate(path=meta.key, kind="manifest", unverified=False, size_bytes=meta.size, is_counted=is_counted)
+        files.append(found)
     return CleanupPlan(
         read_version=current.version,
         files=tuple(files),
         branches=tuple(branches),
         warnings=tuple(warnings),
+        versions=frozenset(taken),
     )
 
 
@@ -238,6 +268,7 @@ class _FileDecisions:
 
     kept: References
     removable: References
+    counted: References
     selectors: Selectors
     now: datetime
 
@@ -250,7 +281,14 @@ class _FileDecisions:
                     continue
                 verified = self.removable.holds(owner)
                 if verified or self._is_stale(meta):
-                    yield Candidate(path=meta.key, kind=kind, unverified=not verified, size_bytes=meta.size)
+                    is_counted = not verified or self.counted.holds(owner)
+                    yield Candidate(
+                        path=meta.key,
+                        kind=kind,
+                        unverified=not verified,
+                        size_bytes=meta.size,
+                        is_counted=is_counted,
+                    )
 
     def temporary(self, metas: Iterable[ObjectMeta]) -> Iterator[Candidate]:
         """Staging files of commits that were not finished."""
@@ -363,7 +401,8 @@ def _keep_young(
     young = {
         version
         for version in taken
-        if not is_detached(version) and max(manifests[version].timestamp, written[version]) > since
+        if not is_detached(version)
+        and max(manifests[version].timestamp, written.get(version, manifests[version].timestamp)) > since
     }
     if not young:
         return []

@@ -28,6 +28,7 @@ __all__ = [
     "cleanup_old_versions",
     "explain_cleanup_old_versions",
     "select",
+    "stats_of",
 ]
 
 _logger = logging.getLogger(__name__)
@@ -161,7 +162,7 @@ def cleanup_old_versions(
     manifests = [file for file in plan.files if file.kind == "manifest"]
     # A version whose files are still there must stay: without it nothing would refer to them.
     removed += remover.remove(manifests, workers) if not remover.failures else []
-    return _stats(removed, remover.failures)
+    return stats_of(removed, remover.failures)
 
 
 def explain_cleanup_old_versions(
@@ -186,7 +187,7 @@ def explain_cleanup_old_versions(
     listed = plan.files[:max_files] if include_files else ()
     return CleanupExplanation(
         read_version=plan.read_version,
-        stats=_stats(plan.files),
+        stats=stats_of(plan.files),
         candidate_files=listed,
         candidate_files_truncated=include_files and len(plan.files) > max_files,
         candidate_file_limit=max_files,
@@ -254,10 +255,13 @@ class _Remover:
         return errors
 
 
-def _stats(files: Iterable[Candidate], failures: Sequence[str] = ()) -> CleanupStats:
+def stats_of(files: Iterable[Candidate], failures: Sequence[str] = ()) -> CleanupStats:
+    """The statistics of a cleanup that removes some files, and could not remove others."""
     counts: dict[str, int] = {}
     size = 0
     for file in files:
+        if not file.is_counted:
+            continue
         counts[file.kind] = counts.get(file.kind, 0) + 1
         size += file.size_bytes
     return CleanupStats(

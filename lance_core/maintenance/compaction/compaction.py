@@ -54,7 +54,7 @@ from lance_core.table.transaction import Transaction
 from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.context.snapshot import Snapshot
 
-__all__ = ["Compaction", "compact"]
+__all__ = ["Compaction", "commit_what_fits", "compact", "numbered"]
 
 _logger = logging.getLogger(__name__)
 
@@ -182,7 +182,7 @@ def commit_rewrites(
             base=base,
         )
         base = reserved.manifest
-        groups = _numbered(groups, (base.max_fragment_id or 0) - needed + 1)
+        groups = numbered(groups, (base.max_fragment_id or 0) - needed + 1)
     moved = tuple(result.row_addrs for result in rewrites if result.row_addrs is not None)
     recorded = len(moved) == len(rewrites) and (deferred or needs_moves(base, rewrites))
     if recorded and not deferred:
@@ -197,7 +197,7 @@ def commit_rewrites(
         commit_despite_deletions(source, transaction, base)
 
 
-def _numbered(groups: Iterable[RewriteGroup], first: int) -> list[RewriteGroup]:
+def numbered(groups: Iterable[RewriteGroup], first: int) -> list[RewriteGroup]:
     """Give the new fragments ids from `first` on."""
     result = []
     for group in groups:

@@ -31,7 +31,14 @@ from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.indices.optimize import optimize_indices
 
-__all__ = ["extend_after_compaction", "keep_moves_deferred", "needs_moves", "without_unmovable"]
+__all__ = [
+    "deferring_moves",
+    "extend_after_compaction",
+    "indices_to_extend",
+    "keep_moves_deferred",
+    "needs_moves",
+    "without_unmovable",
+]
 
 DEFER_KEY: Final = f"{CONFIG_PREFIX}defer_index_remap"
 
@@ -55,10 +62,17 @@ def keep_moves_deferred(store: ObjectStore, base: Manifest) -> Manifest:
     Returns:
         The latest version, which says so.
     """
-    if DEFER_KEY in base.config or not any(index.kind == "Inverted" for index in base.indices):
+    operation = deferring_moves(base)
+    if operation is None:
         return base
-    operation = UpdateConfig(config=UpdateMap(entries={DEFER_KEY: "true"}))
     return commit(store, Transaction(read_version=base.version, operation=operation), base=base).manifest
+
+
+def deferring_moves(base: Manifest) -> UpdateConfig | None:
+    """The change of the configuration that `keep_moves_deferred` commits; None if there is none to make."""
+    if DEFER_KEY in base.config or not any(index.kind == "Inverted" for index in base.indices):
+        return None
+    return UpdateConfig(config=UpdateMap(entries={DEFER_KEY: "true"}))
 
 
 def without_unmovable(source: Snapshot, groups: list[list[FragmentFacts]]) -> list[list[FragmentFacts]]:
@@ -102,16 +116,7 @@ def extend_after_compaction(
     Returns:
         The names of the indices.
     """
-    replaced_ids = BitMap(one.id for old, _ in replaced for one in old)
-    manifest = dataset.source.manifest
-    built = [index for index in manifest.indices if is_supported(index)]
-    names = {index.name for index in built if (index.covered_fragments() or BitMap()) & replaced_ids}
-    if manifest.uses_stable_row_ids:
-        # The commit itself has let indices cover what replaces fragments that they covered as a whole.
-        had = {index.name for index in before if (index.covered_fragments() or BitMap()) & replaced_ids}
-        names |= had & {
-            index.name for index in built if _new_fragments(manifest, replaced) - _covered(built, index.name)
-        }
+    names = indices_to_extend(dataset.source.manifest, replaced, before)
     if not names:
         return []
     try:
@@ -121,6 +126,30 @@ def extend_after_compaction(
         return []
     dataset.move_to(made)
     return sorted(names)
+
+
+def indices_to_extend(
+    manifest: Manifest,
+    replaced: Sequence[tuple[Sequence[Fragment], Sequence[Fragment]]],
+    before: Sequence[IndexMetadata],
+) -> set[str]:
+    """The names of the indices that `extend_after_compaction` extends.
+
+    Args:
+        manifest: The version after the compaction.
+        replaced: The old fragments and the new ones of each group.
+        before: The indices before the compaction.
+    """
+    replaced_ids = BitMap(one.id for old, _ in replaced for one in old)
+    built = [index for index in manifest.indices if is_supported(index)]
+    names = {index.name for index in built if (index.covered_fragments() or BitMap()) & replaced_ids}
+    if manifest.uses_stable_row_ids:
+        # The commit itself has let indices cover what replaces fragments that they covered as a whole.
+        had = {index.name for index in before if (index.covered_fragments() or BitMap()) & replaced_ids}
+        names |= had & {
+            index.name for index in built if _new_fragments(manifest, replaced) - _covered(built, index.name)
+        }
+    return names
 
 
 def _covered(indices: Iterable[IndexMetadata], name: str) -> BitMap:

@@ -36,7 +36,7 @@ from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.files.dictionaries import check_dictionaries
 from lance_core.verbs.scan.read_fragment import Opened, opened_reader, physical_rows, read_fragment
 
-__all__ = ["discard", "fragments_of", "rewrite"]
+__all__ = ["discard", "fragments_of", "rewrite", "rows_per_file"]
 
 _logger = logging.getLogger(__name__)
 
@@ -179,11 +179,7 @@ class _Rewriter:
     @property
     def rows_per_file(self) -> int:
         """Rows of each new file."""
-        rows = sum(fragment.num_live for fragment in self.fragments)
-        if self.options.deletions_only:
-            return max(1, rows)
-        count = max(1, rows // max(1, self.options.target_rows_per_fragment))
-        return max(1, -(-rows // count))
+        return rows_per_file(sum(fragment.num_live for fragment in self.fragments), self.options)
 
     def _by_decoding(self) -> Iterator[Fragment]:
         """Decode all rows and encode them again.
@@ -242,6 +238,14 @@ class _Rewriter:
     def _new_writer(self) -> DataFileWriter:
         key = data_key(self.prefix + new_data_file_name())
         return DataFileWriter(self.source.store, key, self.source.manifest.schema, version=self.version)
+
+
+def rows_per_file(num_rows: int, options: CompactionOptions) -> int:
+    """Rows of each new file of a task that rewrites a number of rows."""
+    if options.deletions_only:
+        return max(1, num_rows)
+    count = max(1, num_rows // max(1, options.target_rows_per_fragment))
+    return max(1, -(-num_rows // count))
 
 
 def _open_fragment(source: Snapshot, record: Fragment) -> _SourceFragment:

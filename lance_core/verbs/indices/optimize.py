@@ -7,8 +7,9 @@ entries of a fragment may remain when a new segment covers the fragment.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 from pyroaring import BitMap
@@ -30,7 +31,7 @@ from lance_core.verbs.context.uncommitted_files import UncommittedFiles, staged
 from lance_core.verbs.indices.build import IndexedField, build, indexed_field
 from lance_core.verbs.indices.create import write_segment
 
-__all__ = ["optimize_indices", "uncovered_fragments"]
+__all__ = ["expected_changes", "optimize_indices", "uncovered_fragments"]
 
 
 def optimize_indices(
@@ -78,6 +79,32 @@ def optimize_indices(
     return retrying_on_latest(source, attempt, conflict_retries=conflict_retries)
 
 
+def expected_changes(
+    source: Snapshot, index_names: Collection[str] | None
+) -> tuple[tuple[IndexMetadata, ...], tuple[IndexMetadata, ...]]:
+    """The segments that `optimize_indices` would write and remove; nothing is written, and the new ones have no files.
+
+    Args:
+        source: The version.
+        index_names: Which indices; None for all that can be built here.
+
+    Raises:
+        NotFoundError: There is no index of a name.
+        UnsupportedError: An index that is named cannot be built here.
+    """
+    new, gone = list[IndexMetadata](), list[IndexMetadata]()
+    for group in _groups(source.manifest, index_names):
+        choice = _SegmentChoice(source, group).merging(1)
+        if choice is None:
+            continue
+        for covered in [*(own for _, own in choice.left), choice.covered]:
+            bitmap, version = covered.serialize(), source.manifest.version
+            segment = replace(group[-1], uuid=uuid4(), fragment_bitmap=bitmap, dataset_version=version, files=())
+            new.append(segment)
+        gone += choice.gone
+    return _with_trimmed_moves(source.manifest, tuple(new), tuple(gone))
+
+
 def _with_trimmed_moves(
     manifest: Manifest, new: tuple[IndexMetadata, ...], gone: tuple[IndexMetadata, ...]
 ) -> tuple[tuple[IndexMetadata, ...], tuple[IndexMetadata, ...]]:
@@ -123,6 +150,86 @@ def _view_of_live_rows(source: Snapshot) -> View:
     return replace(view, row_ids=live_ids)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Choice:
+    """Which segments of an index become one.
+
+    Attributes:
+        merged: They.
+        covered: The fragments that the new segment covers.
+        left: Segments that lose entries, each with the fragments that it still covers.
+        stale: Segments that lose entries.
+    """
+
+    merged: Sequence[IndexMetadata]
+    covered: BitMap
+    left: Sequence[tuple[IndexMetadata, BitMap]] = field(default=())
+    stale: Sequence[IndexMetadata] = ()
+
+    @property
+    def gone(self) -> list[IndexMetadata]:
+        """The segments that are replaced."""
+        return [*self.merged, *self.stale]
+
+
+@dataclass(frozen=True, slots=True)
+class _SegmentChoice:
+    """Chooses the segments of one index that are merged.
+
+    Attributes:
+        source: The version.
+        segments: The segments of the index.
+    """
+
+    source: Snapshot
+    segments: Sequence[IndexMetadata]
+
+    @property
+    def kind(self) -> Kind:
+        """The kind of the index."""
+        return KINDS[self.segments[0].kind]
+
+    @property
+    def field(self) -> IndexedField:
+        """The indexed field."""
+        return indexed_field(self.source.manifest.schema, self.segments[0].fields[0])
+
+    def check(self) -> None:
+        """Check that the kind of the index fits its field.
+
+        Raises:
+            CorruptFileError: It does not.
+        """
+        if not self.kind.accepts(self.field.type):
+            raise CorruptFileError(
+                f"{self.source.store.root}: the manifest says that {self.segments[0].name!r}, a {self.kind.name} "
+                f"index, is on {self.field.path}, whose type {self.field.type} has none"
+            )
+
+    def merging(self, num_merged: int) -> _Choice | None:
+        """The choice that merges the last segments with what no segment covers; None if nothing is to be done."""
+        self.check()
+        source, segments = self.source, self.segments
+        live = BitMap(source.manifest.fragments.ids)
+        missing = BitMap(uncovered_fragments(source.manifest, segments))
+        merged = segments[len(segments) - min(num_merged, len(segments)) :]
+        is_readable = all(source.indices.try_read(one, self.field.type) is not None for one in merged)
+        if not missing and len(merged) < 2 and is_readable:
+            return None
+        # A segment that stays must have no entries of fragments that another one is to cover.
+        kept = [one for one in segments if one not in merged]
+        stale = [one for one in kept if missing and self._has_entries(one, missing)]
+        left = [(one, without_moved(source.manifest.indices, one) & live) for one in stale]
+        covered = missing.union(*(without_moved(source.manifest.indices, one) & live for one in merged))
+        return _Choice(merged=merged, covered=covered, left=[(one, own) for one, own in left if own], stale=stale)
+
+    def _has_entries(self, index: IndexMetadata, fragments: BitMap) -> bool:
+        """Whether a segment may have entries of some fragments."""
+        content = self.source.indices.try_read(index, self.field.type)
+        found = fragments if content is None else content.fragments()
+        return found is None or bool(found & fragments)
+
+
 @dataclass(slots=True)
 class _Optimizer:
     """Brings one index up to date.
@@ -139,33 +246,15 @@ class _Optimizer:
 
     def run(self, num_merged: int, *, retrain: bool) -> tuple[list[IndexMetadata], list[IndexMetadata]]:
         """Write new segments; returns them, and those that go."""
-        source, segments = self.files.source, self.segments
-        if not self._kind.accepts(self._field.type):
-            raise CorruptFileError(
-                f"{source.store.root}: the manifest says that {segments[0].name!r}, a {self._kind.name} index, is on "
-                f"{self._field.path}, whose type {self._field.type} has none"
-            )
-        live = BitMap(source.manifest.fragments.ids)
+        choice = _SegmentChoice(self.files.source, self.segments)
         if retrain:
-            return [self._segment([], live)], list(segments)
-        missing = BitMap(uncovered_fragments(source.manifest, segments))
-        merged = segments[len(segments) - min(num_merged, len(segments)) :]
-        is_readable = all(source.indices.try_read(one, self._field.type) is not None for one in merged)
-        if not missing and len(merged) < 2 and is_readable:
+            choice.check()
+            return [self._segment([], BitMap(self.files.source.manifest.fragments.ids))], list(self.segments)
+        chosen = choice.merging(num_merged)
+        if chosen is None:
             return [], []
-        # A segment that stays must have no entries of fragments that another one is to cover.
-        kept = [one for one in segments if one not in merged]
-        stale = [one for one in kept if missing and self._has_entries(one, missing)]
-        left = [(one, without_moved(source.manifest.indices, one) & live) for one in stale]
-        new = [self._segment([one], own) for one, own in left if own]
-        covered = missing.union(*(without_moved(source.manifest.indices, one) & live for one in merged))
-        return [*new, self._segment(merged, covered)], [*merged, *stale]
-
-    def _has_entries(self, index: IndexMetadata, fragments: BitMap) -> bool:
-        """Whether a segment may have entries of some fragments."""
-        content = self.files.source.indices.try_read(index, self._field.type)
-        found = fragments if content is None else content.fragments()
-        return found is None or bool(found & fragments)
+        new = [self._segment([one], own) for one, own in chosen.left]
+        return [*new, self._segment(chosen.merged, chosen.covered)], chosen.gone
 
     @property
     def _kind(self) -> Kind:

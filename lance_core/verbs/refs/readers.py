@@ -122,10 +122,25 @@ class Readers:
             >>> table.readers.release_older_than(timedelta(days=30))
             []
         """
+        return self._delete(self.older_than(age))
+
+    def older_than(self, age: timedelta) -> Names:
+        """The tags that `release_older_than` removes.
+
+        Args:
+            age: The time since the readers have consumed them last.
+
+        Examples:
+            >>> from datetime import timedelta
+            >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+            >>> table.readers.hold("report")
+            >>> table.readers.older_than(timedelta(days=30))
+            []
+        """
         oldest = datetime.now(UTC) - age
         found = {name: describe_tag(ref) for name, ref in self._load().items()}
         times = {name: one["updated_at"] or one["created_at"] for name, one in found.items()}
-        return self._delete(name for name, time in times.items() if time is not None and time < oldest)
+        return [name for name, time in times.items() if time is not None and time < oldest]
 
     def _load(self) -> dict[str, TagRef]:
         return {name: ref for name, ref in load_tags(self._refs).items() if is_reader_tag(name, ref)}

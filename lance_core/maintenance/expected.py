@@ -1,0 +1,225 @@
+"""The versions that maintenance of a table would commit: computed from metadata, while nothing is written.
+
+Each verb changes a handle of its own as the real one changes the table: the same operations are applied to the
+manifest, with records of files that nobody writes. What such files would hold, and their sizes, are not known.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Final, Generic, TypeVar
+from uuid import uuid4
+
+import numpy as np
+from pyroaring import BitMap, BitMap64
+
+from lance_core.errors import LanceError, UnsupportedError
+from lance_core.index.kinds.registry import KINDS
+from lance_core.maintenance.cleanup.plan import Selectors, plan_cleanup
+from lance_core.maintenance.cleanup.run import CleanupStats, stats_of
+from lance_core.maintenance.compaction.compaction import numbered
+from lance_core.maintenance.compaction.coverage import deferring_moves, indices_to_extend, needs_moves
+from lance_core.maintenance.compaction.results import CompactionMetrics, RewriteResult
+from lance_core.maintenance.compaction.rewrite import rows_per_file
+from lance_core.maintenance.compaction.tasks import CompactionTask
+from lance_core.maintenance.zone_maps import due_zone_maps
+from lance_core.row_addresses import row_address
+from lance_core.table.fragment import DataFile, Fragment
+from lance_core.table.index import IndexMetadata
+from lance_core.table.manifest.file_references import FileReferences
+from lance_core.table.manifest.manifest import Manifest
+from lance_core.table.operations import CreateIndex, ReserveFragments, Rewrite, RewriteGroup
+from lance_core.table.operations.base import ApplyContext, Operation
+from lance_core.table.paths import new_data_file_name
+from lance_core.table.rowids import encode_row_ids
+from lance_core.table.transaction import Transaction
+from lance_core.verbs.context.handle import Handle
+from lance_core.verbs.indices.build import indexed_field
+from lance_core.verbs.indices.create import index_name
+from lance_core.verbs.indices.optimize import expected_changes
+
+__all__ = ["ExpectedVersions"]
+
+_Handle = TypeVar("_Handle", bound=Handle)
+
+_ZONE_MAP: Final = KINDS["ZoneMap"]
+
+
+class ExpectedVersions(Generic[_Handle]):
+    """The versions that maintenance would commit after a version of a table.
+
+    Attributes:
+        dataset: A handle on the last of them. Whatever needs no more than the manifest can be asked of it.
+
+    Examples:
+        >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+        >>> table.insert(pa.table({"id": [4]}))
+        >>> expected = maintenance.ExpectedVersions(table)
+        >>> expected.compact(maintenance.Compaction.plan(table).tasks).fragments_removed
+        2
+        >>> expected.explain_cleanup(maintenance.select(retain_versions=1)).old_versions
+        2
+        >>> (expected.dataset.version, table.latest_version)
+        (4, 2)
+    """
+
+    def __init__(self, dataset: _Handle) -> None:
+        """Start at the version of a handle, which stays where it is."""
+        self.dataset = dataset.checkout_version(dataset.version)
+        self._base: Manifest = dataset.source.manifest
+        self._commits: list[Manifest] = []
+        self._removed: frozenset[int] = frozenset()
+
+    def compact(self, tasks: Sequence[CompactionTask]) -> CompactionMetrics:
+        """Replace the fragments of tasks, and extend indices, as `commit_what_fits` does with their results.
+
+        How many fragments a task makes is known from its rows; a limit of bytes per file could split them further.
+        """
+        results = [self._result(task) for task in tasks]
+        if not results:
+            return CompactionMetrics()
+        before = self._manifest.indices
+        groups = [RewriteGroup(old_fragments=one.original_records, new_fragments=one.new_records) for one in results]
+        needed = sum(len(one.new_records) for one in results)
+        if needed:
+            self._commit(ReserveFragments(num_fragments=needed))
+            groups = numbered(groups, (self._manifest.max_fragment_id or 0) - needed + 1)
+        moved = tuple(one.row_addrs for one in results if one.row_addrs is not None)
+        is_recorded = len(moved) == len(results) and needs_moves(self._manifest, results)
+        deferring = deferring_moves(self._manifest) if is_recorded else None
+        if deferring is not None:
+            self._commit(deferring)
+        self._commit(Rewrite(groups=tuple(groups), moved_rows=moved if is_recorded else ()))
+        if self._manifest.indices:
+            replaced = [(one.original_records, one.new_records) for one in results]
+            self._extend(sorted(indices_to_extend(self._manifest, replaced, before)))
+        return sum((one.metrics for one in results), CompactionMetrics())
+
+    def index_partitions(self, columns: Sequence[str], *, most_uncovered: int) -> list[str]:
+        """Make zone maps, or refresh them, as the function of that name does.
+
+        Args:
+            columns: The columns.
+            most_uncovered: The most fragments that may lie outside.
+        """
+        lacking, stale = due_zone_maps(self._manifest, columns, most_uncovered=most_uncovered)
+        done = []
+        for column in lacking:
+            segment = self._zone_map(column)
+            self._commit(CreateIndex(new_indices=(segment,)))
+            done.append(segment.name)
+        self._extend(stale)
+        return [*done, *stale]
+
+    def optimize_index(self, name: str) -> bool:
+        """Extend an index to all rows; False if it is of a kind that is not built here."""
+        try:
+            changes = expected_changes(self.dataset.source, [name])
+        except UnsupportedError:
+            return False
+        self._change_indices(*changes)
+        return True
+
+    def replace_index(self, name: str) -> None:
+        """Replace the last segment of an index by one that covers all rows, as pylance extends kinds of its own."""
+        last = [index for index in self._manifest.indices if index.name == name][-1]
+        self._change_indices((self._segment_like(last),), (last,))
+
+    def explain_cleanup(self, selectors: Selectors) -> CleanupStats:
+        """What a cleanup would remove of what there is, after these versions are committed.
+
+        Args:
+            selectors: Which versions to remove.
+        """
+        store = self.dataset.source.store
+        plan = plan_cleanup(store, self._base, selectors, expected=[_references(one) for one in self._commits])
+        self._removed = plan.versions
+        return stats_of(plan.files)
+
+    def num_versions(self, before: int) -> int:
+        """How many versions there would be, out of the number that there are."""
+        return before + len(self._commits) - len(self._removed)
+
+    @property
+    def _manifest(self) -> Manifest:
+        return self.dataset.source.manifest
+
+    def _commit(self, operation: Operation) -> None:
+        version = self._manifest.version + 1
+        transaction = Transaction(read_version=self._manifest.version, operation=operation)
+        made = transaction.apply(self._manifest, ApplyContext(version=version), time.time_ns())
+        self.dataset.move_to(made)
+        self._commits.append(made)
+
+    def _extend(self, names: Sequence[str]) -> None:
+        """Extend indices in one version; none is made where they cannot be extended."""
+        if not names:
+            return
+        try:
+            changes = expected_changes(self.dataset.source, names)
+        except LanceError:  # the compaction logs it: queries are merely slower
+            return
+        self._change_indices(*changes)
+
+    def _change_indices(self, new: tuple[IndexMetadata, ...], gone: tuple[IndexMetadata, ...]) -> None:
+        if new or gone:
+            self._commit(CreateIndex(new_indices=new, removed_indices=gone))
+
+    def _result(self, task: CompactionTask) -> RewriteResult:
+        """The result of a task, with files that nobody writes."""
+        manifest, old = self._manifest, task.records
+        limit, left, new = rows_per_file(task.num_rows, task.options), task.num_rows, list[Fragment]()
+        while left:
+            file = DataFile(
+                path=new_data_file_name(), fields=(), column_indices=(), file_major_version=2, file_minor_version=1
+            )
+            count = min(limit, left)
+            ids = encode_row_ids(np.arange(count, dtype=np.uint64)) if manifest.uses_stable_row_ids else None
+            new.append(Fragment(files=(file,), physical_rows=count, row_ids=ids))
+            left -= count
+        has_addresses = manifest.indices and not manifest.uses_stable_row_ids
+        return RewriteResult(
+            metrics=CompactionMetrics(fragments_removed=len(old), fragments_added=len(new)),
+            new_records=tuple(new),
+            original_records=old,
+            read_version=manifest.version,
+            row_addrs=_addresses(old) if has_addresses else None,
+        )
+
+    def _zone_map(self, column: str) -> IndexMetadata:
+        schema = self._manifest.schema
+        field = indexed_field(schema, next(one.id for one in schema.fields if one.name == column))
+        return IndexMetadata(
+            uuid=uuid4(),
+            name=index_name(self._manifest, field, _ZONE_MAP, None, replace=False),
+            fields=(field.node.id,),
+            dataset_version=self._manifest.version,
+            fragment_bitmap=BitMap(self._manifest.fragments.ids).serialize(),
+            details_type_url=_ZONE_MAP.type_url,
+        )
+
+    def _segment_like(self, index: IndexMetadata) -> IndexMetadata:
+        covered = BitMap(self._manifest.fragments.ids).serialize()
+        version = self._manifest.version
+        return replace(index, uuid=uuid4(), fragment_bitmap=covered, dataset_version=version, files=())
+
+
+def _addresses(fragments: Sequence[Fragment]) -> bytes:
+    """The addresses of all rows: deletions are not read, as only the list of moved fragments counts."""
+    result = BitMap64()
+    for fragment in fragments:
+        first = row_address(fragment.id, 0)
+        result.add_range(first, first + (fragment.physical_rows or 0))
+    return result.serialize()
+
+
+def _references(manifest: Manifest) -> FileReferences:
+    return FileReferences(
+        version=manifest.version,
+        timestamp=datetime.fromtimestamp(manifest.timestamp_ns / 1e9, UTC),
+        raw_fragments=tuple(manifest.fragments.raw),
+        indices=manifest.indices,
+    )

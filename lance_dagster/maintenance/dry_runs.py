@@ -1,0 +1,89 @@
+"""A dry run: the numbers of the run that follows, if nobody writes in between.
+
+Each step does what that of `steps` does, on versions that are expected rather than committed. Not known are bytes that
+rewrites and indices write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from importlib.util import find_spec
+
+import lance_core
+from lance_core.maintenance import Compaction, CompactionTask, ExpectedVersions
+from lance_dagster.health.facts import measure
+from lance_dagster.lineage.holds import expired
+from lance_dagster.maintenance.limits import num_bytes
+from lance_dagster.maintenance.steps import MaintenanceOutcome, cleanup_selectors, removed, segments_of
+
+__all__ = ["dry_run"]
+
+_Expected = ExpectedVersions[lance_core.LanceDataset]
+
+
+def dry_run(
+    dataset: lance_core.LanceDataset,
+    outcome: MaintenanceOutcome,
+    tasks: Sequence[CompactionTask],
+    in_use: Mapping[str, int] | None = None,
+) -> MaintenanceOutcome:
+    """The outcome that the steps would have; nothing is written.
+
+    Args:
+        dataset: The table at the version that was surveyed.
+        outcome: The outcome of its survey, after the budget of the run is spent.
+        tasks: The rewrites that fit into the budget.
+        in_use: Further versions to keep, by what names them.
+    """
+    if outcome.is_put_off or not outcome.plan.is_due:
+        return replace(outcome, after=outcome.plan.before)
+    expected = ExpectedVersions(dataset)
+    outcome = _rewritten(expected, outcome, tasks)
+    if not outcome.deferred:
+        options = {**outcome.plan.policy.compaction_options(), "deletions_only": True}
+        outcome = _rewritten(expected, outcome, Compaction.plan(expected.dataset, options).tasks)
+    outcome = _with_indices_refreshed(expected, outcome)
+    if outcome.plan.policy.cleans_up:
+        selectors = replace(cleanup_selectors(outcome.plan, in_use), ignored_tags=frozenset(expired(dataset)))
+        outcome = outcome.plus(**removed(expected.explain_cleanup(selectors)))
+    numbers = measure(expected.dataset, outcome.plan.policy, count_versions=False).numbers()
+    left = {"versions": expected.num_versions(outcome.plan.before["versions"])}
+    known = {name: numbers[name] for name in ("fragments", "rows", "deleted_rows")}
+    return replace(outcome, after={**known, **left})
+
+
+def _rewritten(expected: _Expected, outcome: MaintenanceOutcome, tasks: Sequence[CompactionTask]) -> MaintenanceOutcome:
+    """The outcome with rewrites, and with the indices that their commit extends."""
+    if not tasks:
+        return outcome
+    before = segments_of(expected.dataset)
+    metrics = expected.compact(tasks)
+    outcome = outcome.plus(
+        bytes_read=num_bytes(tasks),
+        fragments_removed=metrics.fragments_removed,
+        fragments_added=metrics.fragments_added,
+    )
+    extended = {name for name, _ in segments_of(expected.dataset) - before}
+    return outcome.plus(indices_refreshed=len(extended), indices_not_refreshed=0) if extended else outcome
+
+
+def _with_indices_refreshed(expected: _Expected, outcome: MaintenanceOutcome) -> MaintenanceOutcome:
+    """The outcome with the zone maps and indices that are due."""
+    plan = outcome.plan
+    made = expected.index_partitions(plan.partition_columns, most_uncovered=plan.most_unindexed)
+    if made:
+        outcome = outcome.plus(indices_refreshed=len(made))
+    due = []
+    if plan.policy.refresh_indices:
+        due = [name for name, share in measure(expected.dataset, plan.policy).unindexed.items() if share]
+    refreshed = 0
+    for name in due:
+        if expected.optimize_index(name):
+            refreshed += 1
+        elif find_spec("lance") is not None:  # pylance extends kinds that lance_core does not build
+            expected.replace_index(name)
+            refreshed += 1
+    if due:
+        outcome = outcome.plus(indices_refreshed=refreshed, indices_not_refreshed=len(due) - refreshed)
+    return outcome
