@@ -10,8 +10,9 @@ so that each row is a slice of L neighbours. Lane l is a stream of bits, in whic
     packed   |word 0 of lane 0|word 0 of lane 1| ... |word 0 of lane L-1|word 1 of lane 0| ... |      W * L words
 
 Many blocks of 1024 values are unpacked with T vector operations, whatever their number. The blocks are processed a few
-hundred at a time, so that the result of one operation is still in the cache for the next one. Few blocks, and words of
-64 bits, are unpacked with two gathers of words at positions from a table, which needs less setup.
+hundred at a time, so that the result of one operation is still in the cache for the next one. Fewer blocks, and words
+of 64 bits, are unpacked by gathering rows of words at positions from a table, and once more for the values that go on
+in the next word; one or a few blocks by gathering single words, which needs the least setup.
 """
 
 from __future__ import annotations
@@ -49,8 +50,9 @@ _FL_ORDER = (0, 4, 2, 6, 1, 5, 3, 7)
 _BLOCKS_AT_ONCE = 512
 # Measured: for small batches gathering wide words is as fast, and faster where widths alternate.
 _WIDE_BLOCKS_AT_ONCE = 32
-# Measured: up to three blocks per four bits of a word, gathering is faster.
-_FEW_PER_BIT = 0.75
+# Measured: up to four blocks per bit of a word, gathering is faster; below eight blocks gathering single words.
+_FEW_PER_BIT = 4
+_SINGLE_WORDS = 8
 # The same for packing, where one operation combines the rows of a few blocks.
 _FEW_TO_PACK_PER_BIT = 0.25
 
@@ -79,8 +81,11 @@ def unpack(packed: Words, width: int, out: Words) -> None:
         out[...] = 0
         return
     bits = out.dtype.itemsize * 8
-    if out.shape[0] <= bits * _FEW_PER_BIT:
+    if out.shape[0] < _SINGLE_WORDS:
         _unpack_few(packed, width, out)
+        return
+    if out.shape[0] <= bits * _FEW_PER_BIT:
+        _unpack_gathered(packed, width, out)
         return
     lanes = BLOCK_VALUES // bits
     for start in range(0, out.shape[0], _BLOCKS_AT_ONCE):
@@ -113,6 +118,37 @@ def _unpack_few(packed: Words, width: int, out: Words) -> None:
     np.left_shift(high, back, out=high)
     np.bitwise_or(low, high, out=low)
     np.bitwise_and(low, out.dtype.type((1 << width) - 1), out=out)
+
+
+@lru_cache(maxsize=128)
+def _rows_to_gather(
+    width: int, bits: int
+) -> tuple[npt.NDArray[np.intp], Words, npt.NDArray[np.intp], npt.NDArray[np.intp], Words]:
+    """Where rows lie, in the order of their values.
+
+    Returns:
+        The word and the shift of each row; of the rows that go on in the next word their places, that word, and `bits`
+        minus the shift.
+    """
+    rows = np.argsort(np.array(_FL_ORDER)[np.arange(bits) // 8] * 16 + np.arange(bits) % 8 * 128)
+    word, shift = np.divmod(rows * width, bits)
+    going_on = np.flatnonzero(shift + width > bits)
+    shifts = shift.astype(f"<u{bits // 8}")[:, None]
+    return word, shifts, going_on, word[going_on] + 1, (bits - shifts[going_on]).astype(shifts.dtype)
+
+
+def _unpack_gathered(packed: Words, width: int, out: Words) -> None:
+    bits, blocks = out.dtype.itemsize * 8, out.shape[0]
+    word, shifts, going_on, following, back = _rows_to_gather(width, bits)
+    lanes = BLOCK_VALUES // bits
+    rows = packed.reshape(blocks, width, lanes)
+    values = rows.take(word, axis=1, mode="clip")
+    np.right_shift(values, shifts, out=values)
+    if going_on.size:
+        high = rows.take(following, axis=1, mode="clip")
+        np.left_shift(high, back, out=high)
+        values[:, going_on] |= high
+    np.bitwise_and(values, out.dtype.type((1 << width) - 1), out=out.reshape(blocks, bits, lanes))
 
 
 def _unpack_rows(packed: Words, width: int, out: Words) -> None:
