@@ -18,6 +18,7 @@ from lance_core.schema import Schema, exported_metadata, schema_to_arrow, storag
 from lance_core.verbs.context.unsupported import reject
 from lance_core.verbs.expressions.deep import LARGE, Split, combined, leaves_of, split
 from lance_core.verbs.expressions.printed import printed
+from lance_core.verbs.expressions.remainders import matching_remainders
 from lance_core.verbs.expressions.sql_meaning import with_sql_meaning
 
 __all__ = [
@@ -201,12 +202,15 @@ def matching(batch: pa.RecordBatch, expression: pc.Expression) -> pa.Array:
 
 
 def _plain(batch: pa.RecordBatch, expression: pc.Expression) -> pa.Array | None:
-    """A comparison of a column with a value of its type, without the plan that Arrow makes of an expression."""
-    if _serialized(expression).buffer.size > _SMALL:
+    """A comparison of a column, or of its remainder, with a value of its type, without Arrow's plan of expressions."""
+    buffer = _serialized(expression).buffer
+    if buffer.size > _SMALL:
         return None  # the tree of a long condition takes longer than the plan
     test = condition_of(expression)
     if not isinstance(test, Compare) or len(test.path) != 1:
-        return None
+        file = pa.ipc.open_file(buffer)
+        is_literal = file.num_record_batches == 1
+        return matching_remainders(batch, exported_metadata(file.schema), file.get_batch(0)) if is_literal else None
     position = batch.schema.get_field_index(str(test.path[0]))
     if position < 0 or batch.column(position).type != test.value.type:
         return None
