@@ -36,6 +36,7 @@ def main() -> None:
         for rows in (100_000, 1_000_000):
             changes(folder, rows)
         changes(folder, 1_000_000, fragments=10)
+        changes(folder, 1_000_000, fragments=10, maker=lance)
         compaction(folder)
     finally:
         shutil.rmtree(folder)
@@ -81,11 +82,19 @@ def lists(folder: Path) -> None:
     compare("versions, 1,000 appends", lambda m: m.dataset(uri), lambda d: d.versions(), 7, 0.8)
 
 
-def changes(folder: Path, rows: int, fragments: int = 1) -> None:
-    """Changes of a fresh copy of a table that pylance wrote; of several fragments, of one that we wrote."""
+def changes(folder: Path, rows: int, fragments: int = 1, maker: Any = None) -> None:
+    """Changes of a fresh copy of a table.
+
+    Args:
+        folder: Where tables lie.
+        rows: Rows of the table.
+        fragments: Its fragments.
+        maker: The library that writes it; None for pylance if there is one fragment, and for ours if there are more.
+    """
     table = mixed(rows).drop_columns(["vector"])
-    uri, scratch = folder / f"{rows} in {fragments}", folder / "scratch"
-    (lance if fragments == 1 else lance_core).write_dataset(table, uri, max_rows_per_file=rows // fragments)
+    maker = maker or (lance if fragments == 1 else lance_core)
+    uri, scratch = folder / f"{rows} in {fragments} by {maker.__name__}", folder / "scratch"
+    maker.write_dataset(table, uri, max_rows_per_file=rows // fragments)
     ids = np.concatenate([np.arange(0, rows, 100), np.arange(rows, rows + rows // 100)])
     source = table.slice(0, len(ids)).set_column(0, "id", pa.array(ids).cast(table.schema.field("id").type))
 
@@ -105,6 +114,7 @@ def changes(folder: Path, rows: int, fragments: int = 1) -> None:
         "upsert 2 %": (upsert, 1.0),
     }
     place = f"{rows:,} rows" if fragments == 1 else f"{rows:,} rows in {fragments} fragments"
+    place = f"{place} of pylance" if fragments > 1 and maker is lance else place
     for name, (job, must) in jobs.items():
         compare(f"{place}: {name}", fresh, job, 9 if fragments == 1 else 25, must)
 
