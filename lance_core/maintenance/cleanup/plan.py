@@ -16,7 +16,7 @@ whose manifest lies behind one is kept.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -202,13 +202,7 @@ def plan_cleanup(
         latest = numbers[-1] + 1
         numbers.append(latest)
         manifests[latest] = replace(one, version=latest)
-    newest = numbers[-selectors.retain_versions :] if selectors.retain_versions else []
-    taken = {
-        version
-        for version, manifest in (manifests if removable else {}).items()
-        if (version < latest and selectors.takes(manifest, newest))
-        or (is_detached(version) and selectors.versions is not None and version in selectors.versions)
-    }
+    taken = _taken(manifests if removable else {}, numbers, latest, selectors)
     main = dataset_store(store, current.branch)
     tags, torn_tags = read_tags(main)
     tags = {name: ref for name, ref in tags.items() if name not in selectors.ignored_tags}
@@ -220,23 +214,9 @@ def plan_cleanup(
     if selectors.keep_unread:
         warnings += keep_unread(tags, current.branch, taken, manifests)
     borrowed, branches = _branches(main, refs, current.branch, manifests, taken, keep_forks=selectors.keep_forks)
-    kept, only_taken = References(), References()
-    kept.update(borrowed)
-    counted = References()
-    for version, manifest in manifests.items():
-        (only_taken if version in taken else kept).add(manifest)
-        if version in taken and selectors.counts(version):
-            counted.add(manifest)
-    survey = _FileDecisions(
-        kept=kept, removable=only_taken, counted=counted, selectors=selectors, now=datetime.now(UTC)
-    )
+    survey = _file_decisions(manifests, taken, borrowed, selectors)
     files = [*survey.files(store), *survey.temporary(removable.values())]
-    names = {name.version: meta for meta in removable.values() if (name := parse_manifest_key(meta.key)) is not None}
-    for version in sorted(taken & names.keys()):  # an interrupted cleanup removes the oldest ones
-        meta = names[version]
-        is_counted = selectors.counts(version)
-        found = Candidate(path=meta.key, kind="manifest", unverified=False, size_bytes=meta.size, is_counted=is_counted)
-        files.append(found)
+    files += _manifest_files(removable.values(), taken, selectors)
     return CleanupPlan(
         read_version=current.version,
         files=tuple(files),
@@ -244,6 +224,44 @@ def plan_cleanup(
         warnings=tuple(warnings),
         versions=frozenset(taken),
     )
+
+
+def _taken(
+    manifests: Mapping[int, FileReferences], numbers: Sequence[int], latest: int, selectors: Selectors
+) -> set[int]:
+    """The selected versions, whatever keeps them."""
+    newest = numbers[-selectors.retain_versions :] if selectors.retain_versions else []
+    return {
+        version
+        for version, manifest in manifests.items()
+        if (version < latest and selectors.takes(manifest, newest))
+        or (is_detached(version) and selectors.versions is not None and version in selectors.versions)
+    }
+
+
+def _file_decisions(
+    manifests: Mapping[int, FileReferences],
+    taken: Container[int],
+    borrowed: Sequence[References],
+    selectors: Selectors,
+) -> _FileDecisions:
+    """The files that versions refer to, by whether one of them stays."""
+    kept, removable, counted = References(), References(), References()
+    kept.update(borrowed)
+    for version, manifest in manifests.items():
+        (removable if version in taken else kept).add(manifest)
+        if version in taken and selectors.counts(version):
+            counted.add(manifest)
+    return _FileDecisions(kept=kept, removable=removable, counted=counted, selectors=selectors, now=datetime.now(UTC))
+
+
+def _manifest_files(found: Iterable[ObjectMeta], taken: set[int], selectors: Selectors) -> Iterator[Candidate]:
+    """The manifests of versions, the oldest first: an interrupted cleanup removes these."""
+    names = {name.version: meta for meta in found if (name := parse_manifest_key(meta.key)) is not None}
+    for version in sorted(taken & names.keys()):
+        meta = names[version]
+        is_counted = selectors.counts(version)
+        yield Candidate(path=meta.key, kind="manifest", unverified=False, size_bytes=meta.size, is_counted=is_counted)
 
 
 def _keeping_everything(current: Manifest, torn: Sequence[str]) -> CleanupPlan:

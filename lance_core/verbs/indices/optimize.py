@@ -198,7 +198,7 @@ class _SegmentChoice:
         """Check that the kind of the index fits its field.
 
         Raises:
-            CorruptFileError: It does not.
+            CorruptFileError: The kind of the index does not fit the field.
         """
         if not self.kind.accepts(self.field.type):
             raise CorruptFileError(

@@ -106,11 +106,8 @@ def write_fragments(
     fragments = [FragmentMetadata.from_record(record) for record in records]
     if not return_transaction:
         return fragments
-    if prepared.appended_to is not None:
-        return Transaction(read_version=prepared.base_version, operation=LanceOperation.Append(fragments))
-    overwrite = LanceOperation.Overwrite(
-        LanceSchema(lance_schema(found, None, prepared.version, prepared.first_field_id)),
-        fragments,
-        list(initial_bases) if initial_bases else None,
-    )
-    return Transaction(read_version=prepared.base_version, operation=overwrite)
+    written = LanceSchema(lance_schema(found, None, prepared.version, prepared.first_field_id))
+    is_append = prepared.appended_to is not None
+    bases = list(initial_bases) if initial_bases else None
+    operation = LanceOperation.Append(fragments) if is_append else LanceOperation.Overwrite(written, fragments, bases)
+    return Transaction(read_version=prepared.base_version, operation=operation)
