@@ -38,8 +38,9 @@ ASSET_KEYS: Final[Mapping[str, str]] = {
     "lance/commit_message": "message for the table's history",
     "lance/vector_columns": '`{"column": width}`: lists that are stored as vectors',
     "lance/schema": "a pyarrow schema, or a mapping from columns to names of Arrow types: types for columns that have "
-    "only nulls, and the columns of a table that is not there yet. Without it the metadata of the asset's Dagster type "
-    "tells them: its `lance/schema`, or the table schema that types made from Pandera or Patito models show",
+    "only nulls, and the columns of a table that is not there yet. Without it they are read "
+    "from the metadata of the asset's Dagster type: its "
+    "`lance/schema`, or the table schema that types made from Pandera or Patito models show",
     "lance/shared_table": "`True`: other assets write to this table as well; without it a table whose commits name "
     "another asset is rejected",
     "lance/maintenance": "fields of a `LanceMaintenancePolicy`; false: left alone; true: maintained though external",

@@ -139,7 +139,7 @@ class LanceTable:
 
         Raises:
             InvalidInputError: The condition does not fit the table.
-            RetryableConflictError: Each attempt met a concurrent change of the same rows.
+            RetryableConflictError: Each attempt lost the race with a concurrent change of the same rows.
 
         Examples:
             >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
@@ -172,7 +172,7 @@ class LanceTable:
         Raises:
             SchemaError: The table lacks a column, or a value has another type; the message names the column.
             InvalidInputError: The condition does not fit the table, or there are no values.
-            RetryableConflictError: Each attempt met a concurrent change of the same rows.
+            RetryableConflictError: Each attempt lost the race with a concurrent change of the same rows.
 
         Examples:
             >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
@@ -392,7 +392,7 @@ class LanceMergeBuilder:
         Raises:
             SchemaError: A value does not fit its column, or a column is missing; the message names the column.
             InvalidInputError: A condition or a clause cannot be used, or several rows of the source change one row.
-            RetryableConflictError: Each attempt met a concurrent change of the same rows.
+            RetryableConflictError: Each attempt lost the race with a concurrent change of the same rows.
 
         Examples:
             >>> table = lance.write_dataset({"id": [1, 2]}, "t.lance")

@@ -117,7 +117,7 @@ def random_value(rng: random.Random, kind: Any, nulls: float, variety: int, *, n
     if types.is_struct(kind):
         return {field.name: value(field.type) for field in kind}
     if types.is_dictionary(kind):
-        # No more values than the narrowest indices can tell apart.
+        # No more values than the narrowest indices can number.
         return random_value(rng, kind.value_type, 0, min(variety, 100), null_structs=null_structs)
     return _scalar(kind, rng.randint(0, variety))
 

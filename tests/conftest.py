@@ -21,9 +21,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 os.environ.setdefault("SPARK_SUBMIT_OPTS", submit_options())
 
-# What is drawn is the same in each run, so that a run tells of its change; `make test-slow` draws anew.
+# What is drawn is the same in each run, so that a failure is of the change; `make test-slow` draws new examples.
 settings.register_profile("same", derandomize=True, deadline=None, print_blob=True)
-settings.register_profile("anew", deadline=None, print_blob=True)
+settings.register_profile("random", deadline=None, print_blob=True)
 settings.load_profile("same")
 
 
@@ -79,7 +79,7 @@ class TimeBox:
 
 
 def pytest_addoption(parser):
-    parser.addoption("--minutes", type=float, help="begin no further test after so many minutes")
+    parser.addoption("--minutes", type=float, help="begin no further test after this many minutes")
     parser.addoption("--seed", type=int, help="with --minutes: the order of modules; else any")
 
 

@@ -4,7 +4,7 @@
 
 Places of the code are drawn by the seed; cosmic-ray changes one at a time, in a copy of the tree below `.mutants/`:
 another operator, number, constant or exception, a loop that does not run. Of each mutant the tests that run its line are
-told by coverage, which notes who ran what; they run quickest first, for as long as `BUDGET_S` allows. A mutant dies if
+found by coverage, which records who ran what; they run quickest first, for as long as `BUDGET_S` allows. A mutant dies if
 one of them fails. Those that live are listed in `.mutants/report.md`: what is left of them, and why, is in
 `tests/mutants.md`.
 
@@ -40,7 +40,7 @@ BUDGET_S = 60.0
 """How long the tests of one mutant took together when nothing was changed."""
 
 CONTROL = 10
-"""Of so many mutants that die one is taken back, and its tests have to pass then."""
+"""Of as many mutants that die, one is taken back, and its tests have to pass then."""
 
 HOME = ROOT / ".mutants"
 TREE = HOME / "tree"
@@ -92,7 +92,7 @@ class Mutant:
 
 
 def operators() -> dict[str, Operator]:
-    """Cosmic-ray's changes, but for those that want to be told what by."""
+    """Cosmic-ray's changes, but for those that need a parameter."""
     found = {}
     for name in operator_names():
         if not any(word in name for word in ("VariableReplacer", "VariableInserter")):
@@ -118,7 +118,7 @@ def typing_lines(code: str) -> list[tuple[tuple[int, int], tuple[int, int]]]:
 
 
 def candidate_lines(code: str) -> list[int]:
-    """Lines with something that may be changed: cheap to tell."""
+    """Lines with something that may be changed: cheap to find."""
     kinds = (ast.Compare, ast.BinOp, ast.BoolOp, ast.UnaryOp, ast.For, ast.Break, ast.Continue, ast.ExceptHandler)
     tests = (ast.If, ast.IfExp, ast.While, ast.Assert)
     found = set()
@@ -186,9 +186,9 @@ def digest(names: Sequence[str]) -> str:
 def prepare(tests: Sequence[str]) -> dict[str, float]:
     """Copy the tree and take the coverage of the tests, unless that was done; returns how long each test takes."""
     HOME.mkdir(exist_ok=True)
-    told = HOME / "durations.json"
+    saved = HOME / "durations.json"
     key = f"{digest(COPIED)} {' '.join(tests)}"
-    if told.exists() and (known := json.loads(told.read_text()))["key"] == key:
+    if saved.exists() and (known := json.loads(saved.read_text()))["key"] == key:
         return known["durations"]
     shutil.rmtree(TREE, ignore_errors=True)
     TREE.mkdir()
@@ -204,7 +204,7 @@ def prepare(tests: Sequence[str]) -> dict[str, float]:
     durations: dict[str, float] = {}
     for seconds, test in _DURATION.findall(done.stdout):
         durations[test] = durations.get(test, 0) + float(seconds)
-    told.write_text(json.dumps({"key": key, "durations": durations}))
+    saved.write_text(json.dumps({"key": key, "durations": durations}))
     return durations
 
 

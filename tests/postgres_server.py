@@ -103,7 +103,7 @@ def _unprivileged_user() -> int | None:
 
 
 def _as_user(user: int | None, command: list) -> list:
-    """The command, run by a user; whoever changes users loses the wish to end with its parent, so it is told again."""
+    """The command, run by a user; whoever changes users loses the wish to end with its parent, so the signal is set again."""
     if user is None:
         return command
     return ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", "--pdeathsig=KILL", "--", *command]

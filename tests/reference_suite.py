@@ -4,7 +4,7 @@
 
 The tests are read from a checkout of lancedb/lance and run in a temporary folder with lance_core under pylance's name.
 reference_suite.txt lists those that pylance 14.0.2 passes, and whether lance_core does; what fails is printed, and what
-is other than the list says fails the run. `--keep` runs all with pylance too, and writes the list anew. A name that is
+is other than the list says fails the run. `--keep` runs all with pylance too, and rewrites the list. A name that is
 imported at the head of a test file and missing here fails the tests that use it, not the file.
 """
 

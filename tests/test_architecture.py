@@ -218,7 +218,7 @@ def test_ignored_rules_have_reasons(module):
 
 
 def test_stores_say_what_they_are(trees):
-    """No other module tells by the text of a URI what kind of storage it names."""
+    """No other module decides by a URI's scheme what kind of storage it names."""
     inside = "lance_core.store."
     guesses = [
         name

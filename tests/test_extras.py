@@ -1,4 +1,4 @@
-"""What one is told who lacks an extra."""
+"""Errors for a missing extra."""
 
 import sys
 
@@ -25,7 +25,7 @@ except Exception as error:
 
 
 @pytest.mark.parametrize(
-    ("missing", "statement", "told"),
+    ("missing", "statement", "expected"),
     [
         (["pyspark"], "from pyspark_lance import DefaultSource", "lance-dagster[spark]"),
         (["pyspark"], "import pyspark_lance; pyspark_lance.local_session()", "lance-dagster[spark]"),
@@ -45,10 +45,10 @@ except Exception as error:
         ),
     ],
 )
-def test_an_extra_that_is_missing_is_named(missing, statement, told):
+def test_an_extra_that_is_missing_is_named(missing, statement, expected):
     program = WITHOUT.format(missing=missing, statement=statement)
     done = run([sys.executable, "-c", program])
-    assert told in done.stdout, done.stdout + done.stderr
+    assert expected in done.stdout, done.stdout + done.stderr
 
 
 def test_dynamodb_without_a_region_is_no_riddle(monkeypatch, tmp_path):

@@ -33,7 +33,7 @@ def alive(pid):
 
 
 def ends(pid):
-    """Whether a process that was told to end does: a signal takes its time."""
+    """Whether a process that was asked to end does: a signal takes its time."""
     for _ in range(600):
         if not alive(pid):
             return True
@@ -72,7 +72,7 @@ def test_children_end_with_the_context():
     assert process.returncode == -signal.SIGTERM
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="Linux tells a process that its parent has died")
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux signals a process that its parent has died")
 def test_a_child_does_not_outlive_the_process_that_started_it():
     program = (
         "import os, sys; from tests.processes import running\n"

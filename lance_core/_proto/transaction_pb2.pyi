@@ -98,7 +98,7 @@ class Transaction(_message.Message):
 
         @_builtins.property
         def deleted_fragment_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-            """Fragments all rows of which are gone."""
+            """Fragments all rows of which were deleted."""
 
         def __init__(
             self,

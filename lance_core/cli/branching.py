@@ -49,9 +49,9 @@ def clones(dataset: LanceDataset, output: CommandOutput, release: str | None, ye
         output.rows([{"released": name} for name in dataset.clones.release(release)], ["released"])
         return
     rows = [
-        {"clone": name, "uri": told["uri"], "branch": told["branch"] or "main", "version": told["version"],
-         "created": told["created_at"]}
-        for name, told in dataset.clones.list().items()
+        {"clone": name, "uri": record["uri"], "branch": record["branch"] or "main", "version": record["version"],
+         "created": record["created_at"]}
+        for name, record in dataset.clones.list().items()
     ]  # fmt: skip
     output.rows(rows, ["clone", "uri", "branch", "version", "created"])
 

@@ -172,15 +172,15 @@ def cleanup(dataset: LanceDataset, output: CommandOutput, dry_run: bool, **argum
         output.record(dataclasses.asdict(stats))
         return
     list_files = arguments["list_files"]
-    told = explain_cleanup_old_versions(dataset, selectors, include_files=list_files, max_files=sys.maxsize)
+    plan = explain_cleanup_old_versions(dataset, selectors, include_files=list_files, max_files=sys.maxsize)
     if output.as_json:
-        output.record(dataclasses.asdict(told))
+        output.record(dataclasses.asdict(plan))
         return
-    for warning in told.warnings:
+    for warning in plan.warnings:
         output.line(warning)
     if list_files:
-        output.rows([dataclasses.asdict(file) for file in told.candidate_files], ["path", "kind", "size_bytes"])
-    output.line(f"{told.stats.old_versions} versions would go, and {human_bytes(told.stats.bytes_removed)} with them.")
+        output.rows([dataclasses.asdict(file) for file in plan.candidate_files], ["path", "kind", "size_bytes"])
+    output.line(f"{plan.stats.old_versions} versions would go, and {human_bytes(plan.stats.bytes_removed)} with them.")
 
 
 @command("verify")

@@ -84,7 +84,7 @@ __all__ = [
     "newest_versions",
     "on_commit",
     "reject_another",
-    "reject_gone",
+    "reject_dropped_dataset",
     "reject_overruled",
     "reject_superseded",
     "summaries",

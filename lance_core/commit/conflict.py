@@ -135,9 +135,9 @@ def _rows(pending: Delete | Update, committed: Delete | Update, affected: Affect
         return _RETRY
     mine = {f.id: f for f in pending.updated_fragments}
     theirs = {f.id: f for f in committed.updated_fragments}
-    gone = _removed(pending) | _removed(committed)
+    removed = _removed(pending) | _removed(committed)
     for i in shared:
-        if i in gone or i not in affected or mine[i].files != theirs[i].files:
+        if i in removed or i not in affected or mine[i].files != theirs[i].files:
             return _RETRY
     return _REBASE
 
@@ -238,12 +238,12 @@ def _restore_config(_: Restore, committed: UpdateConfig, __: AffectedRows) -> Ve
 
 def _index_index(pending: CreateIndex, committed: CreateIndex, _: AffectedRows) -> Verdict:
     theirs_new = {index.name for index in committed.new_indices}
-    theirs_gone = {index.name for index in committed.removed_indices}
+    theirs_removed = {index.name for index in committed.removed_indices}
     touched = {index.uuid for index in (*committed.new_indices, *committed.removed_indices)}
-    mine_gone = {index.name for index in pending.removed_indices}
+    mine_removed = {index.name for index in pending.removed_indices}
     return _retry_if(
-        any(index.name in theirs_new | theirs_gone for index in pending.new_indices)
-        or mine_gone & theirs_new
+        any(index.name in theirs_new | theirs_removed for index in pending.new_indices)
+        or mine_removed & theirs_new
         or any(index.uuid in touched for index in pending.removed_indices)
     )
 

@@ -129,7 +129,7 @@ class VersionWriter:
             out whose.
 
         Raises:
-            DatasetExistsError: The versions of a dataset whose files are gone are still known to an external index.
+            DatasetExistsError: The versions of a dataset whose files were deleted are still known to an external index.
             OutcomeUnknownError: The store failed, and whether the version was committed is not known.
         """
         record = transaction.to_bytes()

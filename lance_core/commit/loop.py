@@ -111,9 +111,9 @@ def commit(
         CorruptFileError: A listing of `_versions` contradicts the files in it.
         IncompatibleConflictError: Another writer's commit rules this one out, the history has a gap, or the dataset
             was dropped and made again since `base` was read.
-        DatasetExistsError: The transaction would create a dataset that exists, or whose files are gone while an
+        DatasetExistsError: The transaction would create a dataset that exists, or whose files were deleted while an
             external manifest store still has its versions.
-        DatasetNotFoundError: The operation needs a dataset and there is none, or the dataset of `base` is gone.
+        DatasetNotFoundError: The operation needs a dataset and there is none, or the dataset of `base` was dropped.
         UnsupportedError: A version that is read, followed, restored or cloned has feature flags that are not known.
         OutcomeUnknownError: The store failed, and whether the version was committed is not known.
     """
@@ -297,7 +297,7 @@ class _CommitLoop:
         )
 
     def _proven(self, latest: Manifest | None) -> Committed | None:
-        """The commit of the same write that the state of the latest version knows; its version may be gone."""
+        """The commit of the same write in the latest version's state; cleanup may have removed its own version."""
         options = self.options
         if latest is None:
             return None

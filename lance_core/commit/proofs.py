@@ -102,7 +102,7 @@ def attempts_of(latest: Manifest, write: WriteAttempt) -> tuple[CommittedAttempt
 
 
 def reject_later_attempt(latest: Manifest, write: WriteAttempt, root: str) -> None:
-    """Stop an attempt after which another one was committed, whose version may be gone.
+    """Stop an attempt after which another one was committed, whose version may have been deleted.
 
     Raises:
         SupersededError: A later attempt of the write was committed.
@@ -117,7 +117,7 @@ def reject_later_attempt(latest: Manifest, write: WriteAttempt, root: str) -> No
 
 
 def proof_of(transaction: Transaction, latest: Manifest | None, options: CommitOptions) -> CommitProof:
-    """What a commit leaves behind, to be recognized when its version is gone.
+    """What a commit leaves behind, to be recognized when its version was deleted.
 
     An attempt that merely takes the place of rows, all of them or those of its slices, leaves nothing: another one does
     the same, whether the first was committed or not.

@@ -101,10 +101,10 @@ def _with_merged_deletions(
             store.delete(key)
         raise
     if isinstance(operation, Delete):
-        gone = (*operation.deleted_fragment_ids, *emptied)
-        return replace(operation, updated_fragments=tuple(updated), deleted_fragment_ids=gone), tuple(written)
-    gone = (*operation.removed_fragment_ids, *emptied)
-    return replace(operation, updated_fragments=tuple(updated), removed_fragment_ids=gone), tuple(written)
+        removed = (*operation.deleted_fragment_ids, *emptied)
+        return replace(operation, updated_fragments=tuple(updated), deleted_fragment_ids=removed), tuple(written)
+    removed = (*operation.removed_fragment_ids, *emptied)
+    return replace(operation, updated_fragments=tuple(updated), removed_fragment_ids=removed), tuple(written)
 
 
 def load_deletion_vector(store: ObjectStore, manifest: Manifest, fragment: Fragment) -> DeletionVector:

@@ -68,7 +68,7 @@ _Found = TypeVar("_Found", Manifest, VersionHeader)
 _SHORT_LISTING = 5
 # A version that others have followed since should be among them, too.
 _LONGER_LISTING = 20
-# How often the latest manifest may be gone when it is read: each time a cleanup must have removed it.
+# How often the latest manifest may have been deleted when it is read: each time a cleanup must have removed it.
 _LOOKS = 20
 
 
@@ -173,7 +173,7 @@ def load_following(
             latest.
 
     Raises:
-        DatasetNotFoundError: The dataset is gone.
+        DatasetNotFoundError: The dataset was dropped.
         IncompatibleConflictError: The dataset was dropped and made again.
     """
     if listed is None and not store.put_is_a_request and _is_latest(store, opened):
@@ -363,7 +363,7 @@ def existing_versions(store: ObjectStore) -> list[int]:
     return found
 
 
-def reject_gone(store: ObjectStore) -> None:
+def reject_dropped_dataset(store: ObjectStore) -> None:
     """Make sure that a dataset that was opened is there, when something of it is not.
 
     Raises:
@@ -374,12 +374,12 @@ def reject_gone(store: ObjectStore) -> None:
 
 
 def explain_missing(store: ObjectStore, opened: Manifest, error: Exception) -> None:
-    """Say so if something is missing because its dataset is gone, or another one; nothing is said of other errors.
+    """Say so if something is missing because its dataset was dropped, or another one; nothing is said of other errors.
 
     Args:
         store: The dataset's store.
         opened: A manifest that was read before.
-        error: What was met since.
+        error: The error since then.
 
     Raises:
         DatasetNotFoundError: The dataset was dropped.
@@ -396,7 +396,7 @@ def explain_missing(store: ObjectStore, opened: Manifest, error: Exception) -> N
 
 
 def load_transaction(store: ObjectStore, manifest: Manifest | VersionHeader) -> Transaction | None:
-    """Return the transaction that made a version; None if it was not recorded, or its file is gone."""
+    """Return the transaction that made a version; None if it was not recorded, or its file was deleted."""
     if manifest.transaction_bytes is not None:
         return Transaction.from_bytes(manifest.transaction_bytes)
     if not manifest.transaction_file:

@@ -270,13 +270,13 @@ class FragmentChanges:
         """
         validate_fragment(self._source, self.record)
 
-    def _without(self, gone: BitMap) -> FragmentMetadata | None:
-        if len(gone) == live_count(self._source, self.record):
+    def _without(self, deleted: BitMap) -> FragmentMetadata | None:
+        if len(deleted) == live_count(self._source, self.record):
             return None
-        if not gone:
+        if not deleted:
             return FragmentMetadata.from_record(self.record)
         with staged(self._source) as files:
-            made = with_deletions(self._source, self.record, gone, files)
+            made = with_deletions(self._source, self.record, deleted, files)
             assert made.deletion_file is not None
             make_durable(self._source.store, [made.deletion_file.key(made.id)])
             return FragmentMetadata.from_record(made)

@@ -19,7 +19,7 @@ from lance_core.commit import (
     load_version_header,
     migrate_to_v2_names,
     newest_versions,
-    reject_gone,
+    reject_dropped_dataset,
     summaries,
 )
 from lance_core.errors import InvalidInputError, VersionNotFoundError
@@ -102,7 +102,7 @@ class HistoryVerbs(Handle):
         It must run to its end before anybody else uses the dataset; after an interruption run it again.
 
         Raises:
-            DatasetNotFoundError: The dataset is gone.
+            DatasetNotFoundError: The dataset was dropped.
             IncompatibleConflictError: The dataset was dropped and made again.
             UnsupportedError: The version has writer flags that are not known.
 
@@ -111,7 +111,7 @@ class HistoryVerbs(Handle):
             >>> table.migrate_manifest_paths_v2()
         """
         self._manifest.check_writable()
-        load_following(self._store, self._manifest)  # says if the dataset is gone, or another one
+        load_following(self._store, self._manifest)  # says if the dataset was dropped, or another one
         migrate_to_v2_names(self._store)
         self._manifest = load_manifest(self._store, self.version)
 
@@ -129,7 +129,7 @@ class HistoryVerbs(Handle):
         try:
             record = load_version_header(self._store, int(version))
         except VersionNotFoundError:
-            reject_gone(self._store)
+            reject_dropped_dataset(self._store)
             raise
         found = load_transaction(self._store, record)
         return None if found is None else Transaction.from_record(found)

@@ -98,10 +98,10 @@ class IndexVerbs(Handle):
             >>> flights.list_indices()
             []
         """
-        gone = tuple(index for index in self._manifest.indices if index.name == name)
-        if not gone:
+        removed = tuple(index for index in self._manifest.indices if index.name == name)
+        if not removed:
             raise IndexNotFoundError(f"Lance index not found: name={name}")
-        transaction = Transaction(read_version=self.version, operation=CreateIndex(removed_indices=gone))
+        transaction = Transaction(read_version=self.version, operation=CreateIndex(removed_indices=removed))
         self._manifest = commit(self._store, transaction, base=self._manifest).manifest
 
     def create_index(self, *_: Any, **__: Any) -> NoReturn:

@@ -26,7 +26,7 @@ class InspectionVerbs(Handle):
 
     @property
     def is_deregistered(self) -> bool:
-        """Whether a directory namespace was told to forget the table, whose data stays. Not in pylance.
+        """Whether the table is deregistered in its directory namespace; its data stays. Not in pylance.
 
         Examples:
             >>> lance.write_dataset({"id": [1]}, "t.lance").is_deregistered

@@ -196,7 +196,7 @@ class DatasetOptimizer:
             NotFoundError: There is no index of a name.
             UnsupportedError: An index that is named cannot be built here, or an argument is not offered.
             RetryableConflictError: Other writers changed the same each time.
-            DatasetNotFoundError: The dataset is gone.
+            DatasetNotFoundError: The dataset was dropped.
 
         Examples:
             >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
@@ -218,7 +218,7 @@ class DatasetOptimizer:
             properties=transaction_properties,
         )
         if found is source.manifest:
-            load_following(source.store, found)  # nothing was committed, which would say if the dataset is gone
+            load_following(source.store, found)  # nothing was committed, which would say if the dataset was dropped
         self._dataset.move_to(found)
 
 

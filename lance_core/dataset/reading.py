@@ -46,8 +46,8 @@ class ReadingVerbs(Handle):
 
         Args:
             columns: Columns to read, in order; a dotted path gives a field of a struct as a column of that name, and
-                `_rowid`, `_rowaddr`, `_rowoffset`, `_row_created_at_version` and `_row_last_updated_at_version` tell
-                about rows. Or names and the SQL expressions, or `pyarrow.compute` expressions, that give them. None
+                `_rowid`, `_rowaddr`, `_rowoffset`, `_row_created_at_version` and `_row_last_updated_at_version`
+                describe rows. Or names and the SQL expressions, or `pyarrow.compute` expressions, that give them. None
                 reads all.
             filter: Keep the rows for which this is true: SQL, or a `pyarrow.compute` expression.
             limit: Most rows to return.

@@ -82,8 +82,8 @@ class RefVerbs(Handle):
         Args:
             branch: As for `create_branch`.
             reference: Where it begins if there is none: as for `create_branch`.
-            renew_promoted: Whether a branch that was promoted, and has brought nothing since, is created again there.
-                Maintenance brings nothing, nor do restores and commits with the property `lance.takes_back`, which an
+            renew_promoted: Whether a branch that was promoted, and has no changes since, is created again there.
+                Maintenance is no change, nor are restores and commits with the property `lance.takes_back`, which an
                 undo of `lance_dagster` has.
 
         Raises:

@@ -175,8 +175,8 @@ class RowVerbs(Handle):
             retry_timeout: Time after which no further attempt begins.
             data_storage_version: Version of the new files; None for the dataset's.
             write_mode: How the rows are stored: "rewrite_rows", and "auto" as in pylance, move them; "rewrite_columns"
-                writes the columns that change anew, of all rows of the fragments with such rows, and leaves the others
-                alone; "fewest_bytes" does what writes less. Not in pylance.
+                rewrites the columns that change, for all rows of the fragments with such rows, and keeps the other
+                columns; "fewest_bytes" does what writes less. Not in pylance.
 
         Raises:
             InvalidInputError: A column does not exist, an expression does not fit, or there is no such mode.

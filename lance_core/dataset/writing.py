@@ -339,8 +339,8 @@ def commit_fragments(
         SupersededError: A later attempt of the same write has committed.
         EarlierAttemptError: The rows that an earlier attempt appended cannot be identified any more.
         SchemaError: The fragments do not fit the dataset.
-        ObjectNotFoundError: A file of the fragments is gone, such as after a cleanup; nothing was committed. On object
-            storage files that this process wrote within the last hour are not looked for.
+        ObjectNotFoundError: A file of the fragments was deleted, such as by a cleanup; nothing was committed. On object
+            storage, files that this process wrote within the last hour are not looked for.
 
     Examples:
         >>> rows = pa.table({"id": [1, 2, 3]})

@@ -152,7 +152,9 @@ class LegacyFileWriter:
         first, last = min(pages, default=0), max(pages, default=-1)
         none = [(0, 0)] * num_batches
         if any(len(each) != num_batches for each in pages.values()):
-            raise SchemaError("two fields have the same id, so that a file of the version 0.1 cannot tell their pages")
+            raise SchemaError(
+                "two fields have the same id, so that a file of version 0.1 cannot list their pages separately"
+            )
         table = np.array([pages.get(field_id, none) for field_id in range(first, last + 1)], "<i8")
         position = self.position
         self._write(table.ravel().view(np.uint8))

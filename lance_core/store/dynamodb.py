@@ -95,7 +95,7 @@ class DynamoDbIndex:
         return path.removeprefix(self._prefix + "/")
 
     def _call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """Make a request; an empty response means that its condition was not met."""
+        """Make a request; an empty response means that its condition was not fulfilled."""
         client = self._client()  # raises if botocore is not installed
         import botocore.exceptions as errors
 

@@ -279,7 +279,7 @@ class ExternallyCommittedStore:
         # A commit that is being finished keeps the staging object until the final one exists.
         if not (self._exists(current) or self._exists(_final_key(current)) or self._has_manifests()):
             raise DatasetExistsError(
-                f"{self._root}: versions up to {version} were committed here, and their manifests are gone: "
+                f"{self._root}: versions up to {version} were committed here, and their manifests were deleted: "
                 f"LanceDataset.drop removes the rest of that dataset"
             )
 

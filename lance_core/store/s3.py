@@ -441,7 +441,7 @@ class S3Writer(ObjectWriter):
                 CopySourceIfMatch=found["ETag"],
                 **self._place,
             )
-        except AlreadyExistsError:  # a condition was not met
+        except AlreadyExistsError:  # a condition was not fulfilled
             raise StoreError(f"s3://{bucket}/{name}: was written again while it was copied") from None
         e_tag = response.get("CopyPartResult", {}).get("ETag")
         if not e_tag:

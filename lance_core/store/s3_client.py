@@ -152,7 +152,7 @@ class S3Client:
 
         Raises:
             ObjectNotFoundError: The object does not exist.
-            AlreadyExistsError: A condition was not met.
+            AlreadyExistsError: A condition was not fulfilled.
             OutcomeUnknownError: A write got no response, and retries did not reveal its outcome.
             UnsupportedError: The server does not offer an optional operation.
             StoreError: The storage rejected the request, or failed.

@@ -290,7 +290,7 @@ class StreamConformance:
             writer.write(b"behind")
         assert bytes(store.get("d/target")) == b"before" + data[100:20_000] + data[5_000:] + b"behind"
         for key, error in (("d/missing", ObjectNotFoundError), ("d/source", StoreError)):
-            with pytest.raises(error), store.open_writer("d/gone") as writer:
+            with pytest.raises(error), store.open_writer("d/aborted") as writer:
                 writer.copy_range(store, key, 0, 25_601)
         assert [found.key for found in store.list("d/")] == ["d/source", "d/target"]
 
@@ -298,7 +298,7 @@ class StreamConformance:
         """A writer whose body raises leaves no object."""
 
         def fail() -> None:
-            with store.open_writer("d/gone") as writer:
+            with store.open_writer("d/aborted") as writer:
                 writer.write(b"x" * 100)
                 raise KeyError
 
@@ -308,7 +308,7 @@ class StreamConformance:
 
     def test_an_aborted_writer_stays_aborted(self, store: ObjectStore) -> None:
         """After `abort`, `write` and `close` are StoreErrors."""
-        writer = store.open_writer("d/gone")
+        writer = store.open_writer("d/aborted")
         writer.write(b"x" * 100)
         writer.abort()
         writer.abort()

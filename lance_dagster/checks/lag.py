@@ -101,7 +101,7 @@ def _lag_check(
         for key in inputs:
             try:
                 lags.append(_lag_of(context, root, own, table, key))
-            except LanceError as error:  # such as a version that is gone: the next run fails with the same words
+            except LanceError as error:  # such as a version that was deleted: the next run fails with the same words
                 problems.append(str(error))
         return _result(lags, problems, limit, severity)
 
@@ -140,7 +140,7 @@ def _lag_of(
     Raises:
         VersionNotFoundError: The version that was consumed last was cleaned up, or the changes since are not known.
         IncompatibleConflictError: The table was made again, or another branch of it was consumed.
-        DatasetNotFoundError: The input's table is gone.
+        DatasetNotFoundError: The input's table was dropped.
     """
     from lance_dagster.lineage.history import read_history  # noqa: PLC0415 - heavy imports at first use
     from lance_dagster.lineage.positions import unread_after  # noqa: PLC0415 - the same

@@ -73,7 +73,7 @@ def missing_table(
         said = "there is no table yet: the asset was never materialized"
     else:
         said = (
-            f"the table is gone: run {event.run_id} materialized the asset, and there is no table now. Put it back, "
+            f"the table no longer exists: run {event.run_id} materialized the asset. Put the table back, "
             "materialize the asset again, or wipe its materializations in Dagster"
         )
     passed = event is None and severity is dg.AssetCheckSeverity.WARN

@@ -37,9 +37,9 @@ def erasure_events(
 ) -> None:
     """Log what was done to a table, for each asset that shares it.
 
-    Where the versions that Dagster's events name are gone, new events name the one that is there: of the asset, or of
-    all its partitions that were materialized. The data version stays where no row was erased, so that nothing is made
-    from the same rows again.
+    Where the versions that Dagster's events name were deleted, new events name the one that is there: of the asset,
+    or of all its partitions that were materialized. The data version stays where no row was erased, so that nothing is
+    made from the same rows again.
 
     Args:
         context: The step that reports.
@@ -61,8 +61,8 @@ def erasure_events(
         dataset = root.open(ref)
         partitions = _partitions(context.instance, ref)
         known = known_versions(context.instance, ref.key, partitions)
-        gone = set(report.versions_removed.get("main", ()))
-        due = [one for one, reported in known.items() if reported.version in gone]
+        removed = set(report.versions_removed.get("main", ()))
+        due = [one for one, reported in known.items() if reported.version in removed]
         if report.dry_run or report.obstacles or not due:
             context.log_event(dg.AssetObservation(asset_key=ref.key, metadata=entries))
             continue

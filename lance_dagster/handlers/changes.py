@@ -98,16 +98,16 @@ def _paired(feed: pa.Table, key: Sequence[str]) -> pa.Table:
     others = feed.filter(pc.is_in(kinds, pa.array(["insert", "delete"])))
     left = pc.is_in(before.column(ROW_ID), after.column(ROW_ID).combine_chunks())
     came = pc.invert(pc.is_in(after.column(ROW_ID), before.column(ROW_ID).combine_chunks()))
-    gone, new = [before.filter(pc.invert(left))], [after.filter(came)]
+    deletions, new = [before.filter(pc.invert(left))], [after.filter(came)]
     before, after = before.filter(left), after.filter(pc.invert(came))
     if key and len(before):
         differs = reduce(or_, (_differs(before.column(name), after.column(name)) for name in key))
         moved = pa.array(differs)
-        gone.append(before.filter(moved))
+        deletions.append(before.filter(moved))
         new.append(after.filter(moved))
         after = after.filter(pc.invert(moved))
     return pa.concat_tables(
-        [*(_as(part, "delete") for part in gone), others, after, *(_as(part, "insert") for part in new)]
+        [*(_as(part, "delete") for part in deletions), others, after, *(_as(part, "insert") for part in new)]
     )
 
 
@@ -145,6 +145,6 @@ def split_table(table: pa.Table, key: Sequence[str]) -> tuple[pa.Table, pa.Table
     is_delete = pc.equal(kinds, "delete")
     merged, deleted = rows.filter(pc.invert(is_delete)), rows.filter(is_delete)
     numbered = deleted.select(list(key)).append_column("__number", pa.array(range(len(deleted)), pa.int64()))
-    gone = numbered.join(merged.select(list(key)), keys=list(key), join_type="left anti")
-    first = gone.group_by(list(key)).aggregate([("__number", "min")]).column("__number_min").sort()
+    without_match = numbered.join(merged.select(list(key)), keys=list(key), join_type="left anti")
+    first = without_match.group_by(list(key)).aggregate([("__number", "min")]).column("__number_min").sort()
     return merged, deleted.take(first)

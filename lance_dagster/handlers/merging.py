@@ -294,8 +294,8 @@ def _only_of_earlier(
             ) from error
         transaction = made.read_transaction(version)
         operation: Any = None if transaction is None else transaction.operation
-        brought = [*getattr(operation, "new_fragments", ()), *getattr(operation, "fragments", ())]
-        names = {file.path for fragment in brought for file in fragment.files}
+        added = [*getattr(operation, "new_fragments", ()), *getattr(operation, "fragments", ())]
+        names = {file.path for fragment in added for file in fragment.files}
         mine = [f for f in made.get_fragments() if names & {file.path for file in f.data_files()}]
         if mine:
             tried = made.scanner(columns=list(key), fragments=mine).to_table()

@@ -71,7 +71,7 @@ def build_maintenance_job(  # noqa: PLR0913 - each is a choice of its own, most 
             and observable assets are left alone unless that metadata is True, a policy or fields of one.
         policy: What to do; the defaults if it is not given.
         root: True, or a URI: all tables below the root of the IO manager, or below that URI, are maintained as well,
-            those of other libraries and of external assets included. Each run looks for them anew.
+            those of other libraries and of external assets included. Each run lists them again.
         include: Globs over the paths of tables below the root, such as "nyc/*"; all tables if there are none.
         exclude: Globs of tables that are left out.
         policies: Policies or fields of one (False: left alone) for tables below the root, by folder or path, such as

@@ -94,7 +94,7 @@ class MaintenanceOps:
 
         return lance_core.dataset(uri, storage_options=self.options(context, asset))
 
-    def is_gone(self, context: dg.OpExecutionContext, uri: str, asset: str) -> bool:
+    def was_dropped(self, context: dg.OpExecutionContext, uri: str, asset: str) -> bool:
         """Whether a table was dropped since it was planned."""
         from lance_core.errors import DatasetNotFoundError, LanceError  # noqa: PLC0415 - code locations load without it
 
@@ -233,7 +233,7 @@ def rewrite_op(job: MaintenanceOps) -> dg.OpDefinition:
             done = rewriter(dataset, [CompactionTask.from_json(one) for one in task["tasks"]])
             results = [result.json() for result in done]
         except Exception as error:  # the other tables go on; `report` fails with it
-            if job.is_gone(context, task["uri"], task["asset"]):
+            if job.was_dropped(context, task["uri"], task["asset"]):
                 return {"asset": task["asset"], "results": [], "error": None, "seconds": 0.0, "put_off": 0}
             if context.retry_number < _RETRIES and not isinstance(error, CorruptFileError | NotFoundError):
                 raise dg.RetryRequested(max_retries=_RETRIES, seconds_to_wait=2**context.retry_number) from error
@@ -279,15 +279,15 @@ def step_op(job: MaintenanceOps, step: str, description: str) -> dg.OpDefinition
 
     @job.op(step, description)
     def run_step(context: dg.OpExecutionContext, table: Any) -> Any:
-        if table.error is not None or table.is_gone:
+        if table.error is not None or table.was_dropped:
             return table
         started = time.monotonic()
         try:
             table = _run_step(job, context, step, table)
         except Exception as error:  # the other tables go on; `report` fails with it
-            if job.is_gone(context, table.plan.uri, table.plan.asset):
+            if job.was_dropped(context, table.plan.uri, table.plan.asset):
                 context.log.info("asset %s: its table was dropped during the run", table.plan.asset)
-                return replace(table, is_gone=True)
+                return replace(table, was_dropped=True)
             context.log.exception("asset %s: %s failed", table.plan.asset, step)
             table = replace(table, error=failure_of(step, error))
         return replace(table, seconds=table.seconds + time.monotonic() - started)
@@ -364,7 +364,7 @@ def report_op(job: MaintenanceOps) -> dg.OpDefinition:
         plan = table.plan
         if table.error is not None:
             raise dg.Failure(f"asset {plan.asset}: {table.error}", metadata={"dagster/uri": plan.uri})
-        if table.is_gone:
+        if table.was_dropped:
             return
         if table.lost:
             context.log.warning(

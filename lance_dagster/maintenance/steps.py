@@ -139,7 +139,7 @@ class MaintenanceOutcome:
         health_after: Entries for events about that version.
         deferred: What the budget of the run puts off, and why; None if nothing. The table is not planned again then.
         is_put_off: Whether the whole table is put off.
-        is_gone: Whether the table was dropped since it was planned.
+        was_dropped: Whether the table was dropped since it was planned.
     """
 
     plan: MaintenancePlan
@@ -153,7 +153,7 @@ class MaintenanceOutcome:
     health_after: Mapping[str, float] = field(default_factory=dict)
     deferred: str | None = None
     is_put_off: bool = False
-    is_gone: bool = False
+    was_dropped: bool = False
 
     def plus(self, *, lost: int = 0, **numbers: int) -> MaintenanceOutcome:
         """This outcome with more work done."""

@@ -5,7 +5,7 @@
 while the run, or one that re-executes it or is re-executed with it, is not finished: steps that are not executed
     again are loaded from the run that did them. A run that has logged no event for as long as the age, and for a day at
     least, counts as killed: Dagster leaves it unfinished for ever
-while less than the age has gone by since the run ended; for a run that the instance does not know, and one whose
+while less than the age has passed since the run ended; for a run that the instance does not know, and one whose
     end it does not know, since its newest output
 
 Files that an op which was killed has never committed are removed with the outputs of its run; those of a run that the

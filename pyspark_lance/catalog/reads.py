@@ -7,7 +7,7 @@ from collections.abc import Callable
 from lance_core import LanceDataset
 from lance_core.errors import InvalidInputError
 
-__all__ = ["on_read", "tell_read"]
+__all__ = ["on_read", "report_read"]
 
 _listeners: list[Callable[[LanceDataset], None]] = []
 
@@ -48,7 +48,7 @@ def on_read(listener: Callable[[LanceDataset], None]) -> Callable[[], None]:
     return stop
 
 
-def tell_read(dataset: LanceDataset) -> None:
+def report_read(dataset: LanceDataset) -> None:
     """Call all listeners with a version that a statement reads."""
     for listener in tuple(_listeners):
         listener(dataset)

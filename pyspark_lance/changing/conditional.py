@@ -83,7 +83,7 @@ def delete_where(dataset: LanceDataset, where: RowCondition, options: ChangeOpti
 
     Raises:
         InvalidInputError: The condition does not fit the table.
-        RetryableConflictError: Each attempt met a concurrent change of the same rows.
+        RetryableConflictError: Each attempt lost the race with a concurrent change of the same rows.
     """
     where.check("delete", dataset)
 
@@ -104,7 +104,7 @@ def update_where(
     Raises:
         SchemaError: The table lacks a column, or a value has another type; the message names the column.
         InvalidInputError: The condition or a value does not fit the table.
-        RetryableConflictError: Each attempt met a concurrent change of the same rows.
+        RetryableConflictError: Each attempt lost the race with a concurrent change of the same rows.
     """
     exact = case_sensitive(where.session)
     where.check("update", dataset)

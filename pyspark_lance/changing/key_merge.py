@@ -154,7 +154,7 @@ class KeyMergeJob:
 
         Raises:
             InvalidInputError: Two rows have one key, or data cannot be written.
-            RetryableConflictError: Each attempt met a concurrent change of the same rows.
+            RetryableConflictError: Each attempt lost the race with a concurrent change of the same rows.
             OutcomeUnknownError: The storage did not report whether the commit took effect.
         """
         try:

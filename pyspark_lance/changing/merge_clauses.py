@@ -105,7 +105,7 @@ class ClauseMerge:
         Raises:
             SchemaError: A value does not fit its column, or a column is missing; the message names the column.
             InvalidInputError: A condition or a clause cannot be used, or several rows of the source change one row.
-            RetryableConflictError: Each attempt met a concurrent change of the same rows.
+            RetryableConflictError: Each attempt lost the race with a concurrent change of the same rows.
         """
         merge = self._checked(dataset)
         with merge._kept(dataset) as kept:  # noqa: SLF001 - its own
@@ -130,7 +130,7 @@ class ClauseMerge:
         if not keys:
             raise InvalidInputError(
                 f"merge: the condition {self.condition!r} has no equality of a column of the table and a column of the"
-                f" source, such as {self.alias or 'target'}.id = source.id, to tell concurrent merges apart"
+                f" source, such as {self.alias or 'target'}.id = source.id, by which concurrent merges are detected"
             )
         merge = replace(self, keys=tuple(keys))
         merge._frame(base, None, has_rows=False)  # noqa: SLF001 - its own; Spark checks all expressions

@@ -123,7 +123,7 @@ def merge(  # noqa: PLR0913 - each is a choice of its own, all but three have a 
     Raises:
         SchemaError: The source does not fit the table; the message names the column.
         InvalidInputError: An argument is wrong, the source has a key twice, or a replaced row lies outside of `within`.
-        RetryableConflictError: Each attempt met a concurrent change of the same rows.
+        RetryableConflictError: Each attempt lost the race with a concurrent change of the same rows.
         SupersededError: A later attempt of the same write has committed.
         EarlierAttemptCommittedError: An earlier attempt has committed that `write_attempt` does not name.
 
@@ -233,7 +233,7 @@ def delete(
     Raises:
         InvalidInputError: The condition does not fit the table, or an argument is wrong.
         DatasetNotFoundError: The URI holds no table.
-        RetryableConflictError: Each attempt met a concurrent change of the same rows.
+        RetryableConflictError: Each attempt lost the race with a concurrent change of the same rows.
 
     Examples:
         >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
@@ -299,7 +299,7 @@ def update(
         SchemaError: The table lacks a column, or an expression has another type; the message names the column.
         InvalidInputError: The condition does not fit the table.
         DatasetNotFoundError: The URI holds no table.
-        RetryableConflictError: Each attempt met a concurrent change of the same rows.
+        RetryableConflictError: Each attempt lost the race with a concurrent change of the same rows.
 
     Examples:
         >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")

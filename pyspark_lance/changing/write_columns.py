@@ -83,7 +83,7 @@ def write_columns(  # noqa: PLR0913 - each is a choice of its own, all but three
 
     Executors write one file for each fragment with rows that are set, of these columns alone; other rows of such a
     fragment keep their values. Columns that the table lacks are added, and are nullable. Spark joins the key with row
-    addresses; a DataFrame that kept `_rowaddr` from its read needs no join. The rows of a fragment are then brought
+    addresses; a DataFrame that kept `_rowaddr` from its read needs no join. The rows of a fragment are then shuffled
     together, without columns of the table besides the key. The DataFrame is computed once.
 
     Args:

@@ -20,7 +20,7 @@ from typing import Final
 from lance_core import errors
 from lance_core.errors import LanceError
 
-__all__ = ["SparkGoneError", "own_error", "plain_errors", "short_errors", "spark_gone"]
+__all__ = ["SparkLostError", "own_error", "plain_errors", "short_errors", "spark_lost"]
 
 _LOGGER = logging.getLogger("pyspark_lance")
 
@@ -85,10 +85,10 @@ def short_errors(what: str) -> Iterator[None]:
         raise errors.InvalidInputError(f"{what}: {found.group()}") from error
 
 
-class SparkGoneError(LanceError):
+class SparkLostError(LanceError):
     """The Java process of the Spark session, or its Connect server, went away while it was needed."""
 
-    code = "spark-gone"
+    code = "spark-lost"
 
 
 _GONE: Final = re.compile(
@@ -96,7 +96,7 @@ _GONE: Final = re.compile(
 )
 
 
-def spark_gone(error: BaseException, session: object) -> SparkGoneError | None:
+def spark_lost(error: BaseException, session: object) -> SparkLostError | None:
     """The error to raise if a job failed because its Spark went away; None for other failures.
 
     Args:
@@ -113,7 +113,7 @@ def spark_gone(error: BaseException, session: object) -> SparkGoneError | None:
         return None
     cause = (str(error).strip() or type(error).__name__).splitlines()[0]
     how = "" if code is None else f", with exit code {code}"
-    return SparkGoneError(
+    return SparkLostError(
         f"Spark went away while its job ran{how}: {cause}. Start a new session and do it again; Spark's log says why"
     )
 

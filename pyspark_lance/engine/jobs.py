@@ -18,7 +18,7 @@ import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from pyspark_lance.engine.errors import own_error, spark_gone
+from pyspark_lance.engine.errors import own_error, spark_lost
 from pyspark_lance.engine.sessions import is_connect
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def run_job(session: SparkSession, call: Callable[[], _Result]) -> _Result:
         job.wait_for_tasks()
         raise
     if job.error is not None:
-        lost = spark_gone(job.error, session)
+        lost = spark_lost(job.error, session)
         if lost is not None:
             raise lost from job.error
         job.wait_for_tasks()

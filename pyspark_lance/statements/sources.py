@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from lance_core import LanceDataset
 from lance_core.errors import DatasetNotFoundError, InvalidInputError
-from pyspark_lance.catalog.reads import tell_read
+from pyspark_lance.catalog.reads import report_read
 from pyspark_lance.catalog.tables import TableFinder, TableName
 from pyspark_lance.engine.errors import short_errors
 from pyspark_lance.reading.read import read_version
@@ -99,7 +99,7 @@ class Sources:
     def dataset(self, mention: Mention, start: int) -> LanceDataset:
         """The version that a name stands for; the same one each time."""
         found = self._version_of(mention, start)
-        tell_read(found)
+        report_read(found)
         return found
 
     def _version_of(self, mention: Mention, start: int) -> LanceDataset:

@@ -185,7 +185,7 @@ class WriteJob:
         """The version that the write is based on.
 
         Raises:
-            IncompatibleConflictError: The version is gone, or belongs to a table that was made again.
+            IncompatibleConflictError: The version was deleted, or belongs to a table that was made again.
         """
         base = open_version(self.uri, self.base_version, self.options.storage_options, self.base_identity)
         assert base is not None, "the version has an identity"
@@ -239,7 +239,7 @@ def open_version(
         identity: `LanceDataset.identity` of that version, if the caller has read it.
 
     Raises:
-        IncompatibleConflictError: The version with this identity is gone, or belongs to a table that was made again.
+        IncompatibleConflictError: The version with this identity was deleted, or is of a table that was made again.
         VersionNotFoundError: The table has no such version, and no identity was given.
     """
     if identity is not None and not version:

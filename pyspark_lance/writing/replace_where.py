@@ -87,7 +87,7 @@ def replace_rows(
         options: The options of the write.
 
     Raises:
-        RetryableConflictError: Each attempt met a concurrent change of the same rows.
+        RetryableConflictError: Each attempt lost the race with a concurrent change of the same rows.
     """
 
     def attempt(base: tuple[LanceDataset, WriteAttempt | None], number: int) -> WriteResult:

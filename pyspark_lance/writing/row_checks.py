@@ -51,9 +51,9 @@ class RowRules:
         if self.condition is None or not batch.num_rows:
             return
         table = pa.Table.from_batches([batch]).append_column("__lance_row", pa.array(range(batch.num_rows)))
-        met = table.filter(self.condition).column("__lance_row").to_numpy()
-        if len(met) < batch.num_rows:
-            row = int(np.setdiff1d(np.arange(batch.num_rows), met)[0])
+        fulfilled = table.filter(self.condition).column("__lance_row").to_numpy()
+        if len(fulfilled) < batch.num_rows:
+            row = int(np.setdiff1d(np.arange(batch.num_rows), fulfilled)[0])
             values = {name: batch.column(name)[row].as_py() for name in batch.schema.names[:8]}
             raise InvalidInputError(f"replaceWhere {self.sql!r} does not hold for a row that is written: {values}")
 

@@ -62,7 +62,7 @@ def commit_update(
 
 
 def lost_each_time(uri: str) -> Callable[[int, CommitConflictError], RetryableConflictError]:
-    """The error of a change of a table that met a conflict in each of its attempts; for `lance_core.retrying`."""
+    """The error of a change of a table after a conflict in each attempt; for `lance_core.retrying`."""
 
     def error(attempts: int, last: CommitConflictError) -> RetryableConflictError:
         return RetryableConflictError(

@@ -159,7 +159,7 @@ def _write_as(mode: SaveMode, df: DataFrame, uri: str | PathLike[str], options: 
     try:
         return write_with(df, uri, options)
     except DatasetExistsError:
-        # An external manifest store may list a table whose files are gone: such a table is not ignored.
+        # An external manifest store may list a table whose files were deleted: such a table is not ignored.
         if mode == "ignore" and open_version(uri, None, options.storage_options) is not None:
             return None
         raise

@@ -1,4 +1,4 @@
-"""`make bench`: every benchmark, one after the other, each side by side with what it is compared to.
+"""`make bench`: every benchmark, one after the other, each beside what it is compared to.
 
 `python -m tests.benchmarks files` runs only those whose name contains a word.
 """

@@ -1,4 +1,4 @@
-"""Small commits against pylance, through its own Python API and in turns: what a commit costs beside its rows.
+"""Small commits against pylance, through its own Python API and round-robin: what a commit costs beside its rows.
 
 Minimum of many: the machine is never quiet. Ours is on disk before it returns, with the names of its files; what either
 library computes, without the waits for the disk, is the processor time of all its threads.
@@ -145,7 +145,7 @@ def compaction(folder: Path) -> None:
 
 
 def compare(name: str, prepare: Callable[[Any], Any], job: Job, rounds: int, must: float) -> None:
-    """Time a job of both libraries in turns, after one round that is not counted."""
+    """Time a job of both libraries round-robin, after one round that is not counted."""
     times: dict[Any, list[Times]] = {lance_core: [], lance: []}
     for _ in range(rounds + 1):
         for module, found in times.items():

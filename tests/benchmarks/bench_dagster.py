@@ -1,6 +1,6 @@
 """What the Dagster plugin adds: to a write, to the loading of a code location, and over many healthy tables.
 
-Seconds of the wall and of the processor, in turns; the processor's hardly depend on what else the machine does.
+Seconds of the wall and of the processor, round-robin; the processor's hardly depend on what else the machine does.
 """
 
 import statistics
@@ -41,7 +41,7 @@ ARGS = """, jobs=[job], schedules=[build_maintenance_schedule(job)], asset_check
 
 
 def timed(jobs: dict[str, Callable[[], object]], rounds: int) -> dict[str, tuple[float, ...]]:
-    """Median seconds of wall and processor of each job, in turns, after two rounds that are not counted."""
+    """Median seconds of wall and processor of each job, round-robin, after two rounds that are not counted."""
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in jobs}
     for number in range(rounds + 2):
         for name, job in jobs.items():
@@ -83,14 +83,14 @@ def materialization(folder: str) -> None:
 
 def loading() -> None:
     """A code location with everything, in processes of their own, over one with Dagster alone."""
-    told: dict[str, list[tuple[float, ...]]] = {"bare": [], "ours": []}
+    seconds: dict[str, list[tuple[float, ...]]] = {"bare": [], "ours": []}
     for _ in range(5):
         for name, (more, args) in {"bare": ("", ""), "ours": (OURS, ARGS)}.items():
             asset = "@dg.asset\ndef rows(): ...\n" if more else ""
             program = LOCATION.format(more=asset + more, args=args)
             done = processes.run([sys.executable, "-W", "ignore", "-c", program], check=True)
-            told[name].append(tuple(map(float, done.stdout.split())))
-    bare, ours = ([min(times) for times in zip(*told[name], strict=True)] for name in ("bare", "ours"))
+            seconds[name].append(tuple(map(float, done.stdout.split())))
+    bare, ours = ([min(times) for times in zip(*seconds[name], strict=True)] for name in ("bare", "ours"))
     show("import of a code location, over Dagster's", ours[1] - bare[1], ours[0] - bare[0], 0.3)
 
 

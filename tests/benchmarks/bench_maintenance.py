@@ -53,10 +53,10 @@ def delete_at_random(path: Path) -> None:
     chosen = np.flatnonzero(np.random.default_rng(3).random(ROWS) < 0.2)
     flags = np.zeros(ROWS, bool)
     flags[chosen] = True
-    table = pa.table({"id": pa.array(np.arange(ROWS)), "gone": pa.array(flags)})
+    table = pa.table({"id": pa.array(np.arange(ROWS)), "dropped": pa.array(flags)})
     dataset.merge(table, "id")
-    dataset.delete("gone")
-    dataset.drop_columns(["gone"])
+    dataset.delete("dropped")
+    dataset.drop_columns(["dropped"])
 
 
 def delete_in_two_fragments(path: Path) -> None:

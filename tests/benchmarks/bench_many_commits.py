@@ -63,8 +63,8 @@ def large_manifests(folder, fragment):
 
     def remove_pylance():
         base = lance.dataset(path)
-        gone = base.get_fragments()[50_000].fragment_id
-        lance.LanceDataset.commit(path, lance.LanceOperation.Delete([], [gone], "a = 1"), base.version)
+        deleted = base.get_fragments()[50_000].fragment_id
+        lance.LanceDataset.commit(path, lance.LanceOperation.Delete([], [deleted], "a = 1"), base.version)
 
     handles = {}
 

@@ -1,7 +1,7 @@
 """Peak memory of a stream of 2 GB that is written, and of a scan of it with `to_batches`.
 
 Each job runs in a process of its own, whose highest resident set is what counts; that of a process that only imports
-the library is told beside it. A size in MB may be given: `python -m tests.benchmarks.bench_memory 500`.
+the library is shown beside it. A size in MB may be given: `python -m tests.benchmarks.bench_memory 500`.
 """
 
 import resource
@@ -21,7 +21,7 @@ SCHEMA = pa.schema({"id": pa.int64(), "value": pa.float64(), "text": pa.string()
 
 
 def stream(megabytes: int) -> Iterator[pa.RecordBatch]:
-    """Batches of about so many bytes in all, each made when it is asked for."""
+    """Batches of about `size` bytes in all, each made when it is asked for."""
     rng = np.random.default_rng(1)
     words = pa.array([f"word number {i:06d}, and some more" for i in range(50_000)])
     total = 0

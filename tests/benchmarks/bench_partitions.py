@@ -106,7 +106,7 @@ def others(folder: Path, days: int) -> dict[str, tuple]:
 
 
 def one_size(folder: Path, days: int) -> None:
-    """Make tables of so many days, and time what is done with one."""
+    """Make tables of as many days as asked for, and time what is done with one."""
     uris = {name: str(folder / f"{name}{days}") for name in ("indexed", "plain", "pylance")}
     dataset = lance_core.write_dataset(rows(0, 1), uris["plain"])
     made = [one for i in range(1, days) for one in lance_core.write_fragments(rows(i, 1), dataset)]

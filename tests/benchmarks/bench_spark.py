@@ -1,4 +1,4 @@
-"""Spark writing and reading Lance tables against parquet, in turns in one session; classic and Connect.
+"""Spark writing and reading Lance tables against parquet, round-robin in one session; classic and Connect.
 
     python -m tests.benchmarks spark
 

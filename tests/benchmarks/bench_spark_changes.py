@@ -1,4 +1,4 @@
-"""Spark changing Lance tables, in many partitions and in streams, against parquet, in turns in one session.
+"""Spark changing Lance tables, in many partitions and in streams, against parquet, round-robin in one session.
 
     python -m tests.benchmarks spark_changes
     python -m tests.benchmarks.bench_spark_changes streaming reading
@@ -58,7 +58,7 @@ def line(name: str, ours: Cost, theirs: Cost, most: float | None) -> None:
 
 
 def costs(jobs: Mapping[str, Callable[[], object]], rounds: int, prepare: Callable[[], None]) -> dict[str, Cost]:
-    """The least cost of each job in some rounds, in turns, after one that is not counted."""
+    """The least cost of each job in some rounds, round-robin, after one that is not counted."""
     found: dict[str, list[Cost]] = {name: [] for name in jobs}
     for number in range(rounds + 1):
         for name, job in jobs.items():

@@ -4,7 +4,7 @@
 
 Each frame comes as Spark hands it over, as a stream of Arrow messages of at most 10,000 rows and 64 MB that hold all
 columns, into the function that runs in a Python worker, in a process of its own. The figure is the highest resident set
-of that process; that after its imports and the first message is told beside it. As in a task it has one core.
+of that process; that after its imports and the first message is shown beside it. As in a task it has one core.
 """
 
 import os

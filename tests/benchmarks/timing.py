@@ -1,4 +1,4 @@
-"""Timing of two ways to do one job, in turns, so that a drift of the machine hits both."""
+"""Timing of two ways to do one job, round-robin, so that a drift of the machine hits both."""
 
 import statistics
 import time

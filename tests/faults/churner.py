@@ -91,7 +91,7 @@ class Churner:
         if not self.keys:
             return self.count(dataset)
         key = self.keys.pop(self.random.randrange(len(self.keys)))
-        return {"gone": [key]}, lambda: dataset.delete(f"k = {key}")
+        return {"deleted": [key]}, lambda: dataset.delete(f"k = {key}")
 
     def compact(self, dataset):
         return {}, lambda: dataset.optimize.compact_files(target_rows_per_fragment=50)

@@ -1,4 +1,4 @@
-"""A process that promotes a branch when it is told to, and says what came of it.
+"""A process that promotes a branch when it is asked to, and reports the outcome.
 
     python -m tests.faults.promoter URI BRANCH OPTIONS
 

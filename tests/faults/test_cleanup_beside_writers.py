@@ -1,4 +1,4 @@
-"""Processes that use all verbs on one table and clean it up all the time: nothing is lost, doubled or brought back."""
+"""Processes that use all verbs on one table and clean it up all the time: nothing is lost, doubled or restored."""
 
 import collections
 import contextlib
@@ -47,7 +47,7 @@ def check(uri, options, logs):
             outcomes[f"{verb} {kind}"] += 1
             least += kind == "done" and "count" in what
             open_counts += kind == "unknown" and "count" in what
-            for key in (*what.get("added", ()), *what.get("gone", ())):
+            for key in (*what.get("added", ()), *what.get("deleted", ())):
                 for keys in (must, must_not, may):
                     keys.discard(key)
                 if kind == "unknown":

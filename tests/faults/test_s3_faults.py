@@ -188,7 +188,7 @@ class TestUploadsInParts:
         assert made.count("abort_multipart_upload") == 1
         assert made[-1] == "abort_multipart_upload"
 
-    def test_a_lost_answer_of_the_end_is_told_by_the_object(self, store, calls):
+    def test_a_lost_answer_of_the_end_is_resolved_by_the_object(self, store, calls):
         made, failing = calls
         failing["complete_multipart_upload"] = http_error(500, "InternalError")
         with store.open_writer("data/x") as writer:

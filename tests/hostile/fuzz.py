@@ -232,7 +232,7 @@ def limited(seconds):
 
 @contextmanager
 def measured(most):
-    """Raise if the body makes the process larger by so many bytes; on Linux alone."""
+    """Raise if the body makes the process larger by as many bytes as allowed; on Linux alone."""
     status, reset = Path("/proc/self/status"), Path("/proc/self/clear_refs")
     if not reset.exists():
         yield
@@ -251,7 +251,7 @@ def _peak(status):
 
 
 def hunt(seed, num_tables, first=0, seconds=MAX_SECONDS, verbs=VERBS):
-    """Run all verbs on so many damaged tables.
+    """Run all verbs on `calls` damaged tables.
 
     Returns:
         How the calls ended: "done", names of errors; and what is not to be: (verb, damage, error).
@@ -275,7 +275,7 @@ def hunt(seed, num_tables, first=0, seconds=MAX_SECONDS, verbs=VERBS):
             except BaseException as error:
                 counts[type(error).__name__] += 1
                 wrong.append((verb, f"{seed}/{number} {damage}", error))
-                print(*told(wrong[-1:]), file=sys.stderr, flush=True)
+                print(*described(wrong[-1:]), file=sys.stderr, flush=True)
                 if isinstance(error, _GONE):
                     raise
             else:
@@ -286,7 +286,7 @@ def hunt(seed, num_tables, first=0, seconds=MAX_SECONDS, verbs=VERBS):
     return counts, wrong
 
 
-def told(wrong):
+def described(wrong):
     """What is wrong, a line each."""
     return [f"{verb} of {damage}: {type(error).__name__}: {error}" for verb, damage, error in wrong]
 
@@ -295,7 +295,7 @@ def main(seed, tables, first="0"):
     resource.setrlimit(resource.RLIMIT_AS, (_SAFETY_BYTES, _SAFETY_BYTES))
     loop.time.sleep = lambda _: None
     counts, wrong = hunt(int(seed), int(tables), int(first))
-    print(json.dumps([counts, told(wrong)]))
+    print(json.dumps([counts, described(wrong)]))
 
 
 if __name__ == "__main__":

@@ -385,7 +385,7 @@ def test_validate_counts_row_ids(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("ids", "told"),
+    ("ids", "expected"),
     [
         (lambda _: range(6), "6 of its rows have ids of other rows; 0 is in fragment 0 as well"),
         (lambda f: range(f.id * 5, f.id * 5 + 6), "1 of its rows have ids of other rows; 5 is in fragment 0 as well"),
@@ -395,17 +395,17 @@ def test_validate_counts_row_ids(tmp_path):
         (lambda f: range(f.id * 6, f.id * 6 + 6)[::-1], None),
     ],
 )
-def test_row_ids_are_told_that_two_rows_have(tmp_path, ids, told):
+def test_row_ids_of_two_rows_are_reported(tmp_path, ids, expected):
     table(tmp_path / "t", pa.table({"a": range(12)}), max_rows_per_file=6, enable_stable_row_ids=True)
     forge_fragments(tmp_path / "t", lambda f: replace(f, row_ids=encode_row_ids(np.array(ids(f), np.uint64))))
     dataset = lance.dataset(tmp_path / "t")
     found = [problem.message for problem in verify(dataset)]
-    if told is None:
+    if expected is None:
         assert found == []
         dataset.validate()
         return
-    assert any(told in message for message in found)
-    with pytest.raises(CorruptFileError, match=told):
+    assert any(expected in message for message in found)
+    with pytest.raises(CorruptFileError, match=expected):
         dataset.validate()
 
 

@@ -12,7 +12,7 @@ from lance_core.store import open_store
 
 
 class Pair:
-    """Copies of a table, side by side.
+    """Copies of a table, one for each library.
 
     Args:
         folder: Where they lie, as `ours` and `theirs`.

@@ -81,7 +81,7 @@ def test_wrong_arguments_end_in_errors_of_ours(holder, tmp_path, monkeypatch):
                     next(found, None)
             except LanceError:
                 continue
-            except Exception as error:  # noqa: BLE001 - all that is not of our tree is told
+            except Exception as error:  # noqa: BLE001 - each error outside of our tree is reported
                 others.append((name, given, repr(error)))
     assert others == []
 

@@ -93,6 +93,6 @@ def test_no_error_shows_them(place, changed):
     for use in (lance.dataset, lambda uri, **others: lance.write_dataset(ROWS, uri, mode="append", **others)):
         with pytest.raises(LanceError) as caught:
             use(uri, storage_options=options)
-        told = traceback.TracebackException.from_exception(caught.value, lookup_lines=False)
-        lines = [line for line in told.format() if not line.startswith('  File "')]
+        trace = traceback.TracebackException.from_exception(caught.value, lookup_lines=False)
+        lines = [line for line in trace.format() if not line.startswith('  File "')]
         assert MARK not in f"{lines} {caught.value!r} {vars(caught.value)}"

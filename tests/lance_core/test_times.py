@@ -65,7 +65,7 @@ def test_texts_are_in_utc_wherever_the_machine_is(tmp_path, monkeypatch):
         lance_core.write_dataset(pa.table({"id": [2]}), tmp_path / "t", mode="append")
         assert lance_core.dataset(made.uri, asof=between.replace(tzinfo=None).isoformat()).version == 1
         assert lance_core.dataset(made.uri, asof=between).version == 1
-        # As `versions` tells them, which is pylance's way.
+        # As `versions` gives them, which is pylance's way.
         for one in lance_core.dataset(made.uri).versions():
             assert (
                 lance_core.dataset(made.uri, asof=one["timestamp"] + dt.timedelta(microseconds=1)).version

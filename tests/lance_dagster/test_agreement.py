@@ -99,14 +99,14 @@ class Story:
         for partition, event in newest.items():
             said = {key: entry.value for key, entry in event.metadata.items()}
             if "lance/branch" in said:
-                assert said["lance/branch"] in open_branches, f"{partition}: {said['lance/branch']} is gone"
+                assert said["lance/branch"] in open_branches, f"{partition}: {said['lance/branch']} was deleted"
                 continue
-            told = main.checkout_version(said["lance/version"])
-            assert said["dagster/row_count"] == told.count_rows()
-            assert event.tags["dagster/data_version"] == data_version_of(told)
+            opened = main.checkout_version(said["lance/version"])
+            assert said["dagster/row_count"] == opened.count_rows()
+            assert event.tags["dagster/data_version"] == data_version_of(opened)
             if partition is not None:
                 found = main.count_rows(filter=f"k = '{partition}'")
-                assert found == told.count_rows(filter=f"k = '{partition}'"), partition
+                assert found == opened.count_rows(filter=f"k = '{partition}'"), partition
                 assert said.get("dagster/partition_row_count", found) == found, partition
             if last is None or said["lance/version"] > last:
                 last = said["lance/version"]
@@ -350,10 +350,10 @@ STORIES = [
         pytest.param("whole", "append", marks=pytest.mark.slow),
     ],
 )
-@pytest.mark.parametrize("tell", STORIES, ids=lambda tell: tell.__name__)
-def test_dagster_believes_what_the_table_holds(lake, tell, name, mode):
+@pytest.mark.parametrize("play", STORIES, ids=lambda play: play.__name__)
+def test_dagster_believes_what_the_table_holds(lake, play, name, mode):
     story = Story(lake, name, mode)
-    tell(story)
+    play(story)
     story.agrees()
 
 

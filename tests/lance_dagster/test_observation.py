@@ -25,7 +25,7 @@ class TestObservableAsset:
         event = event.asset_observation_data.asset_observation
         return event.tags["dagster/data_version"], {key: entry.value for key, entry in event.metadata.items()}
 
-    def test_it_tells_rows_and_the_newest_change(self, lake, tmp_path):
+    def test_it_reports_rows_and_the_newest_change(self, lake, tmp_path):
         uri = str(tmp_path / "elsewhere.lance")
         lance_core.write_dataset(pa.table({"n": [1, 2]}), uri, commit_message="first")
         table = lance_core.write_dataset(pa.table({"n": [3]}), uri, mode="append", commit_message="second")

@@ -24,7 +24,7 @@ def session(**config: str):
 
 
 def works(folder: str, name: str, seconds: str) -> None:
-    """Merge and append until the time is over, and tell what was done."""
+    """Merge and append until the time is over, and report what was done."""
     import pyspark_lance
     from lance_core.errors import CommitConflictError
 

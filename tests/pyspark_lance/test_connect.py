@@ -41,7 +41,7 @@ def test_changes_streams_and_conversion_over_connect():
 
 
 def run(names, least):
-    """Run some files, and see that at least so many tests were there."""
+    """Run some files, and see that at least `least` tests were there."""
     pytest.importorskip("pyspark.sql.connect.session")
     done = processes.run(
         [sys.executable, "-m", "pytest", "-q", "-x", "--tb=short", "-p", "no:cacheprovider", "-k", NOT_AGAIN, *(str(Path(__file__).parent / name) for name in names)],

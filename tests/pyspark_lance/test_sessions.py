@@ -118,7 +118,7 @@ def test_only_an_existing_table_is_ignored(spark, uri, tmp_path):
         lambda: pyspark_lance.write(spark.range(3), uri, mode="ignore", storage_options=options),
         lambda: pyspark_lance.merge(spark.range(3), uri, on="id", storage_options=options),
     ):
-        with pytest.raises(DatasetExistsError, match="their manifests are gone"):
+        with pytest.raises(DatasetExistsError, match="their manifests were deleted"):
             write()
 
 
@@ -230,8 +230,8 @@ def test_slices_are_replaced_in_one_commit(spark, uri, cluster, lance):
     assert lance.dataset(uri).count_rows() == 220
     assert all(len(days) == 1 for days in days_by_fragment(uri, lance))
     # A slice without a row is emptied.
-    gone = pyspark_lance.write(new.where("false"), uri, mode="replace", slices=by_day(1))
-    assert (gone.rows_deleted, gone.slice_rows) == (10, {"2013-01-02": 0})
+    emptied = pyspark_lance.write(new.where("false"), uri, mode="replace", slices=by_day(1))
+    assert (emptied.rows_deleted, emptied.slice_rows) == (10, {"2013-01-02": 0})
     assert lance.dataset(uri).count_rows("day = date '2013-01-02'") == 0
 
 
@@ -300,7 +300,7 @@ def test_a_read_is_lazy_pinned_and_pruned(spark, frame, uri, lance):
     assert old.where("id = 12 and text is null").count() == 1
     first = pyspark_lance.read(spark, uri, version=1)
     assert first.count() == 1000
-    # The rows of version 1 are gone from version 2, files and all: only a pinned reader finds them.
+    # The rows of version 1 were deleted from version 2, files and all: only a pinned reader finds them.
     assert first.join(pyspark_lance.read(spark, uri), "id").count() == 1000
 
 
@@ -583,9 +583,9 @@ def test_results_are_datasets_of_lance_core(spark, uri, lance):
 
 
 def test_a_task_uses_as_many_threads_as_it_has_cores(spark):
-    def tell(batches):
+    def count_threads(batches):
         for batch in batches:
             use_cores_of_task()
             yield pa.RecordBatch.from_pydict({"threads": [num_threads()] * batch.num_rows})
 
-    assert [row.threads for row in spark.range(1).mapInArrow(tell, "threads long").collect()] == [1]
+    assert [row.threads for row in spark.range(1).mapInArrow(count_threads, "threads long").collect()] == [1]

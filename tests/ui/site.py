@@ -61,9 +61,9 @@ class Site:
         body = json.dumps({"query": query, "variables": variables}).encode()
         request = urllib.request.Request(f"{self.url}/graphql", body, {"Content-Type": "application/json"})
         with urllib.request.urlopen(request, timeout=60) as answer:
-            told = json.load(answer)
-        assert "errors" not in told, told
-        return told["data"]
+            answer_data = json.load(answer)
+        assert "errors" not in answer_data, answer_data
+        return answer_data["data"]
 
     def repository(self):
         """How GraphQL names the code location."""
@@ -74,16 +74,16 @@ class Site:
         """Ask for a backfill; its id."""
         listed = [{"key": key, "value": value} for key, value in tags.items()]
         params = {"assetSelection": [{"path": asset.split("/")}], "partitionNames": partitions, "tags": listed}
-        told = self.ask(BACKFILL, p=params)["launchPartitionBackfill"]
-        assert told["__typename"] == "LaunchBackfillSuccess", told
-        return told["backfillId"]
+        answer_data = self.ask(BACKFILL, p=params)["launchPartitionBackfill"]
+        assert answer_data["__typename"] == "LaunchBackfillSuccess", answer_data
+        return answer_data["backfillId"]
 
     def launch(self, job, config=None):
         """Ask for a run of a job; its id."""
         selector = {**self.repository(), "jobName": job}
-        told = self.ask(RUN, p={"selector": selector, "runConfigData": config or {}})["launchRun"]
-        assert told["__typename"] == "LaunchRunSuccess", told
-        return told["run"]["runId"]
+        answer_data = self.ask(RUN, p={"selector": selector, "runConfigData": config or {}})["launchRun"]
+        assert answer_data["__typename"] == "LaunchRunSuccess", answer_data
+        return answer_data["run"]["runId"]
 
     def status(self, run_id):
         """The status of a run, as a string."""

@@ -81,8 +81,8 @@ class Story:
             state = self.states()[0]
             if state["status"] == "STOPPED" and "STARTED" not in [tick["status"] for tick in state["ticks"]]:
                 return True
-            told = self.site.ask(STOP_SCHEDULE, id=state["id"])
-            assert "Error" not in str(told), told
+            answer = self.site.ask(STOP_SCHEDULE, id=state["id"])
+            assert "Error" not in str(answer), answer
             return False
 
         self.site.until("the end of the schedule", is_stopped)
@@ -148,7 +148,7 @@ class TestStories:
         ],
     )  # fmt: skip
     def test_killed_at(self, story, place):
-        """The server of the code location tells Dagster that the run failed, and the sensor asks again."""
+        """The server of the code location reports to Dagster that the run failed, and the sensor asks again."""
         (story.hold / "stop").write_text(place)
         if place in ("indexed", "refresh_indices"):
             story.fill(1)

@@ -274,7 +274,7 @@ def _keeping_everything(current: Manifest, torn: Sequence[str]) -> CleanupPlan:
 def _check_same(store: ObjectStore, current: Manifest, listed: Mapping[str, ObjectMeta], numbers: list[int]) -> None:
     """Check that the versions are those of the dataset that the handle was opened on."""
     if not numbers:
-        raise DatasetNotFoundError(f"{store.root}: the dataset is gone: it was dropped after it was opened")
+        raise DatasetNotFoundError(f"{store.root}: the dataset was dropped after it was opened")
     shown = listed.get(current.location.key) if current.location is not None else None
     location = replace(current.location, e_tag=shown.e_tag) if current.location is not None and shown else None
     check_identity(store, current, latest=numbers[-1], location=location)

@@ -318,7 +318,7 @@ def commit_what_fits(
         keep_up: Whether rows that concurrent commits deleted are hidden in the new fragments.
 
     Raises:
-        RetryableConflictError: All results were dropped, or every attempt met a conflict.
+        RetryableConflictError: All results were dropped, or every attempt had a conflict.
 
     Examples:
         >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")

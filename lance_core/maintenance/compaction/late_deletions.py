@@ -44,7 +44,7 @@ def commit_despite_deletions(source: Snapshot, planned: Transaction, base: Manif
 
     Args:
         source: Any version.
-        planned: The Rewrite as it was planned, with reserved ids, which met a conflict.
+        planned: The Rewrite as it was planned, with reserved ids, which had a conflict.
         base: A version since, at which the ids were reserved.
 
     Raises:

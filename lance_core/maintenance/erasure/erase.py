@@ -4,7 +4,7 @@
     obstacles   tags, branches forked from such versions, clones, versions in use: then nothing is changed
     per branch  delete, without the condition in the history -> write the fragments again -> build indices again
     clean up    versions that hold anything, branches first; tags move before
-    proof       survey anew, from the files alone; then every file below the root
+    proof       survey again, from the files alone; then every file below the root
 
 Each step finds by itself what is left to do, so that an erasure that was interrupted is finished by the next one.
 Commits of others meanwhile are found by the next survey; what is still there in the end is in the report.
@@ -49,7 +49,7 @@ __all__ = ["ErasureOptions", "erase_rows"]
 _logger = logging.getLogger(__name__)
 
 _ROUNDS: Final = 4
-"""How often the branches are gone through: writers can add rows meanwhile."""
+"""How often the branches are walked: writers can add rows meanwhile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,8 +146,8 @@ class _Erasure:
             found, tags, refs = self._survey(found)
             for line in found.lines:
                 self.removed.setdefault(line.name, set()).update(doomed.get(line.name, set()) - line.versions.keys())
-        gone = {name: tuple(sorted(numbers)) for name, numbers in self.removed.items() if numbers}
-        self.report = replace(self.report, versions_removed=gone, branches_released=tuple(sorted(released)))
+        freed = {name: tuple(sorted(numbers)) for name, numbers in self.removed.items() if numbers}
+        self.report = replace(self.report, versions_removed=freed, branches_released=tuple(sorted(released)))
         return self._proven()
 
     def _survey(self, known: ErasureSurvey | None) -> tuple[ErasureSurvey, dict[str, TagRef], dict[str, BranchRef]]:
@@ -259,10 +259,10 @@ class _Erasure:
         self.report = replace(self.report, indices_rebuilt=tuple(built))
 
     def _drop(self, handle: Handle, line: Line, names: list[str]) -> None:
-        gone = tuple(index for index in handle.source.manifest.indices if index.name in names)
-        if not gone:
+        freed = tuple(index for index in handle.source.manifest.indices if index.name in names)
+        if not freed:
             return
-        self._commit(handle, CreateIndex(removed_indices=gone))
+        self._commit(handle, CreateIndex(removed_indices=freed))
         dropped = dict.fromkeys((*self.report.indices_dropped, *(f"{line.name}:{name}" for name in names)))
         self.report = replace(self.report, indices_dropped=tuple(dropped))
 

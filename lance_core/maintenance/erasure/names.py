@@ -42,7 +42,7 @@ def continued_version(number: int, made_by: Transaction | None) -> int | None:
 
     Args:
         number: The version.
-        made_by: Its transaction; None if that is gone.
+        made_by: Its transaction; None if that was deleted.
     """
     if made_by is None:
         return number - 1

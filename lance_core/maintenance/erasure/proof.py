@@ -1,4 +1,4 @@
-"""The proof of an erasure: all versions surveyed anew, then every file below the root accounted for.
+"""The proof of an erasure: a second survey of all versions, then every file below the root accounted for.
 
 _versions/      manifests: part of the survey; others must not mention the condition
 data/           of a version: part of the survey. Of none: read by its own schema
@@ -57,7 +57,7 @@ _UNVERIFIED: Final = (
 )
 _UNKNOWN: Final = "a table has no file of this name, and what it holds cannot be known"
 _DICTIONARIES: Final = (
-    "its manifest repeats dictionaries of 0.1 files, which keep values of erased rows: write the table anew in a later "
+    "its manifest repeats dictionaries of 0.1 files, which keep values of erased rows: rewrite the table in a later "
     "version of the format"
 )
 _REASONS: Final = {
@@ -78,7 +78,7 @@ def prove(
         table: The references of the dataset.
         condition: The erased rows.
         report: What is known of clones and bases.
-        columns: The columns of the condition in histories of which versions are gone.
+        columns: The columns of the condition in histories of which versions were deleted.
     """
     found = _surveyed(table.root, condition, columns)
     proof = _PlaceCollector(root=table.root, condition=condition, found=found)

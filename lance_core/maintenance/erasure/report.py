@@ -82,9 +82,9 @@ class ErasureReport:
         fragments_rewritten: Fragments that were written again.
         indices_rebuilt: Indices that were built again, as "branch:name".
         indices_dropped: Indices that were dropped, as "branch:name".
-        versions_removed: Versions that are gone, or would be, by branch.
+        versions_removed: Versions that were deleted, or would be, by branch.
         tags_moved: Tags that were moved, with their new versions.
-        branches_released: Branches that cannot be promoted any more, as the version that they were forked from is gone.
+        branches_released: Branches that cannot be promoted any more, as their fork version was deleted.
         files_removed: Files that were removed.
         bytes_removed: Their bytes.
         clones: Shallow clones of the dataset that are known.

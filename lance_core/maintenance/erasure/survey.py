@@ -137,7 +137,7 @@ class ErasureSurvey:
         condition: The rows.
         lines: The branches, main first.
         counts: Stored rows that match, by the files of a fragment and the fields of the condition's columns.
-        columns: The columns of the condition in the histories of the versions, of those that are gone as well.
+        columns: The columns of the condition in the histories of the versions, of those that were deleted as well.
         rows: Stored rows for which the condition was evaluated.
         files: Names of the data files that hold a row, or can.
         read: Names of all data and deletion files of versions.
@@ -172,7 +172,7 @@ def survey(
         refs: Its branches.
         condition: The rows.
         known: An earlier survey, whose counts of files, which never change, are taken over; None reads all files.
-        columns: The columns of the condition in histories of which versions are gone.
+        columns: The columns of the condition in histories of which versions were deleted.
     """
     found = ErasureSurvey(
         condition=condition,
@@ -414,7 +414,7 @@ def _is_fresh(found: ErasureSurvey, line: Line, number: int, index: IndexMetadat
 
 
 def _at(found: ErasureSurvey, line: Line, number: int) -> SurveyedVersion | None:
-    """A version of a branch, or of the one that it was forked from; None if it is gone."""
+    """A version of a branch, or of the one that it was forked from; None if it was deleted."""
     version = line.versions.get(number)
     if version is not None or line.ref is None or number > line.ref.parent_version:
         return version

@@ -140,7 +140,7 @@ def check_same_fragments(manifest: Manifest, fragments: Iterable[Fragment], oper
 
     Args:
         manifest: The version that the operation is applied to.
-        fragments: Fragments as they were read, or with another deletion file; columns can have come and gone since.
+        fragments: Fragments as they were read, or with another deletion file; columns may have changed since.
         operation: Name of the operation.
 
     Raises:

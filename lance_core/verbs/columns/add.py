@@ -56,7 +56,7 @@ def add_columns(
         fields = null_fields(transforms, source)
     if fields is not None:
         return add_null_columns(source, fields)
-    with staged(source):  # a function is tried on the first rows; says if the dataset is gone
+    with staged(source):  # a function is tried on the first rows; says if the dataset was dropped
         maker = column_maker(transforms, source, read_columns, reader_schema)
     manifest = commit_made(source, maker, batch_size)
     if isinstance(transforms, BatchUDF) and transforms.cache is not None:

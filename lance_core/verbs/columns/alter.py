@@ -57,8 +57,8 @@ def drop_columns(source: Snapshot, columns: Sequence[str]) -> Manifest:
         InvalidInputError: No column would be left.
     """
     schema = source.manifest.schema
-    gone = {_field(schema, path).id for path in columns}
-    fields = tuple(kept for field in schema.fields if (kept := _without(field, gone)) is not None)
+    removed = {_field(schema, path).id for path in columns}
+    fields = tuple(kept for field in schema.fields if (kept := _without(field, removed)) is not None)
     if not fields:
         raise InvalidInputError("Cannot drop all columns from a dataset")
     return _project(source, replace(schema, fields=fields), preserves_nullability=True)
@@ -368,10 +368,10 @@ def _field(schema: Schema, path: str) -> Field:
         raise SchemaError(f'Column "{path}" does not exist in the dataset: {error}') from error
 
 
-def _without(field: Field, gone: set[int]) -> Field | None:
-    if field.id in gone:
+def _without(field: Field, removed: set[int]) -> Field | None:
+    if field.id in removed:
         return None
-    children = tuple(kept for child in field.children if (kept := _without(child, gone)) is not None)
+    children = tuple(kept for child in field.children if (kept := _without(child, removed)) is not None)
     if len(children) < len(field.children) and (field.logical_type != "struct" or not children):
         return None
     return replace(field, children=children)

@@ -176,15 +176,15 @@ def _sorted_out(
         new = after.manifest.fragments.get(one.fragment_id)
         assert old is not None
         rows = one.offsets
-        gone = rows if new is None else _deleted(old, after, new) & rows
-        if gone:
-            lost.append((one, _array(gone)))
+        deleted = rows if new is None else _deleted(old, after, new) & rows
+        if deleted:
+            lost.append((one, _array(deleted)))
         if new is None:
             continue
         if _paths(old, pending.columns) == _paths(new, columns):
             kept.append(one)
-        elif rows - gone:
-            parts[one.fragment_id].append(_Part(one, _array(rows - gone), _array(rows - gone)))
+        elif rows - deleted:
+            parts[one.fragment_id].append(_Part(one, _array(rows - deleted), _array(rows - deleted)))
     if lost:
         for fragment_id, part in _followed(pending, after, lost):
             parts[fragment_id].append(part)

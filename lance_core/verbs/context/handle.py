@@ -210,7 +210,7 @@ class Handle:
         """Move this handle to the latest version.
 
         Raises:
-            DatasetNotFoundError: The dataset is gone.
+            DatasetNotFoundError: The dataset was dropped.
 
         Examples:
             >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
@@ -221,7 +221,7 @@ class Handle:
         """
         found = load_latest(self._store, self._manifest)
         if found is None:
-            raise DatasetNotFoundError(f"{self._uri}: the dataset is gone: it was dropped after it was opened")
+            raise DatasetNotFoundError(f"{self._uri}: the dataset was dropped after it was opened")
         self._manifest = found
 
     def session(self) -> Session:

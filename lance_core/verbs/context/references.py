@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from lance_core.commit import identity_of, latest_version, load_manifest, reject_another, reject_gone
+from lance_core.commit import identity_of, latest_version, load_manifest, reject_another, reject_dropped_dataset
 from lance_core.errors import (
     CorruptFileError,
     InvalidInputError,
@@ -79,7 +79,7 @@ class Resolved:
         try:
             found = load_manifest(self.store, self.version)
         except VersionNotFoundError as error:
-            reject_gone(self.store)
+            reject_dropped_dataset(self.store)
             raise VersionNotFoundError(
                 f"Version not found error: version {self.branch or MAIN}:{self.version} does not exist in the table "
                 f"{self.store.root}; versions() lists those that do"
@@ -143,7 +143,7 @@ class TableRefs:
         if version is None:
             version = latest_version(store)
         if version is None:
-            reject_gone(self.root)
+            reject_dropped_dataset(self.root)
             raise VersionNotFoundError(_no_branch(branch or MAIN, self.root))
         is_current = (branch, version) == (self.branch, self.version)
         return Resolved(branch=branch, version=version, store=store, opened=self.current if is_current else None)
@@ -153,12 +153,12 @@ def load_tag(root: ObjectStore, tag: str) -> TagRef:
     """Read a tag of a dataset that was opened.
 
     Raises:
-        DatasetNotFoundError: The dataset is gone.
+        DatasetNotFoundError: The dataset was dropped.
         VersionNotFoundError: There is no such tag.
     """
     found = find_tag(root, tag)
     if found is None:
-        reject_gone(root)
+        reject_dropped_dataset(root)
         raise VersionNotFoundError(
             f"Ref not found error: tag {tag} does not exist in the table {root.root}; tags.list() lists those that do"
         )
@@ -256,7 +256,7 @@ def load_branch(root: ObjectStore, branch: str) -> BranchRef:
     """Read the reference of a branch of a dataset that was opened.
 
     Raises:
-        DatasetNotFoundError: The dataset is gone.
+        DatasetNotFoundError: The dataset was dropped.
         VersionNotFoundError: There is no such branch.
         CorruptFileError: The file of the reference is torn.
     """
@@ -264,7 +264,7 @@ def load_branch(root: ObjectStore, branch: str) -> BranchRef:
     try:
         return _read_branch(root, branch)
     except ObjectNotFoundError as error:
-        reject_gone(root)
+        reject_dropped_dataset(root)
         raise VersionNotFoundError(_no_branch(branch, root)) from error
 
 

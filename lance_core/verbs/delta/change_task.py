@@ -2,7 +2,7 @@
 
     columns of the table ... | _change_type | _commit_version | _commit_timestamp [| _rowid]
 
-The columns are those of the later version. Rows that are gone are read from the files of the version that had them;
+The columns are those of the later version. Rows that were deleted are read from the files of the version that had them;
 `same_columns` says which columns they are; a column that came later is null.
 """
 

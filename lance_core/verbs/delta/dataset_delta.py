@@ -310,7 +310,7 @@ class DatasetDelta:
         try:
             return row_differences(begin, end)
         except VersionNotFoundError as error:
-            raise self._gone(0 if begin is None else begin.manifest.version + 1) from error
+            raise self._missing_version(0 if begin is None else begin.manifest.version + 1) from error
 
     def _at(self, version: int) -> Snapshot | None:
         """A version; None before the first one."""
@@ -319,9 +319,9 @@ class DatasetDelta:
         try:
             return version_before(self._dataset, version).source
         except VersionNotFoundError as error:
-            raise self._gone(version) from error
+            raise self._missing_version(version) from error
 
-    def _gone(self, version: int) -> VersionNotFoundError:
+    def _missing_version(self, version: int) -> VersionNotFoundError:
         """The error for a version that was cleaned up, with the oldest one from which the changes are known."""
         end = self.end_version
         left = existing_versions(self._end.store)
@@ -336,7 +336,7 @@ class DatasetDelta:
         try:
             found = load_transaction(self._end.store, load_version_header(self._end.store, version))
         except VersionNotFoundError as error:
-            raise self._gone(version) from error
+            raise self._missing_version(version) from error
         if found is None:
             raise VersionNotFoundError(f"{self._dataset.uri}: version {version} records no transaction")
         return found

@@ -1,6 +1,6 @@
-"""Which column of one version is which column of another.
+"""Match the columns of one version to those of another.
 
-Field ids alone do not say it: an overwrite numbers its columns anew, and a restore goes back to an earlier number, so
+Field ids alone do not identify columns: an overwrite renumbers them, and a restore goes back to earlier numbers, so
 that one id stands for different columns. In this order, a column of the later version is that of the earlier one
 
     1. of the same id, name and type

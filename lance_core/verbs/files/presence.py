@@ -1,7 +1,7 @@
-"""Are the files there that fragments name? Those that nothing refers to are removed by a cleanup in the end.
+"""A check before a commit that the files of its fragments exist: a cleanup removes files that no version refers to.
 
-Where that costs no request each file is looked at before a commit. On object storage only those are that this process
-has not begun itself within the last hour: a cleanup leaves files alone for seven days unless it is told that nobody
+Where the check costs no request, it covers each file. On object storage it covers the files that this process did not
+start to write within the last hour: a cleanup keeps files for seven days unless its caller promises that nobody
 writes.
 """
 

@@ -299,7 +299,7 @@ def _column_conditions(schema: pa.Schema, name: str, conditions: list[Condition]
 def _ranges(name: str, kind: pa.DataType, conditions: list[Between]) -> _Ranges:
     types = pa.types
     if not (types.is_integer(kind) or types.is_floating(kind) or types.is_date32(kind) or types.is_timestamp(kind)):
-        raise SchemaError(f"column {name!r} of type {kind} cannot be told apart by ranges")
+        raise SchemaError(f"column {name!r} of type {kind} cannot be divided into ranges")
     bounds = [(_exact(c.start, kind, name), _exact(c.end, kind, name)) for c in conditions]
     starts = _numpy(_physical(pa.array([start for start, _ in bounds], type=kind)))
     ends = _numpy(_physical(pa.array([end for _, end in bounds], type=kind)))
@@ -314,7 +314,7 @@ def _ranges(name: str, kind: pa.DataType, conditions: list[Between]) -> _Ranges:
 def _column_type(schema: pa.Schema, name: str) -> pa.DataType:
     position = schema.get_field_index(name)
     if position < 0:
-        raise SchemaError(f"no column {name!r} to tell the slices apart; the columns are {schema.names}")
+        raise SchemaError(f"the slices name the column {name!r}, which is missing; the columns are {schema.names}")
     kind = schema.field(position).type
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 

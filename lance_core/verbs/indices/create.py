@@ -124,13 +124,13 @@ def create_scalar_index(
     kind, parameters = kind_and_parameters(index_type, given)
     field = target_field(source, column, kind)
     name = index_name(source.manifest, field, kind, name, replace=replace)
-    gone = tuple(index for index in source.manifest.indices if index.name == name)
+    removed = tuple(index for index in source.manifest.indices if index.name == name)
     fragments: Sequence[Fragment] = source.manifest.fragments if train else ()
     try:
         with staged(source) as files:
             content = build(source, field, kind, parameters, fragments)
             index = write_segment(files, kind, content, name, field, BitMap(f.id for f in fragments))
-            return files.commit(CreateIndex(new_indices=(index,), removed_indices=gone), properties=properties)
+            return files.commit(CreateIndex(new_indices=(index,), removed_indices=removed), properties=properties)
     except RetryableConflictError as error:
         raise RetryableConflictError(f"index {name!r}: {error}") from error
 

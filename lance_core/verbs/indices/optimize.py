@@ -1,6 +1,6 @@
 """Fold fragments that no segment of an index covers into one, without reading what is covered already.
 
-Entries for fragments that are gone, or whose values were rewritten, are dropped on the way: no older segment with
+Entries for fragments that were deleted, or whose values were rewritten, are dropped on the way: no older segment with
 entries of a fragment may remain when a new segment covers the fragment.
 """
 
@@ -70,11 +70,11 @@ def optimize_indices(
         with staged(base) as files:
             changes = [_Optimizer(files, group, replaced).run(merged, retrain=retrain) for group in groups]
             new = tuple(index for added, _ in changes for index in added)
-            gone = tuple(index for _, removed in changes for index in removed)
-            new, gone = _with_trimmed_moves(base.manifest, new, gone)
-            if not new and not gone:
+            dropped = tuple(index for _, removed in changes for index in removed)
+            new, dropped = _with_trimmed_moves(base.manifest, new, dropped)
+            if not new and not dropped:
                 return base.manifest
-            return files.commit(CreateIndex(new_indices=new, removed_indices=gone), properties=properties)
+            return files.commit(CreateIndex(new_indices=new, removed_indices=dropped), properties=properties)
 
     return retrying_on_latest(source, attempt, conflict_retries=conflict_retries)
 
@@ -106,13 +106,13 @@ def expected_changes(
 
 
 def _with_trimmed_moves(
-    manifest: Manifest, new: tuple[IndexMetadata, ...], gone: tuple[IndexMetadata, ...]
+    manifest: Manifest, new: tuple[IndexMetadata, ...], dropped: tuple[IndexMetadata, ...]
 ) -> tuple[tuple[IndexMetadata, ...], tuple[IndexMetadata, ...]]:
     """The changes of a list of indices, and those of the fragment reuse index: moves that nobody needs then go."""
-    after = (*(index for index in manifest.indices if index not in gone), *new)
+    after = (*(index for index in manifest.indices if index not in dropped), *new)
     left = trimmed(after)
     added = tuple(index for index in left if index not in after)
-    return (*new, *added), (*gone, *(index for index in after if index not in left))
+    return (*new, *added), (*dropped, *(index for index in after if index not in left))
 
 
 def uncovered_fragments(manifest: Manifest, segments: Sequence[IndexMetadata]) -> list[int]:

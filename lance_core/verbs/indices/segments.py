@@ -135,10 +135,10 @@ def commit_segments(
     if target_field(source, column, kind).node.id != field.node.id:
         raise InvalidInputError(f"index {name!r}: the segments are on column {field.path!r}, not on {column!r}")
     current = _without_changed(source, [replace(segment, name=name) for segment in segments])
-    gone = _replaced(source.manifest, name, kind, field, current)
+    removed = _replaced(source.manifest, name, kind, field, current)
     files = UncommittedFiles(source)  # files of others: they stay, for another attempt, whatever comes of the commit
     try:
-        return files.commit(CreateIndex(new_indices=tuple(current), removed_indices=tuple(gone)))
+        return files.commit(CreateIndex(new_indices=tuple(current), removed_indices=tuple(removed)))
     except RetryableConflictError as error:
         raise RetryableConflictError(f"index {name!r}: {error}") from error
 
@@ -229,14 +229,14 @@ def _replaced(
                 f" if they cover all fragments, and fragment {(live - covered)[0]} is missing"
             )
         return there
-    gone = []
+    removed = []
     for index in there:
         own = without_moved(manifest.indices, index) & live
         if own <= covered:
-            gone.append(index)
+            removed.append(index)
         elif own & covered:
             raise InvalidInputError(
                 f"segment {index.uuid} of the index {name!r} covers fragment {(own & covered)[0]} as the new ones do,"
                 f" and fragment {(own - covered)[0]}, which they leave out; build segments that cover it too"
             )
-    return gone
+    return removed

@@ -47,7 +47,7 @@ class IndexSegmentDescription:
     Attributes:
         uuid: Names its folder below `_indices/`.
         dataset_version_at_last_update: Version that it was built on.
-        fragment_ids: Fragments that it covers; those that are gone may be among them.
+        fragment_ids: Fragments that it covers; those that were deleted may be among them.
         index_version: Version of the index's own format.
         created_at: When it was made.
         size_bytes: Size of its files, if recorded.

@@ -45,7 +45,7 @@ def tracked_files(
         progress: Called after each version with the number of versions done and their total.
 
     Raises:
-        DatasetNotFoundError: The dataset is gone.
+        DatasetNotFoundError: The dataset was dropped.
     """
     versions = [number for number in existing_versions(source.store) if min_version is None or number >= min_version]
 
@@ -66,11 +66,11 @@ def all_files(store: ObjectStore) -> pa.RecordBatchReader:
     """All files below the dataset's root, with size and time.
 
     Raises:
-        DatasetNotFoundError: The dataset is gone.
+        DatasetNotFoundError: The dataset was dropped.
     """
     found = list(store.list(""))
     if not found:
-        existing_versions(store)  # says that the dataset is gone
+        existing_versions(store)  # says that the dataset was dropped
     columns = [
         pa.array([store.root] * len(found), pa.string()).dictionary_encode(),
         pa.array([meta.key for meta in found], pa.string()),

@@ -41,7 +41,7 @@ class RowChanges:
         at_fork: Rows of the fork version.
         on_branch: Rows of the branch.
         added: Rows in new fragments, those that merely moved there included.
-        removed: Rows that are gone from the parent's fragments.
+        removed: Rows that were deleted from the parent's fragments.
     """
 
     at_fork: int
@@ -159,19 +159,19 @@ def _partition_rows(branch: Branch, changes: BranchChanges, columns: list[str]) 
     branch.head.manifest.schema.project(columns)
     branch.parent.manifest.schema.project(columns)
     taken = changes.rows_taken(branch)
-    gone: Counter[str] = Counter()
+    deleted: Counter[str] = Counter()
     came: Counter[str] = Counter()
     for fragment in changes.removed:
-        gone += _count(branch.parent, fragment, columns, None)
+        deleted += _count(branch.parent, fragment, columns, None)
     for before, after in changes.updated:
         if branch.as_seen(before).files == after.files:
-            gone += _count(branch.parent, before, columns, taken[before.id])
+            deleted += _count(branch.parent, before, columns, taken[before.id])
         else:
-            gone += _count(branch.parent, before, columns, None)
+            deleted += _count(branch.parent, before, columns, None)
             came += _count(branch.head, after, columns, None)
     for fragment in changes.added:
         came += _count(branch.head, fragment, columns, None)
-    return {name: (gone[name], came[name]) for name in sorted(gone.keys() | came.keys())}
+    return {name: (deleted[name], came[name]) for name in sorted(deleted.keys() | came.keys())}
 
 
 def _count(source: Snapshot, fragment: Fragment, columns: Sequence[str], only: BitMap | None) -> Counter[str]:

@@ -19,7 +19,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from lance_core.arguments import checked_methods
-from lance_core.commit import commit, load_following, load_latest, reject_gone
+from lance_core.commit import commit, load_following, load_latest, reject_dropped_dataset
 from lance_core.errors import (
     AlreadyExistsError,
     CorruptFileError,
@@ -113,7 +113,7 @@ class Branches:
         found, torn = read_branches(self._refs.root)
         report_torn(torn.values())
         if not found and not torn:
-            reject_gone(self._refs.root)  # says if the dataset is gone
+            reject_dropped_dataset(self._refs.root)  # says if the dataset was dropped
         return [*found.items()]
 
     def replace_metadata(self, branch: str, metadata: Mapping[str, str]) -> None:
@@ -144,7 +144,7 @@ class Branches:
 
         Raises:
             VersionNotFoundError: There is no such branch.
-            IncompatibleConflictError: The fork version is gone.
+            IncompatibleConflictError: The fork version was deleted.
             SchemaError: There is no such column.
 
         Examples:
@@ -181,7 +181,7 @@ class Branches:
         Raises:
             VersionNotFoundError: There is no such branch.
             BranchConflictError: The parent changed the same rows, or filled the same partition, since the fork.
-            IncompatibleConflictError: The fork version, or one since then, is gone.
+            IncompatibleConflictError: The fork version, or one since then, was deleted.
             SchemaError: The branch has other columns than its parent.
             InvalidInputError: The tag exists, or the branch was promoted and changed since then.
 
@@ -338,7 +338,7 @@ def create_branch(table: TableRefs, branch: str, reference: Reference, opened: M
     Raises:
         InvalidInputError: The name is not allowed, or the branch exists.
         VersionNotFoundError: There is no such version.
-        DatasetNotFoundError: The dataset is gone; noticed where a look costs no request.
+        DatasetNotFoundError: The dataset was dropped; noticed where a look costs no request.
         IncompatibleConflictError: Another one is in its place; the same.
         DatasetExistsError: A branch of that name was begun and not finished, or something of one is left.
     """
@@ -347,7 +347,7 @@ def create_branch(table: TableRefs, branch: str, reference: Reference, opened: M
     source = opened if (fork.branch, fork.version) == (opened.branch, opened.version) else fork.manifest()
     source.check_writable()
     if source is opened and not fork.store.put_is_a_request:
-        load_following(fork.store, opened)  # nothing of what follows would notice that it is gone
+        load_following(fork.store, opened)  # nothing of what follows would notice that it was deleted
     parent = None if fork.branch is None else load_branch(table.root, fork.branch)
     ref = BranchRef(
         parent_version=source.version,
@@ -403,7 +403,7 @@ def _make_known(table: TableRefs, branch: str, ref: BranchRef, first: Manifest) 
     """Write the reference of a branch whose first version exists.
 
     Raises:
-        InvalidInputError: A reference of that name exists, of another branch whose files are gone.
+        InvalidInputError: A reference of that name exists, of another branch whose files were deleted.
     """
     try:
         table.root.put_if_absent(branch_ref_key(branch), ref.to_bytes())
@@ -414,7 +414,7 @@ def _make_known(table: TableRefs, branch: str, ref: BranchRef, first: Manifest) 
         if first.location is not None:
             table.store_of(branch).delete(first.location.key)
         raise InvalidInputError(
-            f"Ref conflict error: branch {branch} already exists, but its files are gone: "
+            f"Ref conflict error: branch {branch} already exists, but its files were deleted: "
             f"branches.delete({branch!r}) removes the rest"
         ) from error
 

@@ -116,7 +116,7 @@ class BranchChanges:
     """The changes of a branch; fragments as recorded in the manifests that they are from.
 
     Attributes:
-        removed: The parent's fragments that are gone.
+        removed: The parent's fragments that were deleted.
         updated: The parent's fragments that changed, each with its present form.
         added: New fragments.
     """
@@ -152,17 +152,17 @@ class BranchChanges:
 
     @property
     def rows_removed(self) -> int:
-        """Rows of the parent that are gone from their fragments."""
+        """Rows of the parent that were deleted from their fragments."""
         lost = sum(before.num_rows - after.num_rows for before, after in self.updated)
         return lost + sum(fragment.num_rows for fragment in self.removed)
 
     def rows_taken(self, branch: Branch) -> dict[int, BitMap]:
-        """Offsets of the rows that are gone from updated fragments, by fragment."""
+        """Offsets of the rows that were deleted from updated fragments, by fragment."""
         taken = {}
         for before, after in self.updated:
             old, new = branch.parent.deletions(before), branch.head.deletions(after)
-            gone = (BitMap() if new is None else new.bitmap) - (BitMap() if old is None else old.bitmap)
-            taken[before.id] = gone
+            deleted = (BitMap() if new is None else new.bitmap) - (BitMap() if old is None else old.bitmap)
+            taken[before.id] = deleted
         return taken
 
 
@@ -171,7 +171,7 @@ def load_branch_ends(table: TableRefs, name: str) -> Branch:
 
     Raises:
         VersionNotFoundError: There is no such branch.
-        IncompatibleConflictError: The fork version is gone, or another one is in its place.
+        IncompatibleConflictError: The fork version was deleted, or another one has its number.
     """
     ref = load_branch(table.root, name)
     store, parent = table.store_of(name), table.store_of(ref.parent_branch)
@@ -184,8 +184,8 @@ def load_branch_ends(table: TableRefs, name: str) -> Branch:
         fork = load_manifest(parent, ref.parent_version)
     except VersionNotFoundError as error:
         raise IncompatibleConflictError(
-            f"version {ref.parent_version} of {ref.parent_branch or MAIN}, which branch {name!r} was forked from, is "
-            "gone, so what the branch changed is not known: read the branch and write its rows instead"
+            f"version {ref.parent_version} of {ref.parent_branch or MAIN}, which branch {name!r} was forked from, was "
+            "deleted, so what the branch changed is not known: read the branch and write its rows instead"
         ) from error
     options = table.root.options
     branch = Branch(name=name, ref=ref, parent=Snapshot(parent, fork, options), head=Snapshot(store, head, options))

@@ -57,19 +57,19 @@ class Clones:
         return {name: {"uri": ref.metadata[CLONE_KEY], **describe_tag(ref)} for name, ref in found.items()}
 
     def release(self, clone: str) -> Names:
-        """Let cleanup remove the version that a clone refers to, which breaks the clone unless it is gone.
+        """Let cleanup remove the version that a clone refers to, which breaks a clone that still exists.
 
         Args:
             clone: Its tag, or its root.
 
         Returns:
-            The tags that are gone.
+            The tags that were deleted.
 
         Raises:
             VersionNotFoundError: There is no such clone.
         """
         listed = self.list()
-        names = [name for name, told in listed.items() if name == clone or told["uri"] == canonical_uri(clone)]
+        names = [name for name, record in listed.items() if name == clone or record["uri"] == canonical_uri(clone)]
         if not names:
             raise VersionNotFoundError(
                 f"{self._refs.root.root} has no clone {clone!r}; its clones are {', '.join(sorted(listed)) or 'none'}"
@@ -160,7 +160,7 @@ def release_tags(store: ObjectStore, manifest: Manifest) -> None:
 
 
 def missing_bases(store: ObjectStore, manifest: Manifest) -> Iterator[tuple[str, str]]:
-    """The path of each base that is gone, with a message."""
+    """The path of each base that was deleted, with a message."""
     for base in manifest.base_paths:
         used = sum(any(file.base_id == base.id for file in fragment.files) for fragment in manifest.fragments)
         if not used:

@@ -34,14 +34,14 @@ _BRING_NOTHING: Final = (CreateIndex, ReserveFragments, Restore, Rewrite, Update
 def ensure_branch(
     table: TableRefs, branch: str, reference: Reference, opened: Manifest, *, renew_promoted: bool = False
 ) -> Manifest:
-    """The latest version of a branch, which is made if there is none.
+    """The latest version of a branch, which is created if there is none.
 
     Args:
         table: Where references are resolved.
         branch: Its name.
-        reference: Where it begins if it is made.
+        reference: Where the branch begins if it is created.
         opened: The version of the handle.
-        renew_promoted: Whether a branch that was promoted, and has brought nothing since, is created again.
+        renew_promoted: Whether a branch that was promoted, and has no changes since, is created again.
 
     Raises:
         InvalidInputError: The name is not allowed.

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from lance_core.arguments import checked_methods
-from lance_core.commit import reject_gone
+from lance_core.commit import reject_dropped_dataset
 from lance_core.errors import AlreadyExistsError, CorruptFileError, InvalidInputError
 from lance_core.store import delete_durably, replace_durably
 from lance_core.table.manifest.manifest import Manifest
@@ -66,7 +66,7 @@ class Tags:
         found, torn = read_tags(self._refs.root)
         report_torn(torn)
         if not found and not torn:
-            reject_gone(self._refs.root)  # says if the dataset is gone
+            reject_dropped_dataset(self._refs.root)  # says if the dataset was dropped
         return found
 
     def get_version(self, tag: str) -> int:

@@ -246,18 +246,18 @@ class _MergeAttempt:
 
     def _rewrite_rows(self, matches: Sequence[_Match], new: Rows) -> Merged:
         """Move updated rows to new fragments, behind which inserted ones follow."""
-        gone: list[tuple[Fragment, BitMap]] = []
+        taken: list[tuple[Fragment, BitMap]] = []
         with MovedRows(
             self.base, self.files, data_storage_version=self.data_storage_version, targets=self.targets
         ) as moved:
             for match in matches:
                 rows = self._take_away(match, moved)
                 if rows:
-                    gone.append((match.fragment, rows))
+                    taken.append((match.fragment, rows))
             for part in self.rows.rows.steps(new):
                 moved.write(self._complete(self._source(part), None))
             fragments = moved.finish()
-            removal = remove_rows(self.base, gone, self.files)
+            removal = remove_rows(self.base, taken, self.files)
         self.stats.inserted = len(new)
         operation = Update(
             removed_fragment_ids=removal.removed_fragment_ids,
@@ -292,23 +292,23 @@ class _MergeAttempt:
 
     def _take_away(self, match: _Match, moved: MovedRows) -> BitMap:
         """Write the new rows of a fragment's updated ones; returns the rows of the fragment that go."""
-        gone = match.others
+        taken = match.others
         if self.clauses.source_deletes is not None:
             deletes = self.clauses.source_deletes[match.source_rows]
-            gone = gone | bitmap_of(match.offsets[deletes])
+            taken = taken | bitmap_of(match.offsets[deletes])
             match = replace(match, offsets=match.offsets[~deletes], source_rows=match.source_rows[~deletes])
-        self.stats.deleted += len(gone)
+        self.stats.deleted += len(taken)
         if self.clauses.matched is WhenMatched.DELETE:
             self.stats.deleted += len(match.offsets)
-            return gone | bitmap_of(match.offsets)
+            return taken | bitmap_of(match.offsets)
         if self.clauses.matched is not WhenMatched.UPDATE or not len(match.offsets):
-            return gone
+            return taken
         changed = self._changed(match)
         for part in self._parts(changed):
             table = self._complete(self._source(part.source_rows), part)
             moved.write(table, _row_ids(part.fragment, part.offsets))
         self.stats.updated += len(changed.offsets)
-        return gone | bitmap_of(changed.offsets)
+        return taken | bitmap_of(changed.offsets)
 
     def _parts(self, match: _Match) -> Iterator[_Match]:
         """The matches in parts that can be in memory at once."""

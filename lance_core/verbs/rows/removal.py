@@ -282,15 +282,15 @@ def remove_rows(source: Snapshot, rows: Iterable[tuple[Fragment, BitMap]], files
     removed, updated, affected = [], [], {}
     waiting: list[tuple[Fragment, BitMap]] = []  # each put is a request, and several are made in parallel
     unwritten: list[_Hidden] = []  # the first one, until there is another
-    for fragment, gone in rows:
-        affected[fragment.id] = gone
-        if len(gone) == live_count(source, fragment):
+    for fragment, deleted in rows:
+        affected[fragment.id] = deleted
+        if len(deleted) == live_count(source, fragment):
             removed.append(fragment.id)
             continue
         if source.store.put_is_a_request:
-            waiting.append((fragment, gone))
+            waiting.append((fragment, deleted))
             continue
-        hidden = _hidden(source, fragment, gone)
+        hidden = _hidden(source, fragment, deleted)
         updated.append(hidden.fragment)
         files.add(source.store, hidden.key)
         unwritten.append(hidden)
@@ -323,16 +323,16 @@ def _put(source: Snapshot, hidden: list[_Hidden]) -> None:
     hidden.clear()
 
 
-def with_deletions(source: Snapshot, fragment: Fragment, gone: BitMap, files: UncommittedFiles) -> Fragment:
+def with_deletions(source: Snapshot, fragment: Fragment, deleted: BitMap, files: UncommittedFiles) -> Fragment:
     """The fragment with a new deletion file, which is not durable yet, that hides these rows too."""
-    found = _hidden(source, fragment, gone)
+    found = _hidden(source, fragment, deleted)
     source.store.put(found.key, found.data)
     files.add(source.store, found.key)
     return found.fragment
 
 
-def _hidden(source: Snapshot, fragment: Fragment, gone: BitMap) -> _Hidden:
-    hidden = (source.deletions(fragment) or DeletionVector()) | gone
+def _hidden(source: Snapshot, fragment: Fragment, deleted: BitMap) -> _Hidden:
+    hidden = (source.deletions(fragment) or DeletionVector()) | deleted
     data, kind = hidden.to_bytes()
     file = DeletionFile(
         file_type=kind,

@@ -199,7 +199,7 @@ class _Commit:
             adopted, operation, removal = self._computed(source, files, attempts)
         except ObjectNotFoundError:
             files.discard()
-            load_following(self.store, base)  # says so if the table is gone, or another one
+            load_following(self.store, base)  # says so if the table was dropped, or another one
             raise
         except DatasetExistsError:
             files.discard()

@@ -1,15 +1,15 @@
 """Find the rows of an earlier attempt of a write in a later version.
 
-A commit names the fragments that it brought. Their rows are followed to the latest version by what is exact:
+A commit names the fragments that it added. Their rows are followed to the latest version by what is exact:
 
     stable row ids   the ids that the rows were given, wherever they are
     else             the fragments, as long as no version since has touched them, or else version by version:
                      Rewrite     rows go on in the group's new fragments, in the order of the old ones' live rows
-                     Overwrite   all rows are gone
+                     Overwrite   all rows are deleted
                      Restore     as they were in the version that came back
-                     Delete      rows are gone
-                     Update      the same if it merely takes out rows (a replacement, a later attempt); if it brings
-                                 rows as well, those that it took out may be among them, and the trace is lost
+                     Delete      rows are deleted
+                     Update      rows are deleted if the update adds none (a replacement, a later attempt); if it adds
+                                 rows, deleted ones may be among them, and the trace is lost
                      others      rows stay where they are
 
 Rows that somebody deleted meanwhile are skipped. Where the version of the attempt was cleaned up, the table's own state
@@ -190,7 +190,7 @@ def rows_of_version(source: Snapshot, version: int) -> RowsByFragment:
     """
     origin = _source(source, version)
     transaction = _transaction(origin)
-    mine = list(_brought(origin.manifest, transaction.operation, transaction.properties.get(FIRST_ADDED_KEY)))
+    mine = list(_added_fragments(origin.manifest, transaction.operation, transaction.properties.get(FIRST_ADDED_KEY)))
     if not mine:
         return {}
     if origin.manifest.uses_stable_row_ids and source.manifest.uses_stable_row_ids:
@@ -200,19 +200,19 @@ def rows_of_version(source: Snapshot, version: int) -> RowsByFragment:
     return _alive(source, _Trace(origin, mine).to(source))
 
 
-def _brought(manifest: Manifest, operation: Operation, first: str | None) -> Iterator[Fragment]:
+def _added_fragments(manifest: Manifest, operation: Operation, first: str | None) -> Iterator[Fragment]:
     """The fragments that the transaction of a version added, with their ids in the manifest."""
     if isinstance(operation, Append | Overwrite):
-        brought = operation.fragments
+        added = operation.fragments
     elif isinstance(operation, Update):
-        brought = operation.new_fragments
-        if any(fragment.row_ids is not None for fragment in brought):
+        added = operation.new_fragments
+        if any(fragment.row_ids is not None for fragment in added):
             raise TraceLostError("it moved rows of others")
     elif isinstance(operation, Merge) and first is not None:
-        brought = tuple(fragment for fragment in operation.fragments if fragment.id >= int(first))
+        added = tuple(fragment for fragment in operation.fragments if fragment.id >= int(first))
     else:
         raise TraceLostError(f"it was made by {operation.name}")
-    names = {_name(fragment) for fragment in brought}
+    names = {_name(fragment) for fragment in added}
     found = [fragment for fragment in manifest.fragments if _name(fragment) in names]
     if len(found) != len(names):
         raise TraceLostError("its manifest does not hold the fragments of its transaction")

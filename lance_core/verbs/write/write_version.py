@@ -205,7 +205,7 @@ def _check_there(target: TableTarget) -> None:
     """Check that the dataset still exists before files are written for it, if that costs no request.
 
     Raises:
-        DatasetNotFoundError: The dataset is gone.
+        DatasetNotFoundError: The dataset was dropped.
         IncompatibleConflictError: The dataset was dropped and made again.
     """
     base = target.base

@@ -177,9 +177,9 @@ class History:
 
     def delete(self, library):
         if self.now.rows:
-            gone = int(self.rng.choice(list(self.now.rows)))
-            library.dataset(self.uri).delete(f"id = {gone}")
-            self.now = replace(self.now, rows={i: row for i, row in self.now.rows.items() if i != gone})
+            deleted = int(self.rng.choice(list(self.now.rows)))
+            library.dataset(self.uri).delete(f"id = {deleted}")
+            self.now = replace(self.now, rows={i: row for i, row in self.now.rows.items() if i != deleted})
 
     def add(self, library):
         free = [name for name in NAMES if name not in self.now.columns.values()]

@@ -205,7 +205,7 @@ def test_merge(pair):
 
 
 def test_fragments_apart(pair):
-    """Columns and deletions worked out per fragment, committed at once."""
+    """Columns and deletions computed per fragment, committed at once."""
 
     def add(dataset, library):
         made = [f.merge_columns({"e": "a + 1"}) for f in dataset.get_fragments()]

@@ -119,7 +119,7 @@ def test_set_in_field_metadata_as_pylance_does(tmp_path, steps):
     ],
     ids=str,
 )
-def test_a_key_that_cannot_tell_rows_apart_is_rejected(tmp_path, schema):
+def test_a_key_that_does_not_identify_rows_is_rejected(tmp_path, schema):
     empty = schema.empty_table()
     for library in (lance, lance_core):
         with pytest.raises((OSError, LanceError), match="Primary key column"):

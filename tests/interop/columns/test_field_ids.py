@@ -274,7 +274,7 @@ def test_files_of_the_first_format_are_read_by_ids_that_came_later(tmp_path, ids
         assert ours.to_table(filter=where).to_pylist() == expected.slice(first, 5).to_pylist(), where
 
 
-def test_files_of_the_first_format_with_gaps_between_their_ids_are_not_numbered_anew(tmp_path):
+def test_files_of_the_first_format_with_gaps_between_their_ids_are_not_renumbered(tmp_path):
     uri = str(tmp_path)
     lance.write_dataset(rows(1), uri, data_storage_version="legacy")
     dataset = lance.dataset(uri)

@@ -294,7 +294,7 @@ def test_plans_of_scans_and_merges(library, tmp_path):
     assert made.latest_version == version
 
 
-def test_the_files_of_a_plan_that_ran_are_gone(tmp_path):
+def test_the_files_of_a_plan_that_ran_are_deleted(tmp_path):
     made = lance_core.write_dataset(ROWS, tmp_path / "t")
     before = set((tmp_path / "t").rglob("*"))
     made.merge_insert("id").when_not_matched_insert_all().analyze_plan(pa.table({"id": [500], "s": ["y"]}))

@@ -63,7 +63,7 @@ def test_pages_are_copied_byte_for_byte(tmp_path, library, version):
     assert dataset.to_table(columns=["pair", "pairs"]).equals(expected.select(["pair", "pairs"]))
 
 
-def test_only_pages_that_lose_rows_are_written_anew(tmp_path):
+def test_only_pages_that_lose_rows_are_rewritten(tmp_path):
     path = str(tmp_path / "t")
     dataset = write(path, [20_000, 20_000, 20_000])
     dataset.delete("id >= 25000 AND id < 25010")
@@ -73,8 +73,8 @@ def test_only_pages_that_lose_rows_are_written_anew(tmp_path):
     after, _ = pages_of(path)
     assert len(lance.dataset(path).get_fragments()) == 1
     for index, own in before.items():
-        gone = [page for page in own if page not in after[index]]
-        assert len(gone) < len(own), index
+        rewritten = [page for page in own if page not in after[index]]
+        assert len(rewritten) < len(own), index
     assert [length for _, length, _ in after[0]] == [20_000, 19_990, 20_000]
     assert lance.dataset(path).to_table().equals(expected)
     assert lance_core.dataset(path).to_table().equals(expected)

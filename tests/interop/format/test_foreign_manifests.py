@@ -184,7 +184,7 @@ def test_the_time_of_a_version_is_that_of_its_commit(uri, library, kind):
 
 
 def test_a_version_with_unknown_reader_flags_is_listed_without_counters(uri):
-    for number in (1, 2, 3):  # a second apart, so that whole seconds tell them apart
+    for number in (1, 2, 3):  # a second apart, so that whole seconds differ
         change = datetime(2026, 1, 1, 0, 0, number, tzinfo=UTC)
         edit_manifest(manifest_paths(uri)[number - 1], lambda message, at=change: message.timestamp.FromDatetime(at))
     theirs = lance.dataset(uri).versions()

@@ -147,7 +147,7 @@ def test_changes_come_out_as_with_pylance(table, name, verb):
     assert ours.version == theirs.version
     assert ours.schema == theirs.schema
     assert ours.data_storage_version == theirs.data_storage_version
-    if name == "bad_index_fragment_bitmap":  # only a library that reads indices can tell what they cover
+    if name == "bad_index_fragment_bitmap":  # only a library that reads indices knows what they cover
         ours.delete("false")
         theirs.delete("false")
     assert lance_core.dataset(uris["pylance"]).validate() is None

@@ -154,7 +154,7 @@ def test_all_columns_are_needed(tmp_path):
 
 
 def test_texts_below_nulls_are_not_stored(tmp_path):
-    """Arrow allows a null to cover characters; in a page of 0.1 the offsets alone tell what is null."""
+    """Arrow allows a null to cover characters; in a page of 0.1 the offsets alone say what is null."""
     offsets = pa.py_buffer(np.array([0, 1, 3, 4], np.int32).tobytes())
     array = pa.Array.from_buffers(pa.string(), 3, [pa.py_buffer(b"\x05"), offsets, pa.py_buffer(b"abbc")])
     assert array.to_pylist() == ["a", None, "c"]

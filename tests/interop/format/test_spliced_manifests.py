@@ -1,4 +1,4 @@
-"""Manifests of random histories of all operations: spliced ones beside those that are made anew; pylance reads them."""
+"""Manifests of random histories of all operations: spliced ones beside rebuilt ones; pylance reads them."""
 
 import random
 
@@ -67,23 +67,23 @@ VERBS = {
 }
 
 
-def made_anew(run, changes, added):
+def rebuild(run, changes, added):
     fragments = [changes.get(place, one) for place, one in enumerate(run)]
     return FragmentRun.of([*(one for one in fragments if one is not None), *added])
 
 
 @pytest.mark.parametrize("stable", [False, True])
 @pytest.mark.parametrize("seed", range(2))
-def test_spliced_manifests_are_those_that_are_made_anew(tmp_path, monkeypatch, seed, stable):
+def test_spliced_manifests_equal_rebuilt_ones(tmp_path, monkeypatch, seed, stable):
     apply, spliced, applied = Transaction.apply, FragmentRun.spliced, set()
 
     def applied_twice(transaction, *arguments):
         found = apply(transaction, *arguments)
         with monkeypatch.context() as patched:
-            patched.setattr(FragmentRun, "spliced", made_anew)
-            anew = apply(transaction, *arguments)
+            patched.setattr(FragmentRun, "spliced", rebuild)
+            rebuilt = apply(transaction, *arguments)
         assert FragmentRun.spliced is spliced
-        assert found.to_bytes() == anew.to_bytes()
+        assert found.to_bytes() == rebuilt.to_bytes()
         applied.add(transaction.operation.name)
         return found
 

@@ -403,9 +403,9 @@ def test_older_forms_of_operations_become_newer_ones():
     assert [f.id for f in (*group.old_fragments, *group.new_fragments)] == [1, 2]
     message = TRANSACTION(read_version=1, uuid="own")
     message.update_config.upsert_values["k"] = "v"
-    message.update_config.delete_keys.append("gone")
+    message.update_config.delete_keys.append("dropped")
     written = TRANSACTION.FromString(Transaction.from_bytes(message.SerializeToString()).to_bytes())
     entries = {
         e.key: e.value if e.HasField("value") else None for e in written.update_config.config_updates.update_entries
     }
-    assert entries == {"k": "v", "gone": None}
+    assert entries == {"k": "v", "dropped": None}

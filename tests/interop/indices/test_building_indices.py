@@ -191,7 +191,7 @@ def test_a_btree_of_row_ids_is_merged_by_address(tmp_path):
 
 
 @pytest.mark.parametrize("place", ["branch", "shallow clone"])
-def test_what_pylance_rewrites_of_a_base_and_loses_is_read_and_built_anew(tmp_path, place):
+def test_what_pylance_rewrites_of_a_base_and_loses_is_read_and_rebuilt(tmp_path, place):
     uri = str(tmp_path / "t")
     dataset = lance.write_dataset(ROWS, uri, max_rows_per_file=60)
     dataset.create_scalar_index("p", "BTREE")
@@ -409,7 +409,7 @@ def test_a_build_that_dies_leaves_nothing(tmp_path):
     assert not list((tmp_path / "t").glob("_indices/*/*"))
 
 
-@pytest.mark.parametrize("damage", ["gone", "cut", "garbage", "changed"])
+@pytest.mark.parametrize("damage", ["deleted", "cut", "garbage", "changed"])
 @pytest.mark.parametrize(
     ("kind", "name"),
     [
@@ -426,7 +426,7 @@ def test_an_index_that_cannot_be_read_is_left_aside_with_one_warning(tmp_path, d
     dataset.create_scalar_index("p", kind)
     (file,) = (tmp_path / "t").glob(f"_indices/*/{name}")
     data = file.read_bytes()
-    if damage == "gone":
+    if damage == "deleted":
         file.unlink()
     else:
         file.write_bytes(
@@ -474,7 +474,7 @@ def test_a_day_is_counted_without_its_file(unreadable):
 
 
 @pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable ids"])
-def test_what_a_bitmap_tells_is_counted_without_files(tmp_path, stable):
+def test_bitmaps_count_without_files(tmp_path, stable):
     uri = str(tmp_path / "t")
     rows = ROWS.set_column(2, "p", pa.array([None if i % 9 == 0 else f"d{i % 4}" for i in range(NUM_ROWS)]))
     dataset = lance_core.write_dataset(rows, uri, max_rows_per_file=60, enable_stable_row_ids=stable)

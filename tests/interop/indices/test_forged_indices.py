@@ -58,7 +58,7 @@ def renamed_lengths(table: pa.Table) -> pa.Table:
 
 @pytest.mark.filterwarnings("ignore:index .* is left aside:UserWarning")
 @pytest.mark.parametrize("remedy", ["optimize_indices", "create_scalar_index"])
-def test_a_zone_map_of_pylance_0_34_is_left_aside_named_and_made_anew(tmp_path, remedy):
+def test_a_zone_map_of_pylance_0_34_is_left_aside_named_and_rebuilt(tmp_path, remedy):
     uri = str(tmp_path / "t")
     lance.write_dataset(rows(0, 600), uri, max_rows_per_file=200)
     lance.dataset(uri).create_scalar_index("p", "ZONEMAP", name="p_idx")
@@ -95,7 +95,7 @@ def test_a_record_that_claims_a_fragment_too_many(tmp_path, kind, library, stabl
 
 
 def forge(uri: str, name: str, change, metadata: dict[str, str]) -> None:
-    """Write a file of the only index anew, and commit its size."""
+    """Rewrite a file of the only index, and commit its size."""
     (path,) = Path(uri).glob(f"_indices/*/{name}")
     found = LanceFileReader(str(path)).read_all().to_table()
     with LanceFileWriter(f"{uri}_forged") as writer:
@@ -223,15 +223,15 @@ def test_rows_that_do_not_match_give_an_index_away(lying, lie):
 
 
 @pytest.mark.parametrize("stable", [False, True])
-def test_a_btree_that_names_rows_of_a_fragment_that_is_gone(tmp_path, stable):
+def test_a_btree_that_names_rows_of_a_deleted_fragment(tmp_path, stable):
     uri = str(tmp_path / "t")
     dataset = lance_core.write_dataset(rows(0, NUM_ROWS), uri, max_rows_per_file=200, enable_stable_row_ids=stable)
     dataset.create_scalar_index("p", "BTREE")
     dataset.delete("n < 200 OR n = 240")
     check(uri, "p", warned=False)
     second = 1 << 32
-    gone = column_of("ids", lambda ids: [one - second if second + 5 <= one < second + 20 else one for one in ids])
-    forge(uri, "page_data.lance", gone, {})
+    moved_ids = column_of("ids", lambda ids: [one - second if second + 5 <= one < second + 20 else one for one in ids])
+    forge(uri, "page_data.lance", moved_ids, {})
     check(uri, "p", warned=True)
 
 

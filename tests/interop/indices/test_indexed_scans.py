@@ -87,7 +87,7 @@ def test_zone_maps_of_pylance_change_no_result(uri, text):
     assert found(ours, text, fragments=fragments) == found(ours, text, fragments=fragments, use_scalar_index=False)
 
 
-def test_plans_tell_which_index_was_used(uri):
+def test_plans_name_the_index_that_was_used(uri):
     ours = lance_core.dataset(uri)
     plan = ours.scanner(filter="p = 'd3'").explain_plan()
     assert "indices=[p_idx (ZoneMap)], ruled out=" in plan

@@ -1,4 +1,4 @@
-"""What is told of indices that pylance built, through all that can happen to the rows that they cover."""
+"""What is reported of indices that pylance built, through all that can happen to the rows that they cover."""
 
 import uuid
 import warnings
@@ -65,7 +65,7 @@ SEGMENT = (
 
 
 def check(uri):
-    """Both libraries tell the same; returns our statistics by name."""
+    """Both libraries report the same; returns our statistics by name."""
     ours, theirs = lance_core.dataset(uri), lance.dataset(uri)
     assert ours.has_index == theirs.has_index
     for mine, other in zip(ours.describe_indices(), theirs.describe_indices(), strict=True):

@@ -51,7 +51,7 @@ def unindexed(uri):
 
 
 def check(uri):
-    """Searches by index against all rows of the table, brought to memory without any."""
+    """Searches by index against all rows of the table, read to memory without any."""
     dataset = lance.dataset(uri)
     table = dataset.to_table(columns=["id", "p", "vector", "text", "tags"])
     ids, vectors = np.array(table["id"]), np.stack(table["vector"].to_numpy(zero_copy_only=False))

@@ -84,7 +84,7 @@ def test_what_goes_is_what_pylance_removes(tmp_path, selectors):
     theirs = twin(tmp_path / "ours", tmp_path / "theirs")
     expected = lance.dataset(theirs).cleanup_old_versions(**selectors)
     dataset = lance_core.dataset(tmp_path / "ours")
-    told = dataset.explain_cleanup_old_versions(**selectors, include_files=True)
+    plan = dataset.explain_cleanup_old_versions(**selectors, include_files=True)
     before = files(tmp_path / "ours")
     stats = dataset.cleanup_old_versions(**selectors)
     assert files(tmp_path / "ours") == files(theirs)
@@ -93,8 +93,8 @@ def test_what_goes_is_what_pylance_removes(tmp_path, selectors):
         "deletion_files_removed", "failed_deletes",
     ):  # fmt: skip
         assert getattr(stats, name) == getattr(expected, name), name
-    assert told.stats == stats
-    assert {file.path for file in told.candidate_files} == before - files(tmp_path / "ours")
+    assert plan.stats == stats
+    assert {file.path for file in plan.candidate_files} == before - files(tmp_path / "ours")
     for version in lance.dataset(tmp_path / "ours").versions():
         lance.dataset(tmp_path / "ours", version=version["version"]).validate()
     found = lance.dataset(tmp_path / "ours").to_table(filter="id IN (6, 7, 105, 503)").column("id").to_pylist()
@@ -178,8 +178,8 @@ def test_tagged_versions_stay(tmp_path):
     with pytest.raises(InvalidInputError, match="important"):
         ours.cleanup_old_versions(retain_versions=1)
     assert files(path) == before
-    told = ours.explain_cleanup_old_versions(retain_versions=1, error_if_tagged_old_versions=False)
-    assert told.warnings == ("version 2 is kept: it is tagged important",)
+    plan = ours.explain_cleanup_old_versions(retain_versions=1, error_if_tagged_old_versions=False)
+    assert plan.warnings == ("version 2 is kept: it is tagged important",)
     ours.cleanup_old_versions(retain_versions=1, error_if_tagged_old_versions=False)
     assert [v["version"] for v in lance.dataset(path).versions()] == [2, dataset.version]
     assert lance.dataset(path, version="important").to_table().num_rows == 40
@@ -242,8 +242,8 @@ def test_what_branches_need_stays_however_paths_are_spelled(tmp_path, monkeypatc
     fork(path, spellings[made])
     expected = lance.dataset(path).checkout_version(("work", None)).to_table()
     age_all(path, 30)
-    told = lance_core.dataset(spellings[cleaned]).explain_cleanup_old_versions(retain_versions=1)
-    assert [(b.name, b.referenced_version, b.cleanup_candidate) for b in told.referenced_branches] == [
+    plan = lance_core.dataset(spellings[cleaned]).explain_cleanup_old_versions(retain_versions=1)
+    assert [(b.name, b.referenced_version, b.cleanup_candidate) for b in plan.referenced_branches] == [
         ("work", 2, True)
     ]
     stats = lance_core.dataset(spellings[cleaned]).cleanup_old_versions(retain_versions=1, delete_unverified=True)
@@ -425,10 +425,10 @@ def test_auto_cleanup_follows_the_configuration(tmp_path, caplog):
 
 def test_explain_lists_files_up_to_a_limit(tmp_path):
     make(tmp_path / "t")
-    told = lance_core.dataset(tmp_path / "t").explain_cleanup_old_versions(
+    plan = lance_core.dataset(tmp_path / "t").explain_cleanup_old_versions(
         retain_versions=1, include_files=True, max_files=3
     )
-    assert len(told.candidate_files) == 3
-    assert told.candidate_files_truncated
-    assert told.stats.old_versions == told.read_version - 1
-    assert np.all([not file.unverified for file in told.candidate_files])
+    assert len(plan.candidate_files) == 3
+    assert plan.candidate_files_truncated
+    assert plan.stats.old_versions == plan.read_version - 1
+    assert np.all([not file.unverified for file in plan.candidate_files])

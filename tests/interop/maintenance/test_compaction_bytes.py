@@ -15,7 +15,7 @@ RANDOM = random.Random(7)
 
 
 def wide(count, size):
-    """Rows of about so many bytes that no encoding makes smaller."""
+    """Rows of about `size` bytes that no encoding makes smaller."""
     return pa.table({"id": range(count), "blob": [RANDOM.randbytes(size) for _ in range(count)]})
 
 

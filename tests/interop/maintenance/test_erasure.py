@@ -105,7 +105,7 @@ def places(uri, person, options=None):
     }
 
 
-def check_gone(uri, person, options=None):
+def check_erased(uri, person, options=None):
     assert places(uri, person, options) == set()
     for name in ["main", *lance_core.dataset(uri, storage_options=options).branches.list()]:
         for library in (lance, lance_core):
@@ -161,7 +161,7 @@ def test_no_byte_is_left_after_a_long_history(tmp_path, stable, maker):
     report = lance_core.dataset(uri).erase_rows(lost.where, retag=True, release_branches=True, delete_unverified=True)
     assert report.proven, report.remaining
     assert report.rows_deleted == {"main": 1, "work": 1}
-    check_gone(uri, lost)
+    check_erased(uri, lost)
     check_kept(uri, [one for one in crowd if one is not lost])
     assert lance.dataset(uri).checkout_version(("work", None)).count_rows() == 32
 
@@ -181,7 +181,7 @@ def test_rows_that_were_deleted_before_are_erased_too(tmp_path):
     report = lance_core.dataset(uri).erase_rows(crowd[2].where)
     assert report.proven
     assert report.rows_deleted == {}
-    check_gone(uri, crowd[2])
+    check_erased(uri, crowd[2])
 
 
 def test_an_index_that_outlived_its_rows_is_built_again(tmp_path):
@@ -197,7 +197,7 @@ def test_an_index_that_outlived_its_rows_is_built_again(tmp_path):
     assert report.proven
     assert report.rows_deleted == {}
     assert len(report.indices_rebuilt) == len(SCALARS)
-    check_gone(uri, crowd[1])
+    check_erased(uri, crowd[1])
     check_kept(uri, [one for one in crowd if one is not crowd[1]])
 
 
@@ -221,11 +221,11 @@ def test_an_index_of_another_library_is_named_and_not_called_proven(tmp_path, ki
     build()
     report = lance_core.dataset(uri).erase_rows(lost.where)
     assert report.proven, report.remaining
-    check_gone(uri, lost)
+    check_erased(uri, lost)
     report = lance_core.dataset(uri).erase_rows(crowd[6].where, drop_indices=True)
     assert report.proven
     assert report.indices_dropped == ("main:search",)
-    check_gone(uri, crowd[6])
+    check_erased(uri, crowd[6])
 
 
 def test_columns_that_are_dropped_or_written_again_keep_no_value(tmp_path):
@@ -246,7 +246,7 @@ def test_columns_that_are_dropped_or_written_again_keep_no_value(tmp_path):
     assert report.rows_deleted == {}
     assert not any(old.encode() in data for data in every_byte(uri).values())
     assert lance_core.dataset(uri).erase_rows(crowd[4].where).proven
-    check_gone(uri, crowd[4])
+    check_erased(uri, crowd[4])
 
 
 def test_the_condition_stands_nowhere(tmp_path):
@@ -258,7 +258,7 @@ def test_the_condition_stands_nowhere(tmp_path):
     lance_core.dataset(uri).delete(crowd[1].where)
     report = lance_core.dataset(uri).erase_rows(crowd[1].where)
     assert report.proven
-    check_gone(uri, crowd[1])
+    check_erased(uri, crowd[1])
     assert crowd[1].key not in repr(report)
     with pytest.raises(InvalidInputError, match="transaction_properties"):
         lance_core.dataset(uri).erase_rows(crowd[2].where, transaction_properties={"ticket": crowd[2].key})
@@ -287,7 +287,7 @@ def test_metadata_that_mentions_a_value_is_named(tmp_path):
     assert {one.kind for one in report.remaining} == {"version", "record"}
     lance_core.dataset(uri).update_config({"owner": "nobody"})
     assert lance_core.dataset(uri).erase_rows(crowd[1].where).proven
-    check_gone(uri, crowd[1])
+    check_erased(uri, crowd[1])
 
 
 def test_clones_and_sources_are_named(tmp_path):
@@ -304,8 +304,8 @@ def test_clones_and_sources_are_named(tmp_path):
     lance_core.dataset(uri).clones.release(copy)
     assert lance_core.dataset(uri).erase_rows(lost.where).proven
     assert lance_core.dataset(copy).erase_rows(lost.where).proven
-    check_gone(uri, lost)
-    check_gone(copy, lost)
+    check_erased(uri, lost)
+    check_erased(copy, lost)
 
 
 def test_detached_versions_and_versions_in_use(tmp_path):
@@ -318,7 +318,7 @@ def test_detached_versions_and_versions_in_use(tmp_path):
     report = lance_core.dataset(uri).erase_rows(crowd[1].where, in_use={"a reader": 1})
     assert [(one.kind, one.path) for one in report.obstacles] == [("in use", "a reader")]
     assert lance_core.dataset(uri).erase_rows(crowd[1].where).proven
-    check_gone(uri, crowd[1])
+    check_erased(uri, crowd[1])
 
 
 def test_files_of_nobody(tmp_path):
@@ -334,7 +334,7 @@ def test_files_of_nobody(tmp_path):
     assert sorted(one.kind for one in report.remaining) == ["data", "index", "unknown"]
     Path(uri, "notes.txt").unlink()
     assert lance_core.dataset(uri).erase_rows(crowd[1].where, delete_unverified=True).proven
-    check_gone(uri, crowd[1])
+    check_erased(uri, crowd[1])
 
 
 def test_rows_that_come_meanwhile_are_reported_or_erased(tmp_path, monkeypatch):
@@ -355,7 +355,7 @@ def test_rows_that_come_meanwhile_are_reported_or_erased(tmp_path, monkeypatch):
     assert {one.kind for one in report.remaining} == {"version"}
     monkeypatch.undo()
     assert lance_core.dataset(uri).erase_rows(crowd[1].where).proven
-    check_gone(uri, crowd[1])
+    check_erased(uri, crowd[1])
 
 
 class Killed(BaseException):
@@ -391,7 +391,7 @@ def test_an_erasure_that_was_killed_is_finished_by_the_next_one(tmp_path, monkey
         crowd[1].where, retag=True, release_branches=True, delete_unverified=True
     )
     assert report.proven, report.remaining
-    check_gone(uri, crowd[1])
+    check_erased(uri, crowd[1])
     check_kept(uri, [one for one in crowd if one is not crowd[1]])
 
 
@@ -407,7 +407,7 @@ def test_on_s3(s3):
     assert all(one.kind in {"version", "index"} for one in report.remaining)
     report = dataset.erase_rows(crowd[1].where, release_branches=True, delete_unverified=True)
     assert report.proven, report.remaining
-    check_gone(uri, crowd[1], options)
+    check_erased(uri, crowd[1], options)
     check_kept(uri, [one for one in crowd if one is not crowd[1]], options)
 
 
@@ -455,7 +455,7 @@ def test_random_histories(tmp_path_factory, steps):
     )
     report = lance_core.dataset(uri).erase_rows(lost.where, retag=True, release_branches=True, delete_unverified=True)
     assert report.proven, report.remaining
-    check_gone(uri, lost)
+    check_erased(uri, lost)
     assert sorted(lance.dataset(uri).to_table(columns=["id"])["id"].to_pylist()) == others
     assert lance_core.dataset(uri).validate() is None
 
@@ -489,7 +489,7 @@ def test_every_file_version(tmp_path, version):
     lance.write_dataset(rows.cast(plain), uri, max_rows_per_file=3, data_storage_version=version)
     lance.dataset(uri).create_scalar_index("key", "BTREE")
     assert lance_core.dataset(uri).erase_rows(crowd[5].where).proven
-    check_gone(uri, crowd[5])
+    check_erased(uri, crowd[5])
     check_kept(uri, [one for one in crowd if one is not crowd[5]])
 
 
@@ -503,7 +503,7 @@ def test_blobs_in_files_of_their_own(tmp_path):
     lance_core.dataset(uri).create_branch("b").delete(crowd[2].where)
     report = lance_core.dataset(uri).erase_rows(crowd[2].where, release_branches=True)
     assert report.proven, report
-    check_gone(uri, crowd[2])
+    check_erased(uri, crowd[2])
     left = [blob.readall() for blob in lance.dataset(uri).take_blobs("image", indices=[0, 1, 2])]
     assert sorted(left) == sorted(mark for mark in marks if mark is not marks[2])
 
@@ -573,7 +573,7 @@ def test_fragments_that_others_change_meanwhile_are_tried_again(tmp_path, monkey
     monkeypatch.setattr(erasure._Erasure, "_rewrite", beside)
     assert lance_core.dataset(uri).erase_rows(crowd[1].where).proven
     assert len(calls) >= 1
-    check_gone(uri, crowd[1])
+    check_erased(uri, crowd[1])
     assert lance.dataset(uri).count_rows() == 3
 
 
@@ -656,7 +656,7 @@ def test_deletion_files_of_nobody_are_read(tmp_path):
     for name in stray:
         Path(uri, "_deletions", name).unlink()
     assert lance_core.dataset(uri).erase_rows(crowd[1].where).proven
-    check_gone(uri, crowd[1])
+    check_erased(uri, crowd[1])
 
 
 def test_blobs_that_are_given_by_a_uri_are_an_obstacle(tmp_path):
@@ -672,7 +672,7 @@ def test_blobs_that_are_given_by_a_uri_are_an_obstacle(tmp_path):
         assert "URI" in stopped.obstacles[0].message
     assert lance_core.dataset(uri).version == 1
     lance.dataset(uri).delete("id = 7")
-    assert lance_core.dataset(uri).erase_rows("id = 7").obstacles  # until the address is gone, it is named
+    assert lance_core.dataset(uri).erase_rows("id = 7").obstacles  # until the address is deleted, it is named
     lance_core.dataset(uri).optimize.compact_files(materialize_deletions_threshold=0.0)
     assert lance_core.dataset(uri).erase_rows("id = 7").proven
     assert lance_core.dataset(uri).erase_rows("id = 8").proven  # that of the row beside it is no matter
@@ -742,9 +742,12 @@ def test_links_to_folders_are_named(tmp_path):
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "x.lance").write_bytes(crowd[1].key.encode())
     Path(uri, "old").symlink_to(tmp_path / "outside")
-    Path(uri, "data", "gone.lance").symlink_to(tmp_path / "nothing")
+    Path(uri, "data", "dangling.lance").symlink_to(tmp_path / "nothing")
     report = lance_core.dataset(uri).erase_rows(crowd[1].where)
-    assert [(one.kind, one.path) for one in report.remaining] == [("unknown", "data/gone.lance"), ("unknown", "old")]
+    assert [(one.kind, one.path) for one in report.remaining] == [
+        ("unknown", "data/dangling.lance"),
+        ("unknown", "old"),
+    ]
     Path(uri, "old").unlink()
-    Path(uri, "data", "gone.lance").unlink()
+    Path(uri, "data", "dangling.lance").unlink()
     assert lance_core.dataset(uri).erase_rows(crowd[1].where).proven

@@ -64,7 +64,7 @@ def test_a_clone_of_a_branch_and_a_clone_of_a_clone(source, tmp_path):
     lance_core.dataset(first).shallow_clone(second, 3)
     assert len(source.clones.list()) == 2
     lance_core.LanceDataset.drop(first)
-    assert [told["uri"] for told in source.clones.list().values()] == [second]
+    assert [record["uri"] for record in source.clones.list().values()] == [second]
     source.clones.release(second)
     assert source.clones.list() == {}
     with pytest.raises(VersionNotFoundError, match="has no clone"):

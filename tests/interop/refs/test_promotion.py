@@ -1,4 +1,4 @@
-"""Branches beside main: what they changed is told, promoted into main, or thrown away; by either library's hand."""
+"""Branches beside main: what they changed is shown, promoted into main, or thrown away; by either library's hand."""
 
 import datetime as dt
 import json
@@ -202,26 +202,26 @@ class TestUnmovedMain:
     def test_what_is_no_row_stays_and_is_named(self, uri, maker, caplog):
         main = lance_core.dataset(uri)
         main.create_scalar_index("n", "ZONEMAP", name="old_idx")
-        main.update_config({"kept": "a", "gone": "b"})
+        main.update_config({"kept": "a", "dropped": "b"})
         main.create_branch("work")
         branch = lance_core.dataset(f"{uri}/tree/work")
         branch.update_config({"kept": "c", "new": "d"})
-        branch.delete_config_keys(["gone"]) if hasattr(branch, "delete_config_keys") else branch.update_config(
-            {"gone": None}
+        branch.delete_config_keys(["dropped"]) if hasattr(branch, "delete_config_keys") else branch.update_config(
+            {"dropped": None}
         )
         branch.update_metadata({"about": "it"})
         branch.replace_schema_metadata({"s": "1"})
         branch.drop_index("old_idx")
         open_branch(maker, uri).create_scalar_index("day", "BTREE", name="new_idx")
         expected = (
-            "configuration 'gone' (removed)", "configuration 'kept' (changed)", "configuration 'new' (added)",
+            "configuration 'dropped' (removed)", "configuration 'kept' (changed)", "configuration 'new' (added)",
             "table metadata 'about' (added)", "schema metadata 's' (added)", "index 'new_idx' (added)",
             "index 'old_idx' (removed)",
         )  # fmt: skip
         assert main.branches.diff("work").left_behind == expected
         assert main.branches.promote("work").left_behind == expected  # without a row there is no version either
         assert lance_core.dataset(uri).version == main.version
-        assert "branch 'work' keeps what a promotion does not bring: configuration 'gone' (removed)" in caplog.text
+        assert "branch 'work' keeps what a promotion does not bring: configuration 'dropped' (removed)" in caplog.text
         open_branch(maker, uri).insert(day(7))
         assert promoted(uri).left_behind == expected
         assert lance_core.dataset(uri).config()["kept"] == "a"
@@ -508,9 +508,9 @@ class TestDiff:
         assert diff.partitions == ("d1", "d7")
         assert not diff.schema
         assert diff.num_bytes > 0
-        told = main.branches.diff("work", partition_by=["day"])
-        assert told.partition_rows == {"d1": (3, 2), "d5": (1, 0), "d7": (0, 4)}
-        assert told.partitions == ("d1", "d5", "d7")
+        preview = main.branches.diff("work", partition_by=["day"])
+        assert preview.partition_rows == {"d1": (3, 2), "d5": (1, 0), "d7": (0, 4)}
+        assert preview.partitions == ("d1", "d5", "d7")
         branch.checkout_latest()
         branch.add_columns({"more": "n"})
         assert main.branches.diff("work").schema.added == ("more",)
@@ -655,7 +655,7 @@ class TestEnsure:
 
 class TestOnS3:
     def test_requests_do_not_grow_with_the_table(self, s3, monkeypatch):
-        """Of ten partitions: so many as are copied, and a few."""
+        """Of ten partitions: as many as are copied, and a few."""
         counts = {}
         for size in (1, 400):
             uri, options = f"s3://{s3.new_bucket()}/t", s3.storage_options

@@ -128,7 +128,7 @@ def rows(dataset):
 
 
 def promoted(path, stable, happens, slicing, cleaner):
-    """The rows of main after a promotion, or None if that met a conflict."""
+    """The rows of main after a promotion, or None after a conflict."""
     main = make(path, stable)
     branch = main.create_branch("draft")
     for number in (1, 7):
@@ -182,7 +182,7 @@ def test_rows_of_a_mixed_fragment_are_found_where_they_went(tmp_path, stable):
     assert found.count_rows() == 105
 
 
-def test_rows_that_are_alike_are_told_by_their_number_alone(tmp_path):
+def test_equal_rows_are_counted(tmp_path):
     same = pa.table({"n": [1] * 10})
     main = lance_core.write_dataset(same, tmp_path / "t")
     main.insert(same)

@@ -183,8 +183,8 @@ def merged(fork, ours, theirs):
     return result, both
 
 
-def tell(folder, seed, *, moved, storage_options=None):
-    """One story; the caller is told what happened where it fails."""
+def run_story(folder, seed, *, moved, storage_options=None):
+    """One story; its error says what happened."""
     story = Story(folder, seed, storage_options)
     some = story.random
     fork = story.values(story.uri)
@@ -216,17 +216,17 @@ def tell(folder, seed, *, moved, storage_options=None):
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("moved", [False, True], ids=["unmoved", "moved"])
 def test_promotions(tmp_path, seed, moved):
-    tell(tmp_path, seed + 1000 * moved, moved=moved)
+    run_story(tmp_path, seed + 1000 * moved, moved=moved)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", MORE_SEEDS)
 @pytest.mark.parametrize("moved", [False, True], ids=["unmoved", "moved"])
 def test_more_promotions(tmp_path, seed, moved):
-    tell(tmp_path, seed + 1000 * moved, moved=moved)
+    run_story(tmp_path, seed + 1000 * moved, moved=moved)
 
 
 @pytest.mark.parametrize("seed", [2, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 12))])
 def test_promotions_on_object_storage(s3, seed):
     for moved in (False, True):
-        tell(f"s3://{s3.new_bucket()}", seed + 1000 * moved, moved=moved, storage_options=s3.storage_options)
+        run_story(f"s3://{s3.new_bucket()}", seed + 1000 * moved, moved=moved, storage_options=s3.storage_options)

@@ -150,7 +150,7 @@ def test_pandas_frames_hold_what_pylances_hold(write, version):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_engines_are_given_what_they_are_told(write, version):
+def test_engines_are_given_what_they_ask_for(write, version):
     import duckdb
 
     _, ours = write(version)

@@ -112,13 +112,13 @@ def test_an_index_of_manifests_names_what_is_on_disk(
     disk = Disk(monkeypatch, tmp_path / "t")
     named = []
 
-    def noting(tell: Callable[..., Any]) -> Callable[..., Any]:
+    def noting(record: Callable[..., Any]) -> Callable[..., Any]:
         def note(index: SqliteIndex, version: int, path: str, size: int) -> Any:
             disk.check(tmp_path / "t")
             manifest = tmp_path / "t" / path
             named.append([one.stat().st_ino in disk.synced for one in (manifest, manifest.parent)])
             disk.synced.discard(manifest.parent.stat().st_ino)  # names that come later are not there yet
-            return tell(index, version, path, size)
+            return record(index, version, path, size)
 
         return note
 

@@ -32,16 +32,16 @@ def test_inserts_updates_and_deletes_in_one_version(tmp_path, seed, stable):
     merge = dataset.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
     stats = merge.source_deletes(deletes.tolist()).execute(rows(ids, 5))
     theirs = lance.dataset(two)
-    gone = [i for i, is_deleted in zip(ids, deletes, strict=True) if is_deleted]
-    kept = [i for i in ids if i not in gone]
-    theirs.delete(f"id in ({', '.join(map(str, gone)) or -1})")
+    deleted = [i for i, is_deleted in zip(ids, deletes, strict=True) if is_deleted]
+    kept = [i for i in ids if i not in deleted]
+    theirs.delete(f"id in ({', '.join(map(str, deleted)) or -1})")
     done = theirs.merge_insert("id").when_matched_update_all().when_not_matched_insert_all().execute(rows(kept, 5))
     assert contents(lance.dataset(one)) == contents(theirs)
     assert dataset.version == 2
-    assert stats == {**done, "num_deleted_rows": sum(i < 20 for i in gone)}
+    assert stats == {**done, "num_deleted_rows": sum(i < 20 for i in deleted)}
     if stable:
         feed = dataset.delta(1).get_changes().read_all().to_pylist()
-        assert {row["id"] for row in feed if row["_change_type"] == "delete"} == {i for i in gone if i < 20}
+        assert {row["id"] for row in feed if row["_change_type"] == "delete"} == {i for i in deleted if i < 20}
 
 
 def test_values_that_do_not_fit_the_source(tmp_path):

@@ -54,7 +54,7 @@ def opened(monkeypatch):
 
 @pytest.fixture(params=[20, 120])
 def uri(request, tmp_path):
-    """So many days, a file each, with the zone map that the IO manager makes."""
+    """`days` days, a file each, with the zone map that the IO manager makes."""
     uri = str(tmp_path / "t")
     dataset = lance_core.write_dataset(days(0, request.param), uri, max_rows_per_file=3)
     assert index_partitions(dataset, ["day"], most_uncovered=10) == ["day_idx"]

@@ -1,4 +1,4 @@
-"""Plans beside pylance's: both tell of the same rows, and ours of the indices that it does without."""
+"""Plans beside pylance's: both read the same rows, and ours names the indices that it does not use."""
 
 import re
 

@@ -102,9 +102,9 @@ class Tables(RuleBasedStateMachine):
     def delete(self, which, divisor):
         """Rows that were added since the handle's version may be kept: a deletion can be placed before them."""
         handle, seen = self.handles[which], self.seen(self.handles[which])
-        gone = {k for k in self.rows if k % divisor == 0}
-        everything = {k: v for k, v in self.rows.items() if k not in gone}
-        what_it_saw = {k: v for k, v in self.rows.items() if k not in gone or k not in seen}
+        deleted = {k for k in self.rows if k % divisor == 0}
+        everything = {k: v for k, v in self.rows.items() if k not in deleted}
+        what_it_saw = {k: v for k, v in self.rows.items() if k not in deleted or k not in seen}
         self.change(handle, lambda: handle.delete(f"k % {divisor} = 0"), everything, what_it_saw)
 
     @rule(which=HANDLES, day=DAYS)

@@ -132,7 +132,7 @@ def test_a_merge_of_fewest_bytes(tmp_path, matches):
     assert lance.dataset(uri).count_rows("wide is null") == 1
 
 
-def test_indices_of_the_columns_tell_the_new_values(tmp_path):
+def test_indices_of_the_columns_find_the_new_values(tmp_path):
     uri = str(tmp_path / "t")
     lance.write_dataset(ROWS, uri, max_rows_per_file=20)
     lance.dataset(uri).create_scalar_index("label", "BITMAP")

@@ -1,4 +1,4 @@
-"""Options of writes, files by themselves, and what can be told about a dataset, beside pylance."""
+"""Options of writes, files by themselves, and what is reported about a dataset, beside pylance."""
 
 import json
 from pathlib import Path
@@ -181,7 +181,7 @@ class TestInspection:
         deletions.write_bytes(kept)
         dataset.validate()
         data = Path(uri, "data", dataset.get_fragments()[0].data_files()[0].path)
-        data.rename(data.with_suffix(".gone"))
+        data.rename(data.with_suffix(".moved"))
         with pytest.raises((CorruptFileError, ObjectNotFoundError)):
             dataset.validate()
 

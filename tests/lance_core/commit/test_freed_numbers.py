@@ -1,4 +1,4 @@
-"""Numbers of versions that cleanup has freed: a slow writer that takes one is not told that it has committed."""
+"""Numbers of versions that cleanup has freed: a slow writer that takes one does not take that for its commit."""
 
 import errno
 import os
@@ -114,7 +114,7 @@ VERBS = {
 @pytest.mark.parametrize("place", ["local", "memory", "sqlite"], indirect=True)
 def test_a_version_under_a_freed_number_is_no_commit(place, stall, verb, versions):
     uri, options = place
-    change, added, gone = VERBS[verb]
+    change, added, deleted = VERBS[verb]
     dataset = lance_core.dataset(uri, storage_options=options)
     stall(others(uri, options, versions))
     try:
@@ -125,11 +125,11 @@ def test_a_version_under_a_freed_number_is_no_commit(place, stall, verb, version
         committed = True
     found = lance_core.dataset(uri, storage_options=options)
     assert found.version == list_versions(open_store(uri, options))[-1]
-    assert list_versions(open_store(uri, options))[0] >= 2 + versions, "what was put below the latest is gone"
+    assert list_versions(open_store(uri, options))[0] >= 2 + versions, "what was put below the latest is deleted"
     keys = found.to_table()["k"].to_pylist()
     if added is not None:
         expected = {1, 3, 4, *range(100, 99 + versions)}
-        assert sorted(keys) == sorted((expected | added) - gone if committed else expected)
+        assert sorted(keys) == sorted((expected | added) - deleted if committed else expected)
     elif committed:
         assert sorted(keys) == {"restore": [1, 2, 3], "overwrite": [70]}[verb]
     if verb == "config":
@@ -169,7 +169,7 @@ def test_a_listing_that_leaves_out_what_stands_above_is_not_believed(place, stal
         expected.append(50)
     assert not incomplete
     assert sorted(lance_core.dataset(uri).to_table()["k"].to_pylist()) == sorted(expected)
-    assert min(list_versions(open_store(uri))) >= 5, "what was put below the latest is gone"
+    assert min(list_versions(open_store(uri))) >= 5, "what was put below the latest is deleted"
 
 
 @pytest.mark.parametrize("place", ["s3"], indirect=True)
@@ -238,12 +238,12 @@ def test_a_file_that_went_with_its_table_is_missed_on_its_way_to_the_disk(
     uri = str(tmp_path / "t")
     dataset = lance_core.write_dataset(rows(1), uri)
     dataset.insert(rows(3))
-    real, meanwhile, is_gone = local_writer.sync_directory, [True], threading.Event()
+    real, meanwhile, was_dropped = local_writer.sync_directory, [True], threading.Event()
 
     def sync_directory(path):
         if meanwhile and path.endswith("/data"):
             meanwhile.pop()
-            assert is_gone.wait(30)
+            assert was_dropped.wait(30)
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         real(path)
 
@@ -251,12 +251,12 @@ def test_a_file_that_went_with_its_table_is_missed_on_its_way_to_the_disk(
         lance_core.LanceDataset.drop(uri)
         if is_made_again:
             lance_core.write_dataset(rows(7), uri)
-        is_gone.set()
+        was_dropped.set()
 
     monkeypatch.setattr(local_writer, "sync_directory", sync_directory)
     stall(drop)
-    gone = (IncompatibleConflictError, "made again") if is_made_again else (DatasetNotFoundError, "was dropped")
-    with pytest.raises(gone[0], match=gone[1]):
+    expected = (IncompatibleConflictError, "made again") if is_made_again else (DatasetNotFoundError, "was dropped")
+    with pytest.raises(expected[0], match=expected[1]):
         VERBS[verb][0](dataset)
     assert not meanwhile
     if is_made_again:

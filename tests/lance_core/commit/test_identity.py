@@ -78,10 +78,10 @@ def test_a_handle_of_a_table_that_was_made_again_changes_nothing(uri, verb, old,
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_handle_of_a_table_that_is_gone_says_so(uri, verb):
+def test_a_handle_of_a_dropped_table_says_so(uri, verb):
     handle = make(uri, OLD, 2)
     drop(uri)
-    with pytest.raises(DatasetNotFoundError, match="gone"):
+    with pytest.raises(DatasetNotFoundError, match="dropped"):
         VERBS[verb](handle)
 
 
@@ -107,12 +107,12 @@ LOOKS = {
 
 
 @pytest.mark.parametrize("verb", LOOKS)
-def test_whatever_looks_for_something_of_a_table_that_is_gone_says_so(uri, verb):
+def test_whatever_looks_for_something_of_a_dropped_table_says_so(uri, verb):
     handle = make(uri, OLD)
     handle.tags.create("there")
     handle.create_branch("there")
     drop(uri)
-    with pytest.raises(DatasetNotFoundError, match="gone"):
+    with pytest.raises(DatasetNotFoundError, match="dropped"):
         LOOKS[verb](handle)
 
 

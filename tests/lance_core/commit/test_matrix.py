@@ -129,7 +129,7 @@ NOT_RAW = ("restore", "add base")
 STRICTER = {
     # pylance finds out only when it builds the manifest.
     ("field metadata a", "drop a"): "incompatible",
-    # An index on a column that is gone.
+    # An index on a dropped column.
     ("index s", "drop s"): "retryable",
     ("index s, same name", "drop s"): "retryable",
     ("index a", "drop a"): "retryable",

@@ -103,7 +103,7 @@ def test_opening_does_not_depend_on_the_number_of_versions(s3, requests, count, 
     assert requests() == ["list_objects_v2 _versions", "get_object _versions"]
 
 
-def test_the_format_is_told_that_there_are_no_transaction_files(place):
+def test_the_format_says_that_there_are_no_transaction_files(place):
     uri, options = place
     store = open_store(uri, options)
     latest = load_latest(store)
@@ -139,11 +139,11 @@ def test_pylance_follows_our_versions(place, verb):
     ours.delete("a = 1")
     CHANGES[verb](stale)
     expected = {"append": [20], "merge": [30]}.get(verb, [])
-    gone = {1, 3} if verb == "delete" else {1}
+    removed = {1, 3} if verb == "delete" else {1}
     both = [library.dataset(uri, storage_options=options) for library in (lance, lance_core)]
     for dataset in both:
         assert dataset.version == 4
-        assert sorted(dataset.to_table()["a"].to_pylist()) == sorted({*range(12), *expected} - gone)
+        assert sorted(dataset.to_table()["a"].to_pylist()) == sorted({*range(12), *expected} - removed)
     both[0].validate()
     names = [[type(each.operation).__name__ for each in dataset.get_transactions(10)] for dataset in both]
     assert names[0] == names[1]
@@ -188,8 +188,8 @@ def test_pylance_cleans_up_our_versions(place):
     assert not list(open_store(uri, options).list("_transactions/"))
 
 
-def test_a_lost_answer_is_told_by_the_manifest(place, monkeypatch):
-    """There is no transaction file to compare with: the manifest that was met says whose it is."""
+def test_a_lost_answer_is_resolved_by_the_manifest(place, monkeypatch):
+    """There is no transaction file to compare with: the manifest under that number says whose it is."""
     uri, options = place
     real = S3Client._once
     lost = []

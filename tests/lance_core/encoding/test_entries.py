@@ -1,4 +1,4 @@
-"""Entries of full-zip pages are found row by row as they are side by side."""
+"""Entries of full-zip pages are found row by row as they are in sequence."""
 
 import numpy as np
 import pytest

@@ -116,10 +116,10 @@ def compressed_strings(before=b""):
 
 
 @pytest.mark.parametrize("runs", WANTED)
-@pytest.mark.parametrize("is_size_told", [False, True])
-def test_strings_in_a_frame_of_zstd(is_size_told, runs):
+@pytest.mark.parametrize("is_size_recorded", [False, True])
+def test_strings_in_a_frame_of_zstd(is_size_recorded, runs):
     size = sum(len(f"{i:03d}") for i in range(3000))
-    encoding, buffers, values = compressed_strings(size.to_bytes(8, "little") if is_size_told else b"")
+    encoding, buffers, values = compressed_strings(size.to_bytes(8, "little") if is_size_recorded else b"")
     assert decode(encoding, buffers, pa.string(), runs).to_pylist() == picked(values, runs)
 
 

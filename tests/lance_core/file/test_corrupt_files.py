@@ -1,4 +1,4 @@
-"""Broken files end in an error that names the file; never in a crash, a hang, or values out of thin air."""
+"""Broken files end in an error that names the file; never in a crash, a hang, or invented values."""
 
 import random
 import struct

@@ -17,7 +17,7 @@ ROWS = 60_000
 
 @pytest.fixture
 def cpu_threads(monkeypatch):
-    """Sets the number of threads, for a pool that is made anew."""
+    """Sets the number of threads, for a new pool."""
     before = pool._pools.copy()
     pool._pools.clear()
 
@@ -127,7 +127,7 @@ elif sys.argv[3:] != ["0.1"]:
 
 
 def run(program, threads, *arguments):
-    """Run a program in a process of its own, with so many threads."""
+    """Run a program in a process of its own, with `threads` threads."""
     processes.run(
         [sys.executable, "-c", HEAD + program + TAIL, threads, *map(str, arguments)],
         env={**os.environ, "LANCE_CPU_THREADS": threads},

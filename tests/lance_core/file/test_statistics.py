@@ -81,9 +81,9 @@ def test_fields_of_structs_have_statistics():
         collector.add(field, batch.column(field.name))
     struct, alone = schema.fields
     leaves = [struct.children[0], struct.children[1].children[0], alone]
-    told = collector.schema()
-    assert [field.name for field in told.fields] == [str(leaf.id) for leaf in leaves]
-    pages = collector.pages(told)
+    written = collector.schema()
+    assert [field.name for field in written.fields] == [str(leaf.id) for leaf in leaves]
+    pages = collector.pages(written)
     assert len(pages) == 9, "null count, minimum and maximum of three fields"
     assert [bytes(page.data)[:8] for page in pages[7:]] == [n.to_bytes(8, "little") for n in (7, 8)]
 

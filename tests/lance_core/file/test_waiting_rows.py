@@ -48,12 +48,12 @@ def stream(name, seen):
     """Batches of about 150 MB in all; what Arrow has allocated is noted before each."""
     count, columns = BATCHES[name]
     batch = pa.record_batch(columns)
-    thin = pa.record_batch(columns | {"v": pa.nulls(1000, columns["v"].type)}) if name == "wide at first" else batch
+    narrow = pa.record_batch(columns | {"v": pa.nulls(1000, columns["v"].type)}) if name == "wide at first" else batch
 
     def batches():
         for index in range(count):
             seen.append(pa.total_allocated_bytes())
-            yield as_message(batch if index < 2 or index % 2 else thin)
+            yield as_message(batch if index < 2 or index % 2 else narrow)
 
     return pa.RecordBatchReader.from_batches(batch.schema, batches())
 
@@ -80,7 +80,7 @@ def test_rows_of_a_table_are_not_copied(tmp_path, monkeypatch):
 
 
 def test_a_stream_is_not_held_while_it_makes_the_next_batch():
-    """Neither by a write nor by a merge: the batch before is gone, also the pages that were made of it."""
+    """Neither by a write nor by a merge: the batch before is freed, also the pages that were made of it."""
     rows = 20 * MB // 4096
     half = pa.array(np.zeros(rows * 512, np.float32))
     before = []

@@ -53,7 +53,7 @@ def test_each_table_with_its_versions_for_a_share_of_a_request(s3, requests):
     assert table.count_rows() == 6
 
 
-def test_tables_that_a_namespace_was_told_to_forget_are_left_out(s3, tmp_path):
+def test_deregistered_tables_are_left_out(s3, tmp_path):
     options = s3.storage_options
     for root in (str(tmp_path / "lake"), f"s3://{s3.new_bucket()}/lake"):
         for name in ("a", "b", "c/d", "e"):

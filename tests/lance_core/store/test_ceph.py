@@ -114,7 +114,7 @@ def test_writers_of_both_libraries_are_mixed_and_killed(s3, tmp_path):
     mix(f"s3://{s3.new_bucket()}/t", tmp_path, s3.storage_options, kill=True, seconds=30)
 
 
-def test_a_wrong_secret_is_rejected_and_not_told(s3, root):
+def test_a_wrong_secret_is_rejected_and_not_shown(s3, root):
     wrong = {**s3.storage_options, "aws_secret_access_key": "another-canary"}
     with pytest.raises(StoreError, match="403") as rejected:
         open_store(root, wrong).get("k")
@@ -128,5 +128,5 @@ def test_ranges_are_copied_by_the_server(s3, root):
     assert bytes(store.get("target")) == ranges.DATA[1 : 9 << 20] + b"middle" + ranges.DATA[3:] + b"tail"
     assert s3_client(store.options).copies_parts is True
     with pytest.raises(KeyboardInterrupt):
-        ranges.copy(store, "gone", (0, 17 << 20), KeyboardInterrupt())
+        ranges.copy(store, "aborted", (0, 17 << 20), KeyboardInterrupt())
     assert ranges.uploads(store) == []

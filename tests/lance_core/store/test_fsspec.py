@@ -73,6 +73,6 @@ def test_errors_of_a_file_system_become_ours_without_their_text(tmp_path, monkey
         ),
     ],
 )
-def test_a_scheme_that_is_not_served_is_told_with_the_remedy(uri, error, message):
+def test_an_unknown_scheme_is_an_error_with_the_remedy(uri, error, message):
     with pytest.raises(error, match=message):
         open_store(uri)

@@ -102,7 +102,7 @@ def test_a_lost_answer_is_not_another_writer(postgres, database, monkeypatch):
     assert index.add(7, "mine", 1)
     assert not index.add(7, "another", 1)
     assert index.latest() == (7, "mine")
-    with pytest.raises(StoreError, match="version 8 is gone"):
+    with pytest.raises(StoreError, match="version 8 was deleted"):
         index.finalize(8, "mine", 1)
     index.remove(7)
     index.remove(7)

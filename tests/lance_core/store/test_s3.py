@@ -250,7 +250,7 @@ def test_plain_http_in_another_spelling_must_be_allowed(root, endpoint):
         open_store(root, {"aws_endpoint": endpoint}).get("k")
 
 
-def test_errors_tell_no_secret(s3, root):
+def test_errors_show_no_secret(s3, root):
     store = open_store("s3://no-such-bucket-here/x", s3.storage_options)
     with pytest.raises(StoreError, match="no such bucket") as missing:
         store.get("k")

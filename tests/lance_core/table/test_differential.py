@@ -29,7 +29,7 @@ def wire(data):
 
 
 def with_live_bitmaps(manifest):
-    """Without the fragments that are gone: ours keep those whose rows a compaction left out, pylance's do not."""
+    """Without the fragments that were deleted: ours keep those whose rows a compaction left out, pylance's do not."""
     live = BitMap(manifest.fragments.ids)
     return replace(manifest, indices=tuple(with_bitmap(index, live.__and__) for index in manifest.indices))
 

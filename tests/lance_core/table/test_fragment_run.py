@@ -1,4 +1,4 @@
-"""Runs of serialized fragments, spliced, beside lists that are built anew."""
+"""Runs of serialized fragments, spliced, beside rebuilt lists."""
 
 import pickle
 
@@ -73,10 +73,10 @@ def test_changes_make_what_a_new_list_has(history):
         found = found.changed(removed=removed, updated=updated, added=added)
         assert list(found.raw) == list(model.values())
         assert (found.ids, found.highest_id) == (list(model), max(model, default=-1))
-        anew = FragmentList(list(model.values()))
-        assert (found, found.has_deletions) == (anew, anew.has_deletions)
-        assert [one.tolist() for one in columns_of(found)] == [one.tolist() for one in columns_of(anew)]
-        assert manifest_of(found).to_bytes() == manifest_of(anew).to_bytes()
+        rebuilt = FragmentList(list(model.values()))
+        assert (found, found.has_deletions) == (rebuilt, rebuilt.has_deletions)
+        assert [one.tolist() for one in columns_of(found)] == [one.tolist() for one in columns_of(rebuilt)]
+        assert manifest_of(found).to_bytes() == manifest_of(rebuilt).to_bytes()
         found = Manifest.from_bytes(manifest_of(found).to_bytes()).fragments if len(model) % 2 else found
 
 

@@ -234,16 +234,16 @@ def test_lists_count_live_rows_without_records():
     assert FragmentList.of(fragments).live_counts() == [10, 7, None, 0, None]
 
 
-def test_lists_tell_which_fragments_can_hold_rows():
+def test_lists_say_which_fragments_can_hold_rows():
     fragments = [fragment(1), Fragment(id=2), fragment(3, physical_rows=0), Fragment(id=4, physical_rows=10)]
     assert list(FragmentList.of(fragments).places_with_rows()) == [0, 2, 3]
     assert list(FragmentList.of([fragment(1), fragment(2)]).places_with_rows()) == [0, 1]
 
 
 def test_deletion_knowledge_follows_changes():
-    gone = DeletionFile(file_type=DeletionFileType.ARROW, read_version=1, id=5, num_deleted_rows=1)
+    deletions = DeletionFile(file_type=DeletionFileType.ARROW, read_version=1, id=5, num_deleted_rows=1)
     clean = FragmentList.of([fragment(1), fragment(2)])
-    dirty = clean.changed(updated={1: fragment(1, deletion_file=gone)})
+    dirty = clean.changed(updated={1: fragment(1, deletion_file=deletions)})
     assert (clean.has_deletions, dirty.has_deletions) == (False, True)
     assert dirty.changed(removed={2}).has_deletions
     assert not dirty.changed(removed={1}).has_deletions
@@ -348,9 +348,9 @@ def test_a_merge_must_not_lose_fragments():
 
 
 def test_overwrite_takes_no_deletions_and_no_empty_files():
-    gone = DeletionFile(file_type=DeletionFileType.ARROW, read_version=1, id=5, num_deleted_rows=1)
+    deletions = DeletionFile(file_type=DeletionFileType.ARROW, read_version=1, id=5, num_deleted_rows=1)
     with pytest.raises(InvalidInputError, match="deletion"):
-        applied(Overwrite(fragments=(fragment(deletion_file=gone),), schema=SCHEMA), None)
+        applied(Overwrite(fragments=(fragment(deletion_file=deletions),), schema=SCHEMA), None)
     with pytest.raises(InvalidInputError, match="does not contain any fields"):
         applied(Append(fragments=(fragment(files=(file(fields=()),)),)), manifest_of())
 

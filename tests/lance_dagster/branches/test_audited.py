@@ -1,4 +1,4 @@
-"""Write to a branch, audit it, publish it, and only then tell Dagster."""
+"""Write to a branch, audit it, publish it, and only then report to Dagster."""
 
 from pathlib import Path
 
@@ -63,7 +63,7 @@ def run(lake, *, partition=None, span=None, n="0", fails=False, job=None, **more
     return result
 
 
-def told(lake, key="events"):
+def reported(lake, key="events"):
     records = lake.instance.fetch_materializations(dg.AssetKey(key), limit=100).records
     return [
         (record.asset_materialization.partition, record.asset_materialization.metadata["lance/version"].value)
@@ -71,15 +71,15 @@ def told(lake, key="events"):
     ]
 
 
-def test_what_passed_is_published_and_told_with_mains_version(lake):
+def test_what_passed_is_published_and_reported_with_mains_version(lake):
     SEEN.clear()
     run(lake, partition="2024-01-01", n="5")
     assert lake.rows("events") == [("2024-01-01", 5)]
     assert SEEN == [[("2024-01-01", 5)]]
-    assert told(lake) == [("2024-01-01", 2)]
+    assert reported(lake) == [("2024-01-01", 2)]
     result = run(lake, span=("2024-01-01", "2024-01-02"), n="6")
     assert lake.rows("events") == [("2024-01-01", 6), ("2024-01-02", 6)]
-    assert told(lake) == [("2024-01-01", 2), ("2024-01-01", 3), ("2024-01-02", 3)]
+    assert reported(lake) == [("2024-01-01", 2), ("2024-01-01", 3), ("2024-01-02", 3)]
     assert lake.table("events").branches.list() == {}
     assert lake.properties("events")[-1]["promoted_from"] == f"dagster/run/{result.run_id}"
 
@@ -107,9 +107,9 @@ def test_what_the_ops_of_our_jobs_give_each_other_stays_out_of_the_lake(lake, mo
 
 def test_a_failed_check_leaves_main_and_events_alone(lake):
     run(lake, partition="2024-01-01", n="5")
-    before, version = told(lake), lake.table("events").version
+    before, version = reported(lake), lake.table("events").version
     result = run(lake, partition="2024-01-01", n="-1", fails=True)
-    assert (told(lake), lake.table("events").version) == (before, version)
+    assert (reported(lake), lake.table("events").version) == (before, version)
     assert lake.rows("events") == [("2024-01-01", 5)]
     branch = lake.table("events").checkout_version((f"dagster/run/{result.run_id}", None))
     assert branch.to_table().to_pylist() == [{"day": "2024-01-01", "n": -1}]
@@ -141,7 +141,7 @@ def test_a_publication_that_dies_is_finished_by_another_attempt(lake, monkeypatc
 
     monkeypatch.setattr(promotion, "materializations", dying)
     failed = run(lake, partition="2024-01-01", n="5", fails=True)
-    assert (lake.rows("events"), told(lake)) == ([("2024-01-01", 5)], [])
+    assert (lake.rows("events"), reported(lake)) == ([("2024-01-01", 5)], [])
     monkeypatch.setattr(promotion, "materializations", real)
     job = build_audited_job([events, positive], name="audited")
     again = (
@@ -155,7 +155,7 @@ def test_a_publication_that_dies_is_finished_by_another_attempt(lake, monkeypatc
         )
     )
     assert again.success, errors(again)
-    assert told(lake) == [("2024-01-01", 3)]
+    assert reported(lake) == [("2024-01-01", 3)]
     assert lake.table("events").branches.list() == {}
 
 
@@ -172,7 +172,7 @@ def test_without_partitions_and_with_several_tables(lake):
     job = build_audited_job([one, two], name="both", keep_branch=True)
     result = run(lake, job=job, assets=(one, two), checks=())
     assert (lake.rows("one"), lake.rows("two")) == ([(1,)], [(1,)])
-    assert (told(lake, "one"), told(lake, "two")) == ([(None, 2)], [(None, 2)])
+    assert (reported(lake, "one"), reported(lake, "two")) == ([(None, 2)], [(None, 2)])
     assert list(lake.table("two").branches.list()) == [f"dagster/run/{result.run_id}"]
 
 
@@ -189,7 +189,7 @@ def test_an_asset_that_reads_another(lake):
     job = build_audited_job([doubled], name="twice", upstream=[events], allow_unaudited=True)
     run(lake, job=job, partition="2024-01-02", assets=(events, doubled))
     assert lake.rows("doubled") == [("2024-01-02", 8)]
-    assert told(lake, "doubled") == [("2024-01-02", 2)]
+    assert reported(lake, "doubled") == [("2024-01-02", 2)]
 
 
 def test_checks_of_the_code_location_belong_to_it(lake):

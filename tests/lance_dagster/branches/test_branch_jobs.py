@@ -135,7 +135,7 @@ class TestPromote:
         assert list(metadata["dagster/column_lineage"].deps_by_column) == ["n"]
 
     def test_lineage_names_all_runs_of_a_promotion(self, written):
-        """After the branch is gone, too; and one of several writers cannot be taken back alone."""
+        """After the branch was deleted too; one of several writers cannot be taken back alone."""
         promote, discard = build_branch_jobs([events])
         head = written.table("events").checkout_version((BRANCH, None))
         writers = [made.transaction_properties["dagster.run_id"] for _, made in islice(head.history(), 2)]
@@ -413,7 +413,7 @@ def test_on_object_storage(s3):
 
 
 @pytest.mark.parametrize("later", [False, True], ids=["restored", "reversed"])
-def test_a_branch_whose_promotion_was_undone_begins_anew(lake, later):
+def test_a_branch_whose_promotion_was_undone_restarts(lake, later):
     promote, _ = build_branch_jobs([events])
     lake.run(events, partition="2024-01-01")
     undone = lake.run(events, partition="2024-01-03", tags=BACKFILL, **TAGGED).run_id
@@ -421,7 +421,7 @@ def test_a_branch_whose_promotion_was_undone_begins_anew(lake, later):
         lake.run(events, partition="2024-01-04", tags=BACKFILL, **TAGGED)
     promoted = run(lake, promote, tags={"lance/branch": BRANCH})
     branch = lake.table("events").checkout_version((BRANCH, None))
-    if later:  # the promotion brought the writes of two runs, and is undone as one
+    if later:  # the promotion holds the writes of two runs, and is undone as one
         plan_undo(branch, undone).commit()
         undone = promoted.run_id
     run(lake, build_undo_job([events]), tags={"lance/undo_run": undone})
@@ -437,7 +437,7 @@ def test_a_branch_whose_promotion_was_undone_begins_anew(lake, later):
     assert lake.rows("events") == [("2024-01-01", 0), ("2024-01-03", 9)]
 
 
-def test_a_promoted_branch_begins_anew_unless_rows_came_to_it(lake):
+def test_a_promoted_branch_restarts_unless_rows_were_added_to_it(lake):
     lake.run(events, partition="2024-01-01")
     lake.run(events, partition="2024-01-03", tags=BACKFILL, **TAGGED)
     for is_spent in (True, False):

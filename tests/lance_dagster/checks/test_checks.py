@@ -102,7 +102,7 @@ class TestIntegrity:
         assert found.passed
         assert values(found)["lance/rows"] == 2
 
-    def test_a_file_that_is_gone(self, lake, whole):
+    def test_a_deleted_file(self, lake, whole):
         shutil.rmtree(whole / "data")
         found = self.find(lake)
         assert not found.passed
@@ -266,10 +266,10 @@ NO_TABLE = "there is no table yet: the asset was never materialized"
     ],
 )
 def test_an_asset_without_a_table(lake, build, names, passes):
-    """A warning has nothing to say before the first run; a table that is gone is a failure."""
+    """A warning has nothing to say before the first run; a table that was deleted is a failure."""
     found = check(lake, *build())
     assert [(one.passed, one.description) for one in found.values()] == [(passes, NO_TABLE)] * names
     lake.instance.report_runless_asset_event(dg.AssetMaterialization(flights.key))
     found = check(lake, *build())
     assert [one.passed for one in found.values()] == [False] * names
-    assert all(one.description.startswith("the table is gone: ") for one in found.values())
+    assert all(one.description.startswith("the table no longer exists: ") for one in found.values())

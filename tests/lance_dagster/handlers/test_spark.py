@@ -326,7 +326,7 @@ def test_pylance_reads_appends_and_is_read_back(run, lake, spark):
     assert lake.rows("events") == [(date(1), 1)] * 2 + [(date(2), 20)] + [(date(3), 3)] * 2
 
 
-def test_rows_of_another_day_are_told_with_asset_table_values_and_remedy(run, lake, spark):
+def test_the_error_for_rows_of_another_day_names_asset_table_values_and_remedy(run, lake, spark):
     wrong = run(daily(spark, [(date(1), 1), (date(2), 2), (None, 3)]), partition="2024-01-01", fails=True)
     said = errors(wrong)
     for part in (

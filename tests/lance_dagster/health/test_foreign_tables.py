@@ -197,12 +197,12 @@ class TestOwnBranch:
         assert seen == [rows]
 
     def test_a_missing_branch_is_an_error(self, lake, asset):
-        other = observable_lance_asset("prices", asset.metadata["lance/uri"].value, branch="gone")
+        other = observable_lance_asset("prices", asset.metadata["lance/uri"].value, branch="missing_branch")
 
         @dg.asset
         def reader(prices: pa.Table) -> None: ...
 
-        assert "gone" in str(lake.run(other, reader, fails=True).all_events[-3:])
+        assert "missing_branch" in str(lake.run(other, reader, fails=True).all_events[-3:])
 
     def test_sensors_follow_it(self, lake, asset):
         sensor = build_lance_observation_sensor([asset])

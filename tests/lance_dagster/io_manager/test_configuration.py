@@ -70,7 +70,7 @@ def test_an_argument_that_there_is_not_is_named_with_the_nearest(make, given, me
         (lambda: build_audited_job([], name="bad name"), "build_audited_job: name"),
     ],
 )
-def test_a_name_that_no_job_can_have_is_told_with_its_argument(make, place):
+def test_an_invalid_job_name_is_an_error_with_its_argument(make, place):
     with pytest.raises(dg.DagsterInvalidDefinitionError, match=f"^{place} must be made of .*, not 'bad name'$"):
         make()
 

@@ -279,7 +279,7 @@ class TestNulls:
         assert table.to_pydict() == ({"n": [1, 2], "s": [None, "b"]} if mode == "append" else {"n": [2], "s": ["b"]})
         assert lance.dataset(lake.uri("numbers")).to_table() == table
 
-    def test_the_metadata_tells_its_type(self, lake):
+    def test_the_metadata_gives_its_type(self, lake):
         lake.run(self.asset(pd.DataFrame({"n": [1], "s": [None]}), **{"lance/schema": {"n": "int64", "s": "string"}}))
         assert lake.table("numbers").schema.field("s").type == pa.string()
 
@@ -292,7 +292,7 @@ class TestNulls:
         assert table.schema == ROWS.schema
         assert table.count_rows() == (2 if mode == "append" else 0)
 
-    def test_a_frame_without_rows_makes_the_table_that_the_metadata_tells(self, lake):
+    def test_a_frame_without_rows_makes_the_table_of_the_metadata(self, lake):
         known = {"lance/schema": {"n": "int64", "s": "string"}}
         lake.run(self.asset(pd.DataFrame({"n": [], "s": []}), **known))
         assert lake.table("numbers").schema == ROWS.schema
@@ -318,7 +318,7 @@ class TestNulls:
         ],
         ids=lambda frame: f"{type(frame).__module__}-{len(frame)}",
     )
-    def test_the_annotation_tells_types(self, lake, frame, annotation):
+    def test_the_annotation_gives_types(self, lake, frame, annotation):
         kind = annotated_type(type(frame), self.ANNOTATIONS[annotation])
 
         @dg.asset(dagster_type=kind)
@@ -342,7 +342,7 @@ class TestNulls:
         lake.run(self.asset(pa.table({"n": [1], "s": ["a"], "o": [1.5]})), write_mode="append")
         assert lake.table("numbers").schema.field("o").type == pa.float64()
 
-    def test_the_annotation_of_an_input_without_a_table_tells_its_columns(self, lake):
+    def test_the_annotation_of_an_input_without_a_table_gives_its_columns(self, lake):
         seen = []
         kind = annotated_type(pa.Table, {"lance/schema": {"day": "date32", "n": "int64"}})
         before = dg.TimeWindowPartitionMapping(start_offset=-1, end_offset=-1)

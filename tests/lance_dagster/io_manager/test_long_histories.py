@@ -28,7 +28,7 @@ def step(manager):
 
 
 def lengthen(uri, options, count, fragments=0):
-    """Commit versions without rows, and one with so many fragments."""
+    """Commit versions without rows, and one with as many fragments as asked for."""
     store = open_store(uri, options)
     latest = load_latest(store)
     for number in range(count):

@@ -164,7 +164,7 @@ class TestStepRetry:
         assert "earlier attempt wrote, or restore version 1 and start a new run" in errors(result)
 
     @pytest.mark.parametrize(("policy", "rows"), [("replace", [1, 10]), ("adopt", [1, 10]), ("append", [1, 2, 10])])
-    def test_of_rows_that_cannot_be_told_from_others(self, lake, policy, rows):
+    def test_of_rows_that_cannot_be_identified(self, lake, policy, rows):
         """Somebody has changed a row of the first attempt, so that it is in another fragment."""
 
         @dg.asset(retry_policy=RETRY, metadata={"lance/on_earlier_attempt": policy})
@@ -264,7 +264,7 @@ class TestStepRetry:
         if policy == "replace":
             assert "version 2, which was cleaned up" in errors(result)
 
-    def test_of_an_attempt_that_may_have_been_committed_in_a_version_that_is_gone(self, lake):
+    def test_of_an_attempt_that_may_have_been_committed_in_a_deleted_version(self, lake):
         """The table took no note of attempts then: nobody knows."""
 
         @dg.asset(retry_policy=RETRY)
@@ -316,7 +316,7 @@ def counted(context) -> pa.Table:
 
 
 class CrashesAfterCommit(LanceIOManager):
-    """The process is gone right after the commit, while LANCE_TEST_CRASH is set."""
+    """The process ends right after the commit, while LANCE_TEST_CRASH is set."""
 
     def create_io_manager(self, context):
         manager = super().create_io_manager(context)

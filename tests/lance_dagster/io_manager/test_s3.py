@@ -55,7 +55,7 @@ def test_secrets_stay_out_of_events_and_commits(bucket):
     assert not [secret for secret in secrets if secret in written]
 
 
-def test_a_wrong_secret_is_an_error_that_does_not_tell_it(bucket):
+def test_a_wrong_secret_is_an_error_that_does_not_show_it(bucket):
     options = {**bucket.storage_options, "aws_endpoint": "http://127.0.0.1:1", "aws_secret_access_key": "hush-hush"}
     lost = Lake(root=bucket.root, instance=bucket.instance, storage_options=options)
     said = errors(lost.run(events, partition="2024-01-02", fails=True))

@@ -69,7 +69,7 @@ def test_promotion_and_undo_report_the_asset_that_wrote(lake, launch, partition)
     assert launch(assets, "lance_undo", tags={"lance/undo_run": run.run_id})[1] == {}
 
 
-def test_the_other_assets_of_the_table_are_told_its_rows(lake, launch):
+def test_the_other_assets_of_the_table_report_its_rows(lake, launch):
     def observed(result):
         found = [
             event.asset_observation_data.asset_observation for event in result.all_events if event.is_asset_observation

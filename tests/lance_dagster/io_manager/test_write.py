@@ -549,11 +549,11 @@ class TestEvents:
         lake.run(raw, clean, partition="2024-01-01", **on_branch)
         promote, _ = build_branch_jobs([clean])
         job = dg.Definitions(assets=[raw, clean], jobs=[promote], resources={"io_manager": lake.manager()})
-        told = job.resolve_job_def("lance_promote").execute_in_process(
+        promoted = job.resolve_job_def("lance_promote").execute_in_process(
             instance=lake.instance, tags={"lance/branch": "trial"}, run_config=QUIET
         )
         written = lake.run(raw, clean, partition="2024-01-01", select=[clean], **on_branch)
-        for result, node in ((told, "lance_promote_op"), (written, "clean")):
+        for result, node in ((promoted, "lance_promote_op"), (written, "clean")):
             (event,) = (one.materialization for one in result.events_for_node(node) if one.is_step_materialization)
             assert len(event.metadata) <= 11
             assert {"dagster/partition_row_count", *numbers} < set(event.metadata)

@@ -1,4 +1,4 @@
-"""What the tables tell of runs and inputs, as events, on commits and by the command; and how a run is taken back."""
+"""What the tables record of runs and inputs, as events, on commits and by the command; and how a run is taken back."""
 
 import json
 import re
@@ -83,8 +83,8 @@ class TestEvents:
         lake.run(flights)
         lake.run(flights)
         lake.run(summary, resources={"tables": LanceTableResource(root_uri=lake.root)})
-        told = json.loads(lake.properties("summary")[-1]["dagster.input.nyc/flights"])
-        assert told == {"uri": lake.uri("nyc/flights"), "version": 1}
+        recorded = json.loads(lake.properties("summary")[-1]["dagster.input.nyc/flights"])
+        assert recorded == {"uri": lake.uri("nyc/flights"), "version": 1}
 
     def test_the_history_links_to_the_runs(self, lake):
         for _ in range(12):
@@ -362,7 +362,7 @@ class TestUndo:
         run = lake.run(boats).run_id
         assert "drop the table" in command("undo", lake.root, "--run", run, "--yes", fails=1)
 
-    def test_of_a_version_whose_before_is_gone(self, lake):
+    def test_of_a_version_after_a_deleted_one(self, lake):
         lake.run(boats)
         run = lake.run(boats).run_id
         lake.table("boats").cleanup_old_versions(retain_versions=1)
@@ -397,7 +397,7 @@ class TestUndo:
         assert maintained is not None
         assert "run kept changed no rows" in command("undo", lake.root, "--run", "kept", "--yes", fails=1)
 
-    def test_the_instance_is_told_what_the_table_holds(self, lake, tmp_path, monkeypatch):
+    def test_the_instance_learns_what_the_table_holds(self, lake, tmp_path, monkeypatch):
         monkeypatch.delenv("DAGSTER_HOME", raising=False)
         with dg.DagsterInstance.local_temp(str(tmp_path)) as lake.instance:
             lake.run(boats)

@@ -74,7 +74,7 @@ def said(boats: DataFrame) -> DataFrame:
     return boats.select("n")
 
 
-def test_events_have_it_if_the_io_manager_is_told_to(lake, spark, connect):
+def test_events_have_it_if_the_io_manager_is_configured_to(lake, spark, connect):
     def found(asset, **options):
         result = lake.run(boats, asset, **options)
         entry = result.asset_materializations_for_node(asset.key.path[-1])[0].metadata.get("dagster/column_lineage")

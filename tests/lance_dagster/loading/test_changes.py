@@ -190,7 +190,7 @@ def test_a_full_refresh_reads_all_and_replaces_the_table(lake, table):
     assert "must be true or false" in said
 
 
-def test_versions_that_are_gone_are_an_error_with_a_remedy(lake, table):
+def test_deleted_versions_are_an_error_with_a_remedy(lake, table):
     copy = Copy()
     copy.run(lake)
     change(lake)

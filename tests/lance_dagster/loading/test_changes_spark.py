@@ -61,11 +61,11 @@ def test_partitions(lake, frames, monkeypatch):
 def test_a_merge_with_deletes_of_other_keys(spark, uri_of):
     uri = uri_of("t")
     lance.write_dataset(rows(1, 2, 3), uri)
-    new, gone = (
+    new, deleted = (
         spark.createDataFrame([(2, 9), (5, 9)], "id long, n long"),
         spark.createDataFrame([(3,), (7,)], "id long"),
     )
-    done = pyspark_lance.merge(new, uri, on="id", deletes=gone)
+    done = pyspark_lance.merge(new, uri, on="id", deletes=deleted)
     assert (done.rows_inserted, done.rows_updated, done.rows_deleted) == (1, 1, 1)
     assert sorted(map(tuple, (row.values() for row in lance.dataset(uri).to_table().to_pylist()))) == [
         (1, 0),

@@ -121,7 +121,7 @@ def test_a_dry_run_gives_the_numbers_of_the_run_that_follows(lake, limits):
     assert {table: reported[table] for table in real} == real
 
 
-def test_expired_versions_are_told_by_a_dry_run(lake):
+def test_expired_versions_are_reported_by_a_dry_run(lake):
     lance_core.write_dataset(pa.table({"n": [1]}), f"{lake.root}/a/t.lance")
     for _ in range(3):
         lance_core.write_dataset(pa.table({"n": [1]}), f"{lake.root}/a/t.lance", mode="overwrite")

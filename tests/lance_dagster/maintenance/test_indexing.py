@@ -70,7 +70,7 @@ def test_it_can_be_left_off(lake):
     assert not run(lake, days(1, 3), index_partitions=False, max_unindexed_fragments=1).has_index
 
 
-def test_the_version_of_the_write_is_what_events_tell(lake):
+def test_the_version_of_the_write_is_what_events_report(lake):
     run(lake, days(1, 2), max_unindexed_fragments=2)
     result = lake.run(events, partition="2024-01-03", max_unindexed_fragments=2)
     (event,) = result.asset_materializations_for_node("events")

@@ -33,7 +33,7 @@ SEARCHED = pa.schema([*NARROW, ("words", pa.string())])
 SHAPES = ("narrow", "wide", "searched", "foreign", "many", "fine", "broken")
 WRITTEN = ("narrow", "wide", "searched", "foreign")
 BROKEN = 20
-"""One table in so many is broken."""
+"""One of as many tables is broken."""
 
 
 def create(uri, shape, number, options):
@@ -55,7 +55,7 @@ def create(uri, shape, number, options):
 
 
 def break_table(uri, number, options):
-    """Make a table unreadable: by its manifests, or by a data file that is gone."""
+    """Make a table unreadable: by its manifests, or by a data file that was deleted."""
     store = open_store(uri, options)
     for listed in list(store.list("_versions/" if number % 2 else "data/")):
         if number % 2:

@@ -166,7 +166,7 @@ class TestOneTable:
         assert [f.count_rows() for f in lake.table("nyc/flights").get_fragments()] == [4, 4, 4]
         assert len(lake.table("nyc/flights").versions()) == 8
 
-    def test_indices_of_pylance_that_cannot_be_refreshed_are_told_and_kept(self, lake):
+    def test_indices_of_pylance_that_cannot_be_refreshed_are_reported_and_kept(self, lake):
         import lance
 
         fill(lake, "nyc/flights")
@@ -266,7 +266,7 @@ class TestManyTables:
 
 @pytest.fixture
 def requests(monkeypatch):
-    """The requests to stores in memory, but for heads: a listing asks for them, and S3 tells them along with keys."""
+    """The requests to stores in memory, but for heads: a listing asks for them, and S3 returns them along with keys."""
     from lance_core.store.memory import MemoryStore
 
     asked = []
@@ -553,7 +553,7 @@ class TestSensor:
         assert tick() == []
         assert len(lake.table("nyc/boats").get_fragments()) == 1
 
-    def test_the_reason_of_a_skip_tells_healthy_tables_from_those_that_are_left_alone(self, lake):
+    def test_the_reason_of_a_skip_names_healthy_tables_and_those_that_are_left_alone(self, lake):
         fill(lake, "nyc/flights", fragments=1)
         left = dg.AssetSpec(["nyc", "boats"], metadata={"lance/maintenance": False, "schema": "nyc", "table": "boats"})
         fill(lake, "nyc/boats")
@@ -617,7 +617,7 @@ class TestSensor:
         assert tick() == []
 
     def test_one_that_fails_does_not_hold_up_the_others_of_its_run(self, lake, tick):
-        """Those that the run reported are as if it had gone well: the next time they are asked for at once."""
+        """Those that the run reported are as if it had succeeded: the next time they are asked for at once."""
         fill(lake, "nyc/boats")
         for again in range(4):
             for number in range(6):
@@ -649,7 +649,7 @@ class TestSensor:
             lake.table("nyc/boats").insert(pa.table({"n": [1]}))
 
     def test_a_killed_run_does_not_keep_its_tables_for_ever(self, lake, tick, monkeypatch):
-        """Nobody tells Dagster of a run whose process was killed: it stays started."""
+        """Dagster does not learn of a run whose process was killed: it stays started."""
         fill(lake, "nyc/boats")
         (request,) = tick()
         self.report(lake, tick, request, dg.DagsterRunStatus.STARTED)

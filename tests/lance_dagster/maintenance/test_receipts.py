@@ -158,10 +158,10 @@ def test_few_old_rows_wait_for_more(lake):
 
 def test_a_long_log_is_read_in_four_columns(lake):
     day = timedelta(days=1)
-    told = [record(number % 1000, day * (100 - number // 1000), reason="was put off") for number in range(99_000)]
-    told += [record(number, timedelta(0), reason="put off" if number % 2 else None) for number in range(1000)]
-    told[-1]["outcome"] = "failed"
-    log = write_log(lake, told)
+    written = [record(number % 1000, day * (100 - number // 1000), reason="was put off") for number in range(99_000)]
+    written += [record(number, timedelta(0), reason="put off" if number % 2 else None) for number in range(1000)]
+    written[-1]["outcome"] = "failed"
+    log = write_log(lake, written)
     read = lance_core.bytes_read_counter()
     assert put_off_last(log) == {record(number, day)["uri"] for number in range(1, 998, 2)}
     assert lance_core.bytes_read_counter() - read < log.total_bytes / 2

@@ -49,11 +49,11 @@ def clean(lake, policy, config=None):
     result = defs.resolve_job_def(job.name).execute_in_process(
         instance=lake.instance, run_config={**QUIET, **(config or {})}
     )
-    (told,) = [event for event in result.all_events if event.is_successful_output and event.step_key == "op_outputs"]
-    numbers_told = {key: entry.value for key, entry in told.event_specific_data.metadata.items()}
+    (logged,) = [event for event in result.all_events if event.is_successful_output and event.step_key == "op_outputs"]
+    numbers_logged = {key: entry.value for key, entry in logged.event_specific_data.metadata.items()}
     assert {
         f"lance/{key}": n for key, n in result.output_for_node("op_outputs").items()
-    }.items() <= numbers_told.items()
+    }.items() <= numbers_logged.items()
     return result.output_for_node("op_outputs")
 
 
@@ -92,7 +92,9 @@ def test_a_dry_run_counts_only(lake, by):
 
 def test_outputs_stay_while_a_run_may_read_them(lake):
     open_, done = dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.FAILURE
-    ids = {name: f"00000000-0000-0000-0000-00000000000{i}" for i, name in enumerate(["runs", "was", "again", "gone"])}
+    ids = {
+        name: f"00000000-0000-0000-0000-00000000000{i}" for i, name in enumerate(["runs", "was", "again", "unknown"])
+    }
     for run_id in ids.values():
         lance_core.write_dataset(pa.table({"n": [1]}), f"{lake.root}/_ops/{run_id}/begin/result.lance")
     add_run(lake, ids["runs"], open_)

@@ -229,9 +229,11 @@ class TestReading:
             selection = dg.AssetSelection.checks_for_assets(events)
             tags = {} if name is None else {"lance/branch": name}
             result = lake.run(events, *checks, select=selection, tags=tags, fails=None, **TAGGED)
-            told = {one.check_name: one for one in result.get_asset_check_evaluations()}
-            assert len(told) == 7
-            return told["lance_versions"].metadata["lance/version"].value, [told[f"lance_{key}"].passed for key in KEYS]
+            evaluations = {one.check_name: one for one in result.get_asset_check_evaluations()}
+            assert len(evaluations) == 7
+            return evaluations["lance_versions"].metadata["lance/version"].value, [
+                evaluations[f"lance_{key}"].passed for key in KEYS
+            ]
 
         assert passed("x") == (branch(lake, "x").version, [True, True, True])
         assert passed("fresh") == (fork, [True, True, True])

@@ -104,17 +104,17 @@ def test_a_source_that_changes_between_two_runs(spark, uri, lance, tmp_path):
     assert sorted(lance.dataset(uri).to_table(["id", "x", "new", "_day"]).to_pylist(), key=lambda r: r["id"]) == rows
     # A file that was converted is written again.
     put(source, "_day=1/b.parquet", id=[7], x=[1])
-    os.utime(source / "_day=1/b.parquet", ns=(0, 0))  # whatever the clock of the storage can tell apart
+    os.utime(source / "_day=1/b.parquet", ns=(0, 0))  # whatever the resolution of the storage's clock
     for mode in ("create", "append"):
         with pytest.raises(
             InvalidInputError, match=r"b\.parquet and 0 more files were changed or deleted.*'overwrite'"
         ):
             pyspark_lance.convert(source, uri, mode=mode)
     assert lance.dataset(uri).version == grown.version
-    anew = pyspark_lance.convert(source, uri, mode="overwrite")
-    assert (anew.rows, anew.commits, anew.skipped, ids(lance, uri)) == (2, 1, 0, [0, 7])
+    overwritten = pyspark_lance.convert(source, uri, mode="overwrite")
+    assert (overwritten.rows, overwritten.commits, overwritten.skipped, ids(lance, uri)) == (2, 1, 0, [0, 7])
     again = pyspark_lance.convert(source, uri, mode="overwrite")
-    assert (again.version, again.commits, again.skipped) == (anew.version, 0, 1)
+    assert (again.version, again.commits, again.skipped) == (overwritten.version, 0, 1)
     # Another writer has changed the table since: all files are converted again.
     lance.dataset(uri).delete("id = 7")
     assert (pyspark_lance.convert(source, uri, mode="overwrite").commits, ids(lance, uri)) == (1, [0, 7])

@@ -138,9 +138,9 @@ def test_spark_keeps_a_copy_by_merging_each_batch(spark, uri, tmp_path):
 
     def apply(batch, _):
         batch = batch.where("_change_type != 'update_preimage'").drop("_commit_version", "_commit_timestamp").persist()
-        gone = batch.where("_change_type = 'delete'")
+        deleted = batch.where("_change_type = 'delete'")
         pyspark_lance.merge(batch.where("_change_type != 'delete'").drop("_change_type"), copy, on="id")
-        pyspark_lance.delete(copy, gone.select("id"), on="id")
+        pyspark_lance.delete(copy, deleted.select("id"), on="id")
         batch.unpersist()
 
     def run():

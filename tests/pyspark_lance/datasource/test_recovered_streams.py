@@ -81,5 +81,5 @@ def test_a_source_that_was_made_again_and_one_that_gets_a_column(spark, uri, tmp
     with pytest.raises(Exception, match=r"dropped and made again.*option checkpointLocation"):
         run(load.load(uri), copy, check)
     assert ids(lance, copy) == [1, 2, 3]
-    run(load.load(uri), copy, tmp_path / "anew")
+    run(load.load(uri), copy, tmp_path / "again")
     assert ids(lance, copy) == [1, 2, 3, *range(50, 59)]

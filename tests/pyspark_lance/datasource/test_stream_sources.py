@@ -90,7 +90,7 @@ class TestIdentity:
         assert ids(query.rows) == [0, 1, 2]
         assert ids(Query(uri).all()) == list(range(10, 10 + versions))
 
-    def test_a_table_that_is_gone(self, uri):
+    def test_a_dropped_table(self, uri):
         append(uri, 1)
         query = Query(uri)
         query.all()

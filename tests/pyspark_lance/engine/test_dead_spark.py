@@ -8,14 +8,14 @@ import pytest
 
 import lance_core
 from lance_core.errors import InvalidInputError
-from pyspark_lance.engine.errors import SparkGoneError, spark_gone
+from pyspark_lance.engine.errors import SparkLostError, spark_lost
 from tests import processes
 
 PROGRAM = """
 import os, signal, sys, threading, time
 from pathlib import Path
 import pyspark_lance
-from pyspark_lance.engine.errors import SparkGoneError
+from pyspark_lance.engine.errors import SparkLostError
 
 uri = sys.argv[1]
 spark = pyspark_lance.local_session("local[2]", config={"spark.ui.enabled": "false"})
@@ -36,7 +36,7 @@ def kill():
 threading.Thread(target=kill, daemon=True).start()
 try:
     pyspark_lance.write(spark.range(10).mapInArrow(slow, "id long"), uri)
-except SparkGoneError as error:
+except SparkLostError as error:
     assert error.__cause__ is not None
     print("GONE", error, flush=True)
 os._exit(0)
@@ -63,8 +63,8 @@ def test_errors_that_report_that_spark_went_away():
 
     lost = Py4JNetworkError("x"), ConnectionRefusedError(111, "Connection refused"), Py4JError("Answer from Java side is empty")  # fmt: skip
     for error in lost:
-        found = spark_gone(error, object())
-        assert isinstance(found, SparkGoneError)
+        found = spark_lost(error, object())
+        assert isinstance(found, SparkLostError)
         assert str(error).splitlines()[0] in str(found)
     for error in (RuntimeError("a user's function: Connection refused"), InvalidInputError("option UNAVAILABLE")):
-        assert spark_gone(error, object()) is None
+        assert spark_lost(error, object()) is None

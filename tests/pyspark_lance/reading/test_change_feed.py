@@ -55,9 +55,9 @@ def applied(state, feed):
     for _, changes in feed.sort_values("_commit_version", kind="stable").groupby("_commit_version"):
         kinds = {kind: part.set_index("id")["n"] for kind, part in changes.groupby("_change_type")}
         for kind in ("delete", "update_preimage"):
-            gone = kinds.get(kind, pd.Series(dtype="int64"))
-            assert frame[gone.index].to_dict() == gone.to_dict()
-            frame = frame.drop(gone.index)
+            deleted = kinds.get(kind, pd.Series(dtype="int64"))
+            assert frame[deleted.index].to_dict() == deleted.to_dict()
+            frame = frame.drop(deleted.index)
         for kind in ("update_postimage", "insert"):
             new = kinds.get(kind, pd.Series(dtype="int64"))
             assert not frame.index.intersection(new.index).size

@@ -95,7 +95,7 @@ def test_tables_of_a_directory_catalog_are_found_and_dropped(sql, lake, lance):
         sql("SELECT a FROM lake.ns.u")
 
 
-def test_tables_that_a_namespace_was_told_to_forget_are_not_found(sql, lake, table):
+def test_deregistered_tables_are_not_found(sql, lake, table):
     from lance.namespace import DirectoryNamespace
     from lance_namespace import DeclareTableRequest, DeregisterTableRequest
 

@@ -25,7 +25,7 @@ def table(uri):
 
 
 @pytest.fixture
-def telling_case_apart(spark):
+def case_sensitive_session(spark):
     spark.conf.set("spark.sql.caseSensitive", "true")
     yield
     spark.conf.set("spark.sql.caseSensitive", "false")
@@ -149,7 +149,7 @@ def test_names_follow_the_rule_of_the_session(spark, table, verb):
 
 
 @pytest.mark.parametrize("verb", quick("append", "source"))
-def test_names_are_exact_where_case_matters(spark, table, verb, telling_case_apart):
+def test_names_are_exact_where_case_matters(spark, table, verb, case_sensitive_session):
     before = state(table)
     with pytest.raises(Exception, match=r"'N'|agree in case"):
         VERBS[verb](spark.sql("select 1 as id, 30 as N, 'c' as s"), table)
@@ -170,7 +170,7 @@ def test_arguments_follow_the_rule_of_the_session(spark, table):
     assert pyspark_lance.delete(table, "ID = 2", spark=spark).rows_deleted == 1
 
 
-def test_arguments_are_exact_where_case_matters(spark, table, telling_case_apart):
+def test_arguments_are_exact_where_case_matters(spark, table, case_sensitive_session):
     frame = spark.sql("select 1 as id, 30 as n, 'c' as s")
     for call in (
         lambda: pyspark_lance.merge(frame, table, on="ID"),

@@ -19,7 +19,7 @@ def write(request, uri):
 
 
 @pytest.fixture
-def telling_case_apart(spark):
+def case_sensitive_session(spark):
     spark.conf.set("spark.sql.caseSensitive", "true")
     yield
     spark.conf.set("spark.sql.caseSensitive", "false")
@@ -59,7 +59,7 @@ def test_names_that_differ_in_case(spark, uri, lance, connect):
     assert lance.dataset(uri).version == 1
 
 
-def test_names_that_the_session_tells_apart(spark, uri, write, lance, telling_case_apart):
+def test_names_that_differ_by_case_in_the_session(spark, uri, write, lance, case_sensitive_session):
     table = pa.table({"id": [1, 2], "a": [3, 4], "A": [5, 6]})
     frame = spark.createDataFrame(table)
     write(frame)
@@ -76,21 +76,21 @@ def test_names_that_the_session_tells_apart(spark, uri, write, lance, telling_ca
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "expected"),
     [("a.b", r"^column 'a\.b': the name"), ("a`b", "^column 'a`b': the name"), ("", "^column without a name")],
 )
-def test_names_that_no_column_can_have(spark, uri, connect, name, told):
+def test_names_that_no_column_can_have(spark, uri, connect, name, expected):
     frame = spark.range(3).withColumnRenamed("id", name)
-    with pytest.raises(SchemaError, match=told):
+    with pytest.raises(SchemaError, match=expected):
         pyspark_lance.write(frame, uri)
-    with pytest.raises(SchemaError, match=told):
+    with pytest.raises(SchemaError, match=expected):
         pyspark_lance.merge(frame, uri, on=name)
     if name != "a.b":  # once by the data source, which passes on the same error
         return
-    with pytest.raises(Exception, match=told.removeprefix("^")) as raised:
+    with pytest.raises(Exception, match=expected.removeprefix("^")) as raised:
         frame.write.format("lance").mode("append").save(uri)
     lines = str(raised.value).splitlines()
-    assert told.removeprefix("^").replace("\\", "") in lines[0]
+    assert expected.removeprefix("^").replace("\\", "") in lines[0]
     assert connect or len(lines) < 45  # over Connect, Spark adds its server's stack
 
 

@@ -81,7 +81,7 @@ def test_a_restore_after_the_batch(uri, library, cleans):
     if cleans:
         clean(uri)
     batch(uri, 1, 3)
-    # What pylance restores knows of the batches whose rows it has, and of no others, once the history is gone.
+    # What pylance restores knows of the batches whose rows it has, and of no others, once the history was deleted.
     assert ids(uri) == ([1, 2, 3] if cleans and library is lance else [1, 2])
 
 

@@ -70,7 +70,7 @@ def test_a_commit_after_the_search_is_found_by_a_commit_that_replaces_rows(uri, 
     job = prepare_write(ROWS.schema, uri, options)
     job = KeyMergeJob.of(job) if options.merge_on else job
     messages = [job.task()(0, 0, iter(ROWS.to_batches()))]
-    if changes_rows:  # the same rows, so that the replacement is worked out again on a version after the token's
+    if changes_rows:  # the same rows, so that the replacement is computed again on a version after the token's
         lance_core.dataset(uri).update({"id": "1"})
     lance_core.write_dataset(pa.table({"id": [7]}), uri, mode="append", transaction_properties=dict([TOKEN]))
     if changes_rows:

@@ -111,7 +111,7 @@ def test_nulls_in_a_column_that_must_not_have_them_are_reported(tmp_path):
     assert files(tmp_path) == []
 
 
-def test_other_errors_are_raised_after_the_files_are_gone(tmp_path):
+def test_other_errors_are_raised_after_the_files_are_deleted(tmp_path):
     def broken():
         yield from batches("abc")
         raise RuntimeError("upstream")

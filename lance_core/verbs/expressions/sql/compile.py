@@ -140,7 +140,7 @@ class TextCompiler:
 
     @contextmanager
     def _locating(self, node: exp.Expr) -> Iterator[None]:
-        """Add to an error where in the text it came up, unless it tells already."""
+        """Add the position in the expression to an error that does not name one."""
         try:
             yield
         except (InvalidInputError, UnsupportedError) as error:

@@ -94,11 +94,11 @@ def _beside(side: Typed, other: Typed, kind: pa.DataType) -> Typed:
     """One side of a pair of which one is a literal."""
     if not side.is_literal:
         return side if pa.types.is_timestamp(side.type) else as_time(side, kind)
-    met = as_time(_read(side, other.type, kind.tz), kind)
+    moment = as_time(_read(side, other.type, kind.tz), kind)
     own = other.type if pa.types.is_timestamp(other.type) else kind
     if own.tz and not kind.tz:  # a date is among the three: without a zone they are times in UTC
-        met = as_time(met, pa.timestamp(kind.unit, "UTC"))
-    return as_time(met, own)
+        moment = as_time(moment, pa.timestamp(kind.unit, "UTC"))
+    return as_time(moment, own)
 
 
 def _read(side: Typed, kind: pa.DataType, zone: str | None) -> Typed:

@@ -96,7 +96,7 @@ class Promotion:
         fork_version: Version of the parent that it was forked from.
         version: Version of the parent that now has the branch's rows.
         rows_added: Rows in new fragments, those that merely moved there included.
-        rows_removed: Rows that are gone from the parent's fragments.
+        rows_removed: Rows that were deleted from the parent's fragments.
         fragments_added: New fragments.
         fragments_removed: Fragments that went.
         fragments_updated: Fragments that lost rows, or had columns rewritten.

@@ -80,8 +80,8 @@ def explained(branch: Branch, changes: BranchChanges, names: Mapping[str, str]) 
                 groups.setdefault(key, []).append(Slice(name=left.pop(digest), conditions=conditions))
     if left:
         raise RetryableConflictError(
-            f"versions since the fork are gone, and whether others filled {', '.join(map(repr, sorted(left.values())))}"
-            " as well cannot be told"
+            "versions since the fork were deleted, so that it is not known whether others filled "
+            f"{', '.join(map(repr, sorted(left.values())))} as well"
         )
     return Explained(tuple(Slices(group) for group in groups.values()))
 

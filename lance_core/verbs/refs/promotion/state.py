@@ -2,7 +2,7 @@
 
     fork       latest
     0 1 2 3    0 1      5      0, 1  as they were, but for later deletions
-                               2, 3  gone: compacted (the same rows lie in 5, in order), or removed
+                               2, 3  replaced: compacted (the same rows lie in 5, in order), or removed
                                5     rows that were compacted, and rows that came since the fork
 
 A promotion takes rows of the fork version away and adds others. The rows that go are looked for in the parent's latest
@@ -44,7 +44,7 @@ __all__ = ["check_slices", "follow_state"]
 _Offsets = npt.NDArray[np.int64]
 
 _MOST_PLACES = 10_000
-"""Places that are compared with the rows of a fragment; a column that repeats itself more often tells nothing."""
+"""Positions that are compared with the rows of a fragment; a column with more equal positions is not used."""
 
 
 def follow_state(
@@ -61,7 +61,7 @@ def follow_state(
 
     Raises:
         RetryableConflictError: The parent changed the same rows, filled the same slices or inserted the same keys, or
-            that cannot be told.
+            whether it did is unknown.
     """
     operation = transaction.operation
     assert isinstance(operation, Update)
@@ -167,7 +167,7 @@ def _by_value(
     """The rows by the values of the fragments that they were in: those lie next to each other, in the same order."""
     names = [field.name for field in fork.manifest.schema.fields if _is_comparable(arrow_type_of(field))]
     if not names or not new:
-        raise RetryableConflictError(f"the rows of fragment {moved[0][0].id} are gone")
+        raise RetryableConflictError(f"the rows of fragment {moved[0][0].id} were deleted")
     complete = len(names) == len(fork.manifest.schema.fields)
     keys: dict[str, tuple[pa.ChunkedArray, _Offsets, _Offsets]] = {}
     used = np.zeros(sum(fragment.physical_rows for fragment in new), np.bool_)
@@ -218,7 +218,9 @@ def _runs(values: pa.ChunkedArray, wanted: pa.ChunkedArray, used: npt.NDArray[np
     have, want = (_codes(column, known) for column in (values, wanted))
     starts = np.flatnonzero(have[: len(have) - len(want) + 1] == want[0])
     if len(starts) > _MOST_PLACES:
-        raise RetryableConflictError(f"no column tells apart the rows of a fragment: {len(starts)} places are alike")
+        raise RetryableConflictError(
+            f"no column identifies the rows of a fragment: {len(starts)} positions have equal values"
+        )
     return [
         int(start)
         for start in starts
@@ -268,11 +270,11 @@ class _Newcomers:
     def batches(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Their columns."""
         for fragment in self.fragments:
-            gone = self.taken.get(fragment.id, BitMap())
-            if len(gone) == fragment.num_rows:
+            hidden = self.taken.get(fragment.id, BitMap())
+            if len(hidden) == fragment.num_rows:
                 continue
             for batch, offsets in live_rows(self.source, fragment, names):
-                left = ~np.isin(np.asarray(offsets), np.asarray(gone.to_array()))
+                left = ~np.isin(np.asarray(offsets), np.asarray(hidden.to_array()))
                 yield batch if left.all() else batch.filter(pa.array(left))
 
 
@@ -304,7 +306,7 @@ def _check_newcomers(
 def _check_keys(inserted: KeyExistenceFilter, schema: Schema, new: _Newcomers) -> None:
     names = [next((field.name for field in schema.fields if field.id == i), None) for i in inserted.field_ids]
     if inserted.key_hashes is None or None in names:
-        raise RetryableConflictError("whether the same keys were inserted since the fork cannot be told")
+        raise RetryableConflictError("it is not known whether the same keys were inserted since the fork")
     columns = [name for name in names if name is not None]
     mine = np.array(sorted(inserted.key_hashes), np.uint64)
     for batch in new.batches(columns):

@@ -1,4 +1,4 @@
-"""Exact bytes, worked out by hand from the layout, and those that pylance packs."""
+"""Exact bytes, computed by hand from the layout, and those that pylance packs."""
 
 import numpy as np
 import pyarrow as pa

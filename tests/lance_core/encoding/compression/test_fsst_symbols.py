@@ -19,7 +19,7 @@ def compressed(values, symbols):
 
 
 def expanded(codes, symbols):
-    """One value, code by code, as the format tells."""
+    """One value, code by code, as the format says."""
     out, at = b"", 0
     while at < len(codes):
         if codes[at] == 255:

@@ -1,4 +1,4 @@
-"""What a handle says of files that are gone."""
+"""What a handle says of files that were deleted."""
 
 import datetime as dt
 from pathlib import Path

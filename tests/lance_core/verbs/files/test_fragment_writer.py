@@ -137,18 +137,18 @@ def test_a_writer_that_fails_on_the_way_leaves_no_file_behind(tmp_path):
     assert files_below(tmp_path) == []
 
 
-def test_progress_is_told_file_by_file(tmp_path):
-    told = []
+def test_progress_is_reported_file_by_file(tmp_path):
+    calls = []
 
     class Recorded(FragmentWriteProgress):
         def begin(self, fragment, **kwargs):
-            told.append(("begin", fragment.id))
+            calls.append(("begin", fragment.id))
 
         def complete(self, fragment, **kwargs):
-            told.append(("complete", fragment.id, fragment.physical_rows))
+            calls.append(("complete", fragment.id, fragment.physical_rows))
 
     write_many(tmp_path / "t", progress=Recorded())
     expected = []
     for number in range(ROWS // PER_FILE):
         expected += [("begin", number), ("complete", number, PER_FILE)]
-    assert told == expected
+    assert calls == expected

@@ -145,7 +145,7 @@ def test_slices_must_be_disjoint_and_alike() -> None:
         Slices([])
 
 
-def test_identities_tell_types_apart_and_survive_pickling() -> None:
+def test_identities_differ_by_type_and_survive_pickling() -> None:
     one, text = equals("k", 1), equals("k", "1")
     assert one.identities() != text.identities()
     assert pickle.loads(pickle.dumps(one)) == one

@@ -25,7 +25,7 @@ class Disk:
     """A disk below `_refs/` that forgets, at a power loss, what was not synced.
 
     A name can be written back at any time once it was given, so that the file must be synced before; it is only sure
-    to be there, or to be gone, once its folder was synced.
+    to be there, or to be deleted, once its folder was synced.
     """
 
     def __init__(self, monkeypatch, root):

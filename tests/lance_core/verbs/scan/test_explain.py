@@ -24,7 +24,7 @@ ROWS = pa.table({
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory):
-    """Ten fragments of 100 rows; one is gone, two rows of another; a column in files of its own."""
+    """Ten fragments of 100 rows; one is deleted, and two rows of another; a column in files of its own."""
     made = lance_core.write_dataset(ROWS, tmp_path_factory.mktemp("plan") / "t", max_rows_per_file=100)
     made.delete("id IN (1, 2) OR id >= 300 AND id < 400")
     made.add_columns({"n": "id + 1"})
@@ -115,7 +115,7 @@ def test_small_files_that_are_decoded_together(tmp_path, monkeypatch):
     assert "together" not in explained(made, limit=950)
     monkeypatch.setattr(fragment_scan, "_NEAR", ("nowhere",))
     assert explained(made).endswith("file versions=[2.2], in parallel=10 fragments, 8 at a time")
-    assert "side by side" not in explained(made, fragment_readahead=1) + explained(made, limit=950)
+    assert "in parallel" not in explained(made, fragment_readahead=1) + explained(made, limit=950)
 
 
 def test_the_batches_that_statistics_rule_out(tmp_path):
@@ -151,7 +151,7 @@ def opened(monkeypatch):
     limit=st.none() | st.integers(0, 950),
     offset=st.none() | st.integers(0, 950),
 )
-def test_a_scan_opens_the_files_that_it_lists_and_gives_the_rows_that_it_tells(dataset, opened, columns, limit, offset):
+def test_a_scan_opens_the_files_and_gives_the_rows_that_it_reports(dataset, opened, columns, limit, offset):
     if columns and {"st", "st.a"} <= set(columns):
         columns.remove("st")
     scanner = dataset.scanner(columns=columns, limit=limit, offset=offset)

@@ -294,5 +294,5 @@ def test_the_history_of_a_handle(tmp_path, ahead):
     for number in range(5):
         lance_core.write_dataset(pa.table({"a": [number]}), tmp_path, mode="append" if number else "create")
     handle = lance_core.dataset(tmp_path, version=4)
-    told = [(one.version, one.count_rows(), record.operation.name) for one, record in handle.history(ahead=ahead)]
-    assert told == [(4, 4, "Append"), (3, 3, "Append"), (2, 2, "Append"), (1, 1, "Overwrite")]
+    versions = [(one.version, one.count_rows(), record.operation.name) for one, record in handle.history(ahead=ahead)]
+    assert versions == [(4, 4, "Append"), (3, 3, "Append"), (2, 2, "Append"), (1, 1, "Overwrite")]

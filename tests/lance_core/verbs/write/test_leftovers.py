@@ -1,4 +1,4 @@
-"""What a write that fails leaves behind, and what a handle says whose table is gone."""
+"""What a write that fails leaves behind, and what a handle says whose table was dropped."""
 
 import shutil
 import sqlite3
@@ -120,7 +120,7 @@ VERBS = {
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_folder_that_is_gone_is_called_gone(path, verb):
+def test_a_folder_that_was_deleted_is_called_deleted(path, verb):
     handle = lance.dataset(path)
     shutil.rmtree(path)
     with pytest.raises(DatasetNotFoundError):

@@ -1,4 +1,4 @@
-"""A write that was committed is recognized when its version is gone: by what the table's own state says."""
+"""A committed write whose version was deleted is recognized by what the table's own state says."""
 
 from datetime import timedelta
 
@@ -239,7 +239,7 @@ class TestAttempts:
     def attempt(self, number, *earlier, **options):
         return WriteAttempt(token=TOKEN, number=(number,), earlier=earlier, **options)
 
-    def test_the_rows_of_an_attempt_whose_version_is_gone_are_taken_out(self, uri):
+    def test_the_rows_of_an_attempt_whose_version_was_deleted_are_taken_out(self, uri):
         first = write(uri, rows(1, 2), write_attempt=self.attempt(0, note="run"))
         add(uri, 50)
         clean(uri)
@@ -266,7 +266,7 @@ class TestAttempts:
             write(uri, rows(7), write_attempt=self.attempt(1, first.version))
         assert values(uri) == [1, 2, 50, 100]
 
-    def test_a_later_attempt_is_known_when_its_version_is_gone(self, uri):
+    def test_a_later_attempt_is_known_when_its_version_was_deleted(self, uri):
         write(uri, rows(1), write_attempt=self.attempt(1))
         add(uri, 50)
         clean(uri)
@@ -274,7 +274,7 @@ class TestAttempts:
             write(uri, rows(2), write_attempt=self.attempt(0))
         assert values(uri) == [1, 50, 100]
 
-    def test_an_attempt_that_made_the_table_meanwhile_and_whose_version_is_gone(self, tmp_path):
+    def test_an_attempt_that_made_the_table_meanwhile_and_whose_version_was_deleted(self, tmp_path):
         uri = str(tmp_path / "t")
         write(uri, rows(1), write_attempt=self.attempt(0))
         add(uri, 50)

@@ -248,7 +248,7 @@ class TestBetween:
     @pytest.mark.parametrize("stable", [False, True])
     @pytest.mark.parametrize("who", [ours, theirs])
     @pytest.mark.parametrize("what", BETWEEN)
-    def test_rows_are_told_from_others(self, tmp_path, what, who, stable):
+    def test_rows_are_distinguished_from_others(self, tmp_path, what, who, stable):
         uri = str(tmp_path / "t")
         table = lance_core.write_dataset(rows(100, 101), uri, enable_stable_row_ids=stable)
         first = write(uri, rows(1, 2, 3), attempt(0), base=table)
@@ -302,7 +302,7 @@ class TestBetween:
 
 
 def lose(uri):
-    """Update a row of the earlier attempt: without row ids nobody can tell where it is."""
+    """Update a row of the earlier attempt: without row ids its place is unknown."""
     lance.dataset(uri).update({"v": "v * 10"}, where="v = 2")
 
 
@@ -339,7 +339,7 @@ class TestLost:
         assert values(uri) == [7, 100, 101]
 
     @pytest.mark.parametrize("policy", ["adopt", "append"])
-    def test_what_can_be_told_is_replaced_whatever_the_policy(self, table, policy):
+    def test_identified_rows_are_replaced_whatever_the_policy(self, table, policy):
         first = write(table.uri, rows(1, 2, 3), attempt(0), base=table)
         write(table.uri, rows(7), attempt(1, first.version, on_earlier_attempt=policy), base=latest(table))
         assert values(table.uri) == [7, 100, 101]
@@ -469,7 +469,7 @@ class TestMerge:
         assert values(table.uri) == [7, 8, 100, 101]
         assert lance.dataset(table.uri).read_transaction(3).transaction_properties["app.token"] == "x"
 
-    def test_a_try_before_the_version_that_it_is_worked_out_from_anew_is_found(self, table, monkeypatch):
+    def test_an_attempt_before_the_version_that_the_write_restarts_from_is_found(self, table, monkeypatch):
         """The first attempt meets a conflict; a later attempt is older than the version that the second begins with."""
         base, load = latest(table), snapshot.load_following
 
@@ -515,9 +515,9 @@ def test_a_commit_of_fragments_that_carries_once_is_committed_once(table):
 def test_an_update_of_fragments_and_rows_is_one_version(table):
     base = latest(table)
     fragments = write_fragments(rows(1), table.uri, dataset_schema=base.lance_schema_bytes)
-    gone = {base.get_fragments()[0].fragment_id: BitMap([0])}
-    operation = base.update_operation(fragments, gone)
-    change = lance_core.Transaction(base.version, operation, affected_rows=gone)
+    deleted = {base.get_fragments()[0].fragment_id: BitMap([0])}
+    operation = base.update_operation(fragments, deleted)
+    change = lance_core.Transaction(base.version, operation, affected_rows=deleted)
     done = lance_core.commit_transaction(base, change)
     assert (done.version, done.operation, done.rows_added, done.rows_deleted) == (base.version + 1, "Update", 1, 1)
     assert values(table.uri) == [1, 101]

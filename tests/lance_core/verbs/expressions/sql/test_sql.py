@@ -1,4 +1,4 @@
-"""SQL beyond what pylance takes, errors that tell where, and parts that fail only where they are needed."""
+"""SQL beyond what pylance takes, errors that say where, and parts that fail only where they are needed."""
 
 import datetime as dt
 from decimal import Decimal
@@ -38,7 +38,7 @@ TABLE = pa.table({
 def values_of(sql):
     column = parse_column(sql, TABLE.schema)
     found = evaluated(TABLE, {"x": column.expression}).column("x")
-    assert found.type == column.type, "the type that was told is the type that came"
+    assert found.type == column.type, "the announced type is the type of the result"
     return found.to_pylist()
 
 
@@ -180,7 +180,7 @@ INVALID = {
 
 
 @pytest.mark.parametrize("sql", INVALID)
-def test_what_makes_no_sense_is_told_with_its_place(sql):
+def test_errors_name_the_position(sql):
     with pytest.raises(InvalidInputError, match=INVALID[sql]):
         parse_expression(sql, TABLE.schema)
 
