@@ -64,9 +64,9 @@ def command(name: str, *, versioned: bool = True) -> Callable[[F], click.Command
     return decorate
 
 
-def parse_version(text: str) -> int | str:
+def parse_version(version: str) -> int | str:
     """A version number, or else a tag."""
-    return int(text) if text.isdigit() else text
+    return int(version) if version.isdigit() else version
 
 
 def _key_value(item: str) -> tuple[str, str]:

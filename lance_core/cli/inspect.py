@@ -146,7 +146,7 @@ def head(dataset: LanceDataset, output: CommandOutput, count: int, column: tuple
 @click.argument("b")
 def diff(dataset: LanceDataset, output: CommandOutput, a: str, b: str) -> None:
     """Say what changed from version A to version B, each a number or a tag."""
-    old, new = (dataset.checkout_version(parse_version(text)).source.manifest for text in (a, b))
+    old, new = (dataset.checkout_version(parse_version(version)).source.manifest for version in (a, b))
     output.record({"from_version": old.version, "to_version": new.version, **_changes(old, new)})
 
 

@@ -60,7 +60,7 @@ class CommandOutput:
                 _shown(name), justify=justify, overflow="ellipsis" if are_data else "fold", no_wrap=are_data
             )
         for row in rows:
-            cells = (_datum(row.get(column)) if are_data else _text(column, row.get(column)) for column in columns)
+            cells = (_datum(row.get(column)) if are_data else _string(column, row.get(column)) for column in columns)
             table.add_row(*map(_shown, cells))
         self._console(_UNCUT if are_data else _WIDE).print(table)
 
@@ -79,13 +79,13 @@ class CommandOutput:
         table.add_column(overflow="fold")
         for name, value in values.items():
             if value not in (None, "", [], {}):
-                table.add_row(_shown(name.replace("_", " ")), _shown(_text(name, value)))
+                table.add_row(_shown(name.replace("_", " ")), _shown(_string(name, value)))
         self._console().print(table)
 
-    def line(self, text: str) -> None:
+    def line(self, string: str) -> None:
         """Print a remark for people; JSON has none."""
         if not self.as_json:
-            self._console().print(_shown(text))
+            self._console().print(_shown(string))
 
     @contextmanager
     def progress(self, what: str) -> Iterator[Callable[[int, int], None]]:
@@ -113,9 +113,9 @@ class CommandOutput:
         return Console(highlight=False, markup=False, emoji=False, width=max(console.width, width))
 
 
-def _shown(text: str) -> Text:
+def _shown(string: str) -> Text:
     """What a table says, as it is: no markup, and no character that acts on the terminal."""
-    return Text(printable(text))
+    return Text(printable(string))
 
 
 def human_bytes(size: float) -> str:
@@ -131,7 +131,7 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _text(name: str, value: object) -> str:
+def _string(name: str, value: object) -> str:
     if value is None:
         return ""
     if isinstance(value, datetime):
@@ -143,7 +143,7 @@ def _text(name: str, value: object) -> str:
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
     if isinstance(value, Mapping):
-        return "\n".join(f"{key} = {_text(key, item)}" for key, item in value.items() if item not in ([], {}))
+        return "\n".join(f"{key} = {_string(key, item)}" for key, item in value.items() if item not in ([], {}))
     if isinstance(value, list | tuple):
         return (
             _numbered(value) if value and all(isinstance(item, int) for item in value) else ", ".join(map(str, value))

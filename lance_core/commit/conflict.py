@@ -95,11 +95,11 @@ def affected_fragments(operation: Operation) -> frozenset[int]:
 
 
 def _slices(transaction: Transaction) -> set[str]:
-    text = transaction.properties.get(SLICES_KEY)
-    if not text:
+    slices = transaction.properties.get(SLICES_KEY)
+    if not slices:
         return set()
     try:
-        names = json.loads(text)
+        names = json.loads(slices)
     except ValueError:
         return set()
     return {str(name) for name in names} if isinstance(names, list) else set()

@@ -263,7 +263,7 @@ def reject_another(store: ObjectStore, manifest: Manifest, identity: str) -> Non
 
 
 def identity_of(manifest: Manifest) -> str:
-    """A short text that differs between versions of different datasets: the time and the transaction."""
+    """A short string that differs between versions of different datasets: the time and the transaction."""
     made_by = manifest.transaction_bytes or b""
     digest = hashlib.sha256(f"{manifest.transaction_file}\0".encode() + bytes(made_by)).hexdigest()
     return f"{manifest.timestamp_ns}-{digest[:32]}"

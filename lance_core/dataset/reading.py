@@ -202,11 +202,11 @@ class ReadingVerbs(Handle):
         """Number of rows; only metadata is read."""
         return self.count_rows()
 
-    def parse_filter(self, text: str, *, assume_utc: bool = True) -> pc.Expression:
+    def parse_filter(self, sql: str, *, assume_utc: bool = True) -> pc.Expression:
         """A filter in SQL as an Arrow expression, to combine with others or to send to another process.
 
         Args:
-            text: As the `filter` of `scanner`.
+            sql: As the filter of `scanner`.
             assume_utc: Whether times without a zone are UTC where they meet timestamps that have one, as in every scan;
                 False rejects a condition that depends on it, for a caller whose own zone is another one.
 
@@ -223,7 +223,7 @@ class ReadingVerbs(Handle):
         from lance_core.verbs.expressions.sql import parse_filter  # noqa: PLC0415 - it imports the SQL parser
 
         handling = self._scan_defaults.get("blob_handling")
-        return parse_filter(text, scanned_columns(self._manifest, handling), assume_utc=assume_utc)
+        return parse_filter(sql, scanned_columns(self._manifest, handling), assume_utc=assume_utc)
 
     def count_deleted_rows(self) -> int:
         """Rows that deletion files hide.

@@ -51,7 +51,7 @@ class SqlQuery:
         """Run it, and return all batches of the result.
 
         Raises:
-            InvalidInputError: The engine rejects the SQL, or fails on it; its words are in the text.
+            InvalidInputError: The engine rejects the SQL, or fails on it; its words are in the message.
             UnsupportedError: DuckDB is not installed.
         """
         return list(self.to_stream_reader())
@@ -60,7 +60,7 @@ class SqlQuery:
         """Run it, and return a reader, which is to be read before another one is begun; errors as above."""
         options, engine = self._options, _engine()
         connection = engine.connect(":memory:")
-        # The text of a query reaches this dataset and nothing else.
+        # The words of a query reach this dataset and nothing else.
         for setting in ("python_enable_replacements = false", "enable_external_access = false"):
             connection.execute(f"SET {setting}")
         connection.execute("SET lock_configuration = true")
@@ -94,7 +94,7 @@ class SqlQueryBuilder:
             InvalidInputError: The SQL is no string.
         """
         if not isinstance(sql, str) or not sql.strip():
-            raise InvalidInputError(f"sql is the text of a SELECT, not {sql!r}")
+            raise InvalidInputError(f"sql is a SELECT statement, not {sql!r}")
         return cls(_Options(dataset, sql))
 
     def table_name(self, table_name: str) -> SqlQueryBuilder:

@@ -242,9 +242,9 @@ def _unfit(names: Sequence[str], fitting: Sequence[str]) -> dg.Failure:
     )
 
 
-def _without_strings(text: str, where: str) -> str:
+def _without_strings(report: str, where: str) -> str:
     """A report without strings of the condition, which can be part of the name of a tag."""
     strings: list[Any] = [string for string in _STRINGS.findall(where) if string]
     for string in sorted(strings, key=len, reverse=True):
-        text = text.replace(string, "…")
-    return text
+        report = report.replace(string, "…")
+    return report

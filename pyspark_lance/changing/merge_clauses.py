@@ -330,7 +330,7 @@ class ClauseMerge:
             types = self._side(clause, joined, base).select(*[c.alias(f"v{i}") for i, c in enumerate(columns.values())])
             schema = types.schema
         return {
-            name: stored_as(column, _text(given[name], name), one.dataType, kinds[name], _alone(base, name))
+            name: stored_as(column, _sql(given[name], name), one.dataType, kinds[name], _alone(base, name))
             for (name, column), one in zip(columns.items(), schema, strict=True)
         }
 
@@ -357,7 +357,7 @@ def _alone(base: LanceDataset, name: str) -> pa.Schema:
     return pa.schema([base.schema.field(name)])
 
 
-def _text(value: Value, name: str) -> str:
+def _sql(value: Value, name: str) -> str:
     return value if isinstance(value, str) else f"source.{name}"
 
 
@@ -394,18 +394,18 @@ def _equalities(condition: str, source: DataFrame, base: LanceDataset, alias: st
             continue
         for own, other in (ends, ends[::-1]):
             name = matched_names([own.name], base.schema.names, exact=exact).get(own.name)
-            text = ".".join(quoted(one.name) for one in other.parts)
+            path = ".".join(quoted(one.name) for one in other.parts)
             if name is not None and _is_target(own, alias, source) and not _is_target(other, alias, source):
-                found.setdefault(name, text)
-    return [(name, text) for name, text in found.items() if _resolves(source, text)]
+                found.setdefault(name, path)
+    return [(name, path) for name, path in found.items() if _resolves(source, path)]
 
 
-def _resolves(source: DataFrame, text: str) -> bool:
+def _resolves(source: DataFrame, path: str) -> bool:
     from pyspark.errors import AnalysisException
     from pyspark.sql import functions
 
     try:
-        source.select(functions.col(text)).schema  # noqa: B018 - Spark looks the column up
+        source.select(functions.col(path)).schema  # noqa: B018 - Spark looks the column up
     except AnalysisException:
         return False
     return True

@@ -92,6 +92,6 @@ def _fits(tree: Any, column: pa.DataType) -> bool:
     if kind != "LITERAL":
         return False
     if tree.is_string:
-        text = types.is_string(column) or types.is_large_string(column)
-        return bool(text or types.is_date(column) or types.is_timestamp(column))
+        is_string = types.is_string(column) or types.is_large_string(column)
+        return bool(is_string or types.is_date(column) or types.is_timestamp(column))
     return bool(types.is_integer(column) or types.is_floating(column) or types.is_decimal(column))

@@ -96,8 +96,8 @@ def _in_columns(context: Context, rows: DataFrame, statement: records.Insert, da
             continue
         one = plain.schema[places[name]]
         stored = pa.schema([dataset.schema.field(name)])
-        text = rows.columns[places[name]]
-        values.append(stored_as(functions.col(one.name), text, one.dataType, kinds[name], stored).alias(name))
+        name_given = rows.columns[places[name]]
+        values.append(stored_as(functions.col(one.name), name_given, one.dataType, kinds[name], stored).alias(name))
     return plain.select(*values)
 
 

@@ -98,5 +98,5 @@ def test_expressions_are_shown_without_the_options_of_arrow(tmp_path):
     dataset = lance.write_dataset({"a": [1], "s": ["x"]}, tmp_path / "t.lance")
     with pytest.raises(InvalidInputError, match=r"^filter cast\(a, int8\) gives int8"):
         dataset.to_table(filter=pa.compute.field("a").cast("int8"))
-    with pytest.raises(InvalidInputError, match=r"^text_to_date\(s\): "):
+    with pytest.raises(InvalidInputError, match=r"^string_to_date\(s\): "):
         dataset.to_table(columns={"x": "cast(s as date)"})

@@ -108,12 +108,12 @@ class CompactionOptions:
         """
         values: dict[str, Any] = {}
         for name, parse in _CONFIGURABLE.items():
-            text = config.get(CONFIG_PREFIX + name)
-            if text is not None:
+            string = config.get(CONFIG_PREFIX + name)
+            if string is not None:
                 try:
-                    values[name] = parse(text)
+                    values[name] = parse(string)
                 except ValueError as error:
-                    raise InvalidInputError(f"table config {CONFIG_PREFIX}{name}={text!r}: {error}") from error
+                    raise InvalidInputError(f"table config {CONFIG_PREFIX}{name}={string!r}: {error}") from error
         names = {field.name for field in dataclasses.fields(cls)}
         for name, value in (given or {}).items():
             if name not in names:
@@ -159,8 +159,8 @@ def _flag(text: str) -> bool:
     return text.strip().lower() == "true"
 
 
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(",") if name.strip())
+def _names(string: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in string.split(",") if name.strip())
 
 
 # pylance names modes by its enum's variants in some plans.

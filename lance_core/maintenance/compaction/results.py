@@ -91,9 +91,9 @@ class RewriteResult:
         )
 
     @classmethod
-    def from_json(cls, text: str) -> Self:
+    def from_json(cls, string: str) -> Self:
         """Read what `json` gave, here or in pylance."""
-        data = json.loads(text)
+        data = json.loads(string)
         addresses = data.get("row_addrs")
         return cls(
             metrics=CompactionMetrics(**data["metrics"]),

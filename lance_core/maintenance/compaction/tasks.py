@@ -75,9 +75,9 @@ class CompactionTask:
         )
 
     @classmethod
-    def from_json(cls, text: str) -> Self:
+    def from_json(cls, string: str) -> Self:
         """Read what `json` gave, here or in pylance."""
-        data = json.loads(text)
+        data = json.loads(string)
         options = CompactionOptions.from_json(data["options"])
         return cls.of(fragments_from_json(data["task"]["fragments"]), data["read_version"], options)
 
@@ -130,9 +130,9 @@ class CompactionPlan:
         )
 
     @classmethod
-    def from_json(cls, text: str) -> Self:
+    def from_json(cls, string: str) -> Self:
         """Read what `json` gave, here or in pylance."""
-        data = json.loads(text)
+        data = json.loads(string)
         options, version = CompactionOptions.from_json(data["options"]), data["read_version"]
         tasks = (CompactionTask.of(fragments_from_json(task["fragments"]), version, options) for task in data["tasks"])
         return cls(read_version=version, tasks=tuple(tasks), options=options)

@@ -214,23 +214,23 @@ def column_maker(
 def null_fields(transforms: Mapping[Any, Any], source: Snapshot) -> list[pa.Field] | None:
     """The columns, if the SQL for each is a null of some type, so that no file is needed; None otherwise."""
     fields = []
-    for name, text in transforms.items():
-        if not isinstance(name, str) or not isinstance(text, str) or name in source.manifest.schema.names:
+    for name, sql in transforms.items():
+        if not isinstance(name, str) or not isinstance(sql, str) or name in source.manifest.schema.names:
             return None
-        column = parse_null(text)
+        column = parse_null(sql)
         if column is None:
             return None
         fields.append(pa.field(name, column))
     return fields
 
 
-def parse_null(text: str) -> pa.DataType | None:
+def parse_null(sql: str) -> pa.DataType | None:
     """The type of a null that SQL is, such as CAST(NULL AS INT); None if it is something else."""
-    if _NULL.fullmatch(text) is None:
+    if _NULL.fullmatch(sql) is None:
         return None
     from lance_core.verbs.expressions.sql import parse_column  # noqa: PLC0415 - it imports the SQL parser
 
-    parsed = parse_column(text, pa.schema([]))
+    parsed = parse_column(sql, pa.schema([]))
     return None if pa.types.is_null(parsed.type) else parsed.type
 
 

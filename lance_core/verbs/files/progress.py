@@ -43,7 +43,7 @@ class FileSystemFragmentWriteProgress(FragmentWriteProgress):
 
     Args:
         base_uri: Folder of the files: `fragment_<id>.json` and `fragment_<id>.in_progress`.
-        metadata: Texts for the marker, for example which worker writes.
+        metadata: Strings for the marker, for example which worker writes.
     """
 
     PROGRESS_EXT: ClassVar[str] = ".in_progress"

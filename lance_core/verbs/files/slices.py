@@ -2,7 +2,7 @@
 
 A slice is a set of rows that is written as a whole, such as a partition of an orchestrator, or the rows of a
 `replaceWhere` in other table formats. Conditions are typed values, compared by the rules of the column's type, and are
-never converted to text.
+never converted to strings.
 """
 
 from __future__ import annotations
@@ -409,11 +409,11 @@ def _identity(item: Slice) -> str:
     parts = []
     for name, condition in sorted(item.conditions.items()):
         bounds = [condition.value] if isinstance(condition, Equals) else [condition.start, condition.end]
-        parts.append([name, type(condition).__name__, *([type(b).__name__, _text(b)] for b in bounds)])
+        parts.append([name, type(condition).__name__, *([type(b).__name__, _string(b)] for b in bounds)])
     return hashlib.blake2b(json.dumps(parts).encode(), digest_size=10).hexdigest()
 
 
-def _text(value: object) -> str:
+def _string(value: object) -> str:
     if isinstance(value, dt.datetime) and value.tzinfo is not None:
         return value.astimezone(dt.UTC).isoformat()
     if isinstance(value, float):

@@ -1,4 +1,4 @@
-"""Records as indented text, to look at: the records of this library, in the layout of pylance's `lance.debug`."""
+"""Records as indented strings, to look at: the records of this library, in the layout of pylance's `lance.debug`."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ _STEP = "    "
 @checked
 def format_schema(dataset: Handle) -> str:
     """The columns of a dataset, with the ids of their fields."""
-    return _text(dataset.source.manifest.schema)
+    return _indented(dataset.source.manifest.schema)
 
 
 @checked
 def format_manifest(dataset: Handle) -> str:
     """All that a version says of itself."""
-    return _text(dataset.source.manifest)
+    return _indented(dataset.source.manifest)
 
 
 @checked
 def format_fragment(fragment: FragmentMetadata, dataset: Handle) -> str:
     """A fragment: its files, each with the fields of the dataset that are in it."""
     record = fragment.to_record()
-    lines = [_text(record)]
+    lines = [_indented(record)]
     lines += [
-        f"{file.path}: {_text(dataset.source.manifest.schema.only_ids(set(file.fields)))}" for file in record.files
+        f"{file.path}: {_indented(dataset.source.manifest.schema.only_ids(set(file.fields)))}" for file in record.files
     ]
     return "\n".join(lines)
 
@@ -52,11 +52,11 @@ def list_transactions(dataset: Handle, /, max_transactions: int = 10) -> list[st
             transaction = load_transaction(store, load_manifest(store, number))
         except VersionNotFoundError:
             continue  # cleaned up since it was listed
-        found.append(None if transaction is None else _text(transaction))
+        found.append(None if transaction is None else _indented(transaction))
     return found
 
 
-def _text(record: Any) -> str:
+def _indented(record: Any) -> str:
     return "\n".join(_lines("", record, ""))
 
 

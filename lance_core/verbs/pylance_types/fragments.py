@@ -68,7 +68,7 @@ class DataFile:
         self.path = _CallablePath(self.path)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """The path travels as plain text."""
+        """The path is pickled as a string."""
         self.__dict__.update(state)
         self.__post_init__()
 

@@ -229,5 +229,5 @@ def describe_tag(ref: TagRef) -> dict[str, Any]:
     }
 
 
-def _time(text: str | None) -> datetime | None:
-    return None if text is None else datetime.fromisoformat(text)
+def _time(string: str | None) -> datetime | None:
+    return None if string is None else datetime.fromisoformat(string)

@@ -215,7 +215,7 @@ class MergeInsertBuilder:
             with staged(base) as files:
                 merged = self._merge(base, table, files)
                 affected = merged.removal.affected_rows if merged.removal is not None else None
-                return files.commit(merged.operation, affected, self._texts, options), merged
+                return files.commit(merged.operation, affected, self._transaction_properties, options), merged
 
         manifest, merged = retrying_on_latest(
             self._dataset.source, attempt, conflict_retries=self._retries, retry_timeout=self._timeout
@@ -235,7 +235,7 @@ class MergeInsertBuilder:
         with staged(base) as files:
             merged = self._merge(base, self._table(data_obj, schema), files)
         record = records.Transaction(
-            read_version=base.manifest.version, operation=merged.operation, properties=self._texts
+            read_version=base.manifest.version, operation=merged.operation, properties=self._transaction_properties
         )
         affected = merged.removal.affected_rows if merged.removal is not None else None
         return Transaction.from_record(record, affected), merged.stats.as_dict()
@@ -303,7 +303,7 @@ class MergeInsertBuilder:
         raise UnsupportedError("merge_insert.mark_sstables_as_compacted is not offered")
 
     @property
-    def _texts(self) -> dict[str, str]:
+    def _transaction_properties(self) -> dict[str, str]:
         """The properties of the commit."""
         return {**self._properties, **({} if self._write is None else self._write.properties)}
 

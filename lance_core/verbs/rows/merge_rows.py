@@ -322,17 +322,17 @@ class _MergeAttempt:
         mask = np.concatenate([self._is_changed(part, self.clauses.condition) for part in self._parts(match)])
         return replace(match, offsets=match.offsets[mask], source_rows=match.source_rows[mask])
 
-    def _is_changed(self, match: _Match, text: str) -> npt.NDArray[np.bool_]:
+    def _is_changed(self, match: _Match, clause: str) -> npt.NDArray[np.bool_]:
         """For each match whether the condition of the update is true."""
         source = self.rows.rows.take(match.source_rows)
         full = typed_schema(self.base.manifest.schema)
         sides = pa.schema([("source", pa.struct(list(source.schema))), ("target", pa.struct(list(full)))])
-        condition = to_expression(text, sides)
+        condition = to_expression(clause, sides)
         target = self._target_rows(match, self.base.manifest.schema)
         both = pa.table({name: _as_struct(side) for name, side in (("source", source), ("target", target))})
         keep = evaluate(both.select(columns_of(condition) or ["source"]), {"keep": condition}).column("keep")
         if not pa.types.is_boolean(keep.type):
-            raise InvalidInputError(f"the condition {text} gives {keep.type}, not true or false")
+            raise InvalidInputError(f"the condition {clause} gives {keep.type}, not true or false")
         mask: npt.NDArray[np.bool_] = pc.fill_null(keep, False).to_numpy()
         return mask
 

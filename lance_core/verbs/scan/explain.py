@@ -246,9 +246,9 @@ def _index_queries(source: Snapshot, options: ScanOptions, selection: Selection)
 
 def _as_sql(expression: pc.Expression) -> str:
     """A condition as SQL writes it where it is a plain comparison."""
-    text = printed(expression)
-    found = _COMPARISON.fullmatch(text)
-    return f"{found[1]} {'=' if found[2] == '==' else found[2]} {found[3]}" if found else text
+    condition = printed(expression)
+    found = _COMPARISON.fullmatch(condition)
+    return f"{found[1]} {'=' if found[2] == '==' else found[2]} {found[3]}" if found else condition
 
 
 def _limit_facts(options: ScanOptions) -> Iterator[str]:

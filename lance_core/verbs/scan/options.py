@@ -280,12 +280,12 @@ def _default_batch_size() -> int | None:
     Raises:
         InvalidInputError: The value of the variable is no number.
     """
-    text = os.environ.get(_BATCH_SIZE_VARIABLE)
-    if not text:
+    given = os.environ.get(_BATCH_SIZE_VARIABLE)
+    if not given:
         return None
-    if not text.isdecimal():
-        raise InvalidInputError(f"{_BATCH_SIZE_VARIABLE} is a number of rows, not {text!r}")
-    return int(text)
+    if not given.isdecimal():
+        raise InvalidInputError(f"{_BATCH_SIZE_VARIABLE} is a number of rows, not {given!r}")
+    return int(given)
 
 
 def _condition(filter_: Filter, schema: Schema) -> tuple[pc.Expression | None, tuple[pc.Expression, ...]]:

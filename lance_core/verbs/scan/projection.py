@@ -118,16 +118,16 @@ class Projection:
         known = with_row_fields(schema)
         outputs = []
         read: dict[str, None] = {}
-        for name, text in columns.items():
-            if isinstance(text, str) and text in schema.names:
-                outputs.append(OutputColumn(field=_field_at(schema, (text,)).with_name(name), path=(text,)))
-                read.setdefault(text)
+        for name, given in columns.items():
+            if isinstance(given, str) and given in schema.names:
+                outputs.append(OutputColumn(field=_field_at(schema, (given,)).with_name(name), path=(given,)))
+                read.setdefault(given)
                 continue
-            if isinstance(text, pc.Expression):
-                expression = with_sql_meaning(text, stored_types(known))
+            if isinstance(given, pc.Expression):
+                expression = with_sql_meaning(given, stored_types(known))
                 kind = _type_of(expression, known)
             else:
-                parsed = parse_column(text, known)
+                parsed = parse_column(given, known)
                 expression, kind = parsed.expression, parsed.type
             outputs.append(OutputColumn(field=pa.field(name, kind), expression=expression))
             read.update(dict.fromkeys(columns_of(expression)))

@@ -1,9 +1,9 @@
 """SQL expressions over the columns of a dataset, compiled to Arrow expressions.
 
-    text --parse--> tree --compile--> typed expression
+    SQL --parse--> tree --compile--> typed expression
 
 Semantics are DataFusion's as pylance uses it; pylance's documentation lists the functions. Unknown constructs are
-rejected with their name and position in the text. sqlglot is imported with this package, so import it on use.
+rejected with their name and position in the SQL. sqlglot is imported with this package, so import it on use.
 
 A string is compiled once for the same columns, unless it may ask for the time: parsing costs what reading 100,000
 values does.
@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.schema import Schema, schema_to_arrow, storage_type
 from lance_core.verbs.expressions.sql.casts import cast
-from lance_core.verbs.expressions.sql.compile import TextCompiler
+from lance_core.verbs.expressions.sql.compile import SqlCompiler
 from lance_core.verbs.expressions.sql.typed import Typed
 from lance_core.verbs.expressions.sql.zones import are_written, with_written_zones
 
@@ -50,11 +50,11 @@ class ComputedColumn:
     type: pa.DataType
 
 
-def parse_expression(text: str, schema: pa.Schema | Schema) -> pc.Expression:
+def parse_expression(sql: str, schema: pa.Schema | Schema) -> pc.Expression:
     """Compile an expression: a value or a condition.
 
     Args:
-        text: The SQL, for example `price * 1.2` or `name LIKE 'a%' AND day >= date '2024-01-01'`.
+        sql: The SQL, for example `price * 1.2` or `name LIKE 'a%' AND day >= date '2024-01-01'`.
         schema: The columns that it can refer to. The result is for batches of their storage types.
 
     Raises:
@@ -62,21 +62,21 @@ def parse_expression(text: str, schema: pa.Schema | Schema) -> pc.Expression:
         SchemaError: A column does not exist; names those that do.
         UnsupportedError: The expression uses something unknown; the message names it and has the position.
     """
-    return parse_column(text, schema).expression
+    return parse_column(sql, schema).expression
 
 
-def parse_column(text: str, schema: pa.Schema | Schema) -> ComputedColumn:
+def parse_column(sql: str, schema: pa.Schema | Schema) -> ComputedColumn:
     """Compile an expression, and return it with the type of its values; arguments and errors as `parse_expression`."""
-    compiled = _compiled(text, schema)
+    compiled = _compiled(sql, schema)
     return ComputedColumn(expression=compiled.expression, type=compiled.type)
 
 
-def parse_value(text: str, schema: pa.Schema, kind: pa.DataType) -> pc.Expression:
+def parse_value(sql: str, schema: pa.Schema, kind: pa.DataType) -> pc.Expression:
     """Compile an expression to values for a column of a type, cast as by CAST.
 
     Arguments and errors as `parse_expression`. For a dictionary come its values; nested values are left as they are.
     """
-    value = _compiled(text, schema)
+    value = _compiled(sql, schema)
     if value.type == kind or pa.types.is_nested(value.type) or pa.types.is_nested(kind):
         return value.expression
     if pa.types.is_dictionary(kind):
@@ -84,11 +84,11 @@ def parse_value(text: str, schema: pa.Schema, kind: pa.DataType) -> pc.Expressio
     return cast(value, kind, strict=True).expression
 
 
-def parse_filter(text: str, schema: pa.Schema | Schema, *, assume_utc: bool = True) -> pc.Expression:
+def parse_filter(sql: str, schema: pa.Schema | Schema, *, assume_utc: bool = True) -> pc.Expression:
     """Compile a condition; arguments and errors as `parse_expression`.
 
     Args:
-        text: The SQL.
+        sql: The SQL.
         schema: The columns that it can refer to.
         assume_utc: Whether times without a zone are UTC where they meet timestamps that have one.
 
@@ -96,33 +96,33 @@ def parse_filter(text: str, schema: pa.Schema | Schema, *, assume_utc: bool = Tr
         InvalidInputError: The expression is no condition, or needs a zone that may not be assumed.
     """
     with _user_input(), nullcontext() if assume_utc else with_written_zones():
-        return _once(text, schema, _filter)[0]
+        return _once(sql, schema, _filter)[0]
 
 
-def _filter(text: str, columns: pa.Schema) -> tuple[pc.Expression, tuple[pc.Expression, ...]]:
-    """The condition, and the parts of it that AND joins, of which the text is parsed once."""
-    compiled, parts = TextCompiler(text, columns).condition()
+def _filter(sql: str, columns: pa.Schema) -> tuple[pc.Expression, tuple[pc.Expression, ...]]:
+    """The condition, and the parts of it that AND joins, of which the SQL is parsed once."""
+    compiled, parts = SqlCompiler(sql, columns).condition()
     if not pa.types.is_boolean(compiled.type):
-        raise InvalidInputError(f"the filter {text!r} does not return a boolean but {compiled.type}")
+        raise InvalidInputError(f"the filter {sql!r} does not return a boolean but {compiled.type}")
     return compiled.expression, tuple(part.expression for part in parts)
 
 
-def parse_conjuncts(text: str, schema: pa.Schema | Schema) -> tuple[pc.Expression, ...]:
+def parse_conjuncts(sql: str, schema: pa.Schema | Schema) -> tuple[pc.Expression, ...]:
     """Compile a condition to the parts that AND joins: each matters only where those before are true.
 
     Arguments and errors as `parse_filter`.
     """
     with _user_input():
-        return _once(text, schema, _filter)[1]
+        return _once(sql, schema, _filter)[1]
 
 
 @contextmanager
-def _bounded(text: str) -> Iterator[None]:
+def _bounded(sql: str) -> Iterator[None]:
     """Reject what is nested deeper than Python's stack: lists and chains of AND and OR may be of any length."""
     try:
         yield
     except RecursionError:
-        shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+        shown = sql if len(sql) <= _SHOWN else f"{sql[:_SHOWN]}..."
         raise InvalidInputError(f"the SQL expression is nested too deep: {shown!r}") from None
 
 
@@ -135,29 +135,29 @@ def _user_input() -> Iterator[None]:
         raise type(error)(f"Invalid user input: {error}") from error
 
 
-def _compiled(text: str, schema: pa.Schema | Schema) -> Typed:
-    return _once(text, schema, _value)
+def _compiled(sql: str, schema: pa.Schema | Schema) -> Typed:
+    return _once(sql, schema, _value)
 
 
-def _value(text: str, columns: pa.Schema) -> Typed:
-    if text in columns.names:
+def _value(sql: str, columns: pa.Schema) -> Typed:
+    if sql in columns.names:
         # A name that is no SQL, such as `odd name`, still names its column.
-        return Typed(pc.field(text), columns.field(text).type)
-    return TextCompiler(text, columns).compile()
+        return Typed(pc.field(sql), columns.field(sql).type)
+    return SqlCompiler(sql, columns).compile()
 
 
-def _once(text: str, schema: pa.Schema | Schema, make: Callable[[str, pa.Schema], _Made]) -> _Made:
+def _once(sql: str, schema: pa.Schema | Schema, make: Callable[[str, pa.Schema], _Made]) -> _Made:
     """What is made of a string over columns in storage types."""
     columns = schema_to_arrow(schema) if isinstance(schema, Schema) else schema
-    known = None if are_written() else _known.get((text, make))
+    known = None if are_written() else _known.get((sql, make))
     if known is not None and known[0] == columns:
         made: _Made = known[1]
         return made
     stored = pa.schema([pa.field(field.name, storage_type(field.type)) for field in columns])
-    with _bounded(text):
-        made = make(text, stored)
-    if not _CLOCK.search(text):
+    with _bounded(sql):
+        made = make(sql, stored)
+    if not _CLOCK.search(sql):
         if len(_known) >= _MOST_KNOWN:
             _known.clear()
-        _known[text, make] = columns, made
+        _known[sql, make] = columns, made
     return made

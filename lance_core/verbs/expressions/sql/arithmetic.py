@@ -126,7 +126,7 @@ def concatenated(left: Typed, right: Typed) -> Typed:
     if not (is_string_like(left.type) or is_string_like(right.type)):
         left, right = meet(left, right)
         if not (pa.types.is_binary(left.type) or pa.types.is_large_binary(left.type)):
-            raise InvalidInputError(f"{left.type} || {right.type}: one of them must be text")
+            raise InvalidInputError(f"{left.type} || {right.type}: one of them must be a string")
         kind = left.type
         parts = [left, right, literal(b"", kind)]
     else:

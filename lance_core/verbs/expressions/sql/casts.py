@@ -70,7 +70,7 @@ _NANOSECONDS: Final = re.compile(r":\d\d\.\d{7,9}(?!\d)")
 _SIZED_BINARY: Final = re.compile(r"FixedSizeBinary\((\d{1,9})\)", re.IGNORECASE)
 
 
-def type_of(node: exp.DataType, text: str) -> pa.DataType:
+def type_of(node: exp.DataType, sql: str) -> pa.DataType:
     """The Arrow type that a type of SQL names.
 
     Raises:
@@ -84,7 +84,7 @@ def type_of(node: exp.DataType, text: str) -> pa.DataType:
         return pa.timestamp(_UNITS[numbers[0]] if numbers else "us")
     if name in _NAMES and not numbers:
         return _NAMES[name]
-    return unsupported(node.parent or node, text, f"the type {node.sql()}")
+    return unsupported(node.parent or node, sql, f"the type {node.sql()}")
 
 
 def named_type(name: str) -> pa.DataType | None:
@@ -152,7 +152,7 @@ def _cast_literal(value: Typed, kind: pa.DataType, *, strict: bool) -> Typed:
 
 
 def _rounded(value: Any, kind: pa.DataType) -> Any:
-    """A text of a number, for a decimal, as the number with as many digits after the point; all else as it is."""
+    """A string with a number, for a decimal, as the number with as many digits after the point; all else as it is."""
     if not (isinstance(value, str) and pa.types.is_decimal(kind)):
         return value
     try:
@@ -164,7 +164,7 @@ def _rounded(value: Any, kind: pa.DataType) -> Any:
 def _cast_column(value: Typed, kind: pa.DataType, *, strict: bool) -> Typed:
     own = value.type
     if is_string_like(own):
-        return _cast_text(value, kind, strict=strict)
+        return _cast_string(value, kind, strict=strict)
     if pa.types.is_float16(own):  # Arrow has few kernels for these
         value, own = value.to(pa.float32()), pa.float32()
     exact = pa.types.is_decimal(own)
@@ -181,9 +181,9 @@ def _cast_column(value: Typed, kind: pa.DataType, *, strict: bool) -> Typed:
     return _cast_number_or_time(value, kind)
 
 
-def _cast_text(value: Typed, kind: pa.DataType, *, strict: bool) -> Typed:
+def _cast_string(value: Typed, kind: pa.DataType, *, strict: bool) -> Typed:
     if pa.types.is_date(kind):
-        return python_call("text_to_date" if strict else "try_text_to_date", [value], kind)
+        return python_call("string_to_date" if strict else "try_string_to_date", [value], kind)
     return value.to(kind) if strict else python_call("try_cast", [value], kind)
 
 

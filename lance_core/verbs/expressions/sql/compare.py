@@ -47,7 +47,7 @@ __all__ = [
 
 _BOOL: Final = pa.bool_()
 _SHORT: Final = 64
-"""Parts of a chain of AND or OR that are joined one after the other, as they stand in the text."""
+"""Parts of a chain of AND or OR that are joined one after the other, as they are written."""
 _KERNELS: Final = {
     "=": "equal",
     "<>": "not_equal",

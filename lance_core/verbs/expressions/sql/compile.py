@@ -27,21 +27,21 @@ from lance_core.verbs.expressions.sql.dialect import (
 from lance_core.verbs.expressions.sql.nodes import NODES, ROOT_NODES, logic, name_of
 from lance_core.verbs.expressions.sql.typed import Typed, call, literal
 
-__all__ = ["TextCompiler"]
+__all__ = ["SqlCompiler"]
 
 _BOOL: Final = pa.bool_()
 
 
-class TextCompiler:
+class SqlCompiler:
     """Compiles one SQL expression.
 
     Args:
-        text: The SQL.
+        sql: The SQL.
         schema: Columns that it can refer to, in storage types.
     """
 
-    def __init__(self, text: str, schema: pa.Schema) -> None:
-        self.text = text
+    def __init__(self, sql: str, schema: pa.Schema) -> None:
+        self.sql = sql
         self.guard: Guard | None = None
         self._schema = schema
 
@@ -53,14 +53,14 @@ class TextCompiler:
             SchemaError: A column does not exist.
             UnsupportedError: A construct is not known.
         """
-        return self._root(parse(self.text))
+        return self._root(parse(self.sql))
 
     def condition(self) -> tuple[Typed, list[Typed]]:
         """The expression by which rows are chosen, and the conditions that AND joins at its top; errors as `compile`.
 
         In them `regexp_match` stands for "matches".
         """
-        tree = _with_matches_as_truth(parse(self.text))
+        tree = _with_matches_as_truth(parse(self.sql))
         whole, parts = self._root(tree), _parts_of_and(tree)
         if len(parts) == 1:
             return whole, [whole]
@@ -70,7 +70,7 @@ class TextCompiler:
         """One node and what is below it; a dictionary is decoded."""
         handler = NODES.get(type(node))
         if handler is None:
-            unsupported(node, self.text, name_of(node))
+            unsupported(node, self.sql, name_of(node))
         with self._locating(node):
             found = handler(self, node)
         return _decoded(found)
@@ -94,7 +94,7 @@ class TextCompiler:
         if pa.types.is_null(value.type):
             return literal(None, _BOOL)
         if not pa.types.is_boolean(value.type):
-            invalid(node, self.text, f"expected true or false, found {value.type}")
+            invalid(node, self.sql, f"expected true or false, found {value.type}")
         return value
 
     def column(self, names: list[str], node: exp.Expr) -> Typed:
@@ -106,7 +106,7 @@ class TextCompiler:
         first = _find(names[0], self._schema.names)
         if first is None:
             raise SchemaError(
-                f"No field named {'.'.join(names)}: no column {'.'.join(names)!r}, in {self.text!r}; "
+                f"No field named {'.'.join(names)}: no column {'.'.join(names)!r}, in {self.sql!r}; "
                 f"the columns are {list(self._schema.names)}"
             )
         found = Typed(pc.field(first), self._schema.field(first).type, is_column=True)
@@ -117,11 +117,11 @@ class TextCompiler:
     def field(self, value: Typed, name: str, node: exp.Expr) -> Typed:
         """A field of a struct."""
         if not pa.types.is_struct(value.type):
-            invalid(node, self.text, f"a {value.type} has no field {name!r}")
+            invalid(node, self.sql, f"a {value.type} has no field {name!r}")
         children = [child.name for child in value.type]
         found = _find(name, children)
         if found is None:
-            raise SchemaError(f"no field {name!r}, in {self.text!r}; the fields are {children}")
+            raise SchemaError(f"no field {name!r}, in {self.sql!r}; the fields are {children}")
         index = children.index(found)
         one = call("struct_field", [value], value.type.field(index).type, pc.StructFieldOptions([index]))
         return Typed(one.expression, one.type, is_column=value.is_column)
@@ -146,7 +146,7 @@ class TextCompiler:
         except (InvalidInputError, UnsupportedError) as error:
             if isinstance(error, SchemaError) or is_located(error):
                 raise
-            locate(node, self.text, error)
+            locate(node, self.sql, error)
 
 
 def _parts_of_and(tree: exp.Expr) -> list[exp.Expr]:

@@ -44,11 +44,11 @@ class Compiler(Protocol):
     """Compiles one SQL expression.
 
     Attributes:
-        text: The SQL.
+        sql: The SQL.
         guard: The rows for which the expression being compiled is needed; None for all.
     """
 
-    text: str
+    sql: str
     guard: Guard | None
 
     def value(self, node: exp.Expr) -> Typed:

@@ -46,7 +46,7 @@ class _Lance(Dialect):
         QUOTES: ClassVar[list[str | tuple[str, str]]] = ["'", '"']
         STRING_ESCAPES: ClassVar[list[str]] = ["'", '"']
         IDENTIFIERS: ClassVar[list[str | tuple[str, str]]] = ["`"]
-        # No word makes the rest of the text a command for some server.
+        # No word makes the rest of the expression a command for some server.
         COMMANDS: ClassVar[set[Any]] = set()
         HEX_STRINGS: ClassVar[list[str | tuple[str, str]]] = [("x'", "'"), ("X'", "'")]
 
@@ -55,7 +55,7 @@ _PARSER = _Lance.parser_class
 _KNOWN = {*_PARSER.FUNCTIONS, *_PARSER.FUNCTION_PARSERS} - {*_OWN_SYNTAX, *_PARSER.NO_PAREN_FUNCTION_PARSERS}
 
 
-def parse(text: str) -> exp.Expr:
+def parse(sql: str) -> exp.Expr:
     """The tree of one expression.
 
     Raises:
@@ -63,14 +63,14 @@ def parse(text: str) -> exp.Expr:
     """
     dialect = _Lance()
     try:
-        words = [*_as_written(with_names(dialect.tokenize(text)))]
-        # No text is a statement, whichever word it begins with.
+        words = [*_as_written(with_names(dialect.tokenize(sql)))]
+        # No expression is a statement, whichever word it begins with.
         kind = exp.Select if words and words[0].token_type in _QUERIES else exp.Expr
-        found = [tree for tree in dialect.parser().parse_into(kind, words, text) if tree is not None]
+        found = [tree for tree in dialect.parser().parse_into(kind, words, sql) if tree is not None]
     except (ParseError, TokenError) as error:
-        raise InvalidInputError(_syntax_message(text, error)) from error
+        raise InvalidInputError(_syntax_message(sql, error)) from error
     if len(found) != 1 or isinstance(found[0], exp.Block):
-        raise InvalidInputError(f"expected one SQL expression in {text!r}")
+        raise InvalidInputError(f"expected one SQL expression in {sql!r}")
     if any(word.text.startswith(_MARK) for word in words):  # else there is no call to look for in a long tree
         for call in found[0].find_all(exp.Anonymous):
             if isinstance(call.this, str):
@@ -84,53 +84,53 @@ def _as_written(words: Sequence[Token]) -> Iterator[Token]:
     A subclass could say so, but sqlglot's parser may be compiled (`sqlglot[c]`), and then it has no subclasses.
     """
     for token, following in zip_longest(words, words[1:]):
-        kind, text = token.token_type, token.text
+        kind, word = token.token_type, token.text
         if following is not None and following.token_type is TokenType.L_PAREN:
-            if text.upper() in _KNOWN and kind is not TokenType.IDENTIFIER:
-                text = _MARK + text
+            if word.upper() in _KNOWN and kind is not TokenType.IDENTIFIER:
+                word = _MARK + word
         elif kind in _PARSER.NO_PAREN_FUNCTIONS:
             kind = TokenType.VAR
-        is_kept = kind == token.token_type and text == token.text
-        yield token if is_kept else Token(kind, text, token.line, token.col, token.start, token.end, token.comments)
+        is_kept = kind == token.token_type and word == token.text
+        yield token if is_kept else Token(kind, word, token.line, token.col, token.start, token.end, token.comments)
 
 
 def position_of(node: exp.Expr) -> int | None:
-    """The first character of the text, from 1, that belongs to a node; None if the parser did not keep it."""
+    """The first character of the expression, from 1, that belongs to a node; None if the parser did not keep it."""
     starts = [int(n.meta["start"]) for n in node.walk() if "start" in n.meta]
     return min(starts) + 1 if starts else None
 
 
-def is_in_parentheses(node: exp.Expr, text: str) -> bool:
-    """Whether parentheses around a node are in the text: the parser puts some around IS itself."""
+def is_in_parentheses(node: exp.Expr, sql: str) -> bool:
+    """Whether parentheses around a node are in the SQL: the parser puts some around IS itself."""
     position = position_of(node)
-    return position is None or text[: position - 1].rstrip().endswith("(")
+    return position is None or sql[: position - 1].rstrip().endswith("(")
 
 
-def follows_not(node: exp.Expr, text: str) -> bool:
+def follows_not(node: exp.Expr, sql: str) -> bool:
     """Whether the word before a node is NOT: the parser makes one tree of `NOT x IN (1)` and `x NOT IN (1)`."""
     position = position_of(node)
-    return position is not None and text[: position - 1].rstrip().upper().endswith("NOT")
+    return position is not None and sql[: position - 1].rstrip().upper().endswith("NOT")
 
 
-def unsupported(node: exp.Expr, text: str, what: str) -> NoReturn:
+def unsupported(node: exp.Expr, sql: str, what: str) -> NoReturn:
     """Reject a construct.
 
     Raises:
         UnsupportedExpressionError: The construct is not supported; the message names it and its position.
     """
-    raise _located(UnsupportedExpressionError(f"{what} is not supported{_where(node, text)}"))
+    raise _located(UnsupportedExpressionError(f"{what} is not supported{_where(node, sql)}"))
 
 
-def invalid(node: exp.Expr, text: str, why: str) -> NoReturn:
+def invalid(node: exp.Expr, sql: str, why: str) -> NoReturn:
     """Reject an expression that makes no sense.
 
     Raises:
         InvalidInputError: The expression makes no sense; the message names the reason and the position.
     """
-    raise _located(InvalidInputError(f"{why}{_where(node, text)}"))
+    raise _located(InvalidInputError(f"{why}{_where(node, sql)}"))
 
 
-def locate(node: exp.Expr, text: str, error: InvalidInputError | UnsupportedError) -> NoReturn:
+def locate(node: exp.Expr, sql: str, error: InvalidInputError | UnsupportedError) -> NoReturn:
     """Raise an error again, with the position of a node in its message.
 
     Raises:
@@ -138,7 +138,7 @@ def locate(node: exp.Expr, text: str, error: InvalidInputError | UnsupportedErro
         UnsupportedExpressionError: The error is an `UnsupportedError`.
     """
     kind = InvalidInputError if isinstance(error, InvalidInputError) else UnsupportedExpressionError
-    raise _located(kind(f"{error}{_where(node, text)}")) from error
+    raise _located(kind(f"{error}{_where(node, sql)}")) from error
 
 
 def is_located(error: LanceError) -> bool:
@@ -151,18 +151,18 @@ def _located(error: LanceError) -> LanceError:
     return error
 
 
-def _where(node: exp.Expr, text: str) -> str:
+def _where(node: exp.Expr, sql: str) -> str:
     position = position_of(node)
-    return f", in {text!r}" if position is None else f", at position {position} of {text!r}"
+    return f", in {sql!r}" if position is None else f", at position {position} of {sql!r}"
 
 
-def _syntax_message(text: str, error: SqlglotError) -> str:
+def _syntax_message(sql: str, error: SqlglotError) -> str:
     details = getattr(error, "errors", [])
     if not details:
-        return f"cannot read SQL {text!r}: {error}"
+        return f"cannot read SQL {sql!r}: {error}"
     first = details[0]
-    line = text.splitlines(keepends=True)[: int(first["line"]) - 1]
+    line = sql.splitlines(keepends=True)[: int(first["line"]) - 1]
     end = sum(len(part) for part in line) + int(first["col"])
     start = max(end - len(first["highlight"] or ""), 0) + 1
     why = _MISSING_PART.sub("an operand is missing", first["description"].rstrip("."))
-    return f"cannot read SQL {text!r}: {why}, at position {start}"
+    return f"cannot read SQL {sql!r}: {why}, at position {start}"

@@ -41,7 +41,7 @@ def _eager(function: Callable[..., Typed], least: int, most: int | None = None) 
         limit = least if most is None else most
         if len(arguments) < least or (len(arguments) > limit >= 0):
             wanted = f"{least}" if limit == least else f"{least} to {limit}" if limit >= 0 else f"at least {least}"
-            invalid(node, c.text, f"{node.this} takes {wanted} arguments, not {len(arguments)}")
+            invalid(node, c.sql, f"{node.this} takes {wanted} arguments, not {len(arguments)}")
         return function(*(c.value(argument) for argument in arguments))
 
     return compiled
@@ -49,7 +49,7 @@ def _eager(function: Callable[..., Typed], least: int, most: int | None = None) 
 
 def _coalesce(c: Compiler, node: exp.Expr, arguments: Sequence[exp.Expr]) -> Typed:
     if not arguments:
-        invalid(node, c.text, "coalesce needs an argument")
+        invalid(node, c.sql, "coalesce needs an argument")
     values = [c.value(arguments[0])]
     for argument in arguments[1:]:
         known = list(values)
@@ -61,7 +61,7 @@ def _coalesce(c: Compiler, node: exp.Expr, arguments: Sequence[exp.Expr]) -> Typ
 
 def _nvl2(c: Compiler, node: exp.Expr, arguments: Sequence[exp.Expr]) -> Typed:
     if len(arguments) != 3:
-        invalid(node, c.text, "nvl2 takes 3 arguments")
+        invalid(node, c.sql, "nvl2 takes 3 arguments")
     condition = negated(is_null(c.value(arguments[0])))
     return _chosen(c, condition, arguments[1], arguments[2])
 
@@ -82,23 +82,23 @@ def _chosen(c: Compiler, condition: Typed, yes: exp.Expr, no: exp.Expr) -> Typed
 
 def _arrow_cast(c: Compiler, node: exp.Expr, arguments: Sequence[exp.Expr]) -> Typed:
     if len(arguments) != 2 or not isinstance(arguments[1], exp.Literal):
-        invalid(node, c.text, "arrow_cast takes a value and the name of a type")
+        invalid(node, c.sql, "arrow_cast takes a value and the name of a type")
     kind = named_type(arguments[1].name)
     if kind is None:
-        unsupported(arguments[1], c.text, f"the type {arguments[1].name}")
+        unsupported(arguments[1], c.sql, f"the type {arguments[1].name}")
     return cast(c.value(arguments[0]), kind, strict=True, guard=c.guard)
 
 
 def _get_field(c: Compiler, node: exp.Expr, arguments: Sequence[exp.Expr]) -> Typed:
     if len(arguments) != 2 or not isinstance(arguments[1], exp.Literal):
-        invalid(node, c.text, "get_field takes a struct and the name of a field")
+        invalid(node, c.sql, "get_field takes a struct and the name of a field")
     return c.field(c.value(arguments[0]), arguments[1].name, node)
 
 
 def _named_struct(c: Compiler, node: exp.Expr, arguments: Sequence[exp.Expr]) -> Typed:
     names, values = arguments[::2], [c.value(argument) for argument in arguments[1::2]]
     if not values or len(names) != len(values) or not all(isinstance(name, exp.Literal) for name in names):
-        invalid(node, c.text, "named_struct takes names and values in turn")
+        invalid(node, c.sql, "named_struct takes names and values in turn")
     return _struct([name.name for name in names], values)
 
 
@@ -172,8 +172,8 @@ FUNCTIONS: Final[dict[str, Function]] = {
     "named_struct": _named_struct,
     "struct": _eager(lambda *values: _struct([f"c{i}" for i in range(len(values))], values), 1, -1),
     "_matches": _eager(_matches, 2, 3),
-    "regexp_like": _eager(lambda text, pattern, flags=None: patterns.regexp_like(text, pattern, flags), 2, 3),
-    "regexp_match": _eager(lambda text, pattern, flags=None: patterns.regexp_match(text, pattern, flags), 2, 3),
+    "regexp_like": _eager(lambda string, pattern, flags=None: patterns.regexp_like(string, pattern, flags), 2, 3),
+    "regexp_match": _eager(lambda string, pattern, flags=None: patterns.regexp_match(string, pattern, flags), 2, 3),
     "regexp_count": _eager(patterns.regexp_count, 2),
     "regexp_replace": _eager(lambda *values: patterns.regexp_replace(*(*values, None)[:4]), 3, 4),
     **_eager_table(STRING_FUNCTIONS),

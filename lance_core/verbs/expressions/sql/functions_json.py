@@ -69,9 +69,9 @@ def _steps(path: str) -> tuple[object, ...]:
         found = _STEP.match(rest, position)
         if found is None:
             raise UnsupportedError(f"the JSON path {path!r}, from {rest[position:]!r} on")
-        kind, text = found.lastgroup, found[found.lastgroup or 0]
+        kind, part = found.lastgroup, found[found.lastgroup or 0]
         marks = {"all": _ALL, "last": _LAST, "every": _EVERY}
-        steps.append(marks.get(kind or "", int(text) if kind == "index" else text))
+        steps.append(marks.get(kind or "", int(part) if kind == "index" else part))
         position = found.end()
     return tuple(steps)
 

@@ -132,21 +132,21 @@ def _replace(value: Typed, part: Typed, other: Typed) -> Typed:
 
 def _alike(values: Sequence[Typed]) -> list[Typed]:
     """All as strings of one type."""
-    texts = [words(value, pa.string()) if not is_string_like(value.type) else value for value in values]
-    kind = pa.large_string() if any(pa.types.is_large_string(value.type) for value in texts) else pa.string()
-    return [value.to(kind) for value in texts]
+    strings = [words(value, pa.string()) if not is_string_like(value.type) else value for value in values]
+    kind = pa.large_string() if any(pa.types.is_large_string(value.type) for value in strings) else pa.string()
+    return [value.to(kind) for value in strings]
 
 
 def _concat(*values: Typed) -> Typed:
-    texts = _alike(values)
+    strings = _alike(values)
     options = pc.JoinOptions(null_handling="replace", null_replacement="")
-    return call("binary_join_element_wise", [*texts, literal("", texts[0].type)], texts[0].type, options)
+    return call("binary_join_element_wise", [*strings, literal("", strings[0].type)], strings[0].type, options)
 
 
 def _concat_ws(separator: Typed, *values: Typed) -> Typed:
     # Not Arrow's kernel, which leaves out the rows where all the strings are null.
-    texts = _alike([as_string(separator), *values])
-    return python_call("concat_ws", texts, texts[0].type)
+    strings = _alike([as_string(separator), *values])
+    return python_call("concat_ws", strings, strings[0].type)
 
 
 def _padded(function: str) -> Callable[..., Typed]:

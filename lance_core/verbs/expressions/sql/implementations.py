@@ -107,48 +107,48 @@ def _add_months(_kind: pa.DataType, dates: pa.Array, months: pa.Array) -> pa.Arr
     return pa.array(moved.astype(np.int32), pa.int32(), mask=missing).view(pa.date32())
 
 
-def _initcap(text: str) -> str:
-    return re.sub(r"[^\W_]+", lambda word: word[0][0].upper() + word[0][1:].lower(), text)
+def _initcap(string: str) -> str:
+    return re.sub(r"[^\W_]+", lambda word: word[0][0].upper() + word[0][1:].lower(), string)
 
 
 def _cased(kernel: str, function: Callable[[str], str]) -> Callable[..., Any]:
     """Upper or lower case: by Arrow for ASCII, else in Python, where one character may become several."""
 
-    def over_rows(kind: pa.DataType, texts: pa.Array) -> Any:
-        if pc.all(pc.string_is_ascii(texts), min_count=0).as_py():
-            return pc.call_function(kernel, [texts])
-        return pa.array([None if text is None else function(text) for text in texts.to_pylist()], kind)
+    def over_rows(kind: pa.DataType, strings: pa.Array) -> Any:
+        if pc.all(pc.string_is_ascii(strings), min_count=0).as_py():
+            return pc.call_function(kernel, [strings])
+        return pa.array([None if string is None else function(string) for string in strings.to_pylist()], kind)
 
     return over_rows
 
 
-def _split_part(text: str, separator: str, position: int) -> str:
-    parts = text.split(separator) if separator else [text]
+def _split_part(string: str, separator: str, position: int) -> str:
+    parts = string.split(separator) if separator else [string]
     index = position - 1 if position > 0 else position
     if position == 0:
         raise InvalidInputError("split_part: the position must not be 0")
     return parts[index] if -len(parts) <= index < len(parts) else ""
 
 
-def _translate(text: str, source: str, target: str) -> str:
+def _translate(string: str, source: str, target: str) -> str:
     table: dict[int, str | None] = {}
     for position, character in enumerate(source):
         table.setdefault(ord(character), target[position] if position < len(target) else None)
-    return text.translate(table)
+    return string.translate(table)
 
 
-def _lpad(text: str, length: int, fill: str) -> str:
-    missing = length - len(text)
+def _lpad(string: str, length: int, fill: str) -> str:
+    missing = length - len(string)
     if missing <= 0 or not fill:
-        return text[: max(length, 0)]
-    return (fill * (missing // len(fill) + 1))[:missing] + text
+        return string[: max(length, 0)]
+    return (fill * (missing // len(fill) + 1))[:missing] + string
 
 
-def _rpad(text: str, length: int, fill: str) -> str:
-    missing = length - len(text)
+def _rpad(string: str, length: int, fill: str) -> str:
+    missing = length - len(string)
     if missing <= 0 or not fill:
-        return text[: max(length, 0)]
-    return text + (fill * (missing // len(fill) + 1))[:missing]
+        return string[: max(length, 0)]
+    return string + (fill * (missing // len(fill) + 1))[:missing]
 
 
 def _levenshtein(left: str, right: str) -> int:
@@ -168,15 +168,15 @@ def _compiled(pattern: str) -> re.Pattern[str]:
         raise InvalidInputError(f"regular expression {pattern!r}: {error}") from error
 
 
-def _regexp_match(text: str, pattern: str) -> list[str | None] | None:
-    found = _compiled(pattern).search(text)
+def _regexp_match(string: str, pattern: str) -> list[str | None] | None:
+    found = _compiled(pattern).search(string)
     if found is None:
         return None
     return list(found.groups()) if found.re.groups else [found[0]]
 
 
-def _like(text: str, pattern: str) -> bool:
-    return _compiled(_like_to_regex(pattern)).fullmatch(text) is not None
+def _like(string: str, pattern: str) -> bool:
+    return _compiled(_like_to_regex(pattern)).fullmatch(string) is not None
 
 
 @lru_cache(maxsize=64)
@@ -208,29 +208,29 @@ def _cast_or_null(value: pa.Array, kind: pa.DataType) -> pa.Array:
         return pa.nulls(1, kind)
 
 
-def _text_to_date(kind: pa.DataType, texts: pa.Array) -> pa.Array:
+def _string_to_date(kind: pa.DataType, strings: pa.Array) -> pa.Array:
     """The dates of strings that may have a time, which is cut off, and a zone."""
     try:
-        return texts.cast(kind)
+        return strings.cast(kind)
     except pa.ArrowInvalid:
-        moments = pa.concat_arrays([_moment(texts[position : position + 1]) for position in range(len(texts))])
+        moments = pa.concat_arrays([_moment(strings[position : position + 1]) for position in range(len(strings))])
         return moments.cast(pa.date32()).cast(kind)
 
 
-def _moment(text: pa.Array) -> pa.Array:
+def _moment(string: pa.Array) -> pa.Array:
     try:
-        return text.cast(pa.timestamp("us"))
+        return string.cast(pa.timestamp("us"))
     except pa.ArrowInvalid:
-        return text.cast(pa.timestamp("us", "UTC")).cast(pa.timestamp("us"))
+        return string.cast(pa.timestamp("us", "UTC")).cast(pa.timestamp("us"))
 
 
-def _try_text_to_date(kind: pa.DataType, texts: pa.Array) -> pa.Array:
-    return pa.concat_arrays([_date_or_null(texts[position : position + 1], kind) for position in range(len(texts))])
+def _try_string_to_date(kind: pa.DataType, strings: pa.Array) -> pa.Array:
+    return pa.concat_arrays([_date_or_null(strings[position : position + 1], kind) for position in range(len(strings))])
 
 
-def _date_or_null(text: pa.Array, kind: pa.DataType) -> pa.Array:
+def _date_or_null(string: pa.Array, kind: pa.DataType) -> pa.Array:
     try:
-        return _text_to_date(kind, text)
+        return _string_to_date(kind, string)
     except pa.ArrowInvalid:
         return pa.nulls(1, kind)
 
@@ -285,7 +285,10 @@ def _array_append(_kind: pa.DataType, lists: pa.Array, values: pa.Array) -> list
 
 def _concat_ws(_kind: pa.DataType, separators: pa.Array, *columns: pa.Array) -> list[str | None]:
     rows = _zip([separators.to_pylist(), *(column.to_pylist() for column in columns)])
-    return [None if mark is None else mark.join(text for text in texts if text is not None) for mark, *texts in rows]
+    return [
+        None if mark is None else mark.join(string for string in strings if string is not None)
+        for mark, *strings in rows
+    ]
 
 
 def _digest(name: str) -> Callable[[bytes], bytes]:
@@ -308,30 +311,30 @@ IMPLEMENTATIONS: Final[dict[str, Callable[..., Any]]] = {
     "array_slice": _rows(_array_slice),
     "array_sort": _rows(_array_sort),
     "array_to_string": _rows(_array_to_string),
-    "ascii": _rows(lambda text: ord(text[0]) if text else 0),
+    "ascii": _rows(lambda string: ord(string[0]) if string else 0),
     "asinh": _floats(np.arcsinh),
     "atanh": _floats(np.arctanh),
     "cbrt": _floats(np.cbrt),
     "chr": _rows(chr),
     "concat_ws": _concat_ws,
-    "contains": _rows(lambda text, part: part in text),
+    "contains": _rows(lambda string, part: part in string),
     "cosh": _floats(np.cosh),
     "decimal_add": _decimals(_WIDE.add),
     "decimal_multiply": _decimals(_WIDE.multiply),
     "decimal_quotient": _decimals(_checked(_WIDE.divide)),
     "decimal_remainder": _decimals(_checked(_WIDE.remainder)),
     "decimal_subtract": _decimals(_WIDE.subtract),
-    "decode_base64": _rows(lambda text: base64.b64decode(text + "=" * (-len(text) % 4))),
+    "decode_base64": _rows(lambda string: base64.b64decode(string + "=" * (-len(string) % 4))),
     "decode_hex": _rows(bytes.fromhex),
     "digest_hex": _rows(lambda data, name: _digest(name)(data).hex()),
     "digest": _rows(lambda data, name: _digest(name)(data)),
     "encode_base64": _rows(lambda data: base64.b64encode(data).decode().rstrip("=")),
     "encode_hex": _rows(bytes.hex),
-    "ends_with": _rows(lambda text, part: text.endswith(part)),
+    "ends_with": _rows(lambda string, part: string.endswith(part)),
     "float_order": _float_order,
     "float_remainder": _floats(np.fmod),
     "gcd": _floats(np.gcd),
-    "ilike": _rows(lambda text, pattern: _like(text.lower(), pattern.lower())),
+    "ilike": _rows(lambda string, pattern: _like(string.lower(), pattern.lower())),
     "initcap": _rows(_initcap),
     "lcm": _floats(np.lcm),
     **{name: _rows(function) for name, function in JSON_IMPLEMENTATIONS.items()},
@@ -341,21 +344,21 @@ IMPLEMENTATIONS: Final[dict[str, Callable[..., Any]]] = {
     "lpad": _rows(_lpad),
     "make_array": _make_array,
     "regexp_match": _rows(_regexp_match),
-    "repeat": _rows(lambda text, times: text * max(times, 0)),
-    "replace": _rows(lambda text, part, other: text.replace(part, other)),
+    "repeat": _rows(lambda string, times: string * max(times, 0)),
+    "replace": _rows(lambda string, part, other: string.replace(part, other)),
     "rpad": _rows(_rpad),
     "shift_left": _shifted(np.left_shift),
     "shift_right": _shifted(np.right_shift),
     "sinh": _floats(np.sinh),
-    "split": _rows(lambda text, separator: text.split(separator) if text else []),
+    "split": _rows(lambda string, separator: string.split(separator) if string else []),
     "split_part": _rows(_split_part),
-    "starts_with": _rows(lambda text, part: text.startswith(part)),
-    "strpos": _rows(lambda text, part: text.find(part) + 1),
+    "starts_with": _rows(lambda string, part: string.startswith(part)),
+    "strpos": _rows(lambda string, part: string.find(part) + 1),
     "tanh": _floats(np.tanh),
-    "text_to_date": _text_to_date,
+    "string_to_date": _string_to_date,
     "to_hex": _rows(lambda number: format(number & 0xFFFF_FFFF_FFFF_FFFF, "x")),
     "translate": _rows(_translate),
     "try_cast": _try_cast,
-    "try_text_to_date": _try_text_to_date,
+    "try_string_to_date": _try_string_to_date,
     "upper": _cased("utf8_upper", str.upper),
 }

@@ -50,18 +50,18 @@ def is_interval(kind: pa.DataType) -> bool:
     return bool(kind == INTERVAL)
 
 
-def interval(text: str) -> Typed:
+def interval(string: str) -> Typed:
     """An interval literal such as `1 year 2 days`.
 
     Raises:
-        InvalidInputError: The text is none.
+        InvalidInputError: The string is no interval.
     """
     months, days, nanoseconds = 0.0, 0.0, 0.0
     position = 0
-    while position < len(text):
-        found = _PART.match(text, position)
+    while position < len(string):
+        found = _PART.match(string, position)
         if found is None:
-            raise InvalidInputError(f"{text!r} is no interval")
+            raise InvalidInputError(f"{string!r} is no interval")
         position = found.end()
         amount, unit = float(found[1]), _singular(found[2].lower())
         if unit in _MONTHS:
@@ -73,7 +73,7 @@ def interval(text: str) -> Typed:
         else:
             raise InvalidInputError(f"{found[2]!r} is no unit of an interval")
     if not position or months % 1 or days % 1:
-        raise InvalidInputError(f"{text!r} is no interval of whole months and days")
+        raise InvalidInputError(f"{string!r} is no interval of whole months and days")
     return literal(pa.scalar((int(months), int(days), int(nanoseconds)), INTERVAL), INTERVAL)
 
 

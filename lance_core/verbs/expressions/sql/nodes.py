@@ -101,10 +101,10 @@ def _undecided(parts: Sequence[Typed], join: Callable[[Typed, Typed], Typed]) ->
 
 def _comparison(c: Compiler, node: exp.Expr, *, root: bool = False) -> Typed:
     right_side = node.expression
-    if isinstance(right_side, exp.Paren) and not is_in_parentheses(right_side.this, c.text):
+    if isinstance(right_side, exp.Paren) and not is_in_parentheses(right_side.this, c.sql):
         right_side = right_side.this
     if isinstance(right_side, _AMBIGUOUS):
-        invalid(node.expression, c.text, "ambiguous without parentheses")
+        invalid(node.expression, c.sql, "ambiguous without parentheses")
     left, right = c.value(node.this), c.value(node.expression)
     return compare(_COMPARISONS[type(node)], left, right, narrow_floats=root)
 
@@ -124,9 +124,9 @@ def _bits(c: Compiler, node: exp.Expr, *, root: bool = False) -> Typed:
 
 def _in(c: Compiler, node: exp.Expr, *, root: bool = False) -> Typed:
     if node.args.get("query") or node.args.get("unnest") or node.args.get("field"):
-        unsupported(node, c.text, "IN with a query")
+        unsupported(node, c.sql, "IN with a query")
     if not node.expressions:
-        invalid(node, c.text, "IN needs at least one value")
+        invalid(node, c.sql, "IN needs at least one value")
     value = c.value(node.this)
     return is_in(value, [c.value(one) for one in node.expressions], narrow_floats=root)
 
@@ -144,7 +144,7 @@ def _between(c: Compiler, node: exp.Expr, *, root: bool = False) -> Typed:
 def _not_at_root(c: Compiler, node: exp.Expr, *, root: bool) -> Typed:
     """`x NOT IN (...)` and `x NOT BETWEEN ...` are one operator to pylance; `NOT x IN (...)` is two."""
     inner = node.this
-    if isinstance(inner, exp.In | exp.Between) and not follows_not(inner, c.text):
+    if isinstance(inner, exp.In | exp.Between) and not follows_not(inner, c.sql):
         return negated(ROOT_NODES[type(inner)](c, inner, root=root))
     return NODES[exp.Not](c, node)
 
@@ -158,7 +158,7 @@ def _is(c: Compiler, node: exp.Expr) -> Typed:
         value = c.truth(node.this)
         wanted = value if other.this else negated(value)
         return call("coalesce", [wanted, literal(False, _BOOL)], _BOOL)
-    return unsupported(node, c.text, f"IS {other.sql()}")
+    return unsupported(node, c.sql, f"IS {other.sql()}")
 
 
 def _is_never_null(node: exp.Expr) -> bool:
@@ -176,13 +176,13 @@ def _is_never_null(node: exp.Expr) -> bool:
 
 
 def _literal(_: Compiler, node: exp.Expr) -> Typed:
-    text = str(node.this)
+    string = str(node.this)
     if node.is_string:
-        return literal(text, pa.string())
+        return literal(string, pa.string())
     try:
-        number = int(text)
+        number = int(string)
     except ValueError:
-        return number_literal(NumberLiteral(text))
+        return number_literal(NumberLiteral(string))
     return integer(number)
 
 
@@ -191,20 +191,20 @@ def _hexadecimal(c: Compiler, node: exp.Expr) -> Typed:
     try:
         return literal(bytes.fromhex(digits if len(digits) % 2 == 0 else f"0{digits}"), pa.binary())
     except ValueError:
-        invalid(node, c.text, f"{digits!r} is no hexadecimal number")
+        invalid(node, c.sql, f"{digits!r} is no hexadecimal number")
 
 
 def _interval(c: Compiler, node: exp.Expr) -> Typed:
     if not isinstance(node.this, exp.Literal):
-        unsupported(node, c.text, "an INTERVAL that is no literal")
+        unsupported(node, c.sql, "an INTERVAL that is no literal")
     unit = node.args.get("unit")
     return interval(f"{node.this.this} {unit.name}" if unit is not None else str(node.this.this))
 
 
 def _cast(c: Compiler, node: exp.Expr) -> Typed:
     if node.args.get("format"):
-        unsupported(node, c.text, "CAST with FORMAT")
-    kind = type_of(node.args["to"], c.text)
+        unsupported(node, c.sql, "CAST with FORMAT")
+    kind = type_of(node.args["to"], c.sql)
     return cast(c.value(node.this), kind, strict=not isinstance(node, exp.TryCast), guard=c.guard)
 
 
@@ -247,10 +247,10 @@ def _bracket(c: Compiler, node: exp.Expr) -> Typed:
     if isinstance(key, exp.Literal) and key.is_string:
         return c.field(value, str(key.this), node)
     if not is_any_list(value.type) or key is None:
-        invalid(node, c.text, f"a {value.type} has no items")
+        invalid(node, c.sql, f"a {value.type} has no items")
     if isinstance(key, exp.Slice):
         if key.this is None or key.expression is None or key.args.get("step"):
-            unsupported(node, c.text, "a slice without both ends")
+            unsupported(node, c.sql, "a slice without both ends")
         ends = [c.value(key.this).to(pa.int64()), c.value(key.expression).to(pa.int64())]
         return python_call("array_slice", [value, *ends], value.type)
     return python_call("array_element", [value, c.value(key).to(pa.int64())], value.type.value_type)
@@ -258,7 +258,7 @@ def _bracket(c: Compiler, node: exp.Expr) -> Typed:
 
 def _dot(c: Compiler, node: exp.Expr) -> Typed:
     if not isinstance(node.expression, exp.Identifier):
-        unsupported(node, c.text, node.sql())
+        unsupported(node, c.sql, node.sql())
     return c.field(c.value(node.this), node.expression.name, node)
 
 
@@ -276,7 +276,7 @@ def _function(c: Compiler, node: exp.Expr) -> Typed:
 def _call(c: Compiler, node: exp.Expr, name: str, arguments: list[exp.Expr]) -> Typed:
     function = FUNCTIONS.get(name.lower())
     if function is None:
-        unsupported(node, c.text, f"the function {name}")
+        unsupported(node, c.sql, f"the function {name}")
     return function(c, node, arguments)
 
 
@@ -289,9 +289,9 @@ def _like(c: Compiler, node: exp.Expr) -> Typed:
     if isinstance(node, exp.Escape):
         escape, node = node.expression, node.this
         if not (isinstance(escape, exp.Literal) and len(escape.name) == 1):
-            invalid(node, c.text, "ESCAPE takes one character")
+            invalid(node, c.sql, "ESCAPE takes one character")
     if isinstance(node.expression, exp.Any | exp.All) or not isinstance(node, exp.Like | exp.ILike):
-        unsupported(node, c.text, name_of(node))
+        unsupported(node, c.sql, name_of(node))
     found = like(
         c.value(node.this),
         c.value(node.expression),
@@ -303,7 +303,7 @@ def _like(c: Compiler, node: exp.Expr) -> Typed:
 
 def _concatenation(c: Compiler, node: exp.Expr) -> Typed:
     if any(type(side) in _ARITHMETIC for side in (node.this, node.expression)):
-        invalid(node, c.text, "ambiguous without parentheses")
+        invalid(node, c.sql, "ambiguous without parentheses")
     return concatenated(c.value(node.this), c.value(node.expression))
 
 

@@ -25,7 +25,7 @@ def like(value: Typed, pattern: Typed, *, escape: str, ignore_case: bool) -> Typ
     Raises:
         InvalidInputError: These are no strings.
     """
-    value, pattern = _text(value), _text(pattern)
+    value, pattern = _as_string(value), _as_string(pattern)
     if value.is_null or pattern.is_null:
         return literal(None, _BOOL)
     if not pattern.is_literal:
@@ -37,25 +37,25 @@ def like(value: Typed, pattern: Typed, *, escape: str, ignore_case: bool) -> Typ
 
 
 def regexp_like(value: Typed, pattern: Typed, flags: Typed | None) -> Typed:
-    """Whether a regular expression is found in the text."""
+    """Whether a regular expression is found in the string."""
     expression = _expression(pattern, flags)
     if expression is None:
         return literal(None, _BOOL)
-    return call("match_substring_regex", [_text(value)], _BOOL, pc.MatchSubstringOptions(expression))
+    return call("match_substring_regex", [_as_string(value)], _BOOL, pc.MatchSubstringOptions(expression))
 
 
 def regexp_count(value: Typed, pattern: Typed) -> Typed:
-    """How often a regular expression is found in the text; none where the text is null."""
+    """How often a regular expression is found in the string; none where the string is null."""
     expression = _expression(pattern, None)
     if expression is None:
         return literal(0, pa.int64())
-    found = call("count_substring_regex", [_text(value)], pa.int32(), pc.MatchSubstringOptions(expression))
+    found = call("count_substring_regex", [_as_string(value)], pa.int32(), pc.MatchSubstringOptions(expression))
     return call("coalesce", [found.to(pa.int64()), literal(0, pa.int64())], pa.int64())
 
 
 def regexp_match(value: Typed, pattern: Typed, flags: Typed | None) -> Typed:
     """The groups of the first match, or the whole match if there are none; null without a match."""
-    value = _text(value)
+    value = _as_string(value)
     kind = pa.list_(value.type)
     expression = _expression(pattern, flags)
     if expression is None:
@@ -64,8 +64,8 @@ def regexp_match(value: Typed, pattern: Typed, flags: Typed | None) -> Typed:
 
 
 def regexp_replace(value: Typed, pattern: Typed, replacement: Typed, flags: Typed | None) -> Typed:
-    """The text with the first match replaced, or each with the flag `g`."""
-    value = _text(value)
+    """The string with the first match replaced, or each with the flag `g`."""
+    value = _as_string(value)
     everywhere = flags is not None and "g" in str(flags.value)
     expression = _expression(pattern, flags)
     if expression is None or replacement.is_null:
@@ -78,7 +78,7 @@ def regexp_replace(value: Typed, pattern: Typed, replacement: Typed, flags: Type
     return call("replace_substring_regex", [value], value.type, options)
 
 
-def _text(value: Typed) -> Typed:
+def _as_string(value: Typed) -> Typed:
     if pa.types.is_null(value.type):
         return literal(None, pa.string())
     if not is_string_like(value.type):

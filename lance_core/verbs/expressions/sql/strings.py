@@ -40,7 +40,7 @@ def words(value: Typed, kind: pa.DataType) -> Typed:
 
 
 def _shortened(time: Typed) -> Typed:
-    """The text of a time with no, three, six or nine digits of a second, as many as it takes."""
+    """The string of a time with no, three, six or nine digits of a second, as many as it takes."""
     for pattern, replacement in ((r"\.0+$", ""), (r"(\.\d{6})000$", r"\1"), (r"(\.\d{3})000$", r"\1")):
         time = _replaced(time, pattern, replacement)
     return time

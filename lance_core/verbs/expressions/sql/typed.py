@@ -54,27 +54,27 @@ class NumberLiteral(float):
     """A literal number that no integer type holds: a float that keeps its digits, for decimals.
 
     Args:
-        text: The literal.
+        literal: The literal as it is written.
     """
 
-    __slots__ = ("text",)
+    __slots__ = ("literal",)
 
-    def __new__(cls, text: str) -> Self:
+    def __new__(cls, literal: str) -> Self:
         """The float that is nearest to the literal."""
-        made = super().__new__(cls, text)
-        made.text = text
+        made = super().__new__(cls, literal)
+        made.literal = literal
         return made
 
-    text: str
+    literal: str
 
     @property
     def digits(self) -> Decimal:
         """The number exactly."""
-        return Decimal(self.text)
+        return Decimal(self.literal)
 
     def negated(self) -> NumberLiteral:
         """The literal with the other sign."""
-        return NumberLiteral(self.text.removeprefix("-") if self.text.startswith("-") else f"-{self.text}")
+        return NumberLiteral(self.literal.removeprefix("-") if self.literal.startswith("-") else f"-{self.literal}")
 
 
 EXACT_FLOATS: Final = 2.0**53
@@ -369,23 +369,23 @@ def _scalar(value: Any, kind: pa.DataType) -> pa.Scalar:
     return pa.scalar(value, kind)
 
 
-def _from_string(text: str, kind: pa.DataType) -> pa.Scalar:
+def _from_string(string: str, kind: pa.DataType) -> pa.Scalar:
     """A string literal, read as a value; a timestamp may have a zone, and is the type's zone's local time without."""
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-        return pa.scalar(text.encode(), kind)
+        return pa.scalar(string.encode(), kind)
     if pa.types.is_time(kind):
         try:
-            return pa.scalar(time.fromisoformat(text)).cast(kind)
+            return pa.scalar(time.fromisoformat(string)).cast(kind)
         except ValueError as error:
             raise pa.ArrowInvalid(str(error)) from error
     if pa.types.is_boolean(kind):
-        return pa.scalar(_TRUTH.get(text.lower(), text)).cast(kind)
+        return pa.scalar(_TRUTH.get(string.lower(), string)).cast(kind)
     if pa.types.is_timestamp(kind):
         naive = pa.timestamp(kind.unit)
         try:
-            moment = pa.scalar(text).cast(naive)
+            moment = pa.scalar(string).cast(naive)
         except pa.ArrowInvalid:
-            return pa.scalar(text).cast(pa.timestamp(kind.unit, "UTC")).cast(kind if kind.tz else naive)
-        check_zone(naive, kind, text)
+            return pa.scalar(string).cast(pa.timestamp(kind.unit, "UTC")).cast(kind if kind.tz else naive)
+        check_zone(naive, kind, string)
         return _scalar(moment, kind) if kind.tz else moment
-    return pa.scalar(text).cast(kind)
+    return pa.scalar(string).cast(kind)

@@ -80,7 +80,7 @@ def merged_properties(commits: Iterable[Transaction]) -> dict[str, str]:
 
 def slice_names(properties: Mapping[str, str]) -> dict[str, str]:
     """The names of the slices that a commit filled, by their digests; the digest itself if the name is not known."""
-    digests, names = _texts(properties.get(SLICES_KEY)), _texts(properties.get(SLICE_NAMES_KEY))
+    digests, names = _strings(properties.get(SLICES_KEY)), _strings(properties.get(SLICE_NAMES_KEY))
     return dict(zip(digests, names if len(names) == len(digests) else digests, strict=True))
 
 
@@ -105,13 +105,13 @@ def inserted_keys_of(commits: Iterable[Transaction]) -> KeyExistenceFilter | Non
 def _merged(values: Sequence[str]) -> str:
     if len(values) == 1:
         return values[0]
-    lists = [_texts(value) for value in values]
+    lists = [_strings(value) for value in values]
     if all(lists):
         return json.dumps(sorted({item for items in lists for item in items}))
     return json.dumps(list(values))
 
 
-def _texts(value: str | None) -> list[str]:
+def _strings(value: str | None) -> list[str]:
     """The strings of a JSON list; an empty list for any other JSON."""
     try:
         found: Any = json.loads(value) if value else []
