@@ -86,6 +86,9 @@ def test_docstrings_are_understood_alone(module):
             text = ast.get_docstring(node) or ""
             name = getattr(node, "name", "the module")
             assert not re.match(r"(The same|So many|As)\b", text), name
+            assert not re.search(r"[:.] The same[.;,]|: As `|\b(errors|arguments) as (above|`)|\bas above\b", text), (
+                name
+            )
             _, _, raises = text.partition("Raises:\n")
             assert not re.search(r"^    \w+: (It|They|There is (none|one)|Always|As)\b", raises, re.MULTILINE), name
 

@@ -186,8 +186,8 @@ class ColumnVerbs(Handle):
         Args:
             schema: The columns to set, without a key.
             where: The scope: rows for which this is true, as SQL or an expression; None for all rows.
-            missing: As `write_columns`.
-            allow_external_blob_outside_bases: As `write_columns`.
+            missing: What becomes of rows of the scope without a value: "null", "keep" or "error".
+            allow_external_blob_outside_bases: Whether URIs of blobs may lie outside of the dataset\'s base paths.
 
         Raises:
             SchemaError: A column has another type than in the table, or cannot be stored.
@@ -219,11 +219,11 @@ class ColumnVerbs(Handle):
         Args:
             plan: The plan, of whatever version.
             written: The results of its tasks.
-            transaction_properties: As `write_columns`.
-            commit_message: As `write_columns`.
-            idempotency_key: As `write_columns`.
-            write_attempt: As `write_columns`.
-            max_retries: As `write_columns`.
+            transaction_properties: Strings for the history, by key.
+            commit_message: A message for the history.
+            idempotency_key: A key and a value of the transaction's properties; an earlier commit with them is adopted.
+            write_attempt: The attempt of a write that may be executed several times.
+            max_retries: How often the commit is computed again after a conflict.
 
         Raises:
             InvalidInputError: Two files are for one fragment, or one is for a fragment that is not in the plan.

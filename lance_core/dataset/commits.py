@@ -129,7 +129,7 @@ class CommitVerbs(Handle):
         commit_timeout: timedelta | None = COMMIT_TIMEOUT,
         **others: Any,
     ) -> BulkCommitResult:
-        """Commit several appends as one version; arguments as `commit`. Their properties are not kept.
+        """Commit several appends as one version, with the arguments of `commit`. Their properties are not kept.
 
         Returns:
             "dataset": the dataset at the new version; "merged": the committed transaction.

@@ -103,20 +103,20 @@ class LanceFragment(FragmentChanges):
         offset: int | None = None,
         **options: Unpack[ScanArguments],
     ) -> LanceScanner:
-        """Prepare a scan of this fragment; arguments as `LanceDataset.scanner`, but for `fragments`."""
+        """Prepare a scan of this fragment, with the arguments of `LanceDataset.scanner` except `fragments`."""
         arguments = scan_options(self._source.manifest, columns, filter, limit=limit, offset=offset, **options)
         return LanceScanner(self._source, [self.record], arguments)
 
     def to_table(self, columns: Columns = None, filter: Filter = None, **options: Any) -> pa.Table:  # noqa: A002 - pylance's
-        """Its rows as one table; arguments as `scanner`."""
+        """The rows as one table, with the arguments of `scanner`."""
         return self.scanner(columns, filter, **options).to_table()
 
     def to_batches(self, columns: Columns = None, filter: Filter = None, **options: Any) -> Iterator[pa.RecordBatch]:  # noqa: A002 - pylance's
-        """Yield its rows in batches; arguments as `scanner`."""
+        """Yield its rows in batches, with the arguments of `scanner`."""
         return self.scanner(columns, filter, **options).to_batches()
 
     def to_pandas(self, columns: Columns = None, *, blob_mode: str = "lazy", **options: Any) -> Any:
-        """Its rows as a pandas frame; arguments as `scanner`, and `blob_mode` as `LanceScanner.to_pandas`."""
+        """Its rows as pandas, with the arguments of `scanner` and the `blob_mode` of `LanceScanner.to_pandas`."""
         return self.scanner(columns, **options).to_pandas(blob_mode=blob_mode)
 
     def rows_to_write(self) -> pa.RecordBatchReader:

@@ -103,7 +103,7 @@ class FragmentChanges:
         storage_options: Mapping[str, str] | None = None,
         **others: Any,
     ) -> FragmentMetadata:
-        """Write rows into one new fragment; arguments as `write_fragments`.
+        """Write rows into one new fragment, with the arguments of `write_fragments`.
 
         Args:
             dataset_uri: The dataset's root.
@@ -193,7 +193,7 @@ class FragmentChanges:
         batch_size: int | None = None,
         reader_schema: pa.Schema | None = None,
     ) -> tuple[FragmentMetadata, LanceSchema]:
-        """Add columns to this fragment; arguments as `LanceDataset.add_columns`.
+        """Add columns to this fragment, with the arguments of `LanceDataset.add_columns`.
 
         Returns:
             The fragment with a new file, and the dataset's schema with the new columns, for `LanceOperation.Merge`.
@@ -212,10 +212,10 @@ class FragmentChanges:
     def merge(
         self, data_obj: ReaderLike, left_on: str, right_on: str | None = None, schema: pa.Schema | None = None
     ) -> tuple[FragmentMetadata, LanceSchema]:
-        """Add the columns of other rows to this fragment, by a left join; arguments as `LanceDataset.merge`.
+        """Add the columns of other rows to this fragment, by a left join, with the arguments of `LanceDataset.merge`.
 
         Returns:
-            As `merge_columns`.
+            The changed fragment, and the dataset's schema with the new columns.
         """
         return self._made(joined(data_obj, schema, self._source.manifest.schema, left_on, right_on), None)
 

@@ -84,11 +84,11 @@ def dataset(
         default_scan_options: Arguments of `scanner` that stand where a scan does not give them; with `with_row_id` or
             `with_row_address` the `schema` of the handle has that column too.
         metadata_cache_size_bytes: About how many bytes of the metadata of files the handle keeps; None for 64 MiB.
-        index_cache_size_bytes: The same for indices; None for 256 MiB.
+        index_cache_size_bytes: About how many bytes of indices the handle keeps; None for 256 MiB.
         read_params: `cache_repetition_index` and `validate_on_decode`, both taken without effect: what a page says of
             its rows is read with it, and pages are always checked.
-        session: What to keep that in instead, from another handle's `session()`; its sizes count.
-        **others: Arguments of pylance's that are not offered; None is ignored, as it means their default.
+        session: The cache to use instead, from another handle's `session()`; its sizes count.
+        **others: Arguments of pylance that are not offered; None is ignored, as it means pylance's default.
 
     Raises:
         DatasetNotFoundError: There is no dataset.

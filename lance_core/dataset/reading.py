@@ -100,7 +100,7 @@ class ReadingVerbs(Handle):
         offset: int | None = None,
         **options: Any,
     ) -> pa.Table:
-        """All rows as one table; arguments as `scanner`.
+        """All rows as one table, with the arguments of `scanner`.
 
         Examples:
             >>> flights = lance.write_dataset({"carrier": ["UA", "AA"], "delay": [11, 4]}, "flights.lance")
@@ -117,7 +117,7 @@ class ReadingVerbs(Handle):
         offset: int | None = None,
         **options: Any,
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows in batches, with bounded memory; arguments as `scanner`.
+        """Yield the rows in batches, with bounded memory, with the arguments of `scanner`.
 
         Examples:
             >>> [batch.num_rows for batch in lance.write_dataset({"id": [1, 2, 3]}, "t.lance").to_batches(batch_size=2)]
@@ -126,7 +126,7 @@ class ReadingVerbs(Handle):
         return self.scanner(columns, filter, limit, offset, **options).to_batches()
 
     def to_reader(self, columns: Columns = None, **options: Any) -> pa.RecordBatchReader:
-        """The rows as an Arrow reader; arguments as `scanner`.
+        """The rows as an Arrow reader, with the arguments of `scanner`.
 
         Examples:
             >>> lance.write_dataset({"id": [1, 2, 3]}, "t.lance").to_reader().read_all().num_rows
@@ -135,7 +135,7 @@ class ReadingVerbs(Handle):
         return self.scanner(columns, **options).to_reader()
 
     def to_pandas(self, columns: Columns = None, *, blob_mode: str = "lazy", **options: Any) -> Any:
-        """All rows as a pandas frame; arguments as `scanner`, and `blob_mode` as `LanceScanner.to_pandas`.
+        """All rows as a pandas frame, with the arguments of `scanner` and the `blob_mode` of `LanceScanner.to_pandas`.
 
         Examples:
             >>> float(lance.write_dataset({"delay": [11, 4]}, "flights.lance").to_pandas()["delay"].mean())
@@ -236,7 +236,7 @@ class ReadingVerbs(Handle):
         return self._manifest.fragments.totals()[0]
 
     def head(self, num_rows: int | None, **options: Any) -> pa.Table:
-        """The first rows, all with None; arguments as `scanner`.
+        """The first rows, all with None, with the arguments of `scanner`.
 
         Examples:
             >>> lance.write_dataset({"id": [1, 2, 3]}, "t.lance").head(2).to_pylist()

@@ -48,7 +48,7 @@ class RowVerbs(Handle):
     """
 
     def insert(self, data: ReaderLike, *, mode: str = "append", **options: Any) -> None:
-        """Write rows; arguments as `write_dataset`. The handle moves to the version that was made.
+        """Write rows, with the arguments of `write_dataset`. The handle moves to the version that was made.
 
         Examples:
             >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")

@@ -48,7 +48,7 @@ class SqlQuery:
         self._options = options
 
     def to_batch_records(self) -> list[pa.RecordBatch]:
-        """Run it, and return all batches of the result.
+        """Run the query, and return all batches of the result.
 
         Raises:
             InvalidInputError: The engine rejects the SQL, or fails on it; its words are in the message.
@@ -57,7 +57,7 @@ class SqlQuery:
         return list(self.to_stream_reader())
 
     def to_stream_reader(self) -> pa.RecordBatchReader:
-        """Run it, and return a reader, which is to be read before another one is begun; errors as above."""
+        """Run the query, and return a reader, to be read before the next query, with errors of `to_batch_records`."""
         options, engine = self._options, _engine()
         connection = engine.connect(":memory:")
         # The words of a query reach this dataset and nothing else.

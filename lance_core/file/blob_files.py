@@ -57,7 +57,7 @@ class _BlobThresholds:
         """The limits of a column.
 
         Raises:
-            InvalidInputError: One is not a number, or too small.
+            InvalidInputError: A limit is not a number, or is too small.
         """
         names = {"inline": ("inline-size", 0), "packed": ("dedicated-size", 1), "file": ("pack-file-size", 1)}
         given = {}

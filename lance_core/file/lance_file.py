@@ -120,7 +120,7 @@ class LanceFileReader:
     def read_range(
         self, start: int, num_rows: int, *, batch_size: int = BATCH_ROWS, batch_readahead: int = 16
     ) -> ReaderResults:
-        """A range of rows; other arguments as `read_all`.
+        """A range of rows, with the other arguments of `read_all`.
 
         Raises:
             InvalidInputError: The range ends after the file.
@@ -132,7 +132,7 @@ class LanceFileReader:
     def take_rows(
         self, indices: Sequence[int], *, batch_size: int = BATCH_ROWS, batch_readahead: int = 16
     ) -> ReaderResults:
-        """Rows by ascending numbers; other arguments as `read_all`.
+        """Rows by ascending numbers, with the other arguments of `read_all`.
 
         Raises:
             InvalidInputError: A number is beyond the end of the file, or the numbers do not ascend.

@@ -50,11 +50,11 @@ class LanceFileSession:
         self._store = open_store(self._root, storage_options)
 
     def open_reader(self, path: str, columns: Sequence[str] | None = None) -> LanceFileReader:
-        """Open a data file; errors as `LanceFileReader`."""
+        """Open a data file, with the errors of `LanceFileReader`."""
         return LanceFileReader(self._uri(path), self._options, columns)
 
     def open_writer(self, path: str, *, schema: pa.Schema | None = None, **arguments: Any) -> LanceFileWriter:
-        """Start a data file; arguments and errors as `LanceFileWriter`."""
+        """Start a data file, with the arguments and errors of `LanceFileWriter`."""
         return LanceFileWriter(self._uri(path), schema, storage_options=self._options, **arguments)
 
     def contains(self, path: str) -> bool:

@@ -79,7 +79,7 @@ def encoded(value: Any) -> bytes:
 
 
 def decoded(data: bytes) -> Any:
-    """The Python value of a stored form; errors as `json_strings`."""
+    """The Python value of a stored form; raises what `json_strings` raises."""
     try:
         return _value(memoryview(data), 0)
     except (struct.error, IndexError, UnicodeDecodeError) as error:

@@ -13,8 +13,8 @@ __all__ = ["job_beside_resources", "job_of_one_op", "later_job"]
 def job_beside_resources(graph: dg.GraphDefinition, resources: Mapping[str, Any], **options: Any) -> dg.JobDefinition:
     """A job with some resources of its own; the others are those of the code location.
 
-    `GraphDefinition.to_job` with resources insists on all of them, but for "io_manager", at once; the same job without
-    that check is what a code location completes.
+    `GraphDefinition.to_job` with resources requires all of them, except for "io_manager", at once; a job without that
+    check is completed by its code location.
     """
     defined = {key: _definition(resource) for key, resource in resources.items()}
     return dg.JobDefinition(graph_def=graph, resource_defs=defined, _was_explicitly_provided_resources=False, **options)

@@ -169,8 +169,8 @@ def output_name(context: dg.OutputContext) -> str:
 def defined_metadata(context: dg.OutputContext) -> Mapping[str, Any]:
     """The definition metadata of an output.
 
-    For an asset that a graph computes it is what the asset says, and what the output of the op says that gives its
-    value; Dagster itself leaves out the latter if the asset says anything.
+    For an asset that a graph computes, the metadata of the asset and of the op's output that gives its value are
+    merged; Dagster itself ignores the output's metadata if the asset has any.
     """
     step = _step(context)
     node = getattr(step, "node_handle", None)

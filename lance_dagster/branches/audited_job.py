@@ -123,7 +123,7 @@ class _Audit:
         return {key for one in self.stored for key in one.keys}
 
     def unresolved(self) -> Any:
-        """The job as Dagster takes it before it knows the assets."""
+        """The job in the form that Dagster takes before it knows the assets."""
         names = ", ".join(sorted(key.to_user_string() for key in self.keys))
         return dg.define_asset_job(
             self.name,
@@ -136,7 +136,7 @@ class _Audit:
         """The job with the checks and resources of its code location.
 
         Raises:
-            DagsterInvalidDefinitionError: None of the checks blocks.
+            DagsterInvalidDefinitionError: No check of the job is blocking.
         """
         given = {key for one in self.checks for key in one.check_keys}
         found = [

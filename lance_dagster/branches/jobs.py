@@ -1,13 +1,13 @@
 """`build_branch_jobs`: promote or discard the branch of some tables, as Dagster jobs.
 
     lance_promote    each table: gates -> one commit on main -> one materialization per partition
-    lance_discard    each table: the branch is deleted; partitions whose last event was about it are reported as main
-                     has them
+    lance_discard    each table: the branch is deleted; partitions whose last event was about the branch are reported
+                     as main has them
 
 The branch comes from the run tag `lance/branch` or from the configuration of the op. Both jobs can be run again, and
-tables without the branch are skipped: an earlier promotion is found, not made again, and only reported if that was not
-done. The run tag `lance/force` or `force` in the configuration promotes a branch that the gates reject; the events say
-so.
+tables without the branch are skipped: an earlier promotion is found and not repeated, and is reported unless it was
+reported already. The run tag `lance/force` or `force` in the configuration promotes a branch that the gates reject; the
+events say so.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -262,7 +262,7 @@ def _branch(context: dg.OpExecutionContext, config: BranchConfig) -> str:
     """The branch of this run.
 
     Raises:
-        Failure: Neither tag nor configuration names a branch.
+        Failure: No branch is named by the run's tag or configuration.
     """
     given = config.branch or context.run.tags.get(BRANCH_TAG)
     found = named_branch(

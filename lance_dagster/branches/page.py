@@ -100,7 +100,7 @@ def branches_page(main: lance_core.LanceDataset, checks: Mapping[str, list[str] 
 
     Args:
         main: The table.
-        checks: Names of failed checks, by branch; None of a branch whose checks were not looked up.
+        checks: Names of failed checks, by branch; None for a branch whose checks were not looked up.
     """
     listed = main.branches.list()
     return _page(main, listed, listed, checks, short=False)

@@ -219,7 +219,7 @@ def promotion_events(
 def _wanted(instance: dg.DagsterInstance, ref: TableRef, published: Published) -> list[str]:
     """The partitions that the asset filled on the branch.
 
-    Those of its runs' events where its commits do not name them all, or are of several assets.
+    Where the branch's commits do not name all partitions, or are of several assets, the runs' events are read.
     """
     if (published.partitions and len(published.assets) <= 1) or ref.partitions_def is None:
         return list(published.partitions)

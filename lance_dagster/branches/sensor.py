@@ -81,9 +81,9 @@ def build_branch_sensor(  # noqa: PLR0913 - each is a choice of its own, most by
         auto_promote: Whether branches are promoted; if not, one that is ready is reported.
         require_checks: Whether the checks of the asset must have passed on the branch.
         on_failure: What to do with the branch of a failed backfill or run, or of one with a failed check.
-        on_cancel: What to do with the branch of a canceled one.
+        on_cancel: What to do with the branch of a canceled backfill or run.
         ttl: How long a branch may lie without a commit; None for ever.
-        promoted_ttl: The same for a branch that was promoted; None for ever.
+        promoted_ttl: How long a promoted branch may lie without a commit; None for ever.
         name: Name of the sensor.
         io_manager_key: The resource that knows where the tables are.
         minimum_interval_seconds: Between two ticks.

@@ -46,7 +46,7 @@ def erasure_events(
         root: The tables.
         refs: The assets.
         report: The report.
-        shown: The same without strings of the condition.
+        shown: The report without strings of the condition.
         request: The name of the erasure.
         before: Rows of partitions before the erasure, by the name of the asset.
     """

@@ -77,12 +77,12 @@ class ErasureConfig(ChosenTables):
 
     Attributes:
         where: Where the condition stands.
-        request: A name for the events, such as a ticket's; nothing of the rows.
-        dry_run: Only report what would be done; the run tag `lance/dry_run` does the same.
-        retag: As `LanceDataset.erase_rows`.
-        release_branches: The same.
-        drop_indices: The same.
-        delete_unverified: The same.
+        request: A name for the events, such as a ticket's; it must hold no value of the rows.
+        dry_run: Only report what would be done, as the run tag `lance/dry_run` asks for too.
+        retag: Move tags of versions that hold rows.
+        release_branches: Remove versions that branches were forked from.
+        drop_indices: Drop indices that hold rows and cannot be built here.
+        delete_unverified: Remove unreferenced files of any age, as nobody writes.
     """
 
     where: Condition = Field(description="Where the condition stands that names the rows.")
@@ -229,10 +229,10 @@ def _erased(table: _ErasedTable, where: str, config: ErasureConfig, properties: 
 
 
 def _unfit(names: Sequence[str], fitting: Sequence[str]) -> dg.Failure:
-    """The failure of tables that a condition does not fit; why is not said, as it can show personal data.
+    """The failure for tables that a condition does not fit, without the reason, which can show personal data.
 
     Args:
-        names: Those tables, with the codes of the errors.
+        names: The tables that it does not fit, with the codes of the errors.
         fitting: The assets whose tables it fits.
     """
     chosen = f"`tables: {json.dumps(fitting)}` erases in those that it fits. " if fitting else ""

@@ -160,11 +160,11 @@ def partition_entries(
 def partition_metadata(
     result: lance_core.WriteResult, entries: Mapping[str, Any], keys: Sequence[str], rows: Mapping[str, int]
 ) -> dict[str, dict[str, Any]]:
-    """The entries of each partition's own event; none where all events may be the same.
+    """The entries of each partition's own event; empty where all events may have equal entries.
 
     Args:
         result: The result of the write.
-        entries: Those of the whole write.
+        entries: The entries of the whole write.
         keys: The partitions, in the order of their events.
         rows: The rows that the partitions have now, as far as they are known.
     """
@@ -187,8 +187,8 @@ def of_partition(
     """The entries of one of several events, as it shows them.
 
     Args:
-        entries: Those of all events.
-        own: Those of this event.
+        entries: The entries of all events.
+        own: The entries of this event.
         key: Its partition.
         keys: The partitions, in the order of their events.
     """

@@ -76,9 +76,9 @@ class PartitionRows:
     """The rows of one partition.
 
     Attributes:
-        rows: All of them.
-        written: Those in the fragments that a commit added; None if that is not known.
-        erased: Those that an erasure deleted; None if there was none.
+        rows: The number of all its rows.
+        written: The number of its rows in the fragments that a commit added; None if unknown.
+        erased: The number of its rows that an erasure deleted; None without an erasure.
     """
 
     rows: int

@@ -75,7 +75,7 @@ def table_log(
 
     Args:
         dataset: The table.
-        versions: Those to show, newest first.
+        versions: The versions to show, newest first.
         consumers: Assets that read the table, and the version that each read last, None if it is not known; None if
             nobody looked.
         ui_url: Start of the links to runs.

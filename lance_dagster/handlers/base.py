@@ -239,10 +239,10 @@ class LanceTypeHandler(ABC):
 
         Returns:
             The handler of both, the rows to merge and the rows to delete, both without that column. A key that is
-            deleted and comes again is not among those to delete.
+            deleted and inserted again is merged, not deleted.
 
         Raises:
-            UnsupportedError: This kind of value is not split.
+            UnsupportedError: The handler does not split values.
         """
         del value, key
         raise UnsupportedError(f"{type(self).__name__} does not apply {CHANGE_TYPE} in merges")
@@ -256,6 +256,6 @@ class LanceTypeHandler(ABC):
             load_as: The class that the input is annotated with, if any.
 
         Raises:
-            DatasetNotFoundError: This kind of value needs a table.
+            DatasetNotFoundError: The handler cannot make a value without a table.
         """
         raise DatasetNotFoundError("there is no table yet, and a value of this type is not made without one")

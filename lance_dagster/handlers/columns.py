@@ -39,10 +39,10 @@ def matched_by(names: Sequence[str], key: Sequence[str]) -> list[str]:
 
     Args:
         names: The frame's columns.
-        key: Those of the metadata `lance/key`.
+        key: The columns of the metadata `lance/key`.
 
     Raises:
-        SchemaError: The frame has neither the key nor `_rowid` or `_rowaddr`.
+        SchemaError: The frame lacks the key, `_rowid` and `_rowaddr`.
     """
     for name in ROW_NAMES:
         if name in names:
@@ -72,7 +72,7 @@ def stored_columns(schema: pa.Schema, request: WriteRequest, *, without_rows: bo
         without_rows: Whether the frame has no row, so that its types mean nothing.
 
     Raises:
-        SchemaError: The frame has no column to set, or one whose type is not known or does not fit.
+        SchemaError: The frame has no column to set, or the type of a column is unknown or does not fit.
     """
     assert request.existing is not None
     table, names = request.existing.schema, set_columns(schema.names, request.output.row_key)

@@ -252,7 +252,7 @@ def undo_is_exact(request: WriteRequest, keys: Callable[[], pa.Table]) -> bool:
 
 
 def _replaces(request: WriteRequest, keys: Callable[[], pa.Table]) -> bool:
-    """Whether nothing of the earlier attempts stays that the last attempt alone would not have written."""
+    """Whether the merge leaves exactly the rows that the last attempt alone would have written."""
     write, dataset = request.write_attempt, request.existing
     if write is None or not write.earlier or dataset is None or write.on_earlier_attempt != "append":
         return True

@@ -31,9 +31,9 @@ class TableHealth:
     Attributes:
         version: The version.
         fragments: Its fragments.
-        small_fragments: Those with fewer rows than the target.
+        small_fragments: Fragments with fewer rows than the target.
         mergeable_fragments: The fragments that a compaction by the policy would merge: it leaves small ones beside much
-            larger ones until there are more of them.
+            larger ones until there are more small ones.
         rows: Live rows.
         deleted_rows: Rows that are deleted and still in the files.
         bytes: Bytes of the data files.
@@ -60,7 +60,7 @@ class TableHealth:
 
     @property
     def unindexed_fraction(self) -> float | None:
-        """That of the index which covers least; None without indices."""
+        """The share that the index with the least coverage does not cover; None without indices."""
         return max(self.unindexed.values()) if self.unindexed else None
 
     def numbers(self) -> dict[str, int]:

@@ -206,7 +206,7 @@ def policy_of(
     """The policy for one asset; None if its metadata asks to leave it alone.
 
     Args:
-        policy: That of the job.
+        policy: The policy of the job.
         metadata: The asset's definition metadata; `lance/maintenance` is used.
         where: The asset, for messages.
 

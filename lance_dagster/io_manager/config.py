@@ -140,7 +140,7 @@ class LanceIOManager(dg.ConfigurableIOManagerFactory["LanceTableIOManager"], Roo
     )
 
     def type_handlers(self) -> "Sequence[LanceTypeHandler]":
-        """Handlers for further types of values; override it. They come before those of this package.
+        """Handlers for further types of values; override it. They are asked before the handlers of this package.
 
         Example:
             ```python

@@ -105,7 +105,7 @@ def check_mode(settings: OutputSettings, metadata: Mapping[str, object], where: 
     """Reject the mode columns without a table, and a table of another asset with any other mode.
 
     Raises:
-        DagsterInvalidDefinitionError: One of the two entries is missing.
+        DagsterInvalidDefinitionError: The mode or the table is missing, where the other one is given.
     """
     if (settings.write_mode == "columns") == (TABLE_KEY in metadata):
         return

@@ -84,7 +84,7 @@ _read: OrderedDict[Step, dict[str, dict[str, Any]]] = OrderedDict()
 
 
 def remember_input(step: Step | None, asset: str, dataset: lance_core.LanceDataset) -> None:
-    """Note that a step reads a version of an asset's table; has no effect without a step."""
+    """Note that a step reads a version of an asset's table; nothing is noted for None."""
     if step is None:
         return
     with _lock:

@@ -203,7 +203,7 @@ def _counted(
 
 
 class MissingInputError(DatasetNotFoundError):
-    """Nothing that an input loads was ever written."""
+    """The table or the partitions that an input loads were never written."""
 
 
 def _check_written(

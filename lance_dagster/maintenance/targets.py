@@ -221,7 +221,7 @@ def _owners(dataset: lance_core.LanceDataset) -> tuple[list[str], str | None]:
 def versions_in_use(context: dg.OpExecutionContext, root: TableRoot, plan: MaintenancePlan) -> dict[str, int] | None:
     """The versions that cleanup keeps because inputs are read at them; None where inputs are the newest ones.
 
-    How inputs of an asset are read that the run does not know is not known either: its versions are kept.
+    For an asset that the run does not know, it is unknown how its readers read: its versions are kept.
     """
     from lance_dagster.loading.recorded_versions import recorded_versions  # noqa: PLC0415 - heavy imports at first use
 

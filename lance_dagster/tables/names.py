@@ -25,7 +25,7 @@ _NOT_IN_KEYS: Final = re.compile(r"[^A-Za-z0-9_]")
 
 
 def mapping_key(asset: str, suffix: str = "") -> str:
-    """A key of a dynamic output: the same for the same table, another for another one."""
+    """A key of a dynamic output, equal for equal tables and different for different ones."""
     plain = _NOT_IN_KEYS.sub("_", asset.replace("/", "__"))
     if plain != asset:
         plain += "_" + sha256(asset.encode()).hexdigest()[:6]

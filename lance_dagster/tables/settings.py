@@ -142,7 +142,7 @@ class OutputSettings:
     vector_columns: Mapping[str, int] = field(default_factory=dict)
 
     def overridden(self, metadata: Mapping[str, object], *, asset: str, strict: bool) -> OutputSettings:
-        """These options, changed by the `lance/...` entries of an asset or of one output.
+        """A copy with the options that `lance/...` entries of an asset or of one output give.
 
         Args:
             metadata: Definition or output metadata.
@@ -151,7 +151,7 @@ class OutputSettings:
                 there, keys of other IO managers are rejected only where nothing else can be meant.
 
         Raises:
-            DagsterInvalidDefinitionError: An entry is unknown, belongs elsewhere, or has a value that it cannot have.
+            DagsterInvalidDefinitionError: An entry is unknown, belongs elsewhere, or has an invalid value.
         """
         where = f"asset {asset}"
         if strict:
@@ -162,10 +162,10 @@ class OutputSettings:
         return self.changed(_with_write_mode(metadata, where), where=where)
 
     def changed(self, metadata: Mapping[str, object], *, where: str) -> OutputSettings:
-        """These options, changed by those entries of metadata that are options.
+        """A copy with the options that entries of metadata give.
 
         Raises:
-            DagsterInvalidDefinitionError: An entry has a value that it cannot have.
+            DagsterInvalidDefinitionError: An entry has an invalid value.
         """
         changes = {
             key.removeprefix(PREFIX): _checked(key, plain_metadata(value), where)

@@ -90,7 +90,7 @@ class MergeFrames:
 
     @contextlib.contextmanager
     def kept(self, base: LanceDataset) -> Iterator[MergeFrames]:
-        """These clauses, with a source that is computed once, kept by Spark, counted and divided among tasks.
+        """A copy whose source is computed once, kept by Spark, counted and divided among tasks.
 
         Args:
             base: The version that is changed first.
@@ -109,7 +109,7 @@ class MergeFrames:
             kept.unpersist()
 
     def fitting(self, base: LanceDataset) -> MergeFrames:
-        """These clauses, with a source whose columns are spelled and compared as the table's; no job is run.
+        """A copy whose source has columns that are spelled and compared as the table's; no job is run.
 
         Args:
             base: The version that is changed first.

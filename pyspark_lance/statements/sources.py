@@ -97,7 +97,7 @@ class Sources:
         return _changed(piece.text, [*changes, *literals], escape=False)
 
     def dataset(self, mention: Mention, start: int) -> LanceDataset:
-        """The version that a name stands for; the same one each time."""
+        """The version that a name stands for, equal for each mention in a statement."""
         found = self._version_of(mention, start)
         report_read(found)
         return found

@@ -283,7 +283,7 @@ def chunk_of_values(offsets: Offsets, values: bytes) -> bytes:
 
 
 def block_of_values(offsets: Offsets, values: bytes) -> bytes:
-    """The block of values; arguments as `chunk_of_values`."""
+    """The block of values, with the arguments of `chunk_of_values`."""
     width = offsets.itemsize
     head = struct.pack("<2Q" if width == 8 else "<2I", 8 * width, (offsets.size + 2) * width)
     return b"".join((head, (offsets - int(offsets[0])).tobytes(), values))

@@ -73,7 +73,7 @@ def decode_some(
 def decode_some_levels(
     encoding: CompressiveEncoding, buffers: ChunkBuffers, counts: Counts, positions: _Positions
 ) -> DataBlock:
-    """Decode some levels of chunks; arguments and errors as `decode_some`."""
+    """Decode some levels of chunks, with the arguments and errors of `decode_some`."""
     found = gather_values(encoding, buffers, counts, positions)
     return _taken(decode_blocks(encoding, buffers, counts), positions) if found is None else found
 

@@ -365,7 +365,7 @@ def _follow(dataset: Handle) -> None:
 def _is_asked_to_defer(options: Mapping[str, Any] | None) -> bool:
     """Whether the caller wants moves to be recorded for indices of all kinds; the table's configuration does not count.
 
-    That is there for pylance (see `keep_moves_deferred`), and must not leave indices behind that can be extended here.
+    The configuration is for pylance (see `keep_moves_deferred`): indices that can be extended here must stay extended.
     """
     return bool((options or {}).get("defer_index_remap"))
 

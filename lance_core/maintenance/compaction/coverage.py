@@ -56,11 +56,11 @@ def needs_moves(manifest: Manifest, rewrites: Iterable[RewriteResult]) -> bool:
 def keep_moves_deferred(store: ObjectStore, base: Manifest) -> Manifest:
     """Have later compactions, those of pylance too, record moves of rows where a full-text index needs them.
 
-    pylance writes a full-text index without entries when it compacts, and rewrites the index at once, after moves were
-    recorded; not if it records the new moves as well. It follows the table's configuration, and so does this library.
+    A compaction of pylance that rewrites a full-text index after moves were recorded writes one without entries, unless
+    it records the new moves as well. pylance and this library follow the table's configuration.
 
     Returns:
-        The latest version, which says so.
+        The latest version, whose configuration asks for it.
     """
     operation = deferring_moves(base)
     if operation is None:

@@ -19,9 +19,9 @@ class CompactionMetrics:
 
     Attributes:
         fragments_removed: Fragments that were rewritten.
-        fragments_added: Fragments that replace them.
-        files_removed: Data and deletion files of the former.
-        files_added: Files of the latter.
+        fragments_added: Fragments in place of the rewritten ones.
+        files_removed: Data and deletion files of the rewritten fragments.
+        files_added: Files of the added fragments.
         tasks_skipped: Tasks whose fragments a concurrent commit changed; their work was dropped.
     """
 
@@ -32,7 +32,7 @@ class CompactionMetrics:
     tasks_skipped: int = 0
 
     def __add__(self, other: CompactionMetrics) -> CompactionMetrics:
-        """The sum of both."""
+        """The sum of two counters."""
         return CompactionMetrics(
             **{name: getattr(self, name) + getattr(other, name) for name in CompactionMetrics.__slots__}
         )

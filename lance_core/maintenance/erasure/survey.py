@@ -397,7 +397,7 @@ def _judge_indices(found: ErasureSurvey, line: Line) -> None:
 def _is_stored(line: Line, key: UUID, number: int) -> bool:
     """Whether all values of an index are of rows that a version without the erased rows stores.
 
-    Neither the files of an index nor data files ever change: what one version proves holds for all.
+    Files of indices and data files are immutable: what one version proves holds for all.
     """
     manifest = load_manifest(line.store, number)
     source = Snapshot(line.store, manifest, line.store.options)

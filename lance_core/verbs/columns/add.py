@@ -45,7 +45,7 @@ def add_columns(
     reader_schema: pa.Schema | None = None,
     batch_size: int | None = None,
 ) -> Manifest:
-    """Commit a version with more columns; arguments as `LanceDataset.add_columns`.
+    """Commit a version with more columns, with the arguments of `LanceDataset.add_columns`.
 
     Raises:
         SchemaError: A column exists, or the values do not fit.
@@ -100,7 +100,7 @@ def add_null_columns(source: Snapshot, fields: Iterable[pa.Field]) -> Manifest:
 
 
 def with_null_columns(base: Manifest, fields: Iterable[pa.Field]) -> Schema:
-    """The dataset's schema with further columns, and further fields of structs; errors as `add_null_columns`."""
+    """The dataset's schema with further columns and fields of structs; raises what `add_null_columns` raises."""
     if base.data_storage_version == "0.1":
         raise UnsupportedError("Cannot add all-null columns to a dataset of the file version 0.1")
     fields = list(fields)

@@ -65,7 +65,7 @@ def drop_columns(source: Snapshot, columns: Sequence[str]) -> Manifest:
 
 
 def alter_columns(source: Snapshot, alterations: Sequence[Mapping[str, Any]]) -> Manifest:
-    """Commit a version with changed columns; arguments as `LanceDataset.alter_columns`.
+    """Commit a version with changed columns, with the arguments of `LanceDataset.alter_columns`.
 
     Raises:
         SchemaError: A column does not exist, two would have one name, or a cast is not possible.

@@ -61,7 +61,7 @@ class BatchUDF:
 def batch_udf(
     output_schema: pa.Schema | None = None, checkpoint_file: str | PathLike[str] | None = None
 ) -> Callable[[Callable[[pa.RecordBatch], Any]], BatchUDF]:
-    """Decorate a function to be passed to `add_columns`; arguments as `BatchUDF`.
+    """Decorate a function to be passed to `add_columns`, with the arguments of `BatchUDF`.
 
     Examples:
         >>> @lance.batch_udf(output_schema=pa.schema({"late": pa.bool_()}))

@@ -95,11 +95,11 @@ class ColumnsResult:
         operation: Name of the operation; empty without a commit of this write.
         transaction_uuid: Id of the transaction; empty without a commit of this write.
         rows_updated: Rows that were set, to a value or to null.
-        rows_nulled: Those of them that the data lacked.
+        rows_nulled: Rows that were set to null because the data lacked them.
         columns_added: Columns that the table lacked.
         bytes_written: Bytes of the columns' files that the version refers to.
-        files: The number of these files.
-        files_rewritten: Those of them that were fitted to versions that others committed meanwhile.
+        files: The number of the columns' files that the version refers to.
+        files_rewritten: The columns' files that were fitted to versions that others committed meanwhile.
         deduplicated: Whether an earlier commit with the same `idempotency_key` was adopted.
     """
 
@@ -183,7 +183,7 @@ def _operation(pending: PendingColumns) -> Operation:
 def commit_columns(
     source: Snapshot, plan: ColumnPlan, written: Iterable[WrittenColumns | None], how: ColumnCommit
 ) -> tuple[Manifest, ColumnsResult]:
-    """Commit files with columns; arguments as `LanceDataset.commit_columns`.
+    """Commit files with columns, with the arguments of `LanceDataset.commit_columns`.
 
     Args:
         source: The plan's version.
@@ -253,7 +253,7 @@ def write_matched_columns(
     schema: pa.Schema | None = None,
     allow_external: bool = False,
 ) -> tuple[Manifest, ColumnsResult]:
-    """Set columns of rows; arguments as `LanceDataset.write_columns`.
+    """Set columns of rows, with the arguments of `LanceDataset.write_columns`.
 
     Raises:
         InvalidInputError: A key of the data is null, comes twice, or names no row of the scope or several.

@@ -223,7 +223,7 @@ def plan_columns(
     *,
     allow_external: bool = False,
 ) -> ColumnPlan:
-    """Plan files with columns; arguments as `LanceDataset.plan_columns`.
+    """Plan files with columns, with the arguments of `LanceDataset.plan_columns`.
 
     Raises:
         SchemaError: A column has another type than in the table, or cannot be stored.

@@ -30,6 +30,6 @@ def dataset_uri(uri: str, branch: str | None) -> str:
 
 
 def dataset_store(store: ObjectStore, branch: str | None) -> ObjectStore:
-    """The store of the dataset that a branch belongs to; arguments as `dataset_uri`."""
+    """The store of the dataset that a branch belongs to, with the arguments of `dataset_uri`."""
     root = dataset_uri(store.root, branch)
     return store if root == store.root else open_store(root, store.options)

@@ -33,7 +33,7 @@ class ExternalObjects:
         Below a base path the rest of the URI is a key as it stands; an absolute URI has percent-escapes.
 
         Raises:
-            CorruptFileError: There is no such base path, or the URI is none.
+            CorruptFileError: The base path is not registered, or the URI is invalid.
             UnsupportedError: The scheme is not allowed.
         """
         if not base_id:
@@ -47,7 +47,7 @@ class ExternalObjects:
         """The URI of an object.
 
         Raises:
-            CorruptFileError: There is no such base path.
+            CorruptFileError: The base path is not registered.
         """
         if not base_id:
             return uri

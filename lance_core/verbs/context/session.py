@@ -10,14 +10,14 @@ __all__ = ["Session"]
 
 
 class Session:
-    """Caches of several handles: metadata of data files, and contents of indices. It travels empty.
+    """Caches of several handles: metadata of data files, and contents of indices. A pickled session is empty.
 
     Args:
         index_cache_size_bytes: About how many bytes of indices are kept; None for 256 MiB.
         metadata_cache_size_bytes: About how many bytes of metadata are kept; None for 64 MiB.
 
     Raises:
-        InvalidInputError: A size is no number from 0 on.
+        InvalidInputError: A size is not a number from 0 on.
     """
 
     def __init__(self, index_cache_size_bytes: int | None = None, metadata_cache_size_bytes: int | None = None) -> None:

@@ -154,7 +154,7 @@ def retrying_on_latest(
         retry_timeout: Time after which no further attempt begins.
 
     Raises:
-        RetryableConflictError: There was a conflict each time.
+        RetryableConflictError: Each attempt ended in a conflict.
         EarlierAttemptCommittedError: An earlier attempt of the same write committed meanwhile.
         InvalidInputError: A limit is negative.
     """

@@ -101,8 +101,8 @@ class UncommittedFiles:
 def staged(source: Snapshot) -> Iterator[UncommittedFiles]:
     """Collect the files that the body writes, and delete them if it raises; all are durable in the end.
 
-    They stay if it is not known whether the commit succeeded, after an interruption for instance: a version may refer
-    to them, and files that nothing refers to harm nobody.
+    Files stay if the outcome of the commit is unknown, for instance after an interruption: a version may refer to
+    them, and unreferenced files do no harm.
     """
     settling = PendingWrites()
     files = UncommittedFiles(source, settling)

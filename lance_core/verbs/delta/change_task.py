@@ -187,14 +187,14 @@ class ChangeTask:
         return offsets[np.concatenate(places)]
 
     def _of_filter(self, condition: pc.Expression) -> ChangeTask:
-        """These rows, with the columns of the filter."""
+        """The task for the same rows, with the columns of the filter."""
         return replace(self, columns=ChangeColumns(names=tuple(columns_of(condition))))
 
     def check_columns(self, dataset: Handle) -> None:
         """Make sure that the columns are known in the version that has the rows.
 
         Args:
-            dataset: As `to_batches`.
+            dataset: A handle of the table.
 
         Raises:
             VersionNotFoundError: A version that shows what columns became was cleaned up.

@@ -273,7 +273,7 @@ class DatasetDelta:
         Raises:
             VersionNotFoundError: A version that is needed was cleaned up.
             UnsupportedError: The table has no stable row ids, and rows were updated.
-            InvalidInputError: The filter is none, or `max_rows_per_task` is less than 1.
+            InvalidInputError: The filter is no condition, or `max_rows_per_task` is less than 1.
             SchemaError: A column does not exist.
 
         Examples:
@@ -457,7 +457,7 @@ class DatasetDelta:
 def delta_between(
     dataset: Handle, compared_against: int | None, begin_version: int | None, end_version: int | None
 ) -> DatasetDelta:
-    """The changes between two versions; arguments as `LanceDataset.delta`.
+    """The changes between two versions, with the arguments of `LanceDataset.delta`.
 
     Raises:
         InvalidInputError: The versions are incomplete, given twice, or in the wrong order.

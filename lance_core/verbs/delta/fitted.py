@@ -18,8 +18,8 @@ def fitted(values: pa.Array, source: Field, wanted: Field, kind: pa.DataType, fi
     Args:
         values: The values.
         source: The column that they are of.
-        wanted: The same column in the other version.
-        kind: Its type there.
+        wanted: That column as a field of the other version.
+        kind: The column's type in the other version.
         fields: Ids of fields of the other version, each with the id of the same field in the version of `source`.
 
     Returns:

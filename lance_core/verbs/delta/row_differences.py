@@ -42,7 +42,7 @@ class RowDifferences:
         inserted: Rows of the later version.
         deleted: Rows of the earlier version.
         updated: Rows of the later version that the earlier one has with other values.
-        outdated: The same rows in the earlier version.
+        outdated: Rows of the earlier version that the later one has with other values.
         deleted_ids: The stable row ids of the deleted rows, ascending.
         updates: The ids of the updated rows, their addresses in the later version, and in the earlier one.
         inserted_in: The inserted rows by the version that added them, where fragments and not the rows record it.

@@ -242,7 +242,7 @@ def matching_all(batch: pa.RecordBatch, expressions: Sequence[pc.Expression], ma
 
     Args:
         batch: The rows.
-        expressions: One at least.
+        expressions: At least one expression.
         mask: The rows that count at all; None for all.
 
     Raises:

@@ -38,7 +38,8 @@ def with_blob_types(schema: pa.Schema, version: FileVersion) -> pa.Schema:
     """The schema with columns of blobs as a new dataset of that version has them.
 
     Raises:
-        SchemaError, UnsupportedError: As `check_blobs`.
+        SchemaError: A column of blobs is of another type.
+        UnsupportedError: The version has no blobs, or a blob lies inside of another type.
     """
     check_blobs(schema, version, binary=version is FileVersion.V2_2)
     if version is not FileVersion.V2_2:
@@ -48,15 +49,15 @@ def with_blob_types(schema: pa.Schema, version: FileVersion) -> pa.Schema:
 
 
 def check_blobs(schema: pa.Schema, version: FileVersion, *, binary: bool = False) -> None:
-    """Make sure that the columns that ask to be blobs can be some.
+    """Make sure that the columns that are marked as blobs can be stored as blobs.
 
     Args:
         schema: The columns.
         version: Version of the files.
-        binary: Whether binary columns can, not just large binary ones.
+        binary: Whether binary columns can be blobs, not just large binary ones.
 
     Raises:
-        SchemaError: A column is of another type.
+        SchemaError: A column of blobs is of another type.
         UnsupportedError: The version has no blobs, or a blob lies inside of another type.
     """
     for field in schema:

@@ -149,7 +149,8 @@ class Slices:
         Nulls lie in no slice but that of `Equals(None)`.
 
         Raises:
-            SchemaError, InvalidInputError: As `check`.
+            SchemaError: A column is missing, or of a type that cannot hold the values exactly.
+            InvalidInputError: Slices overlap.
         """
         codes, steps = self._lookup(batch.schema)
         code = np.zeros(batch.num_rows, dtype=np.int64)
@@ -170,7 +171,7 @@ class Slices:
             uri: The table that they are written to.
 
         Raises:
-            InvalidInputError: A row lies in none; the message has some of the values, and the remedy.
+            InvalidInputError: A row lies in no slice; the message has some of the values, and the remedy.
         """
         outside = np.flatnonzero(positions < 0)
         if not len(outside):
@@ -218,7 +219,8 @@ class Slices:
         """The rows of all slices as an expression over data of this schema.
 
         Raises:
-            SchemaError, InvalidInputError: As `check`.
+            SchemaError: A column is missing, or of a type that cannot hold the values exactly.
+            InvalidInputError: Slices overlap.
         """
         self.check(schema)
         rows = [tuple(one.conditions[name] for name in self.columns) for one in self.slices]

@@ -57,7 +57,7 @@ def kind_and_parameters(index_type: Any, arguments: Mapping[str, Any]) -> tuple[
 
     Raises:
         UnsupportedError: Indices of that kind are not built.
-        InvalidInputError: There is no such kind, or it has no such parameter or value of it.
+        InvalidInputError: The kind is unknown, or a parameter or its value is invalid for the kind.
     """
     given = {name: value for name, value in arguments.items() if value is not None}
     name = index_type

@@ -85,10 +85,10 @@ def merge_segments(source: Snapshot, segments: Sequence[IndexMetadata]) -> Index
     """Write one segment with the entries of several, which stay as they are; nothing is committed.
 
     Raises:
-        InvalidInputError: There are none, or they do not belong together.
-        UnsupportedError: Indices of their kind are not built.
+        InvalidInputError: No segment is given, or the segments do not belong to one index.
+        UnsupportedError: Indices of that kind are not built.
         CorruptFileError: A segment cannot be read.
-        IncompatibleConflictError: The table was dropped and made again since they were built.
+        IncompatibleConflictError: The table was dropped and made again since the segments were built.
     """
     kind, field = _checked(source, segments)
     _check_versions(source, segments)
@@ -126,9 +126,9 @@ def commit_segments(
         SchemaError: There is no such column.
         InvalidInputError: The segments do not belong together, or not to the index of that name, or one of that index
             would lose a part of its fragments.
-        UnsupportedError: Indices of their kind are not built.
+        UnsupportedError: Indices of that kind are not built.
         RetryableConflictError: Rows or values that a segment is about have changed since it was built.
-        IncompatibleConflictError: The table was dropped and made again since they were built.
+        IncompatibleConflictError: The table was dropped and made again since the segments were built.
     """
     kind, field = _checked(source, segments)
     _check_versions(source, segments)

@@ -47,7 +47,7 @@ class IndexSegmentDescription:
     Attributes:
         uuid: Names its folder below `_indices/`.
         dataset_version_at_last_update: Version that it was built on.
-        fragment_ids: Fragments that it covers; those that were deleted may be among them.
+        fragment_ids: Fragments that it covers, deleted ones possibly among them.
         index_version: Version of the index's own format.
         created_at: When it was made.
         size_bytes: Size of its files, if recorded.
@@ -93,22 +93,22 @@ class IndexDescription:
 
 
 class IndexStatistics(TypedDict, total=False):
-    """Counters of an index. That of the fragment reuse index is `num_versions` alone.
+    """Counters of an index; the fragment reuse index has `num_versions` alone.
 
     Attributes:
         name: Its name.
         index_type: Its kind.
         num_indices: How many segments it has.
-        num_segments: The same.
+        num_segments: How many segments it has, under pylance's newer name.
         num_indexed_fragments: Live fragments that it covers.
-        num_indexed_rows: Live rows of those.
+        num_indexed_rows: Live rows of the fragments that it covers.
         num_unindexed_fragments: Live fragments that it does not cover.
-        num_unindexed_rows: Live rows of those.
+        num_unindexed_rows: Live rows of the fragments that it does not cover.
         num_indexed_rows_per_delta: The live rows that each segment covers.
         updated_at_timestamp_ms: When its newest segment was made, milliseconds since the epoch; None if not recorded.
         num_versions: Compactions that it records.
         indices: Statistics from the files of each segment, for kinds that are read.
-        segments: The same.
+        segments: Statistics from the files of each segment, under pylance's newer name.
     """
 
     name: str

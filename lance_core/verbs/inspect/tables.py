@@ -5,7 +5,7 @@ On object storage the keys are read in ascending order, a page by one request, a
     nyc/flights.lance/.lance-deregistered                the table is left out: its catalog does not list it any more
     nyc/flights.lance/_indices/...  _transactions/...    skipped, by a request only if it goes on beyond the page
     nyc/flights.lance/_versions/...                      taken: the versions, newest first
-    nyc/flights.lance/data/...  tree/...                 skipped, as above
+    nyc/flights.lance/data/...  tree/...                 skipped, by a request only if it goes on beyond the page
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def list_tables(
     Args:
         root_uri: A folder, or a URI such as `s3://bucket/path`.
         storage_options: Credentials and options of the storage, under object_store's names.
-        unfinished: Whether to list those instead that have files but no version, as writers leave them that are at
-            work, or were killed, before the first commit.
+        unfinished: Whether to list, instead, the folders that have files but no version, since their writer works, or
+            was killed, before the first commit.
 
     Returns:
         Paths relative to the root, such as "nyc/flights.lance", in ascending order; empty if the root does not exist.

@@ -24,7 +24,7 @@ def data_file_at(source: Snapshot, path: str, base_id: int | None) -> DataFile:
 
 
 def described_file(source: Snapshot, path: str, base_id: int | None) -> tuple[DataFile, int]:
-    """The record of `data_file_at`, and the number of rows; the same errors."""
+    """The record of a data file, and the number of its rows; raises what `data_file_at` raises."""
     bare = DataFile(path=path, fields=(), file_major_version=0, file_minor_version=0, base_id=base_id)
     store, key = source.data_file(bare)
     size = store.head(key).size

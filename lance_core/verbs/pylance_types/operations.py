@@ -85,7 +85,7 @@ class LanceOperation:
 
         Attributes:
             updated_fragments: Fragments with a new deletion file.
-            deleted_fragment_ids: Fragments none of whose rows is left.
+            deleted_fragment_ids: Fragments without a row left.
             predicate: The condition, as a string for people.
         """
 
@@ -99,15 +99,15 @@ class LanceOperation:
 
     @dataclass
     class Update(BaseOperation):
-        """Take rows or values away and add others.
+        """Remove rows or values, and add others.
 
         Attributes:
-            removed_fragment_ids: Fragments none of whose rows is left.
+            removed_fragment_ids: Fragments without a row left.
             updated_fragments: Fragments with new deletion or column files.
             new_fragments: Fragments of new and moved rows.
             fields_modified: Fields whose values changed in `updated_fragments`.
             fields_for_preserving_frag_bitmap: Fields whose values changed in moved rows.
-            update_mode: "rewrite_rows" or "rewrite_columns"; empty for the former.
+            update_mode: "rewrite_rows" or "rewrite_columns"; an empty string means "rewrite_rows".
             updated_fragment_offsets: Serialized roaring bitmaps of the rows whose values changed, per fragment.
             inserted_rows: Keys that were inserted; guards against concurrent inserts of the same (not in pylance).
         """

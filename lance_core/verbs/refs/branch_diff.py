@@ -107,7 +107,7 @@ class BranchDiff:
 
 
 def branch_diff(table: TableRefs, name: str, partition_by: Sequence[str] | None = None) -> BranchDiff:
-    """Compare a branch with the version that it was forked from; arguments as `Branches.diff`."""
+    """Compare a branch with the version that it was forked from, with the arguments of `Branches.diff`."""
     branch = load_branch_ends(table, name)
     changes = BranchChanges.of(branch)
     fork, head = branch.parent.manifest, branch.head.manifest

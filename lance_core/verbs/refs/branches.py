@@ -97,7 +97,7 @@ class Branches:
         """All branches by fork version, then name.
 
         Args:
-            order: "asc" or "desc"; None for the latter.
+            order: "asc" or "desc"; None for "desc".
 
         Examples:
             >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
@@ -332,22 +332,22 @@ def create_branch(table: TableRefs, branch: str, reference: Reference, opened: M
     Args:
         table: Where references are resolved.
         branch: Name of the branch.
-        reference: Where it begins.
+        reference: Where the branch begins.
         opened: The version of the handle, which need not be read again.
 
     Raises:
         InvalidInputError: The name is not allowed, or the branch exists.
         VersionNotFoundError: There is no such version.
-        DatasetNotFoundError: The dataset was dropped; noticed where a look costs no request.
-        IncompatibleConflictError: Another one is in its place; the same.
-        DatasetExistsError: A branch of that name was begun and not finished, or something of one is left.
+        DatasetNotFoundError: The dataset was dropped; detected where the check costs no request.
+        IncompatibleConflictError: The dataset was dropped and made again; detected where the check costs no request.
+        DatasetExistsError: Files of an unfinished or removed branch of that name are left.
     """
     check_branch_name(branch)
     fork = table.resolve(reference)
     source = opened if (fork.branch, fork.version) == (opened.branch, opened.version) else fork.manifest()
     source.check_writable()
     if source is opened and not fork.store.put_is_a_request:
-        load_following(fork.store, opened)  # nothing of what follows would notice that it was deleted
+        load_following(fork.store, opened)  # no later step would detect that it was dropped
     parent = None if fork.branch is None else load_branch(table.root, fork.branch)
     ref = BranchRef(
         parent_version=source.version,

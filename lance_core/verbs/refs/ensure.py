@@ -65,9 +65,9 @@ def ensure_branch(
 
 
 def _is_spent(store: ObjectStore, ref: BranchRef, latest: Manifest) -> bool:
-    """Whether a branch was promoted, and has nothing since that is not on its parent.
+    """Whether a branch was promoted, and all its rows since then are on its parent.
 
-    Maintenance brings nothing, and neither does a commit that takes others back: what it leaves was there before.
+    Maintenance adds no rows, and a commit that takes others back leaves rows that were there before.
     """
     marked = ref.metadata.get(MARK_BRANCH_VERSION, "")
     if not marked.isdecimal():
@@ -76,10 +76,10 @@ def _is_spent(store: ObjectStore, ref: BranchRef, latest: Manifest) -> bool:
     if promoted == latest.version:
         return True
     since = commits_between(store, promoted, latest.version)
-    return len(since) == latest.version - promoted and all(map(_brings_nothing, since.values()))
+    return len(since) == latest.version - promoted and all(map(_adds_nothing, since.values()))
 
 
-def _brings_nothing(made: Transaction) -> bool:
+def _adds_nothing(made: Transaction) -> bool:
     return isinstance(made.operation, _BRING_NOTHING) or TAKES_BACK_KEY in made.properties
 
 

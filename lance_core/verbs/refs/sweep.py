@@ -1,7 +1,7 @@
 """Stale branches, and remains of branches whose creation or removal was interrupted.
 
-stale     a branch whose latest commit is old, that no branch was forked from and no tag names a version of
-orphan    files below tree/<name>/ without _refs/branches/<name>.json, none of them young
+stale     a branch whose latest commit is old, without forks and without tags
+orphan    files below tree/<name>/ without _refs/branches/<name>.json, all of them old
 """
 
 from __future__ import annotations

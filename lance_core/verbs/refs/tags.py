@@ -49,7 +49,7 @@ class Tags:
         """All tags by version, then name.
 
         Args:
-            order: "asc" or "desc"; None for the latter, the newest version first.
+            order: "asc" or "desc"; None for "desc", the newest version first.
 
         Examples:
             >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
@@ -104,7 +104,7 @@ class Tags:
         write_tag(self._refs, tag, resolved.branch, resolved.manifest())
 
     def update(self, tag: str, reference: Reference = None) -> None:
-        """Move a tag to another version; arguments as `create`.
+        """Move a tag to another version, with the arguments of `create`.
 
         Raises:
             VersionNotFoundError: There is no such tag or version.

@@ -207,12 +207,12 @@ def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _paired(left: Codes, right: Codes, width: int) -> Codes:
-    """One number for two; -1 where either is."""
+    """One code for each pair of codes; -1 where either is -1."""
     return np.where((left < 0) | (right < 0), -1, left * width + right)
 
 
 def _positions(ascending: Codes, codes: Codes) -> Codes:
-    """The positions of codes in an ascending array; -1 for those that are not there."""
+    """The positions of codes in an ascending array; -1 for missing codes."""
     if not len(ascending):
         return np.full(len(codes), -1, np.int64)
     at = np.minimum(np.searchsorted(ascending, codes), len(ascending) - 1)

@@ -166,9 +166,9 @@ class MergeInsertBuilder:
 
         Args:
             mode: "rewrite_rows" moves them; "rewrite_columns" rewrites only the source's columns, of all rows of
-                the fragments that have matches; "auto" does the former, unless the source lacks columns, no row is
-                deleted, and each column of the key has a B-tree or bitmap index; "fewest_bytes", which pylance has
-                not, rewrites columns where it can and these are fewer bytes than the rows.
+                the fragments that have matches; "auto" rewrites columns if the source lacks columns, no row
+                is deleted, and each column of the key has a B-tree or bitmap index, and moves rows otherwise;
+                "fewest_bytes", which pylance lacks, rewrites columns where they have fewer bytes than the rows.
 
         Raises:
             InvalidInputError: There is no such mode.
@@ -226,7 +226,7 @@ class MergeInsertBuilder:
     def execute_uncommitted(
         self, data_obj: ReaderLike, *, schema: pa.Schema | None = None
     ) -> tuple[Transaction, dict[str, int]]:
-        """Merge without a commit, for a later `LanceDataset.commit`; arguments as `execute`.
+        """Merge without a commit, for a later `LanceDataset.commit`, with the arguments of `execute`.
 
         Returns:
             The transaction, and its numbers of rows.
@@ -262,7 +262,7 @@ class MergeInsertBuilder:
     def analyze_plan(self, data_obj: ReaderLike, *, schema: pa.Schema | None = None) -> str:
         """Compute the merge, and return what it would do and how long that took, with its plan; nothing is committed.
 
-        Files that it writes are deleted again. Arguments and errors as `execute` and `explain_plan`.
+        The files of the trial are deleted again. Arguments and errors are those of `execute` and `explain_plan`.
         """
         source, table = self._dataset.source, self._table(data_obj, schema)
         self._check_joins(source)

@@ -99,25 +99,25 @@ class ArrowDataset(pyarrow.dataset.Dataset):  # type: ignore[misc]  # pyarrow is
         return self._dataset.scanner(columns, self._both(filter), batch_size=batch_size)
 
     def to_table(self, columns: Any = None, filter: Any = None, **options: Any) -> pa.Table:  # noqa: A002 - Arrow's
-        """All rows as one table; arguments as `scanner`."""
+        """All rows as one table, with the arguments of `scanner`."""
         return self.scanner(columns, filter, **options).to_table()
 
     def to_batches(self, columns: Any = None, filter: Any = None, **options: Any) -> Iterator[pa.RecordBatch]:  # noqa: A002 - Arrow's
-        """Yield the rows in batches; arguments as `scanner`."""
+        """Yield the rows in batches, with the arguments of `scanner`."""
         return self.scanner(columns, filter, **options).to_batches()
 
     def head(self, num_rows: int, columns: Any = None, filter: Any = None, **options: Any) -> pa.Table:  # noqa: A002 - Arrow's
-        """The first rows; arguments as `scanner`."""
+        """The first rows, with the arguments of `scanner`."""
         return self.scanner(columns, filter, **options).head(num_rows)
 
     def take(self, indices: Any, columns: Any = None, filter: Any = None, **options: Any) -> pa.Table:  # noqa: A002 - Arrow's
-        """Rows by position among those that the filter keeps; arguments as `scanner`."""
+        """Rows by position among those that the filter keeps, with the arguments of `scanner`."""
         if self._both(filter) is None and not options:
             return self._dataset.take(indices, columns)
         return self.scanner(columns, filter, **options).take(indices)
 
     def count_rows(self, filter: Any = None, **options: Any) -> int:  # noqa: A002 - Arrow's
-        """Number of rows; arguments as `scanner`."""
+        """Number of rows, with the arguments of `scanner`."""
         return self.scanner(filter=filter, **options).count_rows()
 
     def get_fragments(self, filter: Any = None) -> NoReturn:  # noqa: A002 - Arrow's

@@ -50,12 +50,12 @@ def to_orderings(orderings: Sequence[ColumnOrdering | str] | str | None) -> tupl
 def order_of(
     columns: Sequence[pa.ChunkedArray], orderings: Sequence[ColumnOrdering], first: int | None = None
 ) -> npt.NDArray[np.int64]:
-    """Positions of the rows in order; rows that are equal keep theirs.
+    """Positions of the rows in order; equal rows keep their order.
 
     Args:
-        columns: One for each ordering.
+        columns: A column for each ordering.
         orderings: The first matters most.
-        first: How many of the first rows are wanted; None for all. There may be more in the result.
+        first: How many of the first rows are wanted; None for all. The result may have more rows.
 
     Raises:
         UnsupportedError: A column has a type without an order.

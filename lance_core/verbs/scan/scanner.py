@@ -117,12 +117,12 @@ class LanceScanner:
         """All rows as a pandas frame.
 
         Args:
-            blob_mode: What columns of blobs hold: `BlobFile` objects ("lazy"), "bytes", or "descriptions". The payloads
-                are read in any case but the last.
-            **options: As `pyarrow.Table.to_pandas`.
+            blob_mode: What columns of blobs hold: `BlobFile` objects ("lazy"), "bytes", or "descriptions". Payloads
+                are read except for "descriptions".
+            **options: Arguments of `pyarrow.Table.to_pandas`.
 
         Raises:
-            InvalidInputError: There is no such mode.
+            InvalidInputError: The mode is unknown.
         """
         if blob_mode not in _BLOB_MODES:
             raise InvalidInputError(f"blob_mode must be one of: {', '.join(_BLOB_MODES)}; not {blob_mode!r}")

@@ -2,13 +2,13 @@
 
     create      Overwrite     there must be no dataset
     append      Append        a dataset is created if there is none
-    overwrite   Overwrite     the same
+    overwrite   Overwrite     a dataset is created if there is none
     replace     Update        the fragments replace the rows of the slices; a dataset is created if there is none
-                Merge         append and replace, where the fragments bring columns that the dataset gets with them
+                Merge         append and replace, where the fragments have columns that the commit adds to the dataset
 
 A replacement that loses a race against a commit that merely moved rows (a compaction) is computed again on the latest
-version. One that loses against a replacement of the same slice fails: the table cannot decide which of the two should
-win. With `require_empty` the write of slices that have rows fails, whoever has put them there (`vacancy`).
+version. A replacement that loses against a replacement of the same slice fails: the table cannot decide which of the
+two should win. With `require_empty` the write of slices that have rows fails, whoever has put them there (`vacancy`).
 
 Of several attempts of one write (`WriteAttempt`) the last one's rows are in the table, once: overwrite and replace do
 that by themselves; append commits an Update that removes the rows of earlier attempts and adds its own.

@@ -39,7 +39,7 @@ def growing(
 ) -> Merge:
     """The operation that adds columns and fragments, and hides rows, in one version.
 
-    No other operation changes schema and fragments. It has to keep each fragment, also those without a row left.
+    No other operation than Merge changes schema and fragments. Merge keeps each fragment, also without a row left.
 
     Args:
         request: The write.

@@ -53,7 +53,7 @@ def _check_empty(source: Snapshot, slices: Slices, own: RowsByFragment) -> None:
         own: Rows that may be there, as offsets by fragment id.
 
     Raises:
-        DatasetExistsError: There is another one.
+        DatasetExistsError: Another row lies in the slices.
     """
     found = sum(len(rows - own.get(fragment.id, BitMap())) for fragment, rows in rows_in_slices(source, slices))
     if found:

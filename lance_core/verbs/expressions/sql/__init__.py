@@ -66,7 +66,7 @@ def parse_expression(sql: str, schema: pa.Schema | Schema) -> pc.Expression:
 
 
 def parse_column(sql: str, schema: pa.Schema | Schema) -> ComputedColumn:
-    """Compile an expression, and return it with the type of its values; arguments and errors as `parse_expression`."""
+    """Compile an expression, and return it with the type of its values; as `parse_expression` otherwise."""
     compiled = _compiled(sql, schema)
     return ComputedColumn(expression=compiled.expression, type=compiled.type)
 
@@ -74,7 +74,8 @@ def parse_column(sql: str, schema: pa.Schema | Schema) -> ComputedColumn:
 def parse_value(sql: str, schema: pa.Schema, kind: pa.DataType) -> pc.Expression:
     """Compile an expression to values for a column of a type, cast as by CAST.
 
-    Arguments and errors as `parse_expression`. For a dictionary come its values; nested values are left as they are.
+    Arguments and errors are those of `parse_expression`. The values of a dictionary type have its value type; nested
+    values are not cast.
     """
     value = _compiled(sql, schema)
     if value.type == kind or pa.types.is_nested(value.type) or pa.types.is_nested(kind):
@@ -85,7 +86,7 @@ def parse_value(sql: str, schema: pa.Schema, kind: pa.DataType) -> pc.Expression
 
 
 def parse_filter(sql: str, schema: pa.Schema | Schema, *, assume_utc: bool = True) -> pc.Expression:
-    """Compile a condition; arguments and errors as `parse_expression`.
+    """Compile a condition, with the errors of `parse_expression`.
 
     Args:
         sql: The SQL.
@@ -110,7 +111,7 @@ def _filter(sql: str, columns: pa.Schema) -> tuple[pc.Expression, tuple[pc.Expre
 def parse_conjuncts(sql: str, schema: pa.Schema | Schema) -> tuple[pc.Expression, ...]:
     """Compile a condition to the parts that AND joins: each matters only where those before are true.
 
-    Arguments and errors as `parse_filter`.
+    Arguments and errors are those of `parse_filter`.
     """
     with _user_input():
         return _once(sql, schema, _filter)[1]

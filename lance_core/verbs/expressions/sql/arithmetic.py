@@ -82,7 +82,7 @@ def bitwise(operator: str, left: Typed, right: Typed, *, root: bool = False) -> 
     """`left operator right` for & | ^ << >>; `root` as for `arithmetic`.
 
     Raises:
-        InvalidInputError: These are no integers.
+        InvalidInputError: An operand is not an integer.
     """
     if operator in _SHIFTS and pa.types.is_uint64(left.type) and pa.types.is_integer(right.type):
         right = Typed(right.expression.cast(pa.uint64()), pa.uint64())  # no decimals, as which the two would meet

@@ -56,9 +56,9 @@ class SqlCompiler:
         return self._root(parse(self.sql))
 
     def condition(self) -> tuple[Typed, list[Typed]]:
-        """The expression by which rows are chosen, and the conditions that AND joins at its top; errors as `compile`.
+        """The expression by which rows are chosen, and the conditions that AND joins at its top.
 
-        In them `regexp_match` stands for "matches".
+        In conditions `regexp_match` stands for "matches". Errors are those of `compile`.
         """
         tree = _with_matches_as_truth(parse(self.sql))
         whole, parts = self._root(tree), _parts_of_and(tree)

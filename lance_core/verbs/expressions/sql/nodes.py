@@ -1,4 +1,4 @@
-"""The handlers that compile the kinds of nodes of an SQL tree. One line adds one.
+"""The handlers that compile the kinds of nodes of an SQL tree, one line of a table each.
 
 A handler gets the compiler and its node, and has the compiler compile the nodes below.
 """
@@ -93,7 +93,7 @@ def logic(c: Compiler, node: exp.Expr, part: Callable[[exp.Expr], Typed]) -> Typ
 
 
 def _undecided(parts: Sequence[Typed], join: Callable[[Typed, Typed], Typed]) -> Typed:
-    """Where a chain of AND is not false, or one of OR not true."""
+    """Whether a chain of AND is true or null, or a chain of OR is false or null."""
     left = joined(parts, join)
     undecided = left if join is both else negated(left)
     return call("coalesce", [undecided, literal(True, _BOOL)], _BOOL)

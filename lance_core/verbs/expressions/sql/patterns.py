@@ -23,7 +23,7 @@ def like(value: Typed, pattern: Typed, *, escape: str, ignore_case: bool) -> Typ
     """`value LIKE pattern`: % is anything, _ is one character.
 
     Raises:
-        InvalidInputError: These are no strings.
+        InvalidInputError: The value or the pattern is not a string.
     """
     value, pattern = _as_string(value), _as_string(pattern)
     if value.is_null or pattern.is_null:

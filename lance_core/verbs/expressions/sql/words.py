@@ -1,11 +1,11 @@
 """Keywords that stand for columns: a word is a name where it can be nothing else.
 
-That is beside a dot, and where a value must begin and end at once:
+A word is a name beside a dot, and where a value must begin and end at once:
 
     cast(order as int) = 3 AND date > group.key
          ~~~~~                 ~~~~   ~~~~~ ~~~
 
-Words that begin something themselves (NOT, CASE, SELECT) are names only before what cannot carry that on.
+Words that begin an expression themselves (NOT, CASE, SELECT) are names only where what follows cannot continue it.
 """
 
 from __future__ import annotations
