@@ -187,7 +187,7 @@ class ColumnVerbs(Handle):
             schema: The columns to set, without a key.
             where: The scope: rows for which this is true, as SQL or an expression; None for all rows.
             missing: What becomes of rows of the scope without a value: "null", "keep" or "error".
-            allow_external_blob_outside_bases: Whether URIs of blobs may lie outside of the dataset\'s base paths.
+            allow_external_blob_outside_bases: Whether URIs of blobs may lie outside of the dataset's base paths.
 
         Raises:
             SchemaError: A column has another type than in the table, or cannot be stored.

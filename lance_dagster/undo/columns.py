@@ -137,7 +137,7 @@ def _with_files(fragment: FragmentMetadata, old: FragmentMetadata, ids: Sequence
 
 
 def _mover(now: lance_core.LanceDataset, after: int, fragments: Sequence[int]) -> int | None:
-    """The first version after one that may have moved rows out of fragments; None if all deleted rows are gone."""
+    """The first version after one that may have moved rows out of fragments; None if none did."""
     for version in range(after + 1, now.version + 1):
         try:
             transaction = now.read_transaction(version)
