@@ -260,14 +260,14 @@ class DatasetDelta:
         No data file is read. Versions that the tasks read must not be cleaned up before they are done.
 
         Args:
-            columns: As `get_changes`.
-            updates_of: As `get_changes`.
-            filter: As `get_changes`; the tasks apply it, and rows are counted before it.
-            preimages: As `get_changes`.
-            each_version: As `get_changes`.
-            with_row_id: As `get_changes`.
-            blob_handling: As `get_changes`.
-            batch_size: As `get_changes`.
+            columns: Columns of the feed; None for all.
+            updates_of: Columns whose updates are given, as for `get_changes`.
+            filter: The rows to read, as for `get_changes`; tasks apply it, and rows are counted before it.
+            preimages: Whether updated rows are given with their earlier values as well.
+            each_version: Whether each version's changes are given, not only the net ones.
+            with_row_id: Whether the feed has the column `_rowid`.
+            blob_handling: What columns of blobs hold, as for `get_changes`.
+            batch_size: Most rows of a batch.
             max_rows_per_task: Most rows of a task; None for one task per fragment and kind of change.
 
         Raises:

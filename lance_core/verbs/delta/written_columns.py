@@ -38,7 +38,7 @@ def only_written(
         begin: The earlier version.
         end: The later version.
         columns: Columns of the later version.
-        steps: Gives the versions in between; is called if the two versions alone do not tell of all rows. None if there
+        steps: Gives the versions in between, if the two versions alone do not decide for all rows. None if there
             are none.
     """
     fields = frozenset(node.id for node, _ in columns.walk())

@@ -297,7 +297,7 @@ class Branches:
         known = own is not None or branch in torn
         others = {*refs, *torn} - {branch}
         if not known and not (has_rows or own_tags or _own_files(root, branch, others)):
-            reject_gone(root)
+            reject_dropped_dataset(root)
             raise VersionNotFoundError(f"Ref not found error: Branch {branch} does not exist in the table {root.root}")
         children = [
             (name, ref.parent_version)

@@ -60,7 +60,7 @@ class Readers:
         return {name: {"reader": ref.metadata[READER_KEY], **describe_tag(ref)} for name, ref in self._load().items()}
 
     def hold(self, reader: str) -> None:
-        """Keep this version, whose changes a reader has consumed, from cleanup; the age of the tag begins anew.
+        """Keep this version, whose changes a reader has consumed, from cleanup; the age of the tag restarts.
 
         Args:
             reader: The name of the reader.
@@ -92,7 +92,7 @@ class Readers:
             needed: Versions that stay.
 
         Returns:
-            The tags that are gone.
+            The tags that were deleted.
 
         Examples:
             >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
@@ -110,7 +110,7 @@ class Readers:
         )
 
     def release_older_than(self, age: timedelta) -> Names:
-        """Let cleanup remove versions that readers hold since a time ago; returns the tags that are gone.
+        """Let cleanup remove versions that readers hold since a time ago; returns the tags that were deleted.
 
         Args:
             age: The time since the readers have consumed them last.
@@ -152,7 +152,7 @@ class Readers:
         return f"{READER_TAG_PREFIX}{re.sub('[^A-Za-z0-9_-]+', '-', reader)}-{digest}.{self._refs.version}"
 
     def _delete(self, names: Iterable[str]) -> Names:
-        gone = list(names)
-        for name in gone:
+        released = list(names)
+        for name in released:
             delete_durably(self._refs.root, tag_ref_key(name))
-        return gone
+        return released

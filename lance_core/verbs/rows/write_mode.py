@@ -82,7 +82,7 @@ def writes_less_by_columns(
     """Whether new files of the columns have fewer bytes than the rows that would move, by the sizes of what is stored.
 
     The metadata of the fragments' data files is read, and where that leaves it open the descriptors of the blobs that
-    would move. Never for blobs among the columns, and in 0.1, whose files do not tell such sizes.
+    would move. False for blobs among the columns, and for files of 0.1, which do not record sizes.
 
     Args:
         source: The version.

@@ -56,7 +56,7 @@ def test_rows_that_a_compaction_moves_stay_what_they_were(uri, library):
     assert updated(uri, filter="n >= 0") == [4]
 
 
-def test_what_versions_that_are_gone_did_is_not_known(uri):
+def test_what_deleted_versions_did_is_not_known(uri):
     lance_core.dataset(uri).write_columns(vectors(*range(8)), on="id")
     lance.dataset(uri).optimize.compact_files()
     lance.dataset(uri).tags.create("begin", 1)

@@ -44,8 +44,8 @@ def test_a_release_leaves_what_is_needed_and_what_others_hold(table):
         table.checkout_version(version).readers.hold("report")
     table.checkout_version(1).readers.hold("another")
     table.checkout_version(3).readers.hold("report")
-    gone = table.checkout_version(3).readers.release("report", needed=[1])
-    assert [name.rpartition(".")[2] for name in gone] == ["2"]
+    released = table.checkout_version(3).readers.release("report", needed=[1])
+    assert [name.rpartition(".")[2] for name in released] == ["2"]
     assert sorted((one["reader"], one["version"]) for one in table.readers.list().values()) == [
         ("another", 1),
         ("report", 1),

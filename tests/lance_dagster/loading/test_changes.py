@@ -299,7 +299,7 @@ def test_updates_of_a_table_without_stable_row_ids_name_the_metadata(lake):
 
 @pytest.mark.parametrize(("column", "expected"), [("label", [3, 0, 0, 3]), ("vec", [3, 3, 0, 0])])
 def test_updates_of_columns_that_are_not_read_bring_nothing(lake, table, column, expected):
-    """An update in place writes its column of the fragment anew, so that no row of it is known to have kept its value."""
+    """An update in place rewrites its column of the fragment, so that no row of it is known to have kept its value."""
     uri, given = lake.uri("source"), []
     lance_core.dataset(uri).write_columns({"id": [1, 2, 3], "label": ["a", "b", "c"], "vec": [0.0, 0.0, 0.0]}, on="id")
     merge = {"lance/write_mode": "merge", "lance/merge_on": "id"}
