@@ -62,3 +62,16 @@ def test_modules_and_names_of_how_it_works_exist():
 
 
 MADE = {"format.md", "architecture.md", "architecture.svg"}
+
+
+def test_each_term_of_the_glossary_links_the_page_that_defines_it():
+    rows = [line for line in (DOCS / "glossary.md").read_text().splitlines() if re.match(r"\| (?!term )\w", line)]
+    assert len(rows) > 35
+    links = [
+        re.search(
+            r"\| \[[^\]]+\]\((https://(?:lance\.org/format|docs\.dagster\.io|spark\.apache\.org)/\S+|\w+\.md)\) \|$",
+            row,
+        )
+        for row in rows
+    ]
+    assert [row for row, link in zip(rows, links, strict=True) if link is None] == []
