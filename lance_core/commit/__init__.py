@@ -35,7 +35,7 @@ from lance_core.commit.versions import (
     locate_latest,
     newest_versions,
     reject_another,
-    reject_gone,
+    reject_dropped_dataset,
 )
 from lance_core.errors import CommitConflictError
 

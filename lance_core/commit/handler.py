@@ -359,7 +359,7 @@ def _is_of(found: Manifest, uuid: str) -> bool:
 
 
 def _was_dropped(store: ObjectStore, own: Manifest, base: Manifest | None, listed: Listed) -> bool:
-    """Whether the dataset that the version belongs to is gone; another one may be in its place."""
+    """Whether the dataset that the version belongs to was dropped; another one may be in its place."""
     if base is None or base.version in listed.seen:
         return False
     kept = set(own.fragments.ids)

@@ -59,7 +59,7 @@ __all__ = [
     "located_versions",
     "newest_versions",
     "reject_another",
-    "reject_gone",
+    "reject_dropped_dataset",
 ]
 
 _Found = TypeVar("_Found", Manifest, VersionHeader)
@@ -203,7 +203,7 @@ def _is_latest(store: ObjectStore, opened: Manifest) -> bool:
 
 def dropped(store: ObjectStore) -> DatasetNotFoundError:
     """The error of a dataset that was opened, and has no version any more."""
-    return DatasetNotFoundError(f"{store.root}: the dataset is gone: it was dropped after it was opened")
+    return DatasetNotFoundError(f"{store.root}: the dataset was dropped after it was opened")
 
 
 def _listed_only(store: ObjectStore, location: ManifestLocation) -> CorruptFileError:

@@ -29,8 +29,8 @@ def build_lance_overdue_checks(
     """Checks that a run of maintenance has found a table healthy, or has finished it, within some time.
 
     They read the log that each run of a maintenance job appends to, `{root}/_maintenance/log.lance`. An asset passes
-    whose metadata `lance/maintenance` is False, and so does one that was never materialized; one whose table is gone
-    does not. A table is known by its URI, whatever name it has for the job.
+    whose metadata `lance/maintenance` is False, and so does one that was never materialized; one whose table was
+    dropped does not. A table is known by its URI, whatever name it has for the job.
 
     Args:
         assets: Assets, specs or keys.

@@ -528,7 +528,7 @@ def test_blobs_of_each_place(tmp_path, maker):
     report = lance_core.dataset(uri).erase_rows("id in (0, 1, 2)", release_branches=True)
     assert report.proven, report
     for lost in crowd[:3]:
-        check_gone(uri, lost)
+        check_erased(uri, lost)
     for library in (lance, lance_core):
         left = [blob.readall() for blob in library.dataset(uri).take_blobs("image", indices=[0, 1, 2])]
         assert left == marks[3:]

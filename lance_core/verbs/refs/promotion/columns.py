@@ -110,10 +110,10 @@ class AddedColumns:
             fragment = latest.fragments.get(number)
             if fragment is None:
                 raise RetryableConflictError(f"fragment {number} has been removed since the fork")
-            gone, data = _emptied(fragment, latest.version)
-            emptied.append(gone)
-            assert gone.deletion_file is not None
-            files[gone.deletion_file.key(number)] = data
+            emptied_fragment, data = _emptied(fragment, latest.version)
+            emptied.append(emptied_fragment)
+            assert emptied_fragment.deletion_file is not None
+            files[emptied_fragment.deletion_file.key(number)] = data
         fragments = sorted([*result.fragments, *emptied], key=lambda fragment: fragment.id)
         return Merge(fragments=tuple(fragments), schema=schema, preserves_nullability=True, updated_rows={}), files
 

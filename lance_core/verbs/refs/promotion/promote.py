@@ -150,7 +150,7 @@ def promote(
     Raises:
         VersionNotFoundError: There is no such branch.
         BranchConflictError: The parent changed the same rows or the same slices since the fork; names them.
-        IncompatibleConflictError: The fork version is gone.
+        IncompatibleConflictError: The fork version was deleted.
         SchemaError: The branch dropped or changed columns, or added some that cannot be null.
         InvalidInputError: The tag exists, or the branch was promoted and changed since then.
         UnsupportedError: The branch, or the version that it was forked from, has feature flags that are not known.
