@@ -50,7 +50,7 @@ def summary_of(surveyed: Mapping[str, Any], tables: Sequence[MaintenanceOutcome]
     """
     kinds: dict[str, list[MaintenanceOutcome]] = {}
     for table in tables:
-        kinds.setdefault("absent" if table.is_gone and table.error is None else outcome_of(table), []).append(table)
+        kinds.setdefault("absent" if table.was_dropped and table.error is None else outcome_of(table), []).append(table)
     named = {kind: sorted(one.plan.asset for one in found) for kind, found in kinds.items()}
     reasons = {kind: {one.plan.asset: one.deferred for one in found} for kind, found in kinds.items()}
     return {

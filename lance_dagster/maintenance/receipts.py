@@ -78,7 +78,7 @@ def record_run(
     """
     rows = list(surveyed["receipts"])
     for table in tables:
-        if not table.is_gone:
+        if not table.was_dropped:
             rows += receipts_of(table, outcome_of(table))
     if rows and not surveyed["policy"].dry_run:
         append_receipts(root.root_uri, root.options, rows, surveyed["policy"], **run)
