@@ -164,9 +164,9 @@ class ExpectedVersions(Generic[_Handle]):
             return
         self._change_indices(*changes)
 
-    def _change_indices(self, new: tuple[IndexMetadata, ...], gone: tuple[IndexMetadata, ...]) -> None:
-        if new or gone:
-            self._commit(CreateIndex(new_indices=new, removed_indices=gone))
+    def _change_indices(self, new: tuple[IndexMetadata, ...], dropped: tuple[IndexMetadata, ...]) -> None:
+        if new or dropped:
+            self._commit(CreateIndex(new_indices=new, removed_indices=dropped))
 
     def _result(self, task: CompactionTask) -> RewriteResult:
         """The result of a task, with files that nobody writes."""

@@ -92,7 +92,7 @@ def expected_changes(
         NotFoundError: There is no index of a name.
         UnsupportedError: An index that is named cannot be built here.
     """
-    new, gone = list[IndexMetadata](), list[IndexMetadata]()
+    new, dropped = list[IndexMetadata](), list[IndexMetadata]()
     for group in _groups(source.manifest, index_names):
         choice = _SegmentChoice(source, group).merging(1)
         if choice is None:
@@ -101,8 +101,8 @@ def expected_changes(
             bitmap, version = covered.serialize(), source.manifest.version
             segment = replace(group[-1], uuid=uuid4(), fragment_bitmap=bitmap, dataset_version=version, files=())
             new.append(segment)
-        gone += choice.gone
-    return _with_trimmed_moves(source.manifest, tuple(new), tuple(gone))
+        dropped += choice.dropped
+    return _with_trimmed_moves(source.manifest, tuple(new), tuple(dropped))
 
 
 def _with_trimmed_moves(
@@ -167,7 +167,7 @@ class _Choice:
     stale: Sequence[IndexMetadata] = ()
 
     @property
-    def gone(self) -> list[IndexMetadata]:
+    def dropped(self) -> list[IndexMetadata]:
         """The segments that are replaced."""
         return [*self.merged, *self.stale]
 
@@ -254,7 +254,7 @@ class _Optimizer:
         if chosen is None:
             return [], []
         new = [self._segment([one], own) for one, own in chosen.left]
-        return [*new, self._segment(chosen.merged, chosen.covered)], chosen.gone
+        return [*new, self._segment(chosen.merged, chosen.covered)], chosen.dropped
 
     @property
     def _kind(self) -> Kind:
