@@ -316,7 +316,7 @@ def _ranges(name: str, kind: pa.DataType, conditions: list[Between]) -> _Ranges:
 def _column_type(schema: pa.Schema, name: str) -> pa.DataType:
     position = schema.get_field_index(name)
     if position < 0:
-        raise SchemaError(f"the slices name the column {name!r}, which is missing; the columns are {schema.names}")
+        raise SchemaError(f"no column {name!r}, which the slices name; the columns are {schema.names}")
     kind = schema.field(position).type
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 
