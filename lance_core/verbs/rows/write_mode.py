@@ -26,7 +26,7 @@ from lance_core.verbs.scan.read_fragment import physical_rows, read_fragment
 
 __all__ = ["WriteMode", "can_replace_columns", "check_columns_can_be_replaced", "writes_less_by_columns"]
 
-_BESIDE: Final = pa.array([BlobKind.PACKED, BlobKind.DEDICATED], pa.uint8())
+_BESIDE: Final = (BlobKind.PACKED, BlobKind.DEDICATED)
 
 
 class WriteMode(Enum):
@@ -109,9 +109,9 @@ def _payload_bytes(source: Snapshot, fragment: Fragment, rows: npt.NDArray[np.in
     schema = described_schema(Schema(fields=tuple(filter(gives_payloads, source.manifest.schema.fields))))
     if schema is None:
         return 0
-    found = 0
+    found, beside = 0, pa.array(_BESIDE, pa.uint8())  # pyarrow imports pandas at the first array of Python values
     for batch in read_fragment(source, fragment, schema, rows):
         for entries in batch.columns:
             kinds, sizes = (pc.struct_field(entries, name) for name in ("kind", "size"))
-            found += pc.sum(pc.if_else(pc.is_in(kinds, _BESIDE), sizes, 0)).as_py() or 0
+            found += pc.sum(pc.if_else(pc.is_in(kinds, beside), sizes, 0)).as_py() or 0
     return found
