@@ -25,7 +25,8 @@ ASSET_KEYS: Final[Mapping[str, str]] = {
     "lance/cluster": "as the setting",
     "lance/stable_row_ids": "as the setting; a table that was created without them is rejected",
     "lance/on_earlier_attempt": "as the setting",
-    "lance/merge_on": "the key of a merge: a column, or a list of columns",
+    "lance/merge_on": "the key of a merge: a column, or a list of columns; with clauses a mapping, "
+    '`{"on": key, "when_matched": [...], ...}` ([partitions](partitions.md#merges-with-clauses))',
     "lance/when_matched": "a merge's rows that are in the output and in the table",
     "lance/when_not_matched": "those that are in the output only",
     "lance/when_not_matched_by_source": "those that are in the table only; in a run of partitions only theirs count",

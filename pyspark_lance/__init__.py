@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     from lance_core import __version__ as __version__
     from pyspark_lance.catalog.reads import on_read
     from pyspark_lance.catalog.registry import register_catalog
+    from pyspark_lance.changing.clauses import parse_merge_clauses
     from pyspark_lance.changing.job import ChangeResult
+    from pyspark_lance.changing.key_clauses import inserted_rows
     from pyspark_lance.changing.verbs import delete, merge, update
     from pyspark_lance.changing.write_columns import write_columns
     from pyspark_lance.conversion.convert import ConvertResult, convert, to_parquet
@@ -66,9 +68,11 @@ __all__ = [
     "ensure_java",
     "ensure_python",
     "execute_tasks",
+    "inserted_rows",
     "local_session",
     "merge",
     "on_read",
+    "parse_merge_clauses",
     "read",
     "read_changes",
     "register",
@@ -90,6 +94,8 @@ _HOMES: Final = {
     "deep_clone": "pyspark_lance.distributed.cloning",
     "delete": "pyspark_lance.changing.verbs",
     "merge": "pyspark_lance.changing.verbs",
+    "inserted_rows": "pyspark_lance.changing.key_clauses",
+    "parse_merge_clauses": "pyspark_lance.changing.clauses",
     "update": "pyspark_lance.changing.verbs",
     "CompactionFailure": "pyspark_lance.distributed.compaction",
     "CompactionReport": "pyspark_lance.distributed.compaction",

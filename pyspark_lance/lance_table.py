@@ -15,9 +15,10 @@ import lance_core
 from lance_core import LanceDataset
 from lance_core.errors import InvalidInputError
 from pyspark_lance.catalog.tables import TableFinder, TableName
+from pyspark_lance.changing.clauses import MergeClause, Side
 from pyspark_lance.changing.conditional import RowCondition, delete_where, update_where
 from pyspark_lance.changing.job import ChangeOptions, ChangeResult
-from pyspark_lance.changing.merge_clauses import ClauseMerge, MergeClause, Side
+from pyspark_lance.changing.merge_clauses import ClauseMerge
 from pyspark_lance.changing.task import DELETE, INSERT, UPDATE
 from pyspark_lance.engine.sessions import reject_memory
 from pyspark_lance.reading.read import read
@@ -188,12 +189,13 @@ class LanceTable:
         )
         return update_where(self._open(), set, self._where(condition), options)
 
-    def merge(self, source: DataFrame, condition: str) -> LanceMergeBuilder:
+    def merge(self, source: DataFrame, condition: Value) -> LanceMergeBuilder:
         """Begin a merge of a DataFrame into the table.
 
         Args:
             source: The rows; an alias qualifies their columns (`updates.alias("s")`).
-            condition: Spark SQL that pairs rows, with at least one equality of a column of each side.
+            condition: Spark SQL, or a column of Spark's, that pairs rows: with at least one equality (`=` or `<=>`) of
+                an expression of the table and one of the source.
 
         Returns:
             A builder, whose clauses are added in order and which `execute` runs.
@@ -207,9 +209,10 @@ class LanceTable:
             >>> done.rows_updated, done.rows_inserted
             (1, 1)
         """
-        if not isinstance(condition, str):
+        if not isinstance(condition, str) and not hasattr(condition, "eqNullSafe"):
             raise InvalidInputError(
-                f"merge: the condition is Spark SQL, such as 't.id = s.id', not a {type(condition).__name__}"
+                f"merge: the condition is Spark SQL, such as 't.id = s.id', or a column, not a"
+                f" {type(condition).__name__}"
             )
         return LanceMergeBuilder(table=self, source=source, condition=condition)
 
@@ -230,7 +233,7 @@ class LanceMergeBuilder:
 
     table: LanceTable
     source: DataFrame = field(repr=False)
-    condition: str
+    condition: Value
     clauses: tuple[MergeClause, ...] = ()
 
     def _with(self, side: Side, action: int, condition: Value | None, values: Any = None) -> LanceMergeBuilder:

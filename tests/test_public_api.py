@@ -35,8 +35,8 @@ NAMES = {
     pyspark_lance: [
         "ChangeResult", "CompactionFailure", "CompactionReport", "ConvertResult", "DefaultSource", "EmptyOutput", "LanceMergeBuilder",
         "LanceTable", "OutOfPartition", "SchemaMode", "WriteResult",
-        "compact", "convert", "create_scalar_index", "deep_clone", "delete", "ensure_java", "ensure_python", "execute_tasks", "local_session", "merge",
-        "on_read", "read", "read_changes", "register", "register_catalog", "sql", "to_parquet", "update", "write",
+        "compact", "convert", "create_scalar_index", "deep_clone", "delete", "ensure_java", "ensure_python", "execute_tasks", "inserted_rows", "local_session", "merge",
+        "on_read", "parse_merge_clauses", "read", "read_changes", "register", "register_catalog", "sql", "to_parquet", "update", "write",
         "write_columns",
     ],
     lance_dagster: lance_dagster.__all__,

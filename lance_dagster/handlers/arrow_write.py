@@ -28,6 +28,7 @@ from lance_dagster.handlers.arrow_schema import (
 )
 from lance_dagster.handlers.base import WriteRequest, skips_empty
 from lance_dagster.handlers.columns import write_column_batches
+from lance_dagster.handlers.merge_clauses import check_plain
 from lance_dagster.handlers.merging import after_creation, check_keys, merge_arrow, merge_on_attempts
 
 __all__ = ["check_arrow", "reject_outside", "widen_nulls", "write_arrow"]
@@ -52,6 +53,7 @@ def write_arrow(
     if request.mode == "columns":
         return write_column_batches(batches, schema, request)
     without_table = False  # for a merge to merge into
+    check_plain(request.output)  # before anything is written
     target = _target(batches, schema, request)
     if request.output.write_mode == "merge":
         table = _to_merge(batches, schema, target, request)
@@ -110,6 +112,7 @@ def check_arrow(batches: Iterable[pa.RecordBatch | pa.Table], schema: pa.Schema,
     Raises:
         LanceError: The write would reject the batches.
     """
+    check_plain(request.output)
     without_rows = isinstance(batches, list) and not any(batch.num_rows for batch in batches)
     wanted = with_known_types(schema, request.known, None, without_rows=without_rows)
     target = target_schema(with_vectors(wanted, request.output.vector_columns), None, "create", "strict")

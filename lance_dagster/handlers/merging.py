@@ -17,6 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import reduce
+from operator import and_
 from typing import Any
 
 import pyarrow as pa
@@ -36,6 +38,7 @@ from lance_core.errors import (
 )
 from lance_dagster.handlers.base import WriteRequest
 from lance_dagster.handlers.exact_cast import shown_row
+from lance_dagster.handlers.merge_clauses import inserts_rows, merges_again_alike, plain_merge
 
 __all__ = [
     "adopted",
@@ -57,20 +60,19 @@ def merge_arrow(table: pa.Table, request: WriteRequest) -> WriteResult:
     Raises:
         LanceError: The merge failed, and nothing was committed.
     """
-    dataset, output = request.existing, request.output
+    dataset, output, plain = request.existing, request.output, plain_merge(request.output)
     assert dataset is not None
     merge = dataset.merge_insert(output.merge_key).commit_properties(commit_properties(request))
     if request.write_attempt is not None:
         merge = merge.write_attempt(request.write_attempt)
-    if output.when_matched == "update":
-        merge = merge.when_matched_update_all()
-    elif output.when_matched == "delete":
+    if plain.matched == "update":
+        merge = merge.when_matched_update_all(plain.condition)
+    elif plain.matched == "delete":
         merge = merge.when_matched_delete()
-    if output.when_not_matched == "insert":
+    if plain.inserts:
         merge = merge.when_not_matched_insert_all()
-    if output.when_not_matched_by_source == "delete":
-        others = None if request.slices is None else request.slices.expression(dataset.schema)
-        merge = merge.when_not_matched_by_source_delete(others)
+    if plain.deletes_others:
+        merge = merge.when_not_matched_by_source_delete(_others(dataset, request, plain.others))
     within = confined_to(request)
     if within is not None:
         merge = merge.within(within)
@@ -89,6 +91,14 @@ def merge_arrow(table: pa.Table, request: WriteRequest) -> WriteResult:
         rows_updated=stats["num_updated_rows"],
         rows_deleted=stats["num_deleted_rows"],
     )
+
+
+def _others(dataset: LanceDataset, request: WriteRequest, condition: str | None) -> pc.Expression | None:
+    """The rows only in the table that are deleted: of the run's partitions, and by the condition."""
+    found = [None if request.slices is None else request.slices.expression(dataset.schema)]
+    found.append(None if condition is None else dataset.parse_filter(condition))
+    known = [one for one in found if one is not None]
+    return reduce(and_, known) if known else None
 
 
 def confined_to(request: WriteRequest) -> lance_core.Slices | None:
@@ -138,7 +148,7 @@ def may_insert(request: WriteRequest) -> None:
     Raises:
         DatasetNotFoundError: The merge inserts nothing.
     """
-    if request.output.when_not_matched != "insert":
+    if not inserts_rows(request.output):
         raise DatasetNotFoundError(
             f"there is no table at {request.uri} to merge into, and lance/when_not_matched inserts nothing"
         )
@@ -234,15 +244,16 @@ def undo_is_exact(request: WriteRequest, keys: Callable[[], pa.Table]) -> bool:
     if write is None or not write.earlier or dataset is None or write.on_earlier_attempt == "append":
         return True
     left = _only_of_earlier(dataset, write.earlier, request.output.merge_key, keys)
-    if left == 0 and request.output.when_matched == "update":
+    if left == 0 and merges_again_alike(request.output):
         return True
     if write.on_earlier_attempt == "adopt":
         return False
-    why = (
-        f"{left} keys that this one has not"
-        if left
-        else f"keys, and lance/when_matched is {request.output.when_matched}"
-    )
+    if left:
+        why = f"{left} keys that this one has not"
+    elif request.output.merge_clauses is not None:
+        why = "keys, and lance/merge_on has clauses that would be applied twice,"
+    else:
+        why = f"keys, and lance/when_matched is {request.output.when_matched}"
     before = write.earlier[0] - 1
     restored = f" (after a restore of version {before}, if nobody else has written since, without it)" if before else ""
     raise EarlierAttemptError(
@@ -257,7 +268,7 @@ def _replaces(request: WriteRequest, keys: Callable[[], pa.Table]) -> bool:
     if write is None or not write.earlier or dataset is None or write.on_earlier_attempt != "append":
         return True
     try:
-        return request.output.when_matched == "update" and not _only_of_earlier(
+        return merges_again_alike(request.output) and not _only_of_earlier(
             dataset, write.earlier, request.output.merge_key, keys
         )
     except EarlierAttemptError:  # cleaned up

@@ -11,7 +11,7 @@ import dagster as dg
 import pyarrow as pa
 
 from lance_core import WriteResult
-from lance_core.errors import InvalidInputError, SchemaError
+from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
 from lance_dagster.handlers.arrow_schema import owners
 from lance_dagster.handlers.arrow_write import reject_outside, widen_nulls, write_arrow
 from lance_dagster.handlers.base import CHANGE_TYPE, LanceTypeHandler, ReadRequest, WriteRequest, skips_empty
@@ -24,6 +24,7 @@ from lance_dagster.handlers.columns import (
     set_columns,
     stored_columns,
 )
+from lance_dagster.handlers.merge_clauses import changes_others, plain_merge
 from lance_dagster.handlers.merging import (
     adopted,
     check_keys,
@@ -34,7 +35,7 @@ from lance_dagster.handlers.merging import (
 )
 from lance_dagster.handlers.spark_cast import cast_in_job, lossy_values
 from lance_dagster.properties import ASSET_KEY
-from lance_dagster.tables.settings import TableSettings
+from lance_dagster.tables.settings import OutputSettings, TableSettings
 from pyspark_lance.types.names import quoted
 
 if TYPE_CHECKING:
@@ -107,6 +108,7 @@ class SparkHandler(LanceTypeHandler):
             return _merge(value, request)
         if request.output.write_mode == "merge":  # a table that only earlier attempts made is overwritten
             _reject_twice(value, request.output.merge_key)
+            value = _inserted(value, request.output)
         try:
             return self._write(value, request)
         except SchemaError:
@@ -319,7 +321,8 @@ def _merge(value: DataFrame, request: WriteRequest) -> WriteResult | None:
         if output.empty_output == "skip":
             return None
         raise InvalidInputError("the output has no rows, and empty_output is error")
-    if slices is not None and output.when_not_matched_by_source == "delete" and request.existing is not None:
+    if slices is not None and changes_others(output) and request.existing is not None:
+        _check_plain(output)
         table = value.toArrow()
         deletes = None if request.deletes is None else request.deletes.toArrow()
         return write_arrow([table], table.schema, replace(request, deletes=deletes))
@@ -333,9 +336,7 @@ def _merge(value: DataFrame, request: WriteRequest) -> WriteResult | None:
             value,
             asked.uri,
             on=output.merge_key,
-            when_matched=None if output.when_matched == "nothing" else output.when_matched,
-            when_not_matched=None if output.when_not_matched == "nothing" else output.when_not_matched,
-            when_not_matched_by_source="delete" if output.when_not_matched_by_source == "delete" else None,
+            **_clauses(output),
             transaction_properties=commit_properties(asked),
             storage_options=asked.storage_options,
             within=confined_to(asked),
@@ -348,6 +349,44 @@ def _merge(value: DataFrame, request: WriteRequest) -> WriteResult | None:
         return replace(done, replaced_versions=() if asked.write_attempt is None else asked.write_attempt.earlier)
 
     return merge_on_attempts(request, lambda: value.select(*output.merge_key).toArrow(), merge)
+
+
+def _inserted(value: DataFrame, output: OutputSettings) -> DataFrame:
+    """The rows that a merge inserts into a table without rows."""
+    import pyspark_lance  # noqa: PLC0415 - optional
+
+    if output.merge_clauses is None:
+        return value
+    clauses = pyspark_lance.parse_merge_clauses(output.merge_clauses)
+    found = pyspark_lance.inserted_rows(value, output.merge_key, clauses)
+    return value.limit(0) if found is None else found
+
+
+def _clauses(output: OutputSettings) -> dict[str, Any]:
+    """What `pyspark_lance.merge` does with the rows."""
+    if output.merge_clauses is not None:
+        return {"clauses": output.merge_clauses}
+    return {
+        "when_matched": None if output.when_matched == "nothing" else output.when_matched,
+        "when_not_matched": None if output.when_not_matched == "nothing" else output.when_not_matched,
+        "when_not_matched_by_source": "delete" if output.when_not_matched_by_source == "delete" else None,
+    }
+
+
+def _check_plain(output: OutputSettings) -> None:
+    """Make sure that rows only in the table can be changed within the run's partitions, which Spark does not do.
+
+    Raises:
+        UnsupportedError: A clause is not possible together with partitions.
+    """
+    try:
+        plain_merge(output)
+    except UnsupportedError as error:
+        raise UnsupportedError(
+            "lance/merge_on: with when_not_matched_by_source, an asset with partitions can have one clause for each"
+            " side, without values: update, with a condition or without, or delete where matched, insert where not"
+            " matched, delete where not matched by source. Nothing was written"
+        ) from error
 
 
 def _reject_twice(value: DataFrame, key: Sequence[str]) -> None:

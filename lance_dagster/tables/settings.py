@@ -9,7 +9,8 @@
     cluster                     lance/cluster
     stable_row_ids              lance/stable_row_ids
     on_earlier_attempt          lance/on_earlier_attempt
-                                lance/merge_on             with write_mode merge: a column, or a list of columns
+                                lance/merge_on             with write_mode merge: a column, a list of columns, or
+                                                           {"on": columns, "when_matched": [clauses], ...}
                                 lance/when_matched         rows in both: update, nothing, delete
                                 lance/when_not_matched     rows only in the output: insert, nothing
                                 lance/when_not_matched_by_source
@@ -132,7 +133,7 @@ class OutputSettings:
     cluster: bool = True
     stable_row_ids: bool = False
     on_earlier_attempt: OnEarlierAttempt = "replace"
-    merge_on: str | Sequence[str] | None = None
+    merge_on: str | Sequence[str] | Mapping[str, Any] | None = None
     when_matched: WhenMatched = "update"
     when_not_matched: WhenNotMatched = "insert"
     when_not_matched_by_source: WhenNotMatchedBySource = "nothing"
@@ -177,7 +178,15 @@ class OutputSettings:
     @property
     def merge_key(self) -> list[str]:
         """The columns that a merge matches rows by."""
-        return [self.merge_on] if isinstance(self.merge_on, str) else list(self.merge_on or ())
+        on = self.merge_on["on"] if isinstance(self.merge_on, Mapping) else self.merge_on
+        return [on] if isinstance(on, str) else list(on or ())
+
+    @property
+    def merge_clauses(self) -> dict[str, Any] | None:
+        """The clauses of a merge, as `pyspark_lance.merge` takes them; None for those of `lance/when_...`."""
+        if not isinstance(self.merge_on, Mapping):
+            return None
+        return {name: value for name, value in self.merge_on.items() if name != "on"}
 
     @property
     def row_key(self) -> list[str]:
@@ -199,6 +208,12 @@ class OutputSettings:
             raise dg.DagsterInvalidDefinitionError(
                 f"asset {asset}: metadata lance/merge_on is for write_mode merge, not {self.write_mode}"
             )
+        if self.merge_clauses is not None:
+            said = [name for name, default in _WHEN.items() if getattr(self, name) != default]
+            if said:
+                raise dg.DagsterInvalidDefinitionError(
+                    f"asset {asset}: lance/merge_on has clauses, and lance/{said[0]} is set as well: say it in a clause"
+                )
         if self.write_mode == "merge" and self.schema_mode != "strict":
             raise dg.DagsterInvalidDefinitionError(
                 f"asset {asset}: write_mode merge keeps the columns of the table; schema_mode is {self.schema_mode}"
@@ -221,6 +236,9 @@ class OutputSettings:
                 f"not {'a partition' if partitioned else self.write_mode}"
             )
 
+
+_WHEN: Final = {"when_matched": "update", "when_not_matched": "insert", "when_not_matched_by_source": "nothing"}
+"""Options of a merge without clauses, and their defaults."""
 
 OUTPUT_KEYS = frozenset(PREFIX + one.name for one in fields(OutputSettings))
 """The options of an output as entries of metadata."""
@@ -343,9 +361,12 @@ def _checked(key: str, value: object, where: str) -> Any:
         good, wanted = value in _CHOICES[key], f"one of {', '.join(_CHOICES[key])}"
     elif key in ("lance/cluster", "lance/stable_row_ids"):
         good, wanted = isinstance(value, bool), "a bool"
+    elif key == "lance/merge_on" and isinstance(value, Mapping):
+        _check_clauses(value, where)
+        good, wanted = True, ""
     elif key in ("lance/merge_on", "lance/key"):
         columns = [value] if isinstance(value, str) else value
-        good = isinstance(columns, list | tuple) and bool(columns) and all(isinstance(c, str) and c for c in columns)
+        good = _are_columns(columns)
         wanted = "a column, or a list of columns"
     elif key == "lance/commit_message":
         good, wanted = isinstance(value, str), "a string"
@@ -355,6 +376,27 @@ def _checked(key: str, value: object, where: str) -> Any:
     if not good:
         raise dg.DagsterInvalidDefinitionError(f"{where}: metadata {key} must be {wanted}, not {value!r}")
     return value
+
+
+def _are_columns(columns: object) -> bool:
+    return isinstance(columns, list | tuple) and bool(columns) and all(isinstance(c, str) and c for c in columns)
+
+
+def _check_clauses(value: Mapping[str, Any], where: str) -> None:
+    """Make sure that `lance/merge_on` with clauses is understood."""
+    from lance_core.errors import InvalidInputError  # noqa: PLC0415 - few definitions need it
+    from pyspark_lance import parse_merge_clauses  # noqa: PLC0415 - few definitions need it
+
+    on = value.get("on")
+    if not _are_columns([on] if isinstance(on, str) else on):
+        raise dg.DagsterInvalidDefinitionError(
+            f"{where}: metadata lance/merge_on with clauses needs the key as 'on', a column, or a list of columns, not"
+            f" {on!r}"
+        )
+    try:
+        parse_merge_clauses({name: clauses for name, clauses in value.items() if name != "on"})
+    except InvalidInputError as error:
+        raise dg.DagsterInvalidDefinitionError(f"{where}: metadata lance/merge_on: {error}") from error
 
 
 def plain_metadata(value: object) -> object:

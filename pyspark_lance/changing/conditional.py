@@ -10,7 +10,7 @@ subqueries.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -20,6 +20,7 @@ from pyspark_lance.changing.merge_frames import kind_column, renamed, row_id_col
 from pyspark_lance.changing.task import ADDRESS, DELETE, UPDATE
 from pyspark_lance.changing.update_values import Value, as_column, assigned, spelled_values
 from pyspark_lance.engine.errors import short_errors
+from pyspark_lance.engine.spark_internals import names_of_column
 from pyspark_lance.reading.filter_pushdown import push
 from pyspark_lance.types.names import case_sensitive, check_spellings, quoted
 from pyspark_lance.types.spark_types import spark_schema
@@ -27,9 +28,10 @@ from pyspark_lance.types.spark_types import spark_schema
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["RowCondition", "delete_where", "mentioned", "update_where"]
+__all__ = ["RowCondition", "delete_where", "mentioned", "names_in_text", "update_where"]
 
 _NAME: Final = re.compile(r"\w+|`(?:[^`]|``)*`")
+_STAR: Final = re.compile(r"\.\s*\*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,12 +72,22 @@ class RowCondition:
 
 
 def mentioned(expressions: list[Value | None], base: LanceDataset) -> list[str]:
-    """The columns of a version whose names occur in some expressions; all of them if one is no string."""
+    """The columns of a version whose names occur in some expressions; all of them if one cannot be looked into."""
     names = list(base.schema.names)
-    if any(one is not None and not isinstance(one, str) for one in expressions):
-        return names
-    found = {word.strip("`").replace("``", "`").lower() for one in expressions for word in _NAME.findall(str(one))}
-    return [name for name in names if name.lower() in found]
+    texts: list[str] = []
+    for one in expressions:
+        found = [one or ""] if one is None or isinstance(one, str) else names_of_column(one)
+        if found is None or any(_STAR.search(text) for text in found):
+            return names
+        texts += found
+    known = names_in_text(texts)
+    return [name for name in names if name.lower() in known]
+
+
+def names_in_text(texts: Sequence[str | None]) -> set[str]:
+    """What may be names in some expressions, in lower case."""
+    found = {word.strip("`").replace("``", "`").lower() for text in texts for word in _NAME.findall(text or "")}
+    return found | {text.lower() for text in texts if text}  # the name of a column may have spaces in it
 
 
 def delete_where(dataset: LanceDataset, where: RowCondition, options: ChangeOptions) -> ChangeResult:

@@ -88,6 +88,7 @@ class RowLevelChange:
         on: The key.
         options: How to write and commit.
         repeats: Whether several inserted rows may have one key.
+        is_exact: Whether the key tells inserted rows apart; if not, a concurrent change may insert any of them.
         checked_through: Version up to which the history was searched for other attempts.
     """
 
@@ -97,6 +98,7 @@ class RowLevelChange:
     on: Sequence[str]
     options: ChangeOptions
     repeats: bool = False
+    is_exact: bool = True
     checked_through: int | None = None
 
     @classmethod
@@ -138,7 +140,7 @@ class RowLevelChange:
                 made,
                 deleted,
                 self.options,
-                inserted=inserted_keys(self.dataset, reports, self.on, repeats=self.repeats),
+                inserted=inserted_keys(self.dataset, reports, self.on, repeats=self.repeats, is_exact=self.is_exact),
                 checked_through=self.checked_through,
             )
         except StoreError:
@@ -166,7 +168,7 @@ class RowLevelChange:
             InvalidInputError: A deleted row lies in none of the slices.
         """
         within = self.options.within
-        if within is None or set(within.columns) <= set(self.on):
+        if within is None or (self.is_exact and set(within.columns) <= set(self.on)):
             return  # the rows of the source lie in the slices, and so does a row with the same key
         columns = list(dict.fromkeys((*self.on, *within.columns)))
         for number, rows in deleted.items():
@@ -190,7 +192,7 @@ class RowLevelChange:
             uri=self.dataset.uri,
             job=uuid.uuid4().hex,
             stored=self.stored,
-            on=tuple(self.on),
+            on=tuple(self.on) if self.is_exact else (),
             stable=self.dataset.has_stable_row_ids,
             # Other collations are compared by Spark alone: every key may equal one of the inserted keys.
             most_keys=MAX_EXACT_KEYS if all(has_bytes(self.dataset.schema.field(name)) for name in self.on) else 0,
@@ -246,16 +248,30 @@ def rows_deleted_by(reports: Iterable[ChangeReport], on: Sequence[str]) -> dict[
 
 
 def inserted_keys(
-    dataset: LanceDataset, reports: Sequence[ChangeReport], on: Sequence[str], *, repeats: bool = False
+    dataset: LanceDataset,
+    reports: Sequence[ChangeReport],
+    on: Sequence[str],
+    *,
+    repeats: bool = False,
+    is_exact: bool = True,
 ) -> Any:
     """The filter of the inserted keys, by which concurrent writers detect conflicts; None without a key.
+
+    Args:
+        dataset: The version.
+        reports: What the tasks report.
+        on: The columns of the key.
+        repeats: Whether several inserted rows may have one key.
+        is_exact: Whether the key tells inserted rows apart; if not, the filter has any key once a row is inserted.
 
     Raises:
         InvalidInputError: Two tasks insert one key.
     """
     if not on:
         return None
+    ids = {field.name(): field.id() for field in dataset.lance_schema.fields()}
+    if not is_exact:
+        return key_filter(None if any(report.counts[0] for report in reports) else [], [ids[name] for name in on])
     keys = all_hashes((report.keys for report in reports), on, repeats=repeats)
     listed = len(keys) <= MAX_EXACT_KEYS and all(report.keys is not None for report in reports)
-    ids = {field.name(): field.id() for field in dataset.lance_schema.fields()}
     return key_filter(keys.tolist() if listed else None, [ids[name] for name in on if name in ids])

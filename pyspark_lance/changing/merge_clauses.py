@@ -9,8 +9,8 @@
     values | address | kind  --> `RowLevelChange`: one commit
 
 A row of the table that several rows of the source would change is an error, as in Delta, unless the only WHEN MATCHED
-clause is a DELETE without condition. Equalities of columns in the condition narrow what is read of the table, and are
-the key by which concurrent merges that insert the same rows are detected.
+clause is a DELETE without condition. Equalities in the condition narrow what is read of the table, and are the key by
+which concurrent merges that insert the same rows are detected (`merge_keys`).
 """
 
 from __future__ import annotations
@@ -18,33 +18,36 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
-from operator import and_
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 from lance_core import LanceDataset
 from lance_core.errors import InvalidInputError, SchemaError
+from pyspark_lance.changing.clauses import MergeClause, Side, check_clauses
 from pyspark_lance.changing.conditional import mentioned
+from pyspark_lance.changing.equalities import equalities
 from pyspark_lance.changing.job import ChangeOptions, ChangeResult, RowLevelChange, run_change
-from pyspark_lance.changing.merge_frames import TASK_ROWS, row_id_columns, rows_of
+from pyspark_lance.changing.merge_frames import (
+    TASK_ROWS,
+    MergeFrames,
+    reject_duplicate_keys,
+    row_id_columns,
+    rows_of,
+)
+from pyspark_lance.changing.merge_keys import MergeKeys
 from pyspark_lance.changing.task import ADDRESS, DELETE, INSERT, KIND, UPDATE
 from pyspark_lance.changing.update_values import Value, as_column, spelled_values, stored_as
 from pyspark_lance.engine.errors import short_errors
-from pyspark_lance.keys.narrowing import few_keys, narrowed_by_frame
-from pyspark_lance.reading.filter_pushdown import push_tree
+from pyspark_lance.keys.narrowing import few_keys
 from pyspark_lance.reading.plan import table_schema
 from pyspark_lance.types.names import case_sensitive, check_spellings, matched_names, quoted
 from pyspark_lance.types.spark_types import spark_schema
 
 if TYPE_CHECKING:
-    import pyarrow.compute as pc
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["ClauseMerge", "MergeClause", "Side"]
-
-Side = Literal["matched", "not matched", "not matched by source"]
+__all__ = ["ClauseMerge"]
 
 _BOTH: Final = "matched"
 _NEW: Final = "not matched"
@@ -54,27 +57,6 @@ _SOURCE: Final = "__lance_source"
 _TARGET: Final = "__lance_target"
 _CLAUSE: Final = "__lance_clause"
 _CELL: Final = "__lance_cell"
-_WORDS: Final = {UPDATE: "UPDATE", DELETE: "DELETE", INSERT: "INSERT"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MergeClause:
-    """A clause of a merge.
-
-    Attributes:
-        side: The rows that it concerns: pairs, rows only in the source, or rows only in the table.
-        action: UPDATE, DELETE or INSERT.
-        condition: A further condition; None for all rows of that side.
-        values: New values by column of the table; None for those of the source's columns of the same names.
-    """
-
-    side: Side
-    action: int
-    condition: Value | None = None
-    values: Mapping[str, Value] | None = None
-
-    def __str__(self) -> str:
-        return f"WHEN {self.side.upper()} THEN {_WORDS[self.action]}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,24 +65,33 @@ class ClauseMerge:
 
     Attributes:
         source: The rows that are merged; its alias qualifies its columns.
-        condition: The condition that pairs rows, in Spark SQL.
+        condition: The condition that pairs rows, in Spark SQL or as a column.
         clauses: The clauses, in order.
         alias: The name that qualifies the table's columns; None without one.
         tasks: Number of tasks that write the rows; None for Spark's own number.
-        keys: The pairs of columns that the condition requires to be equal: of the table, and of the source.
+        unique: Columns of the source that have no values twice; without any this is not looked at.
+        deleting: Deletes of further rows in the same commit.
+        keys: The equalities of the condition.
         few: The result of `few_keys` for the source.
     """
 
     source: DataFrame
-    condition: str
+    condition: Value
     clauses: tuple[MergeClause, ...]
     alias: str | None = None
     tasks: int | None = None
-    keys: tuple[tuple[str, str], ...] = ()
+    unique: tuple[str, ...] = ()
+    deleting: MergeFrames | None = None
+    keys: MergeKeys = field(default_factory=MergeKeys)
     few: pa.Table | None = field(default=None, repr=False)
 
-    def run(self, dataset: LanceDataset, options: ChangeOptions) -> ChangeResult:
+    def run(self, dataset: LanceDataset, options: ChangeOptions, checked_through: int | None = None) -> ChangeResult:
         """Merge into a table, in one commit.
+
+        Args:
+            dataset: The version that is changed first.
+            options: How to write and commit.
+            checked_through: Version up to which the history was searched for other attempts.
 
         Raises:
             SchemaError: A value does not fit its column, or a column is missing; the message names the column.
@@ -109,7 +100,8 @@ class ClauseMerge:
         """
         merge = self._checked(dataset)
         with merge._kept(dataset) as kept:  # noqa: SLF001 - its own
-            return run_change(dataset, lambda base: kept._change(base, options), options)  # noqa: SLF001 - its own
+            change = kept._change  # noqa: SLF001 - its own
+            return run_change(dataset, lambda base: change(base, options), options, checked_through)
 
     @property
     def _alias(self) -> str:
@@ -126,55 +118,40 @@ class ClauseMerge:
         """This merge with the keys of its condition; no job is run."""
         check_clauses(self.clauses)
         check_spellings(self.source, self.source.columns)
-        keys = _equalities(self.condition, self.source, base, self.alias)
-        if not keys:
+        self._frame(base, None, has_rows=False)  # Spark checks all expressions
+        target = self._empty(base, base.schema.names).alias(self._alias)
+        exact = case_sensitive(self.source.sparkSession)
+        found = equalities(self.condition, self.source, target, base.schema.names, alias=self._alias, exact=exact)
+        if not found:
             raise InvalidInputError(
-                f"merge: the condition {self.condition!r} has no equality of a column of the table and a column of the"
-                f" source, such as {self.alias or 'target'}.id = source.id, by which concurrent merges are detected"
+                f"merge: the condition {self.condition!r} has no equality of an expression of the table and an"
+                f" expression of the source, such as {self.alias or 'target'}.id = source.id, by which Spark can join"
             )
-        merge = replace(self, keys=tuple(keys))
-        merge._frame(base, None, has_rows=False)  # noqa: SLF001 - its own; Spark checks all expressions
-        return merge
+        return replace(self, keys=MergeKeys(equalities=tuple(found), alias=self.alias))
 
     @contextlib.contextmanager
     def _kept(self, base: LanceDataset) -> Iterator[ClauseMerge]:
         """This merge with a source that is computed once and kept by Spark."""
         kept = self.source.persist()
         try:
-            few = None if self._sides(_OTHERS) else few_keys(base, *self._key_frame(kept, base))
+            if self.unique:
+                reject_duplicate_keys(kept, self.unique)
+            few = None if self._sides(_OTHERS) else few_keys(base, *self.keys.frame(kept, base))
             rows = kept.count() if few is None else few.num_rows
             yield replace(self, source=kept, few=few, tasks=-(-rows // TASK_ROWS) or 1)
         finally:
             kept.unpersist()
 
-    def _key_frame(self, source: DataFrame, base: LanceDataset) -> tuple[list[str], DataFrame]:
-        """The keys of the source under the table's names, of those columns whose types are compared alike."""
-        from pyspark.sql import functions
-
-        kinds = {one.name: one.dataType for one in spark_schema(base.schema)}
-        keys = source.select(*[functions.col(own).alias(name) for name, own in self.keys])
-        strings = {one.name: one.dataType for one in keys.schema if one.dataType.typeName().startswith("string")}
-        names = [name for name, _ in self.keys if name not in strings or strings[name] == kinds[name]]
-        return names, keys
-
-    def _within(self, base: LanceDataset, keys: tuple[list[str], DataFrame]) -> pc.Expression | None:
-        """A condition on the table's rows that all those meet that can be paired."""
-        found = (self._pushed(base), narrowed_by_frame(base, *keys, self.few).condition)
-        known = [one for one in found if one is not None]
-        return reduce(and_, known) if known else None
-
-    def _pushed(self, base: LanceDataset) -> pc.Expression | None:
-        if self.alias is None:
-            return None  # a name without qualifier may be the source's
-        pushed = [push_tree(tree, base.schema) for tree in _own_conjuncts(self.condition, self.alias)]
-        known = [one.filter for one in pushed if one is not None]
-        return reduce(and_, known) if known else None
-
     def _change(self, base: LanceDataset, options: ChangeOptions) -> RowLevelChange:
         frame = self._frame(base, options.storage_options, has_rows=True)
+        if self.deleting is not None:
+            deleted = self.deleting.frame(base, options.storage_options)
+            frame = frame.unionByName(deleted, allowMissingColumns=True)
         if not self._writes:
-            return RowLevelChange(dataset=base, frame=frame, on=(), options=options)
-        return RowLevelChange.writing(base, frame, [name for name, _ in self.keys], options, repeats=True)
+            return RowLevelChange(dataset=base, frame=frame, on=self.unique, options=options)
+        names, is_exact = self.keys.guarded(base, self.source, self.clauses)
+        change = RowLevelChange.writing(base, frame, names, options, repeats=True)
+        return replace(change, is_exact=is_exact)
 
     def _frame(self, base: LanceDataset, storage_options: Mapping[str, str] | None, *, has_rows: bool) -> DataFrame:
         """The rows that change, with their new values."""
@@ -260,7 +237,7 @@ class ClauseMerge:
         if has_rows:
             within = None
             if not self._sides(_OTHERS):
-                within = self._within(base, self._key_frame(self.source, base))
+                within = self.keys.within(base, self.source, self.condition, self.few)
             rows = rows_of(self.source.sparkSession, base, [*own, *ids], within, storage_options)
         else:
             rows = self._empty(base, [*own, *ids])
@@ -273,7 +250,7 @@ class ClauseMerge:
         inserts, others = self._sides(_NEW), self._sides(_OTHERS)
         how = "full" if inserts and others else "left" if inserts else "right" if others else "inner"
         with short_errors(f"merge: condition {self.condition}"):
-            joined = source.join(target, functions.expr(self.condition), how)
+            joined = source.join(target, as_column(self.condition), how)
             joined.schema  # noqa: B018 - Spark checks the condition
         return joined, own
 
@@ -359,95 +336,3 @@ def _alone(base: LanceDataset, name: str) -> pa.Schema:
 
 def _sql(value: Value, name: str) -> str:
     return value if isinstance(value, str) else f"source.{name}"
-
-
-def check_clauses(clauses: Sequence[MergeClause]) -> None:
-    """Make sure that clauses can be run in their order.
-
-    Raises:
-        InvalidInputError: The list is empty, a clause does not fit its rows, or a clause without a condition precedes
-            another one for the same rows.
-    """
-    if not clauses:
-        raise InvalidInputError("merge: there is no clause; add one, such as WHEN MATCHED THEN UPDATE SET *")
-    for clause in clauses:
-        if (clause.action == INSERT) != (clause.side == "not matched"):
-            raise InvalidInputError(f"merge: {clause} is not possible: WHEN NOT MATCHED inserts, and no other does")
-        if clause.side == "not matched by source" and clause.action == UPDATE and clause.values is None:
-            raise InvalidInputError(f"merge: {clause} needs values: these rows have no source")
-    for side in {clause.side for clause in clauses}:
-        own = [clause for clause in clauses if clause.side == side]
-        for clause in own[:-1]:
-            if clause.condition is None:
-                raise InvalidInputError(f"merge: only the last clause WHEN {side.upper()} can be without a condition")
-
-
-def _equalities(condition: str, source: DataFrame, base: LanceDataset, alias: str | None) -> list[tuple[str, str]]:
-    """The pairs of columns, of the table and of the source, that a condition requires to be equal."""
-    from sqlglot import exp  # noqa: PLC0415 - loads for half a second
-
-    exact = case_sensitive(source.sparkSession)
-    found: dict[str, str] = {}
-    for part in _conjuncts(condition):
-        ends = (part.this, part.expression) if isinstance(part, exp.EQ) else ()
-        if not ends or not all(isinstance(one, exp.Column) for one in ends):
-            continue
-        for own, other in (ends, ends[::-1]):
-            name = matched_names([own.name], base.schema.names, exact=exact).get(own.name)
-            path = ".".join(quoted(one.name) for one in other.parts)
-            if name is not None and _is_target(own, alias, source) and not _is_target(other, alias, source):
-                found.setdefault(name, path)
-    return [(name, path) for name, path in found.items() if _resolves(source, path)]
-
-
-def _resolves(source: DataFrame, path: str) -> bool:
-    from pyspark.errors import AnalysisException
-    from pyspark.sql import functions
-
-    try:
-        source.select(functions.col(path)).schema  # noqa: B018 - Spark looks the column up
-    except AnalysisException:
-        return False
-    return True
-
-
-def _is_target(column: Any, alias: str | None, source: DataFrame) -> bool:
-    """Whether a column of the condition is one of the table."""
-    if len(column.parts) == 1:
-        return column.name.lower() not in {name.lower() for name in source.columns}
-    return alias is not None and len(column.parts) == 2 and column.table.lower() == alias.lower()
-
-
-def _own_conjuncts(condition: str, alias: str) -> list[Any]:
-    """The parts of a condition that only concern the table, without qualifiers."""
-    from sqlglot import exp  # noqa: PLC0415 - loads for half a second
-
-    own = []
-    for part in _conjuncts(condition):
-        columns = list(part.find_all(exp.Column))
-        if columns and all(len(one.parts) == 2 and one.table.lower() == alias.lower() for one in columns):
-            for one in columns:
-                one.set("table", None)
-            own.append(part)
-    return own
-
-
-def _conjuncts(condition: str) -> list[Any]:
-    import sqlglot  # noqa: PLC0415 - loads for half a second
-
-    if '"' in condition or "\\" in condition:  # settings of the session decide what these mean
-        return []
-    try:
-        waiting = [sqlglot.parse_one(condition, read="spark")]
-    except (sqlglot.errors.SqlglotError, RecursionError):
-        return []
-    found = []
-    while waiting:
-        tree = waiting.pop(0)
-        if isinstance(tree, sqlglot.exp.Paren):
-            waiting.insert(0, tree.this)
-        elif isinstance(tree, sqlglot.exp.And):
-            waiting[:0] = [tree.this, tree.expression]
-        else:
-            found.append(tree)
-    return found

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from os import PathLike
-from typing import TYPE_CHECKING, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 import lance_core
 from lance_core import LanceDataset, Slices, WriteAttempt
@@ -24,7 +24,9 @@ from lance_core.errors import (
     InvalidInputError,
     SchemaError,
 )
+from pyspark_lance.changing.clauses import parse_merge_clauses
 from pyspark_lance.changing.job import ChangeOptions, ChangeResult, RowLevelChange, run_change
+from pyspark_lance.changing.key_clauses import inserted_rows, merge_by_clauses
 from pyspark_lance.changing.merge_frames import (
     MergeFrames,
     kind_column,
@@ -54,6 +56,8 @@ Matched = Literal["update", "delete"]
 NotMatched = Literal["insert"]
 NotMatchedBySource = Literal["delete"]
 
+_DEFAULTS: Final = ("update", "insert", None, None)
+"""What `merge` does without being told otherwise."""
 _DELETE_BY_KEY: Final = (
     "pyspark_lance.delete(uri, rows, on=...) does so by its key: rows = pyspark_lance.read(spark, uri).where(...),"
     " or any DataFrame with the values"
@@ -73,6 +77,7 @@ def merge(  # noqa: PLR0913 - each is a choice of its own, all but three have a 
     when_not_matched: NotMatched | None = "insert",
     when_not_matched_by_source: NotMatchedBySource | None = None,
     condition: str | None = None,
+    clauses: Mapping[str, Any] | None = None,
     transaction_properties: Mapping[str, str] | None = None,
     commit_message: str | None = None,
     storage_options: Mapping[str, str] | None = None,
@@ -101,6 +106,9 @@ def merge(  # noqa: PLR0913 - each is a choice of its own, all but three have a 
         when_not_matched_by_source: Rows only in the table: "delete", or None.
         condition: Spark SQL over `source.<column>` and `target.<column>`: rows in both stay as they are unless it is
             true.
+        clauses: Clauses in the place of the four arguments before: what happens to rows by further conditions, with
+            values by column. `parse_merge_clauses` describes them; expressions are Spark SQL over `source.<column>` and
+            `target.<column>`. The source may have further columns that clauses use.
         transaction_properties: Strings by key that the commit records.
         commit_message: A message that the commit records.
         storage_options: Credentials and options of the storage, by object_store's names.
@@ -137,6 +145,9 @@ def merge(  # noqa: PLR0913 - each is a choice of its own, all but three have a 
     """
     keys = list(_spelled([on] if isinstance(on, str) else on, df.columns, df.sparkSession))
     _check_clauses(keys, when_matched, when_not_matched, when_not_matched_by_source)
+    parsed = None if clauses is None else parse_merge_clauses(clauses)
+    if parsed is not None and (when_matched, when_not_matched, when_not_matched_by_source, condition) != _DEFAULTS:
+        raise InvalidInputError("merge: clauses, when_matched, when_not_matched, ... and condition exclude each other")
     options = ChangeOptions(
         storage_options=storage_options,
         transaction_properties=transaction_properties,
@@ -150,9 +161,14 @@ def merge(  # noqa: PLR0913 - each is a choice of its own, all but three have a 
     _check_source(df, keys, "merge")
     reject_memory(uri)
     known = open_version(uri, read_version, storage_options, identity)
-    if known is None and (made := _created(df, uri, keys, options, inserts=when_not_matched is not None)) is not None:
-        return made
+    if known is None:
+        first = inserted_rows(df, keys, parsed) if parsed is not None else df if when_not_matched is not None else None
+        if (made := _created(first, uri, keys, options)) is not None:
+            return made
     dataset = known if known is not None else lance_core.dataset(uri, storage_options=storage_options)
+    deleting, checked = _deleting(deletes, keys, dataset), None if known is not None else 0
+    if parsed is not None:
+        return merge_by_clauses(df, dataset, keys, parsed, options, deleting=deleting, checked_through=checked)
     merged = MergeFrames(
         source=df,
         keys=tuple(keys),
@@ -162,8 +178,7 @@ def merge(  # noqa: PLR0913 - each is a choice of its own, all but three have a 
         condition=condition,
     )
     with merged.fitting(dataset).kept(dataset) as counted:
-        change = partial(_merged, counted, options, deleting=_deleting(deletes, keys, dataset))
-        return run_change(dataset, change, options, None if known is not None else 0)
+        return run_change(dataset, partial(_merged, counted, options, deleting=deleting), options, checked)
 
 
 def _spelled(names: Iterable[str], columns: Sequence[str], session: SparkSession) -> Iterator[str]:
@@ -365,15 +380,15 @@ def _check_clauses(
 
 
 def _created(
-    df: DataFrame, uri: str | PathLike[str], keys: list[str], options: ChangeOptions, *, inserts: bool
+    df: DataFrame | None, uri: str | PathLike[str], keys: list[str], options: ChangeOptions
 ) -> ChangeResult | None:
-    """Create the table of a merge from the rows of its source; returns None if another writer has just created it.
+    """Create the table of a merge from the rows that are inserted; returns None if another writer has just created it.
 
     Raises:
         DatasetNotFoundError: The merge inserts no rows.
         InvalidInputError: The source has a key twice.
     """
-    if not inserts:
+    if df is None:
         raise DatasetNotFoundError(f"there is no table at {uri} to merge into, and nothing is to be inserted")
     check_keys_of("on", map(plan_write(batch_schema(df.schema), None).stored.field, keys))
     reject_duplicate_keys(df, keys)

@@ -20,7 +20,7 @@ from typing import Final
 from lance_core import errors
 from lance_core.errors import LanceError
 
-__all__ = ["SparkLostError", "own_error", "plain_errors", "short_errors", "spark_lost"]
+__all__ = ["SparkLostError", "own_error", "plain_errors", "short_errors", "spark_lost", "without_error_log"]
 
 _LOGGER = logging.getLogger("pyspark_lance")
 
@@ -83,6 +83,20 @@ def short_errors(what: str) -> Iterator[None]:
         if found is None:
             raise
         raise errors.InvalidInputError(f"{what}: {found.group()}") from error
+
+
+@contextlib.contextmanager
+def without_error_log() -> Iterator[None]:
+    """Let Spark not print errors that are expected: it prints each on the user's screen."""
+    loggers = [logging.getLogger(name) for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger")]
+    before = [logger.disabled for logger in loggers]
+    for logger in loggers:
+        logger.disabled = True
+    try:
+        yield
+    finally:
+        for logger, was in zip(loggers, before, strict=True):
+            logger.disabled = was
 
 
 class SparkLostError(LanceError):

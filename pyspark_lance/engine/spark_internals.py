@@ -3,21 +3,34 @@
     full = read(...)                MapInArrow [id#1, day#2, delay#3]
     full.select("id")               Project [id#9 AS id#1] over MapInArrow [id#9]       so that full.id is still known
 
-This module holds all internals of Spark that reading uses: identities of columns in plans of classic sessions, and of
-plans in Spark Connect. Each function returns None if this Spark lacks a part of them; its caller then reads all
-columns.
+This module holds all internals of Spark that are used: identities of columns in plans of classic sessions, plans in
+Spark Connect, and what a `Column` was made from. Each function returns None if this Spark lacks a part of them; its
+caller then reads all columns.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import re
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
-__all__ = ["condition_sql", "in_place_of", "is_classic", "needed_columns"]
+__all__ = [
+    "called_function",
+    "column_path",
+    "condition_sql",
+    "expression_text",
+    "in_place_of",
+    "is_classic",
+    "names_of_column",
+    "needed_columns",
+]
+
+_PART: Final = re.compile(r"`((?:[^`]|``)*)`|([^`.]+)")
+"""A part of a name, as Spark splits it."""
 
 
 def is_classic(frame: DataFrame) -> bool:
@@ -112,3 +125,81 @@ def _plan(frame: Any) -> Any:
 def _attributes(plan: Any) -> Sequence[Any]:
     output = plan.output()
     return [output.apply(i) for i in range(output.length())]
+
+
+def called_function(column: Column) -> tuple[str, list[Column]] | None:
+    """The function or operator that a column calls, in lower case, and its arguments; None for other columns."""
+    node = _node(column)
+    try:
+        if _kind(node) != "UnresolvedFunction":
+            return None
+        if not hasattr(column, "_jc"):
+            return str(node._name).lower(), [_made_of(column, one) for one in node._args]  # noqa: SLF001 - see the module
+        arguments = node.arguments()
+        columns = [_made_of(column, arguments.apply(i)) for i in range(arguments.length())]
+        return str(node.functionName()).lower(), columns
+    except (AttributeError, TypeError):
+        return None
+
+
+def expression_text(column: Column) -> str | None:
+    """The text of a column that `functions.expr` made; None for other columns."""
+    node = _node(column)
+    if _kind(node) == "SqlExpression":
+        return str(node.expression())
+    return str(node._expr) if _kind(node) == "SQLExpression" else None  # noqa: SLF001 - see the module
+
+
+def column_path(column: Column) -> tuple[str, ...] | None:
+    """The parts of the name of a column that stands for a name alone; None for other columns."""
+    node = _node(column)
+    if _kind(node) == "UnresolvedAttribute" and node.planId().isEmpty():
+        parts = node.nameParts()
+        return tuple(str(parts.apply(i)) for i in range(parts.length()))
+    if _kind(node) == "ColumnReference" and node._plan_id is None:  # noqa: SLF001 - see the module
+        name = str(node._unparsed_identifier)  # noqa: SLF001 - see the module
+        return tuple((quoted or plain).replace("``", "`") for quoted, plain in _PART.findall(name))
+    return None
+
+
+def names_of_column(column: Column) -> list[str] | None:
+    """Names, and texts with names, that a column is made from; None if it has parts that are not known here."""
+    path, text, call = column_path(column), expression_text(column), called_function(column)
+    if path is not None:
+        return [".".join("`" + part.replace("`", "``") + "`" for part in path)]
+    if text is not None:
+        return [text]
+    node: Any = _node(column)
+    parts = [] if call is None else call[1]
+    if call is None and _kind(node) == "Cast":
+        parts = [_made_of(column, node.child())]
+    elif call is None and _kind(node) == "CastExpression":
+        parts = [_made_of(column, node._expr)]  # noqa: SLF001 - see the module
+    elif call is None and _kind(node) not in ("Literal", "LiteralExpression"):
+        return None
+    found = [names_of_column(one) for one in parts]
+    return None if any(one is None for one in found) else [name for names in found for name in names or ()]
+
+
+def _made_of(column: Any, node: Any) -> Column:
+    """Another column of the same kind, made from a node."""
+    if not hasattr(column, "_jc"):
+        return type(column)(node)  # type: ignore[no-any-return]
+    from pyspark import SparkContext
+
+    context: Any = SparkContext._active_spark_context  # noqa: SLF001 - see the module
+    return type(column)(context._jvm.org.apache.spark.sql.Column(node))  # type: ignore[no-any-return]  # noqa: SLF001 - see the module
+
+
+def _node(column: Any) -> Any:
+    """What a column was made from."""
+    try:
+        return column._jc.node() if hasattr(column, "_jc") else column._expr  # noqa: SLF001 - see the module
+    except Exception:  # noqa: BLE001 - of py4j, which may not be installed
+        return None
+
+
+def _kind(node: Any) -> str:
+    """The name of the class of a part of a column."""
+    name = type(node).__name__
+    return str(node.getClass().getSimpleName()) if name == "JavaObject" else name

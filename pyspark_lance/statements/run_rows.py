@@ -9,8 +9,9 @@ import pyarrow as pa
 from lance_core import LanceDataset
 from lance_core.errors import InvalidInputError, SchemaError
 from pyspark_lance.catalog.tables import TableName
+from pyspark_lance.changing.clauses import MergeClause
 from pyspark_lance.changing.conditional import RowCondition, delete_where, update_where
-from pyspark_lance.changing.merge_clauses import ClauseMerge, MergeClause
+from pyspark_lance.changing.merge_clauses import ClauseMerge
 from pyspark_lance.changing.task import DELETE, INSERT, UPDATE
 from pyspark_lance.changing.update_values import stored_as
 from pyspark_lance.statements import records

@@ -146,8 +146,95 @@ def test_mistakes_change_nothing(spark, table, build, error, message):
     assert lance_core.dataset(table).version == 1
 
 
-def test_a_condition_is_a_string(spark, table):
+def test_a_condition_is_a_string_or_a_column(spark, table):
+    with pytest.raises(InvalidInputError, match=r"t.id = s.id"):
+        LanceTable.forPath(spark, table).merge(spark.range(3), True)
+    merge = LanceTable.forPath(spark, table).alias("t").merge(spark.range(3).alias("s"), "t.id > s.id")
+    with pytest.raises(InvalidInputError, match="no equality"):
+        merge.whenMatchedDelete().execute()
+    assert lance_core.dataset(table).version == 1
+
+
+def conditions():
+    """Conditions that pair `t` and `s`, in SQL and as columns, with the same ones in SQL."""
     from pyspark.sql import functions
 
-    with pytest.raises(InvalidInputError, match=r"t.id = s.id"):
-        LanceTable.forPath(spark, table).merge(spark.range(3), functions.col("id") == 1)
+    col = functions.col
+    sql = [
+        "t.id = s.id",
+        "s.id + 0 = t.id + 0",
+        "lower(t.name) = lower(s.name)",
+        "cast(t.id as string) = s.word",
+        "t.id <=> s.id",
+        "t.name <=> s.name and t.id = s.id",
+        "(t.id = s.id) and (t.x > 1 or s.name = 'it''s')",
+        't.name = s.name and s.name <> "a\\"b"',
+        "t.name = s.name and not (t.name = 'it''s') and t.x between 0 and 60",
+        "t.id = case when s.id > 3 and s.id < 9 then s.id - 1 else s.id end",
+        "t.`x` = s.id * 10 and t.id < 7",
+        "concat(t.name, '=') = concat(s.name, '=') and t.x == s.id * 10",
+        "t.id = (select max(id) from range(4)) and t.x = s.id * 10",
+    ]
+    columns = [
+        (col("t.id") == col("s.id"), sql[0]),
+        ((col("s.id") + 0 == col("t.id") + 0), sql[1]),
+        (functions.lower("t.name") == functions.lower("s.name"), sql[2]),
+        (col("t.id").cast("string") == col("s.word"), sql[3]),
+        (col("t.id").eqNullSafe(col("s.id")), sql[4]),
+        (functions.equal_null("t.name", "s.name") & functions.expr("t.id = s.id"), sql[5]),
+        (functions.expr(sql[6]), sql[6]),
+        ((col("t.`x`") == col("s.id") * 10) & (col("t.id") < functions.lit(7)), sql[10]),
+    ]
+    return [(one, one) for one in sql] + columns
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+def test_any_condition_with_an_equality(spark, tmp_path, lance, indexed):
+    """Held against a join of Spark's own."""
+    names = ["ada", "ADA", "it's", 'a"b', "a\\b", None, "x", "y", "z", None]
+    rows = pa.table({"id": [*range(9), None], "x": [i * 10 for i in range(10)], "name": names})
+    source = spark.createDataFrame(
+        [(1, "Ada", "1"), (3, 'a"b', "04"), (None, None, None), (4, "a\\b", "4"), (2, "it's", "x"), (50, "new", "50")],
+        "id long, name string, word string",
+    )
+    spark.createDataFrame(rows.to_pylist(), "id long, x long, name string").createOrReplaceTempView("t_rows")
+    source.createOrReplaceTempView("s_rows")
+    for number, (condition, sql) in enumerate(conditions()):
+        uri = f"{tmp_path}/{number}.lance"
+        made = lance_core.write_dataset(rows, uri, max_rows_per_file=4)
+        if number % 2:
+            made.create_scalar_index("id", "BTREE")
+        pairs = spark.sql(f"select distinct t.x from t_rows t join s_rows s on {sql}").collect()
+        new = spark.sql(f"select s.name from s_rows s left anti join t_rows t on {sql}").collect()
+        merge = LanceTable.forPath(spark, uri).alias("t").merge(source.alias("s"), condition)
+        done = merge.whenMatchedDelete().whenNotMatchedInsert(values={"id": "s.id", "name": "s.name"}).execute()
+        left = lance.dataset(uri).to_table().to_pylist()
+        assert (done.rows_deleted, done.rows_inserted) == (len(pairs), len(new)), sql
+        gone = {row.x for row in pairs}
+        assert {row["x"] for row in left if row["x"] is not None} == {i * 10 for i in range(10)} - gone, sql
+        inserted = sorted(str(row["name"]) for row in left if row["x"] is None)
+        assert inserted == sorted(str(row.name) for row in new), sql
+
+
+@pytest.mark.parametrize(
+    ("condition", "key"),
+    [("lower(t.s) = lower(s.s)", "NEW"), ("t.s <=> s.s", None), ("t.s = s.k", "new")],
+)
+def test_merges_that_insert_the_same_rows_by_an_expression_meet(spark, table, monkeypatch, condition, key):
+    """A concurrent merge inserts a row that the condition takes for the same one."""
+    commit, pending = job.commit_update, [True]
+    target = LanceTable.forPath(spark, table).alias("t")
+
+    def late(*what, **more):
+        if pending:
+            pending.clear()
+            other = pa.table({"id": [50], "x": [0], "s": pa.array([key], pa.string())})
+            lance_core.dataset(table).merge_insert("s").when_not_matched_insert_all().execute(other)
+        return commit(*what, **more)
+
+    monkeypatch.setattr(job, "commit_update", late)
+    source = spark.createDataFrame([(60, None if key is None else "new")], "id long, k string")
+    source = source.selectExpr("id", "k", "k as s").alias("s")
+    merge = target.merge(source, condition).whenMatchedUpdate(set={"x": "-1"})
+    done = merge.whenNotMatchedInsert(values={"id": "s.id", "s": "s.s"}).execute()
+    assert (done.attempts, done.rows_inserted, done.rows_updated) == (2, 0, 1)

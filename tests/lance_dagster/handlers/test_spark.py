@@ -184,6 +184,55 @@ def test_merges_in_one_commit(run, lake, spark):
     assert "outside of the run's 1 partitions" in errors(wrong)
 
 
+CLAUSES = {
+    "on": "k",
+    "when_matched": [
+        {"then": "delete", "condition": "source.op = 'D'"},
+        {"then": "update", "set": {"v": "target.v + source.v"}},
+    ],
+    "when_not_matched": {
+        "then": "insert",
+        "condition": "source.op <> 'D'",
+        "values": {"k": "source.k", "v": "source.v"},
+    },
+    "when_not_matched_by_source": {"then": "update", "condition": "target.v < 0", "set": {"v": "0"}},
+}
+
+
+def changing(spark, rows, clauses=CLAUSES, retries=0, **more):
+    metadata = {"lance/write_mode": "merge", "lance/merge_on": clauses, **more}
+
+    @dg.asset(name="changed", metadata=metadata, retry_policy=dg.RetryPolicy(max_retries=retries))
+    def changed(context):
+        yield dg.Output(spark.createDataFrame(rows, "k long, v long, op string"))
+        if context.retry_number < retries:
+            raise RuntimeError("after the output")
+
+    return changed
+
+
+def test_clauses_of_a_merge(run, lake, spark):
+    """A column of the source says what happens to a row; the table does not have it."""
+    first = run(changing(spark, [(1, 10, "I"), (2, 20, "I"), (3, -3, "I"), (4, 0, "D")]))
+    assert lake.rows("changed") == [(1, 10), (2, 20), (3, -3)]
+    assert first.asset_materializations_for_node("changed")[0].metadata["lance/commit"].value["rows_inserted"] == 3
+    asset = changing(spark, [(1, 1, "U"), (2, 0, "D"), (5, 5, "U"), (6, 6, "D")], retries=1)
+    assert "would be applied twice" in errors(run(asset, fails=True))
+    assert lake.rows("changed") == [(1, 11), (3, 0), (5, 5)]
+    adopting = changing(spark, [(1, 1, "U")], retries=1, **{"lance/on_earlier_attempt": "adopt"})
+    result = run(adopting)
+    assert lake.rows("changed") == [(1, 12), (3, 0), (5, 5)]
+    assert lake.properties("changed")[-1]["dagster.run_id"] == result.run_id
+    version = lake.table("changed").version
+    for clauses, said in (
+        ({"on": "k", "when_matched": "update"}, "has no columns ['op'], and no clause uses them"),
+        ({"on": "k", "when_matched": {"then": "update", "condition": "source.op = 'U' and nope"}}, "nope"),
+        ({"on": "k", "when_matched": {"then": "update", "set": {"nope": "source.op"}}}, "nope"),
+    ):
+        assert said in errors(run(changing(spark, [(1, 1, "U")], clauses), fails=True))
+    assert lake.table("changed").version == version
+
+
 def test_a_merge_of_a_key_of_another_partition_is_rejected(run, lake, spark, tmp_path):
     metadata = {"partition_expr": "day", "lance/write_mode": "merge", "lance/merge_on": ["n"]}
     run(daily(spark, [(date(1), 1), (date(2), 2)], metadata=metadata), span=("2024-01-01", "2024-01-02"))

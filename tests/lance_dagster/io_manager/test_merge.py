@@ -112,6 +112,62 @@ def test_what_cannot_be_merged_is_rejected(lake, table, asset, said):
     assert lake.table("t").version == table.version
 
 
+INSERT = {"when_not_matched": "insert"}
+
+
+@pytest.mark.parametrize("kind", ["arrow", "pandas", "polars"])
+@pytest.mark.parametrize(
+    ("clauses", "rows"),
+    [
+        ({"when_matched": "update", **INSERT}, "1a 2B 3c 4D"),
+        ({"when_matched": {"then": "update", "condition": "source.v > target.v"}, **INSERT}, "1a 2b 3c 4D"),
+        ({"when_matched": [{"then": "update", "condition": "source.v < target.v"}]}, "1a 2B 3c"),
+        ({"when_matched": "delete", "when_not_matched_by_source": {"then": "delete", "condition": "v = 'a'"}}, "3c"),
+        ({**INSERT, "when_not_matched_by_source": "delete"}, "2b 4D"),
+    ],
+)
+def test_clauses(lake, table, kind, clauses, rows):
+    lake.run(merging(lambda _: frame(*NEW, kind=kind), merge_on={"on": "k", **clauses}))
+    assert " ".join(f"{k}{v}" for _, k, v in lake.rows("t")) == rows
+
+
+def test_clauses_change_rows_of_the_runs_partitions_only(lake, table):
+    clauses = {
+        "on": ["k"],
+        "when_matched": "update",
+        "when_not_matched_by_source": {"then": "delete", "condition": "v <> 'a'"},
+    }
+    lake.run(merging(frame(), partitions=DAYS, merge_on=clauses), partition="2024-01-01")
+    assert lake.rows("t") == [(ONE, 1, "a"), (TWO, 3, "c")]
+
+
+@pytest.mark.parametrize(
+    ("clauses", "said"),
+    [
+        ({"when_matched": "update"}, "needs the key as 'on'"),
+        ({"on": "k"}, "there is no clause"),
+        ({"on": "k", "when_macthed": "update"}, "not for 'when_macthed'"),
+        ({"on": "k", "when_matched": "insert"}, "then must be one of update, delete"),
+        ({"on": "k", "when_matched": {"if": "x", "then": "update"}}, "'if' is not understood"),
+        ({"on": "k", "when_matched": {"then": "update", "set": {}}}, "set must map columns"),
+        ({"on": "k", "when_matched": {"then": "delete", "condition": 5}}, "the condition must be a string"),
+        ({"on": "k", "when_matched": ["update", "delete"]}, "only the last clause"),
+        ({"on": "k", "when_not_matched_by_source": "update"}, "these rows have no source"),
+        ({"on": "k", "when_matched": {"then": "update", "set": {"v": "upper(source.v)"}}}, "needs Spark"),
+        ({"on": "k", "when_matched": {"then": "delete", "condition": "source.v = 'a'"}}, "needs Spark"),
+        ({"on": "x", "when_matched": "update"}, "lance/merge_on names ['x']"),
+    ],
+)
+def test_clauses_that_are_not_understood_change_nothing(lake, table, clauses, said):
+    assert said in errors(lake.run(merging(frame(*NEW), merge_on=clauses), fails=True))
+    assert lake.table("t").version == table.version
+
+
+def test_clauses_and_policies_exclude_each_other(lake, table):
+    asset = merging(frame(*NEW), merge_on={"on": "k", **INSERT}, when_matched="delete")
+    assert "say it in a clause" in errors(lake.run(asset, fails=True))
+
+
 class TestRetries:
     """The first attempt commits, and its check fails."""
 
@@ -148,6 +204,21 @@ class TestRetries:
         self.run(lake, [(ONE, 9, "x")], [(ONE, 2, "B")], **{"lance/on_earlier_attempt": policy})
         found = "".join(sorted(v for _, _, v in lake.rows("t")))
         assert found == "".join(sorted(values.replace("b", "") if policy == "append" else values))
+
+    @pytest.mark.parametrize("policy", ["replace", "adopt"])
+    def test_clauses_are_not_applied_twice(self, lake, table, policy):
+        clauses = {"on": "k", "when_matched": {"then": "update", "condition": "target.v = 'b'"}}
+        rows = [(ONE, 2, "B")]
+        result = self.run(lake, rows, rows, **{"lance/merge_on": clauses, "lance/on_earlier_attempt": policy})
+        assert result.success is (policy == "adopt")
+        assert policy == "adopt" or "lance/merge_on has clauses that would be applied twice" in errors(result)
+        assert (lake.table("t").version, lake.rows("t")[1]) == (2, (ONE, 2, "B"))
+
+    def test_clauses_without_conditions_are_applied_again(self, lake, table):
+        clauses = {"on": "k", "when_matched": "update", "when_not_matched": "insert"}
+        result = self.run(lake, [(ONE, 2, "bad")], [(ONE, 2, "B"), (TWO, 4, "D")], **{"lance/merge_on": clauses})
+        assert result.success
+        assert lake.rows("t") == [(ONE, 1, "a"), (ONE, 2, "B"), (TWO, 3, "c"), (TWO, 4, "D")]
 
 
 class TestTwoAtOnce:

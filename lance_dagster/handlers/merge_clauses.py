@@ -1,0 +1,119 @@
+"""The clauses of `lance/merge_on`, as far as lance_core runs them: for Arrow, pandas, polars and others.
+
+    clauses                                              lance_core's merge_insert
+    -------                                              -------------------------
+    when_matched: update [condition] | delete            when_matched_update_all(condition) | when_matched_delete()
+    when_not_matched: insert                             when_not_matched_insert_all()
+    when_not_matched_by_source: delete [condition]       when_not_matched_by_source_delete(condition)
+
+All other clauses need Spark. Conditions are Lance's SQL here, and Spark's there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lance_core.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from lance_dagster.tables.settings import OutputSettings
+
+__all__ = ["PlainMerge", "changes_others", "check_plain", "inserts_rows", "merges_again_alike", "plain_merge"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlainMerge:
+    """A merge that lance_core runs.
+
+    Attributes:
+        matched: What happens to rows in both: update, delete or nothing.
+        condition: The condition of rows in both that are updated; None for all.
+        inserts: Whether rows only in the output are inserted.
+        deletes_others: Whether rows only in the table are deleted.
+        others: The condition of those that are; None for all.
+    """
+
+    matched: str
+    condition: str | None = None
+    inserts: bool
+    deletes_others: bool
+    others: str | None = None
+
+
+def plain_merge(output: OutputSettings) -> PlainMerge:
+    """The merge of an output, for lance_core.
+
+    Raises:
+        UnsupportedError: A clause needs Spark; the message names it.
+    """
+    if output.merge_clauses is None:
+        return PlainMerge(
+            matched=output.when_matched,
+            inserts=output.when_not_matched == "insert",
+            deletes_others=output.when_not_matched_by_source == "delete",
+        )
+    from pyspark_lance import parse_merge_clauses  # noqa: PLC0415 - few outputs have clauses
+
+    found = {}
+    for clause in parse_merge_clauses(output.merge_clauses):
+        plain = clause.condition is None or (clause.side, clause.then) in _CONDITIONS
+        if clause.side in found or clause.values is not None or not plain or (clause.side, clause.then) == _NEVER:
+            why = f"{clause}" + ("" if clause.condition is None else f", condition {clause.condition!r}")
+            raise UnsupportedError(
+                f"lance/merge_on: the clause {why} needs Spark: return a Spark DataFrame. Other frames can have one"
+                " clause for each side, without values: update, with a condition or without, or delete where matched,"
+                " insert where not matched, delete where not matched by source. Nothing was written"
+            )
+        found[clause.side] = clause
+    matched, others = found.get("matched"), found.get("not matched by source")
+    return PlainMerge(
+        matched="nothing" if matched is None else matched.then,
+        condition=None if matched is None else _text(matched.condition),
+        inserts="not matched" in found,
+        deletes_others=others is not None,
+        others=None if others is None else _text(others.condition),
+    )
+
+
+def check_plain(output: OutputSettings) -> None:
+    """Make sure that lance_core can run the clauses of an output, if it has any.
+
+    Raises:
+        UnsupportedError: A clause needs Spark; the message names it.
+    """
+    if output.write_mode == "merge":
+        plain_merge(output)
+
+
+_CONDITIONS = (("matched", "update"), ("not matched by source", "delete"))
+_NEVER = ("not matched by source", "update")
+
+
+def _text(condition: object) -> str | None:
+    return None if condition is None else str(condition)
+
+
+def inserts_rows(output: OutputSettings) -> bool:
+    """Whether a merge inserts rows."""
+    if output.merge_clauses is None:
+        return output.when_not_matched == "insert"
+    return bool(output.merge_clauses.get("when_not_matched"))
+
+
+def changes_others(output: OutputSettings) -> bool:
+    """Whether a merge changes rows that only the table has."""
+    if output.merge_clauses is None:
+        return output.when_not_matched_by_source == "delete"
+    return bool(output.merge_clauses.get("when_not_matched_by_source"))
+
+
+def merges_again_alike(output: OutputSettings) -> bool:
+    """Whether a merge of the same rows on top of itself changes nothing more."""
+    if output.merge_clauses is None:
+        return output.when_matched == "update"
+    from pyspark_lance import parse_merge_clauses  # noqa: PLC0415 - few outputs have clauses
+
+    clauses = parse_merge_clauses(output.merge_clauses)
+    plain = all(one.condition is None and one.values is None for one in clauses)
+    return plain and any((one.side, one.then) == ("matched", "update") for one in clauses)

@@ -1,0 +1,258 @@
+"""The equalities that the condition of a merge requires, of an expression of the table and one of the source.
+
+    t.id = s.id AND lower(t.s) <=> s.k AND t.x > s.x
+    -----------     ----------------     ---------
+    id = s.id       lower(t.s) <=> s.k   no equality
+
+A condition is split where its own tokens, or the calls of a column of Spark's, are joined by AND. Names say to which
+side an expression belongs, and Spark where they do not: it resolves there alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pyspark_lance.changing.update_values import Value, as_column
+from pyspark_lance.engine.errors import without_error_log
+from pyspark_lance.engine.spark_internals import called_function, column_path, expression_text, names_of_column
+from pyspark_lance.types.names import matched_names
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["Equality", "conjuncts", "equalities", "path_of"]
+
+_EQUAL: Final = {"=": False, "==": False, "<=>": True, "equal_null": True}
+"""Operators and functions of Spark that compare, and whether a null equals a null by them."""
+_WORDS: Final = ("AND", "OR", "NOT", "EXISTS", "BETWEEN", "IN", "IS", "LIKE", "ILIKE", "RLIKE", "REGEXP")
+_SIGNS: Final = ("!", "<", ">", "<=", ">=", "<>", "!=", "!<", "!>", "->", "=>", "?", ",")
+_LOOSER: Final = frozenset((*_WORDS, *_SIGNS))
+"""Tokens that bind as loosely as a comparison does, or more so."""
+_OPENING: Final = frozenset("([{")
+_CLOSING: Final = frozenset(")]}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Equality:
+    """An equality that a condition requires.
+
+    Attributes:
+        own: The expression of the table.
+        other: The expression of the source.
+        column: The column of the table that `own` is; None for other expressions.
+        is_null_safe: Whether a null equals a null.
+    """
+
+    own: Value
+    other: Value
+    column: str | None
+    is_null_safe: bool
+
+
+def equalities(
+    condition: Value, source: DataFrame, target: DataFrame, names: Sequence[str], *, alias: str, exact: bool
+) -> list[Equality]:
+    """The equalities that a condition requires.
+
+    Args:
+        condition: The condition, in Spark SQL or as a column.
+        source: The source.
+        target: A frame with the table's columns, under its alias.
+        names: The columns of the table.
+        alias: The name that qualifies the columns of the table.
+        exact: Whether case matters.
+    """
+    sides = _Sides(source, target, alias)
+    found = []
+    for part in conjuncts(condition):
+        for one, two, is_null_safe in _compared(part):
+            kinds = sides.of(one), sides.of(two)
+            if set(kinds) != {"source", "target"}:
+                continue
+            own, other = (one, two) if kinds[0] == "target" else (two, one)
+            path = path_of(own) or ()
+            known = matched_names(path[-1:], names, exact=exact) if len(path) in (1, 2) else {}
+            is_column = bool(known) and (len(path) == 1 or path[0].lower() == alias.lower())
+            column = known[path[-1]] if is_column else None
+            found.append(Equality(own=own, other=other, column=column, is_null_safe=is_null_safe))
+    return found
+
+
+def conjuncts(condition: Value) -> list[Value]:
+    """The conditions that a condition joins by AND."""
+    if isinstance(condition, str):
+        return list(_split(condition))
+    text = expression_text(condition)
+    if text is not None:
+        return conjuncts(text)
+    name, arguments = called_function(condition) or ("", ())
+    return [one for part in arguments for one in conjuncts(part)] if name == "and" else [condition]
+
+
+def path_of(value: Value) -> tuple[str, ...] | None:
+    """The parts of the name that an expression is; None for other expressions."""
+    if not isinstance(value, str):
+        text = expression_text(value)
+        return column_path(value) if text is None else path_of(text)
+    tokens = _tokens(value)
+    names = tokens[::2]
+    dots = [one.text == "." and one.kind == "DOT" for one in tokens[1::2]]
+    if len(names) != len(dots) + 1 or not all(dots) or not all(one.is_name for one in names):
+        return None
+    return tuple(one.name for one in names)
+
+
+def _compared(part: Value) -> Iterator[tuple[Value, Value, bool]]:
+    """Yield both sides of a comparison, and whether a null equals a null."""
+    if not isinstance(part, str):
+        name, arguments = called_function(part) or ("", ())
+        if name in _EQUAL and len(arguments) == 2:
+            yield arguments[0], arguments[1], _EQUAL[name]
+        return
+    tokens = _tokens(part)
+    plain = [one for one, depth in _with_depth(tokens) if not depth]
+    signs = [one for one in plain if one.word in _EQUAL]
+    if len(signs) == 1 and not any(one.word in _LOOSER for one in plain):
+        sign = signs[0]
+        one, two = part[tokens[0].start : sign.start].strip(), part[sign.end : tokens[-1].end].strip()
+        if one and two:
+            yield one, two, _EQUAL[sign.word]
+
+
+class _Sides:
+    """Tells expressions of the table from those of the source; all names of both are known to Spark."""
+
+    def __init__(self, source: DataFrame, target: DataFrame, alias: str) -> None:
+        self._frames = {"target": target, "source": source}
+        self._names = {side: {name.lower() for name in frame.columns} for side, frame in self._frames.items()}
+        self._alias = alias.lower()
+
+    def of(self, value: Value) -> str | None:
+        """The side of an expression; None if it is a constant, or one of both sides."""
+        texts = [value] if isinstance(value, str) else names_of_column(value)
+        if texts is not None and not any(_OPAQUE.search(text) for text in texts):
+            found = {side for text in texts for path in _paths(text) for side in self._of_name(path)}
+            if len(found) < 2:
+                return next(iter(found), None)
+        sides = [side for side, frame in self._frames.items() if _resolves(frame, value)]
+        return sides[0] if len(sides) == 1 else None
+
+    def _of_name(self, path: Sequence[str]) -> Iterator[str]:
+        """Yield the sides that a name may belong to; none for keywords."""
+        first = path[0].lower()
+        if len(path) > 1 and first == self._alias:
+            yield "target"
+            return
+        known = [side for side, names in self._names.items() if first in names]
+        yield from known or (["source"] if len(path) > 1 else [])
+
+
+_OPAQUE: Final = re.compile(r"\bselect\b|\.\s*\*", re.IGNORECASE)
+"""Queries in an expression, and all columns of a side."""
+
+
+def _paths(text: str) -> Iterator[tuple[str, ...]]:
+    """Yield what may be names in an expression, without those of functions."""
+    tokens = [*_tokens(text), _Token(kind="END", text="", start=0, end=0)]
+    path: list[str] = []
+    for before, token in zip([tokens[-1], *tokens], tokens, strict=False):
+        if token.is_name and path and before.text == ".":
+            path.append(token.name)
+        elif token.is_name:
+            if path:
+                yield tuple(path)
+            path = [token.name]
+        elif token.text != ".":
+            if path and token.text != "(":
+                yield tuple(path)
+            path = []
+
+
+def _resolves(frame: DataFrame, value: Value) -> bool:
+    from pyspark.errors import PySparkException
+
+    try:
+        with without_error_log():
+            frame.select(as_column(value)).schema  # noqa: B018 - Spark looks at the names
+    except PySparkException:
+        return False
+    return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Token:
+    kind: str
+    text: str
+    start: int
+    end: int
+
+    @property
+    def is_name(self) -> bool:
+        return self.kind == "IDENTIFIER" or ((self.text[:1].isalpha() or self.text[:1] == "_") and self.word != "")
+
+    @property
+    def name(self) -> str:
+        return self.text[1:-1].replace("``", "`") if self.text.startswith("`") else self.text
+
+    @property
+    def word(self) -> str:
+        """A word in upper case, or a sign; empty for strings and for names in backticks."""
+        return "" if self.text[:1] in "`'\"" or self.kind.endswith("STRING") else self.text.upper()
+
+
+def _tokens(text: str) -> list[_Token]:
+    import sqlglot  # noqa: PLC0415 - loads for half a second
+
+    try:
+        found = sqlglot.tokenize(text, read="spark")
+    except (sqlglot.errors.SqlglotError, RecursionError):
+        return []  # Spark says what is wrong
+    return [
+        _Token(kind=one.token_type.name, text=text[one.start : one.end + 1], start=one.start, end=one.end + 1)
+        for one in found
+    ]
+
+
+def _with_depth(tokens: Sequence[_Token]) -> Iterator[tuple[_Token, int]]:
+    """Yield the tokens with the number of parentheses and CASEs around each; what closes one is inside of it."""
+    open_: list[str] = []
+    before = ""
+    for token in tokens:
+        is_word = before != "."  # a field may be called `end`
+        yield token, len(open_)
+        if token.word in _OPENING or (is_word and token.word == "CASE"):
+            open_.append(token.word)
+        elif token.word in _CLOSING or (is_word and token.word == "END" and open_[-1:] == ["CASE"]):
+            del open_[-1:]
+        before = token.word
+
+
+def _split(text: str) -> Iterator[str]:
+    """Yield the parts of a condition that AND joins, without parentheses around them."""
+    tokens = _tokens(text)
+    depths = [depth for _, depth in _with_depth(tokens)]
+    if len(tokens) > 2 and tokens[0].word == "(" and tokens[-1].word == ")" and min(depths[1:]) > 0:
+        yield from _split(text[tokens[1].start : tokens[-2].end])
+        return
+    ands = list(_joining(tokens, depths))
+    if not ands:
+        yield text
+        return
+    for start, end in zip([-1, *ands], [*ands, len(tokens)], strict=True):
+        if end > start + 1:
+            yield from _split(text[tokens[start + 1].start : tokens[end - 1].end])
+
+
+def _joining(tokens: Sequence[_Token], depths: Sequence[int]) -> Iterator[int]:
+    """Yield the positions of each AND that joins conditions; none beside an OR."""
+    plain = [index for index, depth in enumerate(depths) if not depth and (not index or tokens[index - 1].word != ".")]
+    if any(tokens[index].word == "OR" for index in plain):
+        return
+    is_range = False
+    for index in plain:
+        if tokens[index].word == "AND" and not is_range:
+            yield index
+        is_range = tokens[index].word == "BETWEEN" or (is_range and tokens[index].word != "AND")

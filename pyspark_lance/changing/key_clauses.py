@@ -1,0 +1,141 @@
+"""Merges by a key with clauses: what `merge(..., clauses=)` and the plugin's `lance/merge_on` run.
+
+    on: k                                    target.k = source.k --> ClauseMerge
+    then: update, insert without values      the columns that the source and the table share
+    no table yet                             the source's rows as WHEN NOT MATCHED inserts them --> a new table
+
+The source may have columns that the table lacks, such as an `op` that says what to do with a row, if clauses use them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from lance_core import LanceDataset
+from lance_core.errors import InvalidInputError, SchemaError
+from pyspark_lance.changing.clauses import MergeClause
+from pyspark_lance.changing.conditional import names_in_text
+from pyspark_lance.changing.job import ChangeOptions, ChangeResult
+from pyspark_lance.changing.merge_clauses import ClauseMerge
+from pyspark_lance.changing.merge_frames import MergeFrames
+from pyspark_lance.changing.task import DELETE, INSERT
+from pyspark_lance.changing.update_values import as_column
+from pyspark_lance.engine.errors import short_errors
+from pyspark_lance.types.names import quoted
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+__all__ = ["inserted_rows", "merge_by_clauses"]
+
+_SOURCE = "source"
+_TARGET = "target"
+
+
+def merge_by_clauses(
+    source: DataFrame,
+    dataset: LanceDataset,
+    on: Sequence[str],
+    clauses: Sequence[MergeClause],
+    options: ChangeOptions,
+    *,
+    deleting: MergeFrames | None = None,
+    checked_through: int | None = None,
+) -> ChangeResult:
+    """Merge a source, which has each key once, into a table.
+
+    Args:
+        source: The rows.
+        dataset: The version that is changed first.
+        on: The columns of the key.
+        clauses: The clauses, in order.
+        options: How to write and commit.
+        deleting: Deletes of further rows in the same commit.
+        checked_through: Version up to which the history was searched for other attempts.
+
+    Raises:
+        SchemaError: A column does not fit the table's; the message names it.
+        InvalidInputError: A clause does not fit the columns, or the source has a key twice.
+        RetryableConflictError: Each attempt met a concurrent change of the same rows.
+    """
+    # Types, collations and spelling of the key are those of a merge without clauses.
+    fitted = MergeFrames(source=source, keys=tuple(on), matched=DELETE, inserts=False).fitting(dataset)
+    shared = [name for name in fitted.source.columns if name in dataset.schema.names]
+    _check_others(fitted.source, shared, clauses, dataset)
+    copied = {name: f"{_SOURCE}.{quoted(name)}" for name in shared}
+    merge = ClauseMerge(
+        source=fitted.source.alias(_SOURCE),
+        condition=" AND ".join(f"{_TARGET}.{quoted(name)} = {_SOURCE}.{quoted(name)}" for name in fitted.keys),
+        clauses=tuple(
+            replace(clause, values=copied) if clause.action != DELETE and clause.values is None else clause
+            for clause in clauses
+        ),
+        alias=_TARGET,
+        unique=fitted.keys,
+        deleting=deleting,
+    )
+    return merge.run(dataset, options, checked_through)
+
+
+def _check_others(
+    source: DataFrame, shared: Sequence[str], clauses: Sequence[MergeClause], dataset: LanceDataset
+) -> None:
+    """Make sure that clauses use the columns that the table lacks, which may be misspelt."""
+    texts: list[Any] = [clause.condition for clause in clauses]
+    texts += [value for clause in clauses for value in (clause.values or {}).values()]
+    used = names_in_text(texts)
+    unused = [name for name in source.columns if name not in shared and name.lower() not in used]
+    if unused:
+        raise SchemaError(
+            f"merge: {dataset.uri} has no columns {unused}, and no clause uses them; it has {dataset.schema.names}."
+            " Drop them (DataFrame.drop), or name them in a clause"
+        )
+
+
+def inserted_rows(source: DataFrame, on: Sequence[str], clauses: Sequence[MergeClause]) -> DataFrame | None:
+    """The rows that a merge inserts into a table that has none; None if there is no clause that inserts.
+
+    Args:
+        source: The rows that are merged.
+        on: The columns of the key.
+        clauses: The clauses, as `parse_merge_clauses` returns them.
+
+    Raises:
+        InvalidInputError: A clause does not fit the source, or gives no values for the key.
+
+    Examples:
+        >>> clauses = pyspark_lance.parse_merge_clauses({"when_not_matched": {"then": "insert", "condition": "id > 1"}})
+        >>> pyspark_lance.inserted_rows(spark.range(3), ["id"], clauses).count()
+        1
+    """
+    from pyspark.sql import functions
+
+    inserts = [clause for clause in clauses if clause.action == INSERT]
+    if not inserts:
+        return None
+    rows = source.alias(_SOURCE)
+    chosen = functions.lit(None).cast("int")
+    for index, clause in reversed(list(enumerate(inserts))):
+        holds = functions.lit(True) if clause.condition is None else as_column(clause.condition)
+        with short_errors(f"{clause}: condition {clause.condition}"):
+            rows.where(holds).schema  # noqa: B018 - Spark checks the condition
+        chosen = functions.when(functions.coalesce(holds, functions.lit(False)), index).otherwise(chosen)
+    copied = {name: f"{_SOURCE}.{quoted(name)}" for name in source.columns}
+    values: list[Mapping[str, Any]] = [copied if one.values is None else one.values for one in inserts]
+    for clause, given in zip(inserts, values, strict=True):
+        lacking = [name for name in on if name not in given]
+        if lacking:
+            raise InvalidInputError(f"{clause}: values lack the key columns {lacking}")
+    cells: list[Column] = []
+    for name in dict.fromkeys(name for given in values for name in given):
+        cell: Any = functions
+        for index, given in enumerate(values):
+            own = as_column(given[name]) if name in given else functions.lit(None)
+            cell = cell.when(chosen == index, own)
+        cells.append(cell.alias(name))
+    with short_errors(f"merge: values {values}"):
+        found = rows.where(chosen.isNotNull()).select(*cells)
+        found.schema  # noqa: B018 - Spark checks the values
+    return found

@@ -1,0 +1,172 @@
+"""What the equalities of a merge's condition are used for.
+
+    t.id = s.id          the read: rows whose id the source has                     inserts: hashes of the ids
+    t.id <=> s.id        the read: those, and rows without an id                    inserts: any key
+    lower(t.s) = s.k     the read: all rows                                         inserts: any key
+
+A merge that inserts rows records their keys, by which a concurrent merge that inserts the same rows is detected. Where
+keys that the condition takes for equal may differ, or the inserted values are not those that were compared, the record
+says that any key may have been inserted: the later one of two such merges is always computed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import and_
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_core import LanceDataset
+from lance_core.errors import SchemaError
+from pyspark_lance.changing.clauses import MergeClause
+from pyspark_lance.changing.conditional import mentioned
+from pyspark_lance.changing.equalities import Equality, conjuncts, path_of
+from pyspark_lance.changing.task import INSERT
+from pyspark_lance.changing.update_values import Value, as_column
+from pyspark_lance.keys.equality import check_keys_of
+from pyspark_lance.keys.narrowing import narrowed_by_frame
+from pyspark_lance.reading.filter_pushdown import push_tree
+from pyspark_lance.types.spark_types import spark_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["MergeKeys"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeKeys:
+    """The equalities of a merge's condition.
+
+    Attributes:
+        equalities: The equalities.
+        alias: The name that qualifies the table's columns; None without one.
+    """
+
+    equalities: tuple[Equality, ...] = ()
+    alias: str | None = None
+
+    @property
+    def _of_columns(self) -> dict[str, Equality]:
+        """The equalities of columns of the table, one for each."""
+        return {one.column: one for one in reversed(self.equalities) if one.column is not None}
+
+    def frame(self, source: DataFrame, base: LanceDataset) -> tuple[list[str], DataFrame]:
+        """The keys of the source under the table's names, of those columns whose types are compared alike."""
+        kinds = {one.name: one.dataType for one in spark_schema(base.schema)}
+        found = self._of_columns
+        keys = source.select(*[as_column(one.other).alias(name) for name, one in found.items()])
+        strings = {one.name: one.dataType for one in keys.schema if one.dataType.typeName().startswith("string")}
+        names = [name for name in found if name not in strings or strings[name] == kinds[name]]
+        return names, keys
+
+    def within(
+        self, base: LanceDataset, source: DataFrame, condition: Value, few: pa.Table | None
+    ) -> pc.Expression | None:
+        """A condition on the table's rows that all those meet that can be paired.
+
+        Args:
+            base: The version.
+            source: The source.
+            condition: The condition of the merge.
+            few: The result of `few_keys` for the source.
+        """
+        names, keys = self.frame(source, base)
+        found = [self._pushed(base, condition)]
+        null_safe = [name for name in names if self._of_columns[name].is_null_safe]
+        for group in ([name for name in names if name not in null_safe], *([name] for name in null_safe)):
+            known = None if few is None or not set(group) <= set(few.column_names) else few.select(group)
+            narrowed = narrowed_by_frame(base, group, keys, known).condition if group else None
+            is_safe = narrowed is not None and group[0] in null_safe
+            found.append(narrowed | pc.field(group[0]).is_null() if is_safe else narrowed)
+        conditions = [one for one in found if one is not None]
+        return reduce(and_, conditions) if conditions else None
+
+    def _pushed(self, base: LanceDataset, condition: Value) -> pc.Expression | None:
+        """The parts of the condition that concern the table alone, as far as they can be pushed."""
+        if self.alias is None:
+            return None  # a name without qualifier may be the source's
+        trees = [_own_tree(part, self.alias) for part in conjuncts(condition)]
+        pushed = [push_tree(tree, base.schema) for tree in trees if tree is not None]
+        known = [one.filter for one in pushed if one is not None]
+        return reduce(and_, known) if known else None
+
+    def guarded(self, base: LanceDataset, source: DataFrame, clauses: Sequence[MergeClause]) -> tuple[list[str], bool]:
+        """The columns by which concurrent inserts are detected, and whether their values tell inserted rows apart.
+
+        Args:
+            base: The version.
+            source: The source.
+            clauses: The clauses of the merge.
+        """
+        inserts = [clause for clause in clauses if clause.action == INSERT]
+        names, keys = self.frame(source, base)
+        given = {one.name: one.dataType for one in keys.schema}
+        stored = {one.name: one.dataType for one in spark_schema(base.schema)}
+        exact = [
+            name
+            for name, one in self._of_columns.items()
+            if name in names
+            and not one.is_null_safe
+            and _is_compared_alike(given[name], stored[name])
+            and _is_key(base.schema.field(name))
+            and all(_inserts(clause, name, one.other) for clause in inserts)
+        ]
+        if exact:
+            return exact, True
+        return mentioned([one.own for one in self.equalities], base), False
+
+
+def _own_tree(part: Value, alias: str) -> Any:
+    """A condition that concerns the table alone, parsed and without qualifiers; None for others."""
+    import sqlglot  # noqa: PLC0415 - loads for half a second
+
+    if not isinstance(part, str) or '"' in part or "\\" in part:  # settings of the session decide what these mean
+        return None
+    try:
+        tree: Any = sqlglot.parse_one(part, read="spark")
+    except (sqlglot.errors.SqlglotError, RecursionError):
+        return None
+    columns = list(tree.find_all(sqlglot.exp.Column))
+    if not columns or not all(len(one.parts) == 2 and one.table.lower() == alias.lower() for one in columns):
+        return None
+    for one in columns:
+        one.set("table", None)
+    return tree
+
+
+def _is_compared_alike(given: Any, stored: Any) -> bool:
+    """Whether values of a type that equal values of another one are equal once they are stored in it."""
+    from pyspark.sql import types
+
+    if isinstance(given, types.IntegralType) and isinstance(stored, types.IntegralType):
+        return True
+    return bool(given == stored)
+
+
+def _is_key(field: pa.Field) -> bool:
+    try:
+        check_keys_of("on", [field])
+    except SchemaError:
+        return False
+    return True
+
+
+def _inserts(clause: MergeClause, name: str, compared: Value) -> bool:
+    """Whether a clause inserts into a column what was compared with it."""
+    path = path_of(compared)
+    if clause.values is None:
+        return path is not None and len(path) <= 2 and path[-1].lower() == name.lower()
+    for column, value in clause.values.items():
+        if column == name or column.rpartition(".")[2].lower() == name.lower():
+            own = path_of(value)
+            if own is not None and path is not None:
+                return [part.lower() for part in own[-2:]] == [part.lower() for part in path[-2:]] or (
+                    1 in (len(own), len(path)) and own[-1].lower() == path[-1].lower()
+                )
+            return isinstance(value, str) and value == compared
+    return False
