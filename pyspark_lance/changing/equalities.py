@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark_lance.changing.update_values import Value, as_column
 from pyspark_lance.engine.errors import without_error_log
 from pyspark_lance.engine.spark_internals import called_function, column_path, expression_text, names_of_column
-from pyspark_lance.types.names import matched_names
+from pyspark_lance.types.names import matched_names, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -127,7 +127,10 @@ class _Sides:
 
     def __init__(self, source: DataFrame, target: DataFrame, alias: str) -> None:
         self._frames = {"target": target, "source": source}
-        self._names = {side: {name.lower() for name in frame.columns} for side, frame in self._frames.items()}
+        self._kinds = {
+            side: {one.name.lower(): one.dataType.typeName() for one in frame.schema}
+            for side, frame in self._frames.items()
+        }
         self._alias = alias.lower()
 
     def of(self, value: Value) -> str | None:
@@ -140,14 +143,17 @@ class _Sides:
         sides = [side for side, frame in self._frames.items() if _resolves(frame, value)]
         return sides[0] if len(sides) == 1 else None
 
-    def _of_name(self, path: Sequence[str]) -> Iterator[str]:
-        """Yield the sides that a name may belong to; none for keywords."""
+    def _of_name(self, path: Sequence[str]) -> list[str]:
+        """The sides that a name may belong to; none for keywords."""
         first = path[0].lower()
-        if len(path) > 1 and first == self._alias:
-            yield "target"
-            return
-        known = [side for side, names in self._names.items() if first in names]
-        yield from known or (["source"] if len(path) > 1 else [])
+        if len(path) == 1:
+            return [side for side, kinds in self._kinds.items() if first in kinds]
+        if first == self._alias:
+            return ["target"]
+        if self._kinds["target"].get(first) not in ("struct", "map", "array"):
+            return ["source"]  # by its alias, or a column of it
+        is_source = _resolves(self._frames["source"], ".".join(map(quoted, path)))
+        return ["source" if is_source else "target"]
 
 
 _OPAQUE: Final = re.compile(r"\bselect\b|\.\s*\*", re.IGNORECASE)

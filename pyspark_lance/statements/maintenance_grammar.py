@@ -6,12 +6,20 @@ CREATE INDEX i ON lake.nyc.t USING btree (id)    ALTER TABLE lake.nyc.t CREATE I
 
 from __future__ import annotations
 
+from typing import Final
+
 from pyspark_lance.catalog.tables import TableName
 from pyspark_lance.statements import records
 from pyspark_lance.statements.tables_grammar import travel
 from pyspark_lance.statements.tokens import Cursor
 
 __all__ = ["alter_refs", "create_or_drop", "optimize", "restore", "vacuum"]
+
+
+_INDICES: Final = frozenset(
+    {"btree", "bitmap", "zonemap", "zone_map", "bloomfilter", "bloom", "bloom_filter", "label_list"}
+)
+"""Types of indices that Spark builds."""
 
 
 def optimize(cursor: Cursor) -> records.Optimize:
@@ -138,6 +146,8 @@ def _index(cursor: Cursor, table: TableName | None, *, replaces: bool) -> record
         cursor.takes("TABLE")
         table = cursor.table()
     kind = cursor.identifier("the type of the index") if cursor.takes("USING") else "btree"
+    if kind.lower() not in _INDICES:
+        cursor.fail("btree, bitmap, zonemap, bloomfilter or label_list; pylance builds others", cursor.peek(-1))
     start = cursor.peek()
     columns = cursor.identifiers()
     if len(columns) != 1:

@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from lance_core.errors import InvalidInputError
 from pyspark_lance.catalog.registry import PATHS
 from pyspark_lance.catalog.tables import TableFinder, TableName
-from pyspark_lance.statements.tokens import QUOTED, Cursor, Piece
+from pyspark_lance.statements.tokens import QUOTED, STRING, Cursor, Piece, Token
 
-__all__ = ["Mention", "is_path", "mentions_of", "names_lance", "parse_name"]
+__all__ = ["Mention", "is_path", "mentions_of", "names_lance", "parse_name", "reject_names_in_strings"]
 
 _TRAVELS: Final = ("VERSION", "TIMESTAMP", "SYSTEM_VERSION", "SYSTEM_TIME")
 
@@ -65,6 +66,35 @@ def mentions_of(piece: str, finder: TableFinder) -> list[Mention]:
         else:
             before = cursor.token().text
     return found
+
+
+_IN_STRINGS: Final = {
+    "IDENTIFIER": "the name itself, without IDENTIFIER('...')",
+    "TABLE_CHANGES": "a table: pyspark_lance.read_changes(spark, uri, begin_version=...) reads changes",
+}
+"""Functions that Spark gives a name as a string, and what to write here."""
+
+
+def reject_names_in_strings(cursor: Cursor, finder: TableFinder) -> None:
+    """Reject names of Lance tables in strings that Spark would look up, and statements about them.
+
+    Raises:
+        InvalidInputError: There is one; the message has its position.
+    """
+    while not cursor.is_done:
+        token = cursor.token()
+        if token.upper in _IN_STRINGS and cursor.sees("(") and _mentions_in(cursor.peek(1), finder):
+            cursor.fail(_IN_STRINGS[token.upper], token)
+        if token.upper == "EXECUTE" and cursor.sees("IMMEDIATE") and _mentions_in(cursor.peek(1), finder):
+            cursor.fail("the statement itself, without EXECUTE IMMEDIATE", token)
+
+
+def _mentions_in(token: Token, finder: TableFinder) -> list[Mention]:
+    """The names of Lance tables in a string."""
+    try:
+        return mentions_of(token.value, finder) if token.kind == STRING else []
+    except InvalidInputError:  # Spark says what is wrong
+        return []
 
 
 def _mention(cursor: Cursor) -> Mention:

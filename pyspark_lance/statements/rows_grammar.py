@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from pyspark_lance.statements import records
-from pyspark_lance.statements.tokens import Cursor, Piece
+from pyspark_lance.statements.tokens import Assignment, Cursor, Piece
 
 __all__ = ["delete", "insert", "merge", "truncate", "update"]
 
@@ -33,6 +33,8 @@ def insert(cursor: Cursor) -> records.Insert:
     replace_where = None
     if not overwrites and cursor.takes("REPLACE WHERE"):
         replace_where = cursor.piece("SELECT", "VALUES", "WITH", "FROM", "TABLE")
+    if cursor.sees("REPLACE"):
+        cursor.fail("REPLACE WHERE condition, or MERGE INTO", cursor.peek(1))
     if by_name and columns is not None:
         cursor.fail("either BY NAME or a list of columns")
     return records.Insert(
@@ -130,6 +132,7 @@ def _alias(cursor: Cursor) -> str | None:
 
 
 def _values(cursor: Cursor, *stops: str) -> dict[str, Piece]:
+    """Read `column = value, ...`."""
     found: dict[str, Piece] = {}
     while True:
         start = cursor.peek()
@@ -138,7 +141,8 @@ def _values(cursor: Cursor, *stops: str) -> dict[str, Piece]:
             cursor.fail("each column once", start)
         if not cursor.takes("= ="):
             cursor.expect("=")
-        found[name] = cursor.piece(",", *stops)
+        piece = cursor.piece(",", *stops)
+        found[name] = Assignment(piece.text, piece.start, column=start.start)
         if not cursor.takes(","):
             return found
 

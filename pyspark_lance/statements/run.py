@@ -15,7 +15,7 @@ from pyspark_lance.statements import maintenance_grammar as maintenance
 from pyspark_lance.statements import records, rows_grammar, run_maintenance, run_rows, run_tables
 from pyspark_lance.statements import tables_grammar as tables
 from pyspark_lance.statements.context import Context
-from pyspark_lance.statements.names import mentions_of, names_lance
+from pyspark_lance.statements.names import mentions_of, names_lance, reject_names_in_strings
 from pyspark_lance.statements.sources import Sources
 from pyspark_lance.statements.tokens import Cursor, Piece
 
@@ -160,6 +160,9 @@ def read(statement: str, finder: TableFinder) -> records.Statement | None:
         InvalidInputError: A part of the statement is not understood; the message has its position.
     """
     cursor = Cursor(statement)
+    if mentions_of(statement, finder):
+        cursor.check_single()
+    reject_names_in_strings(cursor.copy(), finder)
     for form in _FORMS:
         if _begins(cursor.copy(), form.words, finder):
             record = form.read(cursor)
@@ -181,7 +184,7 @@ def _begins(cursor: Cursor, words: str, finder: TableFinder) -> bool:
         return True
     if first.endswith(("INDEX", "BRANCH", "TAG")):
         while not cursor.is_done and not names_lance(cursor, finder):
-            if cursor.token().upper not in ("ON", "IN", "FROM") and names_lance(cursor, finder):
+            if cursor.token().upper not in ("ON", "IN", "FROM", "TABLE") and names_lance(cursor, finder):
                 return False
         return not cursor.is_done
     while cursor.peek().upper in _BETWEEN and cursor.peek(1).text != ".":
@@ -240,6 +243,11 @@ def _query(cursor: Cursor) -> records.Query:
         prefix = cursor.peek().start - start
     if cursor.peek().upper not in _READERS:
         cursor.fail("a query, or one of the statements about Lance tables (docs/spark-sql.md)")
+    if cursor.sees("FROM"):
+        ahead = cursor.copy()
+        ahead.piece("INSERT")
+        if ahead.sees("INSERT"):
+            ahead.fail("the end of the query: INSERT comes first, INSERT INTO t SELECT ... FROM ...")
     rest = cursor.rest()
     text = cursor.statement[start : rest.start] + rest.text
     return records.Query(query=Piece(text, start), prefix=prefix)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -13,12 +14,12 @@ from pyspark_lance.changing.clauses import MergeClause
 from pyspark_lance.changing.conditional import RowCondition, delete_where, update_where
 from pyspark_lance.changing.merge_clauses import ClauseMerge
 from pyspark_lance.changing.task import DELETE, INSERT, UPDATE
-from pyspark_lance.changing.update_values import stored_as
+from pyspark_lance.changing.update_values import spelled_values, stored_as
 from pyspark_lance.statements import records
 from pyspark_lance.statements.context import Context
 from pyspark_lance.statements.names import mentions_of
 from pyspark_lance.statements.replace_condition import check_replace_condition
-from pyspark_lance.statements.tokens import Piece
+from pyspark_lance.statements.tokens import Assignment, Piece
 from pyspark_lance.types.names import case_sensitive, matched_names
 from pyspark_lance.types.spark_types import spark_schema
 from pyspark_lance.writing.write import write
@@ -106,6 +107,7 @@ def update(context: Context, statement: records.Update) -> DataFrame:
     """Run an UPDATE."""
     dataset, location = context.target(statement.table)
     alias = statement.alias or statement.table.last
+    _check_assignments(context, statement.values, statement.table, alias, dataset)
     values = {
         _own(name, statement.table): context.sources.expression(piece, statement.table, alias)
         for name, piece in statement.values.items()
@@ -114,6 +116,24 @@ def update(context: Context, statement: records.Update) -> DataFrame:
     where = RowCondition(session=context.spark, condition=condition, alias=alias)
     done = update_where(dataset, values, where, context.options(location))
     return context.counts(num_affected_rows=done.rows_updated)
+
+
+def _check_assignments(
+    context: Context, values: Mapping[str, Piece], table: TableName, alias: str, dataset: LanceDataset
+) -> None:
+    """Make sure that the columns that get values are columns of the table.
+
+    Raises:
+        SchemaError: One is not; the message has its position.
+    """
+    exact = case_sensitive(context.spark)
+    for name, piece in values.items():
+        if not isinstance(piece, Assignment):
+            continue
+        try:
+            spelled_values({_own(name, table): piece.text}, dataset.schema.names, "SET", alias=alias, exact=exact)
+        except SchemaError as error:
+            raise SchemaError(f"{context.sources.at(piece.column)}: {error}. Nothing was done") from None
 
 
 def delete(context: Context, statement: records.Delete) -> DataFrame:
@@ -142,6 +162,9 @@ def merge(context: Context, statement: records.Merge) -> DataFrame:
         if source_alias.lower() == alias.lower():
             raise InvalidInputError(f"merge: the table and the source are both called {alias}: give one an alias")
         source = source.alias(source_alias)
+
+    for when in statement.clauses:
+        _check_assignments(context, when.values or {}, statement.table, alias, dataset)
 
     def expression(piece: Piece | None) -> Any:
         return context.expression(piece, statement.table, alias)

@@ -61,6 +61,10 @@ class Sources:
             while self._views:
                 self.spark.catalog.dropTempView(self._views.pop())
 
+    def at(self, start: int) -> str:
+        """A position in the statement, as messages name it."""
+        return position(self._statement, start)
+
     def query(self, piece: Piece, *, parsed_from: int = 0) -> DataFrame:
         """The frame of a query, or of another statement of Spark's that reads Lance tables.
 

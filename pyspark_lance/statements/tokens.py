@@ -17,7 +17,7 @@ from typing import Final, NoReturn
 from lance_core.errors import InvalidInputError
 from pyspark_lance.catalog.tables import TableName
 
-__all__ = ["Cursor", "Piece", "Token", "position", "tokens_of"]
+__all__ = ["Assignment", "Cursor", "Piece", "Token", "position", "tokens_of"]
 
 WORD: Final = "word"
 QUOTED: Final = "quoted"
@@ -93,6 +93,17 @@ class Piece:
 
     def __str__(self) -> str:
         return self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment(Piece):
+    """The value that a column gets.
+
+    Attributes:
+        column: Position of the column's name in the statement.
+    """
+
+    column: int
 
 
 def position(statement: str, offset: int) -> str:
@@ -193,6 +204,16 @@ class Cursor:
         raise InvalidInputError(
             f"{position(self.statement, token.start)}: {found}; expected {expected}. Nothing was done"
         )
+
+    def check_single(self) -> None:
+        """Make sure that there is one statement.
+
+        Raises:
+            InvalidInputError: A semicolon is followed by more.
+        """
+        for token in self._tokens:
+            if token.text == ";":
+                self.fail("one statement: run each by a call of its own", token)
 
     def finish(self) -> None:
         """Make sure that all tokens are read.

@@ -4,12 +4,12 @@ import pytest
 
 from pyspark_lance.changing.equalities import conjuncts, equalities, path_of
 
-NAMES = ["id", "x", "name", "a b", "st"]
+NAMES = ["id", "x", "name", "a b", "st", "s"]
 
 
 @pytest.fixture(scope="module")
 def frames(spark):
-    target = spark.createDataFrame([], "id long, x long, name string, `a b` string, st struct<k: long>")
+    target = spark.createDataFrame([], "id long, x long, name string, `a b` string, st struct<k: long>, s string")
     source = spark.createDataFrame([], "id long, name string, word string, `end` long, t struct<name: string>")
     return source.alias("s"), target.alias("t")
 
@@ -28,6 +28,7 @@ def found(frames, condition):
         ("t.id + 0 = s.id", [("t.id + 0", "s.id", None, False)]),
         ("s.word <=> cast(t.id as string)", [("cast(t.id as string)", "s.word", None, True)]),
         ("t.`a b` = concat(s.word, 'a=b')", [("t.`a b`", "concat(s.word, 'a=b')", "a b", False)]),
+        ("st.k = s.id", [("st.k", "s.id", None, False)]),
         ("t.st.k = s.id", [("t.st.k", "s.id", None, False)]),
         ("((t.id = s.id) AND (t.x > 1)) -- why", [("t.id", "s.id", "id", False)]),
         ("t.x between 1 and 3 and t.id = s.id", [("t.id", "s.id", "id", False)]),

@@ -110,6 +110,8 @@ def test_a_parameter_without_a_literal_is_rejected():
         ("VACUUM lake.t RETAIN 168 HOURS DRY RUN", records.Vacuum),
         ("ALTER TABLE lake.t CREATE INDEX i USING zonemap (a.b) WITH (rows_per_zone = 4)", records.CreateIndex),
         ("CREATE INDEX ON lake.t (a)", records.CreateIndex),
+        ("CREATE INDEX i ON TABLE lake.t USING zonemap (a)", records.CreateIndex),
+        ("FROM lake.t SELECT a", records.Query),
         ("DROP INDEX IF EXISTS i ON lake.t", records.DropIndex),
         ("CREATE BRANCH IF NOT EXISTS feature/a-1 ON lake.t AS OF VERSION 3", records.CreateBranch),
         ("CREATE OR REPLACE TAG july ON lake.t", records.CreateTag),
@@ -133,7 +135,7 @@ def test_statements_become_records(statement, kind):
 
 @pytest.mark.parametrize(
     "statement",
-    ["SELECT 1", "SELECT lake FROM t", "DROP TABLE t", "SHOW TABLES", "SHOW TABLES IN other", "SELECT * FROM a.lake.t", "UPDATE x SET a = 'lake.t'", "SELECT * FROM lance.t"],
+    ["SELECT 1", "SELECT lake FROM t", "DROP TABLE t", "SHOW TABLES", "SHOW TABLES IN other", "SELECT * FROM a.lake.t", "UPDATE x SET a = 'lake.t'", "SELECT * FROM lance.t", "SELECT 1; SELECT 2", "SELECT IDENTIFIER('a.t')", "SELECT 'IDENTIFIER(lake.t)'", "EXECUTE IMMEDIATE 'SELECT ''1'"],
 )  # fmt: skip
 def test_statements_without_lance_tables_are_spark_s(statement):
     assert read(statement) is None
@@ -168,6 +170,15 @@ def test_statements_without_lance_tables_are_spark_s(statement):
         ("ANALYZE TABLE lake.t COMPUTE STATISTICS", "'ANALYZE' is not understood"),
         ("DROP TABLE lake.t CASCADE", "'CASCADE' is not understood"),
         ("RESTORE lake.t TO 5", "VERSION AS OF or TIMESTAMP AS OF"),
+        ("SELECT 1 FROM lake.t; SELECT 2", "line 1, column 21: ';' is not understood; expected one statement"),
+        ("SELECT 1;\nDELETE FROM lake.t", "line 1, column 9: ';'"),
+        ("INSERT INTO lake.t REPLACE USING (a) SELECT 1", "column 28: 'USING' is not understood; expected REPLACE WHERE"),
+        ("INSERT INTO lake.t (a) REPLACE ON a = 1 SELECT 1", "column 32: 'ON' is not understood; expected REPLACE WHERE"),
+        ("FROM lake.t INSERT INTO lake.t SELECT a", "column 13: 'INSERT' is not understood; expected the end of the query"),
+        ("SELECT * FROM IDENTIFIER('lake.t')", "column 15: 'IDENTIFIER' is not understood; expected the name itself"),
+        ("SELECT * FROM table_changes('lake.t', 1)", "column 15: 'table_changes'.*read_changes"),
+        ("EXECUTE IMMEDIATE 'SELECT * FROM lake.t'", "column 1: 'EXECUTE' is not understood; expected the statement itself"),
+        ("CREATE INDEX i ON lake.t USING ivf_pq (a)", "column 32: 'ivf_pq' is not understood; expected btree"),
     ],
 )  # fmt: skip
 def test_what_is_not_understood_is_rejected_by_name_and_position(statement, message):
