@@ -162,7 +162,7 @@ _OPAQUE: Final = re.compile(r"\bselect\b|\.\s*\*", re.IGNORECASE)
 
 def _paths(text: str) -> Iterator[tuple[str, ...]]:
     """Yield what may be names in an expression, without those of functions."""
-    tokens = [*_tokens(text), _Token(kind="END", text="", start=0, end=0)]
+    tokens = [*_tokens(text), _Lexeme(kind="END", text="", start=0, end=0)]
     path: list[str] = []
     for before, token in zip([tokens[-1], *tokens], tokens, strict=False):
         if token.is_name and path and before.text == ".":
@@ -189,7 +189,7 @@ def _resolves(frame: DataFrame, value: Value) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Token:
+class _Lexeme:
     kind: str
     text: str
     start: int
@@ -209,7 +209,7 @@ class _Token:
         return "" if self.text[:1] in "`'\"" or self.kind.endswith("STRING") else self.text.upper()
 
 
-def _tokens(text: str) -> list[_Token]:
+def _tokens(text: str) -> list[_Lexeme]:
     import sqlglot  # noqa: PLC0415 - loads for half a second
 
     try:
@@ -217,12 +217,12 @@ def _tokens(text: str) -> list[_Token]:
     except (sqlglot.errors.SqlglotError, RecursionError):
         return []  # Spark says what is wrong
     return [
-        _Token(kind=one.token_type.name, text=text[one.start : one.end + 1], start=one.start, end=one.end + 1)
+        _Lexeme(kind=one.token_type.name, text=text[one.start : one.end + 1], start=one.start, end=one.end + 1)
         for one in found
     ]
 
 
-def _with_depth(tokens: Sequence[_Token]) -> Iterator[tuple[_Token, int]]:
+def _with_depth(tokens: Sequence[_Lexeme]) -> Iterator[tuple[_Lexeme, int]]:
     """Yield the tokens with the number of parentheses and CASEs around each; what closes one is inside of it."""
     open_: list[str] = []
     before = ""
@@ -252,7 +252,7 @@ def _split(text: str) -> Iterator[str]:
             yield from _split(text[tokens[start + 1].start : tokens[end - 1].end])
 
 
-def _joining(tokens: Sequence[_Token], depths: Sequence[int]) -> Iterator[int]:
+def _joining(tokens: Sequence[_Lexeme], depths: Sequence[int]) -> Iterator[int]:
     """Yield the positions of each AND that joins conditions; none beside an OR."""
     plain = [index for index, depth in enumerate(depths) if not depth and (not index or tokens[index - 1].word != ".")]
     if any(tokens[index].word == "OR" for index in plain):

@@ -24,7 +24,7 @@ from lance_core.errors import (
     InvalidInputError,
     SchemaError,
 )
-from pyspark_lance.changing.clauses import parse_merge_clauses
+from pyspark_lance.changing.clauses import MergeClause, parse_merge_clauses
 from pyspark_lance.changing.job import ChangeOptions, ChangeResult, RowLevelChange, run_change
 from pyspark_lance.changing.key_clauses import inserted_rows, merge_by_clauses
 from pyspark_lance.changing.merge_frames import (
@@ -145,9 +145,7 @@ def merge(  # noqa: PLR0913 - each is a choice of its own, all but three have a 
     """
     keys = list(_spelled([on] if isinstance(on, str) else on, df.columns, df.sparkSession))
     _check_clauses(keys, when_matched, when_not_matched, when_not_matched_by_source)
-    parsed = None if clauses is None else parse_merge_clauses(clauses)
-    if parsed is not None and (when_matched, when_not_matched, when_not_matched_by_source, condition) != _DEFAULTS:
-        raise InvalidInputError("merge: clauses, when_matched, when_not_matched, ... and condition exclude each other")
+    parsed = _parsed(clauses, (when_matched, when_not_matched, when_not_matched_by_source, condition))
     options = ChangeOptions(
         storage_options=storage_options,
         transaction_properties=transaction_properties,
@@ -161,24 +159,41 @@ def merge(  # noqa: PLR0913 - each is a choice of its own, all but three have a 
     _check_source(df, keys, "merge")
     reject_memory(uri)
     known = open_version(uri, read_version, storage_options, identity)
-    if known is None:
-        first = inserted_rows(df, keys, parsed) if parsed is not None else df if when_not_matched is not None else None
-        if (made := _created(first, uri, keys, options)) is not None:
-            return made
+    first = df if parsed is None else inserted_rows(df, keys, parsed)
+    if known is None and (made := _created(first if when_not_matched else None, uri, keys, options)) is not None:
+        return made
     dataset = known if known is not None else lance_core.dataset(uri, storage_options=storage_options)
-    deleting, checked = _deleting(deletes, keys, dataset), None if known is not None else 0
-    if parsed is not None:
-        return merge_by_clauses(df, dataset, keys, parsed, options, deleting=deleting, checked_through=checked)
-    merged = MergeFrames(
-        source=df,
-        keys=tuple(keys),
-        matched={"update": UPDATE, "delete": DELETE, None: None}[when_matched],
-        inserts=when_not_matched is not None,
-        deletes_others=when_not_matched_by_source is not None,
-        condition=condition,
-    )
+    matched = {"update": UPDATE, "delete": DELETE, None: None}[when_matched]
+    others = when_not_matched_by_source is not None
+    merged = MergeFrames(source=df, keys=tuple(keys), matched=matched, inserts=when_not_matched is not None)
+    merged = replace(merged, deletes_others=others, condition=condition)
+    return _run(merged, parsed, dataset, options, _deleting(deletes, keys, dataset), None if known is not None else 0)
+
+
+def _run(
+    merged: MergeFrames,
+    clauses: tuple[MergeClause, ...] | None,
+    dataset: LanceDataset,
+    options: ChangeOptions,
+    deleting: MergeFrames | None,
+    checked_through: int | None,
+) -> ChangeResult:
+    """Run a merge by a key; clauses take the place of what the frames say."""
+    if clauses is not None:
+        return merge_by_clauses(
+            merged.source, dataset, merged.keys, clauses, options, deleting=deleting, checked_through=checked_through
+        )
     with merged.fitting(dataset).kept(dataset) as counted:
-        return run_change(dataset, partial(_merged, counted, options, deleting=deleting), options, checked)
+        return run_change(dataset, partial(_merged, counted, options, deleting=deleting), options, checked_through)
+
+
+def _parsed(clauses: Mapping[str, Any] | None, others: tuple[str | None, ...]) -> tuple[MergeClause, ...] | None:
+    """The clauses of a merge; None for those of the other arguments."""
+    if clauses is None:
+        return None
+    if others != _DEFAULTS:
+        raise InvalidInputError("merge: clauses, when_matched, when_not_matched, ... and condition exclude each other")
+    return parse_merge_clauses(clauses)
 
 
 def _spelled(names: Iterable[str], columns: Sequence[str], session: SparkSession) -> Iterator[str]:
