@@ -243,8 +243,11 @@ def undo_is_exact(request: WriteRequest, keys: Callable[[], pa.Table]) -> bool:
     write, dataset = request.write_attempt, request.existing
     if write is None or not write.earlier or dataset is None or write.on_earlier_attempt == "append":
         return True
-    left = _only_of_earlier(dataset, write.earlier, request.output.merge_key, keys)
-    if left == 0 and merges_again_alike(request.output):
+    is_alike = merges_again_alike(request.output)
+    # Clauses may have given values to rows whose keys the output does not have: their keys say nothing then.
+    counts = is_alike or request.output.merge_clauses is None
+    left = _only_of_earlier(dataset, write.earlier, request.output.merge_key, keys) if counts else 0
+    if left == 0 and is_alike:
         return True
     if write.on_earlier_attempt == "adopt":
         return False
