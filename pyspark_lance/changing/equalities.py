@@ -123,7 +123,7 @@ def _compared(part: Value) -> Iterator[tuple[Value, Value, bool]]:
 
 
 class _Sides:
-    """Tells expressions of the table from those of the source; all names of both are known to Spark."""
+    """Sorts expressions into those of the table and those of the source; all names of both are known to Spark."""
 
     def __init__(self, source: DataFrame, target: DataFrame, alias: str) -> None:
         self._frames = {"target": target, "source": source}

@@ -88,7 +88,7 @@ class RowLevelChange:
         on: The key.
         options: How to write and commit.
         repeats: Whether several inserted rows may have one key.
-        is_exact: Whether the key tells inserted rows apart; if not, a concurrent change may insert any of them.
+        is_exact: Whether equal inserted rows have equal keys; if not, a concurrent change may insert any of them.
         checked_through: Version up to which the history was searched for other attempts.
     """
 
@@ -262,7 +262,7 @@ def inserted_keys(
         reports: What the tasks report.
         on: The columns of the key.
         repeats: Whether several inserted rows may have one key.
-        is_exact: Whether the key tells inserted rows apart; if not, the filter has any key once a row is inserted.
+        is_exact: Whether equal inserted rows have equal keys; if not, the filter has any key once a row is inserted.
 
     Raises:
         InvalidInputError: Two tasks insert one key.

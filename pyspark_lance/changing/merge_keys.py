@@ -96,7 +96,7 @@ class MergeKeys:
         return reduce(and_, known) if known else None
 
     def guarded(self, base: LanceDataset, source: DataFrame, clauses: Sequence[MergeClause]) -> tuple[list[str], bool]:
-        """The columns by which concurrent inserts are detected, and whether their values tell inserted rows apart.
+        """The columns by which concurrent inserts are detected, and whether equal inserted rows are equal in them.
 
         Args:
             base: The version.

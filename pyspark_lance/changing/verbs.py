@@ -57,7 +57,7 @@ NotMatched = Literal["insert"]
 NotMatchedBySource = Literal["delete"]
 
 _DEFAULTS: Final = ("update", "insert", None, None)
-"""What `merge` does without being told otherwise."""
+"""What `merge` does by default."""
 _DELETE_BY_KEY: Final = (
     "pyspark_lance.delete(uri, rows, on=...) does so by its key: rows = pyspark_lance.read(spark, uri).where(...),"
     " or any DataFrame with the values"

@@ -210,8 +210,8 @@ def test_any_condition_with_an_equality(spark, tmp_path, lance, indexed):
         done = merge.whenMatchedDelete().whenNotMatchedInsert(values={"id": "s.id", "name": "s.name"}).execute()
         left = lance.dataset(uri).to_table().to_pylist()
         assert (done.rows_deleted, done.rows_inserted) == (len(pairs), len(new)), sql
-        gone = {row.x for row in pairs}
-        assert {row["x"] for row in left if row["x"] is not None} == {i * 10 for i in range(10)} - gone, sql
+        deleted = {row.x for row in pairs}
+        assert {row["x"] for row in left if row["x"] is not None} == {i * 10 for i in range(10)} - deleted, sql
         inserted = sorted(str(row["name"]) for row in left if row["x"] is None)
         assert inserted == sorted(str(row.name) for row in new), sql
 
