@@ -191,6 +191,12 @@ def said_at_run_time(context: dg.OutputContext) -> Mapping[str, Any]:
     return given
 
 
+def metadata_of_asset(context: dg.OutputContext, asset_key: dg.AssetKey) -> Mapping[str, Any]:
+    """The definition metadata of another asset of an output's code location; none if that is not known."""
+    graph = asset_graph(getattr(_step(context), "job_def", None))
+    return (graph.get(asset_key).metadata or {}) if graph is not None and graph.has(asset_key) else {}
+
+
 def downstream_keys(context: dg.OutputContext) -> tuple[dg.DagsterInstance, list[dg.AssetKey]] | None:
     """The assets of the code location downstream of an output's asset, and the instance; None if they are not known."""
     step = _step(context)

@@ -14,13 +14,14 @@ import dagster as dg
 
 import lance_core
 from lance_core.errors import DatasetNotFoundError
-from lance_dagster._context.steps import process_executor
+from lance_dagster._context.steps import metadata_of_asset, process_executor
 from lance_dagster.handlers.arrow_schema import owners
 from lance_dagster.handlers.base import ROW_NAMES
 from lance_dagster.io_manager.output import TableOutput
 from lance_dagster.lineage.history import owner_of, owning_commits
 from lance_dagster.tables.location import SHARED_KEY, TABLE_KEY, is_shared, locate_table
-from lance_dagster.tables.settings import OutputSettings, TableSettings
+from lance_dagster.tables.partitions import partition_columns
+from lance_dagster.tables.settings import OutputSettings, TableSettings, plain_metadata
 
 __all__ = ["check_column_owners", "check_mode", "check_ownership"]
 
@@ -128,9 +129,13 @@ def check_column_owners(output: TableOutput, frame: Sequence[str]) -> None:
         frame: The columns of its value.
 
     Raises:
-        DagsterInvalidDefinitionError: A column belongs to another asset.
+        DagsterInvalidDefinitionError: A column belongs to another asset, or a column asset sets a partition column.
     """
-    if output.existing is None or is_shared(output.metadata, output.where):
+    if output.existing is None:
+        return
+    if output.sets_columns:
+        _check_partition_columns(output, output.existing, frame)
+    if is_shared(output.metadata, output.where):
         return
     schema, own = output.existing.schema, output.context.asset_key.to_user_string()
     known, sets_columns = owners(schema), output.sets_columns
@@ -144,6 +149,31 @@ def check_column_owners(output: TableOutput, frame: Sequence[str]) -> None:
             f"{output.where}: column {name!r} of {output.location.uri} is that of {whose}; return a frame without it, "
             f'or under another name. If both are meant to set it, give the asset the metadata {{"{SHARED_KEY}": True}}'
         )
+
+
+def _check_partition_columns(output: TableOutput, table: lance_core.LanceDataset, frame: Sequence[str]) -> None:
+    """Reject a column asset that sets a partition column of its table, also where it may set columns of others.
+
+    Raises:
+        DagsterInvalidDefinitionError: Rows would move to other partitions.
+    """
+    own, context = output.context.asset_key, output.context
+    named = {own: output.metadata}
+    if is_shared(output.metadata, output.where):  # else columns of the rows' asset are rejected by their owner
+        makers = [dg.AssetKey.from_user_string(asset) for one in owning_commits(table) for asset in one.assets]
+        named = {**{key: metadata_of_asset(context, key) for key in makers}, **named}
+    columns = {
+        column: key
+        for key, metadata in named.items()
+        for column in partition_columns(plain_metadata(metadata.get("partition_expr")), table.schema, key)
+    }
+    for name in frame:
+        if name in columns and name not in (*ROW_NAMES, *output.settings.row_key):
+            raise dg.DagsterInvalidDefinitionError(
+                f"{output.where}: column {name!r} of {output.location.uri} is a partition column of asset "
+                f"{columns[name].to_user_string()}, and setting it would move rows to other partitions; return a frame "
+                "without it"
+            )
 
 
 def _check_old_place(

@@ -103,6 +103,19 @@ def plan_partitions(
     return PartitionPlan(keys=tuple(str(key) for key in ordered), slices=slices)
 
 
+def partition_columns(partition_expr: object, schema: pa.Schema, asset_key: dg.AssetKey) -> list[str]:
+    """The columns that an entry `partition_expr` names; none without an entry.
+
+    Args:
+        partition_expr: The entry: a column, or a mapping from each dimension to a column.
+        schema: The columns of the table.
+        asset_key: The asset, for messages.
+    """
+    found = _columns_in(partition_expr, schema, asset_key)
+    given = found.values() if isinstance(found, Mapping) else [found]
+    return [one for one in given if isinstance(one, str)]
+
+
 def _columns_in(partition_expr: object, schema: pa.Schema, asset_key: dg.AssetKey) -> object:
     """The entry with columns in place of SQL expressions that cast them; an existing column of the exact name wins."""
 

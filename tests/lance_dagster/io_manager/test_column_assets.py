@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import lance_core
-from lance_dagster import build_lance_missing_values_checks, build_maintenance_job, stamp_lance_metadata
+from lance_dagster import BranchPolicy, build_lance_missing_values_checks, build_maintenance_job, stamp_lance_metadata
 from lance_dagster.io_manager.manager import LanceTableIOManager
 from tests.lance_dagster.lake import QUIET, errors
 
@@ -346,6 +346,50 @@ def test_two_assets_cannot_own_the_same_column(lake):
         return lake.table("images").to_table()
 
     assert "is that of asset" in errors(lake.run(grabbing, partition="2024-01-01", fails=True))
+
+
+@pytest.mark.parametrize("missing", ["keep", "null"])
+@pytest.mark.parametrize("branch", [None, "b"])
+@pytest.mark.parametrize("partitioned", [True, False])
+def test_a_column_asset_sets_no_partition_column(lake, missing, branch, partitioned):
+    """Also one that may set columns of other assets, and one without partitions of its own."""
+    metadata = {
+        "lance/write_mode": "columns",
+        "lance/table": "images",
+        "lance/key": "id",
+        "lance/missing": missing,
+        "lance/shared_table": True,
+    }
+
+    @dg.asset(
+        partitions_def=DAYS if partitioned else None,
+        metadata=metadata | ({"partition_expr": "day"} if partitioned else {}),
+    )
+    def moving() -> pa.Table:
+        return pa.table({"id": ids_of("2024-01-01")[:1], "day": [day_of("2024-01-02")], "new": [1]})
+
+    images = images_asset()
+    lake.run(images, span=("2024-01-01", "2024-01-02"))
+    before = lake.table("images")
+    on = {} if branch is None else {"tags": {"lance/branch": branch}, "branching": BranchPolicy.from_tag()}
+    day = "2024-01-01" if partitioned else None
+    result = lake.run(images, moving, select=[moving], partition=day, fails=True, **on)
+    found = errors(result)
+    assert "asset moving: column 'day' of" in found
+    assert "is a partition column of asset" in found
+    assert "return a frame without it" in found
+    after = lake.table("images")
+    assert (after.version, after.schema) == (before.version, before.schema)
+    assert after.count_rows("day = date '2024-01-01'") == ROWS
+
+
+def test_a_partition_column_in_the_key_names_rows(lake):
+    images = images_asset()
+    lake.run(images, span=("2024-01-01", "2024-01-02"))
+    options = {"lance/key": ["id", "day"], "lance/shared_table": True}
+    embeddings = embeddings_asset(columns=("id", "day"), **options)
+    lake.run(images, embeddings, select=[embeddings], partition="2024-01-01")
+    assert_vectors(lake, "2024-01-01")
 
 
 def test_the_column_asset_as_an_input(lake):
