@@ -327,7 +327,8 @@ class MaintenanceVerbs(Handle):
         Args:
             where: The rows, by a condition in SQL on values of columns.
             dry_run: Report what would be done, and change nothing.
-            retag: Move tags of versions that hold rows to the version of the same branch after the erasure.
+            retag: Move tags of versions that hold rows to the version of the same branch after the erasure. Those
+                that readers of changes hold (`readers`) are deleted in any case.
             release_branches: Remove versions that branches were forked from: these cannot be promoted any more.
             drop_indices: Drop indices that hold rows and cannot be built here, such as those for vectors and words.
             delete_unverified: No other process uses the dataset: remove files that nothing refers to whatever their

@@ -3,7 +3,7 @@
     survey      all versions of all branches: which hold the rows, or traces of them
     obstacles   tags, branches forked from such versions, clones, versions in use: then nothing is changed
     per branch  delete, without the condition in the history -> write the fragments again -> build indices again
-    clean up    versions that hold anything, branches first; tags move before
+    clean up    versions that hold anything, branches first; tags move before, those of readers of changes go
     proof       survey again, from the files alone; then every file below the root
 
 Each step finds by itself what is left to do, so that an erasure that was interrupted is finished by the next one.
@@ -27,11 +27,18 @@ from lance_core.maintenance.compaction.options import CompactionOptions
 from lance_core.maintenance.compaction.tasks import CompactionTask
 from lance_core.maintenance.erasure.condition import ErasureCondition
 from lance_core.maintenance.erasure.names import Columns, Node
-from lance_core.maintenance.erasure.obstacles import find_obstacles, holding_versions, released_branches
+from lance_core.maintenance.erasure.obstacles import (
+    find_obstacles,
+    holding_versions,
+    released_branches,
+    released_readers,
+)
 from lance_core.maintenance.erasure.proof import prove
 from lance_core.maintenance.erasure.report import ErasureReport
 from lance_core.maintenance.erasure.survey import ErasureSurvey, Line, survey
+from lance_core.store import delete_durably
 from lance_core.table.operations import CreateIndex, Delete, UpdateConfig, UpdateMap
+from lance_core.table.paths import tag_ref_key
 from lance_core.table.refs import BranchRef, TagRef
 from lance_core.table.transaction import Transaction
 from lance_core.verbs.context.handle import Handle
@@ -40,6 +47,7 @@ from lance_core.verbs.context.snapshot import Snapshot, retrying_on_latest
 from lance_core.verbs.context.uncommitted_files import staged
 from lance_core.verbs.indices.optimize import optimize_indices
 from lance_core.verbs.refs.branches import FORK_TAG_PREFIX
+from lance_core.verbs.refs.readers import READER_KEY, is_reader_tag
 from lance_core.verbs.refs.tags import Tags
 from lance_core.verbs.rows.removal import each_matching, remove_rows
 from lance_core.verbs.scan.blob_view import described_columns
@@ -58,7 +66,8 @@ class ErasureOptions:
 
     Attributes:
         dry_run: Report what would be done, and change nothing.
-        retag: Move tags of versions that hold rows to the version of the same branch after the erasure.
+        retag: Move tags of versions that hold rows to the version of the same branch after the erasure; those of
+            readers of changes are deleted in any case.
         release_branches: Remove versions that branches were forked from: these branches cannot be promoted any more.
         drop_indices: Drop indices that hold rows and cannot be built here, such as those for vectors and words.
         delete_unverified: No other process uses the dataset: remove files that nothing refers to whatever their age,
@@ -126,7 +135,7 @@ class _Erasure:
             bases=_bases(found),
         )
         if self.options.dry_run or obstacles:
-            return self._planned(found, refs)
+            return self._planned(found, tags, refs)
         released = released_branches(found, refs, self.options)
         # Not `retrying`: what is left after a conflict is surveyed again together with what other writers have added.
         for number in range(_ROUNDS):
@@ -160,7 +169,9 @@ class _Erasure:
         self.columns = found.columns
         return found, tags, refs
 
-    def _planned(self, found: ErasureSurvey, refs: Mapping[str, BranchRef]) -> ErasureReport:
+    def _planned(
+        self, found: ErasureSurvey, tags: Mapping[str, TagRef], refs: Mapping[str, BranchRef]
+    ) -> ErasureReport:
         rows = {line.name: self.condition.count_live(self._source(line)) for line in found.lines}
         versions = {line.name: tuple(line.going(drops=self.options.drop_indices)) for line in found.lines}
         suspect = [(line.name, index) for line in found.lines for index in line.latest.suspect]
@@ -175,6 +186,7 @@ class _Erasure:
                 else ()
             ),
             versions_removed={name: numbers for name, numbers in versions.items() if numbers},
+            readers_released=tuple(sorted(released_readers(found, tags, self.options))),
             branches_released=tuple(sorted(released_branches(found, refs, self.options))),
         )
 
@@ -278,6 +290,7 @@ class _Erasure:
     def _clean_up(self, found: ErasureSurvey, tags: Mapping[str, TagRef]) -> None:
         """Move tags, then remove versions that hold anything; branches before what they were forked from."""
         self._move_tags(found, tags)
+        self._release_readers(found, tags)
         for line in sorted(found.lines, key=lambda one: -len(one.ref.identifier) if one.ref else 1):
             doomed = line.doomed()
             if not doomed and not self.options.delete_unverified:
@@ -313,8 +326,20 @@ class _Erasure:
             allowed = self.options.release_branches if name.startswith(FORK_TAG_PREFIX) else self.options.retag
             if line is None or not allowed or ref.version not in line.doomed() or line.latest.reasons:
                 continue
+            if is_reader_tag(name, ref):
+                continue  # a later version is not what the reader has consumed: it would miss rows
             Tags(self.dataset._refs).update(name, (line.name, line.latest.number))  # noqa: SLF001 - as above
             self.report = replace(self.report, tags_moved={**self.report.tags_moved, name: line.latest.number})
+
+    def _release_readers(self, found: ErasureSurvey, tags: Mapping[str, TagRef]) -> None:
+        """Delete the tags of readers on versions that go: their next run finds no version, and needs a full refresh."""
+        doomed = {line.branch: set(line.doomed()) for line in found.lines}
+        released = set(self.report.readers_released)
+        for name, ref in tags.items():
+            if is_reader_tag(name, ref) and ref.version in doomed.get(ref.branch, ()):
+                delete_durably(self.dataset._refs.root, tag_ref_key(name))  # noqa: SLF001 - as above
+                released.add(ref.metadata[READER_KEY])
+        self.report = replace(self.report, readers_released=tuple(sorted(released)))
 
 
 def _is_work_left(found: ErasureSurvey) -> bool:

@@ -19,11 +19,12 @@ from lance_core.verbs.context.references import TableRefs
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.refs.branches import FORK_TAG_PREFIX
 from lance_core.verbs.refs.clones import Clones, is_clone_tag
+from lance_core.verbs.refs.readers import READER_KEY, is_reader_tag
 from lance_core.verbs.refs.sweep import find_orphans
 from lance_core.verbs.rows.removal import each_matching
 from lance_core.verbs.scan.blob_view import described_columns
 
-__all__ = ["find_obstacles", "holding_versions", "released_branches"]
+__all__ = ["find_obstacles", "holding_versions", "released_branches", "released_readers"]
 
 
 class _Allowed(Protocol):
@@ -65,7 +66,7 @@ def _tagged(found: ErasureSurvey, tags: Mapping[str, TagRef], allowed: _Allowed)
     lines = {line.branch: line for line in found.lines}
     for name, ref in sorted(tags.items()):
         line = lines.get(ref.branch)
-        if line is None or ref.version not in line.going(drops=allowed.drop_indices):
+        if line is None or ref.version not in line.going(drops=allowed.drop_indices) or is_reader_tag(name, ref):
             continue
         where = f"version {line.name}:{ref.version}, which holds the rows"
         if is_clone_tag(name, ref):
@@ -138,6 +139,16 @@ def released_branches(found: ErasureSurvey, refs: Mapping[str, BranchRef], allow
         if parent is not None and ref.parent_version in parent.going(drops=allowed.drop_indices):
             names.add(name)
     return names
+
+
+def released_readers(found: ErasureSurvey, tags: Mapping[str, TagRef], allowed: _Allowed) -> set[str]:
+    """The readers of changes whose versions have to go."""
+    going = {line.branch: line.going(drops=allowed.drop_indices) for line in found.lines}
+    return {
+        ref.metadata[READER_KEY]
+        for name, ref in tags.items()
+        if is_reader_tag(name, ref) and ref.version in going.get(ref.branch, ())
+    }
 
 
 def holding_versions(found: ErasureSurvey, tags: Mapping[str, TagRef]) -> tuple[HoldingVersion, ...]:

@@ -84,6 +84,8 @@ class ErasureReport:
         indices_dropped: Indices that were dropped, as "branch:name".
         versions_removed: Versions that were deleted, or would be, by branch.
         tags_moved: Tags that were moved, with their new versions.
+        readers_released: Readers of changes (`LanceDataset.readers`) whose versions were deleted, or would be: their
+            next run needs a full refresh.
         branches_released: Branches that cannot be promoted any more, as their fork version was deleted.
         files_removed: Files that were removed.
         bytes_removed: Their bytes.
@@ -104,6 +106,7 @@ class ErasureReport:
     indices_dropped: tuple[str, ...] = ()
     versions_removed: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     tags_moved: Mapping[str, int] = field(default_factory=dict)
+    readers_released: tuple[str, ...] = ()
     branches_released: tuple[str, ...] = ()
     files_removed: int = 0
     bytes_removed: int = 0

@@ -428,6 +428,22 @@ class TestHolds:
         assert holders(lake.table("source")) == {}
         assert "the oldest available version is" in errors(copy.run(lake, fails=True)[1])
 
+    @pytest.mark.parametrize("retag", [False, True])
+    def test_an_erasure_releases_it_and_the_next_run_names_the_remedy(self, lake, table, retag):
+        copy = Copy()
+        copy.run(lake)
+        change(lake)
+        report = lake.table("source").erase_rows("id = 2", delete_unverified=True, retag=retag)
+        assert report.proven, report
+        assert (report.readers_released, report.tags_moved) == (("copy",), {})
+        assert holders(lake.table("source")) == {}
+        oldest = lake.table("source").version_refs()[0]["version"]
+        said = errors(copy.run(lake, fails=True)[1])
+        assert f"the oldest available version is {oldest}" in said
+        assert "lance/full_refresh" in said
+        given, _ = copy.run(lake, tags={"lance/full_refresh": "true"})
+        assert given == [(3, 0, "insert"), (4, 0, "insert")]
+
     @pytest.mark.parametrize("cleanup", ["maintenance", "core", "automatic"])
     def test_without_stable_row_ids_all_versions_since_stay(self, lake, cleanup):
         uri = lake.uri("source")
