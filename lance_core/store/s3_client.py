@@ -95,7 +95,7 @@ class S3Client:
         options: Storage options.
 
     Raises:
-        InvalidInputError: An option is unknown, or the endpoint is no URL, or plain HTTP without `allow_http`.
+        InvalidInputError: An option is unknown, or the endpoint is no URL, or plain HTTP without `aws_allow_http`.
         UnsupportedError: s3fs is not installed.
     """
 
@@ -329,7 +329,7 @@ def _flag(s3_options: dict[str, str], name: str) -> bool:
     """
     value = str(s3_options.get(name, "false")).lower()
     if value not in _TRUE | _FALSE:
-        raise InvalidInputError(f"the storage option {name.removeprefix('aws_')} must be true or false")
+        raise InvalidInputError(f"the storage option {name} must be true or false")
     return value in _TRUE
 
 
@@ -407,7 +407,7 @@ def _filesystem(s3_options: dict[str, str]) -> Any:
     endpoint = s3_options.get("aws_endpoint")
     plain = endpoint is not None and urlsplit(endpoint).scheme == "http"
     if plain and not _flag(s3_options, "aws_allow_http"):
-        raise InvalidInputError("the endpoint is plain HTTP; set the storage option allow_http=true to use it")
+        raise InvalidInputError("the endpoint is plain HTTP; set the storage option aws_allow_http=true to use it")
     style = "path" if endpoint else "auto"
     if "aws_virtual_hosted_style_request" in s3_options:
         style = "virtual" if _flag(s3_options, "aws_virtual_hosted_style_request") else "path"

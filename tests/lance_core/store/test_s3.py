@@ -197,7 +197,7 @@ def test_the_client_stays_in_its_process(s3, root):
 
 def test_plain_http_must_be_allowed(s3, root):
     options = {k: v for k, v in s3.storage_options.items() if k != "allow_http"}
-    with pytest.raises(InvalidInputError, match="allow_http"):
+    with pytest.raises(InvalidInputError, match="the storage option aws_allow_http=true"):
         open_store(root, options).get("k")
 
 
@@ -209,7 +209,7 @@ def test_flags_have_the_spellings_of_object_store(s3, root, value):
 
 
 def test_a_flag_that_is_neither_true_nor_false(s3, root):
-    with pytest.raises(InvalidInputError, match="allow_http must be true or false"):
+    with pytest.raises(InvalidInputError, match="storage option aws_allow_http must be true or false"):
         open_store(root, {**s3.storage_options, "allow_http": "maybe"}).get("k")
 
 
@@ -295,7 +295,10 @@ def test_new_objects_are_encrypted_as_the_options_say(s3, root, requests):
         ({"aws_server_side_encryption": "sse-c"}, "aws_server_side_encryption must be one of AES256, aws:kms"),
         ({"aws_server_side_encryption": "AES256", "aws_sse_kms_key_id": "k"}, "aws_sse_kms_key_id needs"),
         ({"aws_conditional_put": "etags"}, "aws_conditional_put must be one of etag, disabled"),
-        ({"aws_virtual_hosted_style_request": "maybe"}, "virtual_hosted_style_request must be true or false"),
+        (
+            {"aws_virtual_hosted_style_request": "maybe"},
+            "option aws_virtual_hosted_style_request must be true or false",
+        ),
     ],
 )
 def test_values_that_an_option_does_not_have(s3, root, options, message):
