@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lance_core.dataset import LANCE_COMMIT_MESSAGE_KEY
 from lance_core.errors import NotFoundError
+from lance_dagster.lineage.row_changes import live_rows, row_changes
 from lance_dagster.properties import (
     ASSET_KEY,
     COLUMN_TYPE,
@@ -238,7 +239,7 @@ def read_history(
         handle, transaction = current
         operation = None if transaction is None else transaction.operation.name
         if operation != _BOOKKEEPING:
-            changes = _row_changes(handle, before and before[0], operation) if count_changes else (None, None)
+            changes = _changes(handle, before and before[0], operation) if count_changes else (None, None)
             yield _version(handle, transaction, changes)
         current = before
 
@@ -263,29 +264,10 @@ def _version(
     )
 
 
-def _row_changes(
+def _changes(
     handle: lance_core.LanceDataset, before: lance_core.LanceDataset | None, operation: str | None
 ) -> tuple[int | None, int | None]:
-    """The rows added and the rows removed, by the fragments of two neighbouring versions."""
-    if operation in _KEEPS_ROWS:
-        return 0, 0
-    if before is None:
-        return (handle.count_rows(), 0) if handle.version == 1 else (None, None)
-    if before.version != handle.version - 1:
-        return None, None
-    new, old = _live_rows(handle), _live_rows(before)
-    added = sum(rows for fragment, rows in new.items() if fragment not in old or operation == "Overwrite")
-    kept = sum(new.get(fragment, 0) for fragment in old) if operation != "Overwrite" else 0
-    return added, sum(old.values()) - kept
-
-
-def _live_rows(handle: lance_core.LanceDataset) -> dict[int, int]:
-    found = {}
-    for fragment in handle.get_fragments():
-        deletion = fragment.metadata.deletion_file
-        deleted = 0 if deletion is None else deletion.num_deleted_rows or 0
-        found[fragment.fragment_id] = fragment.metadata.physical_rows - deleted
-    return found
+    return (0, 0) if operation in _KEEPS_ROWS else row_changes(handle, before, operation)
 
 
 def owning_commits(dataset: lance_core.LanceDataset) -> list[TableVersion]:
@@ -321,7 +303,7 @@ def _brings_rows(dataset: lance_core.LanceDataset, one: TableVersion) -> bool:
         before = dataset.checkout_version((one.branch, one.version - 1))
     except NotFoundError:
         return len(one.assets) > 1
-    return _live_rows(before) != _live_rows(after)
+    return live_rows(before) != live_rows(after)
 
 
 def _named(dataset: lance_core.LanceDataset) -> Iterator[TableVersion]:

@@ -444,3 +444,27 @@ def test_versions_that_are_read_at_once_are_those_that_are_read_one_by_one(lake,
     assert found == [(handle.version, made.uuid, handle.count_rows()) for handle, made in table.history()]
     assert [version for version, _, _ in found] == [6, 5, 4, 2, 1]
     assert [one.version for one in read_history(table, after=4, ahead=ahead)] == [6, 5]
+
+
+class TestRowsOfARestore:
+    def changes(self, table):
+        return [(one.operation, one.rows_added, one.rows_removed) for one in read_history(table)]
+
+    def test_rows_that_come_back_are_added(self, tmp_path):
+        table = lance_core.write_dataset(pa.table({"n": [1, 2, 3]}), str(tmp_path / "t.lance"))
+        table.delete("n = 1")
+        table.checkout_version(1).restore()
+        table = lance_core.dataset(table.uri)
+        assert self.changes(table)[0] == ("Restore", 1, 0)
+        table.checkout_version(2).restore()
+        assert self.changes(lance_core.dataset(table.uri))[0] == ("Restore", 0, 1)
+
+    def test_fragments_that_an_overwrite_numbered_again(self, tmp_path):
+        table = lance_core.write_dataset(pa.table({"n": [1, 2, 3]}), str(tmp_path / "t.lance"))
+        table = lance_core.write_dataset(pa.table({"n": [4, 5]}), table.uri, mode="overwrite")
+        table.checkout_version(1).restore()
+        assert self.changes(lance_core.dataset(table.uri)) == [
+            ("Restore", 3, 2),
+            ("Overwrite", 2, 3),
+            ("Overwrite", 3, 0),
+        ]

@@ -1,0 +1,56 @@
+"""The rows that a version added and removed, by its fragments and those of the version before it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import lance_core
+
+__all__ = ["live_rows", "row_changes"]
+
+
+def row_changes(
+    handle: lance_core.LanceDataset, before: lance_core.LanceDataset | None, operation: str | None
+) -> tuple[int | None, int | None]:
+    """The rows added and the rows removed; None where the version before is not there.
+
+    Args:
+        handle: The version.
+        before: The version before it.
+        operation: The operation that made the version, one that may change rows.
+    """
+    if before is None:
+        return (handle.count_rows(), 0) if handle.version == 1 else (None, None)
+    if before.version != handle.version - 1:
+        return None, None
+    new, old = live_rows(handle), live_rows(before)
+    same = _same_fragments(handle, before, operation)
+    added = sum(max(rows - (old[fragment] if fragment in same else 0), 0) for fragment, rows in new.items())
+    removed = sum(max(rows - (new[fragment] if fragment in same else 0), 0) for fragment, rows in old.items())
+    return added, removed
+
+
+def _same_fragments(
+    handle: lance_core.LanceDataset, before: lance_core.LanceDataset, operation: str | None
+) -> set[int]:
+    """Ids that stand for the same fragment in both versions: an overwrite gives them again, which a restore crosses."""
+    if operation == "Overwrite":
+        return set()
+    files = {one.fragment_id: _paths(one) for one in before.get_fragments()}
+    found = {one.fragment_id: _paths(one) for one in handle.get_fragments() if one.fragment_id in files}
+    return {number for number, paths in found.items() if operation != "Restore" or paths & files[number]}
+
+
+def _paths(fragment: lance_core.LanceFragment) -> set[str]:
+    return {one.path for one in fragment.metadata.files}
+
+
+def live_rows(handle: lance_core.LanceDataset) -> dict[int, int]:
+    """The number of rows of each fragment, by its id."""
+    found = {}
+    for fragment in handle.get_fragments():
+        deletion = fragment.metadata.deletion_file
+        deleted = 0 if deletion is None else deletion.num_deleted_rows or 0
+        found[fragment.fragment_id] = fragment.metadata.physical_rows - deleted
+    return found
