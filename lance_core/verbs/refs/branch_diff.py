@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +24,8 @@ from lance_core.verbs.refs.promotion.record import commits_between, merged_prope
 from lance_core.verbs.rows.removal import live_rows
 
 __all__ = ["BranchDiff", "FragmentDiff", "RowChanges", "SchemaChanges", "branch_diff"]
+
+_NULL: Final = "null"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +56,7 @@ class RowChanges:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaChanges:
-    """Names of top-level columns. A branch with any cannot be promoted."""
+    """Names of top-level columns. Those that a branch added are promoted, if they can be null; others cannot be."""
 
     added: tuple[str, ...]
     removed: tuple[str, ...]
@@ -76,7 +80,8 @@ class BranchDiff:
         fragments: Changes of fragments.
         rows: Changes of rows.
         partitions: Names of the partitions that changed, sorted: those that the branch's commits name, or with
-            `partition_by` those that the changed rows are in.
+            `partition_by` those that the changed rows are in: values joined by `|`, `null` for null, and in double
+            quotes, as in JSON, those that hold `|` or `"` or are the string `null`.
         partition_rows: With `partition_by`: rows (removed, added) of each.
         schema: Changes of columns.
         left_behind: Changes that a promotion leaves on the branch: configuration, metadata and indices.
@@ -187,4 +192,12 @@ def _count(source: Snapshot, fragment: Fragment, columns: Sequence[str], only: B
 
 def _names(rows: pa.RecordBatch, columns: Sequence[str]) -> Iterator[str]:
     for values in zip(*(rows.column(name).to_pylist() for name in columns), strict=True):
-        yield "|".join(map(str, values))
+        yield "|".join(map(_value, values))
+
+
+def _value(value: object) -> str:
+    """A value in the name of a partition; one that could be read as null, or as two, is quoted as in JSON."""
+    if value is None:
+        return _NULL
+    plain = str(value)
+    return json.dumps(plain, ensure_ascii=False) if plain == _NULL or "|" in plain or '"' in plain else plain

@@ -515,6 +515,16 @@ class TestDiff:
         branch.add_columns({"more": "n"})
         assert main.branches.diff("work").schema.added == ("more",)
 
+    def test_values_of_different_partitions_have_different_names(self, tmp_path):
+        main = lance_core.write_dataset(pa.table({"a": ["x"], "b": ["y"]}), str(tmp_path / "t"))
+        branch = main.create_branch("work")
+        pairs = [("a|b", "c"), ("a", "b|c"), ("a", "b"), (None, "c"), ("None", "c"), ("null", "c"), ('"null"', "c")]
+        left, right = zip(*pairs, strict=True)
+        branch.insert(pa.table({"a": list(left), "b": list(right)}))
+        names = {'"a|b"|c', 'a|"b|c"', "a|b", "null|c", "None|c", '"null"|c', '"\\"null\\""|c'}
+        found = main.branches.diff("work", partition_by=["a", "b"])
+        assert found.partition_rows == dict.fromkeys(names, (0, 1))
+
     def test_no_such_branch(self, uri):
         branches = lance_core.dataset(uri).branches
         for call in (branches.diff, branches.promote):
