@@ -21,6 +21,13 @@ FAILED: Final = 1
 TRY_AGAIN: Final = 3
 FOUND_PROBLEMS: Final = 4
 
+_COMMANDS: Final = {
+    "versions() lists those that do": "`lance versions TABLE` lists those that do",
+    "tags.list() lists those that do": "`lance tags TABLE` lists those that do",
+    "branches.list() lists those that do": "`lance branches TABLE` lists those that do",
+}
+"""Remedies of errors that are calls of Python, and the commands that are the same."""
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -87,10 +94,13 @@ def _key_value(item: str) -> tuple[str, str]:
 
 def _fail(error: Exception, output: CommandOutput) -> None:
     retryable = bool(getattr(error, "retryable", False))
+    message = str(error)
+    for call, command_line in _COMMANDS.items():
+        message = message.replace(call, command_line)
     if output.as_json:
-        output.record({"error": {"code": getattr(error, "code", "os"), "message": str(error)}})
+        output.record({"error": {"code": getattr(error, "code", "os"), "message": message}})
     else:
-        click.echo(printable(f"lance: {error}"), err=True)
+        click.echo(printable(f"lance: {message}"), err=True)
         for note in getattr(error, "__notes__", ()):
             click.echo(printable(note), err=True)
     sys.exit(TRY_AGAIN if retryable else FAILED)

@@ -228,6 +228,22 @@ def test_exit_codes(table, tmp_path):
     assert "hunter2" not in secret.output
 
 
+@pytest.mark.parametrize(
+    ("command", "remedy"),
+    [
+        (["info", "--version", "99"], "`lance versions TABLE` lists those that do"),
+        (["info", "--version", "nope"], "`lance tags TABLE` lists those that do"),
+        (["branches", "nope"], "`lance branches TABLE` lists those that do"),
+    ],
+)
+def test_errors_name_commands(table, command, remedy):
+    name, *arguments = command
+    failed = CliRunner().invoke(cli, [name, table, *arguments])
+    assert failed.exit_code == 1
+    assert remedy in failed.stderr
+    assert remedy in ask(name, table, *arguments, code=1)["error"]["message"]
+
+
 def test_a_lost_race_is_exit_code_3(table, monkeypatch):
     from lance_core.maintenance.compaction import compaction
 
