@@ -68,4 +68,4 @@ def test_the_example_of_spark_alone(spark, here):
 
 def test_the_plain_example(here):
     exec(EXAMPLES[3], {})
-    assert lance_core.dataset("flights.lance").version == 1
+    assert lance_core.dataset("delays.lance").version == 1
