@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -76,11 +77,14 @@ def _in_columns(context: Context, rows: DataFrame, statement: records.Insert, da
     names = dataset.schema.names
     exact = case_sensitive(context.spark)
     given = list(statement.columns or (rows.columns if statement.by_name else names))
+    twice = sorted(name for name, count in Counter(given).items() if count > 1)
+    if twice:
+        raise SchemaError(f"{statement.table}: the columns {twice} are named more than once: name each column once")
     found = matched_names(given, names, exact=exact)
     unknown = [name for name in given if name not in found]
     if unknown:
         raise SchemaError(f"{statement.table} has no columns {unknown}; it has {names}")
-    if len(given) != len(rows.columns) or len(set(found.values())) < len(given):
+    if len(given) != len(rows.columns):
         raise SchemaError(
             f"{statement.table}: the query has {len(rows.columns)} columns, {rows.columns}, for {len(given)} of the"
             f" table, {given}; name the columns, INSERT INTO {statement.table} (...), or say BY NAME"

@@ -18,16 +18,17 @@ from pyspark_lance.engine.errors import short_errors
 from pyspark_lance.statements import records
 from pyspark_lance.statements.context import Context
 from pyspark_lance.statements.run_rows import partition_by
-from pyspark_lance.statements.table_properties import TableProperties, encoded
+from pyspark_lance.statements.show_create import create_statement
+from pyspark_lance.statements.table_properties import COMMENT, TableProperties, encoded
 from pyspark_lance.statements.tokens import Piece
-from pyspark_lance.types.names import case_sensitive, matched_names, quoted, spelled_path
-from pyspark_lance.types.spark_types import VECTOR_WIDTH, batch_schema, spark_schema
+from pyspark_lance.types.names import case_sensitive, matched_names, spelled_path
+from pyspark_lance.types.spark_types import batch_schema, spark_schema
 from pyspark_lance.writing.schema_plan import plan_write
 from pyspark_lance.writing.write import write
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from pyspark.sql.types import DataType, StructField
+    from pyspark.sql.types import DataType
 
 __all__ = [
     "add_columns",
@@ -43,8 +44,6 @@ __all__ = [
     "unset_properties",
 ]
 
-_VECTOR: Final = f".{VECTOR_WIDTH}"
-_COMMENT: Final = "comment"
 _INTERNAL: Final = "lance-dagster."
 
 
@@ -141,10 +140,28 @@ def _schema(context: Context, columns: Iterable[records.Column], widths: dict[st
     fields = [Field(one.name, _type(context, one.name, one.type), True) for one in given]
     stored = plan_write(batch_schema(StructType(fields)), None, vector_columns=widths or None).stored
     made = []
-    for field, one in zip(stored, given, strict=True):
-        metadata = dict(field.metadata or {}) | ({} if one.comment is None else {_COMMENT: one.comment})
-        made.append(field.with_nullable(one.nullable).with_metadata(metadata or None))
+    for field, one, asked in zip(stored, given, fields, strict=True):
+        metadata = dict(field.metadata or {}) | ({} if one.comment is None else {COMMENT: one.comment})
+        kind = _with_not_null(field.type, asked.dataType)
+        made.append(pa.field(field.name, kind, one.nullable, metadata or None))
     return pa.schema(made)
+
+
+def _with_not_null(stored: pa.DataType, asked: DataType) -> pa.DataType:
+    """A stored type in which the fields of structs are NOT NULL that a statement asks for, which writes leave open."""
+    from pyspark.sql import types
+
+    if isinstance(asked, types.StructType) and pa.types.is_struct(stored):
+        return pa.struct(
+            child.with_type(_with_not_null(child.type, one.dataType)).with_nullable(one.nullable)
+            for child, one in zip(stored, asked, strict=True)
+        )
+    if isinstance(asked, types.ArrayType) and pa.types.is_list(stored):
+        return pa.list_(stored.value_field.with_type(_with_not_null(stored.value_type, asked.elementType)))
+    if isinstance(asked, types.MapType):
+        item = stored.item_field.with_type(_with_not_null(stored.item_type, asked.valueType))
+        return pa.map_(stored.key_field.with_type(_with_not_null(stored.key_type, asked.keyType)), item)
+    return stored
 
 
 def drop_table(context: Context, statement: records.DropTable) -> DataFrame:
@@ -246,7 +263,7 @@ def describe(context: Context, statement: records.Describe) -> DataFrame:
         return _detail(context, statement.table, dataset)
     rows: list[tuple[Any, ...]] = []
     for field, stored in zip(spark_schema(dataset.schema), dataset.schema, strict=True):
-        comment = (stored.metadata or {}).get(_COMMENT.encode())
+        comment = (stored.metadata or {}).get(COMMENT.encode())
         rows.append((field.name, field.dataType.simpleString(), None if comment is None else comment.decode()))
     if statement.what == "EXTENDED":
         facts = {
@@ -301,7 +318,8 @@ def show(context: Context, statement: records.Show) -> DataFrame:
     if statement.what == "TBLPROPERTIES":
         return context.table_of(_properties(dataset))
     if statement.what == "CREATE TABLE":
-        return context.answer("createtab_stmt string", [(_statement(statement.table, dataset),)])
+        made = create_statement(statement.table, dataset, _properties(dataset))
+        return context.answer("createtab_stmt string", [(made,)])
     if statement.what == "BRANCHES":
         branches = [
             (name, str(one["parent_branch"] or "main"), one["parent_version"])
@@ -316,36 +334,6 @@ def show(context: Context, statement: records.Show) -> DataFrame:
         for one in dataset.describe_indices()
     ]
     return context.answer("name string, fields array<string>, index_type string, num_indexed_rows long", indices)
-
-
-def _statement(name: TableName, dataset: LanceDataset) -> str:
-    """The statement that creates a table such as this one."""
-    columns = []
-    for field, stored in zip(spark_schema(dataset.schema), dataset.schema, strict=True):
-        strict = "" if stored.nullable else " NOT NULL"
-        columns.append(f"  {quoted(field.name)} {field.dataType.simpleString().upper()}{strict}")
-    lines = [f"CREATE TABLE {'.'.join(map(_plain, name.parts))} (\n" + ",\n".join(columns) + ")", "USING lance"]
-    partitions = partition_by(dataset)
-    if partitions:
-        lines.append(f"PARTITIONED BY ({', '.join(map(quoted, partitions))})")
-    properties = _properties(dataset) | _vectors(dataset)
-    if properties:
-        entries = ", ".join(f"{_string(key)} = {_string(value)}" for key, value in properties.items())
-        lines.append(f"TBLPROPERTIES ({entries})")
-    return "\n".join(lines)
-
-
-def _plain(part: str) -> str:
-    return part if part.isidentifier() else quoted(part)
-
-
-def _string(value: str) -> str:
-    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
-
-
-def _vectors(dataset: LanceDataset) -> dict[str, str]:
-    fields: Iterable[StructField] = spark_schema(dataset.schema)
-    return {f"{one.name}{_VECTOR}": str(one.metadata[VECTOR_WIDTH]) for one in fields if VECTOR_WIDTH in one.metadata}
 
 
 def show_tables(context: Context, statement: records.ShowTables) -> DataFrame:

@@ -13,35 +13,40 @@ from typing import Final
 
 import pyarrow as pa
 
+from lance_core import LanceDataset
 from lance_core.errors import InvalidInputError, SchemaError
 from pyspark_lance.statements import records
 from pyspark_lance.statements.run_rows import PARTITIONED_BY
 from pyspark_lance.types.spark_types import VECTOR_WIDTH
 
-__all__ = ["TableProperties", "encoded"]
+__all__ = ["COMMENT", "TableProperties", "encoded", "format_properties"]
 
 _VECTOR: Final = f".{VECTOR_WIDTH}"
 _ENCODED: Final = ".lance."
 """Between a column and a request for its encoding, which becomes metadata of the field."""
 _FORMAT: Final = ("data_storage_version", "file_format_version")
-_WHOLE: Final = re.compile(r"\d+")
-_PART: Final = re.compile(r"\d*\.?\d+")
+_WHOLE: Final = (re.compile(r"\d+"), "a whole number, such as 3")
+_PART: Final = (re.compile(r"\d*\.?\d+"), "a number, such as 0.5")
+_CODECS: Final = (re.compile("none|lz4|zstd"), "none, lz4 or zstd")
 _ENCODINGS: Final = {
-    "compression": re.compile("none|lz4|zstd|fsst"),
+    "compression": (re.compile("none|lz4|zstd|fsst"), "none, lz4, zstd or fsst"),
     "compression-level": _WHOLE,
-    "structural-encoding": re.compile("miniblock|fullzip"),
-    "bss": re.compile("on|off|auto"),
+    "structural-encoding": (re.compile("miniblock|fullzip"), "miniblock or fullzip"),
+    "bss": (re.compile("on|off|auto"), "on, off or auto"),
     "rle-threshold": _PART,
     "dict-divisor": _WHOLE,
     "dict-size-ratio": _PART,
     "dict-max-size": _WHOLE,
-    "dict-values-compression": re.compile("none|lz4|zstd"),
+    "dict-values-compression": _CODECS,
     "dict-values-compression-level": _WHOLE,
     "minichunk-size": _WHOLE,
 }
-"""The requests for encodings, and their values."""
+"""The requests for encodings: their values, and these in words."""
+_METADATA: Final = "lance-encoding:"
+"""Before a request for an encoding, in the metadata of a field."""
 _STABLE: Final = "enable_stable_row_ids"
-_COMMENT: Final = "comment"
+COMMENT: Final = "comment"
+"""Key of the metadata of a column, or of the configuration of a table, with its comment."""
 
 
 class TableProperties:
@@ -69,18 +74,47 @@ class TableProperties:
             value = given.pop(key)
             if option not in _ENCODINGS:
                 raise InvalidInputError(f"TBLPROPERTIES: {key}: {option!r} is none of {', '.join(_ENCODINGS)}")
-            if not _ENCODINGS[option].fullmatch(value.lower()):
-                raise InvalidInputError(f"TBLPROPERTIES: {key} is {value!r}; possible is {_ENCODINGS[option].pattern}")
-            self.encodings.setdefault(column, {})[f"lance-encoding:{option}"] = value
-        self.version = next((given.pop(key) for key in _FORMAT if key in given), None)
-        self.stable = given.pop(_STABLE, "false").lower() == "true"
+            pattern, words = _ENCODINGS[option]
+            if not pattern.fullmatch(value.lower()):
+                raise InvalidInputError(f"TBLPROPERTIES: {key} is {value!r}; possible is {words}")
+            self.encodings.setdefault(column, {})[f"{_METADATA}{option}"] = value
+        self.version = _file_version(given)
+        stable = given.pop(_STABLE, "false")
+        if stable.lower() not in ("true", "false"):
+            raise InvalidInputError(f"TBLPROPERTIES: {_STABLE} is {stable!r}; possible is true or false")
+        self.stable = stable.lower() == "true"
         if self.stable and statement.query is not None:
             raise InvalidInputError(f"TBLPROPERTIES: {_STABLE} needs a table that is created with columns, then filled")
         if statement.comment is not None:
-            given[_COMMENT] = statement.comment
+            given[COMMENT] = statement.comment
         if statement.partitioned_by:
             given[PARTITIONED_BY] = ",".join(statement.partitioned_by)
         self.config = given
+
+
+def _file_version(given: dict[str, str]) -> str | None:
+    """Take the file version out of the properties, which have two names for it."""
+    found = {key: given.pop(key) for key in _FORMAT if key in given}
+    if len(set(found.values())) > 1:
+        both = " and ".join(f"{key} = {value!r}" for key, value in found.items())
+        raise InvalidInputError(f"TBLPROPERTIES: {both} name the same thing, the version of the files: leave one out")
+    return next(iter(found.values()), None)
+
+
+def format_properties(dataset: LanceDataset) -> dict[str, str]:
+    """The properties with which a new table is stored as this one is, but for its configuration."""
+    found: dict[str, str] = {}
+    for field in dataset.schema:
+        if pa.types.is_fixed_size_list(field.type):
+            found[f"{field.name}{_VECTOR}"] = str(field.type.list_size)
+        for key, value in (field.metadata or {}).items():
+            option = key.decode().removeprefix(_METADATA)
+            if key.decode().startswith(_METADATA) and option in _ENCODINGS:
+                found[f"{field.name}{_ENCODED}{option}"] = value.decode()
+    found[_FORMAT[0]] = dataset.data_storage_version
+    if dataset.has_stable_row_ids:
+        found[_STABLE] = "true"
+    return found
 
 
 def encoded(schema: pa.Schema, encodings: Mapping[str, Mapping[str, str]]) -> pa.Schema:

@@ -411,3 +411,72 @@ def test_rows_that_meet_a_condition_are_replaced(sql, table):
     assert sql("SELECT id, s FROM lake.nyc.t ORDER BY id, s") == [
         (1, "s1"), (2, "s2"), (3, "new"), (4, "s4"), (7, "s7"), (8, "s8"), (9, "s9"),
     ]  # fmt: skip
+
+
+def test_show_create_table_makes_the_same_table(sql, lake, lance):
+    sql(
+        "CREATE TABLE lake.a.`t-1` (`camelCase` struct<`innerName`: int NOT NULL COMMENT 'it\\'s', `a b`: array<struct<`X y`: string>>,"
+        " `tick``ed`: struct<`x<y`: int>> NOT NULL, m map<string, struct<`Key`: bigint NOT NULL>>, `d,1` decimal(10, 2),"
+        " v array<float> COMMENT 'a \\\\ and \\'quote\\'', c string COLLATE UTF8_LCASE)"
+        " TBLPROPERTIES ('v.arrow.fixed-size-list.size' = '2', 'd,1.lance.compression' = 'zstd',"
+        " 'data_storage_version' = '2.1', 'enable_stable_row_ids' = 'TRUE')"
+    )
+    before = lance.dataset(f"{lake}/a/t-1.lance")
+    names = [field.name for field in before.schema.field("camelCase").type]
+    assert names == ["innerName", "a b", "tick`ed"]
+    assert not before.schema.field("camelCase").type.field("innerName").nullable
+    made = sql("SHOW CREATE TABLE lake.a.`t-1`")[0][0]
+    sql("DROP TABLE lake.a.`t-1`")
+    sql(made)
+    after = lance.dataset(f"{lake}/a/t-1.lance")
+    assert after.schema.equals(before.schema, check_metadata=True)
+    assert after.data_storage_version == before.data_storage_version == "2.1"
+    assert after.has_stable_row_ids
+    assert sql("SHOW CREATE TABLE lake.a.`t-1`")[0][0] == made
+
+
+def test_fields_of_structs_that_are_never_null(sql, lake, lance):
+    sql("CREATE TABLE lake.a.t (s struct<x: int NOT NULL, y: int>)")
+    sql("INSERT INTO lake.a.t VALUES (named_struct('x', 1, 'y', NULL)), (NULL)")
+    assert lance.dataset(f"{lake}/a/t.lance").to_table()["s"].to_pylist() == [{"x": 1, "y": None}, None]
+    with pytest.raises(SchemaError, match="field 'x' is not nullable"):
+        sql("INSERT INTO lake.a.t VALUES (named_struct('x', NULL, 'y', 1))")
+    sql("UPDATE lake.a.t SET s = named_struct('x', 2, 'y', 3) WHERE s.x = 1")
+    assert sql("SELECT s.x, s.y FROM lake.a.t WHERE s IS NOT NULL") == [(2, 3)]
+    sql("ALTER TABLE lake.a.t ADD COLUMNS (z struct<q: int NOT NULL>)")
+    assert lance.dataset(f"{lake}/a/t.lance").to_table()["z"].to_pylist() == [None, None]
+
+
+@pytest.mark.parametrize("statement", ["(id, id) VALUES (1, 2)", "BY NAME SELECT 1 AS id, 2 AS id"])
+def test_an_insert_names_each_column_once(sql, table, statement):
+    with pytest.raises(SchemaError, match=r"\['id'\] are named more than once"):
+        sql(f"INSERT INTO lake.nyc.t {statement}")
+    assert lance_core.dataset(table).version == 1
+
+
+@pytest.mark.parametrize(
+    ("properties", "message"),
+    [
+        ("'enable_stable_row_ids' = 'yes'", "enable_stable_row_ids is 'yes'; possible is true or false"),
+        ("'enable_stable_row_ids' = 1", "enable_stable_row_ids is '1'; possible is true or false"),
+        (
+            "'data_storage_version' = '2.1', 'file_format_version' = '2.2'",
+            "data_storage_version = '2.1' and file_format_version = '2.2' name the same thing",
+        ),
+        ("'x.lance.compression' = 'zip'", "x.lance.compression is 'zip'; possible is none, lz4, zstd or fsst"),
+        ("'x.lance.compression-level' = 'high'", "possible is a whole number, such as 3"),
+        ("'x.lance.rle-threshold' = 'low'", "possible is a number, such as 0.5"),
+    ],
+)
+def test_properties_that_a_table_cannot_have(sql, lake, properties, message):
+    with pytest.raises(InvalidInputError, match=message):
+        sql(f"CREATE TABLE lake.a.t (x int) TBLPROPERTIES ({properties})")
+    assert lance_core.list_tables(lake) == []
+
+
+def test_both_names_of_the_file_version(sql, lake):
+    sql(
+        "CREATE TABLE lake.a.t (x int) TBLPROPERTIES ('data_storage_version' = '2.1', 'file_format_version' = '2.1',"
+        " 'enable_stable_row_ids' = false)"
+    )
+    assert lance_core.dataset(f"{lake}/a/t.lance").data_storage_version == "2.1"
