@@ -182,7 +182,7 @@ def _sorted_out(
         if new is None:
             continue
         if _paths(old, pending.columns) == _paths(new, columns):
-            kept.append(one)
+            kept.append(replace(one, rows=(rows - deleted).serialize()) if deleted else one)
         elif rows - deleted:
             parts[one.fragment_id].append(_Part(one, _array(rows - deleted), _array(rows - deleted)))
     if lost:

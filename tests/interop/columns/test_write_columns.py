@@ -18,6 +18,7 @@ from lance_core.errors import (
     SupersededError,
     UnsupportedError,
 )
+from lance_core.verbs.columns import write_columns
 
 BOTH = pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable ids"])
 
@@ -451,6 +452,30 @@ def test_rows_that_an_update_moved_are_found_by_their_ids(tmp_path, first):
     write(stale)
     assert column(stale.uri, "v") == {i: 10 * i for i in (0, 2, 3, 4, 5, 7, 8, 9)}
     assert column(stale.uri, "n")[5] == 0
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["new column", "column"])
+@pytest.mark.parametrize("again", [False, True], ids=["once", "twice"])
+def test_rows_that_others_changed_meanwhile_are_counted_once(tmp_path, monkeypatch, first, again):
+    stale = created(tmp_path / "t")
+    if not first:
+        stale.write_columns({"id": [0], "v": [-5]}, on="id")
+    lance.dataset(stale.uri).update({"n": "0"}, where="id in (0, 5)")
+    lance.dataset(stale.uri).delete("id = 3")
+    fit, calls = write_columns.rebased_columns, []
+
+    def beside_others(pending, latest):
+        found = fit(pending, latest)
+        if again and not calls:
+            lance.dataset(stale.uri).update({"n": "1"}, where="id in (0, 8)")
+        calls.append(latest.version)
+        return found
+
+    monkeypatch.setattr(write_columns, "rebased_columns", beside_others)
+    done = write(stale)
+    assert len(calls) == 1 + again
+    assert column(stale.uri, "v") == {i: 10 * i for i in (0, 2, 4, 5, 7, 8, 9)}
+    assert done.rows_updated == 7
 
 
 def test_rows_that_came_into_another_order_are_found(tmp_path):
