@@ -9,6 +9,7 @@ again, so that the new file has as many rows as the others of the fragment. No o
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
@@ -257,6 +258,7 @@ def plan_columns(
 
 def _columns(manifest: Manifest, schema: pa.Schema) -> tuple[Schema, tuple[str, ...]]:
     """The columns with field ids, and the names of those that the table lacks."""
+    _check_names(schema)
     if not schema.names:
         raise InvalidInputError("the data has no column besides the key: there is nothing to write")
     known = manifest.schema
@@ -269,6 +271,12 @@ def _columns(manifest: Manifest, schema: pa.Schema) -> tuple[Schema, tuple[str, 
     lacking = [schema.field(name).with_nullable(True) for name in schema.names if name not in known.names]
     added = with_new_columns(manifest, pa.schema(lacking))[1].fields if lacking else ()
     return Schema(fields=(*replaced.fields, *added)), tuple(field.name for field in lacking)
+
+
+def _check_names(schema: pa.Schema) -> None:
+    for name, count in Counter(schema.names).items():
+        if count > 1:
+            raise SchemaError(f"column name {name!r} occurs twice")
 
 
 def _scope(source: Snapshot, where: str | pc.Expression | None) -> Iterator[tuple[Fragment, BitMap]]:
@@ -374,7 +382,12 @@ def _placed(tables: Sequence[pa.Table], places: _Offsets, own: _Offsets, start: 
 
 
 def as_table(data: ReaderLike, schema: pa.Schema | None = None) -> pa.Table:
-    """All rows of some data as one table."""
+    """All rows of some data as one table.
+
+    Raises:
+        SchemaError: Two columns have the same name.
+    """
     found, batches = to_batches(data, schema)
+    _check_names(found)
     tables = [pa.Table.from_batches([one]) if isinstance(one, pa.RecordBatch) else one for one in batches]
     return pa.concat_tables(tables) if tables else found.empty_table()

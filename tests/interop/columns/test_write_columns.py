@@ -232,6 +232,25 @@ def test_nothing_is_written_for_wrong_data(tmp_path):
     assert sorted((tmp_path / "t").rglob("*")) == files
 
 
+@pytest.mark.parametrize("names", [["id", "v", "v"], ["id", "n", "n"], ["id", "id", "v"]])
+def test_a_column_name_that_occurs_twice_is_named(tmp_path, names):
+    dataset = created(tmp_path / "t")
+    files = sorted((tmp_path / "t").rglob("*"))
+    data = pa.table([[0], [1], [2]], names=names)
+    twice = next(name for name in names if names.count(name) > 1)
+    for missing in ("null", "keep", "error"):
+        with pytest.raises(SchemaError, match=f"column name '{twice}' occurs twice"):
+            dataset.write_columns(data, on="id", missing=missing)
+    with pytest.raises(SchemaError, match=f"column name '{twice}' occurs twice"):
+        dataset.write_columns(iter(data.to_batches()), on="id", schema=data.schema)
+    with pytest.raises(SchemaError, match=f"column name '{twice}' occurs twice"):
+        dataset.plan_columns(data.schema)
+    (task, *_) = dataset.plan_columns(pa.schema([("v", pa.int64())])).tasks
+    with pytest.raises(SchemaError, match="column name 'v' occurs twice"):
+        task.write(dataset, pa.table([pa.array([0], pa.uint64()), [1], [2]], names=["_rowaddr", "v", "v"]))
+    assert sorted((tmp_path / "t").rglob("*")) == files
+
+
 def test_a_column_without_nulls_keeps_its_rows(tmp_path):
     schema = pa.schema([pa.field("id", pa.int64()), pa.field("n", pa.int64(), nullable=False)])
     dataset = lance_core.write_dataset(pa.table([[1, 2, 3], [1, 2, 3]], schema=schema), tmp_path / "t")
