@@ -79,7 +79,7 @@ def reject_names_in_strings(cursor: Cursor, finder: TableFinder) -> None:
     """Reject names of Lance tables in strings that Spark would look up, and statements about them.
 
     Raises:
-        InvalidInputError: There is one; the message has its position.
+        InvalidInputError: A string names a Lance table; the message has its position.
     """
     while not cursor.is_done:
         token = cursor.token()
