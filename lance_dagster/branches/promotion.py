@@ -2,8 +2,8 @@
 
 gates        checks of the asset passed on the branch, main did not move too far, the number of rows is plausible
 promotion    one commit on main; a branch that was promoted, or promoted and discarded, is found in main's history
-events       one materialization per partition that the branch filled, with main's version; none for a promotion that
-             was made, and reported, before
+events       one materialization per partition that the branch filled, with main's version, for the assets that wrote
+             there; none for a promotion that was made, and reported, before
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from lance_dagster.properties import (
     properties_of,
     several,
 )
-from lance_dagster.tables.location import is_shared
+from lance_dagster.tables.location import TABLE_KEY
 from lance_dagster.tables.refs import TableRef, TableRoot
 
 __all__ = [
@@ -73,6 +73,8 @@ class Published:
         promotion: The result of the promotion; None if the branch was discarded and an earlier promotion was found.
         properties: The transaction properties of the commit.
         partitions: The partitions that the branch filled; empty for an asset without any, or if they are not known.
+        operation: The Lance operation of the commit; None if it was cleaned up, or there was nothing to commit.
+        writers: The assets that wrote to the branch; none if its commits name none.
     """
 
     dataset: lance_core.LanceDataset
@@ -81,20 +83,17 @@ class Published:
     promotion: Any
     properties: Mapping[str, str]
     partitions: Sequence[str]
+    operation: str | None
+    writers: Sequence[str]
 
     @property
     def left_behind(self) -> Sequence[str]:
         """Changes besides rows, which stay on the branch: configuration, metadata, indices."""
         return self.promotion.left_behind if self.promotion is not None else ()
 
-    @property
-    def assets(self) -> list[str]:
-        """The assets that wrote to the branch; none if its commits name none."""
-        return several(self.properties.get(ASSET_KEY))
-
     def is_of(self, ref: TableRef) -> bool:
-        """Whether an asset wrote to the branch, as far as that is known; several assets may share a table."""
-        return not self.assets or ref.name in self.assets or not is_shared(ref.metadata or {}, f"asset {ref.name}")
+        """Whether the asset wrote to the branch; commits that name no asset count for those of rows."""
+        return ref.name in self.writers if self.writers else TABLE_KEY not in (ref.metadata or {})
 
     @property
     def is_new(self) -> bool:
@@ -115,14 +114,17 @@ def publish(
     except NotFoundError:
         return _published_before(main, branch)
     known: Mapping[str, str] = {}
+    operation = None
     try:
         dataset = main.checkout_version((None, promotion.version))
     except VersionNotFoundError:  # promoted long ago, and its version was cleaned up since
-        dataset, partitions = main.checkout_version((None, None)), _partitions_of_branch(main, branch)
+        dataset = main.checkout_version((None, None))
+        partitions, writers = _written_on_branch(main, branch)
     else:
-        found = properties_of(dataset.read_transaction(promotion.version))
-        known = found if found.get(PROMOTED_FROM) == branch else {}
-        partitions = _partitions(known)
+        made = dataset.read_transaction(promotion.version)
+        if made is not None and properties_of(made).get(PROMOTED_FROM) == branch:
+            known, operation = properties_of(made), made.operation.name
+        partitions, writers = _partitions(known), several(known.get(ASSET_KEY))
     return Published(
         dataset=dataset,
         version=promotion.version,
@@ -130,6 +132,8 @@ def publish(
         promotion=promotion,
         properties=known,
         partitions=partitions,
+        operation=operation,
+        writers=writers,
     )
 
 
@@ -146,15 +150,20 @@ def _published_before(main: lance_core.LanceDataset, branch: str) -> Published |
         promotion=None,
         properties=properties,
         partitions=_partitions(properties),
+        operation=made.operation.name,
+        writers=several(properties.get(ASSET_KEY)),
     )
 
 
-def _partitions_of_branch(main: lance_core.LanceDataset, branch: str) -> list[str]:
-    """The partition keys that the commits of a branch name, from its own history."""
-    found: dict[str, None] = {}
+def _written_on_branch(main: lance_core.LanceDataset, branch: str) -> tuple[list[str], list[str]]:
+    """The partition keys and the assets that the commits of a branch name, from its own history."""
+    partitions: set[str] = set()
+    writers: set[str] = set()
     for _, made in main.checkout_version((branch, None)).history():
-        found |= dict.fromkeys(_partitions(properties_of(made)))
-    return sorted(found)
+        properties = properties_of(made)
+        partitions.update(_partitions(properties))
+        writers.update(several(properties.get(ASSET_KEY)))
+    return sorted(partitions), sorted(writers)
 
 
 def _partitions(properties: Mapping[str, str]) -> list[str]:
@@ -221,7 +230,7 @@ def _wanted(instance: dg.DagsterInstance, ref: TableRef, published: Published) -
 
     Where the branch's commits do not name all partitions, or are of several assets, the runs' events are read.
     """
-    if (published.partitions and len(published.assets) <= 1) or ref.partitions_def is None:
+    if (published.partitions and len(published.writers) <= 1) or ref.partitions_def is None:
         return list(published.partitions)
     return partitions_of_runs(instance, ref.key, several(published.properties.get(RUN_ID)))
 
@@ -229,9 +238,9 @@ def _wanted(instance: dg.DagsterInstance, ref: TableRef, published: Published) -
 def _promotion_metadata(published: Published, partitions: int) -> dict[str, Any]:
     made = published.promotion if published.is_new else None
     # Of several partitions each has its own numbers, and those of several assets are not known.
-    whole = made if partitions <= 1 and len(published.assets) <= 1 else None
+    whole = made if partitions <= 1 and len(published.writers) <= 1 else None
     return {
-        "lance/operation": "Update",
+        "lance/operation": published.operation,
         "lance/published": True,
         "lance/promoted_from": published.branch,
         "lance/branch_version": _number(published.properties.get("promoted_version")),

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import lance_core
-from lance_dagster import BranchPolicy, build_undo_job
+from lance_dagster import BranchPolicy, build_branch_jobs, build_undo_job
 from lance_dagster.lineage.history import owner_of
 from tests.lance_dagster.io_manager.test_column_assets import (
     assert_vectors,
@@ -60,6 +60,52 @@ def test_rows_and_two_new_columns_on_a_fresh_branch(lake):
     assert pylance_cells(lake, "label") == dict.fromkeys(known)  # the rows are new
     lake.run(images, embeddings, select=[embeddings], partition="2024-01-02")
     assert_vectors(lake, "2024-01-01", "2024-01-02")
+
+
+def promoted(lake, branch, *assets):
+    """The materializations and the observed assets of a run of the job that promotes."""
+    defs = dg.Definitions(assets=list(assets), jobs=build_branch_jobs(assets), resources={"io_manager": lake.manager()})
+    result = defs.resolve_job_def("lance_promote").execute_in_process(
+        instance=lake.instance, tags={"lance/branch": branch}, run_config=QUIET
+    )
+    made, observed = {}, set()
+    for event in result.all_events:
+        if event.is_step_materialization:
+            entries = {key: value.value for key, value in event.materialization.metadata.items()}
+            made[event.asset_key.to_user_string(), event.partition] = entries
+        elif event.is_asset_observation:
+            observed.add(event.asset_key.to_user_string())
+    return made, observed
+
+
+def test_a_promotion_materializes_the_assets_that_wrote_to_the_branch(lake):
+    images, embeddings, labels = images_asset(), embeddings_asset(), labels_asset()
+    lake.run(images, partition="2024-01-01")
+    lake.run(images, embeddings, select=[embeddings], partition="2024-01-01", **ON_BRANCH)
+    made, observed = promoted(lake, "vectors", images, embeddings, labels)
+    assert list(made) == [("embeddings", "2024-01-01")]
+    assert observed >= {"images", "labels"}
+    again, _ = promoted(lake, "vectors", images, embeddings, labels)
+    assert again == {}
+    on = {**ON_BRANCH, "tags": {"lance/branch": "words"}}
+    lake.run(images, labels, select=[labels], partition="2024-01-01", **on)
+    made, observed = promoted(lake, "words", images, embeddings, labels)
+    assert list(made) == [("labels", "2024-01-01")]
+    assert observed >= {"images", "embeddings"}
+
+
+def test_a_promotion_reports_the_operation_that_it_made(lake):
+    images, embeddings = images_asset(), embeddings_asset()
+    lake.run(images, partition="2024-01-01")
+    lake.run(images, partition="2024-01-02", **ON_BRANCH)
+    lake.run(images, embeddings, select=[embeddings], partition="2024-01-01", **ON_BRANCH)
+    made, _ = promoted(lake, "vectors", images, embeddings, labels_asset())
+    assert {key: entries["lance/commit"]["operation"] for key, entries in made.items()} == {
+        ("images", "2024-01-02"): "Merge",
+        ("embeddings", "2024-01-01"): "Merge",
+    }
+    table = lake.table("images")
+    assert table.read_transaction(table.version).operation.name == "Merge"
 
 
 def test_a_column_of_a_branch_that_was_forked_for_rows(lake):
