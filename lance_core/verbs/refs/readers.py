@@ -28,6 +28,7 @@ __all__ = ["READER_KEY", "READER_TAG_PREFIX", "Readers", "is_reader_tag"]
 
 READER_TAG_PREFIX: Final = "changes."
 READER_KEY: Final = "lance.reader"
+_SHOWN: Final = 150  # characters of a reader's name in that of its tag, whose file may have 255
 
 Names = list[str]
 
@@ -149,7 +150,8 @@ class Readers:
         """The name of the tag of a reader on this version."""
         branch = self._refs.branch
         digest = hashlib.sha256((reader if branch is None else json.dumps([reader, branch])).encode()).hexdigest()[:8]
-        return f"{READER_TAG_PREFIX}{re.sub('[^A-Za-z0-9_-]+', '-', reader)}-{digest}.{self._refs.version}"
+        shown = re.sub("[^A-Za-z0-9_-]+", "-", reader)[:_SHOWN]
+        return f"{READER_TAG_PREFIX}{shown}-{digest}.{self._refs.version}"
 
     def _delete(self, names: Iterable[str]) -> Names:
         released = list(names)

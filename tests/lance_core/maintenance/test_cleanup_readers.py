@@ -78,3 +78,25 @@ def test_a_branch_goes_with_the_versions_that_readers_hold_there(table):
     assert table.branches.sweep(timedelta(days=-1), dry_run=True).stale == ("draft",)
     table.branches.delete("draft")
     assert table.tags.list() == {}
+
+
+def test_readers_with_long_names_hold_versions(tmp_path):
+    table = lance_core.write_dataset({"id": [1]}, tmp_path / "t.lance")
+    names = ["x" * 300, "x" * 299, "/" + "é" * 300]
+    for name in names:
+        table.readers.hold(name)
+        table.readers.hold(name)
+    assert sorted(one["reader"] for one in table.readers.list().values()) == sorted(names)
+    table.insert({"id": [2]})
+    assert [len(table.readers.release(name)) for name in names] == [1, 1, 1]
+
+
+def test_holds_whose_tags_have_longer_names_stay_known(tmp_path):
+    table = lance_core.write_dataset({"id": [1]}, tmp_path / "t.lance")
+    tag = f"changes.{'y' * 200}-abcdef01.1"
+    table.tags.create(tag, 1)
+    table.tags.replace_metadata(tag, {"lance.reader": "y" * 200})
+    assert [(one["reader"], one["version"]) for one in table.readers.list().values()] == [("y" * 200, 1)]
+    table.insert({"id": [2]})
+    table.readers.hold("y" * 200)
+    assert table.readers.release("y" * 200) == [tag]
