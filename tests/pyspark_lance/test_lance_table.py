@@ -161,35 +161,23 @@ def conditions():
 
     col = functions.col
     sql = [
-        "t.id = s.id",
-        "s.id + 0 = t.id + 0",
         "lower(t.name) = lower(s.name)",
         "cast(t.id as string) = s.word",
         "t.id <=> s.id",
         "t.name <=> s.name and t.id = s.id",
-        "(t.id = s.id) and (t.x > 1 or s.name = 'it''s')",
         't.name = s.name and s.name <> "a\\"b"',
-        "t.name = s.name and not (t.name = 'it''s') and t.x between 0 and 60",
         "t.id = case when s.id > 3 and s.id < 9 then s.id - 1 else s.id end",
-        "t.`x` = s.id * 10 and t.id < 7",
-        "concat(t.name, '=') = concat(s.name, '=') and t.x == s.id * 10",
-        "t.id = (select max(id) from range(4)) and t.x = s.id * 10",
     ]
     columns = [
-        (col("t.id") == col("s.id"), sql[0]),
-        ((col("s.id") + 0 == col("t.id") + 0), sql[1]),
-        (functions.lower("t.name") == functions.lower("s.name"), sql[2]),
-        (col("t.id").cast("string") == col("s.word"), sql[3]),
-        (col("t.id").eqNullSafe(col("s.id")), sql[4]),
-        (functions.equal_null("t.name", "s.name") & functions.expr("t.id = s.id"), sql[5]),
-        (functions.expr(sql[6]), sql[6]),
-        ((col("t.`x`") == col("s.id") * 10) & (col("t.id") < functions.lit(7)), sql[10]),
+        (functions.lower("t.name") == functions.lower("s.name"), sql[0]),
+        (col("t.id").cast("string") == col("s.word"), sql[1]),
+        (functions.equal_null("t.name", "s.name") & functions.expr("t.id = s.id"), sql[3]),
+        ((col("t.`x`") == col("s.id") * 10) & (col("t.id") < functions.lit(7)), "t.x = s.id * 10 and t.id < 7"),
     ]
     return [(one, one) for one in sql] + columns
 
 
-@pytest.mark.parametrize("indexed", [False, True])
-def test_any_condition_with_an_equality(spark, tmp_path, lance, indexed):
+def test_any_condition_with_an_equality(spark, tmp_path, lance):
     """Held against a join of Spark's own."""
     names = ["ada", "ADA", "it's", 'a"b', "a\\b", None, "x", "y", "z", None]
     rows = pa.table({"id": [*range(9), None], "x": [i * 10 for i in range(10)], "name": names})
