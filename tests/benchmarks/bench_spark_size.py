@@ -4,7 +4,7 @@
     python -m tests.benchmarks.bench_spark_size upserts fragments
 
 Each part runs in a classic session of its own process. Times are the least of the rounds after one that is not counted,
-in turns with what the last column but one names; **ratio = our time / the other's**, so that less is better.
+round-robin with the other job of a line; **ratio = our time / the other's**, so that less is better.
 """
 
 import os
