@@ -88,7 +88,10 @@ def short_errors(what: str) -> Iterator[None]:
 @contextlib.contextmanager
 def without_error_log() -> Iterator[None]:
     """Let Spark not print errors that are expected: it prints each on the user's screen."""
-    loggers = [logging.getLogger(name) for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger")]
+    from pyspark.logger import PySparkLogger
+
+    # Whoever asks for a logger first decides on its class, and Spark needs its own.
+    loggers = [PySparkLogger.getLogger(name) for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger")]
     before = [logger.disabled for logger in loggers]
     for logger in loggers:
         logger.disabled = True

@@ -89,3 +89,19 @@ def test_rows_outside_of_slices_are_named_with_the_remedy(spark, uri):
         " id = 0; id = 3; id = 4; id = 5; id = 6; ... Nothing was written."
         " Filter them out, or write them as well with out_of_partition='allow'."
     )
+
+
+def test_errors_that_are_expected_leave_spark_its_loggers(monkeypatch):
+    """A logger of another class makes Spark raise a TypeError in place of each later error."""
+    import logging
+
+    from pyspark.logger import PySparkLogger
+
+    from pyspark_lance.engine.errors import without_error_log
+
+    monkeypatch.delitem(logging.Logger.manager.loggerDict, "SQLQueryContextLogger", raising=False)
+    with without_error_log():
+        assert logging.getLogger("SQLQueryContextLogger").disabled
+    found = logging.getLogger("SQLQueryContextLogger")
+    assert isinstance(found, PySparkLogger)
+    assert not found.disabled
