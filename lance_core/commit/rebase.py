@@ -17,14 +17,15 @@ from dataclasses import dataclass, replace
 from pyroaring import BitMap
 
 from lance_core.commit.conflict import AffectedRows, affected_fragments
-from lance_core.errors import CorruptFileError, RetryableConflictError
+from lance_core.commit.versions import load_manifest
+from lance_core.errors import CorruptFileError, RetryableConflictError, VersionNotFoundError
 from lance_core.store import BytesLike, ObjectStore, open_base
 from lance_core.table.deletion import DeletionFile, DeletionFileType, DeletionVector, new_deletion_file_id
 from lance_core.table.field_ids import with_new_ids
 from lance_core.table.fragment import Fragment
-from lance_core.table.index import without_fragments
+from lance_core.table.index import without_fragments, without_replaced
 from lance_core.table.manifest.manifest import Manifest
-from lance_core.table.operations import CreateIndex, Delete, Overwrite, Update
+from lance_core.table.operations import CreateIndex, Delete, Merge, Overwrite, Update
 from lance_core.table.paths import DELETIONS_PREFIX
 from lance_core.table.transaction import Transaction, is_early
 
@@ -70,7 +71,9 @@ def rebase(
     if not committed:
         return Rebased(transaction=transaction)
     if isinstance(operation, CreateIndex):
-        return Rebased(transaction=replace(transaction, operation=_without_changed(operation, committed)))
+        return Rebased(
+            transaction=replace(transaction, operation=_without_changed(store, transaction, latest, committed))
+        )
     if not isinstance(operation, Delete | Update):
         return Rebased(transaction=transaction)
     others = frozenset[int]().union(*(affected_fragments(other.operation) for other in committed))
@@ -159,11 +162,29 @@ def _merged(
     return replace(fragment, deletion_file=file), file.key(fragment.id)
 
 
-def _without_changed(operation: CreateIndex, committed: Sequence[Transaction]) -> CreateIndex:
+def _without_changed(
+    store: ObjectStore, transaction: Transaction, latest: Manifest, committed: Sequence[Transaction]
+) -> CreateIndex:
+    """The operation, whose new indices do not cover fragments with other values than in the read version.
+
+    Raises:
+        RetryableConflictError: A Merge was committed, and the read version, which shows what it replaced, was removed.
+    """
+    operation = transaction.operation
+    assert isinstance(operation, CreateIndex)
     indices = operation.new_indices
     for other in committed:
         update = other.operation
         if isinstance(update, Update) and update.fields_modified:
             changed = (fragment.id for fragment in update.updated_fragments)
             indices = without_fragments(indices, set(update.fields_modified), changed)
+    if indices and any(isinstance(other.operation, Merge) for other in committed):
+        try:
+            read = load_manifest(store, transaction.read_version)
+        except VersionNotFoundError as error:
+            raise RetryableConflictError(
+                f"version {transaction.read_version}, whose values index {indices[0].name!r} has, was cleaned up, and"
+                " columns were written since; build the index again"
+            ) from error
+        indices = without_replaced(indices, read.fragments, latest.fragments)
     return replace(operation, new_indices=indices)

@@ -15,6 +15,8 @@ from pyroaring import BitMap
 
 from lance_core._proto import table_pb2
 from lance_core.errors import CorruptFileError
+from lance_core.table.fragment import TOMBSTONE, Fragment
+from lance_core.table.fragment_list import FragmentList
 
 __all__ = [
     "FRAGMENT_REUSE_INDEX",
@@ -25,6 +27,7 @@ __all__ = [
     "encode_index_section",
     "retain_relevant",
     "without_fragments",
+    "without_replaced",
 ]
 
 _LAST_MS = 250_000_000_000_000  # the year 9892
@@ -205,6 +208,27 @@ def without_fragments(
         else index
         for index in indices
     )
+
+
+def without_replaced(
+    indices: Iterable[IndexMetadata], before: FragmentList, after: FragmentList
+) -> tuple[IndexMetadata, ...]:
+    """Remove fragments from the bitmaps of indices where an indexed field is stored in another file than before."""
+    return tuple(_without_replaced(index, before, after) for index in indices)
+
+
+def _without_replaced(index: IndexMetadata, before: FragmentList, after: FragmentList) -> IndexMetadata:
+    covered = index.covered_fragments()
+    if covered is None or index.is_system:
+        return index
+    fields = {*index.fields, *index.covering_fields}
+    moved = [i for i in covered if _files_of(before.get(i), fields) != _files_of(after.get(i), fields)]
+    return with_bitmap(index, lambda bitmap: bitmap - BitMap(moved)) if moved else index
+
+
+def _files_of(fragment: Fragment | None, fields: Collection[int]) -> set[tuple[int, str]]:
+    files = fragment.files if fragment is not None else ()
+    return {(f, file.path) for file in files for f in file.fields if f in fields and f != TOMBSTONE}
 
 
 def retain_relevant(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -12,9 +12,9 @@ from pyroaring import BitMap
 from lance_core._proto import transaction_pb2
 from lance_core.errors import InvalidInputError
 from lance_core.schema import Schema, schema_from_protobuf, schema_to_protobuf
-from lance_core.table.fragment import TOMBSTONE, Fragment
+from lance_core.table.fragment import Fragment
 from lance_core.table.fragment_list import FragmentList
-from lance_core.table.index import IndexMetadata, with_bitmap
+from lance_core.table.index import without_replaced
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations.base import ApplyContext, check_not_empty_files, retained_indices, the_manifest
 from lance_core.table.rowids import assign_row_ids, decode_row_ids, encode_versions, with_updated_rows, with_versions
@@ -78,7 +78,7 @@ class Merge:
             schema=self.schema,
             fragments=fragments,
             next_row_id=next_row_id,
-            indices=tuple(_pruned(index, base.fragments, fragments) for index in base.indices),
+            indices=without_replaced(base.indices, base.fragments, fragments),
         )
         return replace(result, indices=retained_indices(result))
 
@@ -103,18 +103,3 @@ def _with_row_ids(fragments: list[Fragment], base: Manifest, version: int) -> tu
     numbered, next_row_id = assign_row_ids(new, free)
     found = {fragment.id: with_versions(fragment, version) for fragment in numbered}
     return [found.get(fragment.id, fragment) for fragment in fragments], next_row_id
-
-
-def _pruned(index: IndexMetadata, before: FragmentList, after: FragmentList) -> IndexMetadata:
-    """Remove the fragments in which an indexed field is stored in another file than before."""
-    covered = index.covered_fragments()
-    if covered is None or index.is_system:
-        return index
-    fields = {*index.fields, *index.covering_fields}
-    moved = [i for i in covered if _files_of(before.get(i), fields) != _files_of(after.get(i), fields)]
-    return with_bitmap(index, lambda bitmap: bitmap - BitMap(moved))
-
-
-def _files_of(fragment: Fragment | None, fields: Collection[int]) -> set[tuple[int, str]]:
-    files = fragment.files if fragment is not None else ()
-    return {(f, file.path) for file in files for f in file.fields if f in fields and f != TOMBSTONE}

@@ -25,9 +25,9 @@ from lance_core.errors import (
     VersionNotFoundError,
 )
 from lance_core.index.kinds.registry import KINDS, Kind
-from lance_core.table.index import IndexMetadata, without_fragments
+from lance_core.table.index import IndexMetadata, without_fragments, without_replaced
 from lance_core.table.manifest.manifest import Manifest
-from lance_core.table.operations import CreateIndex, Update
+from lance_core.table.operations import CreateIndex, Merge, Update
 from lance_core.table.reuse import without_moved
 from lance_core.table.transaction import Transaction
 from lance_core.verbs.context.snapshot import Snapshot
@@ -197,7 +197,8 @@ def _without_changed(source: Snapshot, segments: Sequence[IndexMetadata]) -> lis
         raise InvalidInputError(f"a segment was built on version {oldest}, and this is version {here}")
     current = tuple(segments)
     for version in range(oldest + 1, here + 1):
-        committed = load_transaction(source.store, load_manifest(source.store, version))
+        manifest = load_manifest(source.store, version)
+        committed = load_transaction(source.store, manifest)
         mine = tuple(segment for segment in current if segment.dataset_version < version)
         pending = Transaction(read_version=version - 1, operation=CreateIndex(new_indices=mine))
         if committed is None or not (
@@ -209,8 +210,11 @@ def _without_changed(source: Snapshot, segments: Sequence[IndexMetadata]) -> lis
             )
         if isinstance(committed.operation, Update) and committed.operation.fields_modified:
             changed = {fragment.id for fragment in committed.operation.updated_fragments}
-            fresh = {one.uuid: one for one in without_fragments(mine, committed.operation.fields_modified, changed)}
-            current = tuple(fresh.get(segment.uuid, segment) for segment in current)
+            mine = without_fragments(mine, committed.operation.fields_modified, changed)
+        elif isinstance(committed.operation, Merge):
+            mine = without_replaced(mine, load_manifest(source.store, version - 1).fragments, manifest.fragments)
+        fresh = {one.uuid: one for one in mine}
+        current = tuple(fresh.get(segment.uuid, segment) for segment in current)
     return list(current)
 
 

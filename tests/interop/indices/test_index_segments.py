@@ -163,6 +163,34 @@ def test_values_that_were_rewritten_in_place_are_not_covered(dataset):
     agree(dataset.uri)
 
 
+@pytest.mark.parametrize("library", [lance, lance_core])
+@pytest.mark.parametrize("is_latest", [False, True])
+def test_values_that_a_merge_replaced_are_not_covered(dataset, library, is_latest):
+    """A Merge says nowhere which files it replaced, as the promotion of a branch with new columns does."""
+    ready = dataset.create_index_uncommitted("name", "BTREE", fragment_ids=[0, 1, 2, 3])
+    dataset.add_columns({"more": "id * 2"})  # a Merge that leaves the indexed values as they are
+    there = library.dataset(dataset.uri)
+    changed, _ = there.get_fragment(1).update_columns(pa.table({"id": [105, 106], "name": ["3", "y"]}), left_on="id")
+    fragments = [changed if one.fragment_id == 1 else one.metadata for one in there.get_fragments()]
+    operation = library.LanceOperation.Merge(fragments, there.schema)
+    library.LanceDataset.commit(dataset.uri, operation, read_version=there.version)
+    if is_latest:
+        dataset = lance_core.dataset(dataset.uri)
+    dataset.commit_existing_index_segments("name_idx", "name", [ready])
+    assert segments(dataset.uri, "name_idx") == [[0, 2, 3]]
+    agree(dataset.uri)
+
+
+def test_an_index_of_a_version_that_was_cleaned_up_is_not_committed_over_a_merge(dataset):
+    ready = dataset.create_index_uncommitted("name", "BTREE", fragment_ids=[0, 1, 2, 3])
+    dataset = lance_core.dataset(dataset.uri)
+    lance_core.dataset(dataset.uri).add_columns({"more": "id * 2"})
+    lance_core.dataset(dataset.uri).cleanup_old_versions(retain_versions=1, delete_unverified=True)
+    with pytest.raises(RetryableConflictError, match="build the index again"):
+        dataset.commit_existing_index_segments("name_idx", "name", [ready])
+    assert lance_core.dataset(dataset.uri).list_indices() == lance_core.dataset(dataset.uri, version=2).list_indices()
+
+
 @pytest.mark.parametrize(
     ("call", "error", "match"),
     [
