@@ -17,7 +17,7 @@ import lance_core
 from lance_core.errors import DatasetExistsError, NotFoundError
 from lance_dagster.branches.page import branch_entries
 from lance_dagster.handlers import LanceTypeHandler
-from lance_dagster.handlers.arrow_schema import with_known_types, with_vectors
+from lance_dagster.handlers.arrow_schema import with_known_types, with_vectors, without_owners
 from lance_dagster.handlers.arrow_write import write_arrow
 from lance_dagster.handlers.base import WriteRequest
 from lance_dagster.properties import ASSET_KEY, PROMOTED_FROM, RUN_ID, properties_of
@@ -121,7 +121,7 @@ def create_empty(handler: LanceTypeHandler, value: Any, request: WriteRequest) -
 def _emptied(frame: pa.Schema, request: WriteRequest) -> lance_core.LanceDataset:
     """The table with the columns of a frame in place of its own."""
     assert request.existing is not None
-    schema = with_known_types(frame.remove_metadata(), request.known, None, without_rows=False)
+    schema = with_known_types(without_owners(frame.remove_metadata()), request.known, None, without_rows=False)
     return lance_core.commit_fragments(
         request.existing,
         [],

@@ -26,7 +26,16 @@ from lance_dagster.properties import ASSET_KEY
 from lance_dagster.tables.settings import plain_metadata
 from pyspark_lance import SchemaMode
 
-__all__ = ["fit_batch", "known_schema", "owners", "target_schema", "widened", "with_known_types", "with_vectors"]
+__all__ = [
+    "fit_batch",
+    "known_schema",
+    "owners",
+    "target_schema",
+    "widened",
+    "with_known_types",
+    "with_vectors",
+    "without_owners",
+]
 
 
 def known_schema(metadata: Mapping[str, object], annotation: Mapping[str, object], where: str) -> pa.Schema:
@@ -93,6 +102,23 @@ def owners(schema: pa.Schema) -> dict[str, str]:
     return {name: owner.decode() for name, owner in found.items() if owner is not None}
 
 
+def without_owners(frame: pa.Schema, table: pa.Schema | None = None) -> pa.Schema:
+    """A frame's columns without the owners that they had in the table that they come from.
+
+    Args:
+        frame: The frame's columns.
+        table: The table that they go to: owners that columns have there as well stay.
+    """
+    there = {} if table is None else owners(table)
+    for name, owner in owners(frame).items():
+        if there.get(name) != owner:
+            position = frame.get_field_index(name)
+            field = frame.field(position)
+            kept = {key: value for key, value in field.metadata.items() if key != ASSET_KEY.encode()}
+            frame = frame.set(position, field.with_metadata(kept or None))
+    return frame
+
+
 def with_vectors(schema: pa.Schema, widths: Mapping[str, int]) -> pa.Schema:
     """The schema with some list columns as fixed-size lists.
 
@@ -149,6 +175,7 @@ def target_schema(frame: pa.Schema, table: pa.Schema | None, mode: CommitMode, s
         SchemaError: The frame does not fit; the message names the column.
     """
     _reject_clashing_names(frame)
+    frame = without_owners(frame, table)
     if table is None or (schema_mode == "overwrite" and mode == "overwrite"):
         return frame.remove_metadata()
     if schema_mode == "overwrite":

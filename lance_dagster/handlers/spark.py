@@ -264,6 +264,7 @@ def with_known_types(value: DataFrame, request: WriteRequest) -> DataFrame:
     A new table of a frame without rows gets the types of the metadata.
     """
     existing = None if request.existing is None else request.existing.schema
+    value = _without_owners(value, existing)
     if not value.columns and len(existing if existing is not None else request.known):
         return _empty_frame(existing if existing is not None else request.known, value.sparkSession)
     known = {field.name: field for field in [*request.known, *(existing or ())] if not pa.types.is_null(field.type)}
@@ -271,6 +272,17 @@ def with_known_types(value: DataFrame, request: WriteRequest) -> DataFrame:
     if existing is None and len(request.known) and value.isEmpty():
         void = [name for name in value.columns if name in known]
     return with_null_columns(value, pa.schema([known[name] for name in void]))
+
+
+def _without_owners(value: DataFrame, table: pa.Schema | None) -> DataFrame:
+    """A frame whose columns lack the owners that they had in the table that they come from; see `without_owners`."""
+    there = {} if table is None else owners(table)
+    for field in value.schema:
+        owner = field.metadata.get(ASSET_KEY)
+        if owner is not None and owner != there.get(field.name):
+            kept = {key: one for key, one in field.metadata.items() if key != ASSET_KEY}
+            value = value.withMetadata(field.name, kept)
+    return value
 
 
 def with_null_columns(value: DataFrame, schema: pa.Schema) -> DataFrame:

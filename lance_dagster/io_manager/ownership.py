@@ -19,6 +19,7 @@ from lance_dagster.handlers.arrow_schema import owners
 from lance_dagster.handlers.base import ROW_NAMES
 from lance_dagster.io_manager.output import TableOutput
 from lance_dagster.lineage.history import owner_of, owning_commits
+from lance_dagster.properties import ASSET_KEY, COLUMNS, properties_of
 from lance_dagster.tables.location import SHARED_KEY, TABLE_KEY, is_shared, locate_table
 from lance_dagster.tables.partitions import partition_columns
 from lance_dagster.tables.settings import OutputSettings, TableSettings, plain_metadata
@@ -26,6 +27,8 @@ from lance_dagster.tables.settings import OutputSettings, TableSettings, plain_m
 __all__ = ["check_column_owners", "check_mode", "check_ownership"]
 
 _MEMORY: Final = ("memory", "shared-memory")
+_AHEAD: Final = 8
+"""Versions that are read at once to find the commit that added a column."""
 _OLD_PARTS: Final = 2
 """Earlier releases used the last two parts of a key."""
 
@@ -144,11 +147,38 @@ def check_column_owners(output: TableOutput, frame: Sequence[str]) -> None:
         owner = known.get(name)
         if owner == own or name not in schema.names or (owner is None and not sets_columns):
             continue
+        if owner is not None and not _has_added(output.existing, name, owner):
+            if not sets_columns:
+                continue
+            owner = None
         whose = f"asset {owner}" if owner is not None else "the asset that writes its rows, not that of a column asset"
         raise dg.DagsterInvalidDefinitionError(
             f"{output.where}: column {name!r} of {output.location.uri} is that of {whose}; return a frame without it, "
             f'or under another name. If both are meant to set it, give the asset the metadata {{"{SHARED_KEY}": True}}'
         )
+
+
+def _has_added(table: lance_core.LanceDataset, column: str, owner: str) -> bool:
+    """Whether an asset has added a column: its field's metadata also comes with rows that are copied from its table.
+
+    Where versions were cleaned up, so that it is not known which commit added the column, it is the asset's.
+    """
+    main = table if table.branch is None else table.checkout_version((None, None))
+    line = main if owners(main.schema).get(column) == owner else table
+    oldest, added = line.version + 1, None
+    for handle, transaction in line.history(ahead=_AHEAD):
+        if handle.version != oldest - 1:
+            return True
+        if owners(handle.schema).get(column) != owner:
+            break
+        oldest, added = handle.version, transaction
+    else:
+        if oldest > 1:
+            return True
+    if added is None:
+        return True
+    properties = properties_of(added)
+    return added.operation.name != "Overwrite" and (ASSET_KEY not in properties or COLUMNS in properties)
 
 
 def _check_partition_columns(output: TableOutput, table: lance_core.LanceDataset, frame: Sequence[str]) -> None:
