@@ -9,6 +9,7 @@ Each commit carries them in the table itself, so that the table alone answers wh
     dagster.columns          JSON list of the columns that the commit sets, of an asset that owns columns alone
     dagster.code_version     of the asset, if it has one
     dagster.maintenance_metadata   JSON of the metadata lance/maintenance of the asset, if it has any
+    dagster.erasure          "true" on the commits of an erasure
     dagster.write_token      sha256 of (root run, asset, output, partition keys)
     dagster.input.<asset>    {"uri": "s3://lake/nyc/flights.lance", "version": 17}, and "branch" unless it is main
 
@@ -32,6 +33,7 @@ __all__ = [
     "COLUMNS",
     "COLUMN_TYPE",
     "DATA_VERSION",
+    "ERASURE",
     "INPUT_PREFIX",
     "JOB_NAME",
     "MAINTENANCE",
@@ -71,6 +73,8 @@ INPUT_PREFIX: Final = "dagster.input."
 MAINTENANCE: Final = "dagster.maintenance"
 MAINTENANCE_METADATA: Final = "dagster.maintenance_metadata"
 DATA_VERSION: Final = "dagster.data_version"
+ERASURE: Final = "dagster.erasure"
+"""On the commits of an erasure: "true"."""
 COLUMN_TYPE: Final = "dagster.column_type"
 """On a commit that changes the type of a column: the column and both types."""
 PROMOTION_RUN_ID: Final = "dagster.promotion_run_id"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import dagster as dg
@@ -18,6 +19,7 @@ from lance_dagster.events.reporting import (
     partition_rows,
     record,
 )
+from lance_dagster.properties import ERASURE
 from lance_dagster.tables.refs import TableRef, TableRoot
 
 __all__ = ["ERASURE_ENTRY", "erasure_events", "rows_before"]
@@ -44,7 +46,7 @@ def erasure_events(
     Args:
         context: The step that reports.
         root: The tables.
-        refs: The assets.
+        refs: The assets, first one that the job names.
         report: The report.
         shown: The report without strings of the condition.
         request: The name of the erasure.
@@ -57,12 +59,11 @@ def erasure_events(
         "lance/erasure_dry_run": report.dry_run,
         **({"lance/erasure_request": request} if request else {}),
     }
+    dataset, location = root.open(refs[0]), root.locate(refs[0])
+    is_removed = partial(_is_removed, dataset, frozenset(report.versions_removed.get("main", ())))
     for ref in refs:
-        dataset = root.open(ref)
-        partitions = _partitions(context.instance, ref)
-        known = known_versions(context.instance, ref.key, partitions)
-        removed = set(report.versions_removed.get("main", ()))
-        due = [one for one, reported in known.items() if reported.version in removed]
+        known = known_versions(context.instance, ref.key, _partitions(context.instance, ref))
+        due = [one for one, reported in known.items() if is_removed(reported.version)]
         if report.dry_run or report.obstacles or not due:
             context.log_event(dg.AssetObservation(asset_key=ref.key, metadata=entries))
             continue
@@ -77,7 +78,7 @@ def erasure_events(
         own = {name: value for name, value in entries.items() if not (names and name == "lance/rows_erased")}
         found = TableReport(
             ref=ref,
-            location=root.locate(ref),
+            location=location,
             dataset=dataset,
             partitions=names,
             metadata=own,
@@ -101,6 +102,20 @@ def rows_before(
     return {ref.name: partition_rows(dataset, ref, _partitions(instance, ref)) for ref in refs}
 
 
+def _is_removed(dataset: lance_core.LanceDataset, removed: frozenset[int], version: int | None) -> bool:
+    """Whether an erasure has removed a version: this one, or an earlier one that ended before its events."""
+    if version is None or version in removed:
+        return version is not None
+    if any(one["version"] == version for one in dataset.version_refs()):
+        return False
+    return dataset.find_transaction(ERASURE, "true", newer_than=version) is not None
+
+
 def _partitions(instance: dg.DagsterInstance, ref: TableRef) -> list[str]:
-    """The partitions of an asset that were materialized."""
-    return [] if ref.partitions_def is None else sorted(instance.get_materialized_partitions(ref.key))
+    """The partitions of an asset that were materialized; the last event says whether one not defined here has any."""
+    if ref.partitions_def is None and ref.metadata is not None:
+        return []
+    newest = None if ref.partitions_def is not None else instance.get_latest_materialization_event(ref.key)
+    made = None if newest is None else newest.asset_materialization
+    is_partitioned = ref.partitions_def is not None or (made is not None and made.partition is not None)
+    return sorted(instance.get_materialized_partitions(ref.key)) if is_partitioned else []

@@ -13,7 +13,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,7 +21,7 @@ import dagster as dg
 from pydantic import ConfigDict, Field
 
 from lance_dagster._context.jobs import job_of_one_op
-from lance_dagster.properties import ASSET_KEY, JOB_NAME, ROOT_RUN_ID, RUN_ID
+from lance_dagster.properties import ASSET_KEY, ERASURE, JOB_NAME, ROOT_RUN_ID, RUN_ID
 from lance_dagster.tables.branch_policy import NO_RETRIES
 from lance_dagster.tables.names import checked_job_name
 from lance_dagster.tables.refs import ChosenTables, TableLike, TableRef, chosen_refs, is_tagged, table_refs, table_root
@@ -101,7 +101,7 @@ class ErasureConfig(ChosenTables):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ErasedTable:
-    """A table, with the assets that share it."""
+    """A table, with the assets that the job names for it."""
 
     dataset: "lance_core.LanceDataset"
     refs: Sequence[TableRef]
@@ -118,7 +118,8 @@ def build_erasure_job(
     """Make the job that erases rows; the head of the module says how.
 
     A table whose rows were changed is reported by materializations, so that what was made from it can follow; a dry
-    run and an erasure that found nothing by observations.
+    run and an erasure that found nothing by observations. All assets that share the table are reported, as far as the
+    code location, the table or the events of the instance name them: no version that Dagster recorded for them is left.
 
     Args:
         assets: Assets, specs or keys.
@@ -153,6 +154,7 @@ def build_erasure_job(
 
 def _erase(context: dg.OpExecutionContext, refs: Sequence[TableRef], resource: object, config: ErasureConfig) -> None:
     from lance_dagster.erasure.events import erasure_events, rows_before  # noqa: PLC0415 - code locations load without lance_core
+    from lance_dagster.loading.assets_of_table import assets_of_table  # noqa: PLC0415 - as above
 
     root = table_root(resource)
     where = config.where.read()
@@ -171,20 +173,15 @@ def _erase(context: dg.OpExecutionContext, refs: Sequence[TableRef], resource: o
     left = []
     for uri, table in tables.items():
         report = planned[uri]
+        sharing = assets_of_table(context, root, table.dataset, table.refs)
         before: dict[str, dict[str, PartitionRows]] = {}
         if not only_planned:
-            before = rows_before(context.instance, table.dataset, table.refs) if report.rows_deleted else {}
-            properties = {
-                RUN_ID: context.run.run_id,
-                ROOT_RUN_ID: context.run.root_run_id or context.run.run_id,
-                JOB_NAME: context.run.job_name,
-                ASSET_KEY: table.refs[0].name,
-            }
-            report = _erased(table, where, config, properties)
+            before = rows_before(context.instance, table.dataset, sharing) if report.rows_deleted else {}
+            report = _erased(table, where, config, _properties(context, table))
             left += [] if report.proven else [table.names]
-        shown = _without_strings(json.dumps(asdict(report)), where)
-        context.log.info("%s: %s", table.names, shown)
-        erasure_events(context, root, table.refs, report, json.loads(shown), config.request, before)
+        shown = _shown(report, where)
+        context.log.info("%s: %s", table.names, json.dumps(shown))
+        erasure_events(context, root, sharing, report, shown, config.request, before)
     if stopped:
         names = "; ".join(
             f"{tables[uri].names}: {', '.join(f'{one.kind} {one.path}' for one in planned[uri].obstacles)}"
@@ -193,6 +190,20 @@ def _erase(context: dg.OpExecutionContext, refs: Sequence[TableRef], resource: o
         raise dg.Failure(f"nothing was erased, as there are obstacles: {_without_strings(names, where)}")
     if left:
         raise dg.Failure(f"{'; '.join(left)}: rows can be left; the events say where")
+
+
+def _properties(context: dg.OpExecutionContext, table: _ErasedTable) -> dict[str, str]:
+    """The properties of the commits: the run, and the assets that wrote the rows, whose commits do not stay."""
+    from lance_dagster.lineage.history import row_owners  # noqa: PLC0415 - code locations load without lance_core
+
+    owners = row_owners(table.dataset) or [table.refs[0].name]
+    return {
+        RUN_ID: context.run.run_id,
+        ROOT_RUN_ID: context.run.root_run_id or context.run.run_id,
+        JOB_NAME: context.run.job_name,
+        ASSET_KEY: owners[0] if len(owners) == 1 else json.dumps(owners),
+        ERASURE: "true",
+    }
 
 
 def _plan(tables: "Mapping[str, _ErasedTable]", where: str, config: ErasureConfig) -> "dict[str, ErasureReport]":
@@ -242,9 +253,22 @@ def _unfit(names: Sequence[str], fitting: Sequence[str]) -> dg.Failure:
     )
 
 
-def _without_strings(report: str, where: str) -> str:
-    """A report without strings of the condition, which can be part of the name of a tag."""
-    strings: list[Any] = [string for string in _STRINGS.findall(where) if string]
+def _shown(value: Any, where: str) -> Any:
+    """A report, or a part of it, for JSON, without strings of the condition: the names of the fields stay."""
+    if isinstance(value, str):
+        return _without_strings(value, where)
+    if is_dataclass(value):
+        return {one.name: _shown(getattr(value, one.name), where) for one in fields(value)}
+    if isinstance(value, Mapping):
+        return {_shown(key, where): _shown(one, where) for key, one in value.items()}
+    if isinstance(value, Sequence):
+        return [_shown(one, where) for one in value]
+    return value
+
+
+def _without_strings(shown: str, where: str) -> str:
+    """A string without those of the condition, which can be part of the name of a tag."""
+    strings: list[Any] = [string.replace("''", "'") for string in _STRINGS.findall(where) if string]
     for string in sorted(strings, key=len, reverse=True):
-        report = report.replace(string, "…")
-    return report
+        shown = shown.replace(string, "…")
+    return shown

@@ -56,6 +56,7 @@ __all__ = [
     "owning_commits",
     "partitions_of",
     "read_history",
+    "row_owners",
     "undo_after",
 ]
 
@@ -292,6 +293,15 @@ def owner_of(dataset: lance_core.LanceDataset) -> TableVersion | None:
             return one
         maintained = maintained or one
     return maintained
+
+
+def row_owners(dataset: lance_core.LanceDataset) -> list[str]:
+    """The assets that the commits of rows name, the newest first; those that own columns alone do not count."""
+    newest = owner_of(dataset)
+    if newest is None:
+        return []
+    wrote = [one for one in owning_commits(dataset) if COLUMNS not in one.properties]
+    return list(dict.fromkeys([*newest.assets, *(asset for one in wrote for asset in one.assets)]))
 
 
 def _brings_rows(dataset: lance_core.LanceDataset, one: TableVersion) -> bool:

@@ -320,10 +320,10 @@ def _materialized(
         equal = equal_version(dataset, wanted)
         if equal is None:
             raise VersionNotFoundError(
-                f"{where}: version {wanted} of {location.uri}, which Dagster recorded last, was cleaned up, and later "
-                'versions may have other rows. Materialize the asset again, or set read="latest" on the IO manager (or '
-                "metadata lance/version, lance/tag or lance/as_of on this input). A maintenance job with the same IO "
-                "manager keeps such versions"
+                f"{where}: version {wanted} of {location.uri}, which Dagster recorded last, was removed by a cleanup "
+                "or an erasure, and later versions may have other rows. Materialize the asset again, or set "
+                'read="latest" on the IO manager (or metadata lance/version, lance/tag or lance/as_of on this input). '
+                "A maintenance job with the same IO manager keeps such versions; an erasure job reports what it left"
             ) from error
         context.log.info("%s: version %d was cleaned up; %d has the same rows", where, wanted, equal.version)
         return equal

@@ -171,3 +171,12 @@ def test_all_tables_that_the_condition_does_not_fit_are_named_with_the_remedy(la
 def test_a_plain_condition_is_taken(lake):
     run(lake, where={"plain": "id = 3"}, tables=["shop/customers"])
     assert table(lake, "customers").to_table()["id"].to_pylist() == [1, 2]
+
+
+@pytest.mark.parametrize("value", ["false", "e", "''"])
+def test_a_string_of_the_condition_may_be_a_part_of_the_words_of_the_report(lake, value):
+    table(lake, "customers").insert(pa.table({"id": [4], "email": [value.replace("''", "'")]}))
+    result = run(lake, where={"plain": f"email = '{value}'"}, tables=["shop/customers"])
+    events = [one.event_specific_data for one in result.all_events if one.is_asset_observation]
+    shown = [one.asset_observation.metadata["lance/erasure"].value for one in events]
+    assert [(one["proven"], one["dry_run"]) for one in shown] == [(True, False)]

@@ -1,0 +1,103 @@
+"""The assets that share a table, as far as a run can know them.
+
+named by the job                  as they are
+of the code location              those whose table it is
+of other code locations           those whose newest event in the instance names it; and those that commits or
+                                  columns of the table name, unless their newest event is about another table
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import dagster as dg
+
+import lance_core
+from lance_core.errors import LanceError
+from lance_dagster._context.steps import known_assets
+from lance_dagster.events.layout import COMMIT
+from lance_dagster.handlers.arrow_schema import owners
+from lance_dagster.properties import ASSET_KEY, properties_of, several
+from lance_dagster.tables.refs import TableRef, TableRoot
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+__all__ = ["assets_of_table"]
+
+_AHEAD: Final = 32
+"""Versions that are read at once, as all of them will be."""
+_URI: Final = "dagster/uri"
+
+
+def assets_of_table(
+    context: dg.OpExecutionContext, root: TableRoot, dataset: lance_core.LanceDataset, named: Sequence[TableRef]
+) -> list[TableRef]:
+    """The assets that share a table, the named ones first; the head of the module says how they are known.
+
+    An asset of which the instance has no event, and the code location no definition, is left out: an event would make
+    it known to Dagster. The others of other code locations have neither metadata nor partitions.
+
+    Args:
+        context: The op.
+        root: The tables of the IO manager.
+        dataset: The newest version of the table.
+        named: The assets that the job names for it.
+    """
+    uri = lance_core.canonical_uri(dataset.root_uri)
+    defined = {key: (metadata, partitions) for key, metadata, partitions in known_assets(context)}
+    found = {ref.key: ref for ref in named}
+    for key, (metadata, partitions) in defined.items():
+        ref = TableRef(key=key, metadata=metadata, partitions_def=partitions)
+        if key not in found and _located(root, ref) == uri:
+            found[key] = ref
+    recorded = _recorded_uris(context.instance)
+    written = _named_by_table(dataset)
+    for key, place in recorded.items():
+        if key in found or key in defined:
+            continue
+        if place == uri or (place is None and key.to_user_string() in written):
+            found[key] = TableRef(key=key)
+    return list(found.values())
+
+
+def _located(root: TableRoot, ref: TableRef) -> str | None:
+    """The table of an asset; None for one that can have none, or that is a branch."""
+    try:
+        location = root.locate(ref)
+        return None if location.branch is not None else lance_core.canonical_uri(location.uri)
+    except (dg.DagsterInvalidDefinitionError, LanceError):
+        return None
+
+
+def _recorded_uris(instance: dg.DagsterInstance) -> dict[dg.AssetKey, str | None]:
+    """The assets that have events, each with the table that its newest materialization names; one query."""
+    found: dict[dg.AssetKey, str | None] = {}
+    for record in instance.get_asset_records():
+        event = record.asset_entry.last_materialization
+        made = None if event is None else event.asset_materialization
+        found[record.asset_entry.asset_key] = None if made is None else _uri_of(made.metadata)
+    return found
+
+
+def _uri_of(metadata: Mapping[str, dg.MetadataValue[Any]]) -> str | None:
+    """The table that an event names, at its top or in `lance/commit`."""
+    value = metadata[_URI].value if _URI in metadata else None
+    if value is None and COMMIT in metadata:
+        rest = metadata[COMMIT].value
+        value = rest.get("uri") if isinstance(rest, dict) else None
+    try:
+        return lance_core.canonical_uri(value) if isinstance(value, str) else None
+    except LanceError:
+        return None
+
+
+def _named_by_table(dataset: lance_core.LanceDataset) -> set[str]:
+    """The assets that the commits and the columns of a table name."""
+    return {*owners(dataset.schema).values(), *_writers(dataset)}
+
+
+def _writers(dataset: lance_core.LanceDataset) -> Iterator[str]:
+    for _, made in dataset.history(ahead=_AHEAD):
+        yield from several(properties_of(made).get(ASSET_KEY))
