@@ -24,11 +24,11 @@ OWNERS = ("table", "commit", "file", "encoding", "index")
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """MkDocs asks for the list of files: the pages of this module are in it."""
-    rooms = imports()
-    floors = floors_of(rooms)
+    folders = imports()
+    floors = floors_of(folders)
     files.append(File.generated(config, "format.md", content=format_page()))
-    files.append(File.generated(config, "architecture.md", content=architecture_page(rooms, floors)))
-    files.append(File.generated(config, "architecture.svg", content=picture(rooms, floors)))
+    files.append(File.generated(config, "architecture.md", content=architecture_page(folders, floors)))
+    files.append(File.generated(config, "architecture.svg", content=picture(folders, floors)))
     for package in PACKAGES:
         files.append(File.generated(config, f"reference/{package}.md", content=reference_page(package)))
     return files
@@ -62,17 +62,17 @@ def reference_page(package: str) -> str:
 
 def imports() -> dict[str, set[str]]:
     """Each package, and the others that its modules import at any place."""
-    rooms: dict[str, set[str]] = {}
+    folders: dict[str, set[str]] = {}
     for package in PACKAGES:
         for path in (ROOT / package).rglob("*.py"):
-            room = room_of(path.relative_to(ROOT).with_suffix("").parts)
-            if room is not None:
-                found = (room_of(tuple(name.split("."))) for name in imported(ast.parse(path.read_text())))
-                rooms.setdefault(room, set()).update(other for other in found if other not in (None, room))
-    return rooms
+            folder = folder_of(path.relative_to(ROOT).with_suffix("").parts)
+            if folder is not None:
+                found = (folder_of(tuple(name.split("."))) for name in imported(ast.parse(path.read_text())))
+                folders.setdefault(folder, set()).update(other for other in found if other not in (None, folder))
+    return folders
 
 
-def room_of(parts: tuple[str, ...]) -> str | None:
+def folder_of(parts: tuple[str, ...]) -> str | None:
     """The package that a module counts to: below lance_core its first sub-package, elsewhere the whole."""
     if parts[0] not in PACKAGES or "_proto" in parts:
         return None
@@ -93,25 +93,27 @@ def imported(tree: ast.AST) -> Iterator[str]:
             yield node.module
 
 
-def floors_of(rooms: dict[str, set[str]]) -> dict[str, int]:
-    """The floor of each room: one above the highest that it imports."""
+def floors_of(folders: dict[str, set[str]]) -> dict[str, int]:
+    """The floor of each folder: one above the highest that it imports."""
     floors: dict[str, int] = {}
 
-    def floor(room: str) -> int:
-        if room not in floors:
-            floors[room] = 0
-            floors[room] = 1 + max((floor(other) for other in rooms.get(room, ())), default=-1)
-        return floors[room]
+    def floor(folder: str) -> int:
+        if folder not in floors:
+            floors[folder] = 0
+            floors[folder] = 1 + max((floor(other) for other in folders.get(folder, ())), default=-1)
+        return floors[folder]
 
-    for room in sorted(rooms):
-        floor(room)
+    for folder in sorted(folders):
+        floor(folder)
     return floors
 
 
-def architecture_page(rooms: dict[str, set[str]], floors: dict[str, int]) -> str:
+def architecture_page(folders: dict[str, set[str]], floors: dict[str, int]) -> str:
     """The picture, and the same as a table."""
-    order = sorted(rooms, key=lambda room: (-floors[room], room))
-    lines = [f"| `{room}` | {', '.join(f'`{other}`' for other in sorted(rooms[room])) or '-'} |" for room in order]
+    order = sorted(folders, key=lambda folder: (-floors[folder], folder))
+    lines = [
+        f"| `{folder}` | {', '.join(f'`{other}`' for other in sorted(folders[folder])) or '-'} |" for folder in order
+    ]
     return (
         "# Architecture\n\nThree packages, each usable without the one above it. Imports run downwards only, which"
         " continuous integration checks; the picture is drawn from the imports of the code when this page is built.\n\n"
@@ -121,22 +123,22 @@ def architecture_page(rooms: dict[str, set[str]], floors: dict[str, int]) -> str
     )
 
 
-def picture(rooms: dict[str, set[str]], floors: dict[str, int]) -> str:
+def picture(folders: dict[str, set[str]], floors: dict[str, int]) -> str:
     """Boxes by floor, lines for imports."""
     width, height, gap, step = 150, 36, 24, 84
     levels: dict[int, list[str]] = {}
-    for room, floor in floors.items():
-        levels.setdefault(floor, []).append(room)
+    for folder, floor in floors.items():
+        levels.setdefault(floor, []).append(folder)
     across = max(map(len, levels.values())) * (width + gap) + gap
     down = len(levels) * step + gap
     at: dict[str, tuple[float, float]] = {}
     for floor, names in levels.items():
         free = (across - len(names) * (width + gap)) / 2
-        for index, room in enumerate(sorted(names)):
-            at[room] = (free + gap / 2 + index * (width + gap), gap / 2 + (max(levels) - floor) * step)
+        for index, folder in enumerate(sorted(names)):
+            at[folder] = (free + gap / 2 + index * (width + gap), gap / 2 + (max(levels) - floor) * step)
     lines, boxes = [], []
-    for room, others in sorted(rooms.items()):
-        x, y = at[room]
+    for folder, others in sorted(folders.items()):
+        x, y = at[folder]
         for other in sorted(others):
             to_x, to_y = at[other]
             ends = f'x1="{x + width / 2:.0f}" y1="{y + height:.0f}" x2="{to_x + width / 2:.0f}" y2="{to_y:.0f}"'
@@ -144,7 +146,7 @@ def picture(rooms: dict[str, set[str]], floors: dict[str, int]) -> str:
         boxes.append(
             f'<rect x="{x:.0f}" y="{y:.0f}" width="{width}" height="{height}" rx="6" fill="#e8eaf6" stroke="#3f51b5"/>'
             f'<text x="{x + width / 2:.0f}" y="{y + 23:.0f}" font-family="sans-serif" font-size="14"'
-            f' text-anchor="middle">{escape(room)}</text>'
+            f' text-anchor="middle">{escape(folder)}</text>'
         )
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {across:.0f} {down:.0f}">'
     return f"{head}{''.join(lines)}{''.join(boxes)}</svg>\n"

@@ -15,7 +15,7 @@ from lance_core.store import CommitLock, ObjectStore, open_store
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.transaction import COMMIT_MESSAGE_KEY
 from lance_core.verbs.context.drop import drop
-from lance_core.verbs.context.handle import Handle, TableTarget, destination
+from lance_core.verbs.context.handle import Handle, TableTarget, table_target
 from lance_core.verbs.context.unsupported import reject
 from lance_core.verbs.files.conform import check_column_name
 from lance_core.verbs.pylance_types.operations import LanceOperation
@@ -98,7 +98,7 @@ class CommitVerbs(Handle):
         reject("commit", others)
         if isinstance(operation, Transaction) and commit_message is not None:
             raise InvalidInputError("commit_message: set it among the properties of the transaction instead")
-        target = destination(base_uri, storage_options, commit_lock)
+        target = table_target(base_uri, storage_options, commit_lock)
         _check_names(target, operation)
         done = commit_operation(
             target.store,
@@ -144,7 +144,7 @@ class CommitVerbs(Handle):
             4
         """
         reject("commit_batch", others)
-        target = destination(dest, storage_options, commit_lock)
+        target = table_target(dest, storage_options, commit_lock)
         options = commit_options(
             max_retries=max_retries,
             commit_timeout=commit_timeout,

@@ -13,7 +13,7 @@ from lance_core.commit import AttemptProperties
 from lance_core.errors import InvalidInputError
 from lance_core.retry import CONFLICT_RETRIES, RETRY_TIMEOUT
 from lance_core.table.operations import KeyExistenceFilter
-from lance_core.verbs.context.handle import Handle, destination
+from lance_core.verbs.context.handle import Handle, table_target
 from lance_core.verbs.context.uncommitted_files import staged
 from lance_core.verbs.files.fragment_writer import ReaderLike
 from lance_core.verbs.pylance_types.fragments import FragmentMetadata
@@ -65,7 +65,7 @@ class RowVerbs(Handle):
             options.pop(name, None) for name in ("schema", "storage_options", "commit_lock")
         )
         options.pop("max_rows_per_group", None)  # it changes no result
-        target = destination(self, storage_options, commit_lock)
+        target = table_target(self, storage_options, commit_lock)
         made = write_version(data, schema, target, WriteOptions.of(mode, options))
         assert made.base is not None  # the version that was made
         self.move_to(made.base)

@@ -18,7 +18,7 @@ from lance_core.store import CommitLock
 from lance_core.table.table_format import TableFormat
 from lance_core.table.transaction import FIRST_ADDED_KEY
 from lance_core.verbs.context.bases import DatasetBasePath
-from lance_core.verbs.context.handle import Handle, TableTarget, destination
+from lance_core.verbs.context.handle import Handle, TableTarget, table_target
 from lance_core.verbs.context.unsupported import reject
 from lance_core.verbs.files.fragment_writer import MAX_BYTES_PER_FILE, MAX_ROWS_PER_FILE, ReaderLike
 from lance_core.verbs.files.progress import FragmentWriteProgress
@@ -119,7 +119,7 @@ def write_dataset(
         target_all_bases=target_all_bases,
         allow_external_blob_outside_bases=allow_external_blob_outside_bases,
     )
-    target = destination(uri, storage_options, commit_lock)
+    target = table_target(uri, storage_options, commit_lock)
     if isinstance(transaction_properties, AttemptProperties):
         return _write_attempt(data_obj, schema, target, options, transaction_properties)
     made = write_version(data_obj, schema, target, options)
@@ -166,7 +166,7 @@ def _write_attempt(
         options=CommitOptions(write_attempt=attempt, table_format=prepared.table_format),
         initial_bases=options.initial_bases or (),
     )
-    target = destination(target.uri if existing is None else existing, target.options)
+    target = table_target(target.uri if existing is None else existing, target.options)
     return _result(target, commit_request(target, request)).dataset
 
 
@@ -370,7 +370,7 @@ def commit_fragments(
         initial_bases=initial_bases,
         require_empty=require_empty,
     )
-    target = destination(uri, storage_options)
+    target = table_target(uri, storage_options)
     return _result(target, commit_request(target, request))
 
 
@@ -428,7 +428,7 @@ def commit_transaction(
         write_attempt=write_attempt,
         checked_through=checked_through,
     )
-    target, affected_rows = destination(dataset, None), transaction.affected_rows
+    target, affected_rows = table_target(dataset, None), transaction.affected_rows
     done = commit(
         target.store,
         replace(record, properties={**record.properties, **options.properties}),

@@ -32,8 +32,8 @@ __all__ = [
     "PageInfo",
     "Steps",
     "as_bytes",
+    "coalesced",
     "empty_bytes",
-    "joined",
     "lock_step",
     "merged_ranges",
     "run_steps",
@@ -139,7 +139,7 @@ def merged_ranges(
     return list(zip(starts[first].tolist(), ends[first + counts - 1].tolist(), strict=True)), counts
 
 
-def joined(pieces: Sequence[BytesLike]) -> tuple[Bytes, npt.NDArray[np.int64]]:
+def coalesced(pieces: Sequence[BytesLike]) -> tuple[Bytes, npt.NDArray[np.int64]]:
     """One array of all pieces, and the start of each piece in it.
 
     Pieces of one mapped file, or of one larger read, are not copied.

@@ -159,7 +159,7 @@ def build_maintenance_sensor(  # noqa: PLR0913 - each is a choice of its own, mo
     def needed(context: dg.SensorEvaluationContext, **_resources: Any) -> dg.SensorResult | dg.SkipReason:
         tables_root = table_root(getattr(context.resources, io_manager_key))
         states = _read(context.cursor)
-        _settle(context, job, states, silent_after)
+        _resolve_requests(context, job, states, silent_after)
         targets = _targets(context, tables_root, refs, lake)
         running = open_runs(context.instance, job, silent_after)
         names = [target.ref.name for target in targets]
@@ -275,7 +275,7 @@ def _request(due: dict[str, tuple[int, list[str]]], states: dict[str, _TableRequ
     return dg.RunRequest(run_key=key, run_config=config_for(names), tags=tags)
 
 
-def _settle(
+def _resolve_requests(
     context: dg.SensorEvaluationContext,
     job: dg.JobDefinition,
     states: dict[str, _TableRequest],

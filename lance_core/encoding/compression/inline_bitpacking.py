@@ -42,7 +42,7 @@ from lance_core.encoding.compression.registry import Compression
 from lance_core.encoding.datablock import Bytes, DataBlock, FixedWidthBlock, require_fixed_width
 from lance_core.errors import CorruptFileError, InvalidInputError, UnsupportedError
 
-__all__ = ["COMPRESSION", "joined_rows", "packed_bits", "spread_rows", "word_type"]
+__all__ = ["COMPRESSION", "coalesced_rows", "packed_bits", "spread_rows", "word_type"]
 
 _MANY: Final = 8
 """Number of values of a chunk from which they are unpacked together."""
@@ -59,7 +59,7 @@ def word_type(bits: int) -> np.dtype[Any]:
     return np.dtype(f"<u{bits // 8}")
 
 
-def joined_rows(rows: Words, counts: Counts) -> Bytes:
+def coalesced_rows(rows: Words, counts: Counts) -> Bytes:
     """The first ``counts[i]`` values of every row, back to back; a view if all rows but the last are full."""
     width = rows.shape[1]
     flat = rows.reshape(-1)
@@ -108,7 +108,7 @@ def _widths(encoding: CompressiveEncoding, buffers: ChunkBuffers, counts: Counts
 def _decode_blocks(encoding: CompressiveEncoding, buffers: ChunkBuffers, counts: Counts) -> FixedWidthBlock:
     dtype, widths = _widths(encoding, buffers, counts)
     rows = unpack_at(buffers.data, buffers.starts + dtype.itemsize, widths, dtype)
-    data = joined_rows(rows, counts) if counts.size else np.empty(0, np.uint8)
+    data = coalesced_rows(rows, counts) if counts.size else np.empty(0, np.uint8)
     return FixedWidthBlock(data=data, bits_per_value=dtype.itemsize * 8, num_values=total_count(counts))
 
 

@@ -28,7 +28,7 @@ from lance_core.encoding.compression.fastlanes import (
     unpack_some,
 )
 from lance_core.encoding.compression.flat import flat_encoding
-from lance_core.encoding.compression.inline_bitpacking import joined_rows, spread_rows, word_type
+from lance_core.encoding.compression.inline_bitpacking import coalesced_rows, spread_rows, word_type
 from lance_core.encoding.compression.registry import Compression
 from lance_core.encoding.datablock import Bytes, DataBlock, FixedWidthBlock, require_fixed_width
 from lance_core.errors import CorruptFileError, InvalidInputError
@@ -80,7 +80,7 @@ def _decode_blocks(encoding: CompressiveEncoding, buffers: ChunkBuffers, counts:
     else:
         last = number == np.repeat(packed, packed) - 1
         here = np.where(last & np.repeat(tail > 0, packed), np.repeat(tail, packed), BLOCK_VALUES)
-        data = joined_rows(rows, here) if rows.size else np.empty(0, np.uint8)
+        data = coalesced_rows(rows, here) if rows.size else np.empty(0, np.uint8)
     return FixedWidthBlock(data=data, bits_per_value=bits, num_values=total_count(counts))
 
 

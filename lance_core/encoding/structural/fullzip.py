@@ -46,8 +46,8 @@ from lance_core.encoding.page import (
     PageInfo,
     Steps,
     as_bytes,
+    coalesced,
     empty_bytes,
-    joined,
     merged_ranges,
 )
 from lance_core.encoding.structural.decoded import DecodedRows, RowRuns
@@ -230,7 +230,7 @@ def decode(
         step = kind.width + kind.size
         starts, lengths, owners = _places(pages, rows, step)
         ranges, counts = merged_ranges(starts, starts + lengths, owners)
-        data, places = joined((yield ranges))
+        data, places = coalesced((yield ranges))
         row_starts = np.arange(rows.count, dtype=np.int64) * step
         if starts.size > 1:
             # From positions in the file to positions in the data, then from the rows of all runs to those of each run.

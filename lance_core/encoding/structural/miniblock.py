@@ -51,7 +51,7 @@ from lance_core.encoding.page import (
     PageInfo,
     Steps,
     as_bytes,
-    joined,
+    coalesced,
     merged_ranges,
 )
 from lance_core.encoding.structural.chunk_layout import ChunkParts, lay_out, take_apart
@@ -248,7 +248,7 @@ def decode(pages: Sequence[PageInfo], layers: tuple[Layer, ...], rows: RowRuns) 
         starts = chunks.positions[wanted]
         owners = np.searchsorted(chunks.first, wanted, side="right")
         ranges, counts = merged_ranges(starts, starts + chunks.sizes[wanted], owners)
-        data, places = joined((yield ranges))
+        data, places = coalesced((yield ranges))
         starts += np.repeat(places - np.array([start for start, _ in ranges], np.int64), counts)
     decoded = _decode_chunks(chunks, data, starts, wanted, index, rows)
     return _with_items(decoded, items, chunks, wanted, rows)

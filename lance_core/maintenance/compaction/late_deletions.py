@@ -84,7 +84,7 @@ def _commit_at(source: Snapshot, planned: Transaction) -> Manifest:
         make_durable(
             source.store,
             [one.deletion_file.key(one.id) for one in new if one.deletion_file is not None],
-            files.settling,
+            files.pending,
         )
         # The rows moved as planned; those deleted since are hidden in the new fragments.
         rewrite = Rewrite(groups=tuple(groups), moved_rows=operation.moved_rows)

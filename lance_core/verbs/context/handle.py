@@ -22,7 +22,7 @@ from lance_core.verbs.context.references import Reference, TableRefs
 from lance_core.verbs.context.session import Session
 from lance_core.verbs.context.snapshot import Snapshot
 
-__all__ = ["Handle", "TableTarget", "destination"]
+__all__ = ["Handle", "TableTarget", "table_target"]
 
 
 def _not_found(store: ObjectStore, uri: str) -> DatasetNotFoundError:
@@ -258,7 +258,7 @@ def _reopen(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableTarget:
-    """The destination of a write.
+    """The target of a write.
 
     Attributes:
         uri: The dataset's root.
@@ -273,12 +273,12 @@ class TableTarget:
     base: Manifest | None = None
 
 
-def destination(
+def table_target(
     where: str | PathLike[str] | Handle,
     storage_options: Mapping[str, str] | None,
     commit_lock: CommitLock | None = None,
 ) -> TableTarget:
-    """The destination that an argument of the public verbs names; nothing is read.
+    """The target that an argument of the public verbs names; nothing is read.
 
     Args:
         where: The dataset's root, or a dataset, whose version is the base.

@@ -25,11 +25,11 @@ class UncommittedFiles:
 
     Attributes:
         source: The version that they will be added to.
-        settling: Waits for those that are not durable yet, which the commit does; None if all have to be at once.
+        pending: Waits for those that are not durable yet, which the commit does; None if all have to be at once.
     """
 
     source: Snapshot
-    settling: PendingWrites | None = None
+    pending: PendingWrites | None = None
     _files: list[tuple[ObjectStore, str]] = field(default_factory=list)
     _commits: bool = False
 
@@ -80,8 +80,8 @@ class UncommittedFiles:
 
     def _begin(self) -> None:
         """Wait until all is durable; a version can appear from then on."""
-        if self.settling is not None:
-            self.settling.wait()
+        if self.pending is not None:
+            self.pending.wait()
         self._commits = True
 
     @property
@@ -91,8 +91,8 @@ class UncommittedFiles:
 
     def discard(self) -> None:
         """Delete the files; while an interruption is handled, as far as that is quick."""
-        if self.settling is not None:
-            self.settling.stop()
+        if self.pending is not None:
+            self.pending.stop()
         remove_files(self._files)
         self._files.clear()
 
@@ -104,11 +104,11 @@ def staged(source: Snapshot) -> Iterator[UncommittedFiles]:
     Files stay if the outcome of the commit is unknown, for instance after an interruption: a version may refer to
     them, and unreferenced files do no harm.
     """
-    settling = PendingWrites()
-    files = UncommittedFiles(source, settling)
+    pending = PendingWrites()
+    files = UncommittedFiles(source, pending)
     try:
         yield files
-        settling.wait()
+        pending.wait()
     except OutcomeUnknownError:
         raise
     except LanceError as error:

@@ -146,12 +146,12 @@ def write_column_file(
 
 
 def _finished(writer: DataFileWriter, version: FileVersion, files: UncommittedFiles) -> WrittenFile:
-    """A file that is durable, or on a disk once the files have settled; the dictionaries of 0.1 are read again."""
-    if files.settling is None or version is FileVersion.V0_1 or files.source.store.put_is_a_request:
+    """A file that is durable, or on a disk once the pending writes are done; the dictionaries of 0.1 are read again."""
+    if files.pending is None or version is FileVersion.V0_1 or files.source.store.put_is_a_request:
         return writer.finish()
     writer.complete()
-    files.settling.add_all(writer.close_early())
-    files.settling.wait(CLOSING_AT_A_TIME)
+    files.pending.add_all(writer.close_early())
+    files.pending.wait(CLOSING_AT_A_TIME)
     return writer.written()
 
 

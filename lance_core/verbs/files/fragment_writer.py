@@ -119,7 +119,7 @@ class FragmentWriter:
     def _begin(self) -> None:
         """Forget all files."""
         self._num_ended = 0
-        self._settling = PendingWrites()
+        self._pending = PendingWrites()
         self._fragments: list[records.Fragment] = []
         self._keys: list[tuple[ObjectStore, str]] = []
 
@@ -162,21 +162,21 @@ class FragmentWriter:
         return [FragmentMetadata.from_record(record) for record in self.finish_records()]
 
     def finish_records(
-        self, settling: PendingWrites | None = None, *, requests: bool = False
+        self, pending: PendingWrites | None = None, *, requests: bool = False
     ) -> tuple[records.Fragment, ...]:
         """End the last file and return the fragments as a manifest records them.
 
         Args:
-            settling: Waits for the files, which are durable then; None if they are to be durable at once.
-            requests: Whether `settling` waits for a request to the storage, too, and not only for a disk.
+            pending: Waits for the files, which are durable then; None if they are to be durable at once.
+            requests: Whether `pending` waits for a request to the storage, too, and not only for a disk.
         """
-        settles = settling is not None and (requests or not self._target().store.put_is_a_request)
-        self._end_file(is_last=True, settles=settles)
-        waiting = self._settling
-        if settling is not None:
-            settling.take(waiting)
-            waiting = settling
-        if settling is None or self._num_ended > 1:
+        in_background = pending is not None and (requests or not self._target().store.put_is_a_request)
+        self._end_file(is_last=True, in_background=in_background)
+        waiting = self._pending
+        if pending is not None:
+            pending.take(waiting)
+            waiting = pending
+        if pending is None or self._num_ended > 1:
             waiting.wait()
             self._sync_names()
         return tuple(self._fragments)
@@ -193,7 +193,7 @@ class FragmentWriter:
 
     def abandon(self) -> list[tuple[ObjectStore, str]]:
         """Stop writing, and return the files that there may be: the caller removes them."""
-        self._settling.stop()
+        self._pending.stop()
         if self._file is not None:
             self._file.abort()
         files, self._keys = self._keys, []
@@ -232,12 +232,12 @@ class FragmentWriter:
                 self._progress.begin(self._begun)
         return self._file
 
-    def _end_file(self, *, is_last: bool = False, settles: bool = False) -> None:
+    def _end_file(self, *, is_last: bool = False, in_background: bool = False) -> None:
         """End a file; in the background if nothing has to be known of it, for that waits for the storage.
 
         Args:
             is_last: Whether no other file follows.
-            settles: Whether the last one, too, is closed in the background.
+            in_background: Whether the last one, too, is closed in the background.
         """
         if self._file is None:
             return
@@ -246,21 +246,21 @@ class FragmentWriter:
         self._num_ended += 1
         is_alone = is_last and self._num_ended == 1
         # Progress is reported in order, and a file of 0.1 needs the dictionaries of the one before.
-        if (is_last and not settles) or self._progress is not None or self._version is FileVersion.V0_1:
+        if (is_last and not in_background) or self._progress is not None or self._version is FileVersion.V0_1:
             written = file.close(durable_name=is_alone)
             self._schema = known_dictionaries(self._schema, written.dictionaries)
         else:
             written = file.written()
             if is_alone:
-                self._settling.add_all(file.close_early())
+                self._pending.add_all(file.close_early())
             else:
-                self._settling.add(_closed, file)
+                self._pending.add(_closed, file)
         self._file = None
         record = records.Fragment(files=(data_file_record(written, target),), physical_rows=written.num_rows)
         self._fragments.append(record)
         if self._progress is not None and self._begun is not None:
             self._progress.complete(FragmentMetadata.from_record(replace(record, id=self._begun.id)))
-        self._settling.wait(CLOSING_AT_A_TIME)
+        self._pending.wait(CLOSING_AT_A_TIME)
 
     def _target(self) -> WriteTarget:
         """The target of the file that is being written."""

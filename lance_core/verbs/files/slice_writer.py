@@ -52,7 +52,7 @@ class SliceWriter:
         self._max_open = max_open
         self._open: OrderedDict[int, FragmentWriter] = OrderedDict()
         self._all: list[FragmentWriter] = []
-        self._settling = PendingWrites()
+        self._pending = PendingWrites()
         self._fragments: list[Fragment] = []
         self._first: FragmentWriter | None = None
 
@@ -77,12 +77,12 @@ class SliceWriter:
         """Close all files, and return the fragments; all files are durable then."""
         for position in list(self._open):
             self._finish(position)
-        self._settling.wait()
+        self._pending.wait()
         return [FragmentMetadata.from_record(record) for record in self._fragments]
 
     def discard(self) -> None:
         """Delete all files that were written; while an interruption is handled, as far as that is quick."""
-        self._settling.stop()
+        self._pending.stop()
         remove_files([file for writer in self._all for file in writer.abandon()])
 
     def _write_to(self, position: int, part: pa.RecordBatch | pa.Table) -> None:
@@ -106,8 +106,8 @@ class SliceWriter:
         return self._first.another()
 
     def _finish(self, position: int) -> None:
-        self._fragments += self._open.pop(position).finish_records(self._settling, requests=True)
-        self._settling.wait(FINISHING_AT_A_TIME)
+        self._fragments += self._open.pop(position).finish_records(self._pending, requests=True)
+        self._pending.wait(FINISHING_AT_A_TIME)
 
 
 def _parts(batch: Any, positions: npt.NDArray[np.integer[Any]]) -> Iterator[tuple[int, Any]]:

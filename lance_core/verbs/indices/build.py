@@ -21,7 +21,7 @@ from lance_core.verbs.rows.removal import READ_AHEAD
 from lance_core.verbs.scan.fragment_scan import FragmentScan
 from lance_core.verbs.scan.options import ScanOptions
 from lance_core.verbs.scan.row_columns import ROW_ADDRESS, ROW_ID
-from lance_core.verbs.scan.small_fragments import joined
+from lance_core.verbs.scan.small_fragments import coalesced
 
 __all__ = ["IndexedField", "build", "indexed_field"]
 
@@ -96,7 +96,7 @@ def build(
     builder = kind.build(field.type, parameters, source.manifest.uses_stable_row_ids)
     schema = source.manifest.schema.project([field.path])
     options = ScanOptions(schema=schema, with_row_address=True, with_row_id=source.manifest.uses_stable_row_ids)
-    scans = joined(FragmentScan(source, fragment, options) for fragment in fragments)
+    scans = coalesced(FragmentScan(source, fragment, options) for fragment in fragments)
     for scan, parts in _read(scans, field, beside=len(fragments) > 1):
         builder.add(scan.fragment.id, scan.num_rows, parts)
     return builder.finish()

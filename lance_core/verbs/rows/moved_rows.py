@@ -77,7 +77,7 @@ class MovedRows:
         Raises:
             SchemaError: The rows bring new values into a dictionary of version 0.1.
         """
-        fragments = self._writer.finish_records(self._files.settling)
+        fragments = self._writer.finish_records(self._files.pending)
         # From here on the caller deletes the files after a failure.
         self._is_finished = True
         self._files.add_fragments(fragments)

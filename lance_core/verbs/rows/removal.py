@@ -28,7 +28,7 @@ from lance_core.verbs.scan.fragment_scan import FragmentScan
 from lance_core.verbs.scan.options import ScanOptions
 from lance_core.verbs.scan.plan import ScanPlan, until_consistent
 from lance_core.verbs.scan.read_fragment import live_count, physical_rows, read_fragment
-from lance_core.verbs.scan.small_fragments import SMALL_FILE_ROWS, joined, joined_rows
+from lance_core.verbs.scan.small_fragments import SMALL_FILE_ROWS, coalesced, coalesced_rows
 
 __all__ = [
     "READ_AHEAD",
@@ -108,7 +108,7 @@ def each_fragment(
 
 
 def _looked_at(plan: ScanPlan, look: Callable[[FragmentScan], BitMap]) -> Iterator[tuple[Fragment, BitMap]]:
-    scans = joined(plan.scans(with_whole=False), at_once=True)
+    scans = coalesced(plan.scans(with_whole=False), at_once=True)
     if len(plan.parts) == 1:
         yield from ((scan.fragment, rows) for scan in scans if (rows := look(scan)))
         return
@@ -262,7 +262,7 @@ def rows_of(
         return
     options = ScanOptions(schema=source.manifest.schema)
     wanted = [(FragmentScan(source, fragment, options), _offsets(rows)) for fragment, rows in parts]
-    for scan, chosen in joined_rows(wanted):
+    for scan, chosen in coalesced_rows(wanted):
         for batch, offsets in _with_offsets(scan.rows(chosen), np.asarray(chosen, np.int64)):
             yield scan.fragment, batch, offsets
 
@@ -299,12 +299,12 @@ def remove_rows(source: Snapshot, rows: Iterable[tuple[Fragment, BitMap]], files
     if waiting:
         with ThreadPool(READ_AHEAD) as pool:
             updated = list(pool.map(lambda one: with_deletions(source, one[0], one[1], files), waiting))
-    if unwritten and files.settling is not None:
-        files.settling.add(put_durably, source.store, unwritten[0].key, unwritten[0].data)
+    if unwritten and files.pending is not None:
+        files.pending.add(put_durably, source.store, unwritten[0].key, unwritten[0].data)
     else:
         _put(source, unwritten)
         written = [one.deletion_file.key(one.id) for one in updated if one.deletion_file is not None]
-        make_durable(source.store, written, files.settling)
+        make_durable(source.store, written, files.pending)
     return Removal(removed_fragment_ids=tuple(removed), updated_fragments=tuple(updated), affected_rows=affected)
 
 

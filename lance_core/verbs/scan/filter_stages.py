@@ -13,7 +13,7 @@ from lance_core.verbs.expressions.arrow import columns_of
 from lance_core.verbs.scan.projection import rows_without_columns
 from lance_core.verbs.scan.read_fragment import Rows
 
-__all__ = ["BufferedRows", "Found", "Stages", "fixed_width", "joined_columns", "rows_in_mask", "stages_of"]
+__all__ = ["BufferedRows", "Found", "Stages", "fixed_width", "rows_in_mask", "stages_of", "zipped_columns"]
 
 Found = tuple[pa.RecordBatch, Rows, pa.Array]
 """Rows, where they are, and which of them match."""
@@ -67,7 +67,7 @@ def fixed_width(kind: pa.DataType) -> int:
     return 0
 
 
-def joined_columns(
+def zipped_columns(
     first: Iterable[Found], others: Iterator[tuple[pa.RecordBatch, Rows]], schema: pa.Schema
 ) -> Iterator[Found]:
     """Join the columns of two reads of the same rows, whose batches may differ in length.

@@ -25,7 +25,7 @@ from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.expressions.arrow import columns_of, matching_all, true_places
 from lance_core.verbs.expressions.printed import printed
 from lance_core.verbs.scan.filter_dictionaries import matching_entries, with_dictionaries
-from lance_core.verbs.scan.filter_stages import BufferedRows, Found, Stages, joined_columns, rows_in_mask, stages_of
+from lance_core.verbs.scan.filter_stages import BufferedRows, Found, Stages, rows_in_mask, stages_of, zipped_columns
 from lance_core.verbs.scan.options import ScanOptions
 from lance_core.verbs.scan.page_pruning import possible_rows
 from lance_core.verbs.scan.projection import rows_without_columns
@@ -342,7 +342,7 @@ class FragmentScan:
         rest = Schema(fields=tuple(f for f in own.fields if f.name not in stages.schema.names))
         complete = self._select_schema(own)
         if count >= len(rows) * TWO_STEP_SHARE:
-            for batch, where, mask in joined_columns(first, self._read(rest, rows, keep, live), complete):
+            for batch, where, mask in zipped_columns(first, self._read(rest, rows, keep, live), complete):
                 if mask.true_count:
                     yield batch, where, matching_entries(batch, stages.then, entries, mask)
         elif count:

@@ -36,7 +36,7 @@ from lance_core.verbs.scan.projection import Projection
 from lance_core.verbs.scan.read_counter import ReadCounter, counted
 from lance_core.verbs.scan.read_fragment import live_count, live_counts
 from lance_core.verbs.scan.row_columns import ROW_ADDRESS
-from lance_core.verbs.scan.small_fragments import FEWEST, joined
+from lance_core.verbs.scan.small_fragments import FEWEST, coalesced
 from lance_core.verbs.scan.take import take_addresses, whole_numbers
 from lance_core.verbs.scan.take_blobs import BlobFile, payloads_at_addresses
 
@@ -334,7 +334,7 @@ class LanceScanner:
 
     def _read_ahead(self, plan: ScanPlan) -> Iterator[pa.RecordBatch]:
         """All batches of fragments; small fragments of a remote store are read in parallel."""
-        scans = plan.scans() if len(plan.parts) < FEWEST else joined(plan.scans())
+        scans = plan.scans() if len(plan.parts) < FEWEST else coalesced(plan.scans())
         if self._options.fragment_readahead < 2 or len(plan.parts) < 2:
             for scan in scans:
                 yield from scan.batches()

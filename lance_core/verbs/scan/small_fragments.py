@@ -24,7 +24,7 @@ from lance_core.verbs.scan.filter_stages import fixed_width
 from lance_core.verbs.scan.fragment_scan import FragmentScan, ReadRows
 from lance_core.verbs.scan.read_fragment import Rows, opened_reader
 
-__all__ = ["FEWEST", "SMALL_FILE_ROWS", "grouped", "joined", "joined_rows"]
+__all__ = ["FEWEST", "SMALL_FILE_ROWS", "coalesced", "coalesced_rows", "grouped"]
 
 SMALL_FILE_BYTES: Final = 512 * 1024
 """Files of at most this size are read together."""
@@ -48,7 +48,7 @@ FEWEST: Final = 4
 """Fewer fragments in a row are read one by one."""
 
 
-def joined(scans: Iterable[FragmentScan], *, at_once: bool = False) -> Iterator[FragmentScan]:
+def coalesced(scans: Iterable[FragmentScan], *, at_once: bool = False) -> Iterator[FragmentScan]:
     """Scans in their order, with the rows of small fragments already read.
 
     Small fragments without a row that matches the filter are left out, unless an index says that there are some.
@@ -74,11 +74,11 @@ def grouped(scans: Iterable[FragmentScan], *, at_once: bool = False) -> Iterator
     for scan in scans:
         if row_bytes is None:
             row_bytes = _row_bytes(scan.first_columns)
-        size = _joinable_bytes(scan, waiting[0] if waiting else None, row_bytes)
+        size = _coalescable_bytes(scan, waiting[0] if waiting else None, row_bytes)
         if waiting and (size is None or num_bytes + size > limit):
             yield waiting
             waiting, num_bytes, limit = [], 0, min(2 * limit, MOST_BYTES)
-            size = _joinable_bytes(scan, None, row_bytes)
+            size = _coalescable_bytes(scan, None, row_bytes)
         if size is None:
             yield [scan]
             continue
@@ -88,7 +88,7 @@ def grouped(scans: Iterable[FragmentScan], *, at_once: bool = False) -> Iterator
         yield waiting
 
 
-def joined_rows(parts: Sequence[tuple[FragmentScan, Rows]]) -> Iterator[tuple[FragmentScan, Rows]]:
+def coalesced_rows(parts: Sequence[tuple[FragmentScan, Rows]]) -> Iterator[tuple[FragmentScan, Rows]]:
     """Scans and their rows in their order, with the rows already read if they are not many.
 
     Args:
@@ -99,7 +99,7 @@ def joined_rows(parts: Sequence[tuple[FragmentScan, Rows]]) -> Iterator[tuple[Fr
 
 
 def _with_rows(parts: Sequence[tuple[FragmentScan, Rows]]) -> Iterator[tuple[FragmentScan, Rows]]:
-    """The rows that `joined_rows` returns, of one or more fragments."""
+    """The rows that `coalesced_rows` returns, of one or more fragments."""
     scans, chosen = [scan for scan, _ in parts], [rows for _, rows in parts]
     batch = None
     if len(scans) > 1 and sum(map(len, chosen)) <= SMALL_FILE_ROWS:
@@ -115,7 +115,7 @@ def _with_rows(parts: Sequence[tuple[FragmentScan, Rows]]) -> Iterator[tuple[Fra
         position += len(rows)
 
 
-def _joinable_bytes(scan: FragmentScan, first: FragmentScan | None, row_bytes: int) -> int | None:
+def _coalescable_bytes(scan: FragmentScan, first: FragmentScan | None, row_bytes: int) -> int | None:
     """About how many bytes of a fragment are read; None if it is not to be read together with the first one.
 
     Args:

@@ -17,7 +17,7 @@ from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.scan.fragment_scan import FragmentScan
 from lance_core.verbs.scan.options import ScanOptions
 from lance_core.verbs.scan.read_fragment import Rows, live_counts, physical_rows
-from lance_core.verbs.scan.small_fragments import joined_rows
+from lance_core.verbs.scan.small_fragments import coalesced_rows
 
 __all__ = ["take_addresses", "take_rows", "whole_numbers"]
 
@@ -101,7 +101,9 @@ def _gathered(source: Snapshot, parts: Sequence[tuple[Fragment, _Integers]], opt
     options = replace(options, batch_size=None)
     schema, projection = options.result_schema, options.result
     batches: list[pa.RecordBatch] = []
-    for scan, rows in joined_rows([(FragmentScan(source, fragment, options), _runs(rows)) for fragment, rows in parts]):
+    for scan, rows in coalesced_rows(
+        [(FragmentScan(source, fragment, options), _runs(rows)) for fragment, rows in parts]
+    ):
         batches.extend(projection.apply(batch, schema) for batch in scan.rows(rows))
     return pa.Table.from_batches(batches, schema=schema)
 

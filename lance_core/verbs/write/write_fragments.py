@@ -12,7 +12,7 @@ from lance_core.arguments import checked
 from lance_core.schema.lance_schema import LanceSchema
 from lance_core.table.table_format import TableFormat
 from lance_core.verbs.context.bases import DatasetBasePath
-from lance_core.verbs.context.handle import Handle, destination
+from lance_core.verbs.context.handle import Handle, table_target
 from lance_core.verbs.context.unsupported import reject
 from lance_core.verbs.files.fragment_writer import (
     MAX_BYTES_PER_FILE,
@@ -88,7 +88,7 @@ def write_fragments(
     del max_rows_per_group, enable_stable_row_ids
     reject("write_fragments", others)
     prepared = prepare(
-        destination(dataset_uri, storage_options),
+        table_target(dataset_uri, storage_options),
         WriteOptions(
             mode=write_mode(mode),
             max_rows_per_file=max_rows_per_file,

@@ -154,7 +154,7 @@ class PreparedWrite:
         data: ReaderLike,
         schema: pa.Schema | None,
         dataset_schema: bytes | Schema | None = None,
-        settling: PendingWrites | None = None,
+        pending: PendingWrites | None = None,
     ) -> tuple[pa.Schema, tuple[Fragment, ...]]:
         """Write rows into new fragments; nothing is left if that fails.
 
@@ -162,7 +162,7 @@ class PreparedWrite:
             data: The rows.
             schema: Their schema; needed only for an iterable of batches.
             dataset_schema: The schema that they must fit, if it is not that of `appended_to`.
-            settling: Waits for the files; None if they are to be durable once this returns.
+            pending: Waits for the files; None if they are to be durable once this returns.
 
         Returns:
             The schema of the rows, and the fragments.
@@ -187,7 +187,7 @@ class PreparedWrite:
             for batch in one_by_one(batches):
                 writer.write(batch)
                 del batch  # else it would be there still while the next one is made
-            return found, writer.finish_records(settling)
+            return found, writer.finish_records(pending)
 
     def discard(self, fragments: Sequence[Fragment]) -> None:
         """Delete the files of fragments that were written and will not be committed."""
@@ -288,9 +288,9 @@ def write_version(
     if not is_new and options.mode == "create":
         raise already_exists(canonical_uri(target.uri))
     table_config = auto_cleanup_keys(options.auto_cleanup_options if is_new else None)
-    settling = PendingWrites()
+    pending = PendingWrites()
     try:
-        found, fragments = prepared.write_rows(data, schema, settling=settling)
+        found, fragments = prepared.write_rows(data, schema, pending=pending)
     except LanceError as error:
         if target.base is not None:
             explain_missing(target.store, target.base, error)
@@ -311,7 +311,7 @@ def write_version(
 
     def ready() -> None:
         nonlocal may_be_committed
-        settling.wait()
+        pending.wait()
         may_be_committed = True
 
     try:
@@ -320,7 +320,7 @@ def write_version(
         raise  # the files may be in use
     except BaseException as error:
         if isinstance(error, LanceError) or not may_be_committed:
-            settling.stop()
+            pending.stop()
             prepared.discard(fragments)
         raise
     return replace(target, base=outcome.done.manifest)

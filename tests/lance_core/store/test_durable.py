@@ -22,9 +22,9 @@ class Interrupted:
 def test_a_file_that_is_waited_for_when_an_interruption_comes_has_ended_when_it_is_removed(monkeypatch):
     said = []
     monkeypatch.setattr("lance_core.store.durable._pool.submit", lambda _: Interrupted(said))
-    settling = PendingWrites()
-    settling.add(print)
-    settling.add(print)
+    pending = PendingWrites()
+    pending.add(print)
+    pending.add(print)
     with pytest.raises(KeyboardInterrupt):
-        settling.wait(1)
+        pending.wait(1)
     assert said == ["waited", "ended", "ended"]

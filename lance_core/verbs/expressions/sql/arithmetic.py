@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.errors import InvalidInputError
-from lance_core.verbs.expressions.sql.compare import common_of, compare, either, is_null, meet, negated
+from lance_core.verbs.expressions.sql.compare import common_of, compare, either, in_common_type, is_null, negated
 from lance_core.verbs.expressions.sql.compiler import Guard, rows_of
 from lance_core.verbs.expressions.sql.intervals import is_interval, shift
 from lance_core.verbs.expressions.sql.moments import as_time
@@ -64,7 +64,7 @@ def arithmetic(operator: str, left: Typed, right: Typed, *, guard: Guard | None 
         right = right.to(left.type)
     if not (is_number(left.type) and is_number(right.type)):
         raise InvalidInputError(f"{left.type} {operator} {right.type}: these are not numbers")
-    left, right = _meet(left, right, root=root)
+    left, right = _in_common_type(left, right, root=root)
     if pa.types.is_decimal(left.type):
         return _decimals(operator, left, right, guard)
     if pa.types.is_float16(left.type):
@@ -86,7 +86,7 @@ def bitwise(operator: str, left: Typed, right: Typed, *, root: bool = False) -> 
     """
     if operator in _SHIFTS and pa.types.is_uint64(left.type) and pa.types.is_integer(right.type):
         right = Typed(right.expression.cast(pa.uint64()), pa.uint64())  # no decimals, as which the two would meet
-    left, right = meet(left, right) if root else meet(_plain(left), _plain(right))
+    left, right = in_common_type(left, right) if root else in_common_type(_plain(left), _plain(right))
     if not pa.types.is_integer(left.type):
         raise InvalidInputError(f"{left.type} {operator} {right.type}: these are not integers")
     if operator in _SHIFTS:  # Arrow's own leave a number as it is where a bit would be lost
@@ -124,7 +124,7 @@ def concatenated(left: Typed, right: Typed) -> Typed:
     if pa.types.is_null(left.type) or pa.types.is_null(right.type):
         return literal(None, pa.string())
     if not (is_string_like(left.type) or is_string_like(right.type)):
-        left, right = meet(left, right)
+        left, right = in_common_type(left, right)
         if not (pa.types.is_binary(left.type) or pa.types.is_large_binary(left.type)):
             raise InvalidInputError(f"{left.type} || {right.type}: one of them must be a string")
         kind = left.type
@@ -144,7 +144,7 @@ def guarded(value: Typed, guard: Guard | None) -> Typed:
     return call("if_else", [rows, Typed(value.expression, value.type), literal(None, value.type)], value.type)
 
 
-def _meet(left: Typed, right: Typed, *, root: bool) -> tuple[Typed, Typed]:
+def _in_common_type(left: Typed, right: Typed, *, root: bool) -> tuple[Typed, Typed]:
     if root and left.is_column and right.is_literal and fits(right.value, left.type):
         return left, right.to(left.type)
     if root and right.is_column and left.is_literal and fits(left.value, right.type):
@@ -156,7 +156,7 @@ def _meet(left: Typed, right: Typed, *, root: bool) -> tuple[Typed, Typed]:
         return one.to(pa.decimal128({8: 3, 16: 5, 32: 10, 64: 20}[one.type.bit_width], 0)), other
     if pa.types.is_decimal(one.type) and pa.types.is_decimal(other.type):
         return one, other
-    return meet(one, other, exact=False)
+    return in_common_type(one, other, exact=False)
 
 
 def _plain(value: Typed) -> Typed:
@@ -247,7 +247,7 @@ def null_if(value: Typed, other: Typed) -> Typed:
         other = other.to(value.type)
     one = common_of([_plain(value), _plain(other)])[0]
     # pylance asks its kernel, to which a zero is not the other one, literal or not.
-    pair = common_of([value, other]) if _is_time(one.type) else meet(value, other)
+    pair = common_of([value, other]) if _is_time(one.type) else in_common_type(value, other)
     equal = compare("=", *map(_plain, pair))
     keep = either(is_null(equal), negated(equal))
     return call("if_else", [keep, one, literal(None, one.type)], one.type)

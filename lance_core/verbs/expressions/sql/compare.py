@@ -32,15 +32,15 @@ from lance_core.verbs.expressions.sql.typed import (
 __all__ = [
     "all_of",
     "both",
+    "chained",
     "common_of",
     "compare",
     "compare_floats",
     "either",
+    "in_common_type",
     "in_set",
     "is_in",
     "is_null",
-    "joined",
-    "meet",
     "negated",
     "same",
 ]
@@ -58,7 +58,9 @@ _KERNELS: Final = {
 }
 
 
-def meet(left: Typed, right: Typed, *, narrow_floats: bool = False, exact: bool = True) -> tuple[Typed, Typed]:
+def in_common_type(
+    left: Typed, right: Typed, *, narrow_floats: bool = False, exact: bool = True
+) -> tuple[Typed, Typed]:
     """Two values in their common type.
 
     Args:
@@ -131,7 +133,7 @@ def compare(operator: str, left: Typed, right: Typed, *, narrow_floats: bool = F
     Raises:
         InvalidInputError: The types cannot be compared.
     """
-    one, other = meet(*of_one_unit(left, right), narrow_floats=narrow_floats)
+    one, other = in_common_type(*of_one_unit(left, right), narrow_floats=narrow_floats)
     if one.is_null or other.is_null or pa.types.is_null(one.type):
         return literal(None, _BOOL)
     if pa.types.is_nested(one.type):
@@ -166,7 +168,7 @@ def either(left: Typed, right: Typed) -> Typed:
     return call("or_kleene", [left, right], _BOOL)
 
 
-def joined(parts: Sequence[Typed], join: Callable[[Typed, Typed], Typed]) -> Typed:
+def chained(parts: Sequence[Typed], join: Callable[[Typed, Typed], Typed]) -> Typed:
     """Parts that AND or OR joins, one at least, as a tree of few levels: Arrow goes down each."""
     found = list(parts)
     if len(found) <= _SHORT:
@@ -179,7 +181,7 @@ def joined(parts: Sequence[Typed], join: Callable[[Typed, Typed], Typed]) -> Typ
 
 def all_of(parts: Sequence[Typed]) -> Typed:
     """Conditions without nulls, all of which are true."""
-    return joined(parts, both)
+    return chained(parts, both)
 
 
 def negated(value: Typed) -> Typed:
@@ -200,10 +202,10 @@ def is_in(value: Typed, candidates: Sequence[Typed], *, narrow_floats: bool = Fa
     with_null = any(candidate.is_null for candidate in candidates)
     known = [candidate for candidate in candidates if not candidate.is_null]
     simple = all(c.is_literal and not is_beyond(c, value.type) for c in known) and not pa.types.is_nested(value.type)
-    pairs = [meet(value, candidate, narrow_floats=narrow_floats) for candidate in known] if simple else []
+    pairs = [in_common_type(value, candidate, narrow_floats=narrow_floats) for candidate in known] if simple else []
     if not simple or any(one.type != value.type for one, _ in pairs):
         found = [compare("=", value, candidate, narrow_floats=narrow_floats) for candidate in candidates]
-        return joined(found, either)
+        return chained(found, either)
     values = pa.array(_with_both_zeros([candidate.value for _, candidate in pairs]), value.type)
     value = _widened(value)
     values = values.cast(value.type)
@@ -231,7 +233,7 @@ def compare_floats(operator: str, left: Typed, right: Typed) -> Typed:
     """`left operator right` of numbers of which one at least is a float: literals keep the type that they have."""
     if left.is_literal or right.is_literal:
         return _floats(operator, _widened(left), _widened(right))
-    one, other = meet(left, right)
+    one, other = in_common_type(left, right)
     return _floats(operator, _widened(one), _widened(other))
 
 

@@ -16,7 +16,15 @@ from sqlglot import exp
 from lance_core.verbs.expressions.sql import patterns
 from lance_core.verbs.expressions.sql.arithmetic import null_if
 from lance_core.verbs.expressions.sql.casts import cast, named_type
-from lance_core.verbs.expressions.sql.compare import all_of, common_of, compare, either, is_null, meet, negated
+from lance_core.verbs.expressions.sql.compare import (
+    all_of,
+    common_of,
+    compare,
+    either,
+    in_common_type,
+    is_null,
+    negated,
+)
 from lance_core.verbs.expressions.sql.compiler import Compiler
 from lance_core.verbs.expressions.sql.dialect import invalid, unsupported
 from lance_core.verbs.expressions.sql.functions_arrays import ARRAY_FUNCTIONS
@@ -141,7 +149,7 @@ def _matches(*arguments: Typed) -> Typed:
 
 
 def _nan_or(value: Typed, other: Typed) -> Typed:
-    value, other = meet(value, other)
+    value, other = in_common_type(value, other)
     return call("if_else", [call("is_nan", [value], _BOOL), other, value], value.type)
 
 

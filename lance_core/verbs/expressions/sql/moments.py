@@ -81,7 +81,7 @@ def _bound(value: Typed, other: Typed, kind: pa.DataType) -> tuple[Typed, Typed]
     Args:
         value: The value.
         other: The bound.
-        kind: The type in which all three meet, which the literal has had before it takes that of the other side.
+        kind: The common type of all three, which the literal has had before it takes that of the other side.
     """
     if is_beyond(other, value.type) or is_beyond(value, other.type):
         return _in_zone(value, kind.tz), _in_zone(other, kind.tz)

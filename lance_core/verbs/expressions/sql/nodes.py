@@ -19,12 +19,12 @@ from lance_core.verbs.expressions.sql.casts import cast, type_of
 from lance_core.verbs.expressions.sql.compare import (
     all_of,
     both,
+    chained,
     common_of,
     compare,
     either,
     is_in,
     is_null,
-    joined,
     negated,
     same,
 )
@@ -89,12 +89,12 @@ def logic(c: Compiler, node: exp.Expr, part: Callable[[exp.Expr], Typed]) -> Typ
         known = len(parts)
         with c.only_where(lambda known=known: _undecided(parts[:known], join)):  # type: ignore[misc]  # bound now
             parts.append(c.as_truth(other, part(other)))
-    return joined(parts, join)
+    return chained(parts, join)
 
 
 def _undecided(parts: Sequence[Typed], join: Callable[[Typed, Typed], Typed]) -> Typed:
     """Whether a chain of AND is true or null, or a chain of OR is false or null."""
-    left = joined(parts, join)
+    left = chained(parts, join)
     undecided = left if join is both else negated(left)
     return call("coalesce", [undecided, literal(True, _BOOL)], _BOOL)
 
