@@ -59,6 +59,11 @@ ui: java setup ## Open the Dagster UI on the example project
 $(CLASSES): $(STAMP) | java
 	@$(RUN)/python -m tests.spark_classes 2> $@.log || { cat $@.log; exit 1; }
 
+.PHONY: format
+format: setup ## Format the code, and mend what ruff mends
+	$(RUN)/ruff check --fix
+	$(RUN)/ruff format
+
 .PHONY: test
 test: java setup $(CLASSES) ## Run the tests
 	$(RUN)/pytest -n 2 --dist loadfile --no-loadscope-reorder

@@ -28,9 +28,9 @@ from typing import (
     is_typeddict,
 )
 
-from lance_core.errors import ArgumentTypeError
+from lance_core.errors import ArgumentTypeError, UnsupportedError
 
-__all__ = ["checked", "checked_methods"]
+__all__ = ["checked", "checked_methods", "reject"]
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -272,3 +272,14 @@ _NUMBERS: Final[dict[object, _Check]] = {
     float: lambda value: isinstance(value, numbers.Real) or hasattr(value, "__float__"),
     bool: lambda value: isinstance(value, numbers.Integral) or type(value).__name__ in ("bool_", "bool"),
 }
+
+
+def reject(verb: str, arguments: Mapping[str, object]) -> None:
+    """Reject arguments of pylance's that are not offered; None means the default and passes.
+
+    Raises:
+        UnsupportedError: An argument has a value.
+    """
+    given = sorted(name for name, value in arguments.items() if value is not None)
+    if given:
+        raise UnsupportedError(f"{verb}: not offered: {', '.join(given)}")

@@ -9,6 +9,7 @@ from typing import Any, Final, Self, TypedDict
 
 import pyarrow as pa
 
+from lance_core.arguments import reject
 from lance_core.commit import Committed, commit, load_latest
 from lance_core.errors import InvalidInputError, LanceError, SchemaError
 from lance_core.store import CommitLock, ObjectStore, open_store
@@ -16,7 +17,6 @@ from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.transaction import COMMIT_MESSAGE_KEY
 from lance_core.verbs.context.drop import drop
 from lance_core.verbs.context.handle import Handle, TableTarget, table_target
-from lance_core.verbs.context.unsupported import reject
 from lance_core.verbs.files.conform import check_column_name
 from lance_core.verbs.pylance_types.operations import LanceOperation
 from lance_core.verbs.pylance_types.transactions import (

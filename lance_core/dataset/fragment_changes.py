@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap
 
+from lance_core.arguments import reject
 from lance_core.errors import InvalidInputError, SchemaError
 from lance_core.schema import Schema
 from lance_core.schema.lance_schema import LanceSchema
@@ -25,7 +26,6 @@ from lance_core.verbs.columns.makers import ColumnMaker, Joined, column_maker, j
 from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.context.uncommitted_files import staged
-from lance_core.verbs.context.unsupported import reject
 from lance_core.verbs.files.column_files import live_batches, replaced_columns, spread, write_column_file
 from lance_core.verbs.files.fragment_writer import MAX_BYTES_PER_FILE, ReaderLike
 from lance_core.verbs.files.progress import FragmentWriteProgress

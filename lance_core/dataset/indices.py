@@ -7,12 +7,12 @@ import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn, Self
 
+from lance_core.arguments import reject
 from lance_core.commit import commit
 from lance_core.errors import IndexNotFoundError, InvalidInputError, UnsupportedError
 from lance_core.table.operations import CreateIndex
 from lance_core.table.transaction import Transaction
 from lance_core.verbs.context.handle import Handle
-from lance_core.verbs.context.unsupported import reject
 from lance_core.verbs.indices.create import IndexConfig, create_scalar_index
 from lance_core.verbs.indices.prewarm import prewarm
 from lance_core.verbs.indices.segments import build_segment, commit_segments, merge_segments

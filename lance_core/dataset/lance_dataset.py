@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from os import PathLike
 from typing import Any
 
-from lance_core.arguments import checked, checked_methods
+from lance_core.arguments import checked, checked_methods, reject
 from lance_core.commit import load_manifest
 from lance_core.dataset.arrow_interface import ArrowInterface
 from lance_core.dataset.changes import ChangeVerbs
@@ -26,7 +26,6 @@ from lance_core.store import CommitLock, StorageOptions, open_store
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.verbs.context.references import Reference
 from lance_core.verbs.context.session import Session
-from lance_core.verbs.context.unsupported import reject
 
 __all__ = ["LanceDataset", "dataset"]
 

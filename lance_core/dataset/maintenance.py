@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
 
 import numpy as np
 
-from lance_core.arguments import checked_methods
+from lance_core.arguments import checked_methods, reject
 from lance_core.commit import commit, load_following, on_commit
 from lance_core.errors import InvalidInputError
 from lance_core.store import ObjectStore
@@ -20,7 +20,6 @@ from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import UpdateConfig, UpdateMap
 from lance_core.table.transaction import Transaction
 from lance_core.verbs.context.handle import Handle
-from lance_core.verbs.context.unsupported import reject
 from lance_core.verbs.write.write_version import AutoCleanupConfig, auto_cleanup_keys
 
 if TYPE_CHECKING:

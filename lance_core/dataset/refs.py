@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import Any, Self
 
+from lance_core.arguments import reject
 from lance_core.commit import commit
 from lance_core.store import StorageOptions
 from lance_core.table.operations import UpdateBases
@@ -13,7 +14,6 @@ from lance_core.table.transaction import Transaction
 from lance_core.verbs.context.bases import DatasetBasePath
 from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.context.references import Reference
-from lance_core.verbs.context.unsupported import reject
 from lance_core.verbs.files.blobs import external_places
 from lance_core.verbs.refs.branches import Branches, create_branch
 from lance_core.verbs.refs.clone import Copier, deep_clone, shallow_clone

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from lance_core.arguments import checked
+from lance_core.arguments import checked, reject
 from lance_core.commit import AttemptProperties, CommitOptions, WriteAttempt, already_exists, commit
 from lance_core.dataset.lance_dataset import LanceDataset
 from lance_core.errors import DatasetNotFoundError, InvalidInputError
@@ -19,7 +19,6 @@ from lance_core.table.table_format import TableFormat
 from lance_core.table.transaction import FIRST_ADDED_KEY
 from lance_core.verbs.context.bases import DatasetBasePath
 from lance_core.verbs.context.handle import Handle, TableTarget, table_target
-from lance_core.verbs.context.unsupported import reject
 from lance_core.verbs.files.fragment_writer import MAX_BYTES_PER_FILE, MAX_ROWS_PER_FILE, ReaderLike
 from lance_core.verbs.files.progress import FragmentWriteProgress
 from lance_core.verbs.files.slices import Slices

@@ -11,7 +11,7 @@ from typing import Any, Final, Self
 import numpy as np
 import pyarrow as pa
 
-from lance_core.arguments import checked_methods
+from lance_core.arguments import checked_methods, reject
 from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
 from lance_core.file.description import LanceFileMetadata, LanceFileStatistics, described, measured
 from lance_core.file.reader import DataFileReader
@@ -325,10 +325,3 @@ def _check_positive(**numbers: int | None) -> None:
     for name, number in numbers.items():
         if number is not None and number < 1:
             raise InvalidInputError(f"{name} must be positive, not {number}")
-
-
-def reject(what: str, others: Mapping[str, object]) -> None:
-    """Reject unsupported arguments of pylance by name."""
-    given = sorted(name for name, value in others.items() if value is not None)
-    if given:
-        raise UnsupportedError(f"{what}: not offered: {', '.join(given)}")

@@ -10,9 +10,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from lance_core.arguments import checked_methods
+from lance_core.arguments import checked_methods, reject
 from lance_core.errors import InvalidInputError, ObjectNotFoundError
-from lance_core.file.lance_file import LanceFileReader, LanceFileWriter, reject
+from lance_core.file.lance_file import LanceFileReader, LanceFileWriter
 from lance_core.store import canonical_uri, join_uri, open_store
 
 __all__ = ["LanceFileSession", "ListResult"]

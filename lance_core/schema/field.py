@@ -83,6 +83,10 @@ class Field:
             children.append(numbered)
         return replace(self, id=own, children=tuple(children)), next_id
 
+    def without_ids(self) -> Field:
+        """This field and those in it, with unassigned ids."""
+        return replace(self, id=UNASSIGNED, children=tuple(child.without_ids() for child in self.children))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schema:

@@ -18,7 +18,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from lance_core.errors import InvalidInputError
-from lance_core.schema import UNASSIGNED, Field, Schema
+from lance_core.schema import Field, Schema
 from lance_core.table.fragment import DataFile, Fragment
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Merge, Operation, Overwrite, Project, Restore
@@ -53,13 +53,9 @@ def with_new_ids(operation: Overwrite, before: Manifest) -> Overwrite:
 def _numbered(schema: Schema, first_id: int) -> Schema:
     fields = []
     for top in schema.fields:
-        numbered, first_id = _without_ids(top).with_ids(first_id)
+        numbered, first_id = top.without_ids().with_ids(first_id)
         fields.append(numbered)
     return replace(schema, fields=tuple(fields))
-
-
-def _without_ids(field: Field) -> Field:
-    return replace(field, id=UNASSIGNED, children=tuple(_without_ids(child) for child in field.children))
 
 
 def _renamed(fragment: Fragment, new_ids: Mapping[int, int], leaves: AbstractSet[int]) -> Fragment:

@@ -151,7 +151,7 @@ def with_new_columns(manifest: Manifest, columns: pa.Schema) -> tuple[Schema, Sc
         if manifest.data_storage_version == "0.1" and pa.types.is_dictionary(columns.field(name).type):
             raise UnsupportedError(f"Column {name}: a dictionary cannot be added to a dataset of the file version 0.1")
     new = replace(schema_from_arrow(columns), metadata={})
-    bare = replace(new, fields=tuple(_without_ids(field) for field in new.fields)).with_ids(manifest.max_field_id + 1)
+    bare = replace(new, fields=tuple(field.without_ids() for field in new.fields)).with_ids(manifest.max_field_id + 1)
     return replace(manifest.schema, fields=(*manifest.schema.fields, *bare.fields)), bare
 
 
@@ -252,7 +252,3 @@ def _grown(old: Field, new: Field, path: str) -> Field:
     if before == len(old.children):
         raise SchemaError(f"column {path!r} exists already")
     return replace(old, children=tuple(children.values()))
-
-
-def _without_ids(field: Field) -> Field:
-    return replace(field, id=-1, children=tuple(_without_ids(child) for child in field.children))

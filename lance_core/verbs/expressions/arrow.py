@@ -12,10 +12,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lance_core.arguments import reject
 from lance_core.errors import InvalidInputError
 from lance_core.index.query.conditions import Compare, condition_of
 from lance_core.schema import Schema, exported_metadata, schema_to_arrow, storage_type
-from lance_core.verbs.context.unsupported import reject
 from lance_core.verbs.expressions.deep import LARGE, Split, combined, leaves_of, split
 from lance_core.verbs.expressions.printed import printed
 from lance_core.verbs.expressions.remainders import matching_remainders

@@ -11,6 +11,7 @@ from typing import Any, Final
 import pyarrow as pa
 from pyroaring import BitMap
 
+from lance_core.arguments import reject
 from lance_core.errors import InvalidInputError, RetryableConflictError, SchemaError, UnsupportedError
 from lance_core.index.kinds.registry import BY_NAME, Kind, SegmentTarget
 from lance_core.table.fragment import Fragment
@@ -20,7 +21,6 @@ from lance_core.table.operations import CreateIndex
 from lance_core.table.paths import INDICES_PREFIX
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles, staged
-from lance_core.verbs.context.unsupported import reject
 from lance_core.verbs.indices.build import IndexedField, build, indexed_field
 
 __all__ = [

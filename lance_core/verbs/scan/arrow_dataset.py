@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset
 
+from lance_core.arguments import reject
 from lance_core.errors import UnsupportedError
-from lance_core.verbs.context.unsupported import reject
 from lance_core.verbs.scan.scanner import LanceScanner
 
 __all__ = ["ArrowDataset", "Readable"]

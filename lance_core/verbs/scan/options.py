@@ -11,10 +11,10 @@ from typing import Any, Final, TypeAlias, TypedDict
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lance_core.arguments import reject
 from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.schema import Schema
 from lance_core.table.manifest.manifest import Manifest
-from lance_core.verbs.context.unsupported import reject
 from lance_core.verbs.expressions.arrow import check_filter
 from lance_core.verbs.scan.blob_view import is_description, scanned_columns
 from lance_core.verbs.scan.ordering import ColumnOrdering, to_orderings

@@ -19,7 +19,7 @@ from lance_core.errors import CorruptFileError, InvalidInputError
 from lance_core.index.query.rows import ALL, NONE, Candidates
 from lance_core.index.selection.candidates import Selection, view_of
 from lance_core.index.selection.claims import ContradictionError
-from lance_core.index.selection.constants import constant_columns
+from lance_core.index.selection.constant_fragments import constant_columns
 from lance_core.index.selection.exact_matches import certain_matches
 from lance_core.table.fragment import Fragment
 from lance_core.table.fragment_list import FragmentList

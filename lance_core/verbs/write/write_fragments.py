@@ -8,12 +8,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from lance_core.arguments import checked
+from lance_core.arguments import checked, reject
 from lance_core.schema.lance_schema import LanceSchema
 from lance_core.table.table_format import TableFormat
 from lance_core.verbs.context.bases import DatasetBasePath
 from lance_core.verbs.context.handle import Handle, table_target
-from lance_core.verbs.context.unsupported import reject
 from lance_core.verbs.files.fragment_writer import (
     MAX_BYTES_PER_FILE,
     MAX_ROWS_PER_FILE,

@@ -14,6 +14,7 @@ from typing import Any, Final, Self, TypedDict
 
 import pyarrow as pa
 
+from lance_core.arguments import reject
 from lance_core.commit import CommitOptions, already_exists, explain_missing, load_following, load_latest
 from lance_core.errors import (
     ArgumentTypeError,
@@ -34,7 +35,6 @@ from lance_core.table.table_format import TableFormat
 from lance_core.verbs.context.bases import DatasetBasePath, WriteTarget, numbered, write_targets
 from lance_core.verbs.context.handle import TableTarget
 from lance_core.verbs.context.remove_files import remove_files
-from lance_core.verbs.context.unsupported import reject
 from lance_core.verbs.files.blobs import external_places
 from lance_core.verbs.files.fragment_writer import (
     MAX_BYTES_PER_FILE,

@@ -94,7 +94,7 @@ class AddedColumns:
         clash = sorted(set(self.names) & set(latest.schema.names))
         if clash:
             raise RetryableConflictError(f"columns {clash} have been added since the fork")
-        bare = tuple(_without_ids(field) for field in self.fields)
+        bare = tuple(field.without_ids() for field in self.fields)
         schema = replace(latest.schema, fields=(*latest.schema.fields, *bare)).with_ids(latest.max_field_id + 1)
         own = schema.fields[len(latest.schema.fields) :]
         ids = {
@@ -116,10 +116,6 @@ class AddedColumns:
             files[emptied_fragment.deletion_file.key(number)] = data
         fragments = sorted([*result.fragments, *emptied], key=lambda fragment: fragment.id)
         return Merge(fragments=tuple(fragments), schema=schema, preserves_nullability=True, updated_rows={}), files
-
-
-def _without_ids(field: Field) -> Field:
-    return replace(field, id=-1, children=tuple(_without_ids(child) for child in field.children))
 
 
 def _nodes(field: Field) -> list[Field]:
