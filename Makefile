@@ -66,7 +66,7 @@ format: setup ## Format the code, and mend what ruff mends
 
 .PHONY: test
 test: java setup $(CLASSES) ## Run the tests
-	$(RUN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(RUN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 40
 
 .PHONY: coverage
 coverage: java setup $(CLASSES) ## Run the tests and tell which lines they leave out

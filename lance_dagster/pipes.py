@@ -23,8 +23,7 @@ from lance_dagster.events.layout import COMMIT, columns_of, laid_out
 from lance_dagster.events.table_log import recent, table_log
 from lance_dagster.health.facts import deleted_fraction
 from lance_dagster.io_manager.process_attempts import EXTRAS_KEY, PipesAttemptProperties, attempt_properties
-from lance_dagster.lineage.history import data_version_of, input_record, read_history
-from lance_dagster.lineage.step_inputs import input_entry
+from lance_dagster.lineage.history import data_version_of, input_entry, input_record, read_history
 from lance_dagster.properties import (
     ASSET_KEY,
     ATTEMPT,

@@ -50,6 +50,7 @@ __all__ = [
     "TableVersion",
     "data_version",
     "data_version_of",
+    "input_entry",
     "input_record",
     "last_data_change",
     "owner_of",
@@ -367,6 +368,14 @@ def partitions_of(made: Sequence[TableVersion]) -> Any:
     if not all(isinstance(keys, list) for keys in named):
         return next((keys for keys in named if isinstance(keys, dict)), None) if None not in named else None
     return sorted({str(key) for keys in named for key in keys})
+
+
+def input_entry(dataset: lance_core.LanceDataset) -> dict[str, Any]:
+    """The record of a table that was read, for the commit of what was made of it."""
+    entry: dict[str, Any] = {"uri": dataset.root_uri, "version": dataset.version}
+    if dataset.branch is not None:
+        entry["branch"] = dataset.branch
+    return entry
 
 
 def input_record(read: TableInput) -> dict[str, Any]:

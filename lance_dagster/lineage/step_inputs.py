@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
 
+from lance_dagster.lineage.history import input_entry
 from lance_dagster.properties import INPUT_PREFIX
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ __all__ = [
     "ConsumedChanges",
     "changes_entries",
     "consumed_changes",
-    "input_entry",
     "input_properties",
     "remember_changes",
     "remember_input",
@@ -107,14 +107,6 @@ def consumed_changes(step: Step | None) -> list[ConsumedChanges]:
     """The changes that a step has read."""
     with _lock:
         return [] if step is None else list(_changes.get(step, {}).values())
-
-
-def input_entry(dataset: lance_core.LanceDataset) -> dict[str, Any]:
-    """The record of a table that was read."""
-    entry: dict[str, Any] = {"uri": dataset.root_uri, "version": dataset.version}
-    if dataset.branch is not None:
-        entry["branch"] = dataset.branch
-    return entry
 
 
 def input_properties(step: Step | None) -> dict[str, str]:
