@@ -6,7 +6,8 @@ Each commit carries them in the table itself, so that the table alone answers wh
     dagster.asset_key        "analytics/events"
     dagster.partition_keys   JSON list; past 4 KiB a JSON object with count, first, last and sha256
     dagster.partition_hash   sha256 of the JSON list, whatever its length
-    dagster.columns          JSON list of the columns that the commit sets, of an asset that owns columns alone
+    dagster.columns          JSON list of the columns that the commit sets, of an asset that owns columns alone; empty
+                             for a commit beside these, such as an index
     dagster.code_version     of the asset, if it has one
     dagster.maintenance_metadata   JSON of the metadata lance/maintenance of the asset, if it has any
     dagster.erasure          "true" on the commits of an erasure

@@ -164,7 +164,10 @@ class LanceTableIOManager(dg.IOManager):
                 output.where,
                 outcome.dataset.version,
             )
-        release_consumed(output, outcome.dataset)
+        if outcome.operation == "None":  # there was nothing to commit, and the input is consumed nevertheless
+            move_watermarks(output)
+        else:
+            release_consumed(output, outcome.dataset)
         self._report(output, outcome, obj, handler.arrow_schema(obj))
         self._index_partitions(output, outcome.dataset)
 
@@ -259,6 +262,7 @@ class LanceTableIOManager(dg.IOManager):
             partition_keys=keys,
             code_version=code_version(context),
             metadata=definition,
+            sets_columns=settings.write_mode == "columns",
         )
         try:
             existing = self._open(location.uri)

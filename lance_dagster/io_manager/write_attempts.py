@@ -46,6 +46,7 @@ from lance_dagster.properties import (
     ATTEMPT,
     BACKFILL_ID,
     CODE_VERSION,
+    COLUMNS,
     JOB_NAME,
     MAINTENANCE_METADATA,
     PARTITION_HASH,
@@ -70,7 +71,7 @@ __all__ = [
     "reject_missing",
 ]
 
-_OF_RUN = (RUN_ID, ROOT_RUN_ID, JOB_NAME, STEP_KEY, ASSET_KEY)
+_OF_RUN = (RUN_ID, ROOT_RUN_ID, JOB_NAME, STEP_KEY, ASSET_KEY, COLUMNS)
 _SHOWN_KEYS = 3
 
 
@@ -129,6 +130,7 @@ def commit_tags(
     partition_keys: Sequence[str] | None,
     code_version: str | None,
     metadata: Mapping[str, Any],
+    sets_columns: bool = False,
 ) -> CommitTags:
     """Build the properties of a commit.
 
@@ -140,12 +142,14 @@ def commit_tags(
         code_version: The asset's code version. It is not part of the token, so that a re-execution with corrected code
             replaces the earlier rows.
         metadata: The definition metadata of the asset.
+        sets_columns: Whether the asset owns columns of the table of another one, so that no commit of it is of rows.
     """
     keys = None if partition_keys is None else json.dumps(sorted(partition_keys))
     asset, token = asset_key.to_user_string(), None
     number: tuple[int, ...] = (0,)
     known: dict[str, str | None] = {ASSET_KEY: asset, CODE_VERSION: code_version}
     known[MAINTENANCE_METADATA] = recorded_metadata(metadata)
+    known[COLUMNS] = "[]" if sets_columns else None
     if keys is not None:
         known |= {PARTITION_KEYS: listed_keys(keys), PARTITION_HASH: hashed(keys)}
     if facts is not None:

@@ -392,6 +392,35 @@ def test_a_partition_column_in_the_key_names_rows(lake):
     assert_vectors(lake, "2024-01-01")
 
 
+def test_what_a_column_asset_commits_beside_its_columns_makes_it_no_owner_of_the_rows(lake):
+    """The zone maps of its partitions, and that it has read changes from which nothing came."""
+
+    @dg.asset(metadata={"lance/stable_row_ids": True})
+    def images() -> pa.Table:
+        ids = ids_of("2024-01-01")
+        return pa.table({"id": ids, "day": pa.array([day_of("2024-01-01")] * ROWS, pa.date32())})
+
+    embeddings = embeddings_asset()
+    changes = {"lance/changes": "since_last_run", "lance/filter": "id < 0"}
+    metadata = {"lance/write_mode": "columns", "lance/table": "images", "lance/key": "id", "lance/missing": "keep"}
+    kinds = {"lance/schema": {"label": "string"}}
+
+    @dg.asset(ins={"images": dg.AssetIn(metadata=changes)}, metadata={**metadata, **kinds})
+    def labels(images: pa.Table) -> pa.Table:
+        return images.select(["id"]).append_column("label", pa.array([""] * len(images)))
+
+    lake.run(images)
+    lake.run(images, embeddings, select=[embeddings], partition="2024-01-01", max_unindexed_fragments=0)
+    lake.run(images, labels, select=[labels])
+    lake.table("images").insert({"id": [1], "day": [day_of("2024-01-01")]})
+    lake.run(images, labels, select=[labels])
+    made = [one["dagster.asset_key"] for one in lake.properties("images") if "dagster.asset_key" in one]
+    operations = [one.operation.name for one in lake.table("images").get_transactions()]
+    assert made == ["images", "embeddings", "embeddings", "labels", "labels"]
+    assert {"CreateIndex", "UpdateConfig"} <= set(operations)
+    lake.run(images)
+
+
 def test_the_column_asset_as_an_input(lake):
     images, embeddings = images_asset(), embeddings_asset()
     got = []

@@ -42,6 +42,7 @@ TAKES_BACK_KEY: Final = "lance.takes_back"
 _NOT_KEPT: Final = (COMMIT_MESSAGE_KEY, REPLACES_KEY, SLICES_KEY, SLICE_NAMES_KEY, TAKES_BACK_KEY)
 """The message is the promotion's own, and versions of the branch mean nothing on its parent."""
 
+_NO_STRINGS: Final = "[]"
 READ_AHEAD: Final = 8
 
 
@@ -106,7 +107,7 @@ def _merged(values: Sequence[str]) -> str:
     if len(values) == 1:
         return values[0]
     lists = [_strings(value) for value in values]
-    if all(lists):
+    if all(items or value == _NO_STRINGS for items, value in zip(lists, values, strict=True)):
         return json.dumps(sorted({item for items in lists for item in items}))
     return json.dumps(list(values))
 
