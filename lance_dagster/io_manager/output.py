@@ -23,6 +23,7 @@ from lance_dagster.io_manager.write_attempts import (
     EarlierAttempts,
 )
 from lance_dagster.lineage.holds import release
+from lance_dagster.lineage.positions import watermark_name
 from lance_dagster.lineage.step_inputs import ConsumedChanges, input_properties
 from lance_dagster.tables.location import TableLocation
 from lance_dagster.tables.partitions import PartitionPlan
@@ -259,8 +260,9 @@ def without_change_type(
 
 def release_consumed(output: TableOutput, written: lance_core.LanceDataset) -> None:
     """Let cleanups remove the versions of inputs whose changes no part of the table that was written needs any more."""
+    reader = output.context.asset_key.to_user_string()
     for one in output.changes:
-        release(one.dataset, written, output.context.asset_key.to_user_string(), one.asset)
+        release(one.dataset, written, reader, watermark_name(one.asset, reader, output.metadata))
 
 
 def move_watermarks(output: TableOutput) -> None:

@@ -24,20 +24,20 @@ DAYS_KEY: Final = "lance-dagster.changes.days"
 _DAYS: Final = 30
 
 
-def release(dataset: lance_core.LanceDataset, table: lance_core.LanceDataset, reader: str, asset: str) -> None:
+def release(dataset: lance_core.LanceDataset, table: lance_core.LanceDataset, reader: str, name: str) -> None:
     """Let cleanups remove the versions of an input whose changes no part of a reader's table needs any more.
 
     Args:
         dataset: The input at the version that was consumed.
         table: The reader's table after its commit.
         reader: The asset that reads the changes.
-        asset: The input.
+        name: The name of the input's watermarks there.
     """
     dataset.readers.hold(reader)  # a run that has consumed a later version may have released it meanwhile
-    needed = consumed_versions(table, asset, dataset.branch)
+    needed = consumed_versions(table, name, dataset.branch)
     for line in {None, *table.branches.list()} - {table.branch}:
         try:
-            needed |= consumed_versions(table.checkout_version((line, None)), asset, dataset.branch)
+            needed |= consumed_versions(table.checkout_version((line, None)), name, dataset.branch)
         except VersionNotFoundError:  # the branch was removed meanwhile
             continue
     dataset.readers.release(reader, needed)

@@ -1,6 +1,7 @@
 """How far the parts of a table have consumed an input, as the table's own watermarks say, and what comes next.
 
-watermark   <asset key of the input> / <part>
+watermark   <asset key of the input> / <part>, or of a table that several assets write
+            <asset key of the input> for <asset key of the reader> / <part>
 part        "all", or the beginning of the digest of a partition's key
 position    {"version": 9, "identity": "...", "branch": "b", "since": 7, "run": "..."}
 """
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from lance_core.errors import IncompatibleConflictError, VersionNotFoundError
 from lance_dagster.lineage.history import read_history
 from lance_dagster.properties import PROMOTED_FROM, hashed, several
+from lance_dagster.tables.location import TABLE_KEY, is_shared
 
 if TYPE_CHECKING:
     import lance_core
@@ -27,6 +29,7 @@ __all__ = [
     "next_after",
     "parts_of",
     "unread_after",
+    "watermark_name",
 ]
 
 FULL_REFRESH: Final = "lance/full_refresh"
@@ -63,16 +66,28 @@ class InputPosition:
         return json.dumps({name: getattr(self, name) for name in self.__slots__}, separators=(",", ":"))
 
 
-def consumed_versions(table: lance_core.LanceDataset, asset: str, branch: str | None) -> set[int]:
-    """The versions of a branch of an input that parts of a table have consumed last."""
-    positions = [InputPosition.of(one.position) for one in table.watermarks(asset).values()]
+def watermark_name(asset: str, reader: str, metadata: Mapping[str, object]) -> str:
+    """The name of the watermarks of an input in the table of an asset that reads it.
+
+    Args:
+        asset: The input.
+        reader: The asset.
+        metadata: Its definition metadata. Of assets that share a table each has consumed an input by itself.
+    """
+    shares = TABLE_KEY in metadata or is_shared(metadata, f"asset {reader}")
+    return f"{asset} for {reader}" if shares else asset
+
+
+def consumed_versions(table: lance_core.LanceDataset, name: str, branch: str | None) -> set[int]:
+    """The versions of a branch of an input that parts of a table have consumed last, by the name of its watermarks."""
+    positions = [InputPosition.of(one.position) for one in table.watermarks(name).values()]
     return {one.version for one in positions if one.branch == branch}
 
 
 def unread_after(
     dataset: lance_core.LanceDataset,
     table: lance_core.LanceDataset,
-    asset: str,
+    name: str,
     partitions: Sequence[str] | None,
     where: str,
 ) -> Mapping[int, Sequence[str] | None]:
@@ -81,7 +96,7 @@ def unread_after(
     Args:
         dataset: The input's table at the latest version.
         table: The table of the asset that reads it.
-        asset: The input.
+        name: The name of the input's watermarks there.
         partitions: The partitions of the asset that reads it; None if it has none.
         where: The input, for messages.
 
@@ -89,7 +104,7 @@ def unread_after(
         VersionNotFoundError: The version that was consumed last was cleaned up.
         IncompatibleConflictError: The table was made again, or another branch of it was consumed.
     """
-    known = {part: InputPosition.of(one.position) for part, one in table.watermarks(asset).items()}
+    known = {part: InputPosition.of(one.position) for part, one in table.watermarks(name).items()}
     return by_version(
         (0 if part not in known else next_after(dataset, known[part], where), key)
         for part, key in parts_of(partitions).items()

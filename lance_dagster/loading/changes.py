@@ -5,7 +5,7 @@
 The downstream's table has how far each of its partitions has consumed an input (`LanceDataset.watermarks`). The commit
 of the output moves that, so that rows and watermark are one version:
 
-    watermark   <asset key of the input> / <partition>
+    watermark   <asset key of the input> / <partition>; see `watermark_name`
     position    {"version": 9, "identity": "...", "branch": "b", "since": 7, "run": "..."}
 
     nothing consumed yet, or run tag lance/full_refresh    from version 0: all rows, as inserts
@@ -26,8 +26,15 @@ import dagster as dg
 import lance_core
 from lance_core import WatermarkMove
 from lance_core.errors import IncompatibleConflictError
-from lance_dagster._context.steps import RunFacts, facts_of, outputs_of_step, tag_run
-from lance_dagster.lineage.positions import FULL_REFRESH, InputPosition, by_version, next_after, parts_of
+from lance_dagster._context.steps import RunFacts, defined_metadata, facts_of, outputs_of_step, tag_run
+from lance_dagster.lineage.positions import (
+    FULL_REFRESH,
+    InputPosition,
+    by_version,
+    next_after,
+    parts_of,
+    watermark_name,
+)
 from lance_dagster.lineage.step_inputs import ConsumedChanges
 from lance_dagster.properties import hashed
 
@@ -47,6 +54,7 @@ class _InputReader:
 
     Attributes:
         asset: The asset's key.
+        name: The name of the input's watermarks in its table.
         keys: The partitions by the part of the table that they are; {"all": None} for an asset without any.
         key: The columns that its merge matches rows by; none if it does not merge.
         known: Positions by part, as they are stored.
@@ -54,6 +62,7 @@ class _InputReader:
     """
 
     asset: str
+    name: str
     keys: Mapping[str, str | None]
     key: tuple[str, ...]
     known: Mapping[str, str]
@@ -151,7 +160,7 @@ def range_of_input(
         if span.begin != end.version or span.stored is None or refresh or ends:
             position = replace(after, since=span.begin).entry()
             move = WatermarkMove(
-                name=asset, parts=(span.part,), before=span.stored, after=position, by=facts.root_run_id
+                name=span.reader.name, parts=(span.part,), before=span.stored, after=position, by=facts.root_run_id
             )
             moves[span.reader.asset] = (*moves.get(span.reader.asset, ()), move)
     if len(begins) > 1 and len(readers) > 1:
@@ -184,9 +193,11 @@ def _reader(output: dg.OutputContext, manager: Any, facts: RunFacts, asset: str,
         )
     table, key = manager.consuming_table(output, facts)
     keys = parts_of(output.asset_partition_keys if output.has_asset_partitions else None)
-    known = {} if table is None else table.watermarks(asset)
+    watermarks = watermark_name(asset, name, defined_metadata(output))
+    known = {} if table is None else table.watermarks(watermarks)
     return _InputReader(
         asset=name,
+        name=watermarks,
         keys=keys,
         key=tuple(key),
         known={part: one.position for part, one in known.items()},

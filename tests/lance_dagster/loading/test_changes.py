@@ -602,3 +602,35 @@ def test_on_object_storage(s3):
         assert copy.run(lake)[0] == CHANGED[:2]
         assert lake.rows("copy") == [(2, 10), (3, 0)]
         assert list(holders(lake.table("source")).values()) == [[3]]
+
+
+def reader(name, given, **metadata):
+    @dg.asset(name=name, ins={"source": dg.AssetIn(metadata={**SINCE, "columns": ["id", "n"]})}, metadata=metadata)
+    def made(source: pa.Table) -> pa.Table:
+        given.setdefault(name, []).append(sorted(source["id"].to_pylist()))
+        return source.select(["id"]).append_column(name, source["n"])
+
+    return made
+
+
+@pytest.mark.parametrize("shared", ["lance/table", "lance/shared_table"])
+def test_each_asset_of_a_shared_table_reads_all_changes(lake, table, shared):
+    """Columns of the table that they read, or rows of one that both append to."""
+    given = {}
+    if shared == "lance/table":
+        metadata = {"lance/write_mode": "columns", "lance/table": "source", "lance/key": "id"}
+    else:
+        metadata = {"lance/shared_table": True, "schema": "public", "table": "both"}
+        metadata |= {"lance/write_mode": "append", "lance/schema_mode": "add_columns"}
+    one, other = reader("one", given, **metadata), reader("other", given, **metadata)
+    lake.run(source, one, select=[one])
+    lake.table("source").insert({"id": [4], "n": [0]})
+    lake.run(source, other, select=[other])
+    lake.run(source, one, select=[one])
+    lake.run(source, other, select=[other])
+    assert given == {"one": [[1, 2, 3], [4]], "other": [[1, 2, 3, 4], []]}
+    lake.table("source").cleanup_old_versions(retain_versions=1, error_if_tagged_old_versions=False)
+    lake.table("source").insert({"id": [5], "n": [0]})
+    for asset in (one, other):
+        lake.run(source, asset, select=[asset])
+    assert [found[-1] for found in given.values()] == [[5], [5]]
