@@ -11,7 +11,6 @@ from lance_dagster._context.steps import asset_graph, facts_of
 from lance_dagster.checks.table_check import table_check
 from lance_dagster.health.policy import parse_age
 from lance_dagster.tables.refs import TableLike, TableRef, TableRoot, table_ref, table_refs, table_root
-from lance_dagster.tables.settings import plain_metadata
 
 if TYPE_CHECKING:
     import lance_core
@@ -30,8 +29,9 @@ def build_lance_lag_checks(
 
     The result has the number of rows that the next run would read, how old the first commit is that no run has read,
     and the versions. Of a partitioned asset the partitions that it has materialized count, each with the rows of its
-    own partitions of the input; an input's own `lance/filter` does not count. An asset passes whose inputs have not
-    changed since, however long ago that is.
+    own partitions of the input. What the input leaves out does not count: rows that its `lance/filter` excludes,
+    updates of columns that it does not have, and the asset's own columns. An asset passes whose inputs have not changed
+    since, however long ago that is.
 
     Args:
         assets: Assets that have incremental inputs.
@@ -93,7 +93,9 @@ def _lag_check(
 
         own, root = ref.resolved(context), table_root(getattr(context.resources, io_manager_key))
         graph = asset_graph(context.job_def)
-        inputs = [key for key in sorted(graph.get(ref.key).parent_keys) if table.watermarks(key.to_user_string())]
+        inputs = [
+            key for key in sorted(graph.get(ref.key).parent_keys) if table.watermarks(_name(own, key.to_user_string()))
+        ]
         if not inputs:
             said = f"asset {ref.name} has consumed no input by lance/changes so far"
             return dg.AssetCheckResult(passed=True, severity=severity, description=said)
@@ -128,6 +130,13 @@ def _result(
     )
 
 
+def _name(own: TableRef, upstream: str) -> str:
+    """The name of an input's watermarks in the table of the asset that reads it."""
+    from lance_dagster.lineage.positions import watermark_name  # noqa: PLC0415 - heavy imports at first use
+
+    return watermark_name(upstream, own.name, own.metadata or {})
+
+
 def _lag_of(
     context: dg.AssetCheckExecutionContext,
     root: TableRoot,
@@ -142,7 +151,7 @@ def _lag_of(
         IncompatibleConflictError: The table was made again, or another branch of it was consumed.
         DatasetNotFoundError: The input's table was dropped.
     """
-    from lance_dagster.lineage.history import read_history  # noqa: PLC0415 - heavy imports at first use
+    from lance_dagster.checks.unread import Unread  # noqa: PLC0415 - heavy imports at first use
     from lance_dagster.lineage.positions import unread_after  # noqa: PLC0415 - the same
 
     upstream = table_ref(key).resolved(context)
@@ -151,43 +160,11 @@ def _lag_of(
     if own.partitions_def is not None:
         partitions = sorted(context.instance.get_materialized_partitions(own.key))
     where = f"input {upstream.name} of asset {own.name}"
-    begins = unread_after(dataset, table, upstream.name, partitions, where)
-    rows = {begin: _rows(context, dataset, own, upstream, begin, some) for begin, some in begins.items()}
+    begins = unread_after(dataset, table, _name(own, upstream.name), partitions, where)
+    found = [Unread.of(context, root, dataset, (own, upstream), begin, some) for begin, some in begins.items()]
+    waiting = [(one, count) for one in found if one is not None and (count := one.count())]
     lag = _Lag(asset=upstream.name, from_version=min(begins, default=dataset.version), to_version=dataset.version)
-    if not any(rows.values()):
+    if not waiting:
         return lag
-    first = min(begin for begin, count in rows.items() if count)
-    times = [one.time for one in read_history(dataset, after=first, count_changes=False) if one.changes_rows]
-    return replace(lag, rows=sum(rows.values()), age=datetime.now(UTC) - min(times))
-
-
-def _rows(
-    context: dg.AssetCheckExecutionContext,
-    dataset: "lance_core.LanceDataset",
-    own: TableRef,
-    upstream: TableRef,
-    begin: int,
-    partitions: Sequence[str] | None,
-) -> int:
-    """How many rows of an input have changed after a version, in the partitions that go with some of the asset's."""
-    from lance_dagster.tables.partitions import plan_partitions  # noqa: PLC0415 - heavy imports at first use
-
-    delta = dataset.delta(begin_version=begin, end_version=dataset.version)
-    if partitions is None or own.partitions_def is None or upstream.partitions_def is None:
-        return sum(delta.plan(dataset.schema.names[:1]).counts.values())
-    found = asset_graph(context.job_def).get_partition_mapping(own.key, upstream.key)
-    mapped = found.get_upstream_mapped_partitions_result_for_partitions(
-        own.partitions_def.subset_with_partition_keys(partitions),
-        own.partitions_def,
-        upstream.partitions_def,
-        dynamic_partitions_store=context.instance,
-    )
-    keys = sorted(mapped.partitions_subset.get_partition_keys())
-    if not keys:
-        return 0
-    expression = plain_metadata((upstream.metadata or {}).get("partition_expr"))
-    slices = plan_partitions(upstream.key, upstream.partitions_def, keys, expression, dataset.schema).slices
-    feed = delta.get_changes(
-        list(slices.columns)[:1], filter=slices.expression(dataset.schema), preimages=True, with_row_id=True
-    )
-    return len({row_id for batch in feed for row_id in batch.column("_rowid").to_pylist()})
+    since = min(one.since() for one, _ in waiting)
+    return replace(lag, rows=sum(count for _, count in waiting), age=datetime.now(UTC) - since)

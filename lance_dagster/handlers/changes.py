@@ -50,10 +50,14 @@ def read_changes(request: ReadRequest) -> pa.Table:
     return found
 
 
-def count_changes(request: ReadRequest) -> None:
+def count_changes(request: ReadRequest, *, all_of_them: bool = False) -> None:
     """Count changes that are read later.
 
-    With a filter, or a key, the columns of these are read for that; of more changes than a million none is counted.
+    With a filter, or a key, the columns of these are read for that.
+
+    Args:
+        request: The read, which gets the counts.
+        all_of_them: Count however many there are; else none of more than a million that would be read for it.
     """
     assert request.changes is not None
     dataset, key, counted = request.dataset, request.changes.key, request.changes.updates_of
@@ -69,7 +73,7 @@ def count_changes(request: ReadRequest) -> None:
             total["insert"] += dataset.count_rows(filter=part.filter)
         elif part.filter is None and not (key and counts["update_postimage"]):
             total += counts
-        elif counts.total() <= _MOST_COUNTED:
+        elif all_of_them or counts.total() <= _MOST_COUNTED:
             for one in _of_part(replace(request, columns=[column]), part)[CHANGE_TYPE].value_counts().to_pylist():
                 total[one["values"]] += one["counts"]
         else:

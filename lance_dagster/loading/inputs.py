@@ -8,25 +8,28 @@ columns   `columns`, in that order
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import cast
 
 import dagster as dg
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 import lance_core
 from lance_core.errors import (
     DatasetNotFoundError,
     IncompatibleConflictError,
-    LanceError,
-    SchemaError,
     VersionNotFoundError,
 )
 from lance_dagster._context.steps import RunFacts, is_external, is_fan_in, is_list_of_assets, is_own_upstream
 from lance_dagster.handlers import Loading
-from lance_dagster.handlers.arrow_schema import owners
-from lance_dagster.handlers.base import ROW_NAMES, ChangesPart, ChangesRequest, ReadRequest
+from lance_dagster.handlers.base import ChangesPart, ChangesRequest, ReadRequest
+from lance_dagster.handlers.input_selection import (
+    MissingInputError,
+    columns_of_asset,
+    counted_columns,
+    wanted_columns,
+    wanted_rows,
+)
 from lance_dagster.handlers.lance import LanceDatasetHandler
 from lance_dagster.lineage.history import undo_after
 from lance_dagster.lineage.positions import FULL_REFRESH
@@ -34,13 +37,12 @@ from lance_dagster.lineage.step_inputs import remember_changes
 from lance_dagster.loading.changes import CHANGES, ChangeRange, range_of_input
 from lance_dagster.loading.recorded_versions import equal_version, recorded_version
 from lance_dagster.tables.branch_policy import branch_of_run
-from lance_dagster.tables.filters import LanceFilter
-from lance_dagster.tables.location import TABLE_KEY, TableLocation
+from lance_dagster.tables.location import TableLocation
 from lance_dagster.tables.partitions import plan_partitions
 from lance_dagster.tables.refs import as_moment, branch_for_reading
 from lance_dagster.tables.settings import INPUT_PINS, TableSettings, check_input, plain_metadata
 
-__all__ = ["MissingInputError", "read_requests", "wanted_columns", "wanted_rows"]
+__all__ = ["read_requests"]
 
 _KEYS_SHOWN = 3
 
@@ -184,26 +186,9 @@ def _changes_request(
     return ChangesRequest(
         parts=parts,
         key=key,
-        updates_of=_counted(columns, key, schema, changes.readers),
+        updates_of=counted_columns(columns, key, schema, changes.readers),
         counts=changes.consumed.counts,
     )
-
-
-def _counted(
-    columns: Sequence[str] | None, key: Sequence[str], schema: pa.Schema, readers: Sequence[str]
-) -> tuple[str, ...] | None:
-    """The columns whose updates are changes: those that are read, but for those of the readers; None for all."""
-    own = {name for name, owner in owners(schema).items() if owner in readers}
-    if columns is None and not own:
-        return None
-    names = schema.names if columns is None else list(dict.fromkeys((*columns, *key)))
-    if set(names) - {*schema.names, "_rowid", "_rowaddr"}:
-        return None
-    return tuple(name for name in names if name in schema.names and name not in own)
-
-
-class MissingInputError(DatasetNotFoundError):
-    """The table or the partitions that an input loads were never written."""
 
 
 def _check_written(
@@ -329,38 +314,6 @@ def _materialized(
         return equal
 
 
-def wanted_columns(value: object, schema: pa.Schema, where: str) -> list[str] | None:
-    """The entry `columns`, checked against those that are there; None for all."""
-    if value is None:
-        return None
-    assert isinstance(value, list | tuple)  # as check_input has seen to
-    missing = [name for name in value if name not in (*schema.names, *ROW_NAMES)]
-    if missing:
-        raise SchemaError(f"{where}: columns {missing} are not among the table's columns {schema.names}")
-    return list(value)
-
-
-def columns_of_asset(
-    asset_key: dg.AssetKey, metadata: Mapping[str, object], schema: pa.Schema, where: str
-) -> list[str] | None:
-    """The key and the columns of an asset that owns columns of the table; None for the asset of the rows, that is all.
-
-    Raises:
-        MissingInputError: The table has none of its columns.
-    """
-    if TABLE_KEY not in metadata:
-        return None
-    own = [name for name, owner in owners(schema).items() if owner == asset_key.to_user_string()]
-    if not own:
-        raise MissingInputError(
-            f"{where}: its table has no column of that asset; materialize it first, or name columns of the table by "
-            "the metadata columns of the input"
-        )
-    given = plain_metadata(metadata.get("lance/key"))
-    key = [given] if isinstance(given, str) else list(given) if isinstance(given, list | tuple) else []
-    return [*key, *own]
-
-
 def _partition_filter(
     context: dg.InputContext, keys: Sequence[str] | None, partition_expr: object, schema: pa.Schema
 ) -> pc.Expression | None:
@@ -373,32 +326,6 @@ def _partition_filter(
         context.asset_key, context.asset_partitions_def, keys, plain_metadata(partition_expr), schema
     )
     return plan.slices.expression(schema)
-
-
-def wanted_rows(value: object, dataset: lance_core.LanceDataset, where: str) -> pc.Expression | None:
-    """The entry `lance/filter` as an expression; None for all rows."""
-    if value is None:
-        return None
-    if isinstance(value, LanceFilter):
-        return value.expression
-    if isinstance(value, str):
-        try:
-            return dataset.parse_filter(value)
-        except LanceError as error:
-            raise dg.DagsterInvalidDefinitionError(f"{where}: metadata lance/filter: {error}") from error
-    if isinstance(value, list | tuple):
-        try:
-            return pq.filters_to_expression(_as_tuples(value))
-        except (ValueError, TypeError) as error:
-            raise dg.DagsterInvalidDefinitionError(f"{where}: metadata lance/filter: {error}") from error
-    raise AssertionError("check_input has let through what is none of these")
-
-
-def _as_tuples(terms: Any) -> Any:
-    """JSON has no tuples: `[[a, op, v], ...]` and `[[[a, op, v], ...], ...]` as pyarrow takes them."""
-    if terms and isinstance(terms[0], str):
-        return tuple(terms)
-    return [_as_tuples(term) for term in terms]
 
 
 def _both(first: pc.Expression | None, second: pc.Expression | None) -> pc.Expression | None:

@@ -25,7 +25,7 @@ from lance_core.errors import DatasetNotFoundError
 from lance_dagster._context.steps import said_at_run_time
 from lance_dagster.handlers import LanceTypeHandler, Loading, handler_for_value
 from lance_dagster.handlers.base import ReadRequest, WriteRequest
-from lance_dagster.loading.inputs import wanted_columns, wanted_rows
+from lance_dagster.handlers.input_selection import wanted_columns, wanted_rows
 from lance_dagster.properties import RUN_ID, STEP_KEY
 from lance_dagster.tables.location import below_root
 from lance_dagster.tables.names import RESERVED_FOLDER

@@ -6,12 +6,13 @@ import shutil
 import dagster as dg
 import lance
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import lance_core
 from lance_dagster import BranchPolicy, build_lance_lag_checks
 from tests.lance_dagster.lake import errors
-from tests.lance_dagster.loading.test_changes import DAYS, ONE, TWO, Copy, change, rows
+from tests.lance_dagster.loading.test_changes import DAYS, ONE, SINCE, TWO, Copy, change, rows, source
 
 
 def check(lake, copy, max_age=dt.timedelta(0), **options):
@@ -110,3 +111,110 @@ def test_a_branch_has_a_lag_of_its_own(lake, table):
 def test_a_limit_that_is_no_time(max_age):
     with pytest.raises(ValueError, match="max_age must be a time"):
         build_lance_lag_checks(["copy"], max_age)
+
+
+def column_asset(name, given, columns=None, **ins):
+    """An asset that sets a column of `source`, from what changed there."""
+    metadata = {"lance/write_mode": "columns", "lance/table": "source", "lance/key": "id", "lance/missing": "keep"}
+    chosen = {} if columns is None else {"columns": columns}
+
+    @dg.asset(name=name, ins={"source": dg.AssetIn(metadata={**SINCE, **chosen, **ins})}, metadata=metadata)
+    def made(source: pa.Table) -> pa.Table:
+        given.append(len(source))
+        live = pc.field("_change_type") != "delete"
+        return (
+            source.filter(live)
+            .select(["id"])
+            .append_column(name, pa.array(range(source.filter(live).num_rows), pa.int64()))
+        )
+
+    return made
+
+
+def agree(lake, upstream, asset, given, expected):
+    """The check's number is what the next run is given, and nothing waits after it."""
+    (lag,) = build_lance_lag_checks([asset], dt.timedelta(0))
+
+    def counted():
+        result = lake.run(upstream, asset, lag, select=dg.AssetSelection.checks(lag))
+        (found,) = result.get_asset_check_evaluations()
+        return found.metadata["lance/rows_unread"].value
+
+    assert counted() == expected
+    lake.run(upstream, asset, select=[asset])
+    assert given[-1] == expected
+    assert counted() == 0
+
+
+@pytest.mark.parametrize("columns", [None, ["id", "n"]])
+def test_columns_that_the_asset_sets_do_not_count(lake, table, columns):
+    """Its own writes are in the table that it reads, and it reads none of them back."""
+    given = []
+    asset = column_asset("score", given, columns)
+    lake.run(source, asset, select=[asset])
+    assert given == [3]
+    agree(lake, source, asset, given, 0)
+    lake.table("source").update({"n": "7"}, where="id = 1")
+    lake.table("source").insert({"id": [4], "n": [0]})
+    agree(lake, source, asset, given, 2)
+
+
+def test_columns_that_the_asset_does_not_read_do_not_count(lake, table):
+    given, others = [], []
+    asset, other = column_asset("score", given, ["id", "n"]), column_asset("label", others)
+    lake.run(source, asset, other, select=[asset, other])
+    lake.table("source").write_columns({"id": [1, 2], "label": [8, 9]}, "id", missing="keep")
+    agree(lake, source, asset, given, 0)
+    lake.table("source").write_columns({"id": [1, 2], "n": [8, 9]}, "id", missing="keep")
+    lake.table("source").delete("id = 3")
+    agree(lake, source, asset, given, 3)
+
+
+def test_rows_that_the_filter_of_the_input_excludes_do_not_count(lake, table):
+    given = []
+    asset = column_asset("score", given, **{"lance/filter": "n < 5"})
+    lake.run(source, asset, select=[asset])
+    lake.table("source").insert({"id": [4, 5, 6], "n": [1, 5, 9]})
+    agree(lake, source, asset, given, 1)
+    lake.table("source").update({"n": "7"}, where="id = 4")
+    agree(lake, source, asset, given, 1)
+
+
+def test_a_changed_key_counts_as_what_the_merge_is_given(lake):
+    lance.write_dataset(pa.table({"id": [1, 2, 3], "n": [1, 2, 3]}), lake.uri("source"), enable_stable_row_ids=True)
+    copy = Copy(key="n")
+    copy.run(lake)
+    lance.dataset(lake.uri("source")).update({"n": "7"}, where="id = 1")
+    (lag,) = build_lance_lag_checks([copy.assets[1]], dt.timedelta(0))
+    result = lake.run(*copy.assets, lag, select=dg.AssetSelection.checks(lag))
+    (found,) = result.get_asset_check_evaluations()
+    given, _ = copy.run(lake)
+    assert found.metadata["lance/rows_unread"].value == len(given) == 2
+
+
+def test_partitions_of_the_input_count_where_the_asset_has_none(lake):
+    """It is given the rows of the partitions, and this one lies in none."""
+    lance.write_dataset(rows(1, day=ONE), lake.uri("source"), enable_stable_row_ids=True)
+    copy = Copy()
+    upstream = dg.asset(name="source", partitions_def=DAYS, metadata={"partition_expr": "day"})(lambda: None)
+    copy.assets[0] = upstream
+    copy.run(lake)
+    lance.write_dataset(
+        pa.concat_tables([rows(2, day=TWO), rows(3, day=dt.date(2030, 1, 1))]), lake.uri("source"), mode="append"
+    )
+    assert unread(check(lake, copy)) == (False, 1)
+    assert [row[0] for row in copy.run(lake)[0]] == [2]
+
+
+def test_the_lag_begins_with_the_first_commit_that_is_read(lake, table):
+    given = []
+    asset = column_asset("score", given)
+    lake.run(source, asset, select=[asset])
+    before = lake.table("source").version
+    lake.table("source").insert({"id": [4], "n": [0]})
+    (lag,) = build_lance_lag_checks([asset], dt.timedelta(0))
+    result = lake.run(source, asset, lag, select=dg.AssetSelection.checks(lag))
+    (found,) = result.get_asset_check_evaluations()
+    inserted = lake.table("source").checkout_version(before + 1)
+    assert found.metadata["lance/lag_s"].value <= (dt.datetime.now(dt.UTC) - inserted.timestamp).total_seconds()
+    assert found.metadata["lance/rows_unread"].value == 1

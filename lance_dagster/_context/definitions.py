@@ -1,0 +1,42 @@
+"""What the code location of a context defines of an asset's inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import dagster as dg
+
+from lance_dagster._context.steps import ABSENT, AnyContext, asset_graph
+
+__all__ = ["assets_beside", "inputs_of"]
+
+
+def inputs_of(context: AnyContext, asset_key: dg.AssetKey, upstream: dg.AssetKey) -> Sequence[Mapping[str, Any]]:
+    """The definition metadata of the inputs by which an asset loads another one; none if they are not known.
+
+    Args:
+        context: The op, asset, check or sensor, of whose code location the definition is.
+        asset_key: The asset.
+        upstream: The other one.
+    """
+    definition = _definition(context, asset_key)
+    if definition is None or not definition.is_executable:
+        return []
+    names = [name for name, key in definition.keys_by_input_name.items() if key == upstream]
+    return [definition.node_def.input_def_named(name).metadata or {} for name in names]
+
+
+def assets_beside(context: AnyContext, asset_key: dg.AssetKey) -> Mapping[dg.AssetKey, Mapping[str, Any]]:
+    """The metadata of the assets that one definition makes, a given one among them; none if it is not known."""
+    definition = _definition(context, asset_key)
+    return {} if definition is None else {key: definition.metadata_by_key.get(key) or {} for key in definition.keys}
+
+
+def _definition(context: AnyContext, asset_key: dg.AssetKey) -> Any:
+    """The definition of an asset; None if the code location does not have it."""
+    with suppress(*ABSENT, AttributeError):
+        return context.repository_def.assets_defs_by_key.get(asset_key)  # type: ignore[union-attr]
+    graph = asset_graph(getattr(context, "job_def", None))
+    return graph.get(asset_key).assets_def if graph is not None and graph.has(asset_key) else None

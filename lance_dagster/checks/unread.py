@@ -1,0 +1,167 @@
+"""What the next run of an asset reads of an incremental input, counted as the input itself counts it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import reduce
+from operator import and_
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+
+from lance_core.errors import LanceError
+from lance_dagster._context.definitions import assets_beside, inputs_of
+from lance_dagster._context.steps import asset_graph
+from lance_dagster.handlers.base import ChangesPart, ChangesRequest, ReadRequest
+from lance_dagster.handlers.changes import count_changes
+from lance_dagster.handlers.input_selection import columns_of_asset, counted_columns, wanted_columns, wanted_rows
+from lance_dagster.lineage.history import read_history
+from lance_dagster.tables.partitions import plan_partitions
+from lance_dagster.tables.refs import TableRef, TableRoot
+from lance_dagster.tables.settings import OutputSettings, TableSettings, plain_metadata
+
+if TYPE_CHECKING:
+    import pyarrow.compute as pc
+
+    import lance_core
+
+__all__ = ["Unread"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unread:
+    """Changes of an input that no run has read.
+
+    Attributes:
+        request: The read that the next run does.
+    """
+
+    request: ReadRequest
+
+    @classmethod
+    def of(
+        cls,
+        context: dg.AssetCheckExecutionContext,
+        root: TableRoot,
+        dataset: lance_core.LanceDataset,
+        assets: tuple[TableRef, TableRef],
+        begin: int,
+        partitions: Sequence[str] | None,
+    ) -> Unread | None:
+        """The changes for some partitions of an asset; None if no partition of the input goes with them.
+
+        Args:
+            context: The check.
+            root: Where the tables are.
+            dataset: The input's table at the version up to which is read.
+            assets: The asset that reads, and the one that is read.
+            begin: The version after which is read.
+            partitions: The asset's; None if it has none.
+
+        Raises:
+            LanceError: The next run cannot read the input: a column does not exist.
+        """
+        own, upstream = assets
+        where = f"input {upstream.name} of asset {own.name}"
+        metadata = _metadata_of_input(context, own, upstream)
+        columns = wanted_columns(metadata.get("columns"), dataset.schema, where)
+        if columns is None:
+            columns = columns_of_asset(upstream.key, upstream.metadata or {}, dataset.schema, where)
+        rows = [wanted_rows(metadata.get("lance/filter"), dataset, where)]
+        if upstream.partitions_def is not None:
+            keys = _keys_read(context, own, upstream, partitions)
+            if not keys:
+                return None
+            rows.append(_rows_of(upstream, keys, dataset))
+        wanted = [one for one in rows if one is not None]
+        beside = dict(assets_beside(context, own.key)) or {own.key: own.metadata or {}}
+        key = _merge_key(root, beside, dataset)
+        changes = ChangesRequest(
+            parts=(ChangesPart(begin_version=begin, filter=reduce(and_, wanted) if wanted else None),),
+            key=key,
+            updates_of=counted_columns(columns, key, dataset.schema, [one.to_user_string() for one in beside]),
+        )
+        settings = root if isinstance(root, TableSettings) else TableSettings(root_uri=root.root_uri)
+        return cls(
+            request=ReadRequest(
+                dataset=dataset, columns=columns, filter=None, table=settings, load_as=None, changes=changes
+            )
+        )
+
+    def count(self) -> int:
+        """The number of changes.
+
+        Raises:
+            LanceError: The next run cannot read the changes.
+        """
+        changes = self.request.changes
+        assert changes is not None
+        count_changes(self.request, all_of_them=True)
+        return sum(changes.counts.values())
+
+    def since(self) -> datetime:
+        """When the first commit was made that has some of the changes."""
+        changes, dataset = self.request.changes, self.request.dataset
+        assert changes is not None
+        (part,) = changes.parts
+        history = read_history(dataset, after=part.begin_version, count_changes=False)
+        made = [one for one in history if one.changes_rows][::-1]
+        return next((one.time for one in made if self._begins_in(one.version)), dataset.timestamp)
+
+    def _begins_in(self, version: int) -> bool:
+        """Whether a version by itself has changes that are read; also where that is not known any more."""
+        changes, dataset = self.request.changes, self.request.dataset
+        assert changes is not None
+        try:
+            at = dataset.checkout_version((dataset.branch, version))
+            part = replace(changes.parts[0], begin_version=version - 1)
+            alone = replace(changes, parts=(part,), counts={})
+            return Unread(request=replace(self.request, dataset=at, changes=alone)).count() > 0
+        except LanceError:
+            return True
+
+
+def _metadata_of_input(
+    context: dg.AssetCheckExecutionContext, own: TableRef, upstream: TableRef
+) -> Mapping[str, object]:
+    """The metadata of the one input that reads changes; none if there are several, or it is not known."""
+    found = [one for one in inputs_of(context, own.key, upstream.key) if "lance/changes" in one]
+    return {key: plain_metadata(value) for key, value in found[0].items()} if len(found) == 1 else {}
+
+
+def _merge_key(
+    root: TableRoot, readers: Mapping[dg.AssetKey, Mapping[str, Any]], dataset: lance_core.LanceDataset
+) -> tuple[str, ...]:
+    """The columns that the readers' merges match rows by; none if they are not the same, or the input lacks one."""
+    settings = root.output if isinstance(root, TableSettings) else OutputSettings()
+    keys = {
+        tuple(settings.overridden(metadata, asset=key.to_user_string(), strict=True).merge_key)
+        for key, metadata in readers.items()
+    }
+    key = keys.pop() if len(keys) == 1 else ()
+    return key if set(key) <= set(dataset.schema.names) else ()
+
+
+def _keys_read(
+    context: dg.AssetCheckExecutionContext, own: TableRef, upstream: TableRef, partitions: Sequence[str] | None
+) -> list[str]:
+    """The partitions of an input that some partitions of the asset read, or the asset that has none."""
+    assert upstream.partitions_def is not None
+    subset = None
+    if own.partitions_def is not None and partitions is not None:
+        subset = own.partitions_def.subset_with_partition_keys(partitions)
+    mapping = asset_graph(context.job_def).get_partition_mapping(own.key, upstream.key)
+    found = mapping.get_upstream_mapped_partitions_result_for_partitions(
+        subset, own.partitions_def, upstream.partitions_def, dynamic_partitions_store=context.instance
+    )
+    return sorted(found.partitions_subset.get_partition_keys())
+
+
+def _rows_of(upstream: TableRef, keys: Sequence[str], dataset: lance_core.LanceDataset) -> pc.Expression:
+    assert upstream.partitions_def is not None
+    expression = plain_metadata((upstream.metadata or {}).get("partition_expr"))
+    return plan_partitions(upstream.key, upstream.partitions_def, keys, expression, dataset.schema).slices.expression(
+        dataset.schema
+    )

@@ -1,0 +1,107 @@
+"""The columns and the rows of a table that the metadata of an input selects.
+
+columns   `columns`, else all, or of an asset that owns columns the key and these
+rows      `lance/filter`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import dagster as dg
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+import lance_core
+from lance_core.errors import DatasetNotFoundError, LanceError, SchemaError
+from lance_dagster.handlers.arrow_schema import owners
+from lance_dagster.handlers.base import ROW_NAMES
+from lance_dagster.tables.filters import LanceFilter
+from lance_dagster.tables.location import TABLE_KEY
+from lance_dagster.tables.settings import plain_metadata
+
+__all__ = ["MissingInputError", "columns_of_asset", "counted_columns", "wanted_columns", "wanted_rows"]
+
+
+class MissingInputError(DatasetNotFoundError):
+    """The table or the partitions that an input loads were never written."""
+
+
+def wanted_columns(value: object, schema: pa.Schema, where: str) -> list[str] | None:
+    """The entry `columns`, checked against those that are there; None for all."""
+    if value is None:
+        return None
+    assert isinstance(value, list | tuple)  # as check_input has seen to
+    missing = [name for name in value if name not in (*schema.names, *ROW_NAMES)]
+    if missing:
+        raise SchemaError(f"{where}: columns {missing} are not among the table's columns {schema.names}")
+    return list(value)
+
+
+def columns_of_asset(
+    asset_key: dg.AssetKey, metadata: Mapping[str, object], schema: pa.Schema, where: str
+) -> list[str] | None:
+    """The key and the columns of an asset that owns columns of the table; None for the asset of the rows, that is all.
+
+    Raises:
+        MissingInputError: The table has none of its columns.
+    """
+    if TABLE_KEY not in metadata:
+        return None
+    own = [name for name, owner in owners(schema).items() if owner == asset_key.to_user_string()]
+    if not own:
+        raise MissingInputError(
+            f"{where}: its table has no column of that asset; materialize it first, or name columns of the table by "
+            "the metadata columns of the input"
+        )
+    given = plain_metadata(metadata.get("lance/key"))
+    key = [given] if isinstance(given, str) else list(given) if isinstance(given, list | tuple) else []
+    return [*key, *own]
+
+
+def counted_columns(
+    columns: Sequence[str] | None, key: Sequence[str], schema: pa.Schema, readers: Sequence[str]
+) -> tuple[str, ...] | None:
+    """The columns whose updates are changes: those that are read, but for those of the readers; None for all.
+
+    Args:
+        columns: The columns that an input has; None for all.
+        key: The columns that the reader's merge matches rows by.
+        schema: The input's columns.
+        readers: The assets that read it.
+    """
+    own = {name for name, owner in owners(schema).items() if owner in readers}
+    if columns is None and not own:
+        return None
+    names = schema.names if columns is None else list(dict.fromkeys((*columns, *key)))
+    if set(names) - {*schema.names, "_rowid", "_rowaddr"}:
+        return None
+    return tuple(name for name in names if name in schema.names and name not in own)
+
+
+def wanted_rows(value: object, dataset: lance_core.LanceDataset, where: str) -> pc.Expression | None:
+    """The entry `lance/filter` as an expression; None for all rows."""
+    if value is None:
+        return None
+    if isinstance(value, LanceFilter):
+        return value.expression
+    if isinstance(value, str):
+        try:
+            return dataset.parse_filter(value)
+        except LanceError as error:
+            raise dg.DagsterInvalidDefinitionError(f"{where}: metadata lance/filter: {error}") from error
+    if isinstance(value, list | tuple):
+        try:
+            return pq.filters_to_expression(_as_tuples(value))
+        except (ValueError, TypeError) as error:
+            raise dg.DagsterInvalidDefinitionError(f"{where}: metadata lance/filter: {error}") from error
+    raise AssertionError("check_input has let through what is none of these")
+
+
+def _as_tuples(terms: Any) -> Any:
+    """JSON has no tuples: `[[a, op, v], ...]` and `[[[a, op, v], ...], ...]` as pyarrow takes them."""
+    if terms and isinstance(terms[0], str):
+        return tuple(terms)
+    return [_as_tuples(term) for term in terms]
