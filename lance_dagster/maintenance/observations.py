@@ -5,6 +5,7 @@
     put off       something is due, and the run did nothing of it
     partly done   the run did a part, and put the rest off
     done          nothing is left of what was due
+    healthy       what was due was done by others meanwhile: the run has changed nothing
 
 A table has one of them. Only `done`, and `healthy` of the survey, say that maintenance of it is finished.
 
@@ -37,7 +38,7 @@ def outcome_of(table: MaintenanceOutcome) -> str:
     if table.lost:
         return "skipped"
     if table.deferred is None:
-        return "done"
+        return "done" if has_work(table) or table.done.get("indices_not_refreshed") else "healthy"
     return "partly done" if has_work(table) else "put off"
 
 
@@ -57,7 +58,7 @@ def summary_of(surveyed: Mapping[str, Any], tables: Sequence[MaintenanceOutcome]
         "done": named.get("done", []),
         "partly_done": {**surveyed["partly done"], **reasons.get("partly done", {})},
         "skipped": named.get("skipped", []),
-        "healthy": surveyed["healthy"],
+        "healthy": [*surveyed["healthy"], *named.get("healthy", [])],
         "dry_run": surveyed["dry run"],
         "absent": [*surveyed["absent"], *named.get("absent", [])],
         "left_alone": surveyed["left alone"],

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from typing import Any, Final
 
 import lance_core
@@ -25,6 +26,7 @@ from lance_core.maintenance import (
     CleanupStats,
     Compaction,
     CompactionTask,
+    ExpectedVersions,
     RewriteResult,
     Selectors,
     cleanup_old_versions,
@@ -54,6 +56,7 @@ __all__ = [
     "run_here",
     "segments_of",
     "survey",
+    "with_cleanup_of",
 ]
 
 ATTEMPTS: Final = 3
@@ -80,13 +83,14 @@ class MaintenancePlan:
         num_tasks: How many rewrites are due.
         cleanup_due: Whether there are versions to remove.
         indices_due: Whether an index does not cover all rows, or a partition column lacks a zone map.
+        indices_left: The indices that do not cover all rows, and that nothing here can extend.
         partition_columns: The columns on which zone maps are kept.
         most_unindexed: How many fragments may lie outside of a zone map.
         expired_bytes: Bytes of files of the oldest version that the surveyed one does not have, if cleanup is due.
         deadline: Seconds since 1970 after which no further rewrite or step begins; None for no limit.
         max_bytes_rewritten: Bytes of data files that the rewrites of all attempts may read; None for no limit.
         owners: The assets that the table belongs to, as far as they are proven.
-        others: Further assets of the run that are the same table, such as one that owns columns of it.
+        others: Further assets that are the same table, such as one that owns columns of it, as far as they are known.
         is_defined: Whether a definition that the run knows says so, rather than the table's own commits.
         recorded: The metadata `lance/maintenance` of the owner, as JSON; None without any.
     """
@@ -101,6 +105,7 @@ class MaintenancePlan:
     num_tasks: int = 0
     cleanup_due: bool = False
     indices_due: bool = False
+    indices_left: Sequence[str] = ()
     partition_columns: Sequence[str] = ()
     most_unindexed: int = 0
     expired_bytes: int = 0
@@ -185,6 +190,8 @@ def survey(
     tasks = list(Compaction.plan(dataset, policy.compaction_options()).tasks)
     lacking = columns_without_zone_map(dataset, kept, most_uncovered=most_unindexed or 0)
     oldest = _expired(dataset, found, policy)
+    stale = [name for name, share in found.unindexed.items() if share and policy.refresh_indices]
+    left = [name for name in stale if not _is_extended_here(dataset, name)]
     plan = MaintenancePlan(
         asset=asset,
         uri=dataset.uri,
@@ -196,7 +203,8 @@ def survey(
         num_tasks=len(tasks),
         cleanup_due=oldest is not None,
         expired_bytes=_bytes_left_behind(oldest, dataset),
-        indices_due=bool(lacking) or (policy.refresh_indices and any(found.unindexed.values())),
+        indices_due=bool(lacking) or len(left) < len(stale),
+        indices_left=left,
         partition_columns=kept,
         most_unindexed=most_unindexed or 0,
     )
@@ -214,6 +222,18 @@ def _expired(
     except VersionNotFoundError:  # somebody else cleans up
         return None
     return oldest if policy.age is None or oldest.timestamp < datetime.now(UTC) - policy.age else None
+
+
+def _is_extended_here(dataset: lance_core.LanceDataset, name: str) -> bool:
+    """Whether an index is of a kind that lance_core extends, or pylance, if it is installed."""
+    return find_spec("lance") is not None or ExpectedVersions(dataset).optimize_index(name)
+
+
+def with_cleanup_of(
+    oldest: lance_core.LanceDataset | None, dataset: lance_core.LanceDataset, plan: MaintenancePlan
+) -> MaintenancePlan:
+    """A plan with the cleanup whose oldest version that goes is known; without a cleanup if none goes."""
+    return replace(plan, cleanup_due=oldest is not None, expired_bytes=_bytes_left_behind(oldest, dataset))
 
 
 def _bytes_left_behind(oldest: lance_core.LanceDataset | None, newest: lance_core.LanceDataset) -> int:

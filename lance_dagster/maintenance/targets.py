@@ -168,6 +168,7 @@ def survey_target(
         overrides: What the configuration of the run changes.
     """
     from lance_dagster.maintenance import steps  # noqa: PLC0415 - code locations load without lance_core
+    from lance_dagster.maintenance.kept_versions import without_idle_cleanup  # noqa: PLC0415 - as above
 
     own = _policy(context, target, policy, lake)
     if own is None:
@@ -195,15 +196,32 @@ def survey_target(
                 own = changed.changed(overrides, where="configuration of the run")
                 plan, tasks = found(own)
             plan = replace(plan, owners=owners, is_defined=False, recorded=recorded)
-        plan = replace(plan, others=list(target.others))
+        plan = replace(plan, others=[*target.others, *(_named_by_table(dataset) if plan.cleanup_due else ())])
+        if plan.cleanup_due:
+            plan = without_idle_cleanup(dataset, plan, versions_in_use(context, root, plan))
     except Exception as error:  # one table that is broken must not stop the others
         context.log.exception("%s cannot be read", where)
         plan = steps.MaintenancePlan(asset=target.ref.name, uri=target.uri(root))
         return steps.MaintenanceOutcome(plan=plan, error=failure_of("plan", error)), []
-    outcome = steps.MaintenanceOutcome(plan=plan, seconds=time.monotonic() - started)
+    return _surveyed(context, target, plan, time.monotonic() - started), tasks
+
+
+def _surveyed(
+    context: dg.OpExecutionContext, target: MaintenanceTarget, plan: MaintenancePlan, seconds: float
+) -> MaintenanceOutcome:
+    """The outcome of a survey; the log says what was found."""
+    from lance_dagster.maintenance import steps  # noqa: PLC0415 - code locations load without lance_core
+
+    outcome, where = steps.MaintenanceOutcome(plan=plan, seconds=seconds), _where(target)
     if plan.problems or target.table is None:
         context.log.info("%s: version %d, %s", where, plan.version, "; ".join(plan.problems) or "healthy")
-    return outcome, tasks
+    if plan.is_due or not plan.indices_left:
+        return outcome
+    context.log.warning(
+        "%s: the indices %s miss rows, and are of kinds that are not built here; pylance extends them where it is "
+        "installed: pip install 'lance-dagster[search]'", where, ", ".join(plan.indices_left)
+    )  # fmt: skip
+    return outcome.plus(indices_not_refreshed=len(plan.indices_left))
 
 
 def _owners(dataset: lance_core.LanceDataset) -> tuple[list[str], str | None]:
@@ -216,6 +234,13 @@ def _owners(dataset: lance_core.LanceDataset) -> tuple[list[str], str | None]:
     named = [*newest.assets, *(asset for one in owning_commits(dataset) for asset in one.assets)]
     said = newest.maintenance_metadata
     return list(dict.fromkeys(named)), None if said is None else json.dumps(said)
+
+
+def _named_by_table(dataset: lance_core.LanceDataset) -> list[str]:
+    """The assets that commits and columns of a table name: those of other code locations have readers as well."""
+    from lance_dagster.handlers.arrow_schema import owners  # noqa: PLC0415 - heavy imports at first use
+
+    return [*_owners(dataset)[0], *owners(dataset.schema).values()]
 
 
 def versions_in_use(context: dg.OpExecutionContext, root: TableRoot, plan: MaintenancePlan) -> dict[str, int] | None:

@@ -31,7 +31,7 @@ def maintain(lake, *assets):
     assert defs.resolve_job_def(job.name).execute_in_process(instance=lake.instance, run_config=QUIET).success
 
 
-def load(lake, asset, *, partition=None, fails=False, partitions_def=None):
+def load(lake, asset, *, partition=None, fails=False, partitions_def=None, upstream=()):
     """The rows that a downstream asset gets."""
     seen = []
 
@@ -39,7 +39,7 @@ def load(lake, asset, *, partition=None, fails=False, partitions_def=None):
     def reader(rows: pa.Table) -> None:
         seen.append(rows.num_rows)
 
-    result = lake.run(asset, reader, select=[reader], partition=partition, read="materialized", fails=fails)
+    result = lake.run(asset, reader, *upstream, select=[reader], partition=partition, read="materialized", fails=fails)
     return errors(result) if fails else seen
 
 
@@ -89,3 +89,22 @@ def test_what_others_changed_is_no_equal(lake, compacts):
     assert "input 'rows'" in message
     assert 'read="latest"' in message
     assert lance_core.dataset(lake.uri("nyc/flights")).count_rows() == 3
+
+
+@dg.asset
+def people() -> pa.Table:
+    return pa.table({"id": [1, 2, 3]})
+
+
+@dg.asset(metadata={"lance/write_mode": "columns", "lance/table": "people", "lance/key": "id"})
+def labels(people: pa.Table) -> pa.Table:
+    return people.append_column("label", pa.array(["a", "b", "c"]))
+
+
+def test_so_are_those_of_an_asset_of_another_code_location(lake):
+    lake.run(people, labels)
+    lake.run(people)
+    for n in range(4):
+        lake.table("people").insert(pa.table({"id": [n], "label": ["x"]}))
+    maintain(lake, people)
+    assert load(lake, labels, upstream=[people]) == [3]

@@ -1,0 +1,68 @@
+"""Whether a cleanup that a survey calls due would remove anything: old versions can all be kept for somebody.
+
+kept for       by
+an event       the versions that the run keeps in use
+a tag          tags, those of forks and of readers included
+a reader       versions that it has not consumed        asked of a plan of the cleanup, as are
+a branch       files that it finds in its fork          versions of the last minutes on object storage
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Final
+
+from lance_core.errors import VersionNotFoundError
+from lance_core.maintenance import explain_cleanup_old_versions
+from lance_dagster.lineage.holds import expired
+from lance_dagster.maintenance.steps import MaintenancePlan, cleanup_selectors, removed, with_cleanup_of
+
+if TYPE_CHECKING:
+    import lance_core
+
+__all__ = ["without_idle_cleanup"]
+
+_YOUNG: Final = timedelta(minutes=10)
+"""Age up to which a plan of the cleanup says whether a version is too young to be removed."""
+
+
+def without_idle_cleanup(
+    dataset: lance_core.LanceDataset, plan: MaintenancePlan, in_use: Mapping[str, int] | None
+) -> MaintenancePlan:
+    """The plan without its cleanup, if that would remove nothing; else with the bytes of what it would remove.
+
+    Args:
+        dataset: The table at the version that was surveyed.
+        plan: The plan of its survey.
+        in_use: Further versions that the cleanup keeps, by what names them.
+    """
+    if not plan.cleanup_due:
+        return plan
+    return with_cleanup_of(_oldest_to_go(dataset, plan, in_use), dataset, plan)
+
+
+def _oldest_to_go(
+    dataset: lance_core.LanceDataset, plan: MaintenancePlan, in_use: Mapping[str, int] | None
+) -> lance_core.LanceDataset | None:
+    """The oldest version that the cleanup would remove; None if it would remove nothing."""
+    policy, ignored = plan.policy, frozenset(expired(dataset))
+    tags = [tag for name, tag in dataset.tags.list().items() if name not in ignored and tag["branch"] == dataset.branch]
+    kept = {*(in_use or {}).values(), *(tag["version"] for tag in tags)}
+    numbers = [one["version"] for one in dataset.version_refs()]
+    free = [one for one in numbers[: -max(1, policy.retain_versions or 1)] if one not in kept]
+    if not free:
+        return None
+    try:
+        oldest = dataset.checkout_version(free[0])
+    except VersionNotFoundError:  # somebody else cleans up
+        return None
+    if policy.age is not None and oldest.timestamp >= datetime.now(UTC) - policy.age:
+        return None
+    is_young = oldest.timestamp > datetime.now(UTC) - _YOUNG
+    if not is_young and not dataset.readers.list() and not dataset.branches.list():
+        return oldest
+    selectors = replace(cleanup_selectors(plan, in_use), ignored_tags=ignored)
+    found = removed(explain_cleanup_old_versions(dataset, selectors).stats)
+    return oldest if any(found.values()) else None
