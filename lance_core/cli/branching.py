@@ -25,7 +25,10 @@ __all__ = ["branches", "clones", "discard", "promote"]
 def branches(
     dataset: LanceDataset, output: CommandOutput, branch: str | None, partition_by: tuple[str, ...], orphans: bool
 ) -> None:
-    """List the branches of a table and what they changed; with BRANCH, say all that it changed."""
+    """List branches and what they changed.
+
+    With BRANCH, say all that it changed.
+    """
     if branch is not None:
         diff = dataset.branches.diff(branch, partition_by=list(partition_by) or None)
         output.record({**dataclasses.asdict(diff), "drift": diff.drift})
@@ -42,7 +45,10 @@ def branches(
 @click.option("--release", metavar="CLONE", help="Keep no version for this clone any longer: its tag, or its root.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 def clones(dataset: LanceDataset, output: CommandOutput, release: str | None, yes: bool) -> None:
-    """List the shallow clones that refer to files of a table, whose versions cleanup keeps; or release one."""
+    """List the shallow clones of a table, or release one.
+
+    They refer to files of the table, and cleanup keeps their versions.
+    """
     if release is not None:
         if not (yes or output.as_json):
             click.confirm(printable(f"Let cleanup remove what the clone {release} refers to?"), abort=True)
@@ -71,7 +77,10 @@ def promote(
     message: str | None,
     then_discard: bool,
 ) -> None:
-    """Let main have what BRANCH changed, in one version; again makes no second one."""
+    """Let main have what BRANCH changed, in one version.
+
+    A branch that was promoted makes no second version.
+    """
     done = dataset.branches.promote(branch, tag=tag or not no_tag, commit_message=message)
     if then_discard:
         dataset.branches.discard(branch)
@@ -91,7 +100,10 @@ def discard(
     dry_run: bool,
     yes: bool,
 ) -> None:
-    """Throw BRANCH away with all that it wrote, or all branches that nothing was committed to for a while."""
+    """Delete BRANCH with all that it wrote.
+
+    Or delete all branches that nothing was committed to for a while.
+    """
     if (branch is None) == (older_than is None):
         raise click.UsageError("give a BRANCH, or --older-than")
     if not (yes or dry_run or output.as_json):

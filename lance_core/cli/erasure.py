@@ -49,7 +49,9 @@ def _read_condition(context: click.Context, parameter: click.Parameter, value: s
 )
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 def erase(dataset: LanceDataset, output: CommandOutput, where: str, dry_run: bool, yes: bool, **allowed: Any) -> None:
-    """Erase rows from all versions, branches, files and indices, and prove it by reading what is left.
+    """Erase rows from all versions, branches and files.
+
+    Indices lose them as well. The proof is made by reading what is left.
 
     Exit code 4 if rows may be left: then the obstacles, or the places that remain, are listed.
     """

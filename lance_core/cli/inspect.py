@@ -80,7 +80,10 @@ def versions(dataset: LanceDataset, output: CommandOutput, limit: int) -> None:
 @command("show", versioned=False)
 @click.argument("version")
 def show(dataset: LanceDataset, output: CommandOutput, version: str) -> None:
-    """Show what one VERSION (a number or a tag) is, and what its commit changed."""
+    """Show one VERSION and what its commit changed.
+
+    VERSION is a number or a tag.
+    """
     chosen = dataset.checkout_version(parse_version(version))
     manifest = chosen.source.manifest
     transaction = load_transaction(chosen.source.store, manifest)
@@ -128,7 +131,7 @@ def files(dataset: LanceDataset, output: CommandOutput, orphans: bool) -> None:
 
 @command("schema")
 def schema(dataset: LanceDataset, output: CommandOutput) -> None:
-    """List the columns of a version, with their ids and types."""
+    """List the columns of a version, with ids and types."""
     output.rows(list(_fields(dataset.source.manifest.schema)), ["id", "name", "type", "nullable", "metadata"])
 
 
@@ -145,7 +148,10 @@ def head(dataset: LanceDataset, output: CommandOutput, count: int, column: tuple
 @click.argument("a")
 @click.argument("b")
 def diff(dataset: LanceDataset, output: CommandOutput, a: str, b: str) -> None:
-    """Say what changed from version A to version B, each a number or a tag."""
+    """Say what changed from version A to version B.
+
+    Each is a number or a tag.
+    """
     old, new = (dataset.checkout_version(parse_version(version)).source.manifest for version in (a, b))
     output.record({"from_version": old.version, "to_version": new.version, **_changes(old, new)})
 

@@ -97,7 +97,7 @@ def materialize_deletions(
     processes: int | None,
     retries: int,
 ) -> None:
-    """Drop deleted rows from files, each fragment on its own."""
+    """Drop deleted rows from the files of each fragment."""
     options = {"deletions_only": True, "materialize_deletions_threshold": threshold, "num_threads": processes}
     _compact(dataset, output, options, dry_run=dry_run, retries=retries)
 
@@ -151,7 +151,7 @@ def _compact(
 @click.option("--concurrency", type=int, help="Most deletions at a time.")
 @click.option("--list", "list_files", is_flag=True, help="With --dry-run: list the files.")
 def cleanup(dataset: LanceDataset, output: CommandOutput, dry_run: bool, **arguments: Any) -> None:
-    """Remove old versions, and the files that only they need."""
+    """Remove old versions and files that only they need."""
     selectors = select(
         arguments["older_than"],
         arguments["retain_versions"],
@@ -186,7 +186,10 @@ def cleanup(dataset: LanceDataset, output: CommandOutput, dry_run: bool, **argum
 @command("verify")
 @click.option("--all", "all_versions", is_flag=True, help="Check all versions.")
 def verify(dataset: LanceDataset, output: CommandOutput, all_versions: bool) -> None:
-    """Check that every file is there and holds what the manifest says; exit code 4 if not."""
+    """Check that each file is there and as recorded.
+
+    The exit code is 4 if one is not as the manifest says.
+    """
     numbers = list_versions(dataset.source.store) if all_versions else [dataset.version]
     problems: list[Problem] = []
     checked = 0
@@ -211,7 +214,10 @@ def verify(dataset: LanceDataset, output: CommandOutput, all_versions: bool) -> 
 @click.argument("version")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 def restore(dataset: LanceDataset, output: CommandOutput, version: str, yes: bool) -> None:
-    """Make an old VERSION (a number or a tag) the latest one again, by a new version like it."""
+    """Make an old VERSION the latest one again.
+
+    VERSION is a number or a tag; the new version is like it.
+    """
     chosen = dataset.checkout_version(parse_version(version))
     if not yes and not output.as_json:
         click.confirm(printable(f"Make version {chosen.version} the latest one of {dataset.uri}?"), abort=True)

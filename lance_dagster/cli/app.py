@@ -78,7 +78,10 @@ def lineage_command(
     version: int | None,
     asset: str | None,
 ) -> None:
-    """The run of each version, and the versions of other tables that it read."""
+    """List the run of each version, and what it read.
+
+    What it read are versions of other tables.
+    """
     if sum(choice is not None for choice in (run_id, version, asset)) > 1:
         raise click.UsageError("--run, --version and --asset exclude each other")
     tables = find_tables(uri, options)
@@ -119,7 +122,10 @@ def undo_command(
     yes: bool,
     report: bool,
 ) -> None:
-    """Undo the change of one run by a new commit, if that is exact; otherwise report the reason, and write nothing."""
+    """Undo the change of one run by a new commit.
+
+    Where that would not be exact, the reason is reported and nothing is written.
+    """
     if dry_run == yes:
         raise click.UsageError("say either --dry-run or --yes")
     if report and dry_run:
@@ -169,7 +175,7 @@ def _plans(
 
 @_command("tables", "ROOT")
 def tables_command(uri: str, options: Mapping[str, str] | None, output: CommandOutput) -> None:
-    """An overview of the tables below a root."""
+    """List the tables below a root."""
     rows = [_overview(table) for table in find_tables(uri, options)]
     if not output.as_json:
         rows = [{**row, "time": str(row["time"] or "")[:_TO_SECONDS]} for row in rows]

@@ -21,7 +21,9 @@ __all__ = ["change_type_command"]
 def change_type_command(
     uri: str, options: Mapping[str, str] | None, output: CommandOutput, column: str, type_name: str, allow_loss: bool
 ) -> None:
-    """Give COLUMN another TYPE, such as int64, float64, date32 or 'timestamp[us, tz=UTC]'.
+    """Give COLUMN another TYPE.
+
+    A type is one such as int64, float64, date32 or 'timestamp[us, tz=UTC]'.
 
     Its values are rewritten in one commit; older versions keep the old type. A value that would change is named,
     and nothing is written, unless --allow-loss is given.

@@ -48,7 +48,10 @@ def maintenance_command(
     include: tuple[str, ...],
     exclude: tuple[str, ...],
 ) -> None:
-    """What runs of maintenance did with the tables below ROOT, newest first, by the log that they write there."""
+    """List what maintenance did with the tables of a root.
+
+    The newest run is first; the runs write a log below ROOT.
+    """
     if by_table and as_page:
         raise click.UsageError("--tables and --trends exclude each other")
     log = open_log(uri, options)

@@ -30,6 +30,12 @@ def test_lists_are_names_or_numbers(value, expected):
     assert _string("fragments", value) == expected
 
 
+def test_summaries_fit_a_terminal_of_80_columns():
+    listed = CliRunner().invoke(cli, ["--help"], terminal_width=80).stdout.partition("Commands:")[2]
+    assert len(listed.splitlines()) > 15
+    assert "..." not in listed
+
+
 def call(*arguments, code=0):
     """Run a command and return what it prints."""
     done = CliRunner().invoke(cli, [str(a) for a in arguments], catch_exceptions=False)
