@@ -17,7 +17,9 @@ import dagster as dg
 
 import lance_core
 from lance_core.errors import NotFoundError, VersionNotFoundError
+from lance_dagster.branches.written_entries import written_entries
 from lance_dagster.events.reporting import (
+    PartitionRows,
     TableReport,
     known_versions,
     materializations,
@@ -213,6 +215,7 @@ def promotion_events(
     if not due:
         return []
     names = [one for one in due if one is not None]
+    rows = partition_rows(dataset, ref, names, _new_fragments(published))
     report = TableReport(
         ref=ref,
         location=root.locate(ref),
@@ -220,9 +223,23 @@ def promotion_events(
         dataset=dataset,
         partitions=names,
         metadata=_promotion_metadata(published, len(names)) | dict(entries or {}),
-        rows=partition_rows(dataset, ref, names, _new_fragments(published)),
+        rows=rows,
+        own=_own_entries(context.instance, ref, published, rows),
     )
     return list(materializations(report, context))
+
+
+def _own_entries(
+    instance: dg.DagsterInstance, ref: TableRef, published: Published, rows: Mapping[str, PartitionRows]
+) -> dict[str | None, dict[str, Any]]:
+    """What the runs on the branch reported, but for rows that the commit of the promotion counts by itself."""
+    runs = several(published.properties.get(RUN_ID))
+    found = written_entries(instance, ref.key, published.branch, runs)
+    for partition, entries in found.items():
+        counted = rows.get(partition) if partition is not None else None
+        if counted is not None and counted.written is not None and "lance/columns" not in entries:
+            entries.pop("lance/rows_written", None)
+    return found
 
 
 def _wanted(instance: dg.DagsterInstance, ref: TableRef, published: Published) -> list[str]:
@@ -246,7 +263,7 @@ def _promotion_metadata(published: Published, partitions: int) -> dict[str, Any]
         "lance/branch_version": _number(published.properties.get("promoted_version")),
         "lance/base_version": made.fork_version if made is not None else None,
         "lance/rows_written": whole.rows_added if whole is not None else None,
-        "lance/rows_deleted": whole.rows_removed if whole is not None else None,
+        "lance/rows_deleted": (whole.rows_removed or None) if whole is not None else None,
         "lance/tag": made.tag if made is not None else None,
         "lance/left_behind": ", ".join(published.left_behind) or None,
         "lance/deduplicated": None if published.is_new else True,

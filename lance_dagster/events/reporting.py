@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import dagster as dg
 import numpy as np
+import pyarrow as pa
 
 import lance_core
 from lance_core.errors import LanceError
@@ -25,11 +26,12 @@ from lance_core.row_addresses import fragment_ids
 from lance_dagster._context.runs import plan_materializations
 from lance_dagster._context.steps import downstream_keys_of
 from lance_dagster.events.materialization import column_schema, lineage_metadata, of_partition
+from lance_dagster.handlers.arrow_schema import owners
 from lance_dagster.health.facts import deleted_fraction
 from lance_dagster.lineage.consumers import consumers
 from lance_dagster.lineage.history import data_version_of
 from lance_dagster.tables.branch_policy import BRANCH_TAG, MAIN
-from lance_dagster.tables.location import TableLocation
+from lance_dagster.tables.location import TABLE_KEY, TableLocation
 from lance_dagster.tables.partitions import plan_partitions
 from lance_dagster.tables.refs import TableRef
 from lance_dagster.tables.settings import plain_metadata
@@ -97,6 +99,7 @@ class TableReport:
         partitions: The partitions; none for a table without.
         metadata: Entries of this report alone.
         rows: Rows of the partitions, as far as they are known.
+        own: Further entries of single partitions, by their keys; by None, of a table without partitions.
         unchanged: The data versions of partitions whose rows are the same as in the last event, by their keys; by
             None, that of a table without partitions. The others have that of the last change of the table.
         ui_url: Start of the links to runs.
@@ -108,6 +111,7 @@ class TableReport:
     partitions: Sequence[str] = ()
     metadata: Mapping[str, Any] = field(default_factory=dict)
     rows: Mapping[str, PartitionRows] = field(default_factory=dict)
+    own: Mapping[str | None, Mapping[str, Any]] = field(default_factory=dict)
     unchanged: Mapping[str | None, str] = field(default_factory=dict)
     ui_url: str = ""
 
@@ -266,7 +270,7 @@ def materializations(
         "dagster/row_count": dataset.count_rows(),
         "dagster/size_bytes": dataset.total_bytes,
         "lance/deleted_fraction": deleted_fraction(dataset),
-        "dagster/column_schema": column_schema(dataset.schema),
+        "dagster/column_schema": column_schema(_own_columns(ref, dataset)),
         "dagster/table_name": location.name,
         "dagster/uri": location.uri,
         "lance/version": dataset.version,
@@ -291,9 +295,21 @@ def materializations(
             own = {"dagster/partition_row_count": counted.rows}
             own |= {} if counted.written is None else {"lance/rows_written": counted.written}
             own |= {} if counted.erased is None else {"lance/rows_erased": counted.erased}
+        own |= report.own.get(partition, {})
         shown = of_partition(entries, own, partition, keys)
         tags = {_DATA_VERSION_TAG: report.unchanged.get(partition, changed)}
         yield dg.AssetMaterialization(asset_key=ref.key, partition=partition, metadata=shown, tags=tags)
+
+
+def _own_columns(ref: TableRef, dataset: lance_core.LanceDataset) -> pa.Schema:
+    """The columns that the events of an asset show: of one that owns columns these and its key, else all."""
+    metadata, schema = ref.metadata or {}, dataset.schema
+    if TABLE_KEY not in metadata:
+        return schema
+    given: Any = plain_metadata(metadata.get("lance/key")) or ()
+    own = {name for name, owner in owners(schema).items() if owner == ref.name}
+    shown = own.union([given] if isinstance(given, str) else given)
+    return pa.schema([one for one in schema if one.name in shown]) if own else schema
 
 
 def observation_of_table(

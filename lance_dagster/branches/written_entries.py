@@ -1,0 +1,78 @@
+"""What the runs on a branch have reported of their writes: the event of its promotion says the same.
+
+The commit of a promotion has neither the columns that were set, nor the rows of a merge, nor the changes that were
+consumed. Where several runs have written to a partition, one after the other, no numbers of one of them are those of
+all: the columns alone are taken, and what the commit of the promotion counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import dagster as dg
+
+from lance_dagster.events.layout import COMMIT
+from lance_dagster.events.reporting import branch_of_event
+
+__all__ = ["written_entries"]
+
+_COLUMNS: Final = ("lance/columns", "lance/columns_added")
+_NUMBERS: Final = (
+    "lance/rows_written",
+    "lance/rows_inserted",
+    "lance/rows_updated",
+    "lance/rows_deleted",
+    "lance/rows_nulled",
+    "lance/changes",
+    "lance/changes_inserted",
+    "lance/changes_updated",
+    "lance/changes_deleted",
+    "lance/casts",
+)
+
+
+def written_entries(
+    instance: dg.DagsterInstance, key: dg.AssetKey, branch: str, run_ids: Iterable[str]
+) -> dict[str | None, dict[str, Any]]:
+    """The entries of an asset's events on a branch that its promotion repeats, by partition; by None, without any.
+
+    Args:
+        instance: Where events are recorded.
+        key: The asset.
+        branch: The branch.
+        run_ids: The runs that wrote to it.
+    """
+    events: dict[str | None, list[dg.AssetMaterialization]] = {}
+    for run_id in run_ids:
+        records = instance.get_records_for_run(run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION).records
+        for record in records:
+            made = record.asset_materialization
+            if made is not None and made.asset_key == key and branch_of_event(made) == branch:
+                events.setdefault(made.partition, []).append(made)
+    return {partition: _entries(found) for partition, found in events.items()}
+
+
+def _entries(events: list[dg.AssetMaterialization]) -> dict[str, Any]:
+    known = [_named(one.metadata, (*_COLUMNS, *_NUMBERS)) for one in events]
+    if len(known) == 1:
+        return known[0]
+    return {
+        name: list(dict.fromkeys(column for one in known for column in one.get(name, ())))
+        for name in _COLUMNS
+        if any(name in one for one in known)
+    }
+
+
+def _named(metadata: Mapping[str, dg.MetadataValue[Any]], names: Iterable[str]) -> dict[str, Any]:
+    """Entries of an event, wherever they stand; those of `lance/commit` plain."""
+    rest = metadata[COMMIT].value if COMMIT in metadata else None
+    others: Mapping[str, Any] = rest if isinstance(rest, Mapping) else {}
+    found: dict[str, Any] = {}
+    for name in names:
+        short = name.rpartition("/")[2]
+        if name in metadata:
+            found[name] = metadata[name]
+        elif short in others:
+            found[name] = others[short]
+    return found

@@ -1,0 +1,131 @@
+"""The events of a promotion say what those of the same runs on main say."""
+
+import json
+
+import dagster as dg
+import pyarrow as pa
+import pytest
+
+from lance_dagster import BranchPolicy
+from tests.lance_dagster.branches.test_column_branches import promoted
+from tests.lance_dagster.io_manager.test_column_assets import embeddings_asset, images_asset
+from tests.lance_dagster.lake import Lake
+
+ON_BRANCH = {"tags": {"lance/branch": "work"}, "branching": BranchPolicy.from_tag()}
+EQUAL = (
+    "rows_written", "rows_inserted", "rows_updated", "rows_deleted", "rows_nulled", "columns", "columns_added",
+    "column_schema", "changes", "changes_inserted", "changes_updated", "changes_deleted", "casts", "row_count",
+    "partition_row_count",
+)  # fmt: skip
+PARTS = dg.StaticPartitionsDefinition(["x", "y"])
+
+
+@pytest.fixture
+def other(tmp_path):
+    """A second lake, whose runs write to main."""
+    with dg.DagsterInstance.ephemeral() as instance:
+        yield Lake(root=str(tmp_path / "other"), instance=instance)
+
+
+def said(entries):
+    """The entries that must be equal, wherever they stand."""
+    flat = {key.rpartition("/")[2]: value for key, value in entries.items()}
+    flat |= {key: value for key, value in flat.pop("commit", {}).items() if key not in flat}
+    return {key: plain(flat[key]) for key in EQUAL if key in flat}
+
+
+def plain(value):
+    return json.dumps(value, sort_keys=True) if isinstance(value, list) else str(value)
+
+
+def on_main(result, asset, partition=None):
+    """The entries of an asset's event in a run."""
+    made = [one.materialization for one in result.all_events if one.is_step_materialization]
+    (found,) = [one for one in made if one.asset_key == asset.key and one.partition == partition]
+    return said({key: value.value for key, value in found.metadata.items()})
+
+
+def assert_equal(lake, other, assets, asset, *, partition=None, expected):
+    """Run an asset on a branch that is promoted, and on main of another lake; compare the events."""
+    select = {"select": [asset], "partition": partition}
+    lake.run(*assets, **select, **ON_BRANCH)
+    made, _ = promoted(lake, "work", *assets)
+    direct = on_main(other.run(*assets, **select), asset, partition)
+    found = said(made[asset.key.to_user_string(), partition])
+    assert found == direct
+    assert expected.items() <= found.items()
+
+
+def test_of_columns(lake, other):
+    images, embeddings = images_asset(), embeddings_asset()
+    for one in (lake, other):
+        one.run(images, partition="2024-01-01")
+        one.run(images, partition="2024-01-02")
+        one.run(images, embeddings, select=[embeddings], partition="2024-01-02")
+    expected = {"rows_written": "50", "rows_updated": "50", "columns": '["vector"]'}
+    assert_equal(lake, other, [images, embeddings], embeddings, partition="2024-01-01", expected=expected)
+
+
+@pytest.mark.parametrize("is_partitioned", [False, True])
+def test_of_a_merge(lake, other, is_partitioned):
+    metadata = {"lance/write_mode": "merge", "lance/merge_on": "id", "partition_expr": "part"}
+    if not is_partitioned:
+        del metadata["partition_expr"]
+
+    @dg.asset(metadata=metadata, partitions_def=PARTS if is_partitioned else None)
+    def people(context) -> pa.Table:
+        ids = [1, 2] if "lance/branch" not in context.run.tags and not context.run.tags.get("again") else [2, 3, 4]
+        return pa.table({"id": ids, "part": ["x"] * len(ids)})
+
+    partition = "x" if is_partitioned else None
+    for one in (lake, other):
+        one.run(people, partition=partition)
+    lake.run(people, partition=partition, **ON_BRANCH)
+    made, _ = promoted(lake, "work", people)
+    direct = on_main(other.run(people, partition=partition, tags={"again": "1"}), people, partition)
+    found = said(made["people", partition])
+    for key in ("rows_inserted", "rows_updated", "row_count", "column_schema"):
+        assert found[key] == direct[key]
+    assert (found["rows_inserted"], found["rows_updated"]) == ("2", "1")
+
+
+@pytest.mark.parametrize("mode", ["append", "overwrite"])
+def test_of_rows(lake, other, mode):
+    @dg.asset(metadata={"lance/write_mode": mode, "partition_expr": "part"}, partitions_def=PARTS)
+    def people(context) -> pa.Table:
+        return pa.table({"id": [1, 2, 3], "part": [context.partition_key] * 3})
+
+    for one in (lake, other):
+        one.run(people, partition="x")
+    assert_equal(lake, other, [people], people, partition="x", expected={})
+
+
+def test_of_changes(lake, other):
+    @dg.asset(metadata={"lance/stable_row_ids": True})
+    def people() -> pa.Table:
+        return pa.table({"id": [1, 2, 3]})
+
+    @dg.asset(
+        ins={"people": dg.AssetIn(metadata={"lance/changes": "since_last_run"})},
+        metadata={"lance/write_mode": "append"},
+    )
+    def counted(people: pa.Table) -> pa.Table:
+        return people.select(["id"])
+
+    for one in (lake, other):
+        one.run(people, counted)
+        one.table("people").insert(pa.table({"id": [4]}))
+    assert_equal(lake, other, [people, counted], counted, expected={"changes_inserted": "1"})
+
+
+def test_of_several_runs_the_commit_counts(lake):
+    @dg.asset(metadata={"lance/write_mode": "append", "partition_expr": "part"}, partitions_def=PARTS)
+    def people(context) -> pa.Table:
+        return pa.table({"id": [1, 2, 3], "part": [context.partition_key] * 3})
+
+    lake.run(people, partition="x")
+    for _ in range(2):
+        lake.run(people, partition="x", **ON_BRANCH)
+    made, _ = promoted(lake, "work", people)
+    entries = made["people", "x"]
+    assert (entries["lance/rows_written"], entries["dagster/partition_row_count"]) == (6, 9)
