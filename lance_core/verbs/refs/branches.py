@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any
 
 from lance_core.arguments import checked_methods
 from lance_core.commit import commit, load_following, load_latest, reject_dropped_dataset
@@ -52,16 +52,19 @@ from lance_core.verbs.context.references import (
 )
 from lance_core.verbs.refs.branch_diff import BranchDiff, branch_diff
 from lance_core.verbs.refs.promotion.promote import Promotion, promote
-from lance_core.verbs.refs.readers import is_reader_tag
-from lance_core.verbs.refs.sweep import ORPHAN_AGE, Sweep, find_orphans, find_stale
+from lance_core.verbs.refs.promotion.record import PROMOTED_FROM_KEY, is_promotion_tag
+from lance_core.verbs.refs.sweep import (
+    FORK_TAG_PREFIX,
+    FORKED_KEY,
+    ORPHAN_AGE,
+    Sweep,
+    find_orphans,
+    find_stale,
+    is_made_tag,
+)
 from lance_core.verbs.refs.tags import checked_order, manifest_size, write_tag
 
 __all__ = ["FORK_TAG_PREFIX", "Branches", "create_branch"]
-
-FORK_TAG_PREFIX: Final = "fork."
-"""Start of the names of tags that keep fork versions; the branch and its identifier follow."""
-
-_FORKED_KEY: Final = "lance.branch"
 
 _logger = logging.getLogger(__name__)
 
@@ -270,7 +273,8 @@ class Branches:
         """Remove a branch with its versions and the files that it wrote; of a symbolic link the link alone.
 
         Remains of an interrupted creation or removal are removed as well, and a branch whose file is torn. Rows of the
-        branch in an external manifest store are deleted after the files.
+        branch in an external manifest store are deleted after the files. The tags that promotions of it, or into it,
+        have made by themselves go with it.
 
         Raises:
             VersionNotFoundError: There is no such branch.
@@ -356,7 +360,7 @@ def create_branch(table: TableRefs, branch: str, reference: Reference, opened: M
         created_at=int(time.time()),
     )
     tag = _fork_tag(branch, ref)
-    write_tag(table, tag, fork.branch, source, {_FORKED_KEY: branch})
+    write_tag(table, tag, fork.branch, source, {FORKED_KEY: branch})
     try:
         operation = Clone(
             is_shallow=True,
@@ -430,15 +434,23 @@ def _own_files(root: ObjectStore, branch: str, others: Iterable[str]) -> list[st
 
 
 def _goes_with(name: str, tag: TagRef, branch: str, own: BranchRef | None) -> bool:
-    """Whether a tag is removed with a branch: it keeps its fork version, or what a reader has consumed of it."""
-    return _keeps_fork_of(name, tag, branch, own) or (tag.branch == branch and is_reader_tag(name, tag))
+    """Whether a tag is removed with a branch.
+
+    It keeps its fork version, or what a reader has consumed of it; or a promotion has made it by itself, of the branch
+    or into it; or it keeps the fork version of a branch that another library has deleted.
+    """
+    if tag.branch == branch and is_made_tag(name, tag):
+        return True
+    if is_promotion_tag(name, tag) and tag.metadata[PROMOTED_FROM_KEY] == branch:
+        return True
+    return _keeps_fork_of(name, tag, branch, own)
 
 
 def _keeps_fork_of(name: str, tag: TagRef, branch: str, own: BranchRef | None) -> bool:
     """Whether a tag keeps the version that a branch was forked from."""
     if own is not None and name == _fork_tag(branch, own):
         return True
-    return name.startswith(FORK_TAG_PREFIX) and tag.metadata.get(_FORKED_KEY) == branch
+    return name.startswith(FORK_TAG_PREFIX) and tag.metadata.get(FORKED_KEY) == branch
 
 
 def _fork_tag(branch: str, ref: BranchRef) -> str:

@@ -21,12 +21,19 @@ from lance_core.table.paths import (
     VERSIONS_PREFIX,
     branch_root,
 )
-from lance_core.table.refs import BranchRef, is_branch_name
+from lance_core.table.refs import BranchRef, TagRef, is_branch_name
 from lance_core.verbs.context.references import TableRefs
+from lance_core.verbs.refs.promotion.record import is_promotion_tag
 from lance_core.verbs.refs.readers import is_reader_tag
 from lance_core.verbs.refs.tags import load_tags
 
-__all__ = ["ORPHAN_AGE", "Sweep", "find_orphans", "find_stale"]
+__all__ = ["FORKED_KEY", "FORK_TAG_PREFIX", "ORPHAN_AGE", "Sweep", "find_orphans", "find_stale", "is_made_tag"]
+
+FORK_TAG_PREFIX: Final = "fork."
+"""Start of the names of tags that keep fork versions; the branch and its identifier follow."""
+
+FORKED_KEY: Final = "lance.branch"
+"""In the metadata of such a tag: the branch."""
 
 ORPHAN_AGE: Final = timedelta(hours=1)
 """Age from which files without a reference count as remains: creating a branch takes only seconds."""
@@ -54,7 +61,7 @@ def find_stale(
 ) -> tuple[list[str], dict[str, str]]:
     """The branches that nothing was committed to for a while, children first, and those that stay all the same."""
     limit = datetime.now(UTC) - older_than
-    tagged = {ref.branch for name, ref in load_tags(table).items() if not is_reader_tag(name, ref)}
+    tagged = {ref.branch for name, ref in load_tags(table).items() if not is_made_tag(name, ref)}
     stale: list[str] = []
     kept: dict[str, str] = {}
     for name in sorted(refs, key=lambda name: (-len(refs[name].identifier), name)):
@@ -72,6 +79,15 @@ def find_stale(
         else:
             stale.append(name)
     return stale, kept
+
+
+def is_made_tag(name: str, tag: TagRef) -> bool:
+    """Whether a tag was made by a fork, a promotion or a reader of changes: without its branch it says nothing.
+
+    A tag of a clone is none of them: it is for another dataset.
+    """
+    is_fork_tag = name.startswith(FORK_TAG_PREFIX) and FORKED_KEY in tag.metadata
+    return is_fork_tag or is_reader_tag(name, tag) or is_promotion_tag(name, tag)
 
 
 def find_orphans(table: TableRefs, refs: Collection[str], older_than: timedelta) -> list[str]:

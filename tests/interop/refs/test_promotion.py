@@ -703,3 +703,55 @@ def counted(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(S3Store, "_call", call)
         yield made
+
+
+class TestTagsOfPromotions:
+    """Tags that promotions make by themselves go with the branch; those that were given stay."""
+
+    @pytest.fixture
+    def nested(self, tmp_path):
+        """A branch that was forked from a branch, and promoted into it."""
+        main = lance_core.write_dataset({"n": [1, 2]}, tmp_path / "t.lance")
+        outer = main.create_branch("outer")
+        inner = outer.create_branch("inner")
+        inner.insert(pa.table({"n": [3]}))
+        return main
+
+    @pytest.mark.parametrize("inner_first", [True, False])
+    def test_a_branch_is_discarded_after_promotions_into_it(self, nested, inner_first):
+        outer = nested.checkout_version(("outer", None))
+        done = outer.branches.promote("inner")
+        assert outer.tags.list()[done.tag]["branch"] == "outer"
+        if inner_first:
+            assert nested.branches.discard("inner")
+            assert done.tag not in nested.tags.list()
+        else:
+            with pytest.raises(InvalidInputError, match="referenced by"):
+                nested.branches.delete("outer")
+            nested.branches.delete("inner")
+        assert nested.branches.discard("outer")
+        assert (nested.branches.list(), nested.tags.list()) == ({}, {})
+        assert lance.dataset(nested.uri).branches.list() == {}
+
+    def test_a_tag_that_pylance_left_blocks_neither_discard_nor_sweep(self, nested):
+        outer = nested.checkout_version(("outer", None))
+        outer.branches.promote("inner")
+        lance.dataset(nested.uri).branches.delete("inner")
+        assert sorted({tag["branch"] for tag in nested.tags.list().values()}, key=str) == [None, "outer"]
+        assert nested.branches.sweep(dt.timedelta(0)).stale == ("outer",)
+        assert (nested.branches.list(), nested.tags.list()) == ({}, {})
+
+    def test_a_tag_that_was_given_stays(self, nested):
+        outer = nested.checkout_version(("outer", None))
+        outer.branches.promote("inner", tag="july")
+        nested.branches.discard("inner")
+        with pytest.raises(InvalidInputError, match="july"):
+            nested.branches.discard("outer")
+
+    def test_other_promotions_keep_their_tags(self, nested):
+        nested.create_branch("other").insert(pa.table({"n": [4]}))
+        done = nested.branches.promote("other")
+        nested.branches.discard("inner")
+        nested.branches.discard("outer")
+        (fork,) = set(nested.tags.list()) - {done.tag}
+        assert fork.startswith("fork.other.")

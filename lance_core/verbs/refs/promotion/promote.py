@@ -65,6 +65,7 @@ from lance_core.verbs.refs.promotion.record import (
     PROMOTED_FROM_KEY,
     PROMOTED_VERSION_KEY,
     PROMOTION_KEY,
+    PROMOTION_TAG_PREFIX,
     commits_between,
     inserted_keys_of,
     merged_properties,
@@ -436,7 +437,7 @@ def _tag_name(branch: Branch, tag: str | bool) -> str | None:
         return None
     slug = re.sub(r"[^A-Za-z0-9_]+", "-", branch.name).strip("-") or "branch"
     unique = branch.ref.identifier[-1][1][:8] if branch.ref.identifier else str(branch.ref.created_at)
-    return f"promoted.{slug}.{unique}"
+    return f"{PROMOTION_TAG_PREFIX}{slug}.{unique}"
 
 
 def _with_own_row_ids(fragments: list[Fragment], born_from: int, next_row_id: int) -> list[Fragment]:

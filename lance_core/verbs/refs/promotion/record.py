@@ -16,6 +16,7 @@ from typing import Any, Final
 from lance_core.commit import REPLACES_KEY, find_transaction, list_versions
 from lance_core.store import ObjectStore
 from lance_core.table.operations import KeyExistenceFilter, Update
+from lance_core.table.refs import TagRef
 from lance_core.table.transaction import COMMIT_MESSAGE_KEY, SLICE_NAMES_KEY, SLICES_KEY, Transaction
 from lance_core.table.watermarks import is_watermark
 from lance_core.threads import ThreadPool
@@ -26,8 +27,10 @@ __all__ = [
     "PROMOTED_FROM_KEY",
     "PROMOTED_VERSION_KEY",
     "PROMOTION_KEY",
+    "PROMOTION_TAG_PREFIX",
     "commits_between",
     "inserted_keys_of",
+    "is_promotion_tag",
     "merged_properties",
     "promotion_token",
     "slice_names",
@@ -36,6 +39,8 @@ __all__ = [
 PROMOTED_FROM_KEY: Final = "promoted_from"
 PROMOTED_VERSION_KEY: Final = "promoted_version"
 PROMOTION_KEY: Final = "lance.promotion"
+PROMOTION_TAG_PREFIX: Final = "promoted."
+"""The beginning of the names of tags that promotions make by themselves."""
 TAKES_BACK_KEY: Final = "lance.takes_back"
 """Property of a commit that takes earlier ones back, with their versions: each row that it leaves was there before."""
 
@@ -44,6 +49,11 @@ _NOT_KEPT: Final = (COMMIT_MESSAGE_KEY, REPLACES_KEY, SLICES_KEY, SLICE_NAMES_KE
 
 _NO_STRINGS: Final = "[]"
 READ_AHEAD: Final = 8
+
+
+def is_promotion_tag(name: str, tag: TagRef) -> bool:
+    """Whether a promotion has made a tag by itself, rather than by a name that was given."""
+    return name.startswith(PROMOTION_TAG_PREFIX) and PROMOTED_FROM_KEY in tag.metadata
 
 
 def promotion_token(branch: Branch, version: int) -> str:
