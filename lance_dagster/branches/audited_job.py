@@ -241,7 +241,7 @@ def _publish(
         raise dg.Failure(
             f"asset {ref.name} has no branch {branch} at {root.locate(ref).uri}: was it written by another IO manager?"
         )
-    context.log.info("%s: branch %s is version %d of main", ref.name, branch, published.version)
+    context.log.info("%s: branch %s %s", ref.name, branch, published.summary)
     if published.left_behind:
         context.log.warning("%s: branch %s keeps %s", ref.name, branch, ", ".join(published.left_behind))
     record(context, promotion.promotion_events(context, root, ref, published, partitions=partitions))

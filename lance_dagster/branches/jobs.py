@@ -156,22 +156,30 @@ def _promote(job: _BranchOps, context: dg.OpExecutionContext, config: BranchConf
     if rejected:
         context.log.warning("branch %s is promoted because the run forces it, although %s", branch, reasons)
     done, failed = 0, []
-    made: dict[str, Published | None] = {}  # by table: several assets may share one
-    for ref, main in found:
+    for same in _by_table(found):
+        main = same[0][1]
+        names = ", ".join(ref.name for ref, _ in same)
         try:
-            if main.root_uri not in made:
-                run = {PROMOTION_RUN_ID: context.run.run_id, PROMOTION_JOB_NAME: context.run.job_name}
-                made[main.root_uri] = promotion.publish(main, branch, tag=True, properties=run)
-            published = made[main.root_uri]
+            run = {PROMOTION_RUN_ID: context.run.run_id, PROMOTION_JOB_NAME: context.run.job_name}
+            published = promotion.publish(main, branch, tag=True, properties=run)
         except LanceError as error:
-            context.log.exception("%s was not promoted", ref.name)
-            failed.append(f"{ref.name}: {error}")
+            context.log.exception("%s: not promoted", names)
+            failed.append(f"{names}: {error}")
             continue
-        done += _report(job, context, ref, main, published, forced=rejected.get(ref.name))
+        for ref, own in same:
+            done += _report(job, context, ref, own, published, forced=rejected.get(ref.name))
     if failed:
         raise dg.Failure(f"branch {branch} was not promoted everywhere: {'; '.join(failed)}")
     if not done:
         raise dg.Failure(f"no table of this job has, or had, a branch {branch}")
+
+
+def _by_table(found: Sequence[tuple[TableRef, Any]]) -> list[list[tuple[TableRef, Any]]]:
+    """Assets with their tables, those of one table together: several may share one."""
+    tables: dict[str, list[tuple[TableRef, Any]]] = {}
+    for ref, main in found:
+        tables.setdefault(main.root_uri, []).append((ref, main))
+    return list(tables.values())
 
 
 def _report(
@@ -191,8 +199,7 @@ def _report(
     if published is None:
         context.log.info("%s has no such branch; passed over", ref.name)
         return False
-    made = "is" if published.is_new else "was promoted before, as"
-    context.log.info("%s: branch %s %s version %d of main", ref.name, published.branch, made, published.version)
+    context.log.info("%s: branch %s %s", ref.name, published.branch, published.summary)
     if published.left_behind:
         context.log.warning("%s: branch %s keeps %s", ref.name, published.branch, ", ".join(published.left_behind))
     entries = {"lance/forced": "; ".join(forced)} if forced and published.is_new else {}

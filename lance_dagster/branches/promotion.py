@@ -11,12 +11,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import dagster as dg
 
 import lance_core
-from lance_core.errors import NotFoundError, VersionNotFoundError
+from lance_core.errors import NotFoundError, UnsupportedError, VersionNotFoundError
 from lance_dagster.branches.written_entries import written_entries
 from lance_dagster.events.reporting import (
     PartitionRows,
@@ -45,6 +45,9 @@ __all__ = [
     "promotion_events",
     "publish",
 ]
+
+_PROMOTED_VERSION: Final = "lance.promoted_version"
+"""Entry of a branch's metadata: the version of main that has its changes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +80,7 @@ class Published:
         partitions: The partitions that the branch filled; empty for an asset without any, or if they are not known.
         operation: The Lance operation of the commit; None if it was cleaned up, or there was nothing to commit.
         writers: The assets that wrote to the branch; none if its commits name none.
+        is_idle: Whether the branch has no change that a promotion brings.
     """
 
     dataset: lance_core.LanceDataset
@@ -87,6 +91,7 @@ class Published:
     partitions: Sequence[str]
     operation: str | None
     writers: Sequence[str]
+    is_idle: bool = False
 
     @property
     def left_behind(self) -> Sequence[str]:
@@ -96,6 +101,13 @@ class Published:
     def is_of(self, ref: TableRef) -> bool:
         """Whether the asset wrote to the branch; commits that name no asset count for those of rows."""
         return ref.name in self.writers if self.writers else TABLE_KEY not in (ref.metadata or {})
+
+    @property
+    def summary(self) -> str:
+        """What became of the branch, for the log."""
+        if self.is_idle:
+            return "has no change to promote"
+        return f"{'is' if self.is_new else 'was promoted before, as'} version {self.version} of main"
 
     @property
     def is_new(self) -> bool:
@@ -110,11 +122,20 @@ def publish(
 
     Raises:
         LanceError: The branch cannot be promoted, and main is unchanged.
+        UnsupportedError: The branch has changed settings alone.
     """
     try:
         promotion = main.branches.promote(branch, tag=tag, transaction_properties=properties)
     except NotFoundError:
         return _published_before(main, branch)
+    is_idle = promotion.deduplicated and _PROMOTED_VERSION not in main.branches.list()[branch]["metadata"]
+    settings = [one for one in promotion.left_behind if not one.startswith("index ")]
+    if is_idle and settings:
+        raise UnsupportedError(
+            f"branch {branch!r} has changed no rows or columns, only what a promotion does not bring: "
+            f"{', '.join(settings)}. Make the same changes on main, by update_config, update_metadata, "
+            "replace_schema_metadata or replace_field_metadata, and discard the branch"
+        )
     known: Mapping[str, str] = {}
     operation = None
     try:
@@ -136,6 +157,7 @@ def publish(
         partitions=partitions,
         operation=operation,
         writers=writers,
+        is_idle=is_idle,
     )
 
 
@@ -295,7 +317,7 @@ def gate_problems(main: lance_core.LanceDataset, branch: str, gates: Gates, chec
         checks: Names of checks that did not pass on the branch.
     """
     listed = main.branches.list().get(branch)
-    if listed is None or "lance.promoted_version" in listed["metadata"]:
+    if listed is None or _PROMOTED_VERSION in listed["metadata"]:
         return []
     problems = [f"the check {name} did not pass on it" for name in checks] if gates.require_checks else []
     if (gates.max_commit_drift, gates.min_row_ratio, gates.max_row_ratio) == (None, None, None):

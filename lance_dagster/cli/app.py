@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from itertools import islice
 from typing import Any, Final, TypeVar
@@ -19,7 +19,7 @@ from lance_core.printing import printable
 from lance_dagster.cli.undo_report import report_earlier_undo, report_undo, reporting_instance
 from lance_dagster.events.table_log import partitions_label
 from lance_dagster.lineage.history import read_history
-from lance_dagster.lineage.runs import NoSuchRunError, find_run, find_tables, lineage, open_branches
+from lance_dagster.lineage.runs import NoSuchRunError, find_run, find_tables, lineage, open_branches, without_changes
 from lance_dagster.undo.plan import AlreadyUndoneError, Undo, plan_undo
 
 __all__ = ["cli", "run"]
@@ -148,7 +148,7 @@ def undo_command(
 
 
 def _plans(
-    branches: Iterable[lance_core.LanceDataset], run_id: str
+    branches: Sequence[lance_core.LanceDataset], run_id: str
 ) -> tuple[list[Undo], list[lance_core.LanceDataset]]:
     """What is to be undone, and the branches where it was before.
 
@@ -169,7 +169,7 @@ def _plans(
     if not plans and again is not None:
         raise again
     if not plans:
-        raise NoSuchRunError(f"run {run_id} changed no rows: its commits are maintenance")
+        raise NoSuchRunError(without_changes(branches, run_id))
     return plans, before
 
 

@@ -11,7 +11,15 @@ from lance_dagster.lineage.history import TableVersion, input_record, read_histo
 from lance_dagster.properties import ROOT_RUN_ID, several
 from lance_dagster.tables.names import RESERVED
 
-__all__ = ["NoSuchRunError", "find_run", "find_tables", "lineage", "open_branches", "versions_of_run"]
+__all__ = [
+    "NoSuchRunError",
+    "find_run",
+    "find_tables",
+    "lineage",
+    "open_branches",
+    "versions_of_run",
+    "without_changes",
+]
 
 _SHOWN: Final = 5
 _AHEAD: Final = 32
@@ -121,6 +129,23 @@ def versions_of_run(branch: lance_core.LanceDataset, run_id: str) -> list[TableV
         if one.changes_rows and run_id in (*one.writers, one.committed_by)
     ]
     return made[::-1]
+
+
+def without_changes(branches: Iterable[lance_core.LanceDataset], run_id: str) -> str:
+    """Why a run that commits name has changed no rows: they are maintenance, or re-executions of it wrote in its place.
+
+    Args:
+        branches: The newest versions of main and of branches.
+        run_id: The run.
+    """
+    found: dict[str, None] = {}
+    for branch in branches:
+        for one in read_history(branch, count_changes=False, ahead=_AHEAD):
+            if one.changes_rows and run_id in several(one.properties.get(ROOT_RUN_ID)):
+                found |= dict.fromkeys([one.run_id] if one.run_id is not None else one.writers)
+    if found:
+        return f"run {run_id} wrote nothing itself; take back {' or '.join(found)}, which re-executed it"
+    return f"run {run_id} changed no rows of these tables: its commits are maintenance"
 
 
 def _entry(table: lance_core.LanceDataset, version: TableVersion) -> dict[str, Any]:

@@ -149,7 +149,7 @@ def _plan(candidates: Sequence[tuple[TableRef, Any]], run_id: str) -> Iterator[_
     Raises:
         Failure: The change to one table cannot be undone; nothing was changed anywhere.
     """
-    from lance_dagster.lineage.runs import open_branches, versions_of_run  # noqa: PLC0415 - as above
+    from lance_dagster.lineage.runs import open_branches, versions_of_run, without_changes  # noqa: PLC0415 - as above
     from lance_dagster.undo.plan import AlreadyUndoneError, CannotUndoError, plan_undo  # noqa: PLC0415 - as above
 
     planned: list[_Planned] = []
@@ -170,7 +170,7 @@ def _plan(candidates: Sequence[tuple[TableRef, Any]], run_id: str) -> Iterator[_
     if rejected:
         raise dg.Failure(f"nothing was undone: {'; '.join(rejected)}")
     if not planned:
-        raise dg.Failure(f"run {run_id} changed no rows of these tables: its commits are maintenance")
+        raise dg.Failure(without_changes([one for main, _ in tables.values() for one in open_branches(main)], run_id))
     yield from planned
 
 

@@ -140,14 +140,7 @@ def plan_undo(dataset: lance_core.LanceDataset, run_id: str) -> Undo | None:
         return None
     for one in made:
         if run_id != one.committed_by and len(one.writers) > 1:
-            raise _rejected(
-                dataset,
-                run_id,
-                f"version {one.version} holds the writes of {len(one.writers)} runs at once from a branch; take back "
-                f"run {one.committed_by}, which promoted them"
-                if one.committed_by
-                else f"version {one.version} holds the writes of {len(one.writers)} runs at once from a branch",
-            )
+            raise _rejected(dataset, run_id, _of_several(one))
     versions = tuple(one.version for one in made)
     later = list(read_history(dataset, after=versions[0] - 1, count_changes=False))[::-1]
     others = [one for one in later if one.version not in versions]
@@ -165,6 +158,17 @@ def plan_undo(dataset: lance_core.LanceDataset, run_id: str) -> Undo | None:
             rows_after=before.count_rows(),
         )
     return _reversed(dataset, run_id, made, before, others)
+
+
+def _of_several(made: TableVersion) -> str:
+    """Why one of the runs whose writes a promotion has brought cannot be undone by itself, and what can be."""
+    reason = f"version {made.version} holds the writes of {len(made.writers)} runs at once from a branch"
+    if made.committed_by:
+        return f"{reason}; take back run {made.committed_by}, which promoted them"
+    return (
+        f"{reason}, which no run of Dagster has promoted, so that no run names them all. If nothing was written since, "
+        f"version {made.version - 1} can be restored: dataset.checkout_version({made.version - 1}).restore()"
+    )
 
 
 def _before(dataset: lance_core.LanceDataset, run_id: str, first: int) -> lance_core.LanceDataset:

@@ -201,6 +201,54 @@ class TestPromote:
         metadata = materializations(run(written, promote, tags={"lance/branch": BRANCH}))["2024-01-03"]
         assert metadata["lance/left_behind"] == "configuration 'mine' (added)"
 
+    @pytest.mark.parametrize("change", ["configuration", "table metadata", "schema metadata"])
+    def test_a_branch_that_changed_settings_alone_is_named_with_the_remedy(self, lake, change):
+        lake.run(events, partition="2024-01-01")
+        on_branch = lake.table("events").create_branch("settings")
+        if change == "configuration":
+            on_branch.update_config({"mine": "1"})
+        elif change == "table metadata":
+            on_branch.update_metadata({"mine": "1"})
+        else:
+            on_branch.replace_schema_metadata({"mine": "1"})
+        promote, discard = build_branch_jobs([events])
+        said = errors(run(lake, promote, tags={"lance/branch": "settings"}, fails=True))
+        assert f"only what a promotion does not bring: {change} 'mine' (added)" in said
+        assert "discard the branch" in said
+        run(lake, discard, tags={"lance/branch": "settings"})
+        assert lake.table("events").branches.list() == {}
+
+    def test_a_branch_without_changes_is_not_called_promoted(self, lake):
+        lake.run(events, partition="2024-01-01")
+        lake.table("events").create_branch("idle").create_scalar_index("n", "BTREE")
+        promote, _ = build_branch_jobs([events])
+        result = run(lake, promote, tags={"lance/branch": "idle"})
+        assert materializations(result) == {}
+        logged = [one.user_message for one in lake.instance.all_logs(result.run_id)]
+        assert "events: branch idle has no change to promote" in logged
+        assert not [one for one in logged if "was promoted before" in one]
+
+    def test_assets_of_one_table_fail_with_one_sentence(self, lake):
+        def part(name):
+            @dg.asset(
+                name=name,
+                metadata={"table": "shared", "lance/shared_table": True, "partition_expr": "day"},
+                partitions_def=DAYS,
+            )
+            def made(context) -> pa.Table:
+                return pa.table({"day": [context.partition_key], "n": [1]})
+
+            return made
+
+        assets = [part("one"), part("two")]
+        lake.run(assets[0], partition="2024-01-01")
+        lake.run(assets[0], partition="2024-01-01", tags=BACKFILL, **TAGGED)
+        lake.run(assets[0], partition="2024-01-01")
+        promote, _ = build_branch_jobs([*assets, events])
+        said = errors(run(lake, promote, tags={"lance/branch": BRANCH}, fails=True))
+        assert said.count("cannot be promoted") == 1
+        assert "one, two: branch" in said
+
     def test_the_branch_can_go_at_once(self, written):
         promote, _ = build_branch_jobs([events], discard_promoted=True)
         result = run(written, promote, tags={"lance/branch": BRANCH})

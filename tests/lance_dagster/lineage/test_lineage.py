@@ -11,13 +11,14 @@ import pytest
 from click.testing import CliRunner
 
 import lance_core
-from lance_dagster import BranchPolicy, LanceTableResource
+from lance_dagster import BranchPolicy, LanceTableResource, build_undo_job
 from lance_dagster.branches.page import branches_page
 from lance_dagster.cli.app import cli
 from lance_dagster.events.table_log import cell, history_page, recent, run_link, table_log
 from lance_dagster.io_manager.column_types import change_column_type
 from lance_dagster.lineage.history import read_history
 from lance_dagster.undo.plan import plan_undo
+from tests.lance_dagster.lake import QUIET, errors
 
 HOSTILE = "[x](javascript:1)![x](http://evil)<img src=x><b>|a|\nFORGED | `$\x1b[2J\x9b\u202e\u2066\r\x7f"
 COLUMN = HOSTILE.replace("`", "")  # which no column's name can have
@@ -396,6 +397,38 @@ class TestUndo:
         maintained = lake.table("boats").optimize.compact_files(transaction_properties={"dagster.run_id": "kept"})
         assert maintained is not None
         assert "run kept changed no rows" in command("undo", lake.root, "--run", "kept", "--yes", fails=1)
+
+    def test_the_first_run_of_a_chain_whose_re_execution_wrote_is_not_called_maintenance(self, lake):
+        lake.run(boats)
+        chain = {"dagster.run_id": "second", "dagster.root_run_id": "first"}
+        lake.table("boats").insert(pa.table({"n": [1]}), transaction_properties=chain)
+        said = command("undo", lake.root, "--run", "first", "--yes", fails=1)
+        assert "run first wrote nothing itself; take back second, which re-executed it" in said
+        job = build_undo_job([boats])
+        defs = dg.Definitions(jobs=[job], resources={"io_manager": lake.manager()})
+        result = defs.resolve_job_def(job.name).execute_in_process(
+            instance=lake.instance, tags={"lance/undo_run": "first"}, run_config=QUIET, raise_on_error=False
+        )
+        assert "take back second, which re-executed it" in errors(result)
+        assert answer("undo", lake.root, "--run", "second", "--dry-run")[0]["run_id"] == "second"
+
+    @pytest.mark.parametrize("by", ["job", "library"])
+    def test_a_promotion_of_several_runs_names_what_can_be_undone(self, lake, by):
+        lake.run(boats)
+        on_branch = lake.table("boats").create_branch("work")
+        for run in ("one", "two"):
+            on_branch.insert(pa.table({"n": [1]}), transaction_properties={"dagster.run_id": run})
+        promoter = {"dagster.promotion_run_id": "promoter"} if by == "job" else {}
+        done = lake.table("boats").branches.promote("work", transaction_properties=promoter)
+        lake.table("boats").branches.discard("work")
+        said = command("undo", lake.root, "--run", "one", "--yes", fails=1)
+        if by == "job":
+            assert "take back run promoter, which promoted them" in said
+            assert answer("undo", lake.root, "--run", "promoter", "--yes")[0]["run_id"] == "promoter"
+        else:
+            assert f"dataset.checkout_version({done.version - 1}).restore()" in said
+            lake.table("boats").checkout_version(done.version - 1).restore()
+        assert lake.table("boats").count_rows() == len(lake.table("boats").checkout_version(1).to_table())
 
     def test_the_instance_learns_what_the_table_holds(self, lake, tmp_path, monkeypatch):
         monkeypatch.delenv("DAGSTER_HOME", raising=False)
