@@ -21,10 +21,13 @@ from lance_dagster.tables.location import TableLocation
 from lance_dagster.tables.refs import TableRef
 from lance_dagster.undo.plan import Undo
 
-__all__ = ["UNDO_ENTRY", "earlier_undo_events", "undo_events"]
+__all__ = ["INDICES_LOST", "UNDO_ENTRY", "earlier_undo_events", "undo_events"]
 
 UNDO_ENTRY: Final = "lance/undid_run"
 """Entry of the events with the run that was undone."""
+
+INDICES_LOST: Final = "lance/indices_lost"
+"""Entry of the events with the indices that the version which was restored did not have."""
 
 
 def undo_events(
@@ -60,7 +63,7 @@ def undo_events(
         partitions = [one for one in due if one is not None]
     elif any((reported.version or 0) > version for reported in known.values()):
         dataset = dataset.checkout_version((None, None))
-    return _events(ref, location, dataset, partitions, plan.run_id, plan.versions, context, ui_url)
+    return _events(ref, location, dataset, partitions, plan.run_id, plan.versions, context, ui_url, plan.indices_lost)
 
 
 def earlier_undo_events(
@@ -120,6 +123,7 @@ def _events(
     versions: Sequence[int],
     context: dg.OpExecutionContext | None,
     ui_url: str,
+    indices_lost: Sequence[str] = (),
 ) -> list[dg.AssetMaterialization]:
     report = TableReport(
         ref=ref,
@@ -130,6 +134,7 @@ def _events(
             "lance/operation": "Undo",
             UNDO_ENTRY: run_id,
             "lance/undone_versions": dg.MetadataValue.json(list(versions)),
+            INDICES_LOST: dg.MetadataValue.json(list(indices_lost)) if indices_lost else None,
         },
         rows=partition_rows(dataset, ref, partitions),
         ui_url=ui_url,

@@ -136,6 +136,8 @@ def _undo(context: dg.OpExecutionContext, refs: Sequence[TableRef], resource: ob
                 one.plan.rows,
                 one.plan.rows_after,
             )
+            if one.plan.indices_lost:
+                context.log.warning("%s: %s", where, one.plan.how)
     if is_tagged(context, DRY_RUN_TAG) or config.dry_run:
         context.log.info("dry run: nothing was changed")
         return

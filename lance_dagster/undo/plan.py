@@ -1,7 +1,9 @@
 """Undo the change of one run to a table by one new commit, if that is exact; otherwise report the reason.
 
     only maintenance came after it, and
-    changes that were undone themselves      -> the version before it is restored
+    changes that were undone themselves      -> the version before it is restored; where indices were built since,
+                                                that is done fragment by fragment, as below, if possible, so that they
+                                                stay; if not, they are named
     others came after it, elsewhere          -> one Update: the fragments that it added are removed, those that it
                                                 removed return as they were
     it set columns                           -> the files of these columns are exchanged for those before (`columns`)
@@ -16,9 +18,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import lance_core
 from lance_core.dataset import LANCE_COMMIT_MESSAGE_KEY
@@ -40,7 +42,9 @@ from lance_dagster.undo.columns import ColumnsBack, columns_back, sets_columns
 __all__ = ["AlreadyUndoneError", "CannotUndoError", "Undo", "plan_undo"]
 
 
-_PLAIN = ("Append", "Update", "Delete")
+_PLAIN: Final = ("Append", "Update", "Delete")
+_SYSTEM: Final = "__lance_"
+"""The beginning of the names of indices that are none of rows."""
 
 
 class CannotUndoError(LanceError):
@@ -66,6 +70,7 @@ class Undo:
         rows: Live rows as they are.
         rows_after: Live rows as they will be.
         moves: The moves that bring back the watermarks of incremental inputs.
+        indices_lost: The indices that were built since the version that is restored, and have to be built again.
     """
 
     dataset: lance_core.LanceDataset = field(repr=False)
@@ -76,6 +81,7 @@ class Undo:
     rows: int
     rows_after: int
     moves: tuple[lance_core.WatermarkMove, ...] = ()
+    indices_lost: tuple[str, ...] = ()
 
     @property
     def versions(self) -> tuple[int, ...]:
@@ -147,17 +153,42 @@ def plan_undo(dataset: lance_core.LanceDataset, run_id: str) -> Undo | None:
     if any(one.undid == run_id for one in later):
         raise AlreadyUndoneError(str(_rejected(dataset, run_id, "it has been taken back already")))
     before = _before(dataset, run_id, versions[0])
-    if all(one.is_maintenance for one in _still_there(others)):
-        return Undo(
-            dataset=dataset,
-            run_id=run_id,
-            made=tuple(made),
-            how=f"version {before.version} is restored",
-            operation=lance_core.LanceOperation.Restore(version=before.version),
-            rows=dataset.count_rows(),
-            rows_after=before.count_rows(),
-        )
-    return _reversed(dataset, run_id, made, before, others)
+    if not all(one.is_maintenance for one in _still_there(others)):
+        return _reversed(dataset, run_id, made, before, others)
+    lost = _built_since(dataset, before)
+    if lost:
+        with contextlib.suppress(CannotUndoError):  # fragment by fragment the indices stay
+            return _reversed(dataset, run_id, made, before, others)
+    return Undo(
+        dataset=dataset,
+        run_id=run_id,
+        made=tuple(made),
+        how=f"version {before.version} is restored{_said_of(lost)}",
+        operation=lance_core.LanceOperation.Restore(version=before.version),
+        rows=dataset.count_rows(),
+        rows_after=before.count_rows(),
+        indices_lost=tuple(lost),
+    )
+
+
+def _built_since(dataset: lance_core.LanceDataset, before: lance_core.LanceDataset) -> dict[str, str]:
+    """The indices that an older version lacks, each with its kind and columns."""
+    if not dataset.has_index:
+        return {}
+    known = {one.name for one in before.describe_indices()} if before.has_index else set()
+    return {
+        one.name: f"{one.index_type} on {', '.join(one.field_names)}"
+        for one in dataset.describe_indices()
+        if one.name not in known and not one.name.startswith(_SYSTEM)
+    }
+
+
+def _said_of(lost: Mapping[str, str]) -> str:
+    """What is lost with a restore, and the remedy, for the description of an undo."""
+    if not lost:
+        return ""
+    names = ", ".join(f"{name!r} ({what})" for name, what in lost.items())
+    return f", without the indices that were built since: {names}; build them again, by create_scalar_index or pylance"
 
 
 def _of_several(made: TableVersion) -> str:

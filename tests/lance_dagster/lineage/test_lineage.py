@@ -274,6 +274,49 @@ class TestUndo:
         answer("undo", lake.uri("boats"), "--run", run, "--yes")
         assert lake.rows("boats") == [(5,)]
 
+    @pytest.mark.parametrize("kind", ["BTREE", "BITMAP"])
+    def test_indices_that_were_built_since_stay(self, lake, kind):
+        """Also those of pylance, which finds by them what is there."""
+        lake.run(boats)
+        run = lake.run(boats, write_mode="append").run_id
+        lance.dataset(lake.uri("boats")).create_scalar_index("n", kind)
+        (done,) = answer("undo", lake.root, "--run", run, "--yes")
+        assert "without the indices" not in done["how"]
+        (index,) = lake.table("boats").describe_indices()
+        assert index.num_rows_indexed == 1
+        found = lance.dataset(lake.uri("boats"))
+        assert found.to_table(filter="n = 5")["n"].to_pylist() == [5]
+        assert lake.table("boats").to_table(filter="n = 5")["n"].to_pylist() == [5]
+        assert "ScalarIndexQuery" in found.scanner(filter="n = 5").explain_plan()
+
+    def test_indices_that_cannot_stay_are_named_with_the_remedy(self, lake):
+        lake.run(boats)
+        run = lake.run(boats, write_mode="append").run_id
+        lake.table("boats").optimize.compact_files()
+        lake.table("boats").create_scalar_index("n", "BTREE", name="fast")
+        job = build_undo_job([boats])
+        defs = dg.Definitions(jobs=[job], resources={"io_manager": lake.manager()})
+        result = defs.resolve_job_def(job.name).execute_in_process(
+            instance=lake.instance, tags={"lance/undo_run": run}, run_config=QUIET
+        )
+        said = [one.user_message for one in lake.instance.all_logs(result.run_id) if one.level == 30]
+        assert len(said) == 1
+        assert "without the indices that were built since: 'fast' (" in said[0]
+        assert "create_scalar_index" in said[0]
+        event = lake.instance.get_latest_materialization_event(boats.key).asset_materialization
+        assert event.metadata["lance/commit"].value["indices_lost"] == ["fast"]
+        assert lake.rows("boats") == [(5,)]
+        assert lake.table("boats").describe_indices() == []
+
+    def test_an_index_that_was_there_before_is_not_named(self, lake):
+        lake.run(boats)
+        lake.table("boats").create_scalar_index("n", "BTREE", name="fast")
+        run = lake.run(boats, write_mode="append").run_id
+        lake.table("boats").optimize.optimize_indices()
+        (done,) = answer("undo", lake.root, "--run", run, "--yes")
+        assert done["how"] == "version 2 is restored"
+        assert [one.name for one in lake.table("boats").describe_indices()] == ["fast"]
+
     def test_of_an_append_that_others_appended_after(self, lake):
         lake.run(boats)
         run = lake.run(boats, write_mode="append").run_id
