@@ -192,7 +192,7 @@ def _said_of(lost: Mapping[str, str]) -> str:
 
 
 def _of_several(made: TableVersion) -> str:
-    """Why one of the runs whose writes a promotion has brought cannot be undone by itself, and what can be."""
+    """Why one of several runs whose writes a promotion has made cannot be undone by itself, and what can be."""
     reason = f"version {made.version} holds the writes of {len(made.writers)} runs at once from a branch"
     if made.committed_by:
         return f"{reason}; take back run {made.committed_by}, which promoted them"

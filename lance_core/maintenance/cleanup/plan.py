@@ -47,8 +47,8 @@ from lance_core.table.refs import BranchRef, TagRef
 from lance_core.threads import ThreadPool
 from lance_core.verbs.context.branch_roots import dataset_store, store_of_branch
 from lance_core.verbs.context.references import read_branches, read_tags, report_torn
-from lance_core.verbs.refs.branches import FORK_TAG_PREFIX
 from lance_core.verbs.refs.clones import is_clone_tag
+from lance_core.verbs.refs.sweep import FORK_TAG_PREFIX
 
 __all__ = ["UNVERIFIED_AGE", "Candidate", "CleanupPlan", "ReferencedBranch", "Selectors", "plan_cleanup"]
 

@@ -46,8 +46,8 @@ from lance_core.verbs.context.references import read_branches, read_tags, reject
 from lance_core.verbs.context.snapshot import Snapshot, retrying_on_latest
 from lance_core.verbs.context.uncommitted_files import staged
 from lance_core.verbs.indices.optimize import optimize_indices
-from lance_core.verbs.refs.branches import FORK_TAG_PREFIX
 from lance_core.verbs.refs.readers import READER_KEY, is_reader_tag
+from lance_core.verbs.refs.sweep import FORK_TAG_PREFIX
 from lance_core.verbs.refs.tags import Tags
 from lance_core.verbs.rows.removal import each_matching, remove_rows
 from lance_core.verbs.scan.blob_view import described_columns

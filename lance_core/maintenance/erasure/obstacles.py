@@ -17,10 +17,9 @@ from lance_core.maintenance.erasure.survey import ErasureSurvey, Line
 from lance_core.table.refs import BranchRef, TagRef
 from lance_core.verbs.context.references import TableRefs
 from lance_core.verbs.context.snapshot import Snapshot
-from lance_core.verbs.refs.branches import FORK_TAG_PREFIX
 from lance_core.verbs.refs.clones import Clones, is_clone_tag
 from lance_core.verbs.refs.readers import READER_KEY, is_reader_tag
-from lance_core.verbs.refs.sweep import find_orphans
+from lance_core.verbs.refs.sweep import FORK_TAG_PREFIX, find_orphans
 from lance_core.verbs.rows.removal import each_matching
 from lance_core.verbs.scan.blob_view import described_columns
 

@@ -64,7 +64,7 @@ from lance_core.verbs.refs.sweep import (
 )
 from lance_core.verbs.refs.tags import checked_order, manifest_size, write_tag
 
-__all__ = ["FORK_TAG_PREFIX", "Branches", "create_branch"]
+__all__ = ["Branches", "create_branch"]
 
 _logger = logging.getLogger(__name__)
 
