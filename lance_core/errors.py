@@ -20,7 +20,7 @@
     `-- CommitConflictError (OSError)           another writer committed first; `.retryable` says what to do
         |-- RetryableConflictError              do the operation again on the latest version
         |   `-- EarlierAttemptCommittedError    ... an earlier attempt of the same write committed: replace its rows
-        |-- BranchConflictError                 a branch and its parent changed the same rows: fork and write again
+        |-- BranchConflictError                 a branch and its parent changed the same: fork and write again
         `-- IncompatibleConflictError           the operation no longer applies
             |-- HistoryGapError                 the versions since the read version are unknown
             |-- SupersededError                 a later attempt of the same write has committed
@@ -258,6 +258,6 @@ class UndecidedWriteError(IncompatibleConflictError):
 
 
 class BranchConflictError(CommitConflictError):
-    """A branch cannot be promoted: its parent changed the same rows since the fork."""
+    """A branch cannot be promoted: its parent changed the same rows or columns since the fork."""
 
     code = "branch-conflict"

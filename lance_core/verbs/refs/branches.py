@@ -183,7 +183,8 @@ class Branches:
 
         Raises:
             VersionNotFoundError: There is no such branch.
-            BranchConflictError: The parent changed the same rows, or filled the same partition, since the fork.
+            BranchConflictError: The parent changed the same rows or columns, or filled the same partition, since the
+                fork.
             IncompatibleConflictError: The fork version, or one since then, was deleted.
             SchemaError: The branch has other columns than its parent.
             InvalidInputError: The tag exists, or the branch was promoted and changed since then.

@@ -141,9 +141,7 @@ def test_columns_of_all_kinds(tmp_path, kind):
 @pytest.mark.parametrize(
     "change",
     [
-        lambda d: d.delete("n = 10"),
         lambda d: d.update({"n": "n + 1000"}, "n = 10"),
-        lambda d: d.add_columns({"other": "n"}),
         lambda d: d.add_columns({"label": "'z'"}),
         lambda d: d.drop_columns(["day"]),
     ],
@@ -156,6 +154,22 @@ def test_what_main_did_meanwhile_is_a_conflict(tmp_path, change):
     with pytest.raises(BranchConflictError):
         lance_core.dataset(uri).branches.promote("work")
     assert (rows(lance.dataset(uri)), lance.dataset(uri).version) == (before, version)
+
+
+@STABLE
+def test_what_main_did_to_rows_without_changing_the_column_is_none(tmp_path, stable):
+    """It has deleted rows that have values on the branch, has other columns, and was compacted."""
+    uri = created(tmp_path, stable)
+    on_branch(lance_core, uri).write_columns({"n": [10, 11, 20], "label": ["a", "b", "c"]}, on="n")
+    main = lance.dataset(uri)
+    main.delete("n = 10")
+    main.add_columns({"other": "n"})
+    main.optimize.compact_files()
+    if stable:
+        main.update({"day": "'x'"}, "n = 11")
+    labels = {11: "b", 20: "c"}
+    expected = [{**row, "label": labels.get(row["n"])} for row in rows(lance.dataset(uri))]
+    assert promoted(uri)[1] == expected
 
 
 def test_what_main_did_elsewhere_is_none(tmp_path):

@@ -13,13 +13,14 @@ Merge is made of what that Update leaves; it keeps each fragment, so that those 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 from pyroaring import BitMap
 
 from lance_core.errors import RetryableConflictError, SchemaError
-from lance_core.schema import Field
+from lance_core.schema import Field, Schema
 from lance_core.table.deletion import DeletionFile, DeletionVector, new_deletion_file_id
 from lance_core.table.fragment import DataFile, Fragment
 from lance_core.table.manifest.manifest import Manifest
@@ -29,16 +30,21 @@ from lance_core.verbs.refs.changes import Branch, columns_of
 
 __all__ = ["AddedColumns"]
 
+_FIRST_ID: Final = 1 << 24
+"""Ids from here on stand for columns that get ids by the commit; no table has ids as high."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddedColumns:
     """The columns that a branch has and its parent's fork version lacks.
 
     Attributes:
-        fields: The columns, with the branch's field ids.
+        fields: The columns, with ids that no version gives.
+        own_ids: These ids by those that the branch gave.
     """
 
     fields: tuple[Field, ...] = ()
+    own_ids: Mapping[int, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, branch: Branch) -> AddedColumns:
@@ -52,8 +58,8 @@ class AddedColumns:
         known, found = columns_of(before), columns_of(after)
         dropped = sorted(known.keys() - found.keys())
         changed = sorted(name for name in found.keys() & known.keys() if found[name] != known[name])
-        added = tuple(field for field in after.fields if field.name not in known)
-        strict = sorted(field.name for field in added if not field.nullable)
+        added = tuple(one for one in after.fields if one.name not in known)
+        strict = sorted(one.name for one in added if not one.nullable)
         if dropped or changed:
             raise SchemaError(
                 f"branch {branch.name!r} has other columns than version {branch.fork_version} of {branch.parent_name}: "
@@ -67,10 +73,11 @@ class AddedColumns:
             )
         if added and branch.head.manifest.data_storage_version == "0.1":
             raise SchemaError(
-                f"branch {branch.name!r} added the columns {[field.name for field in added]}, and files of version 0.1 "
+                f"branch {branch.name!r} added the columns {[one.name for one in added]}, and files of version 0.1 "
                 f"have their ids in them: add them to {branch.parent_name}, and fork again"
             )
-        return cls(fields=added)
+        fields = Schema(fields=tuple(one.without_ids() for one in added)).with_ids(_FIRST_ID).fields
+        return cls(fields=fields, own_ids=_pairs(added, fields))
 
     def __bool__(self) -> bool:
         """Whether there are any."""
@@ -79,29 +86,39 @@ class AddedColumns:
     @property
     def names(self) -> tuple[str, ...]:
         """Their names."""
-        return tuple(field.name for field in self.fields)
+        return tuple(one.name for one in self.fields)
+
+    def renumbered(self, update: Update) -> Update:
+        """An Update with the ids of `fields` in place of the branch's, which its parent may have given to others."""
+        return _with_ids(update, self.own_ids) if self.own_ids else update
+
+    def check_names(self, latest: Manifest) -> None:
+        """Make sure that a version has no column of one of the names.
+
+        Raises:
+            RetryableConflictError: The version has one.
+        """
+        clash = sorted(set(self.names) & set(latest.schema.names))
+        if clash:
+            raise RetryableConflictError(
+                f"version {latest.version} has the columns {clash}, which the branch adds as well"
+            )
 
     def merge(self, update: Update, latest: Manifest) -> tuple[Merge, dict[str, bytes]]:
         """The Merge for an Update of a version, and the deletion files that it refers to, by key.
 
         Args:
-            update: The changes of rows and cells, with the branch's field ids; new fragments are numbered.
+            update: The changes of rows and cells, with the ids of `fields`; new fragments are numbered.
             latest: The version.
 
         Raises:
             RetryableConflictError: The version has a column of one of the names.
         """
-        clash = sorted(set(self.names) & set(latest.schema.names))
-        if clash:
-            raise RetryableConflictError(f"columns {clash} have been added since the fork")
-        bare = tuple(field.without_ids() for field in self.fields)
+        self.check_names(latest)
+        bare = tuple(one.without_ids() for one in self.fields)
         schema = replace(latest.schema, fields=(*latest.schema.fields, *bare)).with_ids(latest.max_field_id + 1)
         own = schema.fields[len(latest.schema.fields) :]
-        ids = {
-            old.id: new.id
-            for before, after in zip(self.fields, own, strict=True)
-            for old, new in zip(_nodes(before), _nodes(after), strict=True)
-        }
+        ids = _pairs(self.fields, own)
         version = latest.version + 1
         numbered = _with_ids(update, ids)
         result = numbered.apply(replace(latest, schema=schema), ApplyContext(version=version))
@@ -118,8 +135,17 @@ class AddedColumns:
         return Merge(fragments=tuple(fragments), schema=schema, preserves_nullability=True, updated_rows={}), files
 
 
-def _nodes(field: Field) -> list[Field]:
-    return [field, *(node for child in field.children for node in _nodes(child))]
+def _pairs(before: Sequence[Field], after: Sequence[Field]) -> dict[int, int]:
+    """The ids of the same columns in two schemas, nested ones included."""
+    return {
+        old.id: new.id
+        for one, other in zip(before, after, strict=True)
+        for old, new in zip(_nodes(one), _nodes(other), strict=True)
+    }
+
+
+def _nodes(column: Field) -> list[Field]:
+    return [column, *(node for child in column.children for node in _nodes(child))]
 
 
 def _with_ids(update: Update, ids: Mapping[int, int]) -> Update:

@@ -3,7 +3,8 @@
     1  compare     the branch's latest version with the fork version (`changes`), the schema, the parent's history
     2  copy        the branch's own data and deletion files, under the same names, into the parent
     3  commit      one Update, made from the fork version: whoever changed the same rows since then is noticed;
-                   where versions of the parent were cleaned up since then, made from the latest one (`state`).
+                   after compactions, or with other columns, made from the latest version (`rebase`), as where versions
+                   of the parent were cleaned up since then (`state`).
                    A Merge of the same changes if the branch added columns (`columns`)
     4  tag, mark   the version of the parent; on the branch, that it was promoted
 
@@ -60,7 +61,7 @@ from lance_core.verbs.context.uncommitted_files import UncommittedFiles
 from lance_core.verbs.refs.changes import Branch, BranchChanges, left_behind, load_branch_ends
 from lance_core.verbs.refs.promotion.columns import AddedColumns
 from lance_core.verbs.refs.promotion.files import OwnFiles
-from lance_core.verbs.refs.promotion.rebase import follow_rewrites
+from lance_core.verbs.refs.promotion.rebase import follow_commits
 from lance_core.verbs.refs.promotion.record import (
     PROMOTED_FROM_KEY,
     PROMOTED_VERSION_KEY,
@@ -150,7 +151,8 @@ def promote(
 
     Raises:
         VersionNotFoundError: There is no such branch.
-        BranchConflictError: The parent changed the same rows or the same slices since the fork; names them.
+        BranchConflictError: The parent changed the same rows, columns or slices since the fork, or it is not known
+            whether it did; the message names the version.
         IncompatibleConflictError: The fork version was deleted.
         SchemaError: The branch dropped or changed columns, or added some that cannot be null.
         InvalidInputError: The tag exists, or the branch was promoted and changed since then.
@@ -261,7 +263,7 @@ class _PromotionCall:
     def _commit(self, latest: Manifest) -> Committed:
         branch = self.branch
         made = list(commits_between(branch.head.store, branch.fork_version, self.head_version).values())
-        operation = promotion_update(branch, self.changes, inserted_keys_of(made))
+        operation = self.columns.renumbered(promotion_update(branch, self.changes, inserted_keys_of(made)))
         moves = differences(branch.parent.manifest.config, branch.head.manifest.config)
         properties = (
             merged_properties(made)
@@ -304,7 +306,9 @@ class _PromotionCall:
         files = UncommittedFiles(Snapshot(parent.store, latest, parent.options))
         try:
             if self._has_history():
-                followed, affected = follow_rewrites(branch, self.changes, transaction, latest, made, files)
+                followed, affected = follow_commits(
+                    branch, self.changes, self.columns, transaction, latest, made, files
+                )
             else:
                 check_slices(transaction, made)
                 followed, affected = follow_state(branch, self.changes, transaction, latest, files)
@@ -369,7 +373,7 @@ class _PromotionCall:
         return replace(fragment, deletion_file=file)
 
     def _conflict(self, properties: Mapping[str, str], error: CommitConflictError) -> BranchConflictError:
-        """The error for a conflict, with the version and the rows or slices concerned."""
+        """The error for a conflict, with the version, and the fragments, columns or slices concerned."""
         branch = self.branch
         own, where = slice_names(properties), ""
         latest = load_latest(branch.parent.store)
@@ -377,12 +381,12 @@ class _PromotionCall:
         for version, other in commits_between(branch.parent.store, branch.fork_version, until).items():
             both = sorted(own[digest] for digest in own.keys() & slice_names(other.properties).keys())
             if both:
-                where = f": version {version} filled {', '.join(map(repr, both[:10]))} as well"
+                where = f"version {version} filled {', '.join(map(repr, both[:10]))} as well"
                 break
         return BranchConflictError(
-            f"branch {branch.name!r} cannot be promoted: {branch.parent_name} changed the same rows since the branch "
-            f"was forked from its version {branch.fork_version}{where}. {branch.parent_name} is unchanged. Discard the "
-            f"branch, fork again and write again. ({error})"
+            f"branch {branch.name!r} cannot be promoted: since its version {branch.fork_version}, which the branch was "
+            f"forked from, {branch.parent_name} has changed what the branch changed, or it is not known whether it "
+            f"has: {where or error}. {branch.parent_name} is unchanged. Discard the branch, fork again and write again"
         )
 
     def _check_tag(self, committed: Manifest | None) -> None:

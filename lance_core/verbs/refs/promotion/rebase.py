@@ -1,4 +1,4 @@
-"""Promotion after the parent was compacted: find the rows that the branch removed in the parent's new fragments.
+"""Promotion after the parent changed: find the rows and columns that the branch changed in the parent's new fragments.
 
     version   operation    rows that go
     fork                   fragment 2: all        fragment 3: 5 7
@@ -7,35 +7,45 @@
                            rank among them
     latest                 fragment 9: 0 .. 41 46 48
 
-Any other commit since the fork that changed the branch's rows is a conflict.
+Commits that added columns, or wrote other columns in place, are followed as well; the columns that the branch wrote are
+fitted to the latest version (`cells`). Any other commit since the fork that changed the branch's rows is a conflict.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 from pyroaring import BitMap
 
-from lance_core.commit import AffectedRows, Verdict, judge
+from lance_core.commit import AffectedRows, Verdict, affected_fragments, judge
 from lance_core.errors import RetryableConflictError
+from lance_core.schema import Schema
 from lance_core.table.fragment import Fragment
 from lance_core.table.manifest.manifest import Manifest
-from lance_core.table.operations import Rewrite, Update
+from lance_core.table.operations import Delete, Merge, Operation, Rewrite, Update, UpdateMode
 from lance_core.table.operations.rewrite import RewriteGroup
+from lance_core.table.rowids import decode_row_ids
 from lance_core.table.transaction import Transaction
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles
 from lance_core.verbs.refs.changes import Branch, BranchChanges
+from lance_core.verbs.refs.promotion.cells import fitted_cells
+from lance_core.verbs.refs.promotion.columns import AddedColumns
+from lance_core.verbs.refs.promotion.record import slice_names
 from lance_core.verbs.rows.removal import RowsByFragment, bitmap_of, remove_rows
 
-__all__ = ["follow_rewrites", "rows_taken"]
+__all__ = ["follow_commits", "rows_taken"]
+
+_SHOWN: Final = 5
 
 
-def follow_rewrites(
+def follow_commits(
     branch: Branch,
     changes: BranchChanges,
+    columns: AddedColumns,
     transaction: Transaction,
     latest: Manifest,
     commits: Mapping[int, Transaction],
@@ -46,35 +56,190 @@ def follow_rewrites(
     Args:
         branch: The branch.
         changes: Its changes.
+        columns: The columns that it added.
         transaction: The promotion as a change of the fork version.
         latest: The parent's latest version.
         commits: All commits of the parent since the fork, by version.
-        files: Takes note of the deletion files that are written.
+        files: Takes note of the files that are written.
 
     Raises:
-        RetryableConflictError: A commit changed the same rows, or rewrote a fragment whose columns the branch rewrote.
+        RetryableConflictError: A commit changed the same rows or columns, or whether it did is unknown.
     """
     operation = transaction.operation
     assert isinstance(operation, Update)
-    columns = {i for i, changed in operation.updated_fragment_fields.items() if changed}
-    rows = rows_taken(branch, changes, columns)
+    columns.check_names(latest)
+    way = _Way.of(branch, changes, columns, transaction)
     for version, other in commits.items():
-        if isinstance(other.operation, Rewrite):
-            for group in other.operation.groups:
-                _follow(branch.parent, group, rows, columns, version)
-            continue
-        pending = replace(operation, removed_fragment_ids=(*rows, *columns), updated_fragments=())
-        if judge(replace(transaction, operation=pending), other) is not Verdict.COMPATIBLE:
-            raise _conflict(version, other.operation.name)
+        way.follow(version, other)
+    cells = fitted_cells(branch, changes, operation, columns.fields, latest, files)
     source = Snapshot(branch.parent.store, latest, branch.parent.options)
-    removal = remove_rows(source, _in(latest, rows), files)
-    kept = tuple(fragment for fragment in operation.updated_fragments if fragment.id in columns)
+    removal = remove_rows(source, _in(latest, way.rows), files)
+    updated = {fragment.id: fragment for fragment in removal.updated_fragments}
+    for number in sorted(cells.files.keys() - set(removal.removed_fragment_ids)):
+        fragment = updated.get(number, latest.fragments.get(number))
+        assert fragment is not None
+        updated[number] = cells.put_into(fragment)
     changed = replace(
         operation,
         removed_fragment_ids=removal.removed_fragment_ids,
-        updated_fragments=(*kept, *removal.updated_fragments),
+        updated_fragments=tuple(updated.values()),
+        updated_fragment_fields={i: one for i, one in cells.fields.items() if i in updated},
+        updated_fragment_offset_bitmaps={i: one for i, one in cells.rows.items() if i in updated},
     )
     return replace(transaction, operation=changed, read_version=latest.version), removal.affected_rows
+
+
+@dataclass(slots=True, kw_only=True)
+class _Way:
+    """What a branch changed, on its way from the fork version over the commits of its parent.
+
+    Attributes:
+        branch: The branch.
+        transaction: The promotion as a change of the fork version.
+        rows: The rows that go, by fragment of the version that was reached.
+        cells: The fields that the branch wrote, by such a fragment.
+        added: The fields of columns that the branch added, whose values no commit of the parent has.
+        fragments: These fragments, as that version has them.
+    """
+
+    branch: Branch
+    transaction: Transaction
+    rows: RowsByFragment
+    cells: dict[int, frozenset[int]]
+    added: frozenset[int]
+    fragments: dict[int, Fragment]
+
+    @classmethod
+    def of(cls, branch: Branch, changes: BranchChanges, columns: AddedColumns, transaction: Transaction) -> _Way:
+        """The beginning."""
+        operation = transaction.operation
+        assert isinstance(operation, Update)
+        rows = rows_taken(branch, changes, set())
+        cells = {i: frozenset(fields) for i, fields in operation.updated_fragment_fields.items() if fields}
+        known = {fragment.id: fragment for fragment in branch.parent.manifest.fragments}
+        added = frozenset(node.id for node, _ in Schema(fields=columns.fields).walk())
+        fragments = {i: known[i] for i in {*rows, *cells}}
+        return cls(branch=branch, transaction=transaction, rows=rows, cells=cells, added=added, fragments=fragments)
+
+    def follow(self, version: int, other: Transaction) -> None:
+        """Go on to a later version.
+
+        Raises:
+            RetryableConflictError: The version changed the same rows or columns, or whether it did is unknown.
+        """
+        operation = other.operation
+        if isinstance(operation, Rewrite):
+            for group in operation.groups:
+                self._follow_group(group, version)
+        elif isinstance(operation, Merge):
+            self._follow_merge(operation, version, other)
+        else:
+            left = {*self.rows, *self.cells} - self._others_cells(operation)
+            pending = replace(self._operation, removed_fragment_ids=tuple(sorted(left)), updated_fragments=())
+            judged = judge(replace(self.transaction, operation=pending), other)
+            if judged is not Verdict.COMPATIBLE:
+                raise _conflict(version, operation.name, self._named(affected_fragments(operation) & left))
+            if isinstance(operation, Update | Delete):
+                self._note(operation.updated_fragments)
+
+    @property
+    def _operation(self) -> Update:
+        assert isinstance(self.transaction.operation, Update)
+        return self.transaction.operation
+
+    def _note(self, fragments: Iterable[Fragment]) -> None:
+        self.fragments |= {fragment.id: fragment for fragment in fragments if fragment.id in self.fragments}
+
+    def _moves_rows(self) -> bool:
+        """Whether the branch moved rows into fragments that it wrote; without stable row ids, whether it may have."""
+        born_from = self.branch.parent.manifest.next_row_id
+        new = self._operation.new_fragments
+        if not self.branch.parent.manifest.uses_stable_row_ids:
+            return bool(new)
+        return any(one.row_ids and (decode_row_ids(one.row_ids, one.physical_rows) < born_from).any() for one in new)
+
+    def _named(self, numbers: Iterable[int]) -> str:
+        found = sorted(numbers)
+        return f"fragments {found[:_SHOWN]}, which the branch changed" if found else "rows or columns of the branch"
+
+    def _others_cells(self, operation: Operation) -> set[int]:
+        """Fragments of which a commit changed other columns, or rows whose cells the branch has written as well.
+
+        Rows that the commit deleted take the cells of columns that the branch added with them, and rows that it moved
+        are found by their stable ids.
+        """
+        numbers = affected_fragments(operation)
+        if isinstance(operation, Update) and operation.update_mode is UpdateMode.REWRITE_COLUMNS:
+            modified = set(operation.fields_modified)
+            marks = operation.updated_fragment_offset_bitmaps
+            return {
+                i
+                for i in numbers
+                if modified
+                and modified.isdisjoint(self.cells.get(i, ()))
+                and (i not in self.rows or (i in marks and not BitMap.deserialize(marks[i]) & self.rows[i]))
+            }
+        moves = isinstance(operation, Update) and not self.branch.parent.manifest.uses_stable_row_ids
+        if not isinstance(operation, Update | Delete) or moves:
+            return set()
+        return {i for i in numbers if i not in self.rows and self.cells.get(i, frozenset()) <= self.added}
+
+    def _follow_group(self, group: RewriteGroup, version: int) -> None:
+        """Map rows of a group's old fragments to rows of the new ones."""
+        numbers = {fragment.id for fragment in group.old_fragments}
+        cells = frozenset[int]().union(*(self.cells.pop(i, frozenset()) for i in numbers))
+        if cells:
+            self.cells |= {fragment.id: cells for fragment in group.new_fragments}
+        if numbers & self.rows.keys():
+            _follow(self.branch.parent, group, self.rows, version)
+        if numbers & self.fragments.keys():
+            self.fragments |= {fragment.id: fragment for fragment in group.new_fragments}
+
+    def _follow_merge(self, operation: Merge, version: int, other: Transaction) -> None:
+        """Make sure that a Merge added columns, and left the rows and the columns that the branch changed."""
+        fork = self.branch.parent.manifest.schema
+        types = {node.id: node.logical_type for node, _ in operation.schema.walk()}
+        if any(types.get(node.id) != node.logical_type for node, _ in fork.walk()):
+            raise RetryableConflictError(f"version {version} (Merge) changed or dropped columns")
+        if slice_names(self.transaction.properties).keys() & slice_names(other.properties).keys():
+            raise _conflict(version, Merge.name, "partitions of the branch")
+        strict = [one.name for one in operation.schema.fields if not one.nullable and one.name not in fork.names]
+        if self._operation.new_fragments and strict:
+            raise RetryableConflictError(f"version {version} (Merge) added columns {strict}, which cannot be null")
+        if self._operation.inserted_rows is not None and any(one.row_ids for one in operation.fragments):
+            raise RetryableConflictError(f"version {version} (Merge) may have inserted the same keys")
+        now = {fragment.id: fragment for fragment in operation.fragments if fragment.id in self.fragments}
+        own = frozenset(node.id for node, _ in fork.walk())
+        for number in {*self.rows, *self.cells}:
+            before, after = self.fragments[number], now.get(number)
+            mine = own if number in self.rows else own & self.cells[number]
+            if (
+                after is None
+                or after.physical_rows != before.physical_rows
+                or after.deletion_file != before.deletion_file
+                or _places(before, mine) != _places(after, mine)
+            ):
+                raise _conflict(version, Merge.name, self._named([number]))
+            if number in self.rows and _stored(after) - _stored(before) - own and self._moves_rows():
+                raise RetryableConflictError(
+                    f"version {version} (Merge) set columns of rows of fragment {number}, which the branch moved away"
+                )
+        self._note(now.values())
+
+
+def _stored(fragment: Fragment) -> frozenset[int]:
+    """The fields that files of a fragment hold."""
+    return frozenset(number for file in fragment.files for number, _ in file.columns())
+
+
+def _places(fragment: Fragment, fields: frozenset[int]) -> set[tuple[int, str, int | None, int]]:
+    """Where the values of fields lie: field, file, base path and column of the file."""
+    return {
+        (number, file.path, file.base_id, column)
+        for file in fragment.files
+        for number, column in file.columns()
+        if number in fields
+    }
 
 
 def rows_taken(branch: Branch, changes: BranchChanges, columns: set[int]) -> RowsByFragment:
@@ -91,23 +256,19 @@ def _live(source: Snapshot, fragment: Fragment) -> BitMap:
     return whole if deleted is None else whole - deleted.bitmap
 
 
-def _follow(source: Snapshot, group: RewriteGroup, rows: RowsByFragment, columns: set[int], version: int) -> None:
+def _follow(source: Snapshot, group: RewriteGroup, rows: RowsByFragment, version: int) -> None:
     """Map rows of a group's old fragments to rows of the new ones."""
-    if columns & {fragment.id for fragment in group.old_fragments}:
-        raise _conflict(version, Rewrite.name)
-    if not any(fragment.id in rows for fragment in group.old_fragments):
-        return
     positions, before = [], 0
     for fragment in group.old_fragments:
         live = np.frombuffer(_live(source, fragment).to_array(), np.uint32)
         taken = np.frombuffer(rows.pop(fragment.id, BitMap()).to_array(), np.uint32)
         places = np.searchsorted(live, taken)
         if not np.array_equal(live[np.minimum(places, len(live) - 1)] if len(live) else live, taken):
-            raise _conflict(version, Rewrite.name)
+            raise _conflict(version, Rewrite.name, "rows that the branch removed")
         positions.append(places + before)
         before += len(live)
     if before != sum(fragment.physical_rows for fragment in group.new_fragments):
-        raise _conflict(version, Rewrite.name)
+        raise _conflict(version, Rewrite.name, "fragments that had lost rows")
     _place(np.concatenate(positions), group.new_fragments, rows)
 
 
@@ -126,5 +287,5 @@ def _in(latest: Manifest, rows: RowsByFragment) -> list[tuple[Fragment, BitMap]]
     return [(fragment, taken) for fragment, taken in found if fragment is not None]
 
 
-def _conflict(version: int, name: str) -> RetryableConflictError:
-    return RetryableConflictError(f"version {version} ({name}) changed the same fragments")
+def _conflict(version: int, name: str, what: str) -> RetryableConflictError:
+    return RetryableConflictError(f"version {version} ({name}) changed {what}")

@@ -99,7 +99,7 @@ def check_slices(transaction: Transaction, commits: Mapping[int, Transaction]) -
 def _check_columns(before: Schema, after: Schema) -> None:
     old, new = ([(node.id, node.name, node.logical_type) for node, _ in schema.walk()] for schema in (before, after))
     if old != new:
-        raise RetryableConflictError("the columns have changed since the fork")
+        raise RetryableConflictError("versions were cleaned up, and its columns are others now")
 
 
 def _fragment(manifest: Manifest, number: int) -> Fragment:

@@ -1,0 +1,173 @@
+"""Columns that a branch wrote into fragments of its parent, as files of the fragments that the parent has now.
+
+    fork                        branch                      latest                      then
+    1  a: id n                  1  a: id    c: n            1  a: id n   b: label       1  a: id    b: label   c: n
+    2  d: id n                  2  d: id    e: n            9  f: id n                  9  f: id    g: n
+
+A fragment that is there keeps its other columns, and gets the branch's file. Where it was compacted, the values of the
+branch are written into new files for the fragments that have its rows now.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from pyroaring import BitMap
+
+from lance_core.errors import HistoryGapError, IncompatibleConflictError, RetryableConflictError
+from lance_core.schema import Field, Schema
+from lance_core.table.fragment import TOMBSTONE, DataFile, Fragment
+from lance_core.table.manifest.manifest import Manifest
+from lance_core.table.operations import Update
+from lance_core.table.rowids import decode_row_ids
+from lance_core.verbs.columns.write_columns_rebase import PendingColumns, rebased_columns
+from lance_core.verbs.columns.write_columns_tasks import WrittenColumns
+from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.context.uncommitted_files import UncommittedFiles
+from lance_core.verbs.files.column_files import replaced_columns
+from lance_core.verbs.refs.changes import Branch, BranchChanges
+from lance_core.verbs.rows.removal import bitmap_of
+
+__all__ = ["Cells", "fitted_cells"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cells:
+    """The columns that a branch wrote, in the fragments of a version of its parent.
+
+    Attributes:
+        files: The files of each fragment; each has fields of its own alone.
+        rows: The rows that are marked as changed, by fragment, as the branch marked them.
+    """
+
+    files: Mapping[int, tuple[DataFile, ...]]
+    rows: Mapping[int, bytes]
+
+    def put_into(self, fragment: Fragment) -> Fragment:
+        """A fragment with the files in place of what it has of these columns."""
+        for file in self.files.get(fragment.id, ()):
+            fragment = replaced_columns(fragment, file)
+        return fragment
+
+    @property
+    def fields(self) -> dict[int, tuple[int, ...]]:
+        """The fields that were written, by fragment."""
+        return {
+            number: tuple(sorted({field for file in files for field in file.fields if field != TOMBSTONE}))
+            for number, files in self.files.items()
+        }
+
+
+def fitted_cells(
+    branch: Branch,
+    changes: BranchChanges,
+    operation: Update,
+    added: Sequence[Field],
+    latest: Manifest,
+    files: UncommittedFiles,
+) -> Cells:
+    """Fit the columns that a branch wrote to a version of its parent, which has not changed their values itself.
+
+    Args:
+        branch: The branch.
+        changes: What it changed.
+        operation: The promotion as a change of the fork version.
+        added: The columns that the parent lacks, with ids that it has given to no other.
+        latest: The version.
+        files: Takes note of the files that are written.
+
+    Raises:
+        RetryableConflictError: Rows cannot be followed, or the files hold a part of a column.
+    """
+    fork = _with_columns(branch.parent, branch.parent.manifest, added)
+    after = _with_columns(branch.parent, latest, added)
+    live = {before.id: _live(branch.head, there) for before, there in changes.updated}
+    found: dict[int, dict[str, DataFile]] = defaultdict(dict)
+    for column, written in _by_column(fork.manifest.schema, operation, live):
+        pending = PendingColumns(
+            source=fork, columns=Schema(fields=(column,)), added=frozenset(), written=tuple(written)
+        )
+        try:
+            fitted = rebased_columns(pending, after.manifest)
+        except (IncompatibleConflictError, HistoryGapError) as error:
+            raise RetryableConflictError(str(error)) from error
+        for store, key in fitted.rewritten:
+            files.add(store, key)
+        for one in fitted.written:
+            known = found[one.fragment_id].get(one.file.path)
+            found[one.fragment_id][one.file.path] = one.file if known is None else _joined(known, one.file)
+    by_fragment = {number: tuple(own.values()) for number, own in found.items()}
+    return Cells(files=by_fragment, rows=_marked(fork, latest, operation, by_fragment))
+
+
+def _with_columns(source: Snapshot, manifest: Manifest, added: Sequence[Field]) -> Snapshot:
+    """A version as if it had some columns more, which are null in all rows."""
+    schema = replace(manifest.schema, fields=(*manifest.schema.fields, *added))
+    return Snapshot(source.store, replace(manifest, schema=schema), source.options)
+
+
+def _live(head: Snapshot, fragment: Fragment) -> BitMap:
+    deleted = head.deletions(fragment)
+    whole = BitMap(range(fragment.physical_rows))
+    return whole if deleted is None else whole - deleted.bitmap
+
+
+def _by_column(
+    schema: Schema, operation: Update, live: Mapping[int, BitMap]
+) -> Iterator[tuple[Field, list[WrittenColumns]]]:
+    """Yield each column with its files, by fragment of the fork version."""
+    for column in schema.fields:
+        nodes = [node for node, _ in Schema(fields=(column,)).walk()]
+        own = {node.id for node in nodes}
+        leaves = {node.id for node in nodes if not node.children}
+        written = []
+        for fragment in operation.updated_fragments:
+            changed = own.intersection(operation.updated_fragment_fields.get(fragment.id, ()))
+            if not changed:
+                continue
+            holding = [file for file in fragment.files if own.intersection(file.fields)]
+            if len(holding) != 1 or not leaves <= changed:
+                raise RetryableConflictError(f"a part of column {column.name!r} was written")
+            file = replace(holding[0], fields=tuple(i if i in own else TOMBSTONE for i in holding[0].fields))
+            rows = live[fragment.id]
+            written.append(
+                WrittenColumns(fragment_id=fragment.id, file=file, rows=rows.serialize(), num_values=len(rows))
+            )
+        if written:
+            yield column, written
+
+
+def _joined(one: DataFile, other: DataFile) -> DataFile:
+    """A file with the fields of two records of it."""
+    pairs = zip(one.fields, other.fields, strict=True)
+    return replace(one, fields=tuple(mine if mine != TOMBSTONE else theirs for mine, theirs in pairs))
+
+
+def _marked(
+    fork: Snapshot, latest: Manifest, operation: Update, files: Mapping[int, tuple[DataFile, ...]]
+) -> dict[int, bytes]:
+    """The rows that the branch marked as changed, where they are now; none in tables without stable row ids."""
+    marks = operation.updated_fragment_offset_bitmaps
+    if not marks:
+        return {}
+    wanted = []
+    for number, rows in marks.items():
+        fragment = fork.manifest.fragments.get(number)
+        assert fragment is not None
+        wanted.append(_ids(fragment)[np.asarray(BitMap.deserialize(rows).to_array(), np.int64)])
+    everyone = np.concatenate(wanted)
+    found = {}
+    for number in files:
+        fragment = latest.fragments.get(number)
+        assert fragment is not None
+        found[number] = bitmap_of(np.flatnonzero(np.isin(_ids(fragment), everyone))).serialize()
+    return found
+
+
+def _ids(fragment: Fragment) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
+    if fragment.row_ids is None:
+        raise RetryableConflictError(f"the row ids of fragment {fragment.id} are not known")
+    return decode_row_ids(fragment.row_ids, fragment.physical_rows)
