@@ -73,9 +73,9 @@ def columns_back(
         return None
     ids = sorted({one for key in changed for one in _written(old[key], new[key])})
     names = ", ".join(_names(after, ids))
-    kept = _definitions(now, ids)
-    added = not _definitions(before, ids)
-    if kept != _definitions(after, ids) or (not added and kept != _definitions(before, ids)):
+    there = [one for one in ids if _definitions(before, [one])]
+    added = [one for one in ids if one not in there]
+    if _definitions(now, ids) != _definitions(after, ids) or _definitions(now, there) != _definitions(before, there):
         return ColumnsBack(how=f"the columns {names} have changed")
     moved = [key for key in changed if key not in current or _holding(current[key], ids) != _holding(new[key], ids)]
     if moved:
@@ -84,19 +84,30 @@ def columns_back(
     mover = _mover(now, after.version, holed) if holed else None
     if mover is not None:
         return ColumnsBack(how=f"version {mover} may have moved rows of fragments {holed}, with their columns {names}")
-    if added and not any(_holding(one, ids) for key, one in current.items() if key not in changed):
-        schema = now.lance_schema.record
-        rest = replace(schema, fields=tuple(one for one in schema.fields if one.id not in ids))
-        operation = lance_core.LanceOperation.Project(LanceSchema(rest), preserves_nullability=True)
-        return ColumnsBack(operation=operation, how=f"the columns {names}, which it added, go")
+    goes = bool(added) and not any(_holding(one, added) for key, one in current.items() if key not in changed)
+    schema = now.lance_schema.record
+    rest = LanceSchema(replace(schema, fields=tuple(one for one in schema.fields if one.id not in added)))
+    dropped = f"the columns {', '.join(_names(after, added))}, which it added, go"
+    if goes and not there:
+        operation = lance_core.LanceOperation.Project(rest, preserves_nullability=True)
+        return ColumnsBack(operation=operation, how=dropped)
+    restored = {key: _with_files(current[key], old[key], ids) for key in changed}
+    rows = _rows_set(after, changed, versions) if now.has_stable_row_ids else None
+    how = f"the columns {', '.join(_names(after, there if goes else ids))} of {len(changed)} fragments are as they were"
+    if goes:
+        fragments = [restored.get(key, one) for key, one in current.items()]
+        merge = lance_core.LanceOperation.Merge(
+            fragments, rest, preserves_nullability=True, updated_fragment_offsets=rows
+        )
+        return ColumnsBack(operation=merge, how=f"{how}, and {dropped}")
     return ColumnsBack(
         operation=lance_core.LanceOperation.Update(
-            updated_fragments=[_with_files(current[key], old[key], ids) for key in changed],
+            updated_fragments=list(restored.values()),
             fields_modified=ids,
             update_mode="rewrite_columns",
-            updated_fragment_offsets=_rows_set(after, changed, versions) if now.has_stable_row_ids else None,
+            updated_fragment_offsets=rows,
         ),
-        how=f"the columns {names} of {len(changed)} fragments are as they were",
+        how=how,
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import pyarrow as pa
+from pyroaring import BitMap
 
 from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.schema import Schema, schema_from_arrow
@@ -122,10 +123,12 @@ def _from_update(record: records.Update) -> LanceOperation.Update:
 
 
 def _merge(operation: LanceOperation.Merge) -> records.Merge:
+    marks: dict[int, bytes] | None = vars(operation).get("updated_fragment_offsets")
     return records.Merge(
         fragments=_records(operation.fragments),
         schema=_schema(operation.schema),
         preserves_nullability=operation.preserves_nullability,
+        updated_rows=None if marks is None else {i: BitMap.deserialize(rows) for i, rows in marks.items()},
     )
 
 

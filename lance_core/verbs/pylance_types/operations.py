@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 
 import pyarrow as pa
 
@@ -134,14 +134,19 @@ class LanceOperation:
             fragments: All fragments of the new version.
             schema: The new columns.
             preserves_nullability: Whether all new columns allow nulls, so that concurrent appends stay valid.
+            updated_fragment_offsets: Serialized roaring bitmaps of the rows whose values changed, per fragment; None
+                for all rows of fragments with other files. Not in pylance, and not recorded.
         """
 
         fragments: list[FragmentMetadata]
         schema: LanceSchema | pa.Schema
         preserves_nullability: bool = False
+        updated_fragment_offsets: InitVar[dict[int, bytes] | None] = None
 
-        def __post_init__(self) -> None:
+        def __post_init__(self, updated_fragment_offsets: dict[int, bytes] | None) -> None:
             """Check the schema and the fragments."""
+            if updated_fragment_offsets is not None:
+                vars(self)["updated_fragment_offsets"] = updated_fragment_offsets  # no field: pylance has none
             _check_schema(self.schema)
             if isinstance(self.schema, pa.Schema):
                 warnings.warn(

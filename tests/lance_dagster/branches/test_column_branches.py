@@ -255,3 +255,40 @@ def test_an_undo_of_columns_that_is_not_exact_is_rejected(lake, change, message)
     version = lake.table("images").version
     assert message in errors(undo(lake, run.run_id, fails=True))
     assert lake.table("images").version == version
+
+
+def both_columns():
+    """An asset that sets the column that it has, and adds another one."""
+    return embeddings_asset(
+        lambda _, t: t.append_column("vector", [[[0.0] * 8] * len(t)]).append_column("norm", [[0.5] * len(t)])
+    )
+
+
+@STABLE
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_the_undo_of_a_run_that_set_a_column_and_added_another(lake, stable, elsewhere):
+    """Its cells are as they were, and the column goes, or is null where another partition has it."""
+    images, embeddings = images_of(stable), embeddings_asset()
+    lake.run(images, embeddings, span=("2024-01-01", "2024-01-02"))
+    before = lake.table("images").to_table().sort_by("id").to_pylist()
+    run = lake.run(images, both_columns(), select=[both_columns()], partition="2024-01-01")
+    if elsewhere:
+        lake.run(images, both_columns(), select=[both_columns()], partition="2024-01-02")
+    lake.table("images").insert({"id": [5], "day": pa.array([day_of("2024-01-03")])})
+    undo(lake, run.run_id)
+    read = pylance.dataset(lake.uri("images"))
+    read.validate()
+    assert read.schema.names == ["id", "day", "blob", "vector", *(["norm"] if elsewhere else [])]
+    table = lake.table("images")
+    days = ("2024-01-01",) if elsewhere else ("2024-01-01", "2024-01-02")
+    known = {i for day in days for i in ids_of(day)}
+    found = [row for row in table.to_table().sort_by("id").to_pylist() if row["id"] in known]
+    assert all(row.pop("norm", None) is None for row in found)
+    assert found == [row for row in before if row["id"] in known]
+    assert read.to_table().sort_by("id").to_pylist() == table.to_table().sort_by("id").to_pylist()
+    assert json.loads(lake.properties("images")[-1]["dagster.columns"]) == ["norm", "vector"]
+    if stable:
+        changed = table.delta(table.version - 1).get_updated_rows().read_all()["id"].to_pylist()
+        assert sorted(changed) == ids_of("2024-01-01")
+    lake.run(images, both_columns(), select=[both_columns()], partition="2024-01-01")
+    assert set(pylance_cells(lake, "norm").values()) == {0.5, None}
