@@ -85,11 +85,16 @@ def _of_part(request: ReadRequest, part: ChangesPart) -> pa.Table:
     assert request.changes is not None
     dataset, key = request.dataset, list(request.changes.key)
     delta = dataset.delta(begin_version=part.begin_version, end_version=dataset.version)
-    columns = request.changes.columns_read(request.columns)
+    read = request.changes.columns_read(request.columns)
+    columns = None if read is None else [name for name in read if name != ROW_ID] or dataset.schema.names[:1]
     options: dict[str, Any] = {"updates_of": request.changes.updates_of, "filter": part.filter}
     pairs = (part.filter is not None or bool(key)) and bool(delta.plan(columns, **options).counts["update_postimage"])
     feed = delta.get_changes(
-        columns, preimages=pairs, with_row_id=pairs, blob_handling="all_binary", **options
+        columns,
+        preimages=pairs,
+        with_row_id=pairs or ROW_ID in (read or ()),
+        blob_handling="all_binary",
+        **options,
     ).read_all()
     return _paired(feed, key) if pairs else feed
 

@@ -89,6 +89,13 @@ class ChangeColumns:
                 f"the table's own column {min(taken)!r} has the name of a column of the change feed: read other "
                 "columns, or rename it by alter_columns"
             )
+        known = set(manifest.schema.names)
+        strange = [name for name in self.names or () if name.startswith("_row") and name not in known]
+        if strange:
+            raise SchemaError(
+                f"changes have no column {strange[0]!r}: with_row_id gives the ids of rows, and rows that were "
+                "deleted or moved have no address"
+            )
         row_id = [row_field(ROW_ID)] if self.with_row_id else []
         return pa.schema([*data, *_FEED_FIELDS, *row_id], metadata=data.metadata)
 

@@ -363,3 +363,10 @@ def _check_filtered(dataset, begin, **options):
         assert delta.get_changes(["id"], filter=condition, **options).read_all() == expected.drop_columns(["n"])
         tasks = pickle.loads(pickle.dumps(delta.plan(["id"], filter=condition, **options).tasks))
         assert sum(batch.num_rows for task in tasks for batch in task.to_batches(dataset)) == len(expected)
+
+
+@pytest.mark.parametrize("name", ["_rowid", "_rowaddr"])
+def test_names_of_rows_are_no_columns_of_changes(tmp_path, name):
+    table = lance_core.write_dataset({"n": [1]}, str(tmp_path / "t"), enable_stable_row_ids=True)
+    with pytest.raises(SchemaError, match=f"changes have no column '{name}': with_row_id gives the ids"):
+        table.delta(begin_version=0, end_version=1).get_changes([name, "n"])
