@@ -33,7 +33,8 @@ def build_lance_missing_values_checks(
     Rows that were appended after the asset's last run have nulls there, until the next run of their partitions. Of a
     partitioned asset the partitions of the run are looked at, else those that it has materialized; the others are
     missing in Dagster already. The metadata of the result names the partitions, with the number of such rows of each.
-    A value that is null on purpose counts as well: have the asset write another one, or do without this check.
+    A value that is null on purpose counts as well: have the asset write another one, or do without this check. Columns
+    that the asset's last run did not return do not count; the metadata of the result names those that do.
 
     Args:
         assets: Assets with the write mode `columns`.
@@ -59,7 +60,8 @@ def _missing_values_check(
         context: dg.AssetCheckExecutionContext, dataset: "lance_core.LanceDataset"
     ) -> dg.AssetCheckResult:
         own = ref.resolved(context)
-        found = _rows_without_values(dataset, own, _partitions(context, own))
+        columns = _columns_set(dataset, own)
+        found = _rows_without_values(dataset, own, columns, _partitions(context, own))
         total = sum(found.values())
         named = {str(name): count for name, count in found.items() if name is not None and count}
         shown = dict(sorted(named.items())[:_SHOWN])
@@ -71,6 +73,7 @@ def _missing_values_check(
             metadata={
                 "lance/version": dataset.version,
                 "lance/rows_missing": total,
+                "lance/columns": columns,
                 **({"lance/partitions_missing": len(named), "lance/missing_by_partition": shown} if named else {}),
             },
         )
@@ -86,20 +89,15 @@ def _partitions(context: dg.AssetCheckExecutionContext, ref: TableRef) -> Sequen
     return sorted(context.instance.get_materialized_partitions(ref.key)) if keys is None else keys
 
 
-def _rows_without_values(
-    dataset: "lance_core.LanceDataset", ref: TableRef, partitions: Sequence[str] | None
-) -> Mapping[str | None, int]:
-    """How many rows have a null in one of the asset's columns, by partition; by None without partitions.
+def _columns_set(dataset: "lance_core.LanceDataset", ref: TableRef) -> list[str]:
+    """The columns that an asset owns, as far as its last run has set them: what it returns no more stays as it is.
 
     Raises:
         SchemaError: The asset owns no column of the table.
     """
-    import numpy as np  # noqa: PLC0415 - heavy imports at first use
-    import pyarrow.compute as pc  # noqa: PLC0415 - the same
-
-    from lance_core.errors import SchemaError  # noqa: PLC0415 - the same
+    from lance_core.errors import SchemaError  # noqa: PLC0415 - heavy imports at first use
     from lance_dagster.handlers.arrow_schema import owners  # noqa: PLC0415 - the same
-    from lance_dagster.tables.partitions import plan_partitions  # noqa: PLC0415 - the same
+    from lance_dagster.lineage.history import columns_set_by  # noqa: PLC0415 - the same
 
     columns = [name for name, owner in owners(dataset.schema).items() if owner == ref.name]
     if not columns:
@@ -107,6 +105,19 @@ def _rows_without_values(
             f"asset {ref.name} owns no column of {dataset.uri}: the check is for assets whose lance/write_mode is "
             "columns, after their first run"
         )
+    last = columns_set_by(dataset, ref.name)
+    return [name for name in columns if name in last] or columns
+
+
+def _rows_without_values(
+    dataset: "lance_core.LanceDataset", ref: TableRef, columns: Sequence[str], partitions: Sequence[str] | None
+) -> Mapping[str | None, int]:
+    """How many rows have a null in one of some columns, by partition; by None without partitions."""
+    import numpy as np  # noqa: PLC0415 - heavy imports at first use
+    import pyarrow.compute as pc  # noqa: PLC0415 - the same
+
+    from lance_dagster.tables.partitions import plan_partitions  # noqa: PLC0415 - the same
+
     is_missing: Any = reduce(or_, (pc.field(name).is_null() for name in columns))
     if partitions is None or ref.partitions_def is None:
         return {None: dataset.count_rows(filter=is_missing)}

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from lance_core.errors import LanceError
+from lance_core.errors import LanceError, UnsupportedError
 from lance_dagster._context.definitions import assets_beside, inputs_of
 from lance_dagster._context.steps import asset_graph
 from lance_dagster.handlers.base import ChangesPart, ChangesRequest, ReadRequest
 from lance_dagster.handlers.changes import count_changes
 from lance_dagster.handlers.input_selection import columns_of_asset, counted_columns, wanted_columns, wanted_rows
 from lance_dagster.lineage.history import read_history
+from lance_dagster.lineage.positions import updates_unknown
 from lance_dagster.tables.partitions import plan_partitions
 from lance_dagster.tables.refs import TableRef, TableRoot
 from lance_dagster.tables.settings import OutputSettings, TableSettings, plain_metadata
@@ -36,9 +37,11 @@ class Unread:
 
     Attributes:
         request: The read that the next run does.
+        where: The input, for messages.
     """
 
     request: ReadRequest
+    where: str
 
     @classmethod
     def of(
@@ -85,9 +88,10 @@ class Unread:
         )
         settings = root if isinstance(root, TableSettings) else TableSettings(root_uri=root.root_uri)
         return cls(
+            where=where,
             request=ReadRequest(
                 dataset=dataset, columns=columns, filter=None, table=settings, load_as=None, changes=changes
-            )
+            ),
         )
 
     def count(self) -> int:
@@ -98,7 +102,12 @@ class Unread:
         """
         changes = self.request.changes
         assert changes is not None
-        count_changes(self.request, all_of_them=True)
+        try:
+            count_changes(self.request, all_of_them=True)
+        except UnsupportedError as error:
+            if self.request.dataset.has_stable_row_ids:
+                raise
+            raise updates_unknown(self.request.dataset.uri, self.where, error) from error
         return sum(changes.counts.values())
 
     def since(self) -> datetime:
@@ -118,7 +127,7 @@ class Unread:
             at = dataset.checkout_version((dataset.branch, version))
             part = replace(changes.parts[0], begin_version=version - 1)
             alone = replace(changes, parts=(part,), counts={})
-            return Unread(request=replace(self.request, dataset=at, changes=alone)).count() > 0
+            return replace(self, request=replace(self.request, dataset=at, changes=alone)).count() > 0
         except LanceError:
             return True
 

@@ -19,7 +19,7 @@ from lance_dagster.handlers.base import ReadRequest
 from lance_dagster.handlers.changes import changes_schema
 from lance_dagster.handlers.input_selection import MissingInputError
 from lance_dagster.io_manager.ownership import check_ownership, reject_memory_of_another_process
-from lance_dagster.lineage.positions import FULL_REFRESH
+from lance_dagster.lineage.positions import updates_unknown
 from lance_dagster.lineage.spark_columns import remember_frame
 from lance_dagster.lineage.step_inputs import remember_input
 from lance_dagster.loading.changes import CHANGES
@@ -93,12 +93,7 @@ def _load(loading: Loading, request: ReadRequest, where: str) -> Any:
     except UnsupportedError as error:
         if request.changes is None or request.dataset.has_stable_row_ids:
             raise
-        raise UnsupportedError(
-            f"{where}: {request.dataset.uri} was created without stable row ids, and updates of rows cannot be read "
-            f"as changes: {error}. Give the input's asset the metadata lance/stable_row_ids: True, or LanceIOManager "
-            "the setting stable_row_ids, drop the table and materialize that asset again; until then a run with the "
-            f"tag {FULL_REFRESH}=true reads all rows"
-        ) from error
+        raise updates_unknown(request.dataset.uri, where, error) from error
 
 
 def _empty(context: dg.InputContext, loading: Loading, schema: pa.Schema, settings: TableSettings) -> Any:

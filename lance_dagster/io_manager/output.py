@@ -18,6 +18,7 @@ from lance_dagster.branches.writing import NEUTRAL, is_created_empty
 from lance_dagster.handlers import LanceTypeHandler
 from lance_dagster.handlers.arrow_schema import known_schema, with_known_types
 from lance_dagster.handlers.base import CHANGE_TYPE, CommitMode
+from lance_dagster.handlers.columns import matched_by
 from lance_dagster.io_manager.write_attempts import (
     CommitTags,
     EarlierAttempts,
@@ -244,7 +245,7 @@ def as_refreshed(settings: OutputSettings, changes: Sequence[ConsumedChanges]) -
 def without_change_type(
     output: TableOutput, handler: LanceTypeHandler, obj: Any
 ) -> tuple[LanceTypeHandler, Any, TableOutput]:
-    """The output of a merge without the column `_change_type`, and with the rows that are deleted apart.
+    """An output without the column `_change_type`: of a merge with the rows that are deleted apart, of columns without.
 
     A table that has a column of that name keeps it.
 
@@ -252,7 +253,11 @@ def without_change_type(
         LanceError: A row is of an unknown kind, or the kind of value has no changes.
     """
     known = () if output.existing is None else output.existing.schema.names
-    if not output.merges_on or CHANGE_TYPE in known or CHANGE_TYPE not in handler.arrow_schema(obj).names:
+    names = handler.arrow_schema(obj).names if output.merges_on or output.sets_columns else []
+    if CHANGE_TYPE in known or CHANGE_TYPE not in names:
+        return handler, obj, output
+    if output.sets_columns:
+        handler, obj, _ = handler.split_changes(obj, matched_by(names, output.settings.row_key))
         return handler, obj, output
     handler, obj, deletes = handler.split_changes(obj, output.merges_on)
     return handler, obj, replace(output, deletes=deletes)

@@ -73,6 +73,8 @@ __all__ = [
 
 _OF_RUN = (RUN_ID, ROOT_RUN_ID, JOB_NAME, STEP_KEY, ASSET_KEY, COLUMNS)
 _SHOWN_KEYS = 3
+_MISSING = re.compile(r"\bmissing='(\w+)'")
+"""An argument of `write_columns` that messages name, and that is metadata of an asset here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,7 +261,7 @@ def error_of_write(
     """An error of a write that names asset, partitions and table, and for a conflict the committer of the version."""
     listed = ", ".join(map(repr, (keys or ())[:_SHOWN_KEYS])) + (" ..." if len(keys or ()) > _SHOWN_KEYS else "")
     partitions = "" if keys is None else f", partition {listed}"
-    message = str(error)
+    message = _MISSING.sub(r"lance/missing: \1", str(error))
     for known in (f"{where}, table {uri}: ", f"{where}: ", f"{uri}: "):
         message = message.removeprefix(known)
     found = re.search(r"\bversion (\d+)", message) if isinstance(error, CommitConflictError) else None

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 __all__ = [
     "TableInput",
     "TableVersion",
+    "columns_set_by",
     "data_version",
     "data_version_of",
     "input_entry",
@@ -321,6 +322,18 @@ def _named(dataset: lance_core.LanceDataset) -> Iterator[TableVersion]:
     for handle, transaction in islice(dataset.history(), _MOST_VERSIONS):
         if properties_of(transaction).get(ASSET_KEY):
             yield _version(handle, transaction, (None, None))
+
+
+def columns_set_by(dataset: lance_core.LanceDataset, asset: str) -> list[str]:
+    """The columns of the newest commit in which an asset set columns; none if no such commit is left."""
+    for _, transaction in dataset.history(ahead=_AHEAD):
+        properties = properties_of(transaction)
+        if asset not in several(properties.get(ASSET_KEY)) or UNDO_RUN_ID in properties:
+            continue
+        columns = several(properties.get(COLUMNS))
+        if columns:
+            return columns
+    return []
 
 
 def undo_after(dataset: lance_core.LanceDataset, version: int) -> int | None:

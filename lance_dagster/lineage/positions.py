@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from lance_core.errors import IncompatibleConflictError, VersionNotFoundError
+from lance_core.errors import IncompatibleConflictError, UnsupportedError, VersionNotFoundError
 from lance_dagster.lineage.history import read_history
 from lance_dagster.properties import PROMOTED_FROM, hashed, several
 from lance_dagster.tables.location import TABLE_KEY, is_shared
@@ -29,6 +29,7 @@ __all__ = [
     "next_after",
     "parts_of",
     "unread_after",
+    "updates_unknown",
     "watermark_name",
 ]
 
@@ -108,6 +109,22 @@ def unread_after(
     return by_version(
         (0 if part not in known else next_after(dataset, known[part], where), key)
         for part, key in parts_of(partitions).items()
+    )
+
+
+def updates_unknown(uri: str, where: str, error: UnsupportedError) -> UnsupportedError:
+    """The error for changes of a table that does not record which rows were updated.
+
+    Args:
+        uri: The table.
+        where: The input, for the message.
+        error: The error of the read.
+    """
+    return UnsupportedError(
+        f"{where}: {uri} was created without stable row ids, and updates of rows cannot be read as changes: {error}. "
+        "Give the input's asset the metadata lance/stable_row_ids: True, or LanceIOManager the setting stable_row_ids, "
+        f"drop the table and materialize that asset again; until then a run with the tag {FULL_REFRESH}=true reads all "
+        "rows"
     )
 
 

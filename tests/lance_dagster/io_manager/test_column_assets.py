@@ -492,6 +492,73 @@ def test_the_check_of_missing_values_counts_rows_that_came_later(lake):
     assert found() == (True, 0, None)
 
 
+def test_the_check_of_missing_values_is_about_what_the_asset_returns(lake):
+    """A column that it returns no more stays null in new rows, whatever runs."""
+
+    def both(_, table):
+        return with_vectors(table).append_column("norm", pa.array([0.5] * len(table)))
+
+    images, wide, narrow = images_asset(), embeddings_asset(both), embeddings_asset()
+    lake.run(images, wide, partition="2024-01-01")
+
+    def found(asset):
+        (check,) = build_lance_missing_values_checks([asset])
+        selection = dg.AssetSelection.checks(check)
+        (one,) = lake.run(images, asset, check, select=selection).get_asset_check_evaluations()
+        return one.passed, one.metadata["lance/columns"].value, one.metadata["lance/rows_missing"].value
+
+    lake.run(images, partition="2024-01-01")
+    assert found(wide) == (False, ["vector", "norm"], ROWS)
+    lake.run(images, narrow, select=[narrow], partition="2024-01-01")
+    assert found(narrow) == (True, ["vector"], 0)
+    assert set(cells(lake, "norm").values()) == {None}
+    lake.run(images, partition="2024-01-01")
+    assert found(narrow) == (False, ["vector"], ROWS)
+    lake.run(images, wide, select=[wide], partition="2024-01-01")
+    assert found(wide) == (True, ["vector", "norm"], 0)
+
+
+def test_messages_name_the_metadata_of_the_asset(lake):
+    half = embeddings_asset(missing_half, **{"lance/missing": "error"})
+    found = errors(lake.run(images_asset(), half, partition="2024-01-01", fails=True))
+    assert "lacks 25 of 50 rows" in found
+    assert "lance/missing: null or lance/missing: keep allows that" in found
+
+
+@pytest.mark.parametrize("kind", ["pyarrow.Table", "pandas.DataFrame", "polars.DataFrame"])
+@pytest.mark.parametrize("key", ["id", "_rowid"])
+def test_the_kind_of_change_is_no_column(lake, kind, key):
+    """An asset may pass on the frame of its incremental input; rows that were deleted have no cells to set."""
+    module, _, name = kind.rpartition(".")
+    frame = getattr(pytest.importorskip(module), name)
+    metadata = {"lance/write_mode": "columns", "lance/table": "images", "lance/key": "id", "lance/missing": "keep"}
+    columns = ["id", "n"] if key == "id" else ["_rowid", "n"]
+
+    @dg.asset(metadata={"lance/stable_row_ids": True})
+    def images() -> pa.Table:
+        return pa.table({"id": [1, 2, 3], "n": [1, 2, 3]})
+
+    @dg.asset(
+        ins={"images": dg.AssetIn(metadata={"lance/changes": "since_last_run", "columns": columns})}, metadata=metadata
+    )
+    def doubled(images: frame) -> frame:
+        if name == "Table":
+            return images.rename_columns({"n": "twice"})
+        names = {"n": "twice"}
+        return images.rename(columns=names) if module == "pandas" else images.rename(names)
+
+    lake.run(images)
+    lake.run(images, doubled, select=[doubled])
+    assert lake.table("images").schema.names == ["id", "n", "twice"]
+    assert cells(lake, "twice") == {1: 1, 2: 2, 3: 3}
+    if key == "id":
+        table = lake.table("images")
+        table.delete("id = 2")
+        table.update({"n": "30"}, "id = 3")
+        lake.run(images, doubled, select=[doubled])
+        assert cells(lake, "twice") == {1: 1, 3: 30}
+
+
 def test_the_check_of_missing_values_is_for_owners_of_columns(lake):
     images = images_asset()
     (check,) = build_lance_missing_values_checks([images])
