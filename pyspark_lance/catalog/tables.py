@@ -17,11 +17,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-import pyarrow.compute as pc
-
 import lance_core
 from lance_core import LanceDataset
-from lance_core.errors import DatasetNotFoundError, InvalidInputError, UnsupportedError, VersionNotFoundError
+from lance_core.errors import DatasetExistsError, DatasetNotFoundError, InvalidInputError, VersionNotFoundError
+from pyspark_lance.catalog.manifest import DELIMITER, Listing, read_listing
 from pyspark_lance.catalog.registry import PATHS, Catalog, catalogs_of
 from pyspark_lance.engine.sessions import reject_memory
 from pyspark_lance.types.names import case_sensitive
@@ -32,11 +31,8 @@ if TYPE_CHECKING:
 __all__ = ["CatalogTable", "TableFinder", "TableName"]
 
 _SUFFIX: Final = ".lance"
-_MANIFEST: Final = "__manifest"
-_DELIMITER: Final = "$"
 _OPS: Final = "_ops"
 """The folder in which `lance_dagster` keeps the outputs of ops, which are no tables of anyone's."""
-_MANAGED: Final = "table_version_management"
 _SEGMENT: Final = re.compile(r"[\w=@+-][\w=@+.-]{0,199}")
 """A folder name on every store and in every URI."""
 _VERSION: Final = re.compile(r"[vV](\d+)")
@@ -72,12 +68,27 @@ class CatalogTable:
         storage_options: Credentials and options of the storage.
         object_id: The name in the root's manifest table; None if it does not list the table.
         catalog: The catalog; None for a path below none.
+        path: The path relative to the catalog's root; None without a catalog.
+        is_named: Whether the table was found by a name, not by its path.
     """
 
     uri: str
     storage_options: Mapping[str, str] | None = field(default=None, repr=False)
     object_id: str | None = None
     catalog: Catalog | None = None
+    path: str | None = None
+    is_named: bool = False
+
+    @property
+    def listing_id(self) -> str | None:
+        """The id by which the root's manifest table lists the table, or has to; None for one found by its path."""
+        if self.object_id is not None or not self.is_named or self.path is None:
+            return self.object_id
+        return self.path.removesuffix(_SUFFIX).replace("/", DELIMITER)
+
+    def hides(self, dataset: LanceDataset) -> bool:
+        """Whether the table that is there does not belong to its catalog any more."""
+        return self.is_named and self.object_id is None and dataset.is_deregistered
 
     def open(self) -> LanceDataset:
         """The latest version, whose blobs are read as descriptions.
@@ -95,7 +106,7 @@ class TableFinder:
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
         self._catalogs = catalogs_of(spark)
-        self._manifests: dict[str, Mapping[str, str]] = {}
+        self._manifests: dict[str, Listing] = {}
 
     @cached_property
     def _exact(self) -> bool:
@@ -132,9 +143,43 @@ class TableFinder:
                     f"{name}: {segment!r} cannot be a folder: only letters, digits and _=@+.- are allowed, and no dot"
                     " in front"
                 )
-        return self._listed(catalog, path) or CatalogTable(
-            uri=catalog.below("/".join(path) + _SUFFIX), storage_options=catalog.storage_options, catalog=catalog
-        )
+        return self._listed(catalog, path) or _named(catalog, "/".join(path) + _SUFFIX)
+
+    def to_create(self, name: TableName) -> tuple[CatalogTable, bool]:
+        """The place of a table that is to be created, and whether it is there.
+
+        Raises:
+            DatasetExistsError: The name is that of a namespace, or of a table that was deregistered.
+        """
+        location = self.find(name)
+        if location.catalog is not None and location.listing_id in self._manifest(location.catalog).namespaces:
+            raise DatasetExistsError(f"{name} is a namespace in the manifest table of {location.catalog.root}")
+        try:
+            dataset = location.open()
+        except DatasetNotFoundError:
+            return location, False
+        if location.hides(dataset):
+            raise DatasetExistsError(f"{name} was deregistered; its data is there still, lance.`{location.uri}`")
+        return location, True
+
+    def already_there(self, name: TableName, location: CatalogTable) -> DatasetExistsError:
+        """The error of a statement that would create a table that is there."""
+        said = f"{name} is there already, at {location.uri}"
+        catalog = location.catalog
+        if catalog is not None and location.is_named and location.object_id is None and self._manifest(catalog).is_kept:
+            said += "; its catalog does not list it: CREATE TABLE IF NOT EXISTS lists it"
+        return DatasetExistsError(said)
+
+    def to_drop(self, name: TableName) -> CatalogTable:
+        """The place of a table that is to be dropped, which is there, or is listed.
+
+        Raises:
+            DatasetNotFoundError: There is no table of the name, or it was deregistered.
+        """
+        location = self.find(name)
+        if location.object_id is None:
+            _opened(name, location)
+        return location
 
     def _at_path(self, name: TableName) -> CatalogTable:
         if len(name.parts) != 2:
@@ -142,17 +187,19 @@ class TableFinder:
         uri = name.parts[1].rstrip("/")
         reject_memory(uri)
         owner = next((one for one in self._catalogs.values() if _is_below(uri, one.root)), None)
-        return CatalogTable(uri=uri, storage_options=owner.storage_options if owner else None, catalog=owner)
+        if owner is None:
+            return CatalogTable(uri=uri)
+        path = uri.partition("?")[0][len(owner.below("").partition("?")[0]) :]
+        return CatalogTable(uri=uri, storage_options=owner.storage_options, catalog=owner, path=path)
 
     def _listed(self, catalog: Catalog, path: Sequence[str]) -> CatalogTable | None:
         """A table that exists; None if there is none of the name."""
-        object_id = _DELIMITER.join(path)
-        known = self._manifest(catalog)
+        object_id = DELIMITER.join(path)
+        known = self._manifest(catalog).tables
         plain = "/".join(path) + _SUFFIX
         options = catalog.storage_options
         if object_id in known:
-            uri = catalog.below(known[object_id])
-            return CatalogTable(uri=uri, storage_options=options, object_id=object_id, catalog=catalog)
+            return _named(catalog, known[object_id], object_id)
         if self._exact or _exists(catalog.below(plain), options):
             return None
         alike = [one for one in known if self._is(one, object_id)]
@@ -164,30 +211,21 @@ class TableFinder:
                 " of them"
             )
         return next(
-            (
-                CatalogTable(
-                    uri=catalog.below(found),
-                    storage_options=options,
-                    object_id=next((one for one in alike if known[one] == found), None),
-                    catalog=catalog,
-                )
-                for found in paths
-            ),
-            None,
+            (_named(catalog, found, next((one for one in alike if known[one] == found), None)) for found in paths), None
         )
 
-    def _manifest(self, catalog: Catalog) -> Mapping[str, str]:
-        """The paths of the tables that the root's manifest table lists, by their ids."""
+    def _manifest(self, catalog: Catalog) -> Listing:
+        """What the root's manifest table lists."""
         if catalog.name not in self._manifests:
-            self._manifests[catalog.name] = _read_manifest(catalog)
+            self._manifests[catalog.name] = read_listing(catalog)
         return self._manifests[catalog.name]
 
     def tables(self, catalog: Catalog) -> list[tuple[str, ...]]:
         """The names of all tables of a catalog, without the catalog, in ascending order."""
-        known = self._manifest(catalog)
+        known = self._manifest(catalog).tables
         listed = set(known.values())
         below = lance_core.list_tables(catalog.root, storage_options=catalog.storage_options)
-        found = {tuple(one.split(_DELIMITER)) for one in known}
+        found = {tuple(one.split(DELIMITER)) for one in known}
         found |= {tuple(path.removesuffix(_SUFFIX).split("/")) for path in below if path not in listed}
         return sorted(one for one in found if one[0] != _OPS)
 
@@ -222,6 +260,17 @@ class TableFinder:
         return _opened(name, self.find(name), default_scan_options={"blob_handling": "blobs_descriptions"})
 
 
+def _named(catalog: Catalog, path: str, object_id: str | None = None) -> CatalogTable:
+    return CatalogTable(
+        uri=catalog.below(path),
+        storage_options=catalog.storage_options,
+        object_id=object_id,
+        catalog=catalog,
+        path=path,
+        is_named=True,
+    )
+
+
 def _opened(name: TableName, location: CatalogTable, **options: Any) -> LanceDataset:
     """The latest version of a table that its catalog lists.
 
@@ -233,8 +282,7 @@ def _opened(name: TableName, location: CatalogTable, **options: Any) -> LanceDat
         dataset = lance_core.dataset(location.uri, storage_options=location.storage_options, **options)
     except DatasetNotFoundError:
         raise DatasetNotFoundError(f"there is no table {spelled}: {location.uri} holds none") from None
-    by_path = location.catalog is None or (len(name.parts) == 2 and name.parts[1].rstrip("/") == location.uri)
-    if not by_path and location.object_id is None and dataset.is_deregistered:
+    if location.hides(dataset):
         raise DatasetNotFoundError(
             f"there is no table {spelled}: it was deregistered; its data is there still, lance.`{location.uri}`"
         )
@@ -268,22 +316,3 @@ def _exists(uri: str, options: Mapping[str, str] | None) -> bool:
     except DatasetNotFoundError:
         return False
     return True
-
-
-def _read_manifest(catalog: Catalog) -> dict[str, str]:
-    """The paths of tables by id in a directory catalog's manifest table; empty if there is none.
-
-    Raises:
-        UnsupportedError: The catalog keeps the versions of its tables in this table as well.
-    """
-    try:
-        listed = lance_core.dataset(catalog.below(_MANIFEST), storage_options=catalog.storage_options)
-    except DatasetNotFoundError:
-        return {}
-    if str(listed.metadata.get(_MANAGED, "")).lower() == "true":
-        raise UnsupportedError(
-            f"catalog {catalog.name}: {catalog.root} keeps the versions of its tables in its manifest table"
-            f" ({_MANAGED}), which this package cannot read"
-        )
-    rows = listed.to_table(columns=["object_id", "location"], filter=pc.field("object_type") == "table").to_pylist()
-    return {row["object_id"]: row["location"] for row in rows}

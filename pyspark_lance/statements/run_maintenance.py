@@ -12,6 +12,7 @@ from pyspark_lance.distributed.compaction import compact
 from pyspark_lance.distributed.indices import create_scalar_index
 from pyspark_lance.statements import records
 from pyspark_lance.statements.context import Context
+from pyspark_lance.statements.run_tables import list_table, new_table
 from pyspark_lance.types.names import spelled_path
 
 if TYPE_CHECKING:
@@ -206,14 +207,12 @@ def clone(context: Context, statement: records.CloneTable) -> DataFrame:
     """Run a CREATE TABLE ... CLONE."""
     if statement.table.ref is not None:
         raise InvalidInputError(f"{statement.table}: a clone is a table of its own, without @{statement.table.ref}")
-    target = context.finder.find(statement.table)
-    if statement.if_not_exists:
-        try:
-            target.open()
-        except NotFoundError:
-            pass
-        else:
-            return context.nothing()
+    target, exists = new_table(context, statement.table)
+    if exists and not statement.if_not_exists:
+        raise context.finder.already_there(statement.table, target)
+    if exists:
+        list_table(target, is_new=False)
+        return context.nothing()
     source = context.finder.open(statement.source)
     location = context.finder.find(statement.source)
     if statement.timestamp is not None:
@@ -233,5 +232,6 @@ def clone(context: Context, statement: records.CloneTable) -> DataFrame:
             storage_options=location.storage_options,
             target_storage_options=target.storage_options,
         )
+    list_table(target, is_new=True)
     row = (made.count_rows(), len(made.get_fragments()))
     return context.answer("num_rows long, num_fragments long", [row])

@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 import lance_core
 from lance_core import LanceDataset
 from lance_core.dataset import LANCE_COMMIT_MESSAGE_KEY
 from lance_core.errors import DatasetExistsError, DatasetNotFoundError, InvalidInputError, SchemaError
+from pyspark_lance.catalog import manifest
 from pyspark_lance.catalog.tables import CatalogTable, TableName
 from pyspark_lance.engine.errors import short_errors
 from pyspark_lance.statements import records
@@ -37,6 +37,8 @@ __all__ = [
     "describe",
     "drop_columns",
     "drop_table",
+    "list_table",
+    "new_table",
     "rename_column",
     "set_properties",
     "show",
@@ -49,19 +51,25 @@ _INTERNAL: Final = "lance-dagster."
 
 def create_table(context: Context, statement: records.CreateTable) -> DataFrame:
     """Run a CREATE TABLE."""
-    location = _new(context, statement.table)
-    exists = _exists(location)
+    location, exists = new_table(context, statement.table)
     if exists and statement.if_not_exists:
+        list_table(location, is_new=False)
         return context.nothing()
     if exists and not statement.replaces:
-        raise DatasetExistsError(f"{statement.table} is there already, at {location.uri}")
+        raise context.finder.already_there(statement.table, location)
     if statement.must_exist and not exists:
         raise DatasetNotFoundError(
             f"there is no table {statement.table}: CREATE OR REPLACE TABLE creates it if need be"
         )
-    properties = TableProperties(statement)
-    if statement.query is not None:
-        return _create_as(context, statement, location, properties)
+    create = _create_empty if statement.query is None else _create_as
+    done = create(context, statement, location, TableProperties(statement))
+    list_table(location, is_new=not exists)
+    return done
+
+
+def _create_empty(
+    context: Context, statement: records.CreateTable, location: CatalogTable, properties: TableProperties
+) -> DataFrame:
     schema = encoded(_schema(context, statement.columns or (), properties.widths), properties.encodings)
     _check_partitions(statement, schema.names)
     lance_core.commit_fragments(
@@ -109,18 +117,28 @@ def _check_partitions(statement: records.CreateTable, names: Iterable[str]) -> N
         raise SchemaError(f"PARTITIONED BY: there are no columns {sorted(unknown)}; the columns are {list(names)}")
 
 
-def _new(context: Context, name: TableName) -> CatalogTable:
+def new_table(context: Context, name: TableName) -> tuple[CatalogTable, bool]:
+    """The place of a table that a statement creates, and whether it is there already."""
     if name.ref is not None:
         raise InvalidInputError(f"{name}: a branch is created by CREATE BRANCH {name.ref} ON {'.'.join(name.parts)}")
-    return context.finder.find(name)
+    return context.finder.to_create(name)
 
 
-def _exists(location: CatalogTable) -> bool:
+def list_table(location: CatalogTable, *, is_new: bool) -> None:
+    """Enter a table into the manifest table of its root, where there is one.
+
+    Args:
+        location: The place.
+        is_new: Whether the statement has created the table, which is dropped again if another one has its name.
+    """
+    if location.catalog is None or location.path is None or location.listing_id is None:
+        return
     try:
-        location.open()
-    except DatasetNotFoundError:
-        return False
-    return True
+        manifest.register(location.catalog, location.listing_id, location.path)
+    except DatasetExistsError:
+        if is_new:
+            LanceDataset.drop(location.uri, storage_options=location.storage_options)
+        raise
 
 
 def _type(context: Context, column: str, piece: Piece) -> DataType:
@@ -169,15 +187,19 @@ def drop_table(context: Context, statement: records.DropTable) -> DataFrame:
     name = statement.table
     if name.ref is not None:
         raise InvalidInputError(f"{name}: a branch is dropped by DROP BRANCH {name.ref} ON {'.'.join(name.parts)}")
-    location = context.finder.find(name)
-    if not _exists(location):
+    try:
+        location = context.finder.to_drop(name)
+    except DatasetNotFoundError:
         if statement.if_exists:
             return context.nothing()
-        raise DatasetNotFoundError(f"there is no table {name}: {location.uri} holds none")
-    if location.object_id is not None and location.catalog is not None:
-        manifest = lance_core.dataset(location.catalog.below("__manifest"), storage_options=location.storage_options)
-        manifest.delete(pc.field("object_id") == location.object_id)
-    LanceDataset.drop(location.uri, storage_options=location.storage_options)
+        raise
+    if location.catalog is not None and location.path is not None:
+        manifest.deregister(location.catalog, location.path)
+    try:
+        LanceDataset.drop(location.uri, storage_options=location.storage_options)
+    except DatasetNotFoundError:  # it was listed, and never made
+        if location.object_id is None:
+            raise
     return context.nothing()
 
 

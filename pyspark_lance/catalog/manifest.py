@@ -1,0 +1,155 @@
+"""The manifest table of Lance's directory catalog, whose rows name the tables below a root.
+
+    object_id       object_type    location             (metadata, base_objects, columns of extensions)
+    nyc             namespace
+    nyc$flights     table          nyc/flights.lance
+    nyc$trips       table          1f0c93aa_nyc$trips
+
+lance-spark, `lance.namespace.DirectoryNamespace` and others read and write it at the same time. A row is written after
+the table's first version and deleted before its files, so that a writer that is killed leaves a table without a row,
+which is still found at the path of its name, and no row without a table. Where a root has no such table, none is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+import lance_core
+from lance_core import LanceDataset
+from lance_core.errors import CommitConflictError, DatasetExistsError, DatasetNotFoundError, UnsupportedError
+from pyspark_lance.catalog.registry import Catalog
+
+__all__ = ["DELIMITER", "Listing", "deregister", "read_listing", "register"]
+
+DELIMITER: Final = "$"
+_NAME: Final = "__manifest"
+_MANAGED: Final = "table_version_management"
+_RETRIES: Final = 50
+"""pylance rewrites the whole table in each of its commits, which no other commit can follow."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """What a manifest table lists.
+
+    Attributes:
+        tables: The paths of the tables relative to the root, by id.
+        namespaces: The ids of the namespaces.
+        is_kept: Whether there is a manifest table.
+    """
+
+    tables: Mapping[str, str] = field(default_factory=dict)
+    namespaces: frozenset[str] = frozenset()
+    is_kept: bool = False
+
+
+def read_listing(catalog: Catalog) -> Listing:
+    """What a catalog's manifest table lists; nothing if there is none.
+
+    Raises:
+        UnsupportedError: The catalog keeps the versions of its tables in this table as well.
+    """
+    listed = _open(catalog)
+    if listed is None:
+        return Listing()
+    wanted = pc.field("object_type").isin(["table", "namespace"])
+    rows = listed.to_table(columns=["object_id", "object_type", "location"], filter=wanted).to_pylist()
+    return Listing(
+        tables={row["object_id"]: row["location"] for row in rows if row["object_type"] == "table"},
+        namespaces=frozenset(row["object_id"] for row in rows if row["object_type"] == "namespace"),
+        is_kept=True,
+    )
+
+
+def register(catalog: Catalog, object_id: str, location: str) -> None:
+    """List a table, and the namespaces that it is in, in one commit. Does nothing if that is done already.
+
+    Args:
+        catalog: The catalog; without a manifest table nothing is done.
+        object_id: The id of the table.
+        location: Its path relative to the root.
+
+    Raises:
+        DatasetExistsError: Another table, or a namespace, has the id.
+        CommitConflictError: Other writers changed the manifest table again and again.
+        UnsupportedError: The catalog keeps the versions of its tables in its manifest table.
+    """
+    listed = _open(catalog)
+    if listed is None:
+        return
+    parts = object_id.split(DELIMITER)
+    ids = [DELIMITER.join(parts[:end]) for end in range(1, len(parts) + 1)]
+    columns: dict[str, list[str | None]] = {
+        "object_id": [*ids],
+        "object_type": [*["namespace"] * len(parts[1:]), "table"],
+        "location": [*[None] * len(parts[1:]), location],
+    }
+    _change(catalog, listed, lambda table: _insert(table, columns))
+    found = _require(catalog).to_table(columns=["object_type", "location"], filter=pc.field("object_id") == object_id)
+    for row in found.to_pylist():
+        if row["object_type"] != "table":
+            raise DatasetExistsError(f"{object_id} is a {row['object_type']} in the manifest table of {catalog.root}")
+        if row["location"] != location:
+            raise DatasetExistsError(
+                f"{object_id} in {catalog.root} was created by another writer meanwhile, at {row['location']}"
+            )
+
+
+def deregister(catalog: Catalog, location: str) -> None:
+    """List a table no longer.
+
+    Args:
+        catalog: The catalog; without a manifest table nothing is done.
+        location: The path of the table relative to the root.
+
+    Raises:
+        CommitConflictError: Other writers changed the manifest table again and again.
+        UnsupportedError: The catalog keeps the versions of its tables in its manifest table.
+    """
+    listed = _open(catalog)
+    is_it = (pc.field("object_type") == "table") & (pc.field("location") == location)
+    if listed is not None and listed.count_rows(is_it):
+        _change(catalog, listed, lambda table: table.delete(is_it))
+
+
+def _change(catalog: Catalog, listed: LanceDataset, change: Callable[[LanceDataset], object]) -> None:
+    lance_core.retrying(
+        listed,
+        lambda table, _: change(table),
+        lambda _, __: _require(catalog),
+        conflict_retries=_RETRIES,
+        is_retryable=lambda error: isinstance(error, CommitConflictError),
+    )
+
+
+def _insert(listed: LanceDataset, columns: Mapping[str, list[str | None]]) -> None:
+    """Insert the rows whose ids are not there; columns of extensions are null in them."""
+    count = len(columns["object_id"])
+    arrays = [
+        pa.array(columns[one.name], one.type) if one.name in columns else pa.nulls(count, one.type)
+        for one in listed.schema
+    ]
+    rows = pa.Table.from_arrays(arrays, schema=listed.schema)
+    listed.merge_insert("object_id").when_not_matched_insert_all().execute(rows)
+
+
+def _open(catalog: Catalog) -> LanceDataset | None:
+    try:
+        return _require(catalog)
+    except DatasetNotFoundError:
+        return None
+
+
+def _require(catalog: Catalog) -> LanceDataset:
+    listed = lance_core.dataset(catalog.below(_NAME), storage_options=catalog.storage_options)
+    if str(listed.metadata.get(_MANAGED, "")).lower() == "true":
+        raise UnsupportedError(
+            f"catalog {catalog.name}: {catalog.root} keeps the versions of its tables in its manifest table"
+            f" ({_MANAGED}), which this package cannot read"
+        )
+    return listed

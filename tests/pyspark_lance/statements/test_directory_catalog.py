@@ -1,0 +1,257 @@
+"""Tables of roots with a manifest table, which pylance's directory namespace reads and writes at the same time."""
+
+import threading
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import lance_core
+import pyspark_lance
+from lance_core.errors import CommitConflictError, DatasetExistsError, DatasetNotFoundError, RetryableConflictError
+from pyspark_lance.catalog import manifest
+from pyspark_lance.catalog.registry import Catalog
+
+
+class Namespace:
+    """pylance's directory namespace, by ids that are joined by dots."""
+
+    def __init__(self, root):
+        from lance.namespace import DirectoryNamespace
+
+        self.root = root
+        Path(root).mkdir(exist_ok=True)
+        self._inner = DirectoryNamespace(root=root, manifest_enabled="true")
+
+    def call(self, verb, name, *data, **more):
+        import lance_namespace
+
+        request = "".join(part.capitalize() for part in verb.split("_")) + "Request"
+        parts = name.split(".") if name else []
+        return getattr(self._inner, verb)(getattr(lance_namespace, request)(id=parts, **more), *data)
+
+    def create(self, name, value):
+        rows, sink = pa.table({"a": [value]}), pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, rows.schema) as writer:
+            writer.write_table(rows)
+        return self.call("create_table", name, sink.getvalue().to_pybytes())
+
+    def tables(self, name=""):
+        return self.call("list_tables", name).tables
+
+    def namespaces(self, name=""):
+        return self.call("list_namespaces", name).namespaces
+
+    def rows(self, lance, name):
+        return lance.dataset(self.call("describe_table", name).location).to_table()["a"].to_pylist()
+
+    def listed(self):
+        rows = lance_core.dataset(f"{self.root}/__manifest").to_table().to_pylist()
+        return {row["object_id"]: row["location"] for row in rows}
+
+
+@pytest.fixture
+def lake(tmp_path):
+    return str(tmp_path / "lake")
+
+
+@pytest.fixture
+def namespace(lake, lance):
+    made = Namespace(lake)
+    made.create("other", 1)
+    return made
+
+
+@pytest.fixture
+def catalog(lake):
+    return Catalog(name="lake", root=lake)
+
+
+@pytest.fixture
+def sql(spark, lake):
+    pyspark_lance.register_catalog(spark, "lake", lake)
+
+    def run(statement, **params):
+        return [tuple(row) for row in pyspark_lance.sql(spark, statement, **params).collect()]
+
+    return run
+
+
+def test_created_tables_are_listed_and_dropped_ones_are_not(sql, namespace, lake, lance):
+    sql("CREATE TABLE lake.nyc.t (a BIGINT)")
+    sql("INSERT INTO lake.nyc.t VALUES (4)")
+    sql("CREATE TABLE lake.top AS SELECT a FROM lake.nyc.t")
+    sql("CREATE TABLE lake.nyc.deep.shallow SHALLOW CLONE lake.nyc.t")
+    sql("CREATE TABLE lake.nyc.copy DEEP CLONE lake.other")
+    assert namespace.tables() == ["other", "top"]
+    assert namespace.tables("nyc") == ["copy", "t"]
+    assert namespace.namespaces() == ["nyc"]
+    for name, value in {"nyc.t": 4, "top": 4, "nyc.copy": 1, "nyc.deep.shallow": 4}.items():
+        assert namespace.rows(lance, name) == [value]
+    assert namespace.listed()["nyc$t"] == "nyc/t.lance"
+    with pytest.raises(DatasetExistsError, match=r"lake\.nyc\.t is there already"):
+        sql("CREATE TABLE lake.nyc.t (b INT)")
+    sql("CREATE OR REPLACE TABLE lake.top AS SELECT 9L AS a")
+    assert namespace.rows(lance, "top") == [9]
+    namespace.create("nyc.theirs", 7)
+    assert sql("SELECT a FROM lake.nyc.theirs") == [(7,)]
+    sql("DROP TABLE lake.top")
+    sql("DROP TABLE lake.nyc.theirs")
+    sql(f"DROP TABLE lance.`{lake}/nyc/t.lance`")
+    assert namespace.tables() == ["other"]
+    assert namespace.tables("nyc") == ["copy"]
+    assert not list(Path(lake).glob("*theirs/**/*.manifest"))
+
+
+def test_a_root_without_a_manifest_gets_none(sql, lake):
+    sql("CREATE TABLE lake.nyc.t (a BIGINT)")
+    sql("DROP TABLE lake.nyc.t")
+    assert not Path(lake, "__manifest").exists()
+
+
+def test_an_entry_without_a_table_is_filled_or_removed(sql, namespace, lance):
+    for name in ("one", "two", "three"):
+        namespace.call("declare_table", f"nyc.{name}")
+    with pytest.raises(DatasetNotFoundError, match=r"there is no table lake\.nyc\.one"):
+        sql("SELECT * FROM lake.nyc.one")
+    before = namespace.listed()
+    sql("CREATE TABLE lake.nyc.one AS SELECT 5L AS a")
+    assert namespace.rows(lance, "nyc.one") == [5]
+    assert namespace.listed() == before | {"nyc": None}
+    sql("DROP TABLE lake.nyc.two")
+    sql("DROP TABLE IF EXISTS lake.nyc.three")
+    assert namespace.tables("nyc") == ["one"]
+    with pytest.raises(DatasetNotFoundError):
+        sql("DROP TABLE lake.nyc.two")
+
+
+def test_a_table_without_an_entry_is_found_and_listed_by_a_repeat(sql, namespace, lake, lance, monkeypatch):
+    def killed(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(manifest, "register", killed)
+        with pytest.raises(KeyboardInterrupt):
+            sql("CREATE TABLE lake.nyc.t AS SELECT 6L AS a")
+    assert sql("SELECT a FROM lake.nyc.t") == [(6,)]
+    assert "nyc$t" not in namespace.listed()
+    with pytest.raises(DatasetExistsError, match=r"IF NOT EXISTS lists it"):
+        sql("CREATE TABLE lake.nyc.t AS SELECT 6L AS a")
+    sql("CREATE TABLE IF NOT EXISTS lake.nyc.t AS SELECT 6L AS a")
+    assert namespace.rows(lance, "nyc.t") == [6]
+    with monkeypatch.context() as patch:
+        patch.setattr(lance_core.LanceDataset, "drop", killed)
+        with pytest.raises(KeyboardInterrupt):
+            sql("DROP TABLE lake.nyc.t")
+    assert namespace.tables("nyc") == []
+    sql("DROP TABLE lake.nyc.t")
+    assert not lance_core.list_tables(f"{lake}/nyc")
+
+
+def test_a_namespace_s_name_is_no_table_s(sql, namespace, lake):
+    namespace.call("create_namespace", "nyc")
+    for statement in ("(a INT)", "AS SELECT 1 AS a", "SHALLOW CLONE lake.other"):
+        with pytest.raises(DatasetExistsError, match=r"lake\.nyc is a namespace"):
+            sql(f"CREATE TABLE lake.nyc {statement}")
+    assert not Path(lake, "nyc.lance").exists()
+
+
+def test_deregistered_tables_are_neither_created_over_nor_dropped(sql, lake):
+    from lance.namespace import DirectoryNamespace
+    from lance_namespace import DeregisterTableRequest
+
+    lance_core.write_dataset(pa.table({"a": [1]}), f"{lake}/old.lance")
+    DirectoryNamespace(root=lake, manifest_enabled="false").deregister_table(DeregisterTableRequest(id=["old"]))
+    creations = ("TABLE lake.old (a INT)", "TABLE IF NOT EXISTS lake.old (a INT)", "OR REPLACE TABLE lake.old (a INT)")
+    for statement in (*creations, "TABLE lake.old CLONE lake.old", "TABLE IF NOT EXISTS lake.old CLONE lake.old"):
+        with pytest.raises((DatasetExistsError, DatasetNotFoundError), match="deregistered"):
+            sql(f"CREATE {statement}")
+    with pytest.raises(DatasetNotFoundError, match="deregistered"):
+        sql("DROP TABLE lake.old")
+    sql("DROP TABLE IF EXISTS lake.old")
+    assert lance_core.dataset(f"{lake}/old.lance").count_rows() == 1
+
+
+def test_of_two_creators_one_wins(sql, namespace, lake, lance, monkeypatch):
+    """The other one, pylance, registers the name while the rows are written."""
+    found = manifest.register
+
+    def late(*given):
+        namespace.create("nyc.t", 8)
+        found(*given)
+
+    monkeypatch.setattr(manifest, "register", late)
+    with pytest.raises(DatasetExistsError, match=r"nyc\$t .*was created by another writer"):
+        sql("CREATE TABLE lake.nyc.t AS SELECT 6L AS a")
+    assert namespace.rows(lance, "nyc.t") == [8]
+    assert sql("SELECT a FROM lake.nyc.t") == [(8,)]
+    assert lance_core.list_tables(lake) == ["other.lance"]
+
+
+def test_writers_of_both_libraries_lose_no_entry(namespace, catalog):
+    failures = []
+
+    def theirs():
+        own = Namespace(namespace.root)
+        for number in range(8):
+            own.call("declare_table", f"a.theirs{number}")
+
+    def ours(name):
+        for number in range(8):
+            manifest.register(catalog, f"a${name}{number}", f"a/{name}{number}.lance")
+            if number % 2:
+                manifest.deregister(catalog, f"a/{name}{number}.lance")
+
+    def caught(work, *args):
+        try:
+            work(*args)
+        except BaseException as error:
+            failures.append(error)
+            raise
+
+    jobs = [threading.Thread(target=caught, args=args) for args in [(theirs,), (ours, "x"), (ours, "y")]]
+    for job in jobs:
+        job.start()
+    for job in jobs:
+        job.join()
+    assert not failures
+    kept = {f"a${name}{number}" for name in "xy" for number in range(0, 8, 2)}
+    assert set(namespace.listed()) == {"other", "a", *kept, *(f"a$theirs{number}" for number in range(8))}
+
+
+def test_of_two_registrations_of_a_name_one_wins(namespace, catalog):
+    begun, results = threading.Barrier(2), []
+
+    def register(location):
+        begun.wait(timeout=100)
+        try:
+            manifest.register(catalog, "a$t", location)
+        except DatasetExistsError:
+            return
+        results.append(location)
+
+    jobs = [threading.Thread(target=register, args=(location,)) for location in ("a/t.lance", "1_a$t")]
+    for job in jobs:
+        job.start()
+    for job in jobs:
+        job.join()
+    assert results == [namespace.listed()["a$t"]]
+
+
+def test_columns_that_extensions_added_are_kept(catalog, lake, namespace):
+    table = lance_core.dataset(f"{lake}/__manifest")
+    table.add_columns({"owner": "'me'"})
+    manifest.register(catalog, "a$t", "a/t.lance")
+    rows = {row["object_id"]: row["owner"] for row in lance_core.dataset(f"{lake}/__manifest").to_table().to_pylist()}
+    assert rows == {"other": "me", "a": None, "a$t": None}
+    assert namespace.tables("a") == ["t"]
+
+
+@pytest.mark.parametrize("error", [CommitConflictError, RetryableConflictError])
+def test_a_manifest_that_others_always_change_is_reported(catalog, namespace, monkeypatch, error):
+    def lost(*_, **__):
+        raise error("lost the race")
+
+    monkeypatch.setattr(manifest, "_insert", lost)
+    with pytest.raises(CommitConflictError, match="lost the race"):
+        manifest.register(catalog, "a$t", "a/t.lance")
