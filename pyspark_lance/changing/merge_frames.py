@@ -205,7 +205,8 @@ class MergeFrames:
             return target.select(
                 *[functions.col(n).alias(to) for n, to in plain.items()], functions.lit(True).alias(KIND)
             )
-        flag = functions.expr("true" if self.condition is None else f"coalesce({self.condition}, false)")
+        no = functions.lit(False)
+        flag = functions.lit(True) if self.condition is None else functions.coalesce(functions.expr(self.condition), no)
         ends = [(f"source.{quoted(name)}", f"target.{quoted(name)}") for name in self.keys]
         both = self.source.alias("source").join(target.alias("target"), self._equal(ends, target.schema), "inner")
         return both.select(*[functions.col(name).alias(to) for name, to in columns.items()], flag.alias(KIND))

@@ -355,14 +355,14 @@ def _compare(ours: DataFrame, theirs: DataFrame, what: str) -> int:
 
 def _sums(frame: DataFrame, like: DataFrame) -> dict[str, int]:
     """Rows, values that are not null, and the sum of the hashes of each column."""
-    parts = ["count(1) as `rows`"]
+    from pyspark.sql import functions
+
+    parts = [functions.count(functions.lit(1)).alias("rows")]
     for field in like.schema:
-        name = quoted(field.name)
-        label = quoted(f"values of {field.name}")
-        parts.append(f"count({name}) as {label}")
-        if not any(word in field.dataType.simpleString() for word in ("map<", "variant", "geometry", "geography")):
-            kind = field.dataType.simpleString()
-            hashes = f"coalesce(sum(cast(xxhash64(cast({name} as {kind})) as decimal(38, 0))), 0)"
-            parts.append(f"{hashes} as {quoted(f'hashes of {field.name}')}")
-    row = frame.selectExpr(*parts).collect()[0]
+        column, kind = functions.col(quoted(field.name)), field.dataType
+        parts.append(functions.count(column).alias(f"values of {field.name}"))
+        if not any(word in kind.simpleString() for word in ("map<", "variant", "geometry", "geography")):
+            hashes = functions.sum(functions.xxhash64(column.cast(kind)).cast("decimal(38, 0)"))
+            parts.append(functions.coalesce(hashes, functions.lit(0)).alias(f"hashes of {field.name}"))
+    row = frame.agg(*parts).collect()[0]
     return {key: int(value) for key, value in row.asDict().items()}

@@ -10,13 +10,13 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from lance_core.errors import InvalidInputError
 from pyspark_lance.statements.tokens import Cursor
 
-__all__ = ["bound", "literal", "parameters_in"]
+__all__ = ["bound", "literal", "parameters_in", "replaced"]
 
 _PLAIN: Final = re.compile(r"[\w .,:/@+=-]*", re.ASCII)
 
@@ -37,8 +37,15 @@ def parameters_in(text: str) -> list[tuple[int, int, str]]:
     return found
 
 
-def bound(text: str, params: Mapping[str, Any]) -> list[tuple[int, int, str]]:
+def bound(
+    text: str, params: Mapping[str, Any], spelled: Callable[[str, Any], str] | None = None
+) -> list[tuple[int, int, str]]:
     """Start, end and literal of each parameter in a string.
+
+    Args:
+        text: The string.
+        params: The values by name.
+        spelled: The literal of a name and its value; by default that of Spark's SQL.
 
     Raises:
         InvalidInputError: A parameter has no value, or one of a type that has no literal.
@@ -47,12 +54,34 @@ def bound(text: str, params: Mapping[str, Any]) -> list[tuple[int, int, str]]:
     for start, end, name in parameters_in(text):
         if name not in params:
             raise InvalidInputError(f"the statement has a parameter :{name}, which has no value: give {name}=...")
-        found.append((start, end, literal(name, params[name])))
+        found.append((start, end, (spelled or literal)(name, params[name])))
     return found
+
+
+def replaced(text: str, changes: Sequence[tuple[Any, ...]], *, escape: bool = False) -> str:
+    """A string with some parts replaced; None stands for blanks.
+
+    Args:
+        text: The string.
+        changes: Start, end and new text of each part.
+        escape: Whether braces are doubled, for Spark's formatter, which replaces names in braces by frames.
+    """
+
+    def own(part: str) -> str:
+        return part.replace("{", "{{").replace("}", "}}") if escape else part
+
+    found, at = [], 0
+    for start, end, new, *_ in sorted(changes, key=lambda change: (change[0], change[1])):
+        found += [own(text[at:start]), " " * (end - start) if new is None else new]
+        at = end
+    return "".join([*found, own(text[at:])])
 
 
 def literal(name: str, value: Any) -> str:
     """A value as a literal of Spark's SQL.
+
+    The methods are those of the plain types: what a subclass prints as, such as an enumeration or NumPy's float64,
+    may be anything.
 
     Raises:
         InvalidInputError: The type has no literal; the message names the parameter.
@@ -62,19 +91,21 @@ def literal(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int):
-        return f"({value}L)" if -(1 << 63) < value < 1 << 63 and not -(1 << 31) <= value < 1 << 31 else f"({value})"
+        number = int.__int__(value)
+        return f"({number}L)" if -(1 << 63) < number < 1 << 63 and not -(1 << 31) <= number < 1 << 31 else f"({number})"
     if isinstance(value, float):
-        return f"cast('{value!r}' as double)"
+        return f"cast('{float.__repr__(value)}' as double)"
     if isinstance(value, decimal.Decimal) and value.is_finite():
-        return f"({value:f}BD)"
+        return f"({decimal.Decimal.__format__(value, 'f')}BD)"
     if isinstance(value, str):
-        return f"'{value}'" if _PLAIN.fullmatch(value) else f"cast(x'{value.encode().hex()}' as string)"
+        plain = str.__str__(value)
+        return f"'{plain}'" if _PLAIN.fullmatch(plain) else f"cast(x'{plain.encode().hex()}' as string)"
     if isinstance(value, bytes):
-        return f"x'{value.hex()}'"
+        return f"x'{bytes.hex(value)}'"
     if isinstance(value, dt.datetime):
-        return f"cast('{value.isoformat(sep=' ')}' as timestamp)"
+        return f"cast('{dt.datetime.isoformat(value, sep=' ')}' as timestamp)"
     if isinstance(value, dt.date):
-        return f"date'{value.isoformat()}'"
+        return f"date'{dt.date.isoformat(value)}'"
     raise InvalidInputError(
         f"parameter :{name} is a {type(value).__name__}; numbers, strings, bytes, dates, times, booleans and None can"
         " be parameters here"

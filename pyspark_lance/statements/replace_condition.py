@@ -6,29 +6,65 @@ x / 2 > 1, upper(s) = 'A', x = '1'                              rejected: Spark 
 
 from __future__ import annotations
 
+import datetime as dt
+import decimal
+import math
+import re
+from collections.abc import Mapping
 from typing import Any, Final
 
 import pyarrow as pa
 
 from lance_core.errors import InvalidInputError
+from pyspark_lance.statements.parameters import bound, literal, replaced
 from pyspark_lance.types.names import matched_names
 
-__all__ = ["check_replace_condition"]
+__all__ = ["replace_condition"]
 
 _COMPARISONS: Final = ("EQ", "NEQ", "GT", "GTE", "LT", "LTE")
+_ZONED: Final = re.compile(r".*:.*(Z|UTC|[+-]\d\d(:?\d\d)?)", re.DOTALL)
+"""A time with a zone that Spark and Lance read alike."""
 
 
-def check_replace_condition(text: str, schema: pa.Schema, *, exact: bool) -> None:
-    """Make sure that Spark and Lance agree on a condition.
+def replace_condition(text: str, params: Mapping[str, Any], schema: pa.Schema, *, exact: bool) -> str:
+    """The condition in Lance's SQL, with its parameters bound, of which Spark and Lance think the same.
 
     Args:
-        text: The condition, with its parameters bound.
+        text: The condition.
+        params: The values of its parameters.
         schema: The columns of the table.
         exact: Whether case matters in names.
 
     Raises:
-        InvalidInputError: The condition is more than comparisons of columns with constants of their kind.
+        InvalidInputError: The condition is more than comparisons of columns with constants of their kind, or a
+            parameter has no value.
     """
+    # Spark joins 'O''Brien' to another string than Lance does, so that the tree is that of a plain string.
+    _check(replaced(text, bound(text, params, _stand_in)), schema, exact=exact)
+    return replaced(text, bound(text, params, _literal))
+
+
+def _stand_in(name: str, value: Any) -> str:
+    return "'a'" if isinstance(value, str) else _literal(name, value)
+
+
+def _literal(name: str, value: Any) -> str:
+    """A value as a literal of Lance's SQL."""
+    if isinstance(value, str):
+        return "'" + str.__str__(value).replace("'", "''") + "'"
+    if isinstance(value, dt.datetime):
+        return f"timestamp '{dt.datetime.isoformat(value, sep=' ')}'"
+    if isinstance(value, bool) or not isinstance(value, int | float | decimal.Decimal):
+        return literal(name, value)
+    if isinstance(value, int):
+        return f"({int.__int__(value)})"
+    if not math.isfinite(value):
+        return literal(name, value)  # which is no number here
+    shown = float.__repr__(value) if isinstance(value, float) else decimal.Decimal.__format__(value, "f")
+    return f"({shown})"
+
+
+def _check(text: str, schema: pa.Schema, *, exact: bool) -> None:
     import sqlglot  # noqa: PLC0415 - loads for half a second
 
     try:
@@ -88,10 +124,15 @@ def _fits(tree: Any, column: pa.DataType) -> bool:
     if kind == "CAST":
         to = tree.to.sql("spark").upper()
         wanted = types.is_date(column) if to == "DATE" else types.is_timestamp(column) and to.startswith("TIMESTAMP")
-        return bool(wanted and type(tree.this).__name__ == "Literal" and tree.this.is_string)
+        is_string = type(tree.this).__name__ == "Literal" and tree.this.is_string
+        return bool(wanted and is_string and _fits(tree.this, column))
+    if kind == "HEXSTRING":
+        return bool(types.is_binary(column) or types.is_large_binary(column))
     if kind != "LITERAL":
         return False
+    if tree.is_string and types.is_timestamp(column):
+        return bool(_ZONED.fullmatch(tree.name.strip())) is (column.tz is not None)
     if tree.is_string:
         is_string = types.is_string(column) or types.is_large_string(column)
-        return bool(is_string or types.is_date(column) or types.is_timestamp(column))
+        return bool(is_string or types.is_date(column))
     return bool(types.is_integer(column) or types.is_floating(column) or types.is_decimal(column))

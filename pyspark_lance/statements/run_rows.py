@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -19,7 +20,7 @@ from pyspark_lance.changing.update_values import spelled_values, stored_as
 from pyspark_lance.statements import records
 from pyspark_lance.statements.context import Context
 from pyspark_lance.statements.names import mentions_of
-from pyspark_lance.statements.replace_condition import check_replace_condition
+from pyspark_lance.statements.replace_condition import replace_condition
 from pyspark_lance.statements.tokens import Assignment, Piece
 from pyspark_lance.types.names import case_sensitive, matched_names
 from pyspark_lance.types.spark_types import spark_schema
@@ -28,19 +29,25 @@ from pyspark_lance.writing.write import write
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["PARTITIONED_BY", "delete", "insert", "merge", "partition_by", "truncate", "update"]
+__all__ = ["PARTITIONED_BY", "delete", "insert", "merge", "partition_by", "stored_partition_by", "truncate", "update"]
 
 PARTITIONED_BY: Final = "lance-dagster.partitioned_by"
-"""Key of the table's configuration with the columns of PARTITIONED BY."""
+"""Key of the table's configuration with the columns of PARTITIONED BY: a,b, or a list in JSON if a name has a comma."""
 _ACTIONS: Final = {"UPDATE": UPDATE, "DELETE": DELETE, "INSERT": INSERT}
 _OVERWRITE: Final = "spark.sql.sources.partitionOverwriteMode"
 
 
 def partition_by(dataset: LanceDataset) -> list[str] | None:
     """The columns of PARTITIONED BY of the statement that created a table; None without any."""
-    return [
-        name for name in dataset.config().get(PARTITIONED_BY, "").split(",") if name in dataset.schema.names
-    ] or None
+    stored = dataset.config().get(PARTITIONED_BY, "")
+    names = json.loads(stored) if stored.startswith("[") else stored.split(",")
+    return [name for name in names if name in dataset.schema.names] or None
+
+
+def stored_partition_by(names: Sequence[str]) -> str:
+    """The columns of PARTITIONED BY as the table's configuration keeps them."""
+    is_plain = not any("," in name or name.startswith("[") for name in names)
+    return ",".join(names) if is_plain else json.dumps(list(names))
 
 
 def insert(context: Context, statement: records.Insert) -> DataFrame:
@@ -51,8 +58,10 @@ def insert(context: Context, statement: records.Insert) -> DataFrame:
     is_dynamic = str(context.spark.conf.get(_OVERWRITE, "static")).lower() == "dynamic"
     replace_where = None
     if statement.replace_where is not None:
-        replace_where = context.sources.expression(statement.replace_where)
-        check_replace_condition(replace_where, dataset.schema, exact=case_sensitive(context.spark))
+        exact = case_sensitive(context.spark)
+        replace_where = replace_condition(
+            statement.replace_where.text, context.sources.params, dataset.schema, exact=exact
+        )
     done = write(
         rows,
         dataset.uri,

@@ -22,7 +22,7 @@ from pyspark_lance.catalog.tables import TableFinder, TableName
 from pyspark_lance.engine.errors import short_errors
 from pyspark_lance.reading.read import read_version
 from pyspark_lance.statements.names import Mention, is_path, mentions_of
-from pyspark_lance.statements.parameters import bound
+from pyspark_lance.statements.parameters import bound, replaced
 from pyspark_lance.statements.tokens import Piece, position, tokens_of
 from pyspark_lance.statements.trees import Need, needs_of
 from pyspark_lance.types.names import case_sensitive, quoted
@@ -76,7 +76,7 @@ class Sources:
             InvalidInputError: The query is not understood, or Spark rejects it.
         """
         changes, frames = self._tables(piece, parsed_from)
-        text = _changed(piece.text, changes, escape=bool(frames))
+        text = replaced(piece.text, changes, escape=bool(frames))
         with short_errors(f"{position(self._statement, piece.start)}"):
             return self.spark.sql(text, args=dict(self.params) or None, **frames)
 
@@ -98,7 +98,7 @@ class Sources:
             for one in bound(piece.text, self.params)
             if not any(start <= one[0] < end for start, end, *_ in changes)  # the version of a table
         ]
-        return _changed(piece.text, [*changes, *literals], escape=False)
+        return replaced(piece.text, [*changes, *literals], escape=False)
 
     def dataset(self, mention: Mention, start: int) -> LanceDataset:
         """The version that a name stands for, equal for each mention in a statement."""
@@ -137,7 +137,7 @@ class Sources:
         """The time of an expression, which Spark evaluates in the zone of the session."""
         from pyspark.sql import functions
 
-        value = functions.expr(_changed(piece.text, bound(piece.text, self.params), escape=False)).cast("timestamp")
+        value = functions.expr(replaced(piece.text, bound(piece.text, self.params), escape=False)).cast("timestamp")
         with short_errors(f"TIMESTAMP AS OF {piece.text}"):
             micros = self.spark.range(1).select(functions.unix_micros(value)).collect()[0][0]
         if micros is None:
@@ -157,7 +157,7 @@ class Sources:
         mentions = mentions_of(piece.text, self.finder)
         if not mentions:
             return [], {}
-        plain = " " * parsed_from + _changed(piece.text, [(m.name_end, m.end, None) for m in mentions])[parsed_from:]
+        plain = " " * parsed_from + replaced(piece.text, [(m.name_end, m.end, None) for m in mentions])[parsed_from:]
         starts = {mention.start: len(mention.name.parts) for mention in mentions}
         aligned = self._statement[: piece.start] + piece.text
         before = "".join(char if char == "\n" else " " for char in self._statement[: piece.start])
@@ -218,22 +218,3 @@ class Sources:
 def _short(name: TableName) -> str:
     """The name by which columns of a table without an alias are qualified."""
     return name.last.rstrip("/").rpartition("/")[2].removesuffix(".lance") if is_path(name) else name.last
-
-
-def _changed(text: str, changes: Sequence[tuple[Any, ...]], *, escape: bool = False) -> str:
-    """A string with some parts replaced; None stands for blanks.
-
-    Args:
-        text: The string.
-        changes: Start, end and new text of each part.
-        escape: Whether braces are doubled, for Spark's formatter, which replaces names in braces by frames.
-    """
-
-    def own(part: str) -> str:
-        return part.replace("{", "{{").replace("}", "}}") if escape else part
-
-    found, at = [], 0
-    for start, end, new, *_ in sorted(changes, key=lambda change: (change[0], change[1])):
-        found += [own(text[at:start]), " " * (end - start) if new is None else new]
-        at = end
-    return "".join([*found, own(text[at:])])

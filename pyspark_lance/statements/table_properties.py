@@ -16,7 +16,7 @@ import pyarrow as pa
 from lance_core import LanceDataset
 from lance_core.errors import InvalidInputError, SchemaError
 from pyspark_lance.statements import records
-from pyspark_lance.statements.run_rows import PARTITIONED_BY
+from pyspark_lance.statements.run_rows import PARTITIONED_BY, stored_partition_by
 from pyspark_lance.types.spark_types import VECTOR_WIDTH
 
 __all__ = ["COMMENT", "TableProperties", "encoded", "format_properties"]
@@ -88,7 +88,7 @@ class TableProperties:
         if statement.comment is not None:
             given[COMMENT] = statement.comment
         if statement.partitioned_by:
-            given[PARTITIONED_BY] = ",".join(statement.partitioned_by)
+            given[PARTITIONED_BY] = stored_partition_by(statement.partitioned_by)
         self.config = given
 
 

@@ -103,6 +103,7 @@ def test_every_clause_and_the_condition(spark, uri, lance):
         ("mirror", {"when_not_matched_by_source": "delete"}, [(2, 200), (3, 5), (4, 400)], (1, 2, 1)),
         ("delete others", {"when_matched": None, "when_not_matched": None, "when_not_matched_by_source": "delete"}, [(2, 20), (3, 30)], (0, 0, 1)),
         ("condition", {"condition": "source.x > target.x"}, [(1, 10), (2, 200), (3, 30), (4, 400)], (1, 1, 0)),
+        ("remark", {"condition": "source.x > target.x -- newer"}, [(1, 10), (2, 200), (3, 30), (4, 400)], (1, 1, 0)),
         ("delete if", {"when_matched": "delete", "when_not_matched": None, "condition": "target.x = 20"}, [(1, 10), (3, 30)], (0, 0, 1)),
     ):  # fmt: skip
         place = fresh(name)

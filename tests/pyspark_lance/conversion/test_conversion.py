@@ -42,6 +42,16 @@ def test_hive_partitions_become_columns_and_every_row_is_there(spark, folder, ur
     assert spark.read.parquet(str(back)).where("day = 1").count() == 33
 
 
+def test_names_are_no_part_of_the_query_that_compares(spark):
+    struct = (
+        "named_struct('a b', id, 'x: int>, y', cast(id as int), 'tick`ed', array(named_struct('1', 'z'))) as `the ``s`"
+    )
+    frame = spark.range(3).selectExpr(struct)
+    assert _compare(frame, frame, "both") == 3
+    with pytest.raises(LanceError, match="hashes of the `s"):
+        _compare(frame, frame.limit(2).union(frame.limit(1)), "both")
+
+
 @pytest.mark.slow
 def test_an_interrupted_conversion_continues(spark, folder, uri, lance, monkeypatch):
     done = []

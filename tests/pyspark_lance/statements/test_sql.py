@@ -2,6 +2,7 @@
 
 import re
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -411,6 +412,16 @@ def test_rows_that_meet_a_condition_are_replaced(sql, table):
     assert sql("SELECT id, s FROM lake.nyc.t ORDER BY id, s") == [
         (1, "s1"), (2, "s2"), (3, "new"), (4, "s4"), (7, "s7"), (8, "s8"), (9, "s9"),
     ]  # fmt: skip
+
+
+def test_names_and_values_are_no_part_of_a_statement(sql, lake, table, lance):
+    sql("CREATE TABLE lake.a.p (`d,1` INT, d INT, `[x` INT) PARTITIONED BY (`d,1`, `[x`)")
+    assert "PARTITIONED BY (`d,1`, `[x`)" in sql("SHOW CREATE TABLE lake.a.p")[0][0]
+    word = "O'Brien \\ ' OR 1 = 1 --"
+    sql("UPDATE lake.nyc.t SET s = :word WHERE x < :most", word=word, most=np.float64(20))
+    rows = sql("INSERT INTO lake.nyc.t REPLACE WHERE s = :word AND x = :x SELECT 0, 0, :word", word=word, x=0)
+    assert rows == [(1, 1)]
+    assert sql("SELECT id, s FROM lake.nyc.t WHERE s = :word ORDER BY id", word=word) == [(0, word), (1, word)]
 
 
 def test_show_create_table_makes_the_same_table(sql, lake, lance):

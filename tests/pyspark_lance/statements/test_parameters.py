@@ -1,0 +1,97 @@
+"""Parameters become literals of their values, whatever these print as."""
+
+import datetime as dt
+import decimal
+import enum
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import lance_core
+from lance_core.errors import InvalidInputError
+from pyspark_lance.statements.parameters import literal
+from pyspark_lance.statements.replace_condition import replace_condition
+
+EVIL = "1) OR (1 = 1"
+
+
+def evil(kind):
+    """A type whose values print as SQL."""
+
+    def says(*_, **__):
+        return EVIL
+
+    own = dict.fromkeys(("__str__", "__repr__", "__format__", "isoformat", "hex", "encode"), says)
+    return type("Evil", (kind,), own)
+
+
+class Word(str, enum.Enum):  # noqa: UP042 - prints as Word.ONE, a StrEnum would not
+    ONE = "one"
+
+
+@pytest.mark.parametrize(
+    ("value", "wanted"),
+    [
+        (np.float64(1.5), "cast('1.5' as double)"),
+        (Word.ONE, "'one'"),
+        (np.str_("one"), "'one'"),
+        (evil(int)(7), "(7)"),
+        (evil(float)(0.1), "cast('0.1' as double)"),
+        (evil(str)("one"), "'one'"),
+        (evil(str)("it's"), "cast(x'69742773' as string)"),
+        (evil(bytes)(b"'"), "x'27'"),
+        (evil(decimal.Decimal)("1.50"), "(1.50BD)"),
+        (evil(dt.date)(2024, 1, 2), "date'2024-01-02'"),
+        (evil(dt.datetime)(2024, 1, 2, 3), "cast('2024-01-02 03:00:00' as timestamp)"),
+    ],
+    ids=map(str, range(11)),
+)
+def test_literals_are_those_of_the_value(value, wanted):
+    assert literal("p", value) == wanted
+
+
+ROWS = {
+    "i": [5, 5_000_000_000],
+    "f": [1.5, -1e300],
+    "d": pa.array([decimal.Decimal("1.50"), decimal.Decimal(-2)], pa.decimal128(10, 2)),
+    "s": ["O'Brien ' OR i > 0 --", "Zürich\\"],
+    "b": [b"x'", b"y"],
+    "day": [dt.date(2024, 1, 1), dt.date(2024, 1, 2)],
+    "t": pa.array([dt.datetime(2024, 1, 1, 12), dt.datetime(2024, 1, 2)], pa.timestamp("us", "UTC")),
+    "n": pa.array([dt.datetime(2024, 1, 1, 12), dt.datetime(2024, 1, 2, 3, 4, 5, 6)], pa.timestamp("us")),
+    "o": [True, False],
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_each_type_can_be_a_parameter_of_replace_where(tmp_path, name):
+    table = lance_core.write_dataset(pa.table(ROWS), tmp_path / "t.lance")
+    for value in table.to_table()[name].to_pylist():
+        found = replace_condition(f"{name} = :value", {"value": value}, table.schema, exact=True)
+        assert table.to_table(filter=found)[name].to_pylist() == [value]
+
+
+@pytest.mark.parametrize(
+    ("condition", "value"),
+    [
+        ("t = :value", dt.datetime(2024, 1, 1)),
+        ("t > timestamp '2024-01-01 00:00:00'", None),
+        ("t IN ('2024-01-01 00:00:00 UTC', '2024-01-01')", None),
+        ("n = :value", dt.datetime(2024, 1, 1, tzinfo=dt.UTC)),
+        ("n = timestamp '2024-01-01 00:00:00Z'", None),
+        ("s = :value", 5),
+        ("i = :value", "5"),
+        ("f = :value", float("nan")),
+        ("i = :value", None),
+    ],
+)
+def test_values_that_spark_and_lance_would_read_in_two_ways_are_rejected(condition, value):
+    with pytest.raises(InvalidInputError, match=r"REPLACE WHERE .*Nothing was done"):
+        replace_condition(condition, {"value": value}, pa.table(ROWS).schema, exact=True)
+
+
+def test_times_with_a_zone_are_compared_with_times_that_have_one():
+    for zone in ("Z", "+02:00", " UTC", "-0330", "+05"):
+        condition = f"t = timestamp '2024-01-01 00:00:00{zone}'"
+        assert replace_condition(condition, {}, pa.table(ROWS).schema, exact=True) == condition
