@@ -64,6 +64,7 @@ LIMITS: Final = {
     "write": Limit("lance_core", 12, 12),
     "read": Limit("lance_core", 12, 12),
     "compaction": Limit("lance_core", 14, 14),
+    "promotion": Limit("lance_core", 17, 14),
     "output": Limit("lance_dagster", 12, 12),
     "healthy-tick": Limit("lance_dagster", 7, 9),
     "tick": Limit("lance_dagster", 9, 9),
@@ -203,6 +204,17 @@ def compaction(folder: str, recording: contextlib.AbstractContextManager[None]) 
     assert metrics.fragments_added == 1
 
 
+def promotion(folder: str, recording: contextlib.AbstractContextManager[None]) -> None:
+    """Let main have the rows that a branch has appended."""
+    dataset = table_of(f"{folder}/table.lance", 1)
+    branch = dataset.create_branch("next")
+    lance_core.write_dataset(rows(100), branch, mode="append")
+    dataset = lance_core.dataset(dataset.uri)
+    with recording:
+        dataset.branches.promote("next")
+    assert lance_core.dataset(dataset.uri).count_rows() == 200
+
+
 @dg.asset(partitions_def=dg.StaticPartitionsDefinition(["a", "b"]), metadata={"partition_expr": "letter"})
 def numbers(context: dg.AssetExecutionContext) -> pa.Table:
     """A partitioned asset of a few rows."""
@@ -277,6 +289,7 @@ WAYS: Final = {
     "write": write,
     "read": read,
     "compaction": compaction,
+    "promotion": promotion,
     "output": output,
     "healthy-tick": healthy_tick,
     "tick": tick,
