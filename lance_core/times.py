@@ -58,7 +58,7 @@ def zone_named(name: str) -> tzinfo:
     try:
         return UTC if name.strip() == "Z" else ZoneInfo(name.strip())
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-        raise InvalidInputError(f"{name!r} is no time zone, such as Asia/Tokyo or +09:00") from error
+        raise InvalidInputError(f"{name!r} is not a time zone, such as Asia/Tokyo or +09:00") from error
 
 
 def since_epoch(nanoseconds: int) -> datetime:

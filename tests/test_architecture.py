@@ -39,7 +39,7 @@ TOP = {
 
 def test_the_top_level_holds_what_a_stranger_expects():
     if not (ROOT / ".git").exists():
-        pytest.skip("this is no checkout of Git")
+        pytest.skip("this is not a checkout of Git")
     tracked = processes.run(["git", "ls-files"], check=True).stdout
     assert {path.partition("/")[0] for path in tracked.splitlines()} == TOP
 

@@ -35,7 +35,7 @@ WITHOUT = {
     "LanceDataset.join_asof": NOT_OFFERED,
     "LanceDataset.replace_schema": NOT_OFFERED,
     "LanceDataset.sort_by": NOT_OFFERED,
-    "LanceDataset.move_to": "takes a manifest, which is no public class",
+    "LanceDataset.move_to": "takes a manifest, which is not a public class",
 }
 
 

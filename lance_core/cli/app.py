@@ -1,4 +1,4 @@
-"""The group of commands. One line adds one."""
+"""The command `lance`: the group of all its commands. A new one is a line in `COMMANDS`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Final
 
 import click
 
-from lance_core.cli import branching, erasure, inspect, maintenance
+from lance_core.cli import erasure, inspect, maintenance, refs
 
 __all__ = ["COMMANDS", "cli"]
 
@@ -20,10 +20,10 @@ COMMANDS: Final[tuple[click.Command, ...]] = (
     inspect.head,
     inspect.diff,
     inspect.tags,
-    branching.branches,
-    branching.clones,
-    branching.promote,
-    branching.discard,
+    refs.branches,
+    refs.clones,
+    refs.promote,
+    refs.discard,
     maintenance.compact_command,
     maintenance.materialize_deletions,
     maintenance.cleanup,

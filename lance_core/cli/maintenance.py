@@ -62,8 +62,8 @@ def compact_command(
 ) -> None:
     """Merge small fragments and drop deleted rows.
 
-    Fragments that writers change meanwhile are left for another attempt. What is still left in the end is no failure:
-    the next compaction finds it.
+    Fragments that writers change meanwhile are left for another attempt. What is still left in the end is no
+    failure: the next compaction finds it.
 
     Options that are not given come from the table's configuration (lance.compaction.*).
     """

@@ -24,7 +24,7 @@ Row = Mapping[str, Any]
 
 _WIDE: Final = 160
 _UNCUT: Final = 10_000
-"""Columns of what is no terminal, and of data there."""
+"""Columns of what is not a terminal, and of data there."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,4 +107,4 @@ def _numbers(writer: WriterVersion) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in writer.version.split("."))
     except ValueError as error:
-        raise CorruptFileError(f"writer version {writer.version!r} is no version") from error
+        raise CorruptFileError(f"writer version {writer.version!r} is not a version") from error

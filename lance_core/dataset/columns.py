@@ -118,7 +118,7 @@ class ColumnVerbs(Handle):
 
         Args:
             data: The rows: the key, and the columns to set.
-            on: The key: a column or several, `_rowid`, or `_rowaddr` as this version has it. A null is no key.
+            on: The key: a column or several, `_rowid`, or `_rowaddr` as this version has it. A null is not a key.
             where: The scope: rows for which this is true, as SQL or an expression; None for all rows.
             missing: What becomes of the rows of the scope that the data lacks: "null" sets their columns to null,
                 "keep" leaves them, "error" rejects the write.

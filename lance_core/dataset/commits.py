@@ -135,7 +135,7 @@ class CommitVerbs(Handle):
             "dataset": the dataset at the new version; "merged": the committed transaction.
 
         Raises:
-            UnsupportedError: A transaction is no append.
+            UnsupportedError: A transaction is not an append.
 
         Examples:
             >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
@@ -174,10 +174,10 @@ class CommitVerbs(Handle):
         Args:
             base_uri: The dataset's root.
             storage_options: Credentials and options of the storage, under object_store's names.
-            ignore_not_found: Whether a missing dataset is no error.
+            ignore_not_found: Whether a missing dataset is not an error.
 
         Raises:
-            DatasetNotFoundError: The URI is no dataset's root.
+            DatasetNotFoundError: The URI is not a dataset's root.
 
         Examples:
             >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")

@@ -173,7 +173,7 @@ class ReadingVerbs(Handle):
             sql: A SELECT in DuckDB's SQL; the dataset is called `dataset`, or what `table_name` says.
 
         Raises:
-            InvalidInputError: The query is no string; errors of the engine are raised when the query runs.
+            InvalidInputError: The query is not a string; errors of the engine are raised when the query runs.
             UnsupportedError: DuckDB is not installed; raised when the query runs.
 
         Examples:
@@ -211,8 +211,8 @@ class ReadingVerbs(Handle):
                 False rejects a condition that depends on it, for a caller whose own zone is another one.
 
         Raises:
-            InvalidInputError: The expression is no condition, or depends on a zone that it does not name; the message
-                has the position.
+            InvalidInputError: The expression is not a condition, or depends on a zone that it does not name; the
+                message has the position.
             SchemaError: A column does not exist.
             UnsupportedError: The expression uses something unknown; the message names it and has the position.
 

@@ -83,7 +83,7 @@ class RefVerbs(Handle):
             branch: As for `create_branch`.
             reference: Where it begins if there is none: as for `create_branch`.
             renew_promoted: Whether a branch that was promoted, and has no changes since, is created again there.
-                Maintenance is no change, nor are restores and commits with the property `lance.takes_back`, which an
+                Maintenance is not a change, nor are restores and commits with the property `lance.takes_back`, which an
                 undo of `lance_dagster` has.
 
         Raises:

@@ -91,7 +91,7 @@ class SqlQueryBuilder:
         """A query over a dataset.
 
         Raises:
-            InvalidInputError: The SQL is no string.
+            InvalidInputError: The SQL is not a string.
         """
         if not isinstance(sql, str) or not sql.strip():
             raise InvalidInputError(f"sql is a SELECT statement, not {sql!r}")

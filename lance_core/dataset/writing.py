@@ -304,8 +304,8 @@ def commit_fragments(
         slices: For "replace": the slices whose rows are replaced. For `require_empty`: those that must be empty.
         read_version: Version that the data was computed from; commits since then are checked for conflicts. None: the
             latest now, or that of the dataset given. 0: there was no dataset yet.
-        identity: `LanceDataset.identity` of `read_version` when it was read, if `uri` is no dataset; it detects a table
-            that was dropped and made again since, which has versions of the same numbers.
+        identity: `LanceDataset.identity` of `read_version` when it was read, if `uri` is not a dataset; it detects a
+            table that was dropped and made again since, which has versions of the same numbers.
         transaction_properties: Strings for the history, by key.
         commit_message: A string for the history.
         idempotency_key: A transaction property (key, value) that at most one commit may carry: if one that is newer

@@ -41,7 +41,7 @@ _GROUP_BYTES: Final = 4 * 1024 * 1024
 _LOOK_UP_BYTES: Final = 64 * 1024
 
 # Errors that numpy and pyarrow raise on corrupt bytes that no check here caught. A TypeError is not among them, because
-# it is a fault of this package, and neither is a lack of memory, which is no property of the file.
+# it is a fault of this package, and neither is a lack of memory, which is not a property of the file.
 _SYMPTOMS: Final = (ValueError, IndexError, OverflowError, struct.error, pa.ArrowException)
 
 

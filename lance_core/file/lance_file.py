@@ -317,7 +317,7 @@ def _locate(path: str | PathLike[str], storage_options: Mapping[str, str] | None
     """The store of the file's folder, and the file's key there."""
     folder, _, name = canonical_uri(fspath(path)).rpartition("/")
     if not name:
-        raise InvalidInputError(f"{path} is no file")
+        raise InvalidInputError(f"{path} is not a file")
     return open_store(folder or "/", storage_options), name
 
 

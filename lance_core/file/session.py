@@ -128,7 +128,7 @@ class LanceFileSession:
 
     def _uri(self, path: str) -> str:
         if not path or ".." in path.split("/") or path.startswith("/"):
-            raise InvalidInputError(f"{path!r} is no path below {self._root}")
+            raise InvalidInputError(f"{path!r} is not a path below {self._root}")
         return join_uri(self._root, path)
 
 

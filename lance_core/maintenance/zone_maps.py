@@ -1,7 +1,7 @@
 """Zone maps of partition columns: made when a table has grown, refreshed when it has grown more.
 
 Each change is a version of its own. Writers call this afterwards; results never depend on it, so a
-conflict with another process that does the same is no error.
+conflict with another process that does the same is not an error.
 """
 
 from __future__ import annotations

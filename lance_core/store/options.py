@@ -64,7 +64,7 @@ class StorageOptions(Mapping[str, str]):
             `StorageOptions`. Options are equal whatever their locks.
 
     Raises:
-        InvalidInputError: A value is no string, number or boolean, or a key occurs twice with different values.
+        InvalidInputError: A value is not a string, number or boolean, or a key occurs twice with different values.
         TypeError: The lock is not callable.
     """
 

@@ -232,7 +232,7 @@ def _dynamodb_store(uri: str, options: StorageOptions) -> ObjectStore:
     return ExternallyCommittedStore(S3Store(f"s3://{place}", options), index, uri)
 
 
-# abfs://container@account.dfs.core.windows.net/path: the part before the @ is no secret.
+# abfs://container@account.dfs.core.windows.net/path: the part before the @ is not a secret.
 _CONTAINER_SCHEMES = ("abfs", "abfss")
 
 # Hadoop's and Spark's spelling of a URI without a host. A letter alone is a drive.

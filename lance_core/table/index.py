@@ -132,7 +132,7 @@ class IndexMetadata:
         try:
             return BitMap.deserialize(self.fragment_bitmap)
         except ValueError as error:
-            raise CorruptFileError(f"index {self.name!r}: its fragment bitmap is no roaring bitmap") from error
+            raise CorruptFileError(f"index {self.name!r}: its fragment bitmap is not a roaring bitmap") from error
 
     def to_protobuf(self) -> table_pb2.IndexMetadata:
         """Return the message of the wire."""

@@ -142,7 +142,7 @@ def checked_path(path: str, kind: str) -> str:
         CorruptFileError: The path is empty or absolute, or has an empty, `.` or `..` part.
     """
     if not {"", ".", ".."}.isdisjoint(path.split("/")) or "\0" in path:
-        raise CorruptFileError(f"the manifest names the {kind} {path!r}, which is no path below its folder")
+        raise CorruptFileError(f"the manifest names the {kind} {path!r}, which is not a path below its folder")
     return path
 
 

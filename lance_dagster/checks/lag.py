@@ -40,7 +40,7 @@ def build_lance_lag_checks(
         io_manager_key: The resource that knows where the tables are.
 
     Raises:
-        ValueError: `max_age` is no time.
+        ValueError: `max_age` is not a time.
 
     Examples:
         >>> checks = lance_dagster.build_lance_lag_checks(["captions"], "6h")

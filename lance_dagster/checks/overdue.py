@@ -42,7 +42,7 @@ def build_lance_overdue_checks(
 
     Raises:
         DagsterInvalidDefinitionError: The root is empty, or holds credentials.
-        ValueError: `max_age` is no time.
+        ValueError: `max_age` is not a time.
 
     Examples:
         >>> checks = lance_dagster.build_lance_overdue_checks(["nyc/flights"], "36h")

@@ -66,7 +66,7 @@ def missing_table(
     Args:
         context: The check.
         ref: The asset, which has no table.
-        severity: The severity of a failed check; a check that is no warning always fails without a table.
+        severity: The severity of a failed check; a check that is not a warning always fails without a table.
     """
     event = context.instance.get_latest_materialization_event(ref.key)
     if event is None:

@@ -1,4 +1,4 @@
-"""The commands."""
+"""The command `lance-dagster`: lineage, tables and undo here; maintenance and change-type in modules of their own."""
 
 from __future__ import annotations
 

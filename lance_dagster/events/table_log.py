@@ -159,7 +159,7 @@ def code(name: str) -> str:
 
 
 def run_link(run_id: str | None, ui_url: str = "") -> str:
-    """A link to a run in the UI at a URL or path; anything that is no id of a run becomes a cell."""
+    """A link to a run in the UI at a URL or path; anything that is not an id of a run becomes a cell."""
     if run_id is None:
         return ""
     return f"[{run_id[:8]}]({ui_url.rstrip('/')}/runs/{run_id})" if _RUN_ID.fullmatch(run_id) else cell(run_id)

@@ -66,7 +66,7 @@ def _schema_of(given: object, where: str) -> pa.Schema:
     if isinstance(given, pa.Schema):
         return given.remove_metadata()
     try:
-        return pa.schema([pa.field(name, pa.type_for_alias(kind)) for name, kind in dict(given).items()])  # type: ignore[call-overload]  # what is no mapping is the TypeError below
+        return pa.schema([pa.field(name, pa.type_for_alias(kind)) for name, kind in dict(given).items()])  # type: ignore[call-overload]  # what is not a mapping is the TypeError below
     except (TypeError, ValueError) as error:
         raise dg.DagsterInvalidDefinitionError(
             f"{where}: metadata lance/schema must be a pyarrow schema, or a mapping from columns to names of Arrow "

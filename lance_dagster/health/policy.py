@@ -158,7 +158,7 @@ class LanceMaintenancePolicy:
         unknown = sorted(set(overrides) - set(known))
         if unknown:
             raise dg.DagsterInvalidDefinitionError(
-                f"{where}: {', '.join(map(repr, unknown))} is no field of a LanceMaintenancePolicy; there are "
+                f"{where}: {', '.join(map(repr, unknown))} is not a field of a LanceMaintenancePolicy; there are "
                 f"{', '.join(known)}{near_name(unknown[0], known)}"
             )
         try:
@@ -184,7 +184,7 @@ def parse_age(age: str) -> timedelta | None:
     """Read an age such as "14d" or "1h 30m"; "never" is None.
 
     Raises:
-        ValueError: The string is no age.
+        ValueError: The string is not an age.
     """
     if age.strip().lower() == NEVER:
         return None
@@ -192,7 +192,7 @@ def parse_age(age: str) -> timedelta | None:
     while position < len(age):
         match = _PART.match(age, position)
         if match is None or match[2] not in _SECONDS:
-            raise ValueError(f'{age!r} is no duration; write "7d", "12h" or "1h 30m", or "{NEVER}"')
+            raise ValueError(f'{age!r} is not a duration; write "7d", "12h" or "1h 30m", or "{NEVER}"')
         seconds += float(match[1]) * _SECONDS[match[2]]
         position = match.end()
     if not age.strip():

@@ -85,7 +85,7 @@ def parse_type(name: str) -> pa.DataType:
         near = [_SQL_NAMES[one] for one in sql] or get_close_matches(plain, (*_NAMES, *_ALIASES), n=1, cutoff=0.4)
         hint = f"; is {near[0]!r} meant?" if near else ""
         raise InvalidInputError(
-            f"{name!r} is no type of a column: it is one of {', '.join(_NAMES)}, timestamp[us, tz=UTC], "
+            f"{name!r} is not a type of a column: it is one of {', '.join(_NAMES)}, timestamp[us, tz=UTC], "
             f"decimal128(10, 2), list<int64>, fixed_size_list<float32>[3]{hint}"
         ) from None
 

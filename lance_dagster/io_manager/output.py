@@ -23,8 +23,8 @@ from lance_dagster.io_manager.write_attempts import (
     CommitTags,
     EarlierAttempts,
 )
-from lance_dagster.lineage.holds import release
 from lance_dagster.lineage.positions import watermark_name
+from lance_dagster.lineage.reader_tags import release
 from lance_dagster.lineage.step_inputs import ConsumedChanges, input_properties
 from lance_dagster.tables.location import TableLocation
 from lance_dagster.tables.partitions import PartitionPlan
@@ -228,7 +228,7 @@ def reject_to_keep(output: TableOutput) -> None:
 
 
 def code_version(context: dg.OutputContext) -> str | None:
-    """The code version of the asset; None if it has none, or the output is no asset's."""
+    """The code version of the asset; None if it has none, or the output is not an asset's."""
     try:
         return context.asset_spec.code_version
     except dg.DagsterInvariantViolationError:

@@ -250,7 +250,7 @@ def made_by(dataset: lance_core.LanceDataset, version: int) -> str:
         return "a writer that cannot be named any more, as the version was cleaned up"
     run_id = properties.get(RUN_ID)
     if run_id is None:
-        return "a writer that is no run of Dagster"
+        return "a writer that is not a run of Dagster"
     keys = properties.get(PARTITION_KEYS)
     return f"run {run_id}" + ("" if keys is None else f" (partitions {keys})")
 

@@ -49,7 +49,7 @@ def _asset_of(uri: str, running: RunningStep) -> str | None:
     found = canonical_uri(uri)
     for root in roots:
         for key, metadata, _ in assets:
-            with suppress(dg.DagsterInvalidDefinitionError):  # an asset that is no table of this root
+            with suppress(dg.DagsterInvalidDefinitionError):  # an asset that is not a table of this root
                 if canonical_uri(root.locate(TableRef(key=key, metadata=metadata)).uri) == found:
                     return key.to_user_string()
     for root in roots:

@@ -1,9 +1,9 @@
-"""The assets that share a table, as far as a run can know them.
+"""The assets that are stored in one table: the events of a job go to all of them.
 
-named by the job                  as they are
-of the code location              those whose table it is
-of other code locations           those whose newest event in the instance names it; and those that commits or
-                                  columns of the table name, unless their newest event is about another table
+named by the job           all of them
+of this code location      those whose location is the table
+of other code locations    those whose newest event names the table; and those that its commits or columns name, unless
+                           their newest event names another table
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def assets_of_table(
 ) -> list[TableRef]:
     """The assets that share a table, the named ones first; the head of the module says how they are known.
 
-    An asset of which the instance has no event, and the code location no definition, is left out: an event would make
-    it known to Dagster. The others of other code locations have neither metadata nor partitions.
+    An asset with neither an event nor a definition here is left out: an event would make Dagster list it. Assets of
+    other code locations have neither metadata nor partitions.
 
     Args:
         context: The op.

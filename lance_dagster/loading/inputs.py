@@ -317,7 +317,7 @@ def _materialized(
 def _partition_filter(
     context: dg.InputContext, keys: Sequence[str] | None, partition_expr: object, schema: pa.Schema
 ) -> pc.Expression | None:
-    """The rows of some partitions; no partition at all is no row."""
+    """The rows of some partitions; no partition at all is not a row."""
     if keys is None:
         return None
     if not keys:

@@ -32,7 +32,7 @@ def recorded_version(
     wanted = dg.AssetRecordsFilter(asset_key=key, asset_partitions=partitions)
     for record in instance.fetch_materializations(wanted, limit=_EVENTS_LOOKED_AT).records:
         event = record.asset_materialization
-        if event is not None and branch_of_event(event) is None:  # what lies on a branch is no version of main
+        if event is not None and branch_of_event(event) is None:  # what lies on a branch is not a version of main
             return _version(event)
     return None
 

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 import lance_core
 from lance_core.maintenance import Compaction, CompactionTask, ExpectedVersions
 from lance_dagster.health.facts import measure
-from lance_dagster.lineage.holds import expired
+from lance_dagster.lineage.reader_tags import expired
 from lance_dagster.maintenance.limits import num_bytes
 from lance_dagster.maintenance.steps import MaintenanceOutcome, cleanup_selectors, removed, segments_of
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from lance_core.errors import VersionNotFoundError
 from lance_core.maintenance import explain_cleanup_old_versions
-from lance_dagster.lineage.holds import expired
+from lance_dagster.lineage.reader_tags import expired
 from lance_dagster.maintenance.steps import MaintenancePlan, cleanup_selectors, removed, with_cleanup_of
 
 if TYPE_CHECKING:

@@ -187,7 +187,7 @@ def _check_job(
     for ref in refs:
         policy_of(policy, ref.metadata, where=f"asset {ref.name}")
         if ref.name not in tables_of(job):
-            raise dg.DagsterInvalidDefinitionError(f"asset {ref.name} is no table of the job {job.name}")
+            raise dg.DagsterInvalidDefinitionError(f"asset {ref.name} is not a table of the job {job.name}")
     if lake is not None and not has_lake(job):
         raise dg.DagsterInvalidDefinitionError(
             f"the job {job.name} looks for no tables below a root; give build_maintenance_job the root as well"

@@ -89,7 +89,7 @@ _EMPTY: Final = pa.table({})
 
 
 def _handler(obj: Any, where: str, settings: TableSettings) -> LanceTypeHandler | None:
-    """The handler that writes a value as rows; None if the value is no frame."""
+    """The handler that writes a value as rows; None if the value is not a frame."""
     try:
         return handler_for_value(obj, where=where, own=settings.type_handlers)
     except dg.DagsterInvariantViolationError:

@@ -107,7 +107,7 @@ def branch_of_run(policy: BranchPolicy, facts: "RunFacts | None") -> str | None:
     """The branch that a run writes to; None for main, and outside of a run.
 
     Raises:
-        DagsterInvalidDefinitionError: A tag or variable is empty or is no name of a branch, or the variable is not set.
+        DagsterInvalidDefinitionError: A tag or variable is empty or not a name of a branch, or the variable is not set.
     """
     if facts is None:
         return None

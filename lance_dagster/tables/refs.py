@@ -337,7 +337,7 @@ def as_moment(value: object) -> datetime:
     try:
         return moment(value)  # type: ignore[arg-type]  # it rejects other types itself
     except ValueError as error:
-        raise ValueError(f"as_of is no time in its ISO form, such as 2026-11-22T04:00:00: {value!r}") from error
+        raise ValueError(f"as_of is not a time in its ISO form, such as 2026-11-22T04:00:00: {value!r}") from error
 
 
 def _refs(table: Any) -> Iterator[TableRef]:

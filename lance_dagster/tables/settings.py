@@ -475,7 +475,7 @@ def reject_at_run_time(
 
 
 def reject_of_ops(metadata: Mapping[str, object], settings: Collection[str], *, where: str) -> None:
-    """Reject entries in the metadata of an op's output, which is no asset, that are not followed.
+    """Reject entries in the metadata of an op's output, which is not an asset, that are not followed.
 
     Args:
         metadata: The output's, of its definition or at run time.

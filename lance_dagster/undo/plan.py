@@ -343,7 +343,7 @@ def _partition_properties(made: Sequence[TableVersion]) -> dict[str, str]:
 
 
 def _column_properties(made: Sequence[TableVersion]) -> dict[str, str]:
-    """The columns that an undo changes, if it changes columns alone: then it is no write of rows."""
+    """The columns that an undo changes, if it changes columns alone: then it is not a write of rows."""
     named = [one.properties.get(COLUMNS) for one in made]
     columns = {column for names in named for column in several(names)}
     return {} if None in named else {COLUMNS: json.dumps(sorted(columns))}

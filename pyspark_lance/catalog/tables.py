@@ -252,7 +252,7 @@ class TableFinder:
         if name.ref in (None, "main"):
             return dataset, location
         if name.ref not in dataset.branches.list():
-            raise InvalidInputError(f"{name}: {name.ref!r} is no branch of the table; only branches can be changed")
+            raise InvalidInputError(f"{name}: {name.ref!r} is not a branch of the table; only branches can be changed")
         return dataset.checkout_version((name.ref, None)), location
 
     def latest(self, name: TableName) -> LanceDataset:

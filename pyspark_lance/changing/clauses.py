@@ -115,7 +115,7 @@ def parse_merge_clauses(clauses: Mapping[str, Any]) -> tuple[MergeClause, ...]:
 def _parsed(name: str, given: Any, side: Side, actions: Sequence[str]) -> MergeClause:
     clause = {"then": given} if isinstance(given, str) else given
     if not isinstance(clause, Mapping):
-        raise InvalidInputError(f"merge: {name}: {given!r} is no clause; {_FORM}")
+        raise InvalidInputError(f"merge: {name}: {given!r} is not a clause; {_FORM}")
     then = clause.get("then")
     if then not in actions:
         raise InvalidInputError(f"merge: {name}: then must be one of {', '.join(actions)}, not {then!r}; {_FORM}")

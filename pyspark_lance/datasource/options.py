@@ -222,7 +222,7 @@ class SourceOptions:
         """A time; a data source cannot see the session's zone.
 
         Raises:
-            InvalidInputError: The value is no time, or names no zone and option timeZone is not given.
+            InvalidInputError: The value is not a time, or names no zone and option timeZone is not given.
         """
         value, zone = self.value(name) or "", self.value("timeZone")
         if zone is not None:

@@ -141,7 +141,7 @@ class Sources:
         with short_errors(f"TIMESTAMP AS OF {piece.text}"):
             micros = self.spark.range(1).select(functions.unix_micros(value)).collect()[0][0]
         if micros is None:
-            raise InvalidInputError(f"TIMESTAMP AS OF {piece.text} is no time")
+            raise InvalidInputError(f"TIMESTAMP AS OF {piece.text} is not a time")
         return dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=micros)
 
     def frame(self, mention: Mention, start: int) -> DataFrame:

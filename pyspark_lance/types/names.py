@@ -1,4 +1,4 @@
-"""Names of columns, matched by the session's rule for case.
+"""Resolution of column names by `spark.sql.caseSensitive`: from the user's spelling to the table's.
 
 Unless `spark.sql.caseSensitive` is true, `N` stands for a column `n` of the table. A name that the table has exactly
 always stands for itself. A name that could stand for two columns is an error.

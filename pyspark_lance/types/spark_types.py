@@ -164,7 +164,7 @@ def stored_field(field: pa.Field, width: int | None = None, path: str = "") -> p
         path: Path of the struct around it, for errors.
 
     Raises:
-        SchemaError: The column is marked as a vector, but is no array of numbers.
+        SchemaError: The column is marked as a vector, but is not an array of numbers.
     """
     path = f"{path}.{field.name}" if path else field.name
     width = vector_width(field, path) if width is None else width

@@ -50,7 +50,7 @@ def test_zones_as_spark_takes_them():
     }
     assert zone_named("Z").utcoffset(NINE) == zone_named("UTC").utcoffset(NINE) == dt.timedelta(0)
     assert zone_named("-03:30").utcoffset(NINE) == -dt.timedelta(hours=3, minutes=30)
-    with pytest.raises(InvalidInputError, match="is no time zone"):
+    with pytest.raises(InvalidInputError, match="is not a time zone"):
         zone_named("Nowhere/Atlantis")
 
 

@@ -159,7 +159,7 @@ def _peeled(block: DataBlock) -> tuple[list[_ListDimension], DataBlock]:
         layers.append(_ListDimension(dimension=block.dimension, items_per_value=items, validity=block.validity))
         block = block.items
     if not layers:
-        raise InvalidInputError(f"a {type(block).__name__} is no list")
+        raise InvalidInputError(f"a {type(block).__name__} is not a list")
     return layers, block
 
 

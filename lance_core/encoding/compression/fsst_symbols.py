@@ -72,7 +72,7 @@ class SymbolTable:
         words = np.zeros(2 * _LITERAL, np.uint64)
         masks = np.zeros(2 * _LITERAL, np.uint64)
         lengths = np.ones(2 * _LITERAL, np.int64)
-        # The escape is no symbol: its mask leaves bits that its word cannot have.
+        # The escape is not a symbol: its mask leaves bits that its word cannot have.
         words[_ESCAPE] = 1
         single = np.arange(_LITERAL, 2 * _LITERAL, dtype=np.uint16)
         for token, string in enumerate(strings):

@@ -128,7 +128,7 @@ def _asked_width(argument: str) -> int:
     if not argument:
         return 1
     if not width.isdecimal() or not 1 <= int(width) <= 64:
-        raise InvalidInputError(f"{argument!r} is no bit width")
+        raise InvalidInputError(f"{argument!r} is not a bit width")
     return int(width)
 
 

@@ -51,7 +51,7 @@ def join_rows(block: DataBlock) -> tuple[list[int], FixedWidthBlock]:
         UnsupportedError: The width of a field is not in whole bytes.
     """
     if not isinstance(block, PackedStructBlock) or not block.children:
-        raise InvalidInputError(f"a {type(block).__name__} is no struct that could be packed")
+        raise InvalidInputError(f"a {type(block).__name__} is not a struct that could be packed")
     columns = [_flattened(child) for child in block.children]
     rows = [column.data.reshape(block.num_values, column.bits_per_value // 8) for column in columns]
     joined = np.concatenate(rows, axis=1)

@@ -101,7 +101,7 @@ def _decode_per_value(encoding: CompressiveEncoding, block: FixedWidthBlock | Va
 
 def _encode_per_value(block: DataBlock, _argument: str) -> tuple[CompressiveEncoding, VariableBlock]:
     if not isinstance(block, PackedStructBlock) or not block.children:
-        raise InvalidInputError(f"a {type(block).__name__} is no struct that could be packed")
+        raise InvalidInputError(f"a {type(block).__name__} is not a struct that could be packed")
     encoding = CompressiveEncoding(variable_packed_struct=VariablePackedStruct())
     parts: list[FixedWidthBlock | VariableBlock] = []
     for child in block.children:

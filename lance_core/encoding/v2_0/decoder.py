@@ -288,7 +288,7 @@ def _decode_dictionary(page: PageInfo, dictionary: Dictionary, kind: Any, rows: 
         valid = ~np.asarray(array.is_null())[raw] if array.null_count else None
         indices = pa.array(raw, mask=None if valid is None else ~valid).cast(kind.index_type)
         if valid is not None and not array[len(array) - 1].is_valid:
-            # The last item stands for null; it is no value.
+            # The last item stands for null; it is not a value.
             array = array.slice(0, len(array) - 1)
         return _Values(array=pa.DictionaryArray.from_arrays(indices, array), valid=None)
     return _Values(array=array.take(pa.array(raw - 1, mask=raw == 0)), valid=None)

@@ -50,13 +50,13 @@ def parse_age(age: str) -> timedelta:
     """Read an age such as "14d" or "1h 30m".
 
     Raises:
-        ValueError: The string is no duration.
+        ValueError: The string is not a duration.
     """
     position, seconds = 0, 0.0
     while position < len(age):
         match = _PART.match(age, position)
         if match is None or match[2] not in _SECONDS:
-            raise ValueError(f"{age!r} is no duration")
+            raise ValueError(f"{age!r} is not a duration")
         seconds += int(match[1]) * _SECONDS[match[2]]
         position = match.end()
     if not position:

@@ -49,7 +49,7 @@ class References:
             try:
                 message = table_pb2.DataFragment.FromString(raw)
             except DecodeError as error:
-                raise CorruptFileError("a manifest with something that is no fragment") from error
+                raise CorruptFileError("a manifest with something that is not a fragment") from error
             for file in message.files:
                 if own or file.HasField("base_id"):
                     self.files.add(data_key(file.path))

@@ -113,7 +113,7 @@ def select(
     if versions is not None and not versions:
         raise InvalidInputError("versions must not be empty when specified")
     return Selectors(
-        # As in pylance, an age of nothing is no condition at all.
+        # As in pylance, an age of nothing is not a condition at all.
         before=datetime.now(UTC) - older_than if older_than else None,
         retain_versions=retain_versions,
         versions=frozenset(versions) if versions is not None else None,

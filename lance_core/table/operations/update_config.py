@@ -128,7 +128,7 @@ class UpdateConfig:
         result = the_manifest(manifest, self.name)
         if self.config is not None:
             config = self.config.apply(result.config, str)
-            # What commits maintain is no setting of the user: replacing the whole configuration keeps it.
+            # What commits maintain is not a setting of the user: replacing the whole configuration keeps it.
             kept = {key: value for key, value in result.config.items() if is_of_commits(key)} | config
             kept = kept if self.config.replace else config
             result = replace(result, config=kept)

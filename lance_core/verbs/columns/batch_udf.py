@@ -87,7 +87,7 @@ class BatchUDFCheckpoint:
         path: The file.
 
     Raises:
-        InvalidInputError: The file is no checkpoint, or cannot be written.
+        InvalidInputError: The file is not a checkpoint, or cannot be written.
     """
 
     def __init__(self, path: str | PathLike[str]) -> None:
@@ -112,7 +112,7 @@ class BatchUDFCheckpoint:
         """The result of a batch; None if it is not kept.
 
         Raises:
-            InvalidInputError: The file is no checkpoint.
+            InvalidInputError: The file is not a checkpoint.
         """
         with self._connected() as connection:
             row = connection.execute(
@@ -135,7 +135,7 @@ class BatchUDFCheckpoint:
         """The JSON of a written fragment; None if it is not kept.
 
         Raises:
-            InvalidInputError: The file is no checkpoint.
+            InvalidInputError: The file is not a checkpoint.
         """
         with self._connected() as connection:
             row = connection.execute("SELECT data FROM fragments WHERE fragment_id = ?", (fragment_id,)).fetchone()

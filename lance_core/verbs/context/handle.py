@@ -49,7 +49,7 @@ class Handle:
 
     Raises:
         DatasetNotFoundError: There is no dataset.
-        TypeError: The lock is no function.
+        TypeError: The lock is not a function.
     """
 
     def __init__(
@@ -286,7 +286,7 @@ def table_target(
         commit_lock: The lock that is held around commits; None for that of the dataset.
 
     Raises:
-        TypeError: The argument is neither a path nor a dataset, or the lock is no function.
+        TypeError: The argument is neither a path nor a dataset, or the lock is not a function.
     """
     if not isinstance(where, Handle | str | PathLike):
         raise TypeError(f"a dataset is given by str, Path or LanceDataset, not {type(where)}")

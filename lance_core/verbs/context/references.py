@@ -1,4 +1,7 @@
-"""References to versions: numbers, tags, and pairs of a branch and a number."""
+"""From a reference (a number, a tag, or a branch and a number) to the version that it names; reads `_refs/`.
+
+The file of a tag or branch is torn if it is empty or cut off: a writer was interrupted.
+"""
 
 from __future__ import annotations
 
@@ -72,9 +75,9 @@ class Resolved:
         """Read its manifest.
 
         Raises:
-            DatasetNotFoundError: There is no version any more.
-            VersionNotFoundError: There is no such version.
-            IncompatibleConflictError: The version is not that of the handle: the dataset was dropped and made again.
+            DatasetNotFoundError: The dataset was dropped.
+            VersionNotFoundError: The version was cleaned up, or never existed.
+            IncompatibleConflictError: The dataset was dropped and created again after the handle was opened.
         """
         try:
             found = load_manifest(self.store, self.version)
@@ -112,11 +115,11 @@ class TableRefs:
         return self.current.version
 
     def resolve(self, reference: Reference) -> Resolved:
-        """Find the version that a reference names; whether it exists is seen when it is read.
+        """Find the version that a reference names; a missing one is reported when its manifest is read.
 
         Raises:
             VersionNotFoundError: There is no such tag or branch.
-            InvalidInputError: The argument is no reference.
+            InvalidInputError: The argument is not a reference.
         """
         if reference is None:
             return self._at(self.branch, self.version)
@@ -182,10 +185,10 @@ def find_tag(root: ObjectStore, tag: str) -> TagRef | None:
 
 
 def read_tags(root: ObjectStore) -> tuple[dict[str, TagRef], list[str]]:
-    """Read all tags by name; those whose files are torn are left out, and what is wrong with each is returned, too.
+    """Read all tags by name, and a message for each tag whose file is torn.
 
     Raises:
-        CorruptFileError: The file of one is whole, and says what cannot be.
+        CorruptFileError: A file is complete and invalid.
     """
     found: dict[str, TagRef] = {}
     torn = []
@@ -204,10 +207,10 @@ def read_tags(root: ObjectStore) -> tuple[dict[str, TagRef], list[str]]:
 
 
 def read_branches(root: ObjectStore) -> tuple[dict[str, BranchRef], dict[str, str]]:
-    """Read the references of all branches by name; of those whose files are torn what is wrong with each.
+    """Read the references of all branches by name, and a message for each whose file is torn, by name.
 
     Raises:
-        CorruptFileError: The file of one is whole, and says what cannot be.
+        CorruptFileError: A file is complete and invalid.
     """
     found: dict[str, BranchRef] = {}
     torn = {}
@@ -225,13 +228,13 @@ def read_branches(root: ObjectStore) -> tuple[dict[str, BranchRef], dict[str, st
 
 
 def report_torn(messages: Iterable[str]) -> None:
-    """Log which references were left out because their files are torn."""
+    """Log the tags and branches that were left out because their files are torn."""
     for message in messages:
         _logger.warning("%s", message)
 
 
 def reject_torn(messages: Iterable[str]) -> None:
-    """Stop what needs to know all references.
+    """Raise if a file is torn, for callers that must know all references.
 
     Raises:
         CorruptFileError: The file of one is torn.

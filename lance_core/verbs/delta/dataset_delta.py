@@ -273,7 +273,7 @@ class DatasetDelta:
         Raises:
             VersionNotFoundError: A version that is needed was cleaned up.
             UnsupportedError: The table has no stable row ids, and rows were updated.
-            InvalidInputError: The filter is no condition, or `max_rows_per_task` is less than 1.
+            InvalidInputError: The filter is not a condition, or `max_rows_per_task` is less than 1.
             SchemaError: A column does not exist.
 
         Examples:

@@ -48,7 +48,7 @@ def check_filter(filter_: object, schema: Schema | pa.Schema) -> pc.Expression |
         schema: The columns that it can refer to.
 
     Raises:
-        InvalidInputError: The argument is no filter, or its value is no boolean.
+        InvalidInputError: The argument is not a filter, or its value is not a boolean.
         SchemaError: The SQL refers to a column that does not exist.
         UnsupportedError: The SQL uses something unknown.
     """

@@ -18,7 +18,7 @@ def data_file_at(source: Snapshot, path: str, base_id: int | None) -> DataFile:
 
     Raises:
         SchemaError: The dataset lacks a column of the file.
-        CorruptFileError: The file is no data file.
+        CorruptFileError: The file is not a data file.
     """
     return described_file(source, path, base_id)[0]
 

@@ -138,7 +138,7 @@ def merged_transaction(transactions: Sequence[Transaction]) -> records.Transacti
 
     Raises:
         InvalidInputError: No transaction is given.
-        UnsupportedError: A transaction is no append.
+        UnsupportedError: A transaction is not an append.
     """
     if not transactions:
         raise InvalidInputError("commit_batch: no transaction was given")

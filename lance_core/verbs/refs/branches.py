@@ -209,7 +209,7 @@ class Branches:
         return done
 
     def discard(self, name: str) -> bool:
-        """Delete a branch with all its files; a missing branch is no error.
+        """Delete a branch with all its files; a missing branch is not an error.
 
         Returns:
             Whether there was anything.

@@ -144,7 +144,7 @@ def _keys_of(source: SourceRows, schema: Schema, on: Sequence[str]) -> SourceRow
 
 
 def primary_key(schema: Schema) -> tuple[str, ...]:
-    """The columns of the unenforced primary key, in its order; none if there is no key, or part of it is no column."""
+    """The columns of the unenforced primary key, in its order; none if there is no key, or a part is not a column."""
     members, top = key_fields(schema), {field.id for field in schema.fields}
     return tuple(field.name for field in members) if all(field.id in top for field in members) else ()
 

@@ -182,7 +182,7 @@ def _is_json(schema: Schema, name: str) -> bool:
 
 
 def _reject(name: str, value: str | pc.Expression, schema: Schema) -> NoReturn:
-    """The error for a name that is no column; like pylance, fields of structs cannot be updated."""
+    """The error for a name that is not a column; like pylance, fields of structs cannot be updated."""
     with suppress(SchemaError):
         top = schema.column(schema.project([name]).fields[0].name)
         if schema.column(name).id != top.id:

@@ -28,7 +28,7 @@ def to_expression(value: str | pc.Expression, schema: pa.Schema, kind: pa.DataTy
         kind: The type to which values of SQL are cast; None leaves them as they are.
 
     Raises:
-        InvalidInputError: The value is no expression, or refers to a column that is not in `schema`.
+        InvalidInputError: The value is not an expression, or refers to a column that is not in `schema`.
         UnsupportedError: The SQL uses a function or syntax that is not supported.
     """
     if isinstance(value, str):
@@ -47,7 +47,7 @@ def to_condition(value: str | pc.Expression, schema: Schema) -> pc.Expression:
     """The condition that a user gave, over columns and row columns such as `_rowid`.
 
     Raises:
-        InvalidInputError: The value is no condition, or refers to an unknown column.
+        InvalidInputError: The value is not a condition, or refers to an unknown column.
         UnsupportedError: The SQL uses a function or syntax that is not supported.
     """
     condition = check_filter(value, with_row_fields(schema))

@@ -77,7 +77,7 @@ class NearestQuery:
             raise InvalidInputError(f"nearest has column and q, and k, metric, distance_range; not {sorted(nearest)}")
         kind = schema_to_arrow(schema.project([nearest["column"]])).field(0).type
         if not pa.types.is_fixed_size_list(kind) or not pa.types.is_floating(kind.value_type):
-            raise UnsupportedError(f"nearest: {nearest['column']!r} is no column of vectors of floats but {kind}")
+            raise UnsupportedError(f"nearest: {nearest['column']!r} is not a column of vectors of floats but {kind}")
         vector = _vector(nearest["q"])
         if len(vector) != kind.list_size:
             raise InvalidInputError(f"nearest: q has {len(vector)} dimensions, {nearest['column']!r} {kind.list_size}")

@@ -278,7 +278,7 @@ def _default_batch_size() -> int | None:
     """The batch size of pylance's environment variable; None if it is not set.
 
     Raises:
-        InvalidInputError: The value of the variable is no number.
+        InvalidInputError: The value of the variable is not a number.
     """
     given = os.environ.get(_BATCH_SIZE_VARIABLE)
     if not given:

@@ -245,7 +245,7 @@ def _field_at(schema: Schema, path: Sequence[str]) -> pa.Field:
     nullable = node.nullable
     for name in path[1:]:
         if node.logical_type != "struct":
-            raise SchemaError(f"column {'.'.join(path)!r}: {node.name!r} is no struct")
+            raise SchemaError(f"column {'.'.join(path)!r}: {node.name!r} is not a struct")
         node = node.child(name)
         nullable = nullable or node.nullable
     field: pa.Field = resolve_extensions(pa.schema([field_to_arrow(node)])).field(0)

@@ -81,7 +81,7 @@ def blobs_at(
         indices: Positions among the rows.
 
     Raises:
-        InvalidInputError: Not one of the three is given, it is no column of blobs, or there is no such row.
+        InvalidInputError: Not one of the three is given, it is not a column of blobs, or there is no such row.
         SchemaError: There is no such column.
         UnsupportedError: A row is deleted.
     """

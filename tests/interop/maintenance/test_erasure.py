@@ -675,7 +675,7 @@ def test_blobs_that_are_given_by_a_uri_are_an_obstacle(tmp_path):
     assert lance_core.dataset(uri).erase_rows("id = 7").obstacles  # until the address is deleted, it is named
     lance_core.dataset(uri).optimize.compact_files(materialize_deletions_threshold=0.0)
     assert lance_core.dataset(uri).erase_rows("id = 7").proven
-    assert lance_core.dataset(uri).erase_rows("id = 8").proven  # that of the row beside it is no matter
+    assert lance_core.dataset(uri).erase_rows("id = 8").proven  # that of the row beside it is not a matter
     (blob,) = lance.dataset(uri).take_blobs("image", indices=[0])
     assert blob.read() == b"a picture"
 

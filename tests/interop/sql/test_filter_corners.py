@@ -43,7 +43,7 @@ CORNERS = [
     "zero = other",
     "zero = 0.0",
     "zero < other",
-    # A truth value that is never null is not computed, a division by zero in it is no error.
+    # A truth value that is never null is not computed, a division by zero in it is not an error.
     "((1 / (id * 0) = 1) IS FALSE) IS NULL",
     "((1 / (id * 0) = 1) IS FALSE AND t IS NULL) IS NOT NULL",
 ]

@@ -45,9 +45,9 @@ DIFFERENT_ROWS = {
 }
 # What we alone reject, by the message, and why; docs/compatibility.md names each.
 REJECTED_HERE = {
-    r"is no (date|timestamp)": "a string with a time of day beside a date",
-    r"is no u?int|is no decimal|is no double": "a string that is no such number beside one",
-    r"is no bool": "a string that is no truth value beside one",
+    r"is not a valid (date|timestamp)": "a string with a time of day beside a date",
+    r"is not a valid (u?int|decimal|double)": "a string that is no such number beside one",
+    r"is not a valid bool": "a string that is not a truth value beside one",
     r"out of bounds|not in range|does not fit in precision|would lose data|overflow": "a cast that fails for some value",
     r"out of the range of the": "a literal that the column's type does not hold",
     r"have no common type": "strings beside bytes, numbers beside dates",
@@ -250,7 +250,7 @@ def test_an_index_of_a_fixed_size_binary_is_rejected_with_a_remedy(both, tmp_pat
     with pytest.raises(LanceError, match="is not possible: a column of type binary can have one"):
         made.create_scalar_index("fsb", "BTREE")
     made.create_scalar_index("bin", "BTREE")
-    with pytest.raises(LanceError, match=r"is no timestamp\[ns\]"):
+    with pytest.raises(LanceError, match=r"is not a valid timestamp\[ns\]"):
         both[0].count_rows("d32 IN (timestamp '9999-12-31 23:59:59', d32)")
 
 

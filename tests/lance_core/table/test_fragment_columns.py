@@ -28,7 +28,7 @@ MESSAGES = st.builds(
 
 
 def by_protobuf(raw):
-    """Ids, rows, and which have deletions and row ids; None if one is no message."""
+    """Ids, rows, and which have deletions and row ids; None if one is not a message."""
     try:
         found = [table_pb2.DataFragment.FromString(one) for one in raw]
     except DecodeError:

@@ -216,7 +216,7 @@ class TestOwnBranch:
         first = tick(None)
         assert [event.metadata["dagster/row_count"].value for event in first.asset_events][-1] == 3
         uri = asset.metadata["lance/uri"].value
-        lance_core.dataset(uri).insert(pa.table({"n": [7]}))  # main is no concern of this asset
+        lance_core.dataset(uri).insert(pa.table({"n": [7]}))  # main is not a concern of this asset
         assert not tick(first.cursor).asset_events
         lance_core.dataset(uri, version=("draft", None)).insert(pa.table({"n": [4]}))
         assert [event.metadata["dagster/row_count"].value for event in tick(first.cursor).asset_events] == [4]

@@ -112,7 +112,7 @@ def test_only_retries_look_into_the_history(facts, is_retry):
 def test_the_committer_of_a_version_that_was_cleaned_up_is_not_made_up(tmp_path):
     for _ in range(2):
         table = lance_core.write_dataset(pa.table({"n": [1]}), str(tmp_path / "t.lance"), mode="append")
-    assert made_by(table, 1) == "a writer that is no run of Dagster"
+    assert made_by(table, 1) == "a writer that is not a run of Dagster"
     table.cleanup_old_versions(retain_versions=1)
     assert made_by(lance_core.dataset(table.uri), 1) == (
         "a writer that cannot be named any more, as the version was cleaned up"

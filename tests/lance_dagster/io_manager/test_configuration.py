@@ -420,7 +420,7 @@ class TestWhenTheLocationLoads:
                 stored(**{"lance/maintenance": 5}),
                 "metadata lance/maintenance must be a LanceMaintenancePolicy, a mapping",
             ),
-            (stored(**{"lance/maintenance": {"retain": 5}}), "'retain' is no field of a LanceMaintenancePolicy"),
+            (stored(**{"lance/maintenance": {"retain": 5}}), "'retain' is not a field of a LanceMaintenancePolicy"),
             (stored(**{"lance/column_lineage": 5}), "metadata lance/column_lineage must map columns"),
             (stored(**{"lance/vector_columns": 5}), "lance/vector_columns must be a mapping from columns to widths"),
             (stored(PARTS, partition_expr="n", **{"lance/schema_mode": "overwrite"}), "overwrites the whole table"),
@@ -441,7 +441,7 @@ class TestWhenTheLocationLoads:
             ({"columns": "id"}, "metadata columns must be a list of names, not 'id'"),
             ({"lance/version": "x"}, "lance/version is not int: 'x'"),
             ({"lance/tag": 5}, "lance/tag is not str: 5"),
-            ({"lance/as_of": "yesterday"}, "lance/as_of is no time in its ISO form"),
+            ({"lance/as_of": "yesterday"}, "lance/as_of is not a time in its ISO form"),
             ({"lance/filter": 5}, "lance/filter must be an SQL string"),
         ],
     )

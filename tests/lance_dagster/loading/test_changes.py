@@ -11,7 +11,7 @@ import pytest
 
 import lance_core
 from lance_dagster import BranchPolicy, LanceMaintenancePolicy, build_maintenance_job
-from lance_dagster.lineage.holds import holders
+from lance_dagster.lineage.reader_tags import holders
 from lance_dagster.undo.plan import CannotUndoError, plan_undo
 from tests.lance_dagster.lake import QUIET, Lake, errors
 

@@ -199,7 +199,7 @@ def test_arguments_that_mean_nothing_are_rejected():
         build_maintenance_job(["t"], include="a/*")
     with pytest.raises(rejected, match=r"neither tables nor a root; name assets, or give root=True"):
         build_maintenance_job()
-    with pytest.raises(rejected, match=r"policies\['nyc'\].*'retain' is no field"):
+    with pytest.raises(rejected, match=r"policies\['nyc'\].*'retain' is not a field"):
         build_maintenance_job(root=True, policies={"nyc": {"retain": 3}})
     with pytest.raises(rejected, match="root_uri is empty"):
         build_maintenance_job(root="")

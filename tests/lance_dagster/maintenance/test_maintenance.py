@@ -719,7 +719,7 @@ class TestPolicy:
 
     @pytest.mark.parametrize("age", ["7D", "1H", "1.5.5h", "3 parsecs"])
     def test_units_are_written_as_in_the_core(self, age):
-        with pytest.raises(ValueError, match="is no duration"):
+        with pytest.raises(ValueError, match="is not a duration"):
             LanceMaintenancePolicy(cleanup_older_than=age)
 
     @pytest.mark.parametrize("wrong", [{"cleanup_older": "7d"}, {"retain_versions": -1}, "7d"])

@@ -54,7 +54,7 @@ def test_a_job_of_another_code_location_names_a_table_by_its_path(lake):
 
 
 def test_an_asset_with_the_name_of_another_table_is_not_that_table(lake):
-    """The job knows the asset sea/ships, whose table is another one; the path sea/ships is no asset there."""
+    """The job knows the asset sea/ships, whose table is another one; the path sea/ships is not an asset there."""
     fill_foreign(lake, "sea/ships")
     fill_foreign(lake, "nyc/flights")
     placed = dg.AssetSpec(["sea", "ships"], metadata={"schema": "nyc", "table": "flights"})

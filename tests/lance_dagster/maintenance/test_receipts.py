@@ -87,7 +87,7 @@ def test_indices_that_were_extended_count(lake):
     assert run(lake, build_maintenance_job([flights], LanceMaintenancePolicy(target_rows_per_fragment=2))).success
     (step,) = [row for row in rows(lake) if row["step"] == "refresh_indices"]
     assert step["version_after"] > step["version_before"]
-    assert step["bytes_read"] == 0  # of data files, and an index is no data file
+    assert step["bytes_read"] == 0  # of data files, and an index is not a data file
     assert step["bytes_written"] > 0
 
 

@@ -94,7 +94,7 @@ def parse_filter(sql: str, schema: pa.Schema | Schema, *, assume_utc: bool = Tru
         assume_utc: Whether times without a zone are UTC where they meet timestamps that have one.
 
     Raises:
-        InvalidInputError: The expression is no condition, or needs a zone that may not be assumed.
+        InvalidInputError: The expression is not a condition, or needs a zone that may not be assumed.
     """
     with _user_input(), nullcontext() if assume_utc else with_written_zones():
         return _once(sql, schema, _filter)[0]

@@ -9,11 +9,11 @@ import pyarrow.compute as pc
 
 from lance_core.errors import InvalidInputError
 from lance_core.verbs.expressions.sql.compare import common_of, compare, either, in_common_type, is_null, negated
-from lance_core.verbs.expressions.sql.compiler import Guard, rows_of
+from lance_core.verbs.expressions.sql.compiler_protocol import Guard, rows_of
 from lance_core.verbs.expressions.sql.intervals import is_interval, shift
-from lance_core.verbs.expressions.sql.moments import as_time
 from lance_core.verbs.expressions.sql.python_functions import python_call
 from lance_core.verbs.expressions.sql.strings import words
+from lance_core.verbs.expressions.sql.time_coercion import cast_time
 from lance_core.verbs.expressions.sql.typed import (
     NumberLiteral,
     Typed,
@@ -47,7 +47,7 @@ def arithmetic(operator: str, left: Typed, right: Typed, *, guard: Guard | None 
         operator: The operator.
         left: Its left side.
         right: Its right side.
-        guard: Rows for which the value is needed: a division by zero elsewhere is no error.
+        guard: Rows for which the value is needed: a division by zero elsewhere is not an error.
         root: Whether this is the whole expression: pylance then gives a literal the type of the column beside it.
 
     Raises:
@@ -243,7 +243,7 @@ def null_if(value: Typed, other: Typed) -> Typed:
     """Null where the two are equal, else the first."""
     if other.is_literal and is_string_like(other.type) and not is_string_like(value.type):
         if pa.types.is_timestamp(value.type):  # beside a string pylance takes every time for one of nanoseconds
-            value = as_time(value, pa.timestamp("ns", value.type.tz))
+            value = cast_time(value, pa.timestamp("ns", value.type.tz))
         other = other.to(value.type)
     one = common_of([_plain(value), _plain(other)])[0]
     # pylance asks its kernel, to which a zero is not the other one, literal or not.

@@ -15,8 +15,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.errors import InvalidInputError
-from lance_core.verbs.expressions.sql.moments import alike, as_time, is_beyond, of_one_unit, time_of
 from lance_core.verbs.expressions.sql.python_functions import python_call
+from lance_core.verbs.expressions.sql.time_coercion import (
+    cast_time,
+    coerced_pairs,
+    common_time_type,
+    is_beyond,
+    of_one_unit,
+)
 from lance_core.verbs.expressions.sql.typed import (
     EXACT_FLOATS,
     NumberLiteral,
@@ -122,8 +128,8 @@ def common_of(values: Sequence[Typed]) -> list[Typed]:
             raise InvalidInputError(f"{kind.type} and {value.type} have no common type")
         kind = Typed(kind.expression, found)
     if pa.types.is_timestamp(kind.type):
-        together = time_of([value.type for value in typed], kind.type.tz)
-        return [as_time(value, together) for value in values]
+        together = common_time_type([value.type for value in typed], kind.type.tz)
+        return [cast_time(value, together) for value in values]
     return [value.to(kind.type) for value in values]
 
 
@@ -195,7 +201,7 @@ def is_in(value: Typed, candidates: Sequence[Typed], *, narrow_floats: bool = Fa
     Raises:
         InvalidInputError: A candidate cannot be compared with the value.
     """
-    sides = alike(value, candidates, each=False)
+    sides = coerced_pairs(value, candidates, each=False)
     value, candidates = sides[0][0], [candidate for _, candidate in sides]
     if not narrow_floats and any(pa.types.is_float64(candidate.type) for candidate in candidates):
         value = value.to(pa.float64()) if pa.types.is_floating(value.type) else value

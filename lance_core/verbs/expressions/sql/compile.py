@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from sqlglot import exp
 
 from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
-from lance_core.verbs.expressions.sql.compiler import Guard
+from lance_core.verbs.expressions.sql.compiler_protocol import Guard
 from lance_core.verbs.expressions.sql.dialect import (
     invalid,
     is_located,
@@ -49,7 +49,7 @@ class SqlCompiler:
         """The expression.
 
         Raises:
-            InvalidInputError: The string is no expression, or its types do not fit.
+            InvalidInputError: The string is not an expression, or its types do not fit.
             SchemaError: A column does not exist.
             UnsupportedError: A construct is not known.
         """

@@ -59,7 +59,7 @@ def parse(sql: str) -> exp.Expr:
     """The tree of one expression.
 
     Raises:
-        InvalidInputError: The string is no expression; the message names the place.
+        InvalidInputError: The string is not an expression; the message names the place.
     """
     dialect = _Lance()
     try:

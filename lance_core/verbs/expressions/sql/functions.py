@@ -25,7 +25,7 @@ from lance_core.verbs.expressions.sql.compare import (
     is_null,
     negated,
 )
-from lance_core.verbs.expressions.sql.compiler import Compiler
+from lance_core.verbs.expressions.sql.compiler_protocol import Compiler
 from lance_core.verbs.expressions.sql.dialect import invalid, unsupported
 from lance_core.verbs.expressions.sql.functions_arrays import ARRAY_FUNCTIONS
 from lance_core.verbs.expressions.sql.functions_json import JSON_TYPES, check_json_arguments

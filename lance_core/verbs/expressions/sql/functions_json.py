@@ -152,7 +152,7 @@ def _getter(what: str, convert: Callable[[Any], Any]) -> Callable[[bytes | str, 
         try:
             return convert(found)
         except (ValueError, TypeError, OverflowError) as error:
-            raise InvalidInputError(f"{key!r} is no {what}: {json_string(found):.80}") from error
+            raise InvalidInputError(f"{key!r} is not a valid {what}: {json_string(found):.80}") from error
 
     return get
 

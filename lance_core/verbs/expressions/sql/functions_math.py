@@ -1,4 +1,4 @@
-"""Functions of numbers. Where a result is no integer it is a float64; of a float32 it is a float32.
+"""Functions of numbers. Where a result is not an integer it is a float64; of a float32 it is a float32.
 
 Functions of two arguments have rules of their own, which are DataFusion's.
 """
@@ -107,7 +107,7 @@ def _trunc(value: Typed, digits: Typed | None = None) -> Typed:
 
 def _digits(value: Typed) -> int:
     if not isinstance(value.value, int):
-        raise UnsupportedError("a number of digits that is no literal")
+        raise UnsupportedError("a number of digits that is not a literal")
     return value.value
 
 

@@ -1,4 +1,4 @@
-"""Functions of strings. Positions count characters from 1."""
+"""SQL functions of strings, with DataFusion's results. Positions count characters, from 1."""
 
 from __future__ import annotations
 
@@ -11,24 +11,19 @@ import pyarrow.compute as pc
 from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.verbs.expressions.sql.python_functions import python_call
 from lance_core.verbs.expressions.sql.strings import words
-from lance_core.verbs.expressions.sql.typed import Typed, call, is_number, is_string_like, literal, string_literal
+from lance_core.verbs.expressions.sql.typed import (
+    Typed,
+    as_string,
+    call,
+    is_number,
+    is_string_like,
+    literal,
+    string_literal,
+)
 
-__all__ = ["STRING_FUNCTIONS", "as_string"]
+__all__ = ["STRING_FUNCTIONS"]
 
 _BOOL: Final = pa.bool_()
-
-
-def as_string(value: Typed) -> Typed:
-    """The value, if it is a string; numbers are written out.
-
-    Raises:
-        InvalidInputError: The value is neither a string nor a number.
-    """
-    if is_string_like(value.type):
-        return value
-    if pa.types.is_null(value.type):
-        return literal(None, pa.string())
-    raise InvalidInputError(f"expected a string, found {value.type}")
 
 
 def _simple(kernel: str, kind: pa.DataType | None = None) -> Callable[[Typed], Typed]:

@@ -1,4 +1,7 @@
-"""Functions of dates and timestamps. Weeks begin on Monday; a time with a zone is taken apart in its zone."""
+"""SQL functions of dates and timestamps, with DataFusion's results, such as date_part, date_trunc and to_timestamp.
+
+Weeks begin on Monday; the parts of a timestamp with a zone are those of its local time.
+"""
 
 from __future__ import annotations
 

@@ -54,14 +54,14 @@ def interval(string: str) -> Typed:
     """An interval literal such as `1 year 2 days`.
 
     Raises:
-        InvalidInputError: The string is no interval.
+        InvalidInputError: The string is not an interval.
     """
     months, days, nanoseconds = 0.0, 0.0, 0.0
     position = 0
     while position < len(string):
         found = _PART.match(string, position)
         if found is None:
-            raise InvalidInputError(f"{string!r} is no interval")
+            raise InvalidInputError(f"{string!r} is not an interval")
         position = found.end()
         amount, unit = float(found[1]), _singular(found[2].lower())
         if unit in _MONTHS:
@@ -71,9 +71,9 @@ def interval(string: str) -> Typed:
         elif unit in _NANOSECONDS:
             nanoseconds += amount * _NANOSECONDS[unit]
         else:
-            raise InvalidInputError(f"{found[2]!r} is no unit of an interval")
+            raise InvalidInputError(f"{found[2]!r} is not a unit of an interval")
     if not position or months % 1 or days % 1:
-        raise InvalidInputError(f"{string!r} is no interval of whole months and days")
+        raise InvalidInputError(f"{string!r} is not an interval of whole months and days")
     return literal(pa.scalar((int(months), int(days), int(nanoseconds)), INTERVAL), INTERVAL)
 
 
@@ -81,7 +81,7 @@ def shift(moment: Typed, by: Typed, operator: str) -> Typed:
     """A date or a timestamp plus or minus an interval.
 
     Raises:
-        InvalidInputError: The interval is no literal, or the moment no date or timestamp.
+        InvalidInputError: The interval is not a literal, or the moment no date or timestamp.
         UnsupportedError: Months are added to times with a zone other than UTC.
     """
     if not by.is_literal or by.value is None:

@@ -28,13 +28,13 @@ from lance_core.verbs.expressions.sql.compare import (
     negated,
     same,
 )
-from lance_core.verbs.expressions.sql.compiler import Compiler
+from lance_core.verbs.expressions.sql.compiler_protocol import Compiler
 from lance_core.verbs.expressions.sql.dialect import follows_not, invalid, is_in_parentheses, unsupported
 from lance_core.verbs.expressions.sql.functions import FUNCTIONS, SYNTAX
 from lance_core.verbs.expressions.sql.intervals import interval
-from lance_core.verbs.expressions.sql.moments import alike
 from lance_core.verbs.expressions.sql.patterns import like
 from lance_core.verbs.expressions.sql.python_functions import python_call
+from lance_core.verbs.expressions.sql.time_coercion import coerced_pairs
 from lance_core.verbs.expressions.sql.typed import NumberLiteral, Typed, call, integer, literal, number_literal
 from lance_core.verbs.expressions.sql.words import CLOCKS
 
@@ -137,7 +137,7 @@ def _between(c: Compiler, node: exp.Expr, *, root: bool = False) -> Typed:
     short = [side.type for side in (low, high) if side.type in (pa.float16(), pa.float32()) and not side.is_literal]
     if short and pa.types.is_integer(value.type):
         value = value.to(short[0])  # one type for all three, as in pylance
-    above, below = alike(value, [low, high], each=True)
+    above, below = coerced_pairs(value, [low, high], each=True)
     return both(compare(">=", *above, narrow_floats=narrows), compare("<=", *below, narrow_floats=narrows))
 
 
@@ -191,12 +191,12 @@ def _hexadecimal(c: Compiler, node: exp.Expr) -> Typed:
     try:
         return literal(bytes.fromhex(digits if len(digits) % 2 == 0 else f"0{digits}"), pa.binary())
     except ValueError:
-        invalid(node, c.sql, f"{digits!r} is no hexadecimal number")
+        invalid(node, c.sql, f"{digits!r} is not a hexadecimal number")
 
 
 def _interval(c: Compiler, node: exp.Expr) -> Typed:
     if not isinstance(node.this, exp.Literal):
-        unsupported(node, c.sql, "an INTERVAL that is no literal")
+        unsupported(node, c.sql, "an INTERVAL that is not a literal")
     unit = node.args.get("unit")
     return interval(f"{node.this.this} {unit.name}" if unit is not None else str(node.this.this))
 

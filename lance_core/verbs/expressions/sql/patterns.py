@@ -8,9 +8,9 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_core.errors import InvalidInputError, UnsupportedError
+from lance_core.errors import UnsupportedError
 from lance_core.verbs.expressions.sql.python_functions import python_call
-from lance_core.verbs.expressions.sql.typed import Typed, call, is_string_like, literal
+from lance_core.verbs.expressions.sql.typed import Typed, as_string, call, literal
 
 __all__ = ["like", "regexp_count", "regexp_like", "regexp_match", "regexp_replace"]
 
@@ -25,12 +25,12 @@ def like(value: Typed, pattern: Typed, *, escape: str, ignore_case: bool) -> Typ
     Raises:
         InvalidInputError: The value or the pattern is not a string.
     """
-    value, pattern = _as_string(value), _as_string(pattern)
+    value, pattern = as_string(value), as_string(pattern)
     if value.is_null or pattern.is_null:
         return literal(None, _BOOL)
     if not pattern.is_literal:
         if escape != "\\":
-            raise UnsupportedError("ESCAPE with a pattern that is no literal")
+            raise UnsupportedError("ESCAPE with a pattern that is not a literal")
         return python_call("ilike" if ignore_case else "like", [value, pattern], _BOOL)
     options = pc.MatchSubstringOptions(_with_backslash(pattern.value, escape), ignore_case=ignore_case)
     return call("match_like", [value], _BOOL, options)
@@ -41,7 +41,7 @@ def regexp_like(value: Typed, pattern: Typed, flags: Typed | None) -> Typed:
     expression = _expression(pattern, flags)
     if expression is None:
         return literal(None, _BOOL)
-    return call("match_substring_regex", [_as_string(value)], _BOOL, pc.MatchSubstringOptions(expression))
+    return call("match_substring_regex", [as_string(value)], _BOOL, pc.MatchSubstringOptions(expression))
 
 
 def regexp_count(value: Typed, pattern: Typed) -> Typed:
@@ -49,13 +49,13 @@ def regexp_count(value: Typed, pattern: Typed) -> Typed:
     expression = _expression(pattern, None)
     if expression is None:
         return literal(0, pa.int64())
-    found = call("count_substring_regex", [_as_string(value)], pa.int32(), pc.MatchSubstringOptions(expression))
+    found = call("count_substring_regex", [as_string(value)], pa.int32(), pc.MatchSubstringOptions(expression))
     return call("coalesce", [found.to(pa.int64()), literal(0, pa.int64())], pa.int64())
 
 
 def regexp_match(value: Typed, pattern: Typed, flags: Typed | None) -> Typed:
     """The groups of the first match, or the whole match if there are none; null without a match."""
-    value = _as_string(value)
+    value = as_string(value)
     kind = pa.list_(value.type)
     expression = _expression(pattern, flags)
     if expression is None:
@@ -65,7 +65,7 @@ def regexp_match(value: Typed, pattern: Typed, flags: Typed | None) -> Typed:
 
 def regexp_replace(value: Typed, pattern: Typed, replacement: Typed, flags: Typed | None) -> Typed:
     """The string with the first match replaced, or each with the flag `g`."""
-    value = _as_string(value)
+    value = as_string(value)
     everywhere = flags is not None and "g" in str(flags.value)
     expression = _expression(pattern, flags)
     if expression is None or replacement.is_null:
@@ -78,17 +78,9 @@ def regexp_replace(value: Typed, pattern: Typed, replacement: Typed, flags: Type
     return call("replace_substring_regex", [value], value.type, options)
 
 
-def _as_string(value: Typed) -> Typed:
-    if pa.types.is_null(value.type):
-        return literal(None, pa.string())
-    if not is_string_like(value.type):
-        raise InvalidInputError(f"expected a string, found {value.type}")
-    return value
-
-
 def _pattern_string(value: Typed) -> str:
     if not isinstance(value.value, str):
-        raise UnsupportedError("a pattern, flags or a replacement that is no literal")
+        raise UnsupportedError("a pattern, flags or a replacement that is not a literal")
     return value.value
 
 

@@ -29,6 +29,7 @@ __all__ = [
     "UNITS",
     "NumberLiteral",
     "Typed",
+    "as_string",
     "call",
     "common_type",
     "decimal_of",
@@ -44,7 +45,7 @@ __all__ = [
 
 
 class _Missing:
-    """Marks that an expression is no literal."""
+    """Marks that an expression is not a literal."""
 
 
 MISSING: Final = _Missing()
@@ -157,7 +158,7 @@ def literal(value: Any, kind: pa.DataType) -> Typed:
     try:
         scalar = _scalar(value, kind)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
-        raise InvalidInputError(f"{value!r} is no {kind}: {error}") from error
+        raise InvalidInputError(f"{value!r} is not a valid {kind}: {error}") from error
     known = value if value is None else scalar.as_py() if _plain(kind) else scalar
     return Typed(pc.scalar(scalar), kind, known)
 
@@ -201,6 +202,19 @@ def string_literal(value: Typed) -> str:
     if not isinstance(value.value, str):
         raise UnsupportedError("this argument must be a string literal")
     return value.value
+
+
+def as_string(value: Typed) -> Typed:
+    """The value if it is a string; a null literal becomes a null string.
+
+    Raises:
+        InvalidInputError: The value is not a string.
+    """
+    if is_string_like(value.type):
+        return value
+    if pa.types.is_null(value.type):
+        return literal(None, pa.string())
+    raise InvalidInputError(f"expected a string, found {value.type}")
 
 
 def is_string_like(kind: pa.DataType) -> bool:

@@ -1,4 +1,4 @@
-"""Commands for branches: what they changed, promote one, throw it away."""
+"""Commands for branches and shallow clones: branches, promote, discard, clones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def branches(
 ) -> None:
     """List branches and what they changed.
 
-    With BRANCH, say all that it changed.
+    With BRANCH, show its changes in full.
     """
     if branch is not None:
         diff = dataset.branches.diff(branch, partition_by=list(partition_by) or None)
@@ -47,7 +47,7 @@ def branches(
 def clones(dataset: LanceDataset, output: CommandOutput, release: str | None, yes: bool) -> None:
     """List the shallow clones of a table, or release one.
 
-    They refer to files of the table, and cleanup keeps their versions.
+    Cleanup keeps the versions that shallow clones refer to.
     """
     if release is not None:
         if not (yes or output.as_json):
@@ -107,7 +107,7 @@ def discard(
     if (branch is None) == (older_than is None):
         raise click.UsageError("give a BRANCH, or --older-than")
     if not (yes or dry_run or output.as_json):
-        click.confirm(printable(f"Throw away {branch or 'idle branches'} of {dataset.uri}?"), abort=True)
+        click.confirm(printable(f"Discard {branch or 'idle branches'} of {dataset.uri}?"), abort=True)
     if branch is not None:
         output.record({"branch": branch, "discarded": dataset.branches.discard(branch)})
         return

@@ -1,10 +1,11 @@
-"""The versions that incremental readers have consumed last, which no cleanup removes (`LanceDataset.readers`).
+"""Tags that keep versions of an input until an incremental reader has consumed the changes after them.
 
     changes.<asset key of the reader>-<digest>.<version>
 
-A reader's run tags the version up to which it reads before it reads, and removes the tags of versions that no part of
-its table, on no branch, needs any more after it has committed. A tag that no run has renewed for the days in the
-table's configuration (`lance-dagster.changes.days`, 30 by default) holds its version no longer: maintenance removes it.
+An asset reads incrementally by the metadata `lance/changes`; `LanceDataset.readers` makes the tags. A run tags the
+version up to which it reads, before it reads. After its commit it removes the tags of versions that no partition of its
+table needs any more, on any branch. A tag expires that no run has renewed for the days in the input's configuration
+(`lance-dagster.changes.days`, 30 by default): maintenance removes it.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ _DAYS: Final = 30
 
 
 def release(dataset: lance_core.LanceDataset, table: lance_core.LanceDataset, reader: str, name: str) -> None:
-    """Let cleanups remove the versions of an input whose changes no part of a reader's table needs any more.
+    """Remove a reader's tags from the versions of an input that no partition of its table needs any more.
 
     Args:
         dataset: The input at the version that was consumed.
         table: The reader's table after its commit.
         reader: The asset that reads the changes.
-        name: The name of the input's watermarks there.
+        name: The input's name in the watermarks of the reader's table.
     """
     dataset.readers.hold(reader)  # a run that has consumed a later version may have released it meanwhile
     needed = consumed_versions(table, name, dataset.branch)
@@ -44,26 +45,26 @@ def release(dataset: lance_core.LanceDataset, table: lance_core.LanceDataset, re
 
 
 def release_expired(dataset: lance_core.LanceDataset) -> dict[str, list[int]]:
-    """Remove the tags of readers that are too old; returns the versions that readers still hold, by reader.
+    """Remove expired tags; returns the versions that are still tagged, by reader.
 
     Raises:
-        InvalidInputError: The configuration has no number of days.
+        InvalidInputError: `lance-dagster.changes.days` is not a whole number.
     """
     dataset.readers.release_older_than(_age(dataset))
     return holders(dataset)
 
 
 def expired(dataset: lance_core.LanceDataset) -> list[str]:
-    """The tags that `release_expired` removes.
+    """The names of the expired tags.
 
     Raises:
-        InvalidInputError: The configuration has no number of days.
+        InvalidInputError: `lance-dagster.changes.days` is not a whole number.
     """
     return dataset.readers.older_than(_age(dataset))
 
 
 def _age(dataset: lance_core.LanceDataset) -> timedelta:
-    """The age from which a reader's tag is too old."""
+    """The age at which a reader's tag expires."""
     value = dataset.config().get(DAYS_KEY, str(_DAYS))
     if not value.isdecimal():
         raise InvalidInputError(f"configuration {DAYS_KEY} must be a number of days, not {value!r}")
@@ -71,7 +72,7 @@ def _age(dataset: lance_core.LanceDataset) -> timedelta:
 
 
 def holders(dataset: lance_core.LanceDataset) -> dict[str, list[int]]:
-    """The versions of a table's branch that incremental readers hold, by reader."""
+    """The versions of a table's branch that incremental readers have tagged, by reader."""
     found: dict[str, list[int]] = {}
     for tag in sorted(dataset.readers.list().values(), key=lambda tag: tag["version"]):
         if tag["branch"] == dataset.branch:

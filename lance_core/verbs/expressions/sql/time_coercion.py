@@ -1,8 +1,8 @@
-"""Times that meet: in which unit and zone they are compared, as in pylance.
+"""Coercion of dates and timestamps: the unit and the zone in which several of them are compared, as in pylance.
 
-two times           the coarser unit; in the zone of the one that has one
-a date and a time   nanoseconds, without a zone, as which a time with one is that of UTC
-a literal           takes the unit of the column beside it where that is coarser, and never makes a column's coarser
+two timestamps           the coarser unit; the zone of the one that has one
+a date and a timestamp   nanoseconds without a zone; a timestamp with a zone is converted to UTC first
+a literal                takes the unit of the column beside it if that is coarser, and never makes it coarser
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from lance_core.schema.arrow_types import is_date_or_timestamp
 from lance_core.verbs.expressions.sql.typed import UNITS, Typed, is_string_like, literal, unit_type
 from lance_core.verbs.expressions.sql.zones import check_zone
 
-__all__ = ["alike", "as_time", "is_beyond", "of_one_unit", "time_of"]
+__all__ = ["cast_time", "coerced_pairs", "common_time_type", "is_beyond", "of_one_unit"]
 
 
-def time_of(kinds: Sequence[pa.DataType], zone: str | None) -> pa.DataType:
-    """The type in which the arguments of a function meet."""
+def common_time_type(kinds: Sequence[pa.DataType], zone: str | None) -> pa.DataType:
+    """The common type of the time arguments of a function."""
     if any(pa.types.is_date(kind) for kind in kinds):
         return pa.timestamp("ns")
     return pa.timestamp(_coarsest([kind for kind in kinds if pa.types.is_timestamp(kind)]), zone)
@@ -31,11 +31,11 @@ def _coarsest(kinds: Sequence[pa.DataType]) -> str:
     return str(min((kind.unit for kind in kinds), key=UNITS.index))
 
 
-def as_time(value: Typed, kind: pa.DataType) -> Typed:
-    """A time as a timestamp; what its unit is too coarse for is cut off."""
+def cast_time(value: Typed, kind: pa.DataType) -> Typed:
+    """Cast a date or timestamp to a timestamp type; digits finer than its unit are cut off."""
     own = value.type
     if kind.tz and not value.is_null and (pa.types.is_date(own) or (pa.types.is_timestamp(own) and not own.tz)):
-        return as_time(value, pa.timestamp(kind.unit)).to(kind)
+        return cast_time(value, pa.timestamp(kind.unit)).to(kind)
     if not pa.types.is_timestamp(own) or value.is_null:
         return value.to(kind)
     check_zone(own, kind, value.value if value.is_literal else None)
@@ -44,19 +44,19 @@ def as_time(value: Typed, kind: pa.DataType) -> Typed:
         try:
             return literal(value.value.cast(kind, safe=safe), kind)
         except pa.ArrowInvalid as error:
-            raise InvalidInputError(f"{value.value} is no {kind}: {error}") from error
+            raise InvalidInputError(f"{value.value} is not a valid {kind}: {error}") from error
     return Typed(value.expression.cast(kind, safe=safe), kind)
 
 
-def alike(value: Typed, others: Sequence[Typed], *, each: bool) -> list[tuple[Typed, Typed]]:
-    """The value of IN or BETWEEN with each of its other sides, times as pylance compares them.
+def coerced_pairs(value: Typed, others: Sequence[Typed], *, each: bool) -> list[tuple[Typed, Typed]]:
+    """Pairs of the value of IN or BETWEEN and each operand, all times cast to the types in which pylance compares them.
 
-    All sides decide together in which unit and zone that is; a literal keeps its unit.
+    The value and the operands decide together on the unit and the zone; a literal keeps its unit.
 
     Args:
         value: The value.
-        others: The other sides.
-        each: Whether literals stand for themselves where other sides are columns, as in BETWEEN.
+        others: The operands.
+        each: True for BETWEEN: a literal beside a column is cast by itself. False for IN: all share one type.
     """
     kinds = [value.type, *(other.type for other in others)]
     if not any(pa.types.is_timestamp(kind) for kind in kinds):
@@ -71,7 +71,7 @@ def alike(value: Typed, others: Sequence[Typed], *, each: bool) -> list[tuple[Ty
         return [(value, other) for other in others]
     if each:
         return [_bound(value, other, kind) for other in others]
-    sides = [_in_zone(side, kind.tz) if known else as_time(side, kind) for side in (value, *others)]
+    sides = [_in_zone(side, kind.tz) if known else cast_time(side, kind) for side in (value, *others)]
     return [(sides[0], side) for side in sides[1:]]
 
 
@@ -86,23 +86,23 @@ def _bound(value: Typed, other: Typed, kind: pa.DataType) -> tuple[Typed, Typed]
     if is_beyond(other, value.type) or is_beyond(value, other.type):
         return _in_zone(value, kind.tz), _in_zone(other, kind.tz)
     if value.is_literal != other.is_literal:
-        return _beside(value, other, kind), _beside(other, value, kind)
-    return as_time(value, kind), as_time(other, kind)
+        return _cast_operand(value, other, kind), _cast_operand(other, value, kind)
+    return cast_time(value, kind), cast_time(other, kind)
 
 
-def _beside(side: Typed, other: Typed, kind: pa.DataType) -> Typed:
-    """One side of a pair of which one is a literal."""
+def _cast_operand(side: Typed, other: Typed, kind: pa.DataType) -> Typed:
+    """An operand of a pair of a column and a literal, cast for the comparison."""
     if not side.is_literal:
-        return side if pa.types.is_timestamp(side.type) else as_time(side, kind)
-    moment = as_time(_read(side, other.type, kind.tz), kind)
+        return side if pa.types.is_timestamp(side.type) else cast_time(side, kind)
+    moment = cast_time(_parsed_string(side, other.type, kind.tz), kind)
     own = other.type if pa.types.is_timestamp(other.type) else kind
     if own.tz and not kind.tz:  # a date is among the three: without a zone they are times in UTC
-        moment = as_time(moment, pa.timestamp(kind.unit, "UTC"))
-    return as_time(moment, own)
+        moment = cast_time(moment, pa.timestamp(kind.unit, "UTC"))
+    return cast_time(moment, own)
 
 
-def _read(side: Typed, kind: pa.DataType, zone: str | None) -> Typed:
-    """A string as a date beside one, else as a time with all its digits; all else as it is."""
+def _parsed_string(side: Typed, kind: pa.DataType, zone: str | None) -> Typed:
+    """A string as a date if `kind` is a date, else as a timestamp with all its digits; other operands as they are."""
     if not isinstance(side.value, str):
         return side
     if pa.types.is_date(kind):
@@ -114,7 +114,7 @@ def _read(side: Typed, kind: pa.DataType, zone: str | None) -> Typed:
 
 
 def _of_two(left: pa.DataType, right: pa.DataType) -> pa.DataType:
-    """The type in which two times are compared; the first where one is no time."""
+    """The type in which two times are compared; the first where one is not a time."""
     stamps = [pa.types.is_timestamp(kind) for kind in (left, right)]
     if all(stamps):
         return pa.timestamp(_coarsest([left, right]), left.tz or right.tz)
@@ -132,10 +132,10 @@ def _of_two_or_string(left: pa.DataType, right: pa.DataType) -> pa.DataType:
 
 
 def _in_zone(side: Typed, zone: str | None) -> Typed:
-    """A time with a zone, or without one, in which it is that of UTC."""
+    """A timestamp in a zone; without one if `zone` is None: then it is converted to UTC first."""
     if not pa.types.is_timestamp(side.type) or side.is_null:
         return side
-    return as_time(side, pa.timestamp(side.type.unit, zone))
+    return cast_time(side, pa.timestamp(side.type.unit, zone))
 
 
 def of_one_unit(left: Typed, right: Typed) -> tuple[Typed, Typed]:
@@ -145,9 +145,9 @@ def of_one_unit(left: Typed, right: Typed) -> tuple[Typed, Typed]:
     """
     sides = (left, right)
     if is_beyond(right, left.type):
-        return as_time(left, pa.timestamp("us", left.type.tz)), right
+        return cast_time(left, pa.timestamp("us", left.type.tz)), right
     if is_beyond(left, right.type):
-        return left, as_time(right, pa.timestamp("us", right.type.tz))
+        return left, cast_time(right, pa.timestamp("us", right.type.tz))
     if not all(pa.types.is_timestamp(side.type) for side in sides) or left.type == right.type:
         return sides
     if left.is_literal or right.is_literal:
