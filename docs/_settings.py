@@ -96,7 +96,7 @@ def settings_page() -> str:
             "",
             "## Metadata of inputs",
             "",
-            f"`dg.AssetIn(metadata={{...}})`. {', '.join(f'`{key}`' for key in INPUT_PINS)} exclude each other.",
+            f"`dg.AssetIn(metadata={{...}})`. {', '.join(f'`{key}`' for key in INPUT_PINS)} cannot be combined.",
             "",
             *_table(["key", "meaning"], ([f"`{key}`", text] for key, text in INPUT_ENTRIES.items())),
             "",

@@ -11,7 +11,7 @@
     |   |-- VersionNotFoundError
     |   |-- IndexNotFoundError (RuntimeError, KeyError)
     |   `-- ObjectNotFoundError                 a file that should exist does not
-    |-- AlreadyExistsError (FileExistsError)    something is there already
+    |-- AlreadyExistsError (FileExistsError)    something already exists
     |   `-- DatasetExistsError
     |-- CorruptFileError (OSError)              bytes do not follow the format: names the file
     |   `-- TornFileError                       ... the file of a tag or branch is empty or truncated

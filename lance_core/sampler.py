@@ -91,7 +91,9 @@ class ShardedBatchSampler:
 
     def __init__(self, rank: int, world_size: int, randomize: bool = False, seed: int = 0) -> None:
         if not 0 <= rank < world_size:
-            raise InvalidInputError(f"rank {rank} of {world_size} processes")
+            raise InvalidInputError(
+                f"rank must be from 0 to world_size - 1: rank is {rank}, world_size is {world_size}"
+            )
         self._rank = rank
         self._world_size = world_size
         self._randomize = randomize

@@ -145,7 +145,7 @@ def _asset(context: PipesContext, asset_key: str | None) -> str | None:
         return asset_key
     keys = list(context.asset_keys)
     if len(keys) != 1:
-        raise InvalidInputError(f"the session is for the assets {', '.join(keys)}: say which by asset_key")
+        raise InvalidInputError(f"the session is for the assets {', '.join(keys)}: choose one with asset_key")
     return str(keys[0])
 
 

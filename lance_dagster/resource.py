@@ -121,7 +121,7 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"], RootArgu
             as_of: The newest version at or before this time; without a zone it is in UTC.
 
         Raises:
-            ValueError: Arguments exclude each other.
+            ValueError: Arguments cannot be combined.
             DatasetNotFoundError: The table does not exist.
             VersionNotFoundError: The version, tag or branch does not exist.
         """

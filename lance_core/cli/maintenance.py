@@ -49,7 +49,7 @@ _RETRIES = click.option(
 @click.option("--threshold", type=float, help="Rewrite fragments if more than this share is deleted.  [0.1]")
 @click.option("--keep-deletions", is_flag=True, help="Do not rewrite fragments for their deletions.")
 @click.option("--partition-by", multiple=True, metavar="COLUMN", help="Never merge different values of COLUMN.")
-@click.option("--mode", type=click.Choice(COMPACTION_MODES), help="Whether to copy pages.  [try_binary_copy]")
+@click.option("--mode", type=click.Choice(COMPACTION_MODES), help="How pages are rewritten.  [try_binary_copy]")
 @click.option("--repair-pages", is_flag=True, help="Also rewrite the pages that verify reports as misread by others.")
 @click.option("--exclude", type=int, multiple=True, metavar="FRAGMENT", help="Leave this fragment as it is.")
 @click.option("--max-fragments", type=int, help="The most fragments to rewrite.")

@@ -52,11 +52,11 @@ class _Numbered(FragmentWriteProgress):
         self._id = fragment_id
 
     def begin(self, fragment: FragmentMetadata, **kwargs: Any) -> None:
-        """Pass it on."""
+        """Report the call to the user's progress."""
         self._progress.begin(replace(fragment, id=self._id), **kwargs)
 
     def complete(self, fragment: FragmentMetadata, **kwargs: Any) -> None:
-        """Pass it on."""
+        """Report the call to the user's progress."""
         self._progress.complete(replace(fragment, id=self._id), **kwargs)
 
 

@@ -126,7 +126,9 @@ class LanceFileReader:
             InvalidInputError: The range ends after the file.
         """
         if start < 0 or num_rows < 0 or start + num_rows > self._file.num_rows:
-            raise InvalidInputError(f"rows {start} to {start + num_rows} of {self._file.num_rows}")
+            raise InvalidInputError(
+                f"rows {start} to {start + num_rows} are outside of the file, which has {self._file.num_rows} rows"
+            )
         return self._read(range(start, start + num_rows), batch_size, batch_readahead)
 
     def take_rows(

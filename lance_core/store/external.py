@@ -176,7 +176,7 @@ class ExternallyCommittedStore:
         return self._store.put(key, data)
 
     def prepare_commits(self) -> None:
-        """Nothing."""
+        """Do nothing: the index provides the condition."""
 
     def put_if_absent(self, key: str, data: ReadableBuffer, *, durable: bool = True) -> str | None:
         """Write an object unless one exists; a manifest is created through the index.

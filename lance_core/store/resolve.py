@@ -148,7 +148,7 @@ def split_uri(uri: str | os.PathLike[str]) -> tuple[str, str]:
     if no_slash:
         name = no_slash.group(1)
         raise InvalidInputError(
-            f"a URI of the scheme {name!r} has a slash behind the colon, as in {name}:/path or {name}://host/path; a "
+            f"a URI of the scheme {name!r} needs a slash after the colon, as in {name}:/path or {name}://host/path; a "
             f"local file whose name begins with {name}: is given as ./{name}:..., or by its full path"
         )
     return "", string

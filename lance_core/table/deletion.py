@@ -82,7 +82,7 @@ class DeletionFile:
 
     @classmethod
     def from_protobuf(cls, message: table_pb2.DeletionFile) -> DeletionFile:
-        """Read the message of the wire.
+        """Build the record from its protobuf message.
 
         Raises:
             CorruptFileError: The form of the file is unknown.

@@ -49,7 +49,7 @@ class BasePath:
 
     @classmethod
     def from_protobuf(cls, message: table_pb2.BasePath) -> BasePath:
-        """Read the message of the wire."""
+        """Build the record from its protobuf message."""
         return cls(
             id=message.id,
             path=message.path,
@@ -94,7 +94,7 @@ class DataFile:
 
     @classmethod
     def from_protobuf(cls, message: table_pb2.DataFile) -> DataFile:
-        """Read the message of the wire."""
+        """Build the record from its protobuf message."""
         return cls(
             path=message.path,
             fields=tuple(message.fields),
@@ -226,7 +226,7 @@ class Fragment:
 
     @classmethod
     def from_protobuf(cls, message: table_pb2.DataFragment) -> Fragment:
-        """Read the message of the wire.
+        """Build the record from its protobuf message.
 
         Raises:
             CorruptFileError: The id has more than the 32 bits of row addresses.

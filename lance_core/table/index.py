@@ -55,7 +55,7 @@ class IndexFile:
 
     @classmethod
     def from_protobuf(cls, message: table_pb2.IndexFile) -> IndexFile:
-        """Read the message of the wire."""
+        """Build the record from its protobuf message."""
         return cls(path=message.path, size_bytes=message.size_bytes)
 
 
@@ -154,7 +154,7 @@ class IndexMetadata:
 
     @classmethod
     def from_protobuf(cls, message: table_pb2.IndexMetadata) -> IndexMetadata:
-        """Read the message of the wire.
+        """Build the record from its protobuf message.
 
         Raises:
             CorruptFileError: The UUID or the time is invalid.

@@ -35,11 +35,11 @@ def build_lance_health_checks(
         root: The URI of a root: the tables below it that are there when the code location is loaded are checked, too;
             `lance_external_assets` with the same arguments gives the assets that these checks are of. True is
             rejected: the root of the IO manager is not known while a code location is loaded.
-        include: As of `build_maintenance_job`.
-        exclude: As of `build_maintenance_job`.
-        policies: As of `build_maintenance_job`; with a root there are no checks of tables that are left alone.
+        include: As in `build_maintenance_job`.
+        exclude: As in `build_maintenance_job`.
+        policies: As in `build_maintenance_job`; with a root there are no checks of tables that are left alone.
         storage_options: How to reach the root; values can be `EnvVar`.
-        schema: As of the IO manager, for the place of the assets below the root.
+        schema: As in the IO manager, for the place of the assets below the root.
         severity: Of a check that fails.
         io_manager_key: The resource that knows where the tables are.
 

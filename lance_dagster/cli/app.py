@@ -78,12 +78,9 @@ def lineage_command(
     version: int | None,
     asset: str | None,
 ) -> None:
-    """List the run of each version, and what it read.
-
-    What it read are versions of other tables.
-    """
+    """List the runs of versions, and what they read."""
     if sum(choice is not None for choice in (run_id, version, asset)) > 1:
-        raise click.UsageError("--run, --version and --asset exclude each other")
+        raise click.UsageError("--run, --version and --asset cannot be combined")
     tables = find_tables(uri, options)
     if run_id is not None:
         run_id = _run_or_itself(tables, run_id, uri)
@@ -106,7 +103,7 @@ def _run_or_itself(tables: list[lance_core.LanceDataset], run_id: str, where: st
 
 @_command("undo", "ROOT_OR_TABLE")
 @click.option(
-    "--run", "run_id", metavar="ID", required=True, help="The run to take back; a beginning of its id will do."
+    "--run", "run_id", metavar="ID", required=True, help="The run to undo; a unique prefix of its id is enough."
 )
 @click.option("--dry-run", is_flag=True, help="Only report what would be done.")
 @click.option("--yes", is_flag=True, help="Do it.")
@@ -127,7 +124,7 @@ def undo_command(
     Where that would not be exact, the reason is reported and nothing is written.
     """
     if dry_run == yes:
-        raise click.UsageError("say either --dry-run or --yes")
+        raise click.UsageError("give either --dry-run or --yes")
     if report and dry_run:
         raise click.UsageError("--report goes with --yes: a dry run changes nothing that could be reported")
     with reporting_instance() if report else nullcontext() as instance:

@@ -38,7 +38,7 @@ _RUN_ID: Final = 8
 @click.option("--tables", "by_table", is_flag=True, help="The newest record of each table, in place of the runs.")
 @click.option("--trends", "as_page", is_flag=True, help="A page in Markdown: numbers of each table after each run.")
 @click.option("--include", multiple=True, metavar="GLOB", help="Only tables such as 'nyc/*'; can be repeated.")
-@click.option("--exclude", multiple=True, metavar="GLOB", help="Without these tables; can be repeated.")
+@click.option("--exclude", multiple=True, metavar="GLOB", help="Tables to leave out; can be repeated.")
 def maintenance_command(
     uri: str,
     options: Mapping[str, str] | None,
@@ -53,7 +53,7 @@ def maintenance_command(
     The newest run is first; the runs write a log below ROOT.
     """
     if by_table and as_page:
-        raise click.UsageError("--tables and --trends exclude each other")
+        raise click.UsageError("--tables and --trends cannot be combined")
     log = open_log(uri, options)
     if log is None:
         raise DatasetNotFoundError(f"there is no {LOG} at {uri}: no run of a maintenance job has ended there")

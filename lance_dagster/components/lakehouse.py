@@ -62,7 +62,9 @@ class BranchingFields(dg.Model, dg.Resolvable):
 
     model_config = ConfigDict(extra="forbid")
 
-    mode: Literal["off", "per_run", "per_backfill", "from_tag", "env"] = Field(default="off", description="Which runs.")
+    mode: Literal["off", "per_run", "per_backfill", "from_tag", "env"] = Field(
+        default="off", description="Which runs write to a branch."
+    )
     name: str | None = Field(default=None, description="The tag, or the environment variable, that names the branch.")
     auto_promote: bool = Field(default=False, description="Promote branches whose runs succeeded.")
 
@@ -113,7 +115,7 @@ class LanceLakehouseComponent(dg.Component, dg.Model, dg.Resolvable):
     )
     io_manager_key: str = Field(default="io_manager", description="Key of the IO manager.")
     ui_url: str | None = Field(default=None, description="Where the Dagster UI is, if not at the root of its host.")
-    tables: Sequence[LakehouseTable] = Field(default=(), description="What is done for which tables.")
+    tables: Sequence[LakehouseTable] = Field(default=(), description="Tables with their checks and maintenance.")
     maintenance: MaintenanceFields | None = Field(
         default=None, description="Maintenance of all of them, but for external ones that do not ask for it."
     )

@@ -23,7 +23,7 @@ class MaintenanceScaffoldParams(BaseModel):
     """What `dg scaffold` asks for."""
 
     table: list[str] = Field(default=["schema/table"], description="Key of a table; can be repeated.")
-    cron_schedule: str = Field(default="0 3 * * *", description="When.")
+    cron_schedule: str = Field(default="0 3 * * *", description="The cron schedule.")
 
 
 class MaintenanceScaffolder(dg.Scaffolder[MaintenanceScaffoldParams]):
@@ -80,7 +80,7 @@ class LanceMaintenanceComponent(dg.Component, dg.Model, dg.Resolvable):
         description="How to reach the root while this is loaded. Take secrets from {{ env.NAME }}.",
     )
     default_schema: str | None = Field(
-        default=None, description="As of the IO manager, for the tables that are listed."
+        default=None, description="As in the IO manager, for the tables that are listed."
     )
     io_manager_key: str = Field(default="io_manager", description="The resource that knows where the tables are.")
 

@@ -56,5 +56,7 @@ class MaintenanceFields(PolicyFields):
     cron_schedule: str | None = Field(default=None, description='When, such as "0 3 * * *"; by hand if left out.')
     sensor: bool = Field(default=False, description="Run for tables that pass a threshold.")
     job_name: str = Field(default="lance_maintenance", description="Name of the job.")
-    engine: Literal["process", "spark"] = Field(default="process", description="What rewrites.")
+    engine: Literal["process", "spark"] = Field(
+        default="process", description="Where compaction runs: in the process of the op, or on Spark."
+    )
     budget: BudgetFields = Field(default=BudgetFields(), description="What a run may cost at most.")

@@ -33,7 +33,7 @@ def whole_root_definitions(
         health_checks: Whether to check the tables.
         external_assets: Whether to declare those that are not listed.
         storage_options: How to reach the root.
-        schema: As of the IO manager.
+        schema: As in the IO manager.
         io_manager_key: The resource that knows where the tables are.
     """
     place: dict[str, Any] = {"storage_options": storage_options, "schema": schema} if lake.get("root") else {}

@@ -30,7 +30,7 @@ class PandasHandler(LanceTypeHandler):
     loads_changes = True
 
     def split_changes(self, value: pd.DataFrame, key: Sequence[str]) -> tuple[LanceTypeHandler, Any, Any]:
-        """The two as Arrow tables."""
+        """The changed rows and the deleted keys as Arrow tables."""
         return PyArrowHandler().split_changes(_arrow(value), key)
 
     def arrow_schema(self, value: pd.DataFrame) -> pa.Schema:

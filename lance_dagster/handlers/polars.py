@@ -29,7 +29,7 @@ class PolarsHandler(LanceTypeHandler):
     def split_changes(
         self, value: pl.DataFrame | pl.LazyFrame, key: Sequence[str]
     ) -> tuple[LanceTypeHandler, Any, Any]:
-        """The two as Arrow tables; a lazy frame is collected."""
+        """The changed rows and the deleted keys as Arrow tables; a lazy frame is collected."""
         return PyArrowHandler().split_changes(_to_arrow(value.lazy().collect()), key)
 
     def arrow_schema(self, value: pl.DataFrame | pl.LazyFrame) -> pa.Schema:

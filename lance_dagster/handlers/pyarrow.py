@@ -60,7 +60,7 @@ class PyArrowHandler(LanceTypeHandler):
         return _as_wanted(empty, load_as)
 
     def split_changes(self, value: Any, key: Sequence[str]) -> tuple[LanceTypeHandler, Any, Any]:
-        """The two as tables; a reader is consumed."""
+        """The changed rows and the deleted keys as tables; a reader is consumed."""
         table = value.read_all() if isinstance(value, pa.RecordBatchReader) else pa.table(value)
         return (self, *split_table(table, key))
 
@@ -71,7 +71,7 @@ class DatasetHandler(LanceTypeHandler):
     loads_changes = True
 
     def split_changes(self, value: Any, key: Sequence[str]) -> tuple[LanceTypeHandler, Any, Any]:
-        """The two as tables."""
+        """The changed rows and the deleted keys as tables."""
         return PyArrowHandler().split_changes(value.to_table(), key)
 
     def arrow_schema(self, value: Any) -> pa.Schema:
@@ -102,7 +102,7 @@ class DuckDBHandler(LanceTypeHandler):
     loads_changes = True
 
     def split_changes(self, value: Any, key: Sequence[str]) -> tuple[LanceTypeHandler, Any, Any]:
-        """The two as tables."""
+        """The changed rows and the deleted keys as tables."""
         return PyArrowHandler().split_changes(_reader(value), key)
 
     def arrow_schema(self, value: Any) -> pa.Schema:

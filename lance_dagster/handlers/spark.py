@@ -164,7 +164,7 @@ class SparkHandler(LanceTypeHandler):
         )
 
     def split_changes(self, value: DataFrame, key: Sequence[str]) -> tuple[LanceTypeHandler, Any, Any]:
-        """The two as frames; rows of other kinds fail the job that writes."""
+        """The changed rows and the deleted keys as frames; rows of other kinds fail the job that writes."""
         from pyspark.sql import functions
 
         check_keys(pa.schema([(name, pa.int8()) for name in value.columns]).empty_table(), key)

@@ -196,7 +196,7 @@ def lance_external_assets(
         exclude: Globs of tables that are left out.
         known: Assets of the code location that are tables of the root: they have definitions of their own.
         storage_options: How to reach the root; values can be `EnvVar`. No metadata has them.
-        schema: As of the IO manager, for the place of the `known` assets.
+        schema: As in the IO manager, for the place of the `known` assets.
         group_name: As of any asset.
 
     Raises:
@@ -230,7 +230,7 @@ def tables_when_loaded(
         lake: The root, and the choice.
         known: Assets of the code location.
         storage_options: How to reach the root; values can be `EnvVar`.
-        schema: As of the IO manager, for the place of the `known` assets.
+        schema: As in the IO manager, for the place of the `known` assets.
         where: The builder, for messages.
 
     Raises:

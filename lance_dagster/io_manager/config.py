@@ -55,7 +55,7 @@ class LanceIOManager(dg.ConfigurableIOManagerFactory["LanceTableIOManager"], Roo
             "overwrite: the run's partitions, or the whole table of an asset without any. append: adds rows. "
             "merge: by the key lance/merge_on of the asset. "
             "columns: of an asset that owns columns of the table of another asset, lance/table. "
-            "error: only where no row is yet. create_only: only if there is no table yet."
+            "error: fails if the partitions have rows. create_only: fails if the table exists."
         ),
     )
     schema_mode: SchemaMode = Field(
@@ -101,7 +101,7 @@ class LanceIOManager(dg.ConfigurableIOManagerFactory["LanceTableIOManager"], Roo
     )
     max_rows_per_file: int | None = Field(default=None, gt=0)
     max_bytes_per_file: int | None = Field(default=None, gt=0)
-    data_storage_version: str | None = Field(default=None, description="Version of new data files.")
+    data_storage_version: str | None = Field(default=None, description="Version of the file format of new data files.")
     table_config: dict[str, str] = Field(
         default_factory=dict,
         description="Entries of the table's configuration to set; none is removed. Those that the table lacks come in "

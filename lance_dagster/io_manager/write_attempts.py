@@ -237,8 +237,8 @@ def reject_missing(attempts: EarlierAttempts, uri: str) -> None:
     if attempts.missing:
         raise EarlierAttemptError(
             f"version {max(attempts.missing)} of {uri} was cleaned up: whether an earlier attempt of this write added "
-            'rows in it is not known. Look, and then say by on_earlier_attempt ("append", "adopt"), or the metadata '
-            "lance/on_earlier_attempt of the asset, that the rows of this attempt are to be added"
+            "rows in it is not known. Look at the table, then set on_earlier_attempt, or the metadata "
+            'lance/on_earlier_attempt of the asset: "append" adds the rows of this attempt, "adopt" takes what is there'
         )
 
 

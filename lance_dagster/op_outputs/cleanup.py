@@ -39,7 +39,7 @@ _SILENT = timedelta(days=1)
 
 @dataclass(slots=True, kw_only=True)
 class OpOutputs:
-    """The result of a removal.
+    """The op outputs that a cleanup removed.
 
     Attributes:
         runs: Runs whose outputs were removed, or would be by a run that is not dry.

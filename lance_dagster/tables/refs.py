@@ -144,7 +144,7 @@ class TableRoot:
         pins = [name for name, value in given.items() if value is not None]
         if len(pins) > 1 or (tag is not None and branch is not None):
             names = [*pins, *(["branch"] if branch is not None else [])]
-            raise ValueError(f"{' and '.join(names)} exclude each other")
+            raise ValueError(f"{' and '.join(names)} cannot be combined")
         location = self.locate(table)
         uri, options = location.uri, location.options(self.storage_options)
         branch = location.branch if branch is None and tag is None else branch

@@ -197,7 +197,7 @@ class OutputSettings:
         """Reject options that do not go together.
 
         Raises:
-            DagsterInvalidDefinitionError: Two options exclude each other, or one lacks another that it needs.
+            DagsterInvalidDefinitionError: Two options cannot be combined, or one lacks another that it needs.
         """
         if self.write_mode == "merge" and not self.merge_on:
             raise dg.DagsterInvalidDefinitionError(
@@ -279,7 +279,7 @@ INPUT_KEYS = {*INPUT_PINS, "lance/filter", "lance/missing", "lance/changes"}
 
 
 def check_input(metadata: Mapping[str, object], where: str) -> None:
-    """Reject entries of an input's metadata that nothing reads, that exclude each other, or whose value is of no use.
+    """Reject entries of an input's metadata that nothing reads, that cannot be combined, or whose value is of no use.
 
     Raises:
         DagsterInvalidDefinitionError: The metadata has such an entry.
@@ -288,7 +288,7 @@ def check_input(metadata: Mapping[str, object], where: str) -> None:
     reject_foreign(metadata, FOREIGN_INPUT_KEYS, where=where)
     pins = [key for key in INPUT_PINS if key in metadata]
     if len(pins) > 1:
-        raise dg.DagsterInvalidDefinitionError(f"{where}: metadata {' and '.join(pins)} exclude each other")
+        raise dg.DagsterInvalidDefinitionError(f"{where}: metadata {' and '.join(pins)} cannot be combined")
     given = {key: plain_metadata(metadata.get(key)) for key in ("columns", *INPUT_KEYS)}
     _check_changes(given["lance/changes"], pins, where)
     columns, version, tag = given["columns"], given["lance/version"], given["lance/tag"]
@@ -320,7 +320,7 @@ def _check_changes(value: object, pins: Sequence[str], where: str) -> None:
     if value not in (None, "since_last_run"):
         raise dg.DagsterInvalidDefinitionError(f"{where}: metadata lance/changes must be since_last_run, not {value!r}")
     if value is not None and pins:
-        raise dg.DagsterInvalidDefinitionError(f"{where}: metadata lance/changes and {pins[0]} exclude each other")
+        raise dg.DagsterInvalidDefinitionError(f"{where}: metadata lance/changes and {pins[0]} cannot be combined")
 
 
 def _with_write_mode(metadata: Mapping[str, object], where: str) -> Mapping[str, object]:

@@ -192,7 +192,7 @@ def _parsed(clauses: Mapping[str, Any] | None, others: tuple[str | None, ...]) -
     if clauses is None:
         return None
     if others != _DEFAULTS:
-        raise InvalidInputError("merge: clauses, when_matched, when_not_matched, ... and condition exclude each other")
+        raise InvalidInputError("merge: clauses, when_matched, when_not_matched, ... and condition cannot be combined")
     return parse_merge_clauses(clauses)
 
 

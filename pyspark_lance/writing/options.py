@@ -104,10 +104,10 @@ class WriteArguments(JobOptions):
 
 
 def check_together(options: WriteArguments) -> None:
-    """Make sure that the arguments do not exclude each other.
+    """Make sure that the arguments can be combined.
 
     Raises:
-        InvalidInputError: Two arguments exclude each other, or an argument needs another one.
+        InvalidInputError: Two arguments cannot be combined, or an argument needs another one.
     """
     if options.idempotency_since and options.idempotency_key is None:
         raise InvalidInputError("idempotency_since says how far to look back for idempotency_key, which is not given")

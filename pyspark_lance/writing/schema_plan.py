@@ -78,7 +78,7 @@ def plan_write(
     Raises:
         SchemaError: A column is missing, unknown or of another type, or cannot be the vector that its metadata
             announces; the message names the column.
-        InvalidInputError: The modes exclude each other, or the width of a vector column is not positive.
+        InvalidInputError: The modes cannot be combined, or the width of a vector column is not positive.
         UnsupportedError: Spark cannot write to a column of the table's type.
     """
     _check_modes(mode, schema_mode)

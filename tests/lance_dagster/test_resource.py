@@ -78,9 +78,9 @@ def test_what_is_not_there_is_an_error(filled):
         lance.open("deep/nyc/flights", version=99)
     with pytest.raises(VersionNotFoundError):
         lance.open("deep/nyc/flights", branch="none")
-    with pytest.raises(ValueError, match="version and tag exclude each other"):
+    with pytest.raises(ValueError, match="version and tag cannot be combined"):
         lance.open("deep/nyc/flights", version=1, tag="first")
-    with pytest.raises(ValueError, match="tag and branch exclude each other"):
+    with pytest.raises(ValueError, match="tag and branch cannot be combined"):
         lance.open("deep/nyc/flights", branch="b", tag="first")
     with pytest.raises(dg.DagsterInvalidDefinitionError, match="folder name"):
         lance.uri("../secret")

@@ -87,7 +87,7 @@ class BitmapIndex:
         return {"num_bitmaps": len(self.keys)}
 
     def parameters(self) -> dict[str, int]:
-        """None."""
+        """Indices of this kind have no parameters."""
         return {}
 
     def fragments(self) -> BitMap | None:

@@ -32,7 +32,7 @@ class Append:
 
     @classmethod
     def from_protobuf(cls, message: transaction_pb2.Transaction.Append) -> Append:
-        """Read the message of the wire."""
+        """Build the record from its protobuf message."""
         return cls(fragments=tuple(Fragment.from_protobuf(fragment) for fragment in message.fragments))
 
     def apply(self, manifest: Manifest | None, context: ApplyContext) -> Manifest:

@@ -60,7 +60,7 @@ class Operation(Protocol):
 
     @classmethod
     def from_protobuf(cls, message: Any) -> Self:
-        """Read the message of the wire."""
+        """Build the record from its protobuf message."""
         ...
 
     def apply(self, manifest: Manifest | None, context: ApplyContext) -> Manifest:

@@ -50,7 +50,7 @@ class Clone:
 
     @classmethod
     def from_protobuf(cls, message: transaction_pb2.Transaction.Clone) -> Clone:
-        """Read the message of the wire."""
+        """Build the record from its protobuf message."""
         return cls(
             is_shallow=message.is_shallow,
             ref_version=message.ref_version,

@@ -38,7 +38,7 @@ class CreateIndex:
 
     @classmethod
     def from_protobuf(cls, message: transaction_pb2.Transaction.CreateIndex) -> CreateIndex:
-        """Read the message of the wire."""
+        """Build the record from its protobuf message."""
         return cls(
             new_indices=tuple(IndexMetadata.from_protobuf(index) for index in message.new_indices),
             removed_indices=tuple(IndexMetadata.from_protobuf(index) for index in message.removed_indices),

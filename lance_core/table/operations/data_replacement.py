@@ -45,7 +45,7 @@ class DataReplacement:
 
     @classmethod
     def from_protobuf(cls, message: transaction_pb2.Transaction.DataReplacement) -> DataReplacement:
-        """Read the message of the wire."""
+        """Build the record from its protobuf message."""
         return cls(
             replacements=tuple(
                 (group.fragment_id, DataFile.from_protobuf(group.new_file)) for group in message.replacements

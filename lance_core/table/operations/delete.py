@@ -40,7 +40,7 @@ class Delete:
 
     @classmethod
     def from_protobuf(cls, message: transaction_pb2.Transaction.Delete) -> Delete:
-        """Read the message of the wire."""
+        """Build the record from its protobuf message."""
         return cls(
             updated_fragments=tuple(Fragment.from_protobuf(fragment) for fragment in message.updated_fragments),
             deleted_fragment_ids=tuple(message.deleted_fragment_ids),

@@ -53,7 +53,7 @@ class Merge:
 
     @classmethod
     def from_protobuf(cls, message: transaction_pb2.Transaction.Merge) -> Merge:
-        """Read the message of the wire."""
+        """Build the record from its protobuf message."""
         return cls(
             fragments=tuple(Fragment.from_protobuf(fragment) for fragment in message.fragments),
             schema=schema_from_protobuf(message.schema, message.schema_metadata),

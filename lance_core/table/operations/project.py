@@ -37,7 +37,7 @@ class Project:
 
     @classmethod
     def from_protobuf(cls, message: transaction_pb2.Transaction.Project) -> Project:
-        """Read the message of the wire."""
+        """Build the record from its protobuf message."""
         return cls(schema=schema_from_protobuf(message.schema, {}), preserves_nullability=message.preserves_nullability)
 
     def apply(self, manifest: Manifest | None, context: ApplyContext) -> Manifest:

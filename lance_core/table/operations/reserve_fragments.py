@@ -31,7 +31,7 @@ class ReserveFragments:
 
     @classmethod
     def from_protobuf(cls, message: transaction_pb2.Transaction.ReserveFragments) -> ReserveFragments:
-        """Read the message of the wire."""
+        """Build the record from its protobuf message."""
         return cls(num_fragments=message.num_fragments)
 
     def apply(self, manifest: Manifest | None, context: ApplyContext) -> Manifest:

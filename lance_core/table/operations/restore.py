@@ -33,7 +33,7 @@ class Restore:
 
     @classmethod
     def from_protobuf(cls, message: transaction_pb2.Transaction.Restore) -> Restore:
-        """Read the message of the wire."""
+        """Build the record from its protobuf message."""
         return cls(version=message.version)
 
     def apply(self, manifest: Manifest | None, context: ApplyContext) -> Manifest:

@@ -65,7 +65,7 @@ class CompactedSsTable:
 
     @classmethod
     def from_protobuf(cls, message: transaction_pb2.Transaction.CompactedSsTable) -> CompactedSsTable:
-        """Read the message of the wire.
+        """Build the record from its protobuf message.
 
         Raises:
             UnsupportedError: The message is of 2025, when the same number described a log differently.
@@ -111,7 +111,7 @@ class KeyExistenceFilter:
 
     @classmethod
     def from_protobuf(cls, message: transaction_pb2.Transaction.KeyExistenceFilter) -> KeyExistenceFilter:
-        """Read the message of the wire."""
+        """Build the record from its protobuf message."""
         kind = message.WhichOneof("data")
         return cls(
             field_ids=tuple(message.field_ids),
@@ -170,7 +170,7 @@ class Update:
 
     @classmethod
     def from_protobuf(cls, message: transaction_pb2.Transaction.Update) -> Update:
-        """Read the message of the wire.
+        """Build the record from its protobuf message.
 
         Raises:
             UnsupportedError: The mode is unknown.

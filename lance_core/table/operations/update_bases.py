@@ -33,7 +33,7 @@ class UpdateBases:
 
     @classmethod
     def from_protobuf(cls, message: transaction_pb2.Transaction.UpdateBases) -> UpdateBases:
-        """Read the message of the wire."""
+        """Build the record from its protobuf message."""
         return cls(new_bases=tuple(BasePath.from_protobuf(base) for base in message.new_bases))
 
     def apply(self, manifest: Manifest | None, context: ApplyContext) -> Manifest:

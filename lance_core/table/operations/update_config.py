@@ -61,7 +61,7 @@ class UpdateMap:
 
     @classmethod
     def from_protobuf(cls, message: transaction_pb2.Transaction.UpdateMap) -> UpdateMap:
-        """Read the message of the wire."""
+        """Build the record from its protobuf message."""
         entries = {entry.key: entry.value if entry.HasField("value") else None for entry in message.update_entries}
         return cls(entries=entries, replace=message.replace)
 

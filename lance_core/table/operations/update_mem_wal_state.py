@@ -37,7 +37,7 @@ class UpdateMemWalState:
 
     @classmethod
     def from_protobuf(cls, message: transaction_pb2.Transaction.UpdateMemWalState) -> UpdateMemWalState:
-        """Read the message of the wire.
+        """Build the record from its protobuf message.
 
         Raises:
             UnsupportedError: The message is of 2025, when it had other fields.

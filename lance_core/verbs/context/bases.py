@@ -151,7 +151,9 @@ def write_targets(
         chosen = [own] if target_all_bases else []
         chosen.extend(target(base) for base in bases)
         if not chosen:
-            raise InvalidInputError("target_all_bases=False: the dataset has no base paths")
+            raise InvalidInputError(
+                "target_all_bases=False writes to base paths alone, and the dataset has none: add_bases adds one"
+            )
         return chosen
     return [own if _is_root(store, name) else target(_find(bases, name)) for name in target_bases or ()] or [own]
 

@@ -127,7 +127,7 @@ class ArrowDataset(pyarrow.dataset.Dataset):  # type: ignore[misc]  # pyarrow is
             UnsupportedError: The method is not offered.
         """
         del filter
-        raise UnsupportedError("get_fragments of the Arrow interface; use LanceDataset.get_fragments")
+        raise UnsupportedError("get_fragments of the Arrow interface is not offered: use LanceDataset.get_fragments")
 
     def replace_schema(self, schema: pa.Schema) -> NoReturn:
         """Not offered.
@@ -136,7 +136,7 @@ class ArrowDataset(pyarrow.dataset.Dataset):  # type: ignore[misc]  # pyarrow is
             UnsupportedError: The method is not offered.
         """
         del schema
-        raise UnsupportedError("replace_schema of the Arrow interface")
+        raise UnsupportedError("replace_schema of the Arrow interface is not offered")
 
     def sort_by(self, sorting: Any, **options: Any) -> NoReturn:
         """Not offered.
@@ -145,7 +145,7 @@ class ArrowDataset(pyarrow.dataset.Dataset):  # type: ignore[misc]  # pyarrow is
             UnsupportedError: The method is not offered.
         """
         del sorting, options
-        raise UnsupportedError("sort_by of the Arrow interface; use order_by of LanceDataset.scanner")
+        raise UnsupportedError("sort_by of the Arrow interface is not offered: use LanceDataset.scanner(order_by=...)")
 
     def join(self, right_dataset: Any, keys: Any, **options: Any) -> NoReturn:
         """Not offered.
@@ -154,7 +154,7 @@ class ArrowDataset(pyarrow.dataset.Dataset):  # type: ignore[misc]  # pyarrow is
             UnsupportedError: The method is not offered.
         """
         del right_dataset, keys, options
-        raise UnsupportedError("join of the Arrow interface")
+        raise UnsupportedError("join of the Arrow interface is not offered")
 
     def join_asof(self, right_dataset: Any, on: Any, by: Any, tolerance: Any, **options: Any) -> NoReturn:
         """Not offered.
@@ -163,7 +163,7 @@ class ArrowDataset(pyarrow.dataset.Dataset):  # type: ignore[misc]  # pyarrow is
             UnsupportedError: The method is not offered.
         """
         del right_dataset, on, by, tolerance, options
-        raise UnsupportedError("join_asof of the Arrow interface")
+        raise UnsupportedError("join_asof of the Arrow interface is not offered")
 
     def _both(self, other: pc.Expression | None) -> pc.Expression | None:
         if self._filter is None or other is None:

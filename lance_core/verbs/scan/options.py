@@ -171,7 +171,7 @@ class ScanOptions:
     dataset: Schema | None = None
 
     def __post_init__(self) -> None:
-        """Reject invalid numbers, and options that exclude each other."""
+        """Reject invalid numbers, and options that cannot be combined."""
         for name, least in (
             ("limit", 0),
             ("offset", 0),

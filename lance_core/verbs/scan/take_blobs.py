@@ -24,7 +24,7 @@ class BlobFile(BytesIO):
     """One payload as a file that can only be read."""
 
     def size(self) -> int:
-        """Its bytes."""
+        """The number of bytes."""
         return self.getbuffer().nbytes if not self.closed else self._closed_size
 
     def close(self) -> None:

@@ -264,7 +264,7 @@ class _Trace:
         self._past = {self._first: self._rows}
 
     def to(self, latest: Snapshot) -> RowsByFragment:
-        """Follow them to a version."""
+        """Follow the rows to a version."""
         for version in range(self._first + 1, latest.manifest.version + 1):
             after = latest if version == latest.manifest.version else _source(latest, version)
             self._rows = self._next(_transaction(after), after)

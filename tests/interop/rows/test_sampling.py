@@ -99,7 +99,7 @@ def test_a_sample_has_each_row_once(uri, options):
     assert numbers(sampler.maybe_sample(uri, 5000, ["id"])) == list(range(ROWS))
     with pytest.raises(InvalidInputError, match="positive"):
         list(sampler.maybe_sample(uri, 0, "id"))
-    with pytest.raises(InvalidInputError, match="rank 3 of 3"):
+    with pytest.raises(InvalidInputError, match="rank is 3, world_size is 3"):
         sampler.ShardedBatchSampler(3, 3)
 
 

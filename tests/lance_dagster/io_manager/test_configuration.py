@@ -436,7 +436,7 @@ class TestWhenTheLocationLoads:
         [
             ({"filter": "n > 1"}, "use lance/filter"),
             ({"lance/filtre": "n > 1"}, "known here: columns, lance/as_of"),
-            ({"lance/version": 1, "lance/tag": "a"}, "exclude each other"),
+            ({"lance/version": 1, "lance/tag": "a"}, "cannot be combined"),
             ({"columns": 5}, r"input 'events' \(asset events\): metadata columns must be a list of names, not 5"),
             ({"columns": "id"}, "metadata columns must be a list of names, not 'id'"),
             ({"lance/version": "x"}, "lance/version is not int: 'x'"),

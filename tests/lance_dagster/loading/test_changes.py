@@ -361,7 +361,7 @@ def test_a_key_that_is_changed_leaves_no_row_behind(lake, table):
     ("metadata", "kind", "said"),
     [
         ({"lance/changes": "always"}, pa.Table, "must be since_last_run"),
-        ({**SINCE, "lance/version": 1}, pa.Table, "exclude each other"),
+        ({**SINCE, "lance/version": 1}, pa.Table, "cannot be combined"),
         (SINCE, dict[str, pa.Table], "one value per partition"),
         (SINCE, lance_core.LanceDataset, "LanceDatasetHandler"),
     ],

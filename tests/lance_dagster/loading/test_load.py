@@ -207,7 +207,7 @@ class TestMetadata:
     @pytest.mark.parametrize(
         ("metadata", "message"),
         [
-            ({"lance/version": 1, "lance/tag": "good"}, "exclude each other"),
+            ({"lance/version": 1, "lance/tag": "good"}, "cannot be combined"),
             ({"lance/version": "1"}, "is not int"),
             ({"lance/version": 9}, "VersionNotFoundError"),
             ({"lance/as_of": "yesterday"}, "yesterday"),

@@ -85,7 +85,7 @@ class AddedColumns:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Their names."""
+        """The names of the columns."""
         return tuple(one.name for one in self.fields)
 
     def renumbered(self, update: Update) -> Update:

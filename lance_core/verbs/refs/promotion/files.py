@@ -42,7 +42,7 @@ class OwnFiles:
 
     @classmethod
     def of(cls, root: ObjectStore, branch: Branch, changes: BranchChanges) -> OwnFiles:
-        """Find them."""
+        """Find the files of a branch that its promotion has to copy."""
         source = f"{branch_root(branch.name)}/"
         parent = branch.ref.parent_branch
         changed = [*changes.added, *(after for _, after in changes.updated)]

@@ -268,7 +268,7 @@ class _Newcomers:
     taken: RowsByFragment
 
     def batches(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Their columns."""
+        """Batches of the rows, with some of their columns."""
         for fragment in self.fragments:
             hidden = self.taken.get(fragment.id, BitMap())
             if len(hidden) == fragment.num_rows:
