@@ -77,7 +77,9 @@ class DatasetOptimizer:
             ['lance.auto_cleanup.interval', 'lance.auto_cleanup.older_than']
         """
         given = dict(auto_cleanup_config)
-        if set(given) != {"interval", "older_than_seconds"} or not all(_is_count(value) for value in given.values()):
+        if set(given) != {"interval", "older_than_seconds"} or not all(
+            _is_non_negative(value) for value in given.values()
+        ):
             raise InvalidInputError(f"auto_cleanup_config needs interval and older_than_seconds, not {given}")
         self._configure(auto_cleanup_keys(auto_cleanup_config))
 
@@ -364,7 +366,7 @@ class MaintenanceVerbs(Handle):
         return erase_rows(self, where, options)
 
 
-def _is_count(value: object) -> bool:
+def _is_non_negative(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 

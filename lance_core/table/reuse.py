@@ -152,7 +152,7 @@ def num_reuse_versions(index: IndexMetadata) -> int:
     """
     details = _details(index)
     if details.WhichOneof("content") == "external":
-        raise UnsupportedError("reading a fragment reuse index whose details are in a file")
+        raise UnsupportedError("reading a fragment reuse index whose details are in a file is not supported")
     return len(details.inline.versions)
 
 
@@ -172,7 +172,7 @@ def with_moves(
     existing = next((index for index in indices if index.name == FRAGMENT_REUSE_INDEX), None)
     details = table_pb2.FragmentReuseIndexDetails() if existing is None else _details(existing)
     if details.WhichOneof("content") == "external":
-        raise UnsupportedError("adding to a fragment reuse index whose details are in a file")
+        raise UnsupportedError("adding to a fragment reuse index whose details are in a file is not supported")
     version = details.inline.versions.add(dataset_version=dataset_version)
     for move in moves:
         version.groups.add(

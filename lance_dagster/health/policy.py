@@ -113,10 +113,10 @@ class LanceMaintenancePolicy:
             "delete_concurrency",
         ):
             value = getattr(self, name)
-            if value is not None and not _is_count(value):
+            if value is not None and not _is_positive(value):
                 raise ValueError(f"{name} must be a positive number or None, not {value!r}")
         for name in ("max_small_fragments", "max_versions"):
-            if not _is_count(getattr(self, name)):
+            if not _is_positive(getattr(self, name)):
                 raise ValueError(f"{name} must be a positive number, not {getattr(self, name)!r}")
         for name in ("refresh_indices", "dry_run"):
             if not isinstance(getattr(self, name), bool):
@@ -245,5 +245,5 @@ def _written(value: object) -> object:
     return dict(value) if isinstance(value, Mapping) else str(value)
 
 
-def _is_count(value: object) -> bool:
+def _is_positive(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value > 0

@@ -117,7 +117,9 @@ def plan_of(source: Snapshot, options: Mapping[str, Any] | None) -> CompactionPl
     manifest = source.manifest
     resolved = _resolved(options, manifest)
     if resolved.defer_index_remap and manifest.uses_stable_row_ids:
-        raise UnsupportedError("defer_index_remap in a dataset with stable row ids: its indices follow the rows anyway")
+        raise UnsupportedError(
+            "defer_index_remap is not supported in a dataset with stable row ids: its indices follow the rows anyway"
+        )
     facts = facts_of(source, resolved)
     groups = bins(facts, resolved)
     if resolved.repair_pages:

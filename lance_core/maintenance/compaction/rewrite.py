@@ -162,7 +162,7 @@ class _Rewriter:
     def _by_copying(self, *, merge_small: bool) -> Iterator[Fragment]:
         """Copy pages."""
         if self.options.max_bytes_per_file is not None:
-            raise UnsupportedError("copying pages into files of limited size")
+            raise UnsupportedError("copying pages into files of limited size is not supported")
         sources = [_open_pages(self.source, fragment) for fragment in self.fragments]
         for parts in _files(sources, self.rows_per_file):
             written = copy_pages(

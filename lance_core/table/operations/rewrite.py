@@ -170,7 +170,7 @@ def _group(old: Sequence[table_pb2.DataFragment], new: Sequence[table_pb2.DataFr
 
 def _rewritten_index(message: transaction_pb2.Transaction.Rewrite.RewrittenIndex) -> RewrittenIndex:
     if len(message.old_id.uuid) != 16 or len(message.new_id.uuid) != 16:
-        raise UnsupportedError("a rewritten index without its UUIDs")
+        raise UnsupportedError("a rewritten index without its UUIDs is not supported")
     return RewrittenIndex(
         old_id=uuid.UUID(bytes=message.old_id.uuid),
         new_id=uuid.UUID(bytes=message.new_id.uuid),

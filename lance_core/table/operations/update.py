@@ -71,7 +71,7 @@ class CompactedSsTable:
             UnsupportedError: The message is of 2025, when the same number described a log differently.
         """
         if len(message.shard_id.uuid) != 16 or len(UnknownFieldSet(message)):
-            raise UnsupportedError("a write-ahead log in the form of 2025")
+            raise UnsupportedError("a write-ahead log in the form of 2025 is not supported")
         return cls(shard_id=uuid.UUID(bytes=message.shard_id.uuid), generation=message.generation)
 
 
@@ -176,7 +176,7 @@ class Update:
             UnsupportedError: The mode is unknown.
         """
         if message.update_mode not in list(map(int, UpdateMode)):
-            raise UnsupportedError(f"update mode {message.update_mode}")
+            raise UnsupportedError(f"update mode {message.update_mode} is not supported")
         return cls(
             removed_fragment_ids=tuple(message.removed_fragment_ids),
             updated_fragments=tuple(Fragment.from_protobuf(fragment) for fragment in message.updated_fragments),

@@ -43,7 +43,7 @@ class UpdateMemWalState:
             UnsupportedError: The message is of 2025, when it had other fields.
         """
         if len(UnknownFieldSet(message)):
-            raise UnsupportedError("a write-ahead log in the form of 2025")
+            raise UnsupportedError("a write-ahead log in the form of 2025 is not supported")
         return cls(compacted_sstables=tuple(CompactedSsTable.from_protobuf(t) for t in message.compacted_sstables))
 
     def apply(self, manifest: Manifest | None, context: ApplyContext) -> NoReturn:

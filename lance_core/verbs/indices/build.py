@@ -62,7 +62,9 @@ def indexed_field(schema: Schema, field_id: int) -> IndexedField:
         nodes = _way_to(top, field_id)
         if nodes:
             if any(node.logical_type != "struct" for node in nodes[:-1]):
-                raise UnsupportedError(f"an index on {quote_path([n.name for n in nodes])!r}, which lies in a list")
+                raise UnsupportedError(
+                    f"an index on {quote_path([n.name for n in nodes])!r}, which lies in a list, is not supported"
+                )
             return IndexedField(nodes)
     raise InvalidInputError(f"the dataset has no field {field_id}")
 

@@ -71,10 +71,12 @@ def kind_and_parameters(index_type: Any, arguments: Mapping[str, Any]) -> tuple[
     if kind is None:
         offered = ", ".join(BY_NAME)
         if name.upper() in _ELSEWHERE or name.upper().startswith("IVF"):
-            raise UnsupportedError(f"building an index of type {name.upper()} (possible are {offered})")
+            raise UnsupportedError(
+                f"building an index of type {name.upper()} is not supported (possible are {offered})"
+            )
         raise InvalidInputError(f"there is no index type {name!r}; possible are {offered}")
     if given.pop("use_seeds", False):
-        raise UnsupportedError("use_seeds: data files do not carry zones")
+        raise UnsupportedError("use_seeds is not supported: data files do not carry zones")
     parameters = dict(kind.parameters)
     for key, value in given.items():
         if key not in parameters:
@@ -194,7 +196,7 @@ def target_field(source: Snapshot, column: str | Sequence[str], kind: Kind) -> I
     """The field to index, if the kind fits it."""
     if not isinstance(column, str):
         if len(column) != 1:
-            raise UnsupportedError(f"an index on several columns: {list(column)}")
+            raise UnsupportedError(f"an index on several columns is not supported: {list(column)}")
         (column,) = column
     schema = source.manifest.schema
     field = indexed_field(schema, schema.column(column).id)

@@ -133,7 +133,7 @@ def _groups(manifest: Manifest, names: Collection[str] | None) -> list[list[Inde
     known = {name: group for name, group in groups.items() if all(is_supported(index) for index in group)}
     for name in names or ():
         if name not in known:
-            raise UnsupportedError(f"optimizing the index {name!r} of type {groups[name][0].kind}")
+            raise UnsupportedError(f"optimizing the index {name!r} of type {groups[name][0].kind} is not supported")
     return [group for _, group in sorted(known.items())]
 
 

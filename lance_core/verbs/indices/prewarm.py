@@ -31,5 +31,7 @@ def prewarm(source: Snapshot, name: str, segments: Iterable[str | uuid.UUID] | N
             raise NotFoundError(f"the index {name!r} has no segment {key}")
         kind = KINDS.get(index.kind)
         if kind is None or (index.index_version or 0) not in kind.versions:
-            raise UnsupportedError(f"reading the index {name!r} of type {index.kind}, version {index.index_version}")
+            raise UnsupportedError(
+                f"reading the index {name!r} of type {index.kind}, version {index.index_version}, is not supported"
+            )
         source.indices.read(index, indexed_field(source.manifest.schema, index.fields[0]).type)

@@ -171,7 +171,7 @@ def _checked(source: Snapshot, segments: Sequence[IndexMetadata]) -> tuple[Kind,
     for segment in segments:
         if (segment.kind, segment.fields) != (first.kind, first.fields):
             raise InvalidInputError(
-                f"the segments are of {first.kind} on fields {list(first.fields)}"
+                f"the segments are of {first.kind} on fields {list(first.fields)} are not supported"
                 f" and of {segment.kind} on fields {list(segment.fields)}; an index has segments of one kind and field"
             )
         if segment.uuid in keys:
@@ -182,7 +182,7 @@ def _checked(source: Snapshot, segments: Sequence[IndexMetadata]) -> tuple[Kind,
         keys.add(segment.uuid)
         seen |= covered
     if first.kind not in KINDS or len(first.fields) != 1:
-        raise UnsupportedError(f"segments of type {first.kind} on fields {list(first.fields)}")
+        raise UnsupportedError(f"segments of type {first.kind} on fields {list(first.fields)} are not supported")
     return KINDS[first.kind], indexed_field(source.manifest.schema, first.fields[0])
 
 

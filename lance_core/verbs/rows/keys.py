@@ -153,7 +153,7 @@ def _unique(column: pa.ChunkedArray) -> pa.Array:
     try:
         unique = pc.unique(values)
     except pa.ArrowNotImplementedError as error:
-        raise UnsupportedError(f"a key of type {column.type}") from error
+        raise UnsupportedError(f"a key of type {column.type} is not supported") from error
     return unique.drop_null()
 
 

@@ -87,7 +87,9 @@ class NearestQuery:
         metric = str(nearest.get("metric") or "l2").lower()
         metric = _ALIASES.get(metric, metric)
         if metric not in _DISTANCES:
-            raise UnsupportedError(f"nearest: the metric {metric!r}; there are {', '.join(_DISTANCES)}")
+            raise UnsupportedError(
+                f"nearest: the metric {metric!r} is not supported; there are {', '.join(_DISTANCES)}"
+            )
         least, below = nearest.get("distance_range") or (None, None)
         return cls(column=nearest["column"], vector=vector, k=int(k), metric=metric, least=least, below=below)
 
@@ -129,7 +131,7 @@ class NearestScanner(LanceScanner):
     ) -> None:
         super().__init__(source, fragments, options)
         if options.order_by or options.include_deleted_rows:
-            raise UnsupportedError("nearest together with order_by or include_deleted_rows")
+            raise UnsupportedError("nearest together with order_by or include_deleted_rows is not supported")
         self._query = query
         self._prefilter = prefilter
         self._with_distance = with_distance
@@ -173,7 +175,7 @@ class NearestScanner(LanceScanner):
             UnsupportedError: The method is not offered.
         """
         del count_rows
-        raise UnsupportedError("analyze_plan of a scan with nearest; use explain_plan")
+        raise UnsupportedError("analyze_plan of a scan with nearest is not supported; use explain_plan")
 
     def _found(self) -> tuple[U64Array, _Floats]:
         """Addresses of the rows, nearest first, and their distances."""

@@ -188,7 +188,7 @@ class ScanOptions:
         if self.include_deleted_rows and not self.with_row_id:
             raise InvalidInputError("include_deleted_rows is set but with_row_id is false")
         if self.include_deleted_rows and self.order_by:
-            raise UnsupportedError("include_deleted_rows together with order_by")
+            raise UnsupportedError("include_deleted_rows together with order_by is not supported")
 
     @property
     def flagged(self) -> tuple[str, ...]:

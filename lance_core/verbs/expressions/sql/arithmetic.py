@@ -108,9 +108,8 @@ def minus(value: Typed) -> Typed:
         return number_literal(value.value.negated())
     if isinstance(value.value, float):
         return literal(-value.value, value.type)
-    if pa.types.is_unsigned_integer(value.type):
-        raise InvalidInputError(f"a {value.type} has no negative")
-    if not (is_number(value.type) or pa.types.is_duration(value.type)):
+    is_signed = is_number(value.type) and not pa.types.is_unsigned_integer(value.type)
+    if not (is_signed or pa.types.is_duration(value.type)):
         raise InvalidInputError(f"a {value.type} has no negative")
     return call("negate", [value], value.type)
 

@@ -68,7 +68,7 @@ def _steps(path: str) -> tuple[object, ...]:
     while position < len(rest):
         found = _STEP.match(rest, position)
         if found is None:
-            raise UnsupportedError(f"the JSON path {path!r}, from {rest[position:]!r} on")
+            raise UnsupportedError(f"the JSON path {path!r}, from {rest[position:]!r} on, is not supported")
         kind, part = found.lastgroup, found[found.lastgroup or 0]
         marks = {"all": _ALL, "last": _LAST, "every": _EVERY}
         steps.append(marks.get(kind or "", int(part) if kind == "index" else part))
@@ -110,7 +110,7 @@ def _extract(data: bytes | str, path: str) -> str | None:
 def _one(data: bytes | str, path: str, function: str) -> list[Any]:
     """What a path leads to, which must be one place at most."""
     if any(step in (_ALL, _EVERY) for step in _steps(path)):
-        raise UnsupportedError(f"{function} with the JSON path {path!r}, which names several places")
+        raise UnsupportedError(f"{function} with the JSON path {path!r}, which names several places, is not supported")
     return _found(_value(data), path)
 
 

@@ -67,7 +67,7 @@ def _absolute(value: Typed) -> Typed:
 def _whole(name: str) -> Callable[..., Typed]:
     def compiled(value: Typed, digits: Typed | None = None) -> Typed:
         if digits is not None:
-            raise UnsupportedError(f"{name} with a number of digits")
+            raise UnsupportedError(f"{name} with a number of digits is not supported")
         if pa.types.is_decimal(value.type):
             # The next whole number may need one digit more, and the kernel does not check.
             kind = decimal_of(value.type, value.type.precision + 1, value.type.scale)
@@ -107,7 +107,7 @@ def _trunc(value: Typed, digits: Typed | None = None) -> Typed:
 
 def _digits(value: Typed) -> int:
     if not isinstance(value.value, int):
-        raise UnsupportedError("a number of digits that is not a literal")
+        raise UnsupportedError("a number of digits that is not a literal is not supported")
     return value.value
 
 

@@ -179,7 +179,7 @@ def _decode(value: Typed, form: Typed) -> Typed:
 def _form(form: Typed) -> str:
     name = string_literal(form).lower()
     if name not in ("hex", "base64"):
-        raise UnsupportedError(f"the encoding {name!r}")
+        raise UnsupportedError(f"the encoding {name!r} is not supported")
     return name
 
 

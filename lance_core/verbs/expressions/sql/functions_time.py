@@ -74,7 +74,7 @@ def _date_part(unit: Typed, value: Typed) -> Typed:
         return _epoch(value)
     if name in _PER_SECOND:
         return _below_minute(value, name)
-    raise UnsupportedError(f"the part {name!r} of a date")
+    raise UnsupportedError(f"the part {name!r} of a date is not supported")
 
 
 def _epoch(value: Typed) -> Typed:
@@ -103,7 +103,7 @@ def _below_minute(value: Typed, name: str) -> Typed:
 def _date_trunc(unit: Typed, value: Typed) -> Typed:
     name, value = string_literal(unit).lower(), _moment(value)
     if name not in _TRUNCATIONS:
-        raise UnsupportedError(f"truncation to {name!r}")
+        raise UnsupportedError(f"truncation to {name!r} is not supported")
     if name not in _OF_EVERY_ZONE:
         check_parts(value.type, f"the {name}")
     if pa.types.is_date(value.type):
@@ -120,7 +120,7 @@ def _to_timestamp(unit: str, number_unit: str) -> Callable[[Typed], Typed]:
             counted = Typed(value.expression.cast(pa.int64()).cast(kind), kind)
             return counted.to(pa.timestamp(unit))
         if pa.types.is_floating(value.type):
-            raise UnsupportedError("a timestamp from a float")
+            raise UnsupportedError("a timestamp from a float is not supported")
         return cast(value, pa.timestamp(unit), strict=True)
 
     return compiled
@@ -143,7 +143,7 @@ def _formatted(value: Typed, form: Typed) -> Typed:
     moment = _moment(value)
     check_parts(moment.type, "the string")
     if "%f" in string_literal(form):
-        raise UnsupportedError("%f in a format of dates")
+        raise UnsupportedError("%f in a format of dates is not supported")
     if "%S" in string_literal(form) and pa.types.is_timestamp(moment.type):
         # Arrow writes the fraction of a second with %S.
         moment = call("floor_temporal", [moment], moment.type, pc.RoundTemporalOptions(unit="second"))

@@ -97,7 +97,7 @@ def shift(moment: Typed, by: Typed, operator: str) -> Typed:
     if months or days:
         check_parts(moment.type, "a day or a month")
     if (months or days) and moment.type.tz not in (None, "UTC"):
-        raise UnsupportedError(f"days and months added to times in the zone {moment.type.tz}")
+        raise UnsupportedError(f"days and months added to times in the zone {moment.type.tz} are not supported")
     if months:
         moment = _shift_calendar(moment, months)
     return _shift_clock(moment, days * _DAY_NS + nanoseconds)

@@ -30,7 +30,7 @@ def like(value: Typed, pattern: Typed, *, escape: str, ignore_case: bool) -> Typ
         return literal(None, _BOOL)
     if not pattern.is_literal:
         if escape != "\\":
-            raise UnsupportedError("ESCAPE with a pattern that is not a literal")
+            raise UnsupportedError("ESCAPE with a pattern that is not a literal is not supported")
         return python_call("ilike" if ignore_case else "like", [value, pattern], _BOOL)
     options = pc.MatchSubstringOptions(_with_backslash(pattern.value, escape), ignore_case=ignore_case)
     return call("match_like", [value], _BOOL, options)
@@ -80,7 +80,7 @@ def regexp_replace(value: Typed, pattern: Typed, replacement: Typed, flags: Type
 
 def _pattern_string(value: Typed) -> str:
     if not isinstance(value.value, str):
-        raise UnsupportedError("a pattern, flags or a replacement that is not a literal")
+        raise UnsupportedError("a pattern, flags or a replacement that is not a literal is not supported")
     return value.value
 
 
@@ -91,7 +91,7 @@ def _expression(pattern: Typed, flags: Typed | None) -> str | None:
     chosen = (_pattern_string(flags) if flags is not None else "").replace("g", "")
     unknown = set(chosen) - _FLAGS
     if unknown:
-        raise UnsupportedError(f"the flags {sorted(unknown)} of a regular expression")
+        raise UnsupportedError(f"the flags {sorted(unknown)} of a regular expression are not supported")
     return f"(?{chosen}){_pattern_string(pattern)}" if chosen else _pattern_string(pattern)
 
 
@@ -101,7 +101,7 @@ def _reference(match: re.Match[str]) -> str:
     if group is None:
         return "$" if match[0] == "$$" else "\\\\"
     if not group.isdigit() or len(group) > 1:
-        raise UnsupportedError(f"the group {group!r} in a replacement")
+        raise UnsupportedError(f"the group {group!r} in a replacement is not supported")
     return f"\\{group}"
 
 
