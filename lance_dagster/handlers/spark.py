@@ -36,7 +36,7 @@ from lance_dagster.handlers.merging import (
 from lance_dagster.handlers.spark_cast import cast_in_job, lossy_values
 from lance_dagster.properties import ASSET_KEY
 from lance_dagster.tables.settings import OutputSettings, TableSettings
-from pyspark_lance.types.names import quoted
+from pyspark_lance.types.column_names import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -23,7 +23,7 @@ from lance_core.errors import DatasetExistsError, DatasetNotFoundError, InvalidI
 from pyspark_lance.catalog.manifest import DELIMITER, Listing, read_listing
 from pyspark_lance.catalog.registry import PATHS, Catalog, catalogs_of
 from pyspark_lance.engine.sessions import reject_memory
-from pyspark_lance.types.names import case_sensitive
+from pyspark_lance.types.column_names import case_sensitive
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -164,7 +164,7 @@ class TableFinder:
 
     def already_there(self, name: TableName, location: CatalogTable) -> DatasetExistsError:
         """The error of a statement that would create a table that is there."""
-        said = f"{name} is there already, at {location.uri}"
+        said = f"{name} already exists, at {location.uri}"
         catalog = location.catalog
         if catalog is not None and location.is_named and location.object_id is None and self._manifest(catalog).is_kept:
             said += "; its catalog does not list it: CREATE TABLE IF NOT EXISTS lists it"

@@ -22,7 +22,7 @@ from pyspark_lance.changing.update_values import Value, as_column, assigned, spe
 from pyspark_lance.engine.errors import short_errors
 from pyspark_lance.engine.spark_internals import names_of_column
 from pyspark_lance.reading.filter_pushdown import push
-from pyspark_lance.types.names import case_sensitive, check_spellings, quoted
+from pyspark_lance.types.column_names import case_sensitive, check_spellings, quoted
 from pyspark_lance.types.spark_types import spark_schema
 
 if TYPE_CHECKING:

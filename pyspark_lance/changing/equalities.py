@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark_lance.changing.update_values import Value, as_column
 from pyspark_lance.engine.errors import without_error_log
 from pyspark_lance.engine.spark_internals import called_function, column_path, expression_text, names_of_column
-from pyspark_lance.types.names import matched_names, quoted
+from pyspark_lance.types.column_names import matched_names, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

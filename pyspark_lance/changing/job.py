@@ -32,7 +32,7 @@ from lance_core.row_addresses import row_addresses, row_offsets
 from pyspark_lance.changing.task import ChangeReport, RowLevelTask
 from pyspark_lance.engine.partitions import run_on_partitions
 from pyspark_lance.keys.equality import has_bytes
-from pyspark_lance.types.names import quoted
+from pyspark_lance.types.column_names import quoted
 from pyspark_lance.types.spark_types import batch_schema
 from pyspark_lance.writing.options import JobOptions
 from pyspark_lance.writing.orphan_files import delete_orphan_files

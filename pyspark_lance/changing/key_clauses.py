@@ -23,7 +23,7 @@ from pyspark_lance.changing.merge_frames import MergeFrames
 from pyspark_lance.changing.task import DELETE, INSERT
 from pyspark_lance.changing.update_values import as_column
 from pyspark_lance.engine.errors import short_errors
-from pyspark_lance.types.names import quoted
+from pyspark_lance.types.column_names import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

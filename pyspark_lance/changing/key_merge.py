@@ -29,7 +29,7 @@ from pyspark_lance.changing.job import inserted_keys, rows_deleted_by
 from pyspark_lance.changing.task import ADDRESS, INSERT, KIND, ROW_ID, UPDATE, ChangeReport, RowLevelTask
 from pyspark_lance.keys.equality import joined_by_key
 from pyspark_lance.types.batch_convert import BatchConverter
-from pyspark_lance.types.names import columns_named
+from pyspark_lance.types.column_names import columns_named
 from pyspark_lance.writing.job import WriteJob
 from pyspark_lance.writing.row_checks import hashes_of_keys
 from pyspark_lance.writing.row_lookup import rows_with_keys

@@ -41,7 +41,7 @@ from pyspark_lance.changing.update_values import Value, as_column, spelled_value
 from pyspark_lance.engine.errors import short_errors
 from pyspark_lance.keys.narrowing import few_keys
 from pyspark_lance.reading.plan import table_schema
-from pyspark_lance.types.names import case_sensitive, check_spellings, matched_names, quoted
+from pyspark_lance.types.column_names import case_sensitive, check_spellings, matched_names, quoted
 from pyspark_lance.types.spark_types import spark_schema
 
 if TYPE_CHECKING:

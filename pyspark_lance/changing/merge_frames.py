@@ -24,7 +24,7 @@ from pyspark_lance.keys.equality import check_keys_of, has_bytes
 from pyspark_lance.keys.narrowing import Narrowed, few_keys, narrowed_by_frame
 from pyspark_lance.reading.plan import plan_read, table_schema
 from pyspark_lance.reading.read import read_frame
-from pyspark_lance.types.names import case_sensitive, check_spellings, in_case_of_table, matched_names, quoted
+from pyspark_lance.types.column_names import case_sensitive, check_spellings, in_case_of_table, matched_names, quoted
 from pyspark_lance.types.spark_types import batch_schema, spark_schema
 from pyspark_lance.writing.row_checks import AMBIGUOUS
 from pyspark_lance.writing.schema_plan import ADD_FIRST, plan_write

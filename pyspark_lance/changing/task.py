@@ -26,7 +26,7 @@ from lance_core import MAX_EXACT_KEYS, FragmentMetadata, FragmentWriter
 from lance_core.errors import InvalidInputError
 from lance_core.row_addresses import rows_by_fragment
 from pyspark_lance.types.batch_convert import BatchConverter, ConverterTo
-from pyspark_lance.types.names import columns_named, source_indices
+from pyspark_lance.types.column_names import columns_named, source_indices
 from pyspark_lance.writing.row_checks import AMBIGUOUS, hashes_of_keys
 from pyspark_lance.writing.task import PartitionTask, TaskOutput, TaskReport, copied
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pyarrow as pa
 
 from lance_core.errors import LanceError, SchemaError
-from pyspark_lance.types.names import matched_names
+from pyspark_lance.types.column_names import matched_names
 from pyspark_lance.types.spark_types import batch_schema
 from pyspark_lance.writing.schema_plan import plan_write
 

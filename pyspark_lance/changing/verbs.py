@@ -41,7 +41,7 @@ from pyspark_lance.engine.errors import short_errors
 from pyspark_lance.engine.sessions import is_utc, reject_memory, session_of, session_zone
 from pyspark_lance.keys.collations import check_condition
 from pyspark_lance.keys.equality import check_keys_of
-from pyspark_lance.types.names import case_sensitive, check_spellings, matched_names, quoted
+from pyspark_lance.types.column_names import case_sensitive, check_spellings, matched_names, quoted
 from pyspark_lance.types.spark_types import batch_schema, spark_schema
 from pyspark_lance.writing.job import open_version
 from pyspark_lance.writing.schema_plan import plan_write

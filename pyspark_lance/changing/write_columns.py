@@ -39,7 +39,7 @@ from pyspark_lance.engine.partitions import run_on_partitions
 from pyspark_lance.engine.sessions import is_utc, parallelism_of, reject_memory, session_zone, use_cores_of_task
 from pyspark_lance.keys.equality import check_keys_of
 from pyspark_lance.types.batch_convert import ConverterTo
-from pyspark_lance.types.names import case_sensitive, in_case_of_table, matched_names, quoted
+from pyspark_lance.types.column_names import case_sensitive, in_case_of_table, matched_names, quoted
 from pyspark_lance.types.spark_types import batch_schema
 from pyspark_lance.writing.job import open_version
 from pyspark_lance.writing.schema_plan import as_payloads, plan_write

@@ -29,7 +29,7 @@ from pyspark_lance.conversion.sources import BY_ID, SourceFiles, filesystem_of, 
 from pyspark_lance.engine.errors import short_errors
 from pyspark_lance.engine.sessions import session_of
 from pyspark_lance.reading.read import read
-from pyspark_lance.types.names import quoted
+from pyspark_lance.types.column_names import quoted
 from pyspark_lance.writing.write import write
 
 if TYPE_CHECKING:

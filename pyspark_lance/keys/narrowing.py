@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_lance.types.names import quoted
+from pyspark_lance.types.column_names import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

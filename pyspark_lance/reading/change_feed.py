@@ -24,7 +24,7 @@ from pyspark_lance.engine.sessions import is_utc, parallelism_of, reject_memory,
 from pyspark_lance.reading.plan import checked_blob_handling, parts_of_batch
 from pyspark_lance.types.arrow_types import to_arrow
 from pyspark_lance.types.batch_convert import ConverterTo
-from pyspark_lance.types.names import case_sensitive, quoted, spelled_path
+from pyspark_lance.types.column_names import case_sensitive, quoted, spelled_path
 from pyspark_lance.types.spark_types import spark_schema
 
 if TYPE_CHECKING:

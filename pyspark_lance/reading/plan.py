@@ -27,7 +27,7 @@ from lance_core.errors import IncompatibleConflictError, InvalidInputError, Sche
 from pyspark_lance.engine.sessions import use_cores_of_task
 from pyspark_lance.types.arrow_types import to_arrow
 from pyspark_lance.types.batch_convert import BatchConverter, ConverterTo
-from pyspark_lance.types.names import spelled_path
+from pyspark_lance.types.column_names import spelled_path
 from pyspark_lance.types.spark_types import spark_schema
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from pyspark_lance.engine.spark_internals import condition_sql, in_place_of, is_classic, needed_columns
 from pyspark_lance.reading.filter_pushdown import push
-from pyspark_lance.types.names import quoted
+from pyspark_lance.types.column_names import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

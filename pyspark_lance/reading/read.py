@@ -26,7 +26,7 @@ from pyspark_lance.reading.plan import (
     table_schema,
 )
 from pyspark_lance.reading.pruned_frame import Scan, pruned
-from pyspark_lance.types.names import case_sensitive
+from pyspark_lance.types.column_names import case_sensitive
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from lance_core.errors import InvalidInputError
 from pyspark_lance.statements.parameters import bound, literal, replaced
-from pyspark_lance.types.names import matched_names
+from pyspark_lance.types.column_names import matched_names
 
 __all__ = ["replace_condition"]
 
@@ -59,7 +59,7 @@ def _literal(name: str, value: Any) -> str:
     if isinstance(value, int):
         return f"({int.__int__(value)})"
     if not math.isfinite(value):
-        return literal(name, value)  # which is no number here
+        return literal(name, value)  # which is not a number here
     shown = float.__repr__(value) if isinstance(value, float) else decimal.Decimal.__format__(value, "f")
     return f"({shown})"
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyspark_lance.statements import maintenance_grammar as maintenance
-from pyspark_lance.statements import records, rows_grammar, run_maintenance, run_rows, run_tables
+from pyspark_lance.statements import records, rows_grammar, run_maintenance, run_refs, run_rows, run_tables
 from pyspark_lance.statements import tables_grammar as tables
 from pyspark_lance.statements.context import Context
 from pyspark_lance.statements.names import mentions_of, names_lance, reject_names_in_strings
@@ -82,7 +82,7 @@ _EXPLAINS: Final = ("EXTENDED", "CODEGEN", "COST", "FORMATTED", "LOGICAL")
 
 _RUNNERS: Final[dict[type[records.Statement], Callable[[Context, Any], DataFrame]]] = {
     records.Query: lambda context, statement: context.sources.query(statement.query, parsed_from=statement.prefix),
-    records.CreateView: run_maintenance.create_view,
+    records.CreateView: run_tables.create_view,
     records.Insert: run_rows.insert,
     records.Update: run_rows.update,
     records.Delete: run_rows.delete,
@@ -103,10 +103,10 @@ _RUNNERS: Final[dict[type[records.Statement], Callable[[Context, Any], DataFrame
     records.Vacuum: run_maintenance.vacuum,
     records.CreateIndex: run_maintenance.create_index,
     records.DropIndex: run_maintenance.drop_index,
-    records.CreateBranch: run_maintenance.create_branch,
-    records.CreateTag: run_maintenance.create_tag,
-    records.DropRef: run_maintenance.drop_ref,
-    records.PromoteBranch: run_maintenance.promote,
+    records.CreateBranch: run_refs.create_branch,
+    records.CreateTag: run_refs.create_tag,
+    records.DropRef: run_refs.drop_ref,
+    records.PromoteBranch: run_refs.promote,
     records.Restore: run_maintenance.restore,
     records.CloneTable: run_maintenance.clone,
 }
@@ -134,7 +134,7 @@ def sql(spark: SparkSession, statement: str, **params: Any) -> DataFrame:
         DatasetNotFoundError: There is no table of a name.
         VersionNotFoundError: A table has no such branch, tag or version.
         SchemaError: A column does not exist, or a value does not fit it; the message names the column.
-        DatasetExistsError: A table that is created is there already.
+        DatasetExistsError: A table that is created already exists.
         CommitConflictError: A concurrent commit conflicts with the statement. Nothing was changed.
 
     Examples:

@@ -1,53 +1,33 @@
-"""OPTIMIZE, VACUUM, RESTORE, CLONE, indices, branches and tags."""
+"""Runs OPTIMIZE, VACUUM, RESTORE, CLONE, CREATE INDEX and DROP INDEX."""
 
 from __future__ import annotations
 
 import datetime as dt
 from typing import TYPE_CHECKING, Any, Final
 
-from lance_core import LanceDataset
-from lance_core.errors import DatasetExistsError, InvalidInputError, NotFoundError, VersionNotFoundError
+from lance_core.errors import DatasetExistsError, InvalidInputError, NotFoundError
 from pyspark_lance.distributed.cloning import deep_clone
 from pyspark_lance.distributed.compaction import compact
 from pyspark_lance.distributed.indices import create_scalar_index
 from pyspark_lance.statements import records
 from pyspark_lance.statements.context import Context
+from pyspark_lance.statements.run_refs import version_reference
 from pyspark_lance.statements.run_tables import list_table, new_table
-from pyspark_lance.types.names import spelled_path
+from pyspark_lance.types.column_names import spelled_path
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 __all__ = [
     "clone",
-    "create_branch",
     "create_index",
-    "create_tag",
-    "create_view",
     "drop_index",
-    "drop_ref",
     "optimize",
-    "promote",
     "restore",
     "vacuum",
 ]
 
 _KINDS: Final = {"ZONE_MAP": "ZONEMAP", "BLOOM": "BLOOMFILTER", "BLOOM_FILTER": "BLOOMFILTER"}
-
-
-def create_view(context: Context, statement: records.CreateView) -> DataFrame:
-    """Run a CREATE TEMPORARY VIEW; the view keeps the versions that were the latest."""
-    rows = context.sources.query(statement.query)
-    rows = rows.toDF(*statement.columns) if statement.columns else rows
-    if statement.is_global and statement.replaces:
-        rows.createOrReplaceGlobalTempView(statement.name)
-    elif statement.is_global:
-        rows.createGlobalTempView(statement.name)
-    elif statement.replaces:
-        rows.createOrReplaceTempView(statement.name)
-    else:
-        rows.createTempView(statement.name)
-    return context.nothing()
 
 
 def optimize(context: Context, statement: records.Optimize) -> DataFrame:
@@ -124,70 +104,6 @@ def drop_index(context: Context, statement: records.DropIndex) -> DataFrame:
     return context.nothing()
 
 
-def _reference(dataset: LanceDataset, version: str | None) -> Any:
-    """A version as lance_core takes it: a number of this branch, or a tag."""
-    if version is None:
-        return None
-    return (dataset.branch, int(version)) if version.isdecimal() else version
-
-
-def create_branch(context: Context, statement: records.CreateBranch) -> DataFrame:
-    """Run a CREATE BRANCH."""
-    dataset, _ = context.target(statement.table)
-    if not (statement.if_not_exists and statement.name in dataset.branches.list()):
-        dataset.create_branch(statement.name, _source(dataset, statement.source))
-    return context.answer("name string", [(statement.name,)])
-
-
-def _source(dataset: LanceDataset, source: records.RefSource) -> Any:
-    """The version that a branch or a tag begins with, as lance_core takes it.
-
-    Raises:
-        VersionNotFoundError: The table has no such branch, tag or version.
-    """
-    if source.tag is not None:
-        if source.tag not in dataset.tags.list():
-            raise VersionNotFoundError(f"{dataset.uri} has no tag {source.tag!r}")
-        return source.tag
-    if source.branch is None:
-        return _reference(dataset, source.version)
-    if source.branch != "main" and source.branch not in dataset.branches.list():
-        raise VersionNotFoundError(f"{dataset.uri} has no branch {source.branch!r}")
-    version = None if source.version is None else int(source.version)
-    found = dataset.checkout_version((None if source.branch == "main" else source.branch, version))
-    return (found.branch, found.version)
-
-
-def create_tag(context: Context, statement: records.CreateTag) -> DataFrame:
-    """Run a CREATE TAG."""
-    dataset, _ = context.target(statement.table)
-    reference = _source(dataset, statement.source)
-    answer = context.answer("name string", [(statement.name,)])
-    if statement.name in dataset.tags.list():
-        if statement.replaces:
-            dataset.tags.update(statement.name, reference)
-            return answer
-        if statement.if_not_exists:
-            return answer
-    dataset.tags.create(statement.name, reference)
-    return answer
-
-
-def drop_ref(context: Context, statement: records.DropRef) -> DataFrame:
-    """Run a DROP BRANCH or DROP TAG."""
-    dataset, _ = context.target(statement.table)
-    known: Any = dataset.tags if statement.kind == "TAG" else dataset.branches
-    if not (statement.if_exists and statement.name not in known.list()):
-        known.delete(statement.name)
-    return context.answer("name string", [(statement.name,)])
-
-
-def promote(context: Context, statement: records.PromoteBranch) -> DataFrame:
-    """Run a PROMOTE BRANCH."""
-    dataset, _ = context.target(statement.table)
-    return context.answer("version long", [(dataset.branches.promote(statement.name).version,)])
-
-
 def restore(context: Context, statement: records.Restore) -> DataFrame:
     """Run a RESTORE."""
     dataset, _ = context.target(statement.table)
@@ -195,7 +111,7 @@ def restore(context: Context, statement: records.Restore) -> DataFrame:
         version = dataset.version_as_of(context.sources.moment(statement.timestamp))
         wanted = dataset.checkout_version((dataset.branch, version))
     else:
-        wanted = dataset.checkout_version(_reference(dataset, statement.version))
+        wanted = dataset.checkout_version(version_reference(dataset, statement.version))
         if wanted.branch != dataset.branch:
             raise InvalidInputError(f"{statement.version} is a version of branch {wanted.branch or 'main'}")
     wanted.restore()
@@ -219,7 +135,7 @@ def clone(context: Context, statement: records.CloneTable) -> DataFrame:
         version = source.version_as_of(context.sources.moment(statement.timestamp))
         source = source.checkout_version((source.branch, version))
     elif statement.version is not None:
-        source = source.checkout_version(_reference(source, statement.version))
+        source = source.checkout_version(version_reference(source, statement.version))
     reference = (source.branch, source.version)
     if statement.shallow:
         made = source.shallow_clone(target.uri, reference, target.storage_options)

@@ -22,7 +22,7 @@ from pyspark_lance.statements.context import Context
 from pyspark_lance.statements.names import mentions_of
 from pyspark_lance.statements.replace_condition import replace_condition
 from pyspark_lance.statements.tokens import Assignment, Piece
-from pyspark_lance.types.names import case_sensitive, matched_names
+from pyspark_lance.types.column_names import case_sensitive, matched_names
 from pyspark_lance.types.spark_types import spark_schema
 from pyspark_lance.writing.write import write
 

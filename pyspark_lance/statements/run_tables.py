@@ -21,7 +21,7 @@ from pyspark_lance.statements.run_rows import partition_by
 from pyspark_lance.statements.show_create import create_statement
 from pyspark_lance.statements.table_properties import COMMENT, TableProperties, encoded
 from pyspark_lance.statements.tokens import Piece
-from pyspark_lance.types.names import case_sensitive, matched_names, spelled_path
+from pyspark_lance.types.column_names import case_sensitive, matched_names, spelled_path
 from pyspark_lance.types.spark_types import batch_schema, spark_schema
 from pyspark_lance.writing.schema_plan import plan_write
 from pyspark_lance.writing.write import write
@@ -34,6 +34,7 @@ __all__ = [
     "add_columns",
     "alter_column",
     "create_table",
+    "create_view",
     "describe",
     "drop_columns",
     "drop_table",
@@ -65,6 +66,21 @@ def create_table(context: Context, statement: records.CreateTable) -> DataFrame:
     done = create(context, statement, location, TableProperties(statement))
     list_table(location, is_new=not exists)
     return done
+
+
+def create_view(context: Context, statement: records.CreateView) -> DataFrame:
+    """Run a CREATE TEMPORARY VIEW; the view keeps the versions that were the latest."""
+    rows = context.sources.query(statement.query)
+    rows = rows.toDF(*statement.columns) if statement.columns else rows
+    if statement.is_global and statement.replaces:
+        rows.createOrReplaceGlobalTempView(statement.name)
+    elif statement.is_global:
+        rows.createGlobalTempView(statement.name)
+    elif statement.replaces:
+        rows.createOrReplaceTempView(statement.name)
+    else:
+        rows.createTempView(statement.name)
+    return context.nothing()
 
 
 def _create_empty(
@@ -118,7 +134,7 @@ def _check_partitions(statement: records.CreateTable, names: Iterable[str]) -> N
 
 
 def new_table(context: Context, name: TableName) -> tuple[CatalogTable, bool]:
-    """The place of a table that a statement creates, and whether it is there already."""
+    """The place of a table that a statement creates, and whether it already exists."""
     if name.ref is not None:
         raise InvalidInputError(f"{name}: a branch is created by CREATE BRANCH {name.ref} ON {'.'.join(name.parts)}")
     return context.finder.to_create(name)

@@ -25,7 +25,7 @@ from pyspark_lance.statements.names import Mention, is_path, mentions_of
 from pyspark_lance.statements.parameters import bound, replaced
 from pyspark_lance.statements.tokens import Piece, position, tokens_of
 from pyspark_lance.statements.trees import Need, needs_of
-from pyspark_lance.types.names import case_sensitive, quoted
+from pyspark_lance.types.column_names import case_sensitive, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

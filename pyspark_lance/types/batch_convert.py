@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from lance_core.errors import InvalidInputError, SchemaError
-from pyspark_lance.types.names import source_indices
+from pyspark_lance.types.column_names import source_indices
 from pyspark_lance.types.number_casts import are_numbers, by_value
 from pyspark_lance.types.vectors import fixed_to_list, list_to_fixed
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from lance_core import Between, Equals, Slices
-from pyspark_lance.types.names import check_spellings, quoted
+from pyspark_lance.types.column_names import check_spellings, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

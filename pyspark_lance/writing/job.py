@@ -34,7 +34,7 @@ from lance_core.errors import (
     VersionNotFoundError,
 )
 from pyspark_lance.keys.collations import check_columns
-from pyspark_lance.types.names import matched_names
+from pyspark_lance.types.column_names import matched_names
 from pyspark_lance.writing.committed_batches import batch_of
 from pyspark_lance.writing.options import WriteArguments
 from pyspark_lance.writing.orphan_files import delete_orphan_files

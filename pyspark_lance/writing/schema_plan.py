@@ -23,7 +23,7 @@ import pyarrow as pa
 from lance_core import Slices
 from lance_core.errors import InvalidInputError, SchemaError
 from pyspark_lance.types.batch_convert import converter
-from pyspark_lance.types.names import matched_names, with_names_of
+from pyspark_lance.types.column_names import matched_names, with_names_of
 from pyspark_lance.types.number_casts import are_numbers
 from pyspark_lance.types.spark_types import spark_view, stored_field, vector_width
 from pyspark_lance.writing.modes import Mode, SchemaMode

@@ -12,7 +12,7 @@ from lance_core import Slices, WriteAttempt, WriteResult
 from lance_core.errors import DatasetExistsError, DatasetNotFoundError, InvalidInputError
 from pyspark_lance.engine.partitions import Transport, run_on_partitions
 from pyspark_lance.engine.sessions import is_connect, is_utc, reject_memory, session_zone
-from pyspark_lance.types.names import case_sensitive, check_spellings
+from pyspark_lance.types.column_names import case_sensitive, check_spellings
 from pyspark_lance.types.spark_types import batch_schema
 from pyspark_lance.writing.clustering import cluster_by_columns, cluster_by_slice
 from pyspark_lance.writing.job import find_earlier_write, open_version, prepare_write

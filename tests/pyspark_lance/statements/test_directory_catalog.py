@@ -89,7 +89,7 @@ def test_created_tables_are_listed_and_dropped_ones_are_not(sql, namespace, lake
     for name, value in {"nyc.t": 4, "top": 4, "nyc.copy": 1, "nyc.deep.shallow": 4}.items():
         assert namespace.rows(lance, name) == [value]
     assert namespace.listed()["nyc$t"] == "nyc/t.lance"
-    with pytest.raises(DatasetExistsError, match=r"lake\.nyc\.t is there already"):
+    with pytest.raises(DatasetExistsError, match=r"lake\.nyc\.t already exists"):
         sql("CREATE TABLE lake.nyc.t (b INT)")
     sql("CREATE OR REPLACE TABLE lake.top AS SELECT 9L AS a")
     assert namespace.rows(lance, "top") == [9]

@@ -12,7 +12,7 @@ import lance_core
 import pyspark_lance
 from lance_core.errors import InvalidInputError, SchemaError
 from pyspark_lance.types.batch_convert import converter
-from pyspark_lance.types.names import matched_names, source_indices, with_names_of
+from pyspark_lance.types.column_names import matched_names, source_indices, with_names_of
 
 D = decimal.Decimal
 TABLE = pa.table({"id": pa.array([1, 2], pa.int32()), "n": pa.array([10, 20], pa.int32()), "s": ["a", "b"]})

@@ -35,7 +35,7 @@ def quoted(name: str) -> str:
 
 
 def case_sensitive(spark: SparkSession) -> bool:
-    """Whether names that differ only in case are different ones in a session."""
+    """Whether a session resolves names case-sensitively."""
     return str(spark.conf.get("spark.sql.caseSensitive")).lower() == "true"
 
 
@@ -56,7 +56,7 @@ def check_spellings(frame: DataFrame, names: Iterable[str]) -> None:
 
 
 def matched_names(given: Iterable[str], names: Sequence[str], *, exact: bool = False, path: str = "") -> dict[str, str]:
-    """The name of the table for each given name that has one.
+    """The table's spelling of each given name that matches a column.
 
     Args:
         given: Names from the user or from a DataFrame.
@@ -89,13 +89,13 @@ def matched_names(given: Iterable[str], names: Sequence[str], *, exact: bool = F
 
 
 def source_indices(source: Sequence[str], target: Sequence[str]) -> list[int]:
-    """The position in `source` of the column for each name of `target`, exactly or but for case; -1 for none."""
+    """For each target name the index of the matching source column, an exact match first; -1 if there is none."""
     left = {name.lower(): index for index, name in enumerate(source) if name not in target}
     return [source.index(name) if name in source else left.get(name.lower(), -1) for name in target]
 
 
 def columns_named(batch: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
-    """Columns of a batch under the names of the table, which the batch may spell in another case."""
+    """The columns of a batch selected and renamed to the table's spelling."""
     indices = source_indices(batch.schema.names, names)
     assert -1 not in indices, "the caller checked the columns"
     found = [batch.column(index) for index in indices]
@@ -103,7 +103,7 @@ def columns_named(batch: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch
 
 
 def with_names_of(table: pa.Schema, source: pa.Schema) -> pa.Schema:
-    """A schema in which columns and fields of structs are spelled as those of the table for which they stand.
+    """A schema with columns and fields of structs renamed to the table's spelling.
 
     Raises:
         SchemaError: A name could stand for two columns or fields, or two names for one.
@@ -157,7 +157,7 @@ def _spelled_path(fields: Sequence[pa.Field], path: str) -> str:
 
 
 def in_case_of_table(df: DataFrame, source: pa.Schema, table: pa.Schema) -> DataFrame:
-    """A frame whose columns are spelled as those of the table for which they stand, if the session allows that.
+    """The frame with columns renamed to the table's spelling; unchanged in a case-sensitive session.
 
     Args:
         df: The frame.
