@@ -1,4 +1,4 @@
-"""Dagster on Lance tables.
+"""Lance tables in Dagster: IO manager, resources, checks, branches and maintenance jobs.
 
     LanceIOManager               stores assets as Lance tables: Spark, pyarrow, pandas and polars frames
     LanceTableResource           opens these tables in bodies of assets, checks, sensors and ops

@@ -1,4 +1,4 @@
-"""Tables that others write: observations of their commits; and automation that waits for publication."""
+"""Tables that others write: observable assets, a sensor of their commits; and automation that waits for publication."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -36,8 +36,8 @@ def observable_lance_asset(
 ) -> dg.SourceAsset:
     """An asset that somebody else writes; observing it records its data version, rows and newest change.
 
-    Maintenance of the table does not move the data version. `LanceIOManager` loads the asset from this URI, its branch
-    and with its storage options, as sensors do. Maintenance and promotion leave the table alone unless the metadata
+    Maintenance of the table does not move the data version. `LanceIOManager` and sensors load the asset from this
+    URI, at its branch and with its storage options. Maintenance and promotion leave the table alone unless the metadata
     `lance/maintenance` says otherwise.
 
     Args:
@@ -46,10 +46,10 @@ def observable_lance_asset(
         storage_options: How to reach it, in place of those of the IO manager; values can be `EnvVar`. No event and no
             metadata has them.
         branch: The branch to look at and to load; None for main.
-        group_name: As of any asset.
-        description: As of any asset.
-        metadata: As of any asset.
-        tags: As of any asset.
+        group_name: As for any Dagster asset.
+        description: As for any Dagster asset.
+        metadata: As for any Dagster asset.
+        tags: As for any Dagster asset.
         automation_condition: When to look, such as `AutomationCondition.on_cron("@hourly")`.
         io_manager_key: The IO manager that loads it as an input.
 
@@ -136,7 +136,7 @@ def build_lance_observation_sensor(
     versions of a table, and the next tick continues; the first tick reads the newest ones.
 
     Args:
-        assets: Assets, specs or keys; those of `observable_lance_asset` are looked for where they are.
+        assets: Assets, specs or keys; those of `observable_lance_asset` are opened at their own URIs.
         name: Name of the sensor.
         io_manager_key: The resource that knows where the tables are.
         minimum_interval_seconds: Between two ticks.

@@ -49,10 +49,10 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"], RootArgu
         )
 
     def uri(self, asset_key: TableLike) -> str:
-        """The URI of the table of an asset, or of "schema/table"; outside of a run whether it exists is not looked at.
+        """The URI of the table of an asset, or of "schema/table"; outside of a run the table need not exist.
 
-        Inside of a step of a run on a branch it is that of the branch: for the assets that the step makes the branch is
-        created if need be, for others it is main where the table has no such branch.
+        Inside of a step of a run on a branch, the URI is that of the branch. For assets that the step makes, the branch
+        is created if need be; for other assets, the URI is that of main if the table has no such branch.
 
         Raises:
             DagsterInvalidDefinitionError: A name cannot be a folder name.
@@ -108,8 +108,8 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"], RootArgu
     ) -> "lance_core.LanceDataset":
         """Open a table at one version, the newest unless something else is asked for.
 
-        Inside of a step of a run on a branch, nothing asked for means the branch where the table has it, else main as
-        it was when the backfill, or the root run, began; `branch="main"` is main. An opened table counts as read: the
+        In a step of a run on a branch, an asset key alone opens the branch if the table has it, else main as it was
+        when the backfill, or the root run, began; `branch="main"` opens main. An opened table counts as read: the
         commits of the step record it.
 
         Args:

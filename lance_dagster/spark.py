@@ -7,8 +7,8 @@
     spark://host:port, yarn    a cluster: executors run the Python that is at the same path there, or `python`
     sc://host:port             a Spark Connect server elsewhere: no Java here
 
-A process has one JVM at most. A session that is there already is taken, whoever started it; where it is of another
-kind or of another master than the resource names, that is an error rather than a silent exchange.
+A process has one JVM at most. A session that exists already is used, whoever started it. If it is of another
+kind or of another master than the resource names, that is an error: the session is not silently exchanged.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Metadata of definitions, which Dagster shows before anything is materialized.
+"""`stamp_lance_metadata`: metadata of definitions, which Dagster shows before anything is materialized.
 
     definition    dagster/table_name  dagster/uri  kinds += lance
 

@@ -73,7 +73,7 @@ class LanceTable:
 
     @classmethod
     def forName(cls, spark: SparkSession, name: str) -> LanceTable:  # noqa: N802 - Delta's name
-        """The table of a name, as `pyspark_lance.sql` knows it; `@dev` behind it is the branch dev.
+        """The table of a name, as `pyspark_lance.sql` knows it; with `@dev` after the name, its branch dev.
 
         Args:
             spark: The session.
@@ -219,7 +219,7 @@ class LanceTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LanceMergeBuilder:
-    """A merge that is being put together; each method returns another builder. `LanceTable.merge` begins one.
+    """A builder of a merge, which `LanceTable.merge` returns; each method that adds a clause returns a new builder.
 
     Of the clauses for the same rows the first whose condition is true is applied. A row of the table that several rows
     of the source would change is an error, unless the only clause for pairs is a delete without condition.

@@ -1,4 +1,4 @@
-"""Requirements of a Spark session on the machine: a Java, and workers that run the Python of this process.
+"""Local Spark sessions, and their requirements: a Java runtime, and workers that run the Python of this process.
 
 Workers of a local session run `python3` from the PATH unless the environment variable `PYSPARK_PYTHON` was set before
 the session started; the settings `spark.pyspark.python` and `spark.pyspark.driver.python` do not change that. In a

@@ -1,4 +1,4 @@
-"""What the code location of a context defines of an asset's inputs."""
+"""Definition metadata from the code location: of an asset's inputs, and of the assets that share its definition."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def inputs_of(context: AnyContext, asset_key: dg.AssetKey, upstream: dg.AssetKey
     Args:
         context: The op, asset, check or sensor, of whose code location the definition is.
         asset_key: The asset.
-        upstream: The other one.
+        upstream: The asset that is loaded.
     """
     definition = _definition(context, asset_key)
     if definition is None or not definition.is_executable:
@@ -29,7 +29,7 @@ def inputs_of(context: AnyContext, asset_key: dg.AssetKey, upstream: dg.AssetKey
 
 
 def assets_beside(context: AnyContext, asset_key: dg.AssetKey) -> Mapping[dg.AssetKey, Mapping[str, Any]]:
-    """The metadata of the assets that one definition makes, a given one among them; none if it is not known."""
+    """The metadata of all assets of an asset's definition, itself included; empty if the definition is unknown."""
     definition = _definition(context, asset_key)
     return {} if definition is None else {key: definition.metadata_by_key.get(key) or {} for key in definition.keys}
 

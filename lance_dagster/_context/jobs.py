@@ -44,15 +44,15 @@ def job_of_one_op(
 
 
 def later_job(job: Any, resolve: Callable[[Sequence[Any], Mapping[str, Any]], dg.JobDefinition]) -> Any:
-    """A job that is made when its code location is loaded, of the assets, checks and resources there.
+    """A job that is built when its code location is loaded, from the assets, checks and resources there.
 
     Args:
         job: The result of `dg.define_asset_job`, which gives it name, tags and description.
-        resolve: Makes the job of the definitions of assets and checks, and of the resources.
+        resolve: Builds the job from the definitions of assets and checks, and from the resources.
     """
 
     class Later(type(job)):  # type: ignore[misc] # the class has no public name
-        """A job of `dg.define_asset_job` that is made later."""
+        """A job of `dg.define_asset_job` that is built by the given function when the code location is loaded."""
 
         def resolve(
             self,

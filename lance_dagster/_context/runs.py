@@ -1,4 +1,4 @@
-"""The step that is running right here, and what the instance knows of its runs; no other module asks it about runs."""
+"""The step that is running in this process, and facts about runs from the records of the Dagster instance."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def tick_time(context: dg.ScheduleEvaluationContext) -> datetime:
 
 
 def observed_in(instance: dg.DagsterInstance, run_id: str) -> dict[str, dg.AssetObservation]:
-    """The newest observation of each table that a run has logged: by keys with slashes, and names of other tables."""
+    """The newest observation that a run logged for each table, by its name for maintenance or its asset's key."""
     found = instance.get_records_for_run(run_id, of_type=dg.DagsterEventType.ASSET_OBSERVATION).records
     seen = [record.asset_observation for record in found]
     return {
@@ -136,7 +136,7 @@ def running_step() -> RunningStep | None:
 def attempt_facts(running: RunningStep) -> dict[str, Any]:
     """The facts of a step by which the attempts of one write are recognized, as JSON takes them.
 
-    `succeeded` lists the runs of its chain of re-executions that succeeded: their writes are none of these attempts.
+    `succeeded` lists the runs of its chain of re-executions that succeeded: their writes do not count as attempts.
     """
     facts, instance = running.facts, running.instance
     record, began = facts.record(facts.run_id), facts.record(facts.root_run_id)

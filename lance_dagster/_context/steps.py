@@ -1,4 +1,4 @@
-"""What contexts know of their run, their step and the code location, and the metadata that only the step can record.
+"""Facts of Dagster contexts about run, step and code location; and metadata that only the step can record.
 
 The only module that reads `step_context`, which Dagster gives to IO managers without calling it public.
 """
@@ -180,7 +180,7 @@ def defined_metadata(context: dg.OutputContext) -> Mapping[str, Any]:
 
 
 def said_at_run_time(context: dg.OutputContext) -> Mapping[str, Any]:
-    """The metadata that the body gave an output, whichever way: with the value, or through its context."""
+    """The metadata that the body of an asset or op gave an output, with the value or through its context."""
     try:
         given = dict(context.output_metadata or {})
     except dg.DagsterInvariantViolationError:
@@ -262,12 +262,12 @@ def is_fan_in(context: dg.InputContext) -> bool:
 
 
 def is_list_of_assets(context: dg.InputContext) -> bool:
-    """Whether the input is such a list of several assets: Dagster asks for the first of them each time."""
+    """Whether the input is a list of several assets: Dagster asks for the first asset each time."""
     return len(_sources(context) or ()) > 1 and context.has_asset_key
 
 
 def _sources(context: dg.InputContext) -> Sequence[Any] | None:
-    """The sources of an input that is a list of them; None for any other."""
+    """The sources of an input that Dagster puts together as a list; None for any other input."""
     step = _step(context)
     try:
         source = step.step.step_input_named(context.name).source if step is not None else None

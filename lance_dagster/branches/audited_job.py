@@ -44,7 +44,7 @@ def build_audited_job(
     tags: Mapping[str, str] | None = None,
     allow_unaudited: bool = False,
 ) -> Any:
-    """Make a job that publishes assets once their checks have passed; the head of the module draws it.
+    """Make a write-audit-publish job, which publishes assets once their checks pass; the head of the module draws it.
 
     Each run writes to a branch of its own, which its re-executions continue, regardless of the IO manager's policy.
     Everything that the job materializes is published by it; assets of other IO managers do not belong here.
@@ -177,7 +177,7 @@ class _Audit:
 
 
 def _replaceable_io_manager() -> Any:
-    """Dagster's default, which a code location replaces by its own in jobs that have it."""
+    """Dagster's default IO manager: in a job that has this one, a code location puts its own in its place."""
 
     @dg.op(out=dg.Out(dg.Nothing))
     def nothing() -> None: ...

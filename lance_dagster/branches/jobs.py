@@ -91,7 +91,7 @@ def build_branch_jobs(
         max_commit_drift: How many commits main may have had since the fork.
         min_row_ratio: How many rows the branch must have at least, as a share of main's.
         max_row_ratio: How many it may have at most.
-        discard_promoted: Whether the branch goes once it is promoted.
+        discard_promoted: Whether the branch is deleted once it is promoted.
         promote_name: Name of the first job.
         discard_name: Name of the second.
 
@@ -283,7 +283,7 @@ def _branch(context: dg.OpExecutionContext, config: BranchConfig) -> str:
 
 
 def _tables(job: _BranchOps, context: dg.OpExecutionContext, config: BranchConfig) -> Iterator[tuple[TableRef, Any]]:
-    """The tables of this run; None for one that is not there yet."""
+    """The tables of this run; None for a table that does not exist yet."""
     for full in chosen_refs(context, job.refs, config.tables):
         if is_foreign(full, context):
             context.log.info("%s is left alone: others write it; its branches are theirs", full.name)

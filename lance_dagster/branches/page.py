@@ -59,7 +59,7 @@ def failed_checks(
     main: lance_core.LanceDataset | None = None,
     most_runs: int | None = None,
 ) -> list[str] | None:
-    """The checks of an asset whose last result in a run on the branch was no success.
+    """The checks of an asset whose last result in a run on the branch was not a success.
 
     A check counts by its latest evaluation of each partition; one that only warns does not.
 
@@ -68,7 +68,7 @@ def failed_checks(
         key: The asset.
         branch: The branch.
         main: The table: results from before the branch was created, of an earlier one of that name, do not count.
-        most_runs: None if more runs wrote to the branch: each is asked by itself.
+        most_runs: The result is None if more runs wrote to the branch: each run is looked up by itself.
     """
     latest: dict[tuple[str, str | None], tuple[float, bool]] = {}
     limit = None if most_runs is None else most_runs + 1

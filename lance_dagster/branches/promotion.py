@@ -80,7 +80,7 @@ class Published:
         partitions: The partitions that the branch filled; empty for an asset without any, or if they are not known.
         operation: The Lance operation of the commit; None if it was cleaned up, or there was nothing to commit.
         writers: The assets that wrote to the branch; none if its commits name none.
-        is_idle: Whether the branch has no change that a promotion brings.
+        is_idle: Whether the branch has no change that a promotion would apply to main.
     """
 
     dataset: lance_core.LanceDataset
@@ -210,9 +210,9 @@ def promotion_events(
 ) -> list[dg.AssetMaterialization]:
     """The materializations that are due after a promotion: what main has that Dagster does not know yet.
 
-    A promotion that was made by this call reports all partitions, in the version that it made. One that was found made
-    reports those whose event is missing, because an earlier run ended before it was recorded, as main has them now; as
-    a rule none.
+    A promotion that this call made reports all partitions, at the version that it made. For a promotion that was made
+    earlier, usually nothing is due: it reports only partitions whose event is missing, because that run ended before
+    the event was recorded, as main has them now.
 
     Args:
         context: The step that promotes.
@@ -254,7 +254,7 @@ def promotion_events(
 def _own_entries(
     instance: dg.DagsterInstance, ref: TableRef, published: Published, rows: Mapping[str, PartitionRows]
 ) -> dict[str | None, dict[str, Any]]:
-    """What the runs on the branch reported, but for rows that the commit of the promotion counts by itself."""
+    """Entries that the runs on the branch reported, without rows that the commit of the promotion counts itself."""
     runs = several(published.properties.get(RUN_ID))
     found = written_entries(instance, ref.key, published.branch, runs)
     for partition, entries in found.items():

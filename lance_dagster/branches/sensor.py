@@ -1,4 +1,4 @@
-"""`build_branch_sensor`: ends the branches of backfills and runs that have ended.
+"""`build_branch_sensor`: promotes or discards the branches of backfills and runs that have ended.
 
     backfill or run       checks on the branch      what is done
     ---------------       --------------------      ------------
@@ -9,7 +9,7 @@
     under way, unknown                              nothing
 
 Besides, a promoted branch is discarded once nothing was committed to it for `promoted_ttl`, which is a week, and any
-branch after `ttl`, if one is given. With a branch go the tags of its promotion.
+branch after `ttl`, if one is given. Discarding a branch also deletes the tags of its promotion.
 """
 
 import json
@@ -90,7 +90,7 @@ def build_branch_sensor(  # noqa: PLR0913 - each is a choice of its own, most by
         default_status: Whether it runs as soon as it is deployed.
 
     Raises:
-        ValueError: An ending has another value.
+        ValueError: `on_failure` or `on_cancel` has an unknown value.
         DagsterInvalidDefinitionError: A table cannot be used.
 
     Examples:

@@ -1,7 +1,7 @@
-"""Tables as a run on a branch writes them.
+"""Creates and discards the branches that runs write to, and tables for branches to fork from.
 
-The branch forks from main's latest version; a missing table is created without rows on main. `tables.refs` has how such
-a run reads.
+The branch forks from main's latest version; a missing table is created without rows on main. `tables.refs` opens
+tables for the reads of such a run.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def create_empty(handler: LanceTypeHandler, value: Any, request: WriteRequest) -
     An existing table that `is_created_empty` gets these columns in place of its own.
 
     Args:
-        handler: The value's.
+        handler: The handler of the value.
         value: What will be written to the branch.
         request: That write, with main's URI.
     """

@@ -1,8 +1,8 @@
-"""What the runs on a branch have reported of their writes: the event of its promotion says the same.
+"""Metadata that the runs on a branch have reported of their writes, which the event of its promotion repeats.
 
-The commit of a promotion has neither the columns that were set, nor the rows of a merge, nor the changes that were
-consumed. Where several runs have written to a partition, one after the other, no numbers of one of them are those of
-all: the columns alone are taken, and what the commit of the promotion counts.
+The commit of a promotion does not record the columns that were set, the rows of a merge, or the changes that were
+consumed. Where several runs have written to a partition one after the other, the numbers of no single run hold for all
+of them: only the columns are repeated, beside what the commit of the promotion itself counts.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _NUMBERS: Final = (
 def written_entries(
     instance: dg.DagsterInstance, key: dg.AssetKey, branch: str, run_ids: Iterable[str]
 ) -> dict[str | None, dict[str, Any]]:
-    """The entries of an asset's events on a branch that its promotion repeats, by partition; by None, without any.
+    """The entries of an asset's events on a branch that its promotion repeats, by partition; None without partitions.
 
     Args:
         instance: Where events are recorded.
@@ -65,7 +65,7 @@ def _entries(events: list[dg.AssetMaterialization]) -> dict[str, Any]:
 
 
 def _named(metadata: Mapping[str, dg.MetadataValue[Any]], names: Iterable[str]) -> dict[str, Any]:
-    """Entries of an event, wherever they stand; those of `lance/commit` plain."""
+    """Entries of an event from its top level, or as plain values from `lance/commit`."""
     rest = metadata[COMMIT].value if COMMIT in metadata else None
     others: Mapping[str, Any] = rest if isinstance(rest, Mapping) else {}
     found: dict[str, Any] = {}

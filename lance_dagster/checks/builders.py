@@ -269,7 +269,7 @@ def build_lance_drift_check(
 
 
 def _unreported(context: dg.AssetCheckExecutionContext, ref: TableRef, one: "TableVersion") -> str | None:
-    """What is wrong with a version of main that a run or an undo made; None if Dagster has an event of it.
+    """The problem with a version of main that a run or an undo made; None if Dagster has an event of the version.
 
     A run that is under way reports when it ends; of a run that the instance does not know nothing can be said.
     """

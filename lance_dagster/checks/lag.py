@@ -30,8 +30,8 @@ def build_lance_lag_checks(
     The result has the number of rows that the next run would read, how old the first commit is that no run has read,
     and the versions. Of a partitioned asset the partitions that it has materialized count, each with the rows of its
     own partitions of the input. What the input leaves out does not count: rows that its `lance/filter` excludes,
-    updates of columns that it does not have, and the asset's own columns. An asset passes whose inputs have not changed
-    since, however long ago that is.
+    updates of columns that it does not have, and the asset's own columns. An asset whose inputs have not changed
+    since passes, however long ago that is.
 
     Args:
         assets: Assets that have incremental inputs.

@@ -28,9 +28,9 @@ def build_lance_overdue_checks(
 ) -> list[dg.AssetChecksDefinition]:
     """Checks that a run of maintenance has found a table healthy, or has finished it, within some time.
 
-    They read the log that each run of a maintenance job appends to, `{root}/_maintenance/log.lance`. An asset passes
-    whose metadata `lance/maintenance` is False, and so does one that was never materialized; one whose table was
-    dropped does not. A table is known by its URI, whatever name it has for the job.
+    The checks read the log that each run of a maintenance job appends to, `{root}/_maintenance/log.lance`. An asset
+    passes if its metadata `lance/maintenance` is False, or if it was never materialized; it does not pass if its table
+    was dropped. A table is identified by its URI, whatever name it has for the job.
 
     Args:
         assets: Assets, specs or keys.

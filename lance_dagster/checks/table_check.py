@@ -1,4 +1,4 @@
-"""The parts that all checks of tables share: the table as the run sees it, and the result without one."""
+"""The parts that all checks of tables share: opening the table as the run sees it, and the result without a table."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -48,7 +48,7 @@ def table_check(
 def open_or_none(
     context: dg.AssetCheckExecutionContext, ref: TableRef, io_manager_key: str
 ) -> "lance_core.LanceDataset | None":
-    """The table as the run sees it; None if there is none."""
+    """The table as the run of a check sees it; None if there is no table."""
     from lance_core.errors import DatasetNotFoundError  # noqa: PLC0415 - heavy imports at first use
 
     root = table_root(getattr(context.resources, io_manager_key))
@@ -61,7 +61,7 @@ def open_or_none(
 def missing_table(
     context: dg.AssetCheckExecutionContext, ref: TableRef, severity: dg.AssetCheckSeverity
 ) -> dict[str, Any]:
-    """The fields of the result; an asset that was never materialized has nothing to warn of.
+    """The fields of the result without a table; a check that warns passes if the asset was never materialized.
 
     Args:
         context: The check.

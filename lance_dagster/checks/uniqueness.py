@@ -1,4 +1,4 @@
-"""Uniqueness of keys, counted by reading only their columns."""
+"""Counts of duplicate and null keys, for which only the columns of the key are read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the next run of an asset reads of an incremental input, counted as the input itself counts it."""
+"""The changes of an incremental input that the next run of an asset reads, counted as its load counts them."""
 
 from __future__ import annotations
 
@@ -53,15 +53,15 @@ class Unread:
         begin: int,
         partitions: Sequence[str] | None,
     ) -> Unread | None:
-        """The changes for some partitions of an asset; None if no partition of the input goes with them.
+        """The changes for some partitions of an asset; None if they map to no partition of the input.
 
         Args:
             context: The check.
             root: Where the tables are.
-            dataset: The input's table at the version up to which is read.
+            dataset: The input's table at the version up to which changes are read.
             assets: The asset that reads, and the one that is read.
-            begin: The version after which is read.
-            partitions: The asset's; None if it has none.
+            begin: The version after which changes are read.
+            partitions: The partitions of the asset that reads; None if it has none.
 
         Raises:
             LanceError: The next run cannot read the input: a column does not exist.
@@ -111,7 +111,7 @@ class Unread:
         return sum(changes.counts.values())
 
     def since(self) -> datetime:
-        """When the first commit was made that has some of the changes."""
+        """The time of the first commit that has some of the changes."""
         changes, dataset = self.request.changes, self.request.dataset
         assert changes is not None
         (part,) = changes.parts
@@ -120,7 +120,7 @@ class Unread:
         return next((one.time for one in made if self._begins_in(one.version)), dataset.timestamp)
 
     def _begins_in(self, version: int) -> bool:
-        """Whether a version by itself has changes that are read; also where that is not known any more."""
+        """Whether a version by itself has changes that are read; True where that is not known any more."""
         changes, dataset = self.request.changes, self.request.dataset
         assert changes is not None
         try:
@@ -156,7 +156,7 @@ def _merge_key(
 def _keys_read(
     context: dg.AssetCheckExecutionContext, own: TableRef, upstream: TableRef, partitions: Sequence[str] | None
 ) -> list[str]:
-    """The partitions of an input that some partitions of the asset read, or the asset that has none."""
+    """The partitions of an input that some partitions of the asset read, or the asset if it has no partitions."""
     assert upstream.partitions_def is not None
     subset = None
     if own.partitions_def is not None and partitions is not None:

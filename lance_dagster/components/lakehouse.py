@@ -237,7 +237,7 @@ def _check_places(specs: Sequence[dg.AssetSpec], default_schema: str | None) -> 
 
 
 def _idle_keys(values: Mapping[str, Any]) -> Iterator[str]:
-    """What is wrong with attributes whose keys are all known: keys that nothing would read."""
+    """Yield the problems of attributes whose keys are all known: keys that nothing would read."""
     yield from empty_lists(values, "tables")
     tables = values.get("tables") or ()
     branching = values.get("branching")

@@ -108,7 +108,7 @@ class LanceMaintenanceComponent(dg.Component, dg.Model, dg.Resolvable):
 
 
 def _idle_keys(values: Mapping[str, Any]) -> Iterator[str]:
-    """What is wrong with attributes whose keys are all known."""
+    """Yield the problems of attributes whose keys are all known: keys and empty lists without effect."""
     yield from empty_lists(values, "tables")
     root = values.get("root")
     asked = [key for key in ("health_checks", "external_assets") if values.get(key)]

@@ -1,4 +1,4 @@
-"""What components declare for the tables below a root: external assets, and health checks."""
+"""Definitions that components make for the tables below a root: external assets, and health checks."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""The keys of the components' YAML: one that is not known is named, with its place and the nearest that is.
+"""Checks of the keys in the components' YAML: an error names the unknown key, its place and the nearest known key.
 
 Pydantic rejects such keys itself, but lists every other form that the value could have had, and not what was meant.
 """
@@ -50,7 +50,7 @@ def with_checked_keys(
 
 
 def empty_lists(values: Mapping[str, Any], *keys: str, place: str = "") -> Iterator[str]:
-    """What is wrong with lists that are given and empty."""
+    """Yield a problem for each list that is given and empty."""
     for key in keys:
         if values.get(key) == []:
             where = f"{place}.{key}" if place else key

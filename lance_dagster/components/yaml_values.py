@@ -1,4 +1,4 @@
-"""The values of the components' YAML: one of another form than its key has is named with the form that is wanted.
+"""Checks of the values in the components' YAML: an error names the key of a wrong value and the form it should have.
 
 key of        value                               a templated string is left to Dagster
 ------        -----
@@ -21,7 +21,7 @@ _WORDS: Final[Mapping[Any, str]] = {bool: "true or false", int: "a whole number"
 
 
 def misfit_of(value: Any, annotation: Any, place: str) -> str | None:
-    """What is wrong with a value; None if nothing is. Values of mappings are not shown: they may be secrets.
+    """The problem with a value; None if it fits. Values of mappings are not shown: they may be secrets.
 
     Args:
         value: As YAML gives it.
@@ -45,7 +45,7 @@ def misfit_of(value: Any, annotation: Any, place: str) -> str | None:
 
 
 def _kinds(annotation: Any) -> Iterator[Any]:
-    """The members of a union; of a type with a resolver, such as a key, what YAML has in its place: a string."""
+    """The members of a union; a string for a type with a resolver, such as a key, which YAML writes as a string."""
     if get_origin(annotation) in (Union, UnionType):
         for one in get_args(annotation):
             yield from _kinds(one)

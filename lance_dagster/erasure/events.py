@@ -1,4 +1,4 @@
-"""The events of an erasure: materializations where rows were changed, else observations."""
+"""The events of an erasure in Dagster: materializations where rows were changed, else observations."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ class _ErasedTable:
 def build_erasure_job(
     assets: Iterable[TableLike] | TableLike, *, name: str = "lance_erasure", io_manager_key: str = "io_manager"
 ) -> dg.JobDefinition:
-    """Make the job that erases rows; the head of the module says how.
+    """Make the job that erases rows; the head of the module describes its runs.
 
     A table whose rows were changed is reported by materializations, so that what was made from it can follow; a dry
     run and an erasure that found nothing by observations. All assets that share the table are reported, as far as the

@@ -1,1 +1,1 @@
-"""What materializations and observations show in the Dagster UI."""
+"""Metadata of materializations and observations, as the Dagster UI shows it."""

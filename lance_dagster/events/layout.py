@@ -1,4 +1,4 @@
-"""Which entries stand at the top of an event, in which order. Nothing of Dagster is needed here.
+"""The layout of event metadata: which entries stand at the top, in which order. Importing it does not load Dagster.
 
 At most ten entries stand at the top of an event, in this order; what does not apply is left out:
 

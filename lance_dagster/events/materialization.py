@@ -148,7 +148,7 @@ def lineage_metadata(
 def partition_entries(
     entries: Mapping[str, Any], result: lance_core.WriteResult, keys: Sequence[str]
 ) -> dict[str, Any]:
-    """The entries of a write as the events of several partitions may show them: its rows are none of each.
+    """The entries of a write for the events of several partitions, to none of which its number of rows belongs.
 
     A merge does not count by partition; `lance/commit`, about the commit as a whole, has the number.
     """

@@ -1,13 +1,13 @@
-"""What Dagster knows of a table, and materializations of what the table holds now.
+"""The state of a table as Dagster's events record it, and materializations of its current state.
 
-Promotion, discarding and undoing change main, or what an earlier event said of it. Each reports by the same two steps:
+Promotion, discarding and undoing change main, or make an earlier event about it wrong. Each reports in two steps:
 
     known_versions      the newest version of main that Dagster's events name, for each partition
     materializations    one event per partition: version, data version, rows of table and partition as they are
 
 Assets that share the table, and whose rows are the same as before, get an observation of the table.
 
-An event whose metadata has `lance/branch` reports a branch; it is none of main.
+An event whose metadata has `lance/branch` reports a branch, and does not count as an event about main.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class PartitionRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableReport:
-    """What is to be reported of a table.
+    """The report of a table to Dagster, for one asset.
 
     Attributes:
         ref: The asset.
@@ -119,7 +119,7 @@ class TableReport:
 def known_versions(
     instance: dg.DagsterInstance, key: dg.AssetKey, partitions: Sequence[str]
 ) -> dict[str | None, ReportedState]:
-    """What Dagster knows of partitions of an asset; by None, for an asset without any.
+    """The state that Dagster's events record of each partition of an asset; by None for an asset without partitions.
 
     Args:
         instance: Where events are recorded.
@@ -227,8 +227,8 @@ def rows_of_partitions(
 
     A partition that the write replaced, or created with its table, has the rows that were written. After an append, a
     merge, or the adoption of an earlier attempt's commit they are counted in the new version, by zone maps where they
-    suffice. Nothing is counted where as many fragments would have to be opened as call for a refresh of the zone maps,
-    so that a step costs the same however long the table is.
+    suffice. Nothing is counted if, besides those of the write, more fragments would have to be opened than may lie
+    outside of zone maps, so that the cost of a step does not grow with the table.
 
     Args:
         result: The result of the write.

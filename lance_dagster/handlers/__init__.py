@@ -1,7 +1,7 @@
 """The handlers that read and write each kind of value, found without importing the values' packages.
 
-A handler is picked by the names in a class's method resolution order, and its module is imported only then. One line
-per kind.
+A handler is picked by the names in a class's method resolution order, and its module is imported only then. `HANDLERS`
+has an entry for each kind of value.
 """
 
 from __future__ import annotations

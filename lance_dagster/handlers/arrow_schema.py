@@ -42,7 +42,7 @@ def known_schema(metadata: Mapping[str, object], annotation: Mapping[str, object
     """The columns that the definition of an asset declares; none if it declares none.
 
     Args:
-        metadata: The asset's; `lance/schema` is used, and has all columns if it is there.
+        metadata: The metadata of the asset; `lance/schema` is used, and has all columns if it is there.
         annotation: The metadata of the Dagster type that the asset, or the input, is annotated with: `lance/schema`, or
             the table schema by which such types show their columns. A type of an unknown name is null there.
         where: The asset, for messages.
@@ -86,7 +86,7 @@ _OTHER_NAMES: Mapping[str, pa.DataType] = {
 
 
 def _named_type(name: str) -> pa.DataType:
-    """The type of such a name; null for one that is not known. Capitals do not count: polars has "Int64"."""
+    """The Arrow type of a name; null for an unknown name. Case does not matter: polars has "Int64"."""
     known = _OTHER_NAMES.get(name.lower())
     if known is not None:
         return known

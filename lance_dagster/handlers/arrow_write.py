@@ -4,7 +4,7 @@
                                                                              |
     commit_fragments(mode, slices, write_attempt)  <---- fragments -------'
 
-Used by every handler whose values are Arrow, or can become Arrow, in this process.
+Every handler whose values are Arrow data, or become Arrow data in this process, writes through this module.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The interface between the IO manager and its handlers."""
+"""The interface between the IO manager and its type handlers: requests to write and read, and the base class."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ class ReadRequest:
 
 
 def skips_empty(num_rows: int, request: WriteRequest) -> bool:
-    """Whether there is nothing to do.
+    """Whether a write is skipped, because its output has no rows and `empty_output` is skip.
 
     Raises:
         InvalidInputError: The output has no rows, and `empty_output` is error.
@@ -209,7 +209,7 @@ class LanceTypeHandler(ABC):
         """The columns of a value as far as partitions need them, without computing it."""
 
     def check(self, value: Any, request: WriteRequest) -> bool:  # noqa: ARG002 - of the others
-        """Whether there is something to write; asked where a table has to be made for the write.
+        """Whether there is something to write; called where a table has to be created first.
 
         A value that can be read once only is not looked at.
 

@@ -1,4 +1,4 @@
-"""Columns of rows that a table has: an asset with `write_mode` columns sets them in the table of another asset.
+"""Writes of columns alone: an asset with `write_mode` columns sets them in existing rows of another asset's table.
 
     rows       by `_rowaddr` or `_rowid` where the frame kept it from its input, else by `lance/key`
     scope      the rows of the run's partitions, or all rows; `lance/missing` is about those that the frame lacks
@@ -134,7 +134,7 @@ def write_column_batches(
 
 
 def at_base(request: WriteRequest) -> LanceDataset:
-    """A handle of its own on the version that the rows are in."""
+    """A new handle on the version of the table that the write is based on."""
     assert request.existing is not None
     return request.existing.checkout_version((request.existing.branch, request.existing.version))
 

@@ -1,4 +1,4 @@
-"""Casts that keep every value: they are made where no value changes, and rejected with the first one that would.
+"""Exact casts of Arrow columns: a cast that would change a value is rejected with the first such value.
 
     from                        to                              as long as
     ----                        --                              ----------
@@ -167,7 +167,7 @@ def shown_row(row: pa.Table) -> str:
 
 
 def first_failing(column: Column, holds: Callable[[Column], bool]) -> int:
-    """The first row for which something does not hold that holds for no run of rows with such a row; there is one."""
+    """The first row for which `holds` fails, found by bisection; each slice with such a row fails, and there is one."""
     low, high = 0, len(column)  # rows before `low` are fine, and one of those before `high` is not
     while high - low > 1:
         middle = (low + high) // 2
@@ -179,7 +179,7 @@ def first_failing(column: Column, holds: Callable[[Column], bool]) -> int:
 
 
 def _attempt(column: Column, target: pa.DataType) -> Column | None:
-    """The column in another type; None if a value changes by that."""
+    """The column in another type; None if a value would change."""
     if column.type == target:
         return column
     if isinstance(column, pa.ChunkedArray):
@@ -252,7 +252,7 @@ def _flat(column: pa.Array, target: pa.DataType) -> pa.Array | None:
 
 
 def _may_lose(source: pa.DataType, target: pa.DataType) -> bool:
-    """Whether Arrow's safe cast changes values without a word."""
+    """Whether Arrow's safe cast may change values without an error."""
     floats = pa.types.is_floating(source) and pa.types.is_floating(target)
     return floats or _is_date_or_timestamp(source) or _is_date_or_timestamp(target)
 

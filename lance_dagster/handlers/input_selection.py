@@ -43,7 +43,7 @@ def wanted_columns(value: object, schema: pa.Schema, where: str) -> list[str] | 
 def columns_of_asset(
     asset_key: dg.AssetKey, metadata: Mapping[str, object], schema: pa.Schema, where: str
 ) -> list[str] | None:
-    """The key and the columns of an asset that owns columns of the table; None for the asset of the rows, that is all.
+    """The key and the columns of an asset that owns columns; None, for all columns, for the asset of the rows.
 
     Raises:
         MissingInputError: The table has none of its columns.
@@ -64,7 +64,7 @@ def columns_of_asset(
 def counted_columns(
     columns: Sequence[str] | None, key: Sequence[str], schema: pa.Schema, readers: Sequence[str]
 ) -> tuple[str, ...] | None:
-    """The columns whose updates are changes: those that are read, but for those of the readers; None for all.
+    """The columns whose updates count as changes: those that are read, without the readers' own; None for all.
 
     Args:
         columns: The columns that an input has; None for all.

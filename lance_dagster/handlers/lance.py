@@ -1,6 +1,6 @@
-"""Lance datasets themselves: a handle's rows are written; loaded, a handle on the pinned version of the table.
+"""The handler of Lance datasets: it writes the rows of a dataset, and loads a dataset at the pinned version.
 
-A handle serves where a frame does not: vector search, SQL by DuckDB or DataFusion, reading a few rows of many. It is on
+A dataset serves where a frame does not: vector search, SQL by DuckDB or DataFusion, reading a few rows of many. It is
 the whole table, whichever partitions the input maps to; the asset selects rows and columns itself.
 """
 
@@ -22,7 +22,7 @@ class LanceDatasetHandler(LanceTypeHandler):
     """`lance_core.LanceDataset`, and pylance's `lance.LanceDataset` where that is installed."""
 
     def arrow_schema(self, value: Any) -> pa.Schema:
-        """The dataset's own."""
+        """The schema of the dataset."""
         return value.schema
 
     def write(self, value: Any, request: WriteRequest) -> lance_core.WriteResult | None:

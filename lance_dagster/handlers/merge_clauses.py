@@ -31,7 +31,7 @@ class PlainMerge:
         condition: The condition of rows in both that are updated; None for all.
         inserts: Whether rows only in the output are inserted.
         deletes_others: Whether rows only in the table are deleted.
-        others: The condition of those that are; None for all.
+        others: The condition of the rows only in the table that are deleted; None for all.
     """
 
     matched: str

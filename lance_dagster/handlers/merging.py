@@ -6,7 +6,7 @@
     only in the output      when_not_matched              insert
     only in the table       when_not_matched_by_source    nothing; in a run of partitions only theirs count
 
-A run of partitions takes no row of another one away: a key that another partition has is rejected, before the commit.
+A run of partitions removes no row of another partition: a key of another partition is rejected before the commit.
 
 A merge that is tried again merges again. That gives what the last attempt alone would have given as long as it has
 every key of the earlier attempt and matched rows are updated; where it does not, `on_earlier_attempt` decides. An
@@ -55,7 +55,7 @@ __all__ = [
 
 
 def merge_arrow(table: pa.Table, request: WriteRequest) -> WriteResult:
-    """Merge a table, whose columns are those of the dataset, in one commit.
+    """Merge the rows of an Arrow table, which has the columns of the dataset, in one commit.
 
     Raises:
         LanceError: The merge failed, and nothing was committed.
@@ -202,7 +202,7 @@ def merge_on_attempts(
 
 
 def after_creation(request: WriteRequest) -> WriteRequest:
-    """The merge into a table that somebody else has made since it was found that there is none.
+    """The request of a merge into a table that another writer created after this merge found none.
 
     Raises:
         SupersededError: A later attempt has committed.

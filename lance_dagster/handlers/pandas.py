@@ -1,4 +1,4 @@
-"""pandas frames. The index is not a column: an index with a name is rejected rather than lost."""
+"""The handler of pandas frames. The index is not a column: an index with a name is rejected rather than lost."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class PandasHandler(LanceTypeHandler):
             return pa.Schema.from_pandas(value, preserve_index=False).remove_metadata()
 
     def check(self, value: pd.DataFrame, request: WriteRequest) -> bool:
-        """Look at it by way of Arrow."""
+        """Check the frame as an Arrow table."""
         table = _arrow(value)
         return check_arrow([table], table.schema, request)
 
     def write(self, value: pd.DataFrame, request: WriteRequest) -> WriteResult | None:
-        """Write it by way of Arrow."""
+        """Write the frame as an Arrow table."""
         table = _arrow(value)
         return write_arrow([table], table.schema, request)
 

@@ -1,4 +1,4 @@
-"""polars frames; a lazy frame is collected when it is written."""
+"""The handler of polars frames; a lazy frame is collected when it is written."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class PolarsHandler(LanceTypeHandler):
         return _to_arrow(empty).schema
 
     def check(self, value: pl.DataFrame | pl.LazyFrame, request: WriteRequest) -> bool:
-        """Look at a frame; a lazy one is not computed for that."""
+        """Check a frame as an Arrow table; a lazy frame is not computed for the check."""
         import polars as pl
 
         if isinstance(value, pl.LazyFrame):
@@ -47,7 +47,7 @@ class PolarsHandler(LanceTypeHandler):
         return check_arrow([table], table.schema, request)
 
     def write(self, value: pl.DataFrame | pl.LazyFrame, request: WriteRequest) -> WriteResult | None:
-        """Write it by way of Arrow."""
+        """Write the frame as an Arrow table; a lazy frame is collected."""
         table = _to_arrow(value.lazy().collect())
         return write_arrow([table], table.schema, request)
 
@@ -71,7 +71,7 @@ def _from_arrow(table: pa.Table, load_as: type | None) -> pl.DataFrame | pl.Lazy
 
 
 def _to_arrow(frame: pl.DataFrame) -> pa.Table:
-    """Without string views, which Lance does not store."""
+    """The frame as an Arrow table without string views, which Lance does not store."""
     import polars as pl
 
     try:

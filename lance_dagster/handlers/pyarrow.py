@@ -1,6 +1,6 @@
-"""pyarrow tables, record batches and readers; a reader is written and loaded as a stream.
+"""The handlers of pyarrow tables, record batches and readers; a reader is written and loaded as a stream.
 
-Datasets of pyarrow and relations of DuckDB go through the same streams.
+pyarrow datasets and DuckDB relations have handlers here as well, and are written as streams of batches.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ class PyArrowHandler(LanceTypeHandler):
     loads_changes = True
 
     def arrow_schema(self, value: pa.Table | pa.RecordBatch | pa.RecordBatchReader) -> pa.Schema:
-        """The value's own."""
+        """The schema of the value."""
         return value.schema
 
     def check(self, value: pa.Table | pa.RecordBatch | pa.RecordBatchReader, request: WriteRequest) -> bool:
-        """Look at tables and batches; the batches of a reader come once."""
+        """Check tables and batches; a reader is not checked, because its batches come only once."""
         return isinstance(value, pa.RecordBatchReader) or check_arrow([value], value.schema, request)
 
     def write(
         self, value: pa.Table | pa.RecordBatch | pa.RecordBatchReader, request: WriteRequest
     ) -> WriteResult | None:
-        """Write it; a reader is consumed batch by batch."""
+        """Write the value; a reader is consumed batch by batch."""
         batches = value if isinstance(value, pa.RecordBatchReader) else [value]
         return write_arrow(batches, value.schema, request)
 
@@ -75,11 +75,11 @@ class DatasetHandler(LanceTypeHandler):
         return PyArrowHandler().split_changes(value.to_table(), key)
 
     def arrow_schema(self, value: Any) -> pa.Schema:
-        """The dataset's own."""
+        """The schema of the dataset."""
         return value.schema
 
     def check(self, value: Any, request: WriteRequest) -> bool:
-        """Scan it."""
+        """Check the rows by a scan of the dataset."""
         return check_arrow(value.to_batches(), value.schema, request)
 
     def write(self, value: Any, request: WriteRequest) -> WriteResult | None:

@@ -1,4 +1,4 @@
-"""Spark DataFrames, classic and Connect. Rows stay on the executors; the commit is made here, in the step's process."""
+"""The handler of Spark DataFrames, classic and Connect. Rows stay on the executors; the step's process commits."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class SparkHandler(LanceTypeHandler):
         return True
 
     def write(self, value: DataFrame, request: WriteRequest) -> WriteResult | None:
-        """Write it: one Spark job, then one commit."""
+        """Write the frame: one Spark job, then one commit."""
         value = with_known_types(value, request)
         if request.mode == "columns":
             return _write_columns(value, request)
@@ -324,7 +324,7 @@ def _arrow_type(kind: Any) -> pa.DataType:
 
 
 def _merge(value: DataFrame, request: WriteRequest) -> WriteResult | None:
-    """Merge it: matched by a join of Spark's, and no row comes here, unless rows of partitions are to be deleted."""
+    """Merge a frame by joins of Spark's; its rows come to this process only if rows of partitions are to be deleted."""
     import pyspark_lance  # noqa: PLC0415 - optional
 
     output, slices = request.output, request.slices
@@ -402,7 +402,7 @@ def _check_plain(output: OutputSettings) -> None:
 
 
 def _reject_twice(value: DataFrame, key: Sequence[str]) -> None:
-    """Reject a source that has a key twice, as `check_keys` does; no more than one key comes here.
+    """Reject a source that has a key twice, as `check_keys` does; at most one key comes to this process.
 
     Keys are equal as in the merges of `pyspark_lance`: a NaN equals a NaN, a null equals nothing.
     """

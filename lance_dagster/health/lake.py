@@ -82,7 +82,7 @@ class Lake:
     policies: Mapping[str, Any] = field(default_factory=dict)
 
     def place(self, root: TableRoot) -> TableRoot:
-        """The root as the tables of a resource."""
+        """The root of the lake as a `TableRoot`."""
         return root if self.root is True else replace(root, root_uri=str(self.root))
 
     def takes(self, path: str) -> bool:
@@ -185,7 +185,7 @@ def lance_external_assets(
     schema: str | None = None,
     group_name: str | None = None,
 ) -> list[dg.AssetSpec]:
-    """External assets for the tables below a root, so that the catalogue of the UI is the lake.
+    """External assets for the tables below a root, so that the asset catalog of the Dagster UI shows the whole lake.
 
     The tables are looked for when the code location is loaded; reload it to see new ones. A maintenance job with the
     root maintains them; one that names them as assets leaves them alone, since others write them.
@@ -197,7 +197,7 @@ def lance_external_assets(
         known: Assets of the code location that are tables of the root: they have definitions of their own.
         storage_options: How to reach the root; values can be `EnvVar`. No metadata has them.
         schema: As in the IO manager, for the place of the `known` assets.
-        group_name: As of any asset.
+        group_name: As for any Dagster asset.
 
     Raises:
         DagsterInvalidDefinitionError: The root is no URI, or holds credentials, which would show in the UI.

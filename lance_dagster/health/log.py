@@ -1,4 +1,4 @@
-"""The log of maintenance: `{root}/_maintenance/log.lance`, to which each run appends in one commit.
+"""The log of maintenance: the table `{root}/_maintenance/log.lance`, to which each run appends in one commit.
 
 run_id, job, time          the run, and when it was recorded
 table, uri                 the table: its name for the job, by which jobs can differ, and its URI, by which it is known

@@ -91,7 +91,7 @@ class LanceMaintenancePolicy:
     )
 
     def __new__(cls, *_: Any, **given: Any) -> Self:
-        """Reject arguments that there are not, with the nearest that there is."""
+        """Reject unknown arguments, naming the nearest known argument."""
         known = [one.name for one in fields(cls)]
         unknown = [name for name in given if name not in known]
         if unknown:

@@ -1,4 +1,4 @@
-"""Assets that own columns of the table of another asset: whose each column is, and where such an asset writes.
+"""Column assets, which own columns of another asset's table: the owner of each column, and the writes that set it.
 
     column of the table       belongs to                                  recorded
     -------------------       ----------                                  --------
@@ -68,7 +68,7 @@ def check_still_column_owner(output: TableOutput, dataset: lance_core.LanceDatas
 
 
 def at_read_version(output: TableOutput, frame: Sequence[str]) -> lance_core.LanceDataset:
-    """The version that the rows of a frame are named in: that of its input, for names that are row addresses.
+    """The version in which a frame names its rows: that of the step's input, if it names rows by their addresses.
 
     Raises:
         SchemaError: The frame names rows by addresses, and the step has not loaded the table on the same branch.

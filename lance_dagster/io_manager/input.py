@@ -1,4 +1,4 @@
-"""How one input is loaded from its table.
+"""Loads one input of a step from its table.
 
 asset -> location -> version -> slices + filter + columns -> handler
 """

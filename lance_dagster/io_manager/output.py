@@ -1,4 +1,4 @@
-"""One output on its way into its table: its target, the mode of its commit, and what is logged about it."""
+"""One output of a step that is written to its table: its target, the mode of its commit, and its log messages."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableOutput:
-    """One output on its way into its table."""
+    """One output of a step, with the facts that its write to a table needs."""
 
     context: dg.OutputContext
     where: str
@@ -83,7 +83,7 @@ class TableOutput:
 
     @property
     def sets_columns(self) -> bool:
-        """Whether it is columns of the table of another asset."""
+        """Whether the output sets columns of the table of another asset."""
         return self.settings.write_mode == "columns"
 
     @property
@@ -136,7 +136,7 @@ def wants_no_table(settings: OutputSettings, plan: PartitionPlan | None) -> bool
 
 
 def is_alone(output: TableOutput, frame: pa.Schema) -> bool:
-    """Whether the write may replace the whole table, because nothing in it is anybody else's.
+    """Whether the write may replace the whole table, because no other write has contributed to the table.
 
     True for a table that earlier attempts of this write alone have made, if the write creates the table or has other
     columns than these attempts; and for a table without rows that was created for a branch to fork from.
@@ -236,7 +236,7 @@ def code_version(context: dg.OutputContext) -> str | None:
 
 
 def as_refreshed(settings: OutputSettings, changes: Sequence[ConsumedChanges]) -> OutputSettings:
-    """How an output is written: in a full refresh it replaces the table, or the run's partitions."""
+    """The settings of an output; in a full refresh an append or merge becomes an overwrite of table or partitions."""
     if settings.write_mode in ("append", "merge") and any(one.is_refresh for one in changes):
         return replace(settings, write_mode="overwrite", merge_on=None)
     return settings
@@ -245,7 +245,7 @@ def as_refreshed(settings: OutputSettings, changes: Sequence[ConsumedChanges]) -
 def without_change_type(
     output: TableOutput, handler: LanceTypeHandler, obj: Any
 ) -> tuple[LanceTypeHandler, Any, TableOutput]:
-    """An output without the column `_change_type`: of a merge with the rows that are deleted apart, of columns without.
+    """Take the column `_change_type` off an output, and for a merge separate the rows whose keys are deleted.
 
     A table that has a column of that name keeps it.
 
@@ -271,7 +271,7 @@ def release_consumed(output: TableOutput, written: lance_core.LanceDataset) -> N
 
 
 def move_watermarks(output: TableOutput) -> None:
-    """Note by a commit of its own that changes were consumed from which nothing came; a missing table notes nothing."""
+    """Commit the watermarks of consumed changes that gave no rows to write; does nothing without a table."""
     properties = output.watermark_properties
     if not properties or output.existing is None:
         return

@@ -1,4 +1,4 @@
-"""Which asset a table belongs to.
+"""Ownership of tables and columns: rejects a write to a table or column of another asset.
 
 Commits name the asset that they were made for. An asset that finds the commits of another one in its table is rejected
 before anything is written, unless its metadata `lance/shared_table` says that several assets write there.

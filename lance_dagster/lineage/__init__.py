@@ -1,1 +1,1 @@
-"""Which runs, inputs and columns made the rows of a table, as its commits record them."""
+"""Lineage of tables as their commits record it: runs, inputs and columns."""

@@ -1,4 +1,4 @@
-"""How far the parts of a table have consumed an input, as the table's own watermarks say, and what comes next.
+"""Watermarks of incremental inputs: the version that each part of a table has consumed, and what is read next.
 
 watermark   <asset key of the input> / <part>, or of a table that several assets write
             <asset key of the input> for <asset key of the reader> / <part>

@@ -7,7 +7,7 @@
     Union, rollup, cube               from what is in the same place of each side or grouping
     other nodes that make attributes  from all that they refer to: explode, mapInPandas and the like
 
-Filters, joins and sorts are no sources: lineage is where values come from, not what chose them. A frame that left
+Filters, joins and sorts are not sources: lineage is where values come from, not what chose them. A frame that left
 Spark on its way (`toPandas`, a cache of rows) and one of a Connect session, whose plan is on the server, have none.
 """
 
@@ -34,7 +34,7 @@ _known: OrderedDict[Step, dict[int, Source]] = OrderedDict()
 
 
 def has_plan(value: object) -> bool:
-    """Whether it is a frame of a classic Spark session."""
+    """Whether a value is a frame of a classic Spark session."""
     return hasattr(value, "_jdf") and hasattr(value, "sparkSession")
 
 
@@ -54,7 +54,7 @@ def plan_lineage(step: Step | None, frame: Any) -> dg.TableColumnLineage | None:
 
     Args:
         step: The step that made it, and was given its inputs.
-        frame: A frame; of what is none of a classic session nothing is known.
+        frame: The frame; the result is None for a value that is not a frame of a classic session.
     """
     with _lock:
         known = dict(_known.get(step, {})) if step is not None else {}

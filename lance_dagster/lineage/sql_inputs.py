@@ -41,7 +41,7 @@ def _note(dataset: lance_core.LanceDataset) -> None:
 
 
 def _asset_of(uri: str, running: RunningStep) -> str | None:
-    """The name of the asset whose table a URI is; the path below the root for a table of no asset that is known."""
+    """The name of the asset whose table a URI is; the path below the root if no asset of the table is known."""
     from lance_core import canonical_uri  # noqa: PLC0415 - code locations load without it
 
     roots = [root for one in running.resources if isinstance(root := getattr(one, "table_root", None), TableRoot)]

@@ -2,8 +2,8 @@
 
     dagster.input.<asset key>     {"uri": "s3://lake/nyc/flights.lance", "version": 17}   and "branch" but for main
 
-The IO manager notes the tables that it loads, `LanceTableResource` those that it opens inside of a step. Notes of steps
-that never write are dropped after a number of others.
+The IO manager notes the tables that it loads, `LanceTableResource` those that it opens inside of a step. Only
+the notes of the newest steps are kept, so that steps which never write do not fill the memory.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class ConsumedChanges:
     Attributes:
         asset: The asset that the table belongs to.
         dataset: The table.
-        begin_version: The version after which they begin.
-        end_version: The last version whose changes they are.
+        begin_version: The version after which the changes begin.
+        end_version: The last version whose changes were read.
         moves: The moves of watermarks that the commit of each output makes, by the asset of the output.
         is_refresh: Whether everything was read again.
         counts: Rows by kind of change; none of a kind that is not counted.
@@ -63,7 +63,7 @@ class ConsumedChanges:
 
     @property
     def entry(self) -> dict[str, Any]:
-        """The record of it for events."""
+        """The record of the consumed changes for events."""
         rows = {f"rows_{name}": self.counts[kind] for kind, name in _KINDS.items() if kind in self.counts}
         return {"asset": self.asset, "from_version": self.begin_version, "to_version": self.end_version, **rows}
 

@@ -2,8 +2,9 @@
 
     metadata={"lance/changes": "since_last_run"}
 
-The downstream's table has how far each of its partitions has consumed an input (`LanceDataset.watermarks`). The commit
-of the output moves that, so that rows and watermark are one version:
+The table of the downstream asset records up to which version each of its partitions has consumed an input
+(`LanceDataset.watermarks`). The commit of the output moves these watermarks, so that one version has both the rows and
+their watermarks:
 
     watermark   <asset key of the input> / <partition>; see `watermark_name`
     position    {"version": 9, "identity": "...", "branch": "b", "since": 7, "run": "..."}
@@ -247,7 +248,7 @@ def _end(
 
 
 def _noted(facts: RunFacts, tag: str) -> int | None:
-    """The version that this run, or one that it re-executes and that did not succeed, has noted as the last."""
+    """The last version to read as this run noted it, or a run that it re-executes and that did not succeed."""
     value, run = None, facts.run_id
     while value is None and (record := facts.record(run)) is not None:
         known = facts_of(record.dagster_run, facts.instance)

@@ -1,4 +1,4 @@
-"""The version, rows and columns of a table that an input reads.
+"""Plans the read of an input: the version, rows and columns of its table.
 
 version   lance/version, lance/tag or lance/as_of of the input's metadata; else what the IO manager's `read` says
 rows      the partitions that Dagster asks for, and lance/filter

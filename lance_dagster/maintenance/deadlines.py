@@ -1,4 +1,4 @@
-"""What a run leaves to do when its time is up."""
+"""Steps of maintenance that a run puts off because its time (`max_duration`) is up."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LIMIT: Final = "max_duration"
 def put_off_step(
     dataset: lance_core.LanceDataset, table: steps.MaintenanceOutcome, step: str
 ) -> steps.MaintenanceOutcome:
-    """The outcome without a step, which is put off if there is anything to do in it.
+    """The outcome if a step does not begin; the step is put off if there is anything to do in it.
 
     Args:
         dataset: The newest version of the table.

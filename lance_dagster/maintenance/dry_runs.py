@@ -1,7 +1,7 @@
-"""A dry run: the numbers of the run that follows, if nobody writes in between.
+"""Dry runs of maintenance: the numbers of the run that would follow, if nobody writes in between.
 
-Each step does what that of `steps` does, on versions that are expected rather than committed. Not known are bytes that
-rewrites and indices write.
+Each step does what that of `steps` does, on versions that are expected rather than committed. The bytes that
+rewrites and indices would write are not known.
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ def build_maintenance_job(  # noqa: PLR0913 - each is a choice of its own, most 
 
 
 def _executor(job: MaintenanceOps) -> dg.ExecutorDefinition | None:
-    """One process for Spark's one JVM; an executor that keeps the limit, if there is one; else the code location's."""
+    """In-process for Spark, which has one JVM; multiprocess with `max_parallel_tasks`; else the code location's."""
     if job.engine == "spark":
         return dg.in_process_executor
     if job.policy.max_parallel_tasks is None:

@@ -1,4 +1,4 @@
-"""Whether a cleanup that a survey calls due would remove anything: old versions can all be kept for somebody.
+"""Checks that a cleanup which is due would remove something: all old versions may still be needed.
 
 kept for       by
 an event       the versions that the run keeps in use

@@ -1,4 +1,4 @@
-"""What fits into the limits of a run: into the bytes, and into the time, that are left of its budget."""
+"""The limits of a run: whether its time is up, and which tasks fit into the bytes that are left of its budget."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What became of each table of a run: its outcome, the summary of the run, and observations with numbers to plot.
+"""The outcome of each table of a maintenance run, the summary of the run, and observations with numbers to plot.
 
     failed        a step of it failed
     skipped       a rewrite or an index lost the race against writers
@@ -32,7 +32,7 @@ _WORK: Final = ("fragments_removed", "indices_refreshed", "files_removed", "byte
 
 
 def outcome_of(table: MaintenanceOutcome) -> str:
-    """What became of a table that was worked on; the head of this module lists it."""
+    """The outcome of a table that was worked on, one of those that the head of this module lists."""
     if table.error is not None:
         return "failed"
     if table.lost:

@@ -29,20 +29,20 @@ def build_maintenance_schedule(
     silent_after: timedelta = timedelta(hours=1),
     default_status: dg.DefaultScheduleStatus = dg.DefaultScheduleStatus.STOPPED,
 ) -> dg.ScheduleDefinition:
-    """Run a maintenance job by a cron schedule, which is stopped until somebody starts it.
+    """Make a cron schedule of a maintenance job, which is stopped until somebody starts it.
 
     A tick is skipped while a run for the same tables, from an earlier tick or by hand, has not ended.
 
-    The tables of a run are worked on in an order that each tick draws again, so that a run that ends early does not
-    always leave the same ones. With a `jitter` each table has a minute of its own within that time after the tick, the
-    same every day, so that not all of them begin at once.
+    Each tick draws an order in which its run works on the tables, so that runs that end early do not always leave the
+    same tables. With a `jitter`, the maintenance of each table begins at a minute of its own within that time after the
+    cron schedule, the same minute every day, so that not all tables begin at once.
 
     Args:
         job: From `build_maintenance_job`.
-        cron_schedule: When.
+        cron_schedule: The cron schedule, such as "0 3 * * *".
         jitter: Whole minutes to spread the tables over; needs a cron schedule with a fixed minute and hour.
         name: Name of the schedule; `<job>_schedule` if not given.
-        execution_timezone: Whose clock; UTC if not given.
+        execution_timezone: The time zone of the cron schedule; UTC if not given.
         silent_after: An open run that has logged no event for that long counts as killed, and no tick waits for it.
         default_status: Whether it runs as soon as it is deployed.
 
@@ -130,6 +130,6 @@ def _spread(cron_schedule: str, jitter: timedelta) -> list[str]:
 
 
 def _slot(tick: datetime, first: str) -> int:
-    """How many minutes a tick is behind the first one."""
+    """The number of minutes from the first of the spread cron schedules to a tick."""
     minute, hour = first.split()[:2]
     return (tick.hour * 60 + tick.minute - int(hour) * 60 - int(minute)) % _DAY_MINUTES

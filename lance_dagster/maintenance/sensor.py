@@ -113,21 +113,21 @@ def build_maintenance_sensor(  # noqa: PLR0913 - each is a choice of its own, mo
     silent_after: timedelta = timedelta(hours=1),
     default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
 ) -> dg.SensorDefinition:
-    """Run a maintenance job for the tables that need it, one run for all that do at a tick.
+    """Make a sensor that runs a maintenance job for the tables that need it, with at most one run per tick.
 
-    A table needs it with too many small fragments, with too large a share of deleted rows, or after too many versions
-    since the last time; the policy says how many. Of each table the newest manifest is read, nothing else. A table
-    that an open run of the job works on waits, and so does one that has no new version since maintenance of it went
-    well. One that a run did not finish is asked for again.
+    A table needs maintenance if it has too many small fragments, too large a share of deleted rows, or too many
+    versions since its last maintenance; the policy has the thresholds. Of each table only the newest manifest is read.
+    A table waits while an open run of the job works on it, and while it has no new version since its last
+    successful maintenance. A table that a run did not finish is asked for again.
 
     Args:
         job: From `build_maintenance_job`, for these tables at least.
         tables: Assets, specs or keys; external and observable assets are left alone, as by the job.
         policy: The thresholds; the defaults if it is not given.
-        root: As of the job: the tables below a root are looked for at each tick.
-        include: As of the job.
-        exclude: As of the job.
-        policies: As of the job.
+        root: As for the job: the tables below a root are listed at each tick.
+        include: As for the job.
+        exclude: As for the job.
+        policies: As for the job.
         name: Name of the sensor; `<job>_sensor` if not given.
         io_manager_key: The resource that knows where the tables are.
         minimum_interval_seconds: Between two ticks.

@@ -91,7 +91,7 @@ class MaintenancePlan:
         max_bytes_rewritten: Bytes of data files that the rewrites of all attempts may read; None for no limit.
         owners: The assets that the table belongs to, as far as they are proven.
         others: Further assets that are the same table, such as one that owns columns of it, as far as they are known.
-        is_defined: Whether a definition that the run knows says so, rather than the table's own commits.
+        is_defined: Whether a definition that the run knows names the owners, rather than the table's own commits.
         recorded: The metadata `lance/maintenance` of the owner, as JSON; None without any.
     """
 
@@ -480,7 +480,7 @@ def clean_up(
     What is counted was there when the table was surveyed: the versions that the run itself has made in between, such as
     the reservation of fragment ids, are removed as well and do not count.
 
-    Of a table with files that could not be deleted something is put off: the next run begins with it.
+    If files could not be deleted, a part of the cleanup is put off: the next run begins with this table.
 
     Args:
         dataset: The table.
@@ -509,7 +509,7 @@ def clean_up(
 
 
 def cleanup_selectors(plan: MaintenancePlan, in_use: Mapping[str, int] | None) -> Selectors:
-    """Which versions the cleanup of a plan removes, and which of them count."""
+    """The versions that the cleanup of a plan removes, and which of them are counted."""
     policy = plan.policy
     found = select(policy.age, policy.retain_versions, error_if_tagged_old_versions=False, in_use=in_use)
     return replace(found, counted_until=plan.version)

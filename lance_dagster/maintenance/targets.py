@@ -1,4 +1,4 @@
-"""The tables of one run, and the survey of each."""
+"""The tables of one maintenance run, and the survey of each table."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class MaintenanceTarget:
 
     @property
     def is_asset(self) -> bool:
-        """Whether the job or the code location has an asset for it, rather than a listing a path."""
+        """Whether the job or the code location has an asset for the table; else only a listing has its path."""
         return self.table is None or self.table.is_declared
 
     @property
@@ -70,7 +70,7 @@ class MaintenanceTarget:
         return replace(self, ref=ref, table=None if self.table is None else replace(self.table, ref=ref))
 
     def uri(self, root: TableRoot) -> str:
-        """Where it is."""
+        """The URI of the table."""
         return root.locate(self.ref).uri if self.table is None else self.table.uri
 
     def open(self, root: TableRoot) -> lance_core.LanceDataset | None:
@@ -121,8 +121,9 @@ def each_table_once(
 ) -> list[MaintenanceTarget]:
     """One target per table, in order, with the other assets that have it.
 
-    Of assets that share a table one that wants it left alone stands for it, else the asset of the rows, rather than
-    one that owns columns of them. A table of others is left alone wherever it is, and stands for itself.
+    Of the assets that share a table, one stands for it: an asset that wants the table left alone, else the asset of the
+    rows rather than one that owns columns. An asset that others write, and whose table no listing of a root found, is
+    left alone, and always has a target of its own.
 
     Args:
         context: The op or the tick.
@@ -285,7 +286,8 @@ def _policy(
 ) -> LanceMaintenancePolicy | None:
     """The policy for a table; None, and a line in the log, if it is to be left alone.
 
-    Whoever names a root has all tables below it maintained; of the tables named by assets those of others are not.
+    A job with a root maintains all tables below the root. Of tables that a job names by their assets, those that others
+    write are left alone.
     """
     if lake is not None and target.table is not None:
         own = lake.policy(policy, target.table)

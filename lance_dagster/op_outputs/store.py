@@ -5,9 +5,9 @@
     a frame            its rows
     anything else      one row with its pickle, as Dagster's own IO managers keep it
 
-A table each, which a retry of the step writes again; maintenance removes those of runs that are long over
-(`cleanup`). Characters of a name that a folder cannot have are written as "=" and two hexadecimal digits of each
-byte.
+Each output is a table of its own, which a retry of the step writes again; maintenance removes the outputs of runs that
+ended long ago (`cleanup`). Characters of a name that a folder cannot have are written as "=" and two hexadecimal digits
+of each byte.
 """
 
 from __future__ import annotations
@@ -124,10 +124,10 @@ def load_op_output(
 
     Args:
         context: The output that is loaded.
-        settings: The IO manager's.
-        loading: Finds what the input is to be; asked for rows only.
+        settings: The settings of the IO manager.
+        loading: Finds how the input is loaded; called only if the output was stored as rows.
         where: The input, for messages.
-        metadata: The input's: `columns` and `lance/filter` are followed.
+        metadata: The metadata of the input: `columns` and `lance/filter` are followed.
 
     Raises:
         DatasetNotFoundError: Nothing was stored.

@@ -1,1 +1,1 @@
-"""Which Lance table an asset, a partition or a name stands for, and the settings that say so."""
+"""The Lance table, branch and rows that an asset and its partitions stand for, and the settings of their writes."""

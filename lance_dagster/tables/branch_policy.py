@@ -1,4 +1,4 @@
-"""`BranchPolicy`: the runs that write to a branch of their tables, and its name.
+"""`BranchPolicy`: which runs write to a branch of their tables, and the name of that branch.
 
     policy                        a run of backfill b7 (root run r1)      any other run (root run r2)
     ------                        ----------------------------------      ---------------------------

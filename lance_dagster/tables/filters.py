@@ -1,7 +1,7 @@
 """`lance_filter`: a pyarrow expression that Dagster accepts as metadata of an input.
 
 Dagster records the metadata of an input with each load and rejects values that it cannot write down, an expression
-among them. So it travels as a string, which the UI shows, with the expression as an attribute.
+among them. A filter is therefore a string, which the UI shows, with the expression as its attribute.
 """
 
 from __future__ import annotations

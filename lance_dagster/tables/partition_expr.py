@@ -1,4 +1,4 @@
-"""`partition_expr` as other table IO managers have it: an SQL expression, of which the column counts here.
+"""`partition_expr` in the form of other table IO managers: an SQL expression, of which only the column is used here.
 
     written                                      understood as
     -------                                      -------------

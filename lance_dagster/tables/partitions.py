@@ -83,7 +83,7 @@ def plan_partitions(
         schema: The columns that the slices are to select on.
 
     Raises:
-        InvalidInputError: `partition_expr` is missing or not of the right form, or a key cannot be said exactly.
+        InvalidInputError: `partition_expr` is missing or not of the right form, or a key has no exact condition.
         SchemaError: A partition column is missing, or its type does not go with the definition.
     """
     try:

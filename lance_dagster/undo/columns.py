@@ -1,4 +1,4 @@
-"""Undo a run that set columns of rows, while others have set other columns, or have added or deleted rows, since.
+"""Undo a run that set columns of rows, where later commits set other columns, or added or deleted rows.
 
     fragment before       fragment after        fragment now             fragment then
     a.lance: id, label    a.lance: id           a.lance: id              a.lance: id, label

@@ -77,7 +77,7 @@ class _Planned:
 def build_undo_job(
     assets: Iterable[TableLike] | TableLike, *, name: str = "lance_undo", io_manager_key: str = "io_manager"
 ) -> dg.JobDefinition:
-    """Make the job that undoes a run; the head of the module says how.
+    """Make the job that undoes a run; the head of the module describes its runs.
 
     Args:
         assets: Assets, specs or keys.

@@ -184,7 +184,7 @@ def _built_since(dataset: lance_core.LanceDataset, before: lance_core.LanceDatas
 
 
 def _said_of(lost: Mapping[str, str]) -> str:
-    """What is lost with a restore, and the remedy, for the description of an undo."""
+    """The indices that a restore loses, and the remedy, for the description of an undo."""
     if not lost:
         return ""
     names = ", ".join(f"{name!r} ({what})" for name, what in lost.items())
@@ -192,7 +192,7 @@ def _said_of(lost: Mapping[str, str]) -> str:
 
 
 def _of_several(made: TableVersion) -> str:
-    """Why one of several runs whose writes a promotion has made cannot be undone by itself, and what can be."""
+    """The reason why one of several runs that a promotion joins cannot be undone by itself, and what can be undone."""
     reason = f"version {made.version} holds the writes of {len(made.writers)} runs at once from a branch"
     if made.committed_by:
         return f"{reason}; take back run {made.committed_by}, which promoted them"

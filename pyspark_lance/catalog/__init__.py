@@ -1,1 +1,1 @@
-"""Names of tables: registered roots, and the tables below them."""
+"""Names of tables in SQL: registered catalogs, and the tables below their roots."""

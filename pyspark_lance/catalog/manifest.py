@@ -5,9 +5,10 @@
     nyc$flights     table          nyc/flights.lance
     nyc$trips       table          1f0c93aa_nyc$trips
 
-lance-spark, `lance.namespace.DirectoryNamespace` and others read and write it at the same time. A row is written after
-the table's first version and deleted before its files, so that a writer that is killed leaves a table without a row,
-which is still found at the path of its name, and no row without a table. Where a root has no such table, none is made.
+lance-spark, `lance.namespace.DirectoryNamespace` and other tools may read and write this table concurrently. A row is
+written after the first version of its table, and deleted before the files of its table. A killed writer can therefore
+leave a table without a row, which is still found at the path of its name, but never a row without a table. In a root
+without a manifest table, no manifest table is created.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _RETRIES: Final = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """What a manifest table lists.
+    """The tables and namespaces that a manifest table lists.
 
     Attributes:
         tables: The paths of the tables relative to the root, by id.
@@ -49,7 +50,7 @@ class Listing:
 
 
 def read_listing(catalog: Catalog) -> Listing:
-    """What a catalog's manifest table lists; nothing if there is none.
+    """Read the tables and namespaces that a catalog's manifest table lists; empty without a manifest table.
 
     Raises:
         UnsupportedError: The catalog keeps the versions of its tables in this table as well.
@@ -67,12 +68,12 @@ def read_listing(catalog: Catalog) -> Listing:
 
 
 def register(catalog: Catalog, object_id: str, location: str) -> None:
-    """List a table, and the namespaces that it is in, in one commit. Does nothing if that is done already.
+    """Add a table and its namespaces to the manifest table, in one commit; rows that are there already stay.
 
     Args:
         catalog: The catalog; without a manifest table nothing is done.
         object_id: The id of the table.
-        location: Its path relative to the root.
+        location: The path of the table relative to the root.
 
     Raises:
         DatasetExistsError: Another table, or a namespace, has the id.
@@ -101,7 +102,7 @@ def register(catalog: Catalog, object_id: str, location: str) -> None:
 
 
 def deregister(catalog: Catalog, location: str) -> None:
-    """List a table no longer.
+    """Remove a table from the manifest table.
 
     Args:
         catalog: The catalog; without a manifest table nothing is done.
@@ -128,7 +129,7 @@ def _change(catalog: Catalog, listed: LanceDataset, change: Callable[[LanceDatas
 
 
 def _insert(listed: LanceDataset, columns: Mapping[str, list[str | None]]) -> None:
-    """Insert the rows whose ids are not there; columns of extensions are null in them."""
+    """Insert the rows whose ids are missing; columns that other tools have added to the manifest table are null."""
     count = len(columns["object_id"])
     arrays = [
         pa.array(columns[one.name], one.type) if one.name in columns else pa.nulls(count, one.type)

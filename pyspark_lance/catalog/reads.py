@@ -1,4 +1,4 @@
-"""Listeners to the tables that statements read; lineage is one."""
+"""Listeners that are called with each table version that `pyspark_lance.sql` reads, for example to record lineage."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _listeners: list[Callable[[LanceDataset], None]] = []
 def on_read(listener: Callable[[LanceDataset], None]) -> Callable[[], None]:
     """Call a function with each version of a table that a statement of `sql` reads, in the thread of the statement.
 
-    What the function raises fails the statement. A function that listens already is not called twice.
+    An error that the function raises fails the statement. A function that is registered again is still called once.
 
     Args:
         listener: Gets the table, at the version that is read.
 
     Returns:
-        A function that ends the calls.
+        A function that removes the listener.
 
     Raises:
         InvalidInputError: The listener cannot be called.

@@ -3,7 +3,7 @@
     register_catalog(spark, "lake", "s3://bucket/lake", storage_options={...})
     lake.nyc.flights            ->   s3://bucket/lake/nyc/flights.lance
 
-The storage options stay in this process: they are no settings of Spark, whose UI and event log would show them.
+The storage options stay in this process: they are not settings of Spark, as its UI and event log would show them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _registered: dict[str, dict[str, Catalog]] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Catalog:
-    """A name for a root.
+    """A registered catalog: a name for a root folder of tables.
 
     Attributes:
         name: The first part of the names of its tables.

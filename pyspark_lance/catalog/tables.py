@@ -1,12 +1,12 @@
-"""Tables by name.
+"""Finds the Lance table, branch or version that a name in an SQL statement stands for.
 
     lake.nyc.flights         row nyc$flights of {root}/__manifest, else {root}/nyc/flights.lance
     lake.flights             row flights, else {root}/flights.lance
     lance.`/data/t.lance`    that path, with the storage options of the catalog whose root it is below
     ... @july                the tag or the branch july; @v3 is version 3
 
-Names are compared as the session says (`spark.sql.caseSensitive`): where a name is not there as it is written, tables
-are listed and compared without case.
+A table with exactly the given name is preferred. If there is none and `spark.sql.caseSensitive` is false, all tables of
+the catalog are listed and their names are compared without regard to case.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _VERSION: Final = re.compile(r"[vV](\d+)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableName:
-    """A name in a statement.
+    """The name of a table as a statement spells it.
 
     Attributes:
         parts: The catalog, the schemas and the table; `lance` and the path.
@@ -61,13 +61,13 @@ class TableName:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogTable:
-    """The place of a table.
+    """The location of a table, and how its catalog lists it.
 
     Attributes:
         uri: The table, or the branch of it.
         storage_options: Credentials and options of the storage.
         object_id: The name in the root's manifest table; None if it does not list the table.
-        catalog: The catalog; None for a path below none.
+        catalog: The catalog; None for a path that is below the root of no catalog.
         path: The path relative to the catalog's root; None without a catalog.
         is_named: Whether the table was found by a name, not by its path.
     """
@@ -87,7 +87,7 @@ class CatalogTable:
         return self.path.removesuffix(_SUFFIX).replace("/", DELIMITER)
 
     def hides(self, dataset: LanceDataset) -> bool:
-        """Whether the table that is there does not belong to its catalog any more."""
+        """Whether a table at this location is hidden, because it was deregistered from its catalog."""
         return self.is_named and self.object_id is None and dataset.is_deregistered
 
     def open(self) -> LanceDataset:
@@ -101,7 +101,7 @@ class CatalogTable:
 
 
 class TableFinder:
-    """Finds the tables of one statement; what was read of a catalog is not read again."""
+    """Finds the tables of one statement; the manifest table of each catalog is read at most once."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
@@ -125,7 +125,7 @@ class TableFinder:
         return found if found is not None and self._is(part, found.name) else None
 
     def find(self, name: TableName) -> CatalogTable:
-        """The place of a table that exists, or of one that may be created under the name.
+        """The location of an existing table, or the location at which a table of that name would be created.
 
         Raises:
             InvalidInputError: The name cannot be that of a table, or could stand for two tables.
@@ -146,7 +146,7 @@ class TableFinder:
         return self._listed(catalog, path) or _named(catalog, "/".join(path) + _SUFFIX)
 
     def to_create(self, name: TableName) -> tuple[CatalogTable, bool]:
-        """The place of a table that is to be created, and whether it is there.
+        """The location of a table that a statement creates, and whether a table already exists there.
 
         Raises:
             DatasetExistsError: The name is that of a namespace, or of a table that was deregistered.
@@ -163,7 +163,7 @@ class TableFinder:
         return location, True
 
     def already_there(self, name: TableName, location: CatalogTable) -> DatasetExistsError:
-        """The error of a statement that would create a table that is there."""
+        """The error of a statement that would create a table which already exists."""
         said = f"{name} already exists, at {location.uri}"
         catalog = location.catalog
         if catalog is not None and location.is_named and location.object_id is None and self._manifest(catalog).is_kept:
@@ -171,7 +171,7 @@ class TableFinder:
         return DatasetExistsError(said)
 
     def to_drop(self, name: TableName) -> CatalogTable:
-        """The place of a table that is to be dropped, which is there, or is listed.
+        """The location of a table to drop, which exists or is listed in the manifest table.
 
         Raises:
             DatasetNotFoundError: There is no table of the name, or it was deregistered.
@@ -193,7 +193,7 @@ class TableFinder:
         return CatalogTable(uri=uri, storage_options=owner.storage_options, catalog=owner, path=path)
 
     def _listed(self, catalog: Catalog, path: Sequence[str]) -> CatalogTable | None:
-        """A table that exists; None if there is none of the name."""
+        """The location of a listed or existing table; None if no table has the name."""
         object_id = DELIMITER.join(path)
         known = self._manifest(catalog).tables
         plain = "/".join(path) + _SUFFIX
@@ -215,7 +215,7 @@ class TableFinder:
         )
 
     def _manifest(self, catalog: Catalog) -> Listing:
-        """What the root's manifest table lists."""
+        """The tables and namespaces that the root's manifest table lists."""
         if catalog.name not in self._manifests:
             self._manifests[catalog.name] = read_listing(catalog)
         return self._manifests[catalog.name]
@@ -290,7 +290,7 @@ def _opened(name: TableName, location: CatalogTable, **options: Any) -> LanceDat
 
 
 def at_ref(dataset: LanceDataset, name: TableName) -> LanceDataset:
-    """The version of a table that the part of a name behind the @ stands for."""
+    """The version of a table that the part of a name after the @ stands for."""
     ref = name.ref or ""
     is_tag, is_branch = ref in dataset.tags.list(), ref == "main" or ref in dataset.branches.list()
     if is_tag and is_branch:

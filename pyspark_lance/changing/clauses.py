@@ -1,4 +1,4 @@
-"""The clauses of a merge, and which of them fit together.
+"""The WHEN clauses of a merge: parsed, and checked for whether they can be combined.
 
 WHEN MATCHED [AND condition]                THEN UPDATE | DELETE    pairs
 WHEN NOT MATCHED [AND condition]            THEN INSERT             rows only in the source
@@ -24,7 +24,7 @@ _WORDS: Final = {UPDATE: "UPDATE", DELETE: "DELETE", INSERT: "INSERT"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeClause:
-    """A clause of a merge.
+    """One WHEN clause of a merge.
 
     Attributes:
         side: The rows that it concerns: pairs, rows only in the source, or rows only in the table.

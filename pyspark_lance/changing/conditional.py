@@ -1,4 +1,4 @@
-"""Updates and deletes of the rows that meet a condition of Spark's, evaluated by Spark.
+"""Updates and deletes with a condition in Spark SQL, evaluated by Spark: for SQL statements and `LanceTable`.
 
     condition    s.name LIKE 'a%' AND id > 5         rows       id > 5 is pushed to the read; Spark evaluates all of it
     values       {"x": "x + 1"}                      frame      values | address | kind --> `RowLevelChange`: one commit
@@ -36,7 +36,7 @@ _STAR: Final = re.compile(r"\.\s*\*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowCondition:
-    """The rows that a change concerns.
+    """The condition that selects the rows of an update or a delete.
 
     Attributes:
         session: The session that evaluates the condition.
@@ -72,7 +72,7 @@ class RowCondition:
 
 
 def mentioned(expressions: list[Value | None], base: LanceDataset) -> list[str]:
-    """The columns of a version whose names occur in some expressions; all of them if one cannot be looked into."""
+    """The columns of a version that some expressions name; all columns if the names of an expression are unknown."""
     names = list(base.schema.names)
     texts: list[str] = []
     for one in expressions:
@@ -85,7 +85,7 @@ def mentioned(expressions: list[Value | None], base: LanceDataset) -> list[str]:
 
 
 def names_in_text(texts: Sequence[str | None]) -> set[str]:
-    """What may be names in some expressions, in lower case."""
+    """All words and whole strings that may be names of columns in some expressions, in lower case."""
     found = {word.strip("`").replace("``", "`").lower() for text in texts for word in _NAME.findall(text or "")}
     return found | {text.lower() for text in texts if text}  # the name of a column may have spaces in it
 

@@ -1,11 +1,12 @@
-"""The equalities that the condition of a merge requires, of an expression of the table and one of the source.
+"""The equalities of a table expression and a source expression that the condition of a merge requires.
 
     t.id = s.id AND lower(t.s) <=> s.k AND t.x > s.x
     -----------     ----------------     ---------
     id = s.id       lower(t.s) <=> s.k   no equality
 
-A condition is split where its own tokens, or the calls of a column of Spark's, are joined by AND. Names say to which
-side an expression belongs, and Spark where they do not: it resolves there alone.
+A condition is split at its ANDs: those of its SQL tokens, or those of the calls of a Spark `Column`. The names in an
+expression show whether it belongs to the table or to the source. Where the names leave that open, Spark decides: the
+expression belongs to the only side on which Spark can resolve it.
 """
 
 from __future__ import annotations
@@ -123,7 +124,7 @@ def _compared(part: Value) -> Iterator[tuple[Value, Value, bool]]:
 
 
 class _Sides:
-    """Sorts expressions into those of the table and those of the source; all names of both are known to Spark."""
+    """Decides for each expression whether it belongs to the table or to the source."""
 
     def __init__(self, source: DataFrame, target: DataFrame, alias: str) -> None:
         self._frames = {"target": target, "source": source}
@@ -134,7 +135,7 @@ class _Sides:
         self._alias = alias.lower()
 
     def of(self, value: Value) -> str | None:
-        """The side of an expression; None if it is a constant, or one of both sides."""
+        """The side of an expression; None if it is a constant, or uses or fits both sides."""
         texts = [value] if isinstance(value, str) else names_of_column(value)
         if texts is not None and not any(_OPAQUE.search(text) for text in texts):
             found = {side for text in texts for path in _paths(text) for side in self._of_name(path)}
@@ -161,7 +162,7 @@ _OPAQUE: Final = re.compile(r"\bselect\b|\.\s*\*", re.IGNORECASE)
 
 
 def _paths(text: str) -> Iterator[tuple[str, ...]]:
-    """Yield what may be names in an expression, without those of functions."""
+    """Yield the parts of each possible column name in an expression; names of functions are left out."""
     tokens = [*_tokens(text), _Lexeme(kind="END", text="", start=0, end=0)]
     path: list[str] = []
     for before, token in zip([tokens[-1], *tokens], tokens, strict=False):
@@ -223,7 +224,7 @@ def _tokens(text: str) -> list[_Lexeme]:
 
 
 def _with_depth(tokens: Sequence[_Lexeme]) -> Iterator[tuple[_Lexeme, int]]:
-    """Yield the tokens with the number of parentheses and CASEs around each; what closes one is inside of it."""
+    """Yield each token with its depth in parentheses and CASEs; a closing token has the depth of the inside."""
     open_: list[str] = []
     before = ""
     for token in tokens:

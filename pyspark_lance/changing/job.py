@@ -1,4 +1,4 @@
-"""One change of existing rows: the tasks' reports become deletion vectors and one commit.
+"""The Spark job of a merge, an update or a delete, and its commit of new data files and deletion vectors.
 
     Spark job   new data files; bitmaps of deleted rows by fragment
     driver      deletion vectors from the bitmaps of all tasks
@@ -83,7 +83,7 @@ class RowLevelChange:
 
     Attributes:
         dataset: The version.
-        frame: Rows as `change_task` draws them.
+        frame: Rows in the columns that the head of `task` draws.
         stored: Schema of the table; without columns if no rows are written.
         on: The key.
         options: How to write and commit.
@@ -207,7 +207,7 @@ def run_change(
     options: ChangeOptions,
     checked_through: int | None = None,
 ) -> ChangeResult:
-    """Compute and commit a change on a version, and on the latest one after each conflict.
+    """Compute and commit a change on a version; after each conflict, do both again on the latest version.
 
     If a version has the `idempotency_key` of the options already, nothing is computed.
     """

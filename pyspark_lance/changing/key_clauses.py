@@ -82,7 +82,7 @@ def merge_by_clauses(
 def _check_others(
     source: DataFrame, shared: Sequence[str], clauses: Sequence[MergeClause], dataset: LanceDataset
 ) -> None:
-    """Make sure that clauses use the columns that the table lacks, which may be misspelt."""
+    """Make sure that clauses use each source column that the table lacks: an unused one may be misspelt."""
     texts: list[Any] = [clause.condition for clause in clauses]
     texts += [value for clause in clauses for value in (clause.values or {}).values()]
     used = names_in_text(texts)

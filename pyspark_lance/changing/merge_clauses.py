@@ -61,7 +61,7 @@ _CELL: Final = "__lance_cell"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClauseMerge:
-    """A merge.
+    """A merge of a source by any condition, with its clauses.
 
     Attributes:
         source: The rows that are merged; its alias qualifies its columns.
@@ -69,7 +69,7 @@ class ClauseMerge:
         clauses: The clauses, in order.
         alias: The name that qualifies the table's columns; None without one.
         tasks: Number of tasks that write the rows; None for Spark's own number.
-        unique: Columns of the source that have no values twice; without any this is not looked at.
+        unique: Columns whose values must be unique in the source; nothing is checked without such columns.
         deleting: Deletes of further rows in the same commit.
         keys: The equalities of the condition.
         few: The result of `few_keys` for the source.
@@ -176,7 +176,7 @@ class ClauseMerge:
         return self._without_repeats(frame) if has_rows else frame
 
     def _seeing(self, side: Side, rows: DataFrame, base: LanceDataset, own: Sequence[str]) -> DataFrame:
-        """The rows with the names that clauses of a side may refer to: not those of the other side."""
+        """The joined rows with only those columns that the clauses of a side may refer to."""
         from pyspark.sql import functions
 
         if side == _BOTH:
@@ -188,7 +188,7 @@ class ClauseMerge:
         return rows.select(*copies, *others).alias(self._alias)
 
     def _stage(self, rows: DataFrame, side: Side, number: int, is_side: Column, base: LanceDataset) -> DataFrame:
-        """The rows with the clause of a side that is applied to each, and the values that it gives."""
+        """Add to each row the number of the clause of a side that applies to it, and the values of that clause."""
         from pyspark.sql import functions
 
         clauses = self._sides(side)

@@ -1,4 +1,4 @@
-"""The frame of a merge: rows that are inserted, updated and deleted, found by Spark's joins through its public API.
+"""The DataFrame of a merge by a key: inserted, updated and deleted rows, found by joins of Spark's public API.
 
 target  = key columns and addresses of the table's rows, and old values that are needed
 pairs   = target inner join source                      Spark sends the smaller side to the larger one
@@ -59,7 +59,7 @@ _COUNT: Final = "__lance_count"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeFrames:
-    """The clauses of a merge.
+    """A merge by a key: its source, its key, and what happens to the rows of each side.
 
     Attributes:
         source: The rows that are merged.
@@ -143,7 +143,7 @@ class MergeFrames:
         return [base.schema.field(name) for name in self.source.columns]
 
     def frame(self, base: LanceDataset, storage_options: Mapping[str, str] | None) -> DataFrame:
-        """The changes to a version, as `change_task` draws them.
+        """The changes to a version, in the columns that the head of `task` draws.
 
         Raises:
             SchemaError: The source has a column that the table lacks, or lacks a column that inserted rows need.

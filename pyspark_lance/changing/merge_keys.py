@@ -1,12 +1,12 @@
-"""What the equalities of a merge's condition are used for.
+"""Keys from the equalities of a merge's condition: to read less of the table, and to detect concurrent inserts.
 
     t.id = s.id          the read: rows whose id the source has                     inserts: hashes of the ids
     t.id <=> s.id        the read: those, and rows without an id                    inserts: any key
     lower(t.s) = s.k     the read: all rows                                         inserts: any key
 
-A merge that inserts rows records their keys, by which a concurrent merge that inserts the same rows is detected. Where
-keys that the condition takes for equal may differ, or the inserted values are not those that were compared, the record
-says that any key may have been inserted: the later one of two such merges is always computed again.
+The commit of a merge that inserts rows records their keys, by which a concurrent merge that inserts the same rows is
+detected. If the condition may treat different keys as equal, or the inserted values are not the compared ones, the
+commit records that any key may have been inserted: of two such concurrent merges, the later is always computed again.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = ["MergeKeys"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeKeys:
-    """The equalities of a merge's condition.
+    """The equalities of a merge's condition, used as its keys.
 
     Attributes:
         equalities: The equalities.
@@ -67,7 +67,7 @@ class MergeKeys:
     def within(
         self, base: LanceDataset, source: DataFrame, condition: Value, few: pa.Table | None
     ) -> pc.Expression | None:
-        """A condition on the table's rows that all those meet that can be paired.
+        """A condition that every table row meets which a source row can match; None if no condition is known.
 
         Args:
             base: The version.
@@ -140,7 +140,7 @@ def _own_tree(part: Value, alias: str) -> Any:
 
 
 def _is_compared_alike(given: Any, stored: Any) -> bool:
-    """Whether values of a type that equal values of another one are equal once they are stored in it."""
+    """Whether source values that equal values of the stored type still equal them in the stored type."""
     from pyspark.sql import types
 
     if isinstance(given, types.IntegralType) and isinstance(stored, types.IntegralType):
@@ -157,7 +157,7 @@ def _is_key(field: pa.Field) -> bool:
 
 
 def _inserts(clause: MergeClause, name: str, compared: Value) -> bool:
-    """Whether a clause inserts into a column what was compared with it."""
+    """Whether a clause inserts into a column the source expression that the condition compares with the column."""
     path = path_of(compared)
     if clause.values is None:
         return path is not None and len(path) <= 2 and path[-1].lower() == name.lower()

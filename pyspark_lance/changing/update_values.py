@@ -1,4 +1,4 @@
-"""The values of an update: expressions that are converted to the types of the columns, as Spark does on storing.
+"""The values of an update, converted to the types of their columns as Spark does when it stores values.
 
 int, bigint, ... -> int         value by value; a value that does not fit is an error in any mode of Spark
 double -> float, decimal        rounded: an expression such as price * 1.1 has more digits than its column
@@ -67,7 +67,7 @@ def spelled_values(
 def assigned(
     rows: DataFrame, values: Mapping[str, Value], stored: pa.Schema, kinds: Mapping[str, Any]
 ) -> dict[str, Column]:
-    """The columns of an update.
+    """The new values of an update, each in the type of its column.
 
     Args:
         rows: The rows of the table.

@@ -178,7 +178,7 @@ def _run(
     deleting: MergeFrames | None,
     checked_through: int | None,
 ) -> ChangeResult:
-    """Run a merge by a key; clauses take the place of what the frames say."""
+    """Run a merge by a key; `clauses` replace the actions of `merged`, unless they are None."""
     if clauses is not None:
         return merge_by_clauses(
             merged.source, dataset, merged.keys, clauses, options, deleting=deleting, checked_through=checked_through
@@ -188,7 +188,7 @@ def _run(
 
 
 def _parsed(clauses: Mapping[str, Any] | None, others: tuple[str | None, ...]) -> tuple[MergeClause, ...] | None:
-    """The clauses of a merge; None for those of the other arguments."""
+    """The clauses of a merge; None if the arguments `when_...` and `condition` are used instead."""
     if clauses is None:
         return None
     if others != _DEFAULTS:

@@ -244,7 +244,7 @@ def to_parquet(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ForeignSource:
-    """The files of a source, and a function that reads some of them."""
+    """A source of another format: its files, and a function that reads some of its files."""
 
     files: SourceFiles
     frame: Callable[[Iterable[str]], DataFrame]
@@ -354,7 +354,7 @@ def _compare(ours: DataFrame, theirs: DataFrame, what: str) -> int:
 
 
 def _sums(frame: DataFrame, like: DataFrame) -> dict[str, int]:
-    """Rows, values that are not null, and the sum of the hashes of each column."""
+    """The number of rows; and of each column the number of values that are not null and the sum of their hashes."""
     from pyspark.sql import functions
 
     parts = [functions.count(functions.lit(1)).alias("rows")]

@@ -1,4 +1,4 @@
-"""The versions whose changes are read with option `readChangeFeed`: both ends are included, as Delta has it.
+"""The range of versions of a change feed (option `readChangeFeed`): both ends are included, as in Delta.
 
 startingVersion 3, endingVersion 5     the changes that versions 3, 4 and 5 made
 startingTimestamp                      begins with the first version that was committed then or later
@@ -20,7 +20,7 @@ _NOT_OF_FEEDS: Final = ("version", "versionAsOf", "tag", "asof", "timestampAsOf"
 
 
 def check_feed_options(options: SourceOptions, *, streams: bool) -> bool:
-    """Whether a change feed is read.
+    """Check the options of a change feed; returns whether a change feed is read.
 
     Raises:
         InvalidInputError: An option needs a change feed, or does not go together with one.
@@ -50,7 +50,7 @@ def starting_version(options: SourceOptions, latest: LanceDataset) -> int:
     """The first version whose changes are read.
 
     Raises:
-        InvalidInputError: No option says it.
+        InvalidInputError: No option gives a first version.
         VersionNotFoundError: There is no such version yet.
     """
     number, time = options.value("startingVersion"), options.value("startingTimestamp")
@@ -67,7 +67,7 @@ def starting_version(options: SourceOptions, latest: LanceDataset) -> int:
 
 
 def ending_version(options: SourceOptions, latest: LanceDataset) -> int:
-    """The last version whose changes are read; the latest unless an option says another one."""
+    """The last version whose changes are read; the latest unless an option gives another version."""
     if options.value("endingTimestamp") is not None:
         return latest.version_as_of(options.moment("endingTimestamp"))
     last = options.integer("endingVersion")

@@ -1,4 +1,4 @@
-"""Changes of the columns that a stream reads.
+"""Changes of a table's columns while a stream reads the table.
 
 columns change after the query began        the query ends with an error that names the columns; after a restart it
                                             reads the new columns
@@ -38,7 +38,7 @@ class WatchedColumns:
     Attributes:
         version: The version.
         columns: Type and field id of each column of the table that is read, by name.
-        all_columns: Whether the query reads all columns, so that it would have to read a new one as well.
+        all_columns: Whether the query reads all columns, so that it would have to read a new column as well.
         read: Names that are read: columns, fields of columns, or row columns.
     """
 
@@ -97,7 +97,7 @@ class WatchedColumns:
         """The reads of fragments that a version added.
 
         Args:
-            options: The user's.
+            options: The options that the user gave.
             dataset: The version that added the fragments.
             fragments: The fragments.
             end: The last version that is read.

@@ -55,7 +55,7 @@ def check_offset(options: SourceOptions, offset: dict[str, Any], latest: LanceDa
     """Make sure that an offset belongs to the table and the branch that are read.
 
     Args:
-        options: The user's.
+        options: The options that the user gave.
         offset: The offset, from the checkpoint.
         latest: The latest version of the table; None if there is no table.
 

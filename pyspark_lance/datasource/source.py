@@ -1,4 +1,4 @@
-"""The data source `lance`: Spark's own verbs for reading and writing.
+"""The Python data source `lance`: Spark's own verbs for reading and writing Lance tables.
 
     spark.read.format("lance").option("version", 3).load(uri)          df.write.format("lance").mode("append").save(uri)
     spark.readStream.format("lance").load(uri)                         stream.writeStream.format("lance").start(uri)
@@ -60,8 +60,8 @@ _LEAST_PARALLELISM: Final = 8
 def register(spark: SparkSession, name: str = "lance") -> None:
     """Register the data source with a session under a name, with the session's parallelism.
 
-    Registration is needed only if Spark does not find the package, for example because the job brings it along, or if
-    the name is taken: a JVM connector of the same name takes precedence.
+    Registration is needed only if Spark does not find the package, for example because the job ships the package, or
+    if the name is taken: a JVM connector of the same name takes precedence.
 
     Examples:
         >>> pyspark_lance.register(spark)
@@ -223,7 +223,7 @@ class _BatchReader(DataSourceReader):
 
 
 class _FeedReader(DataSourceReader):
-    """Reads changes; Spark pickles the reader for the tasks, and their parts of the feed with their partitions."""
+    """Reads a change feed; it is pickled without the parts of the feed, which the partitions carry."""
 
     def __init__(self, feed: ChangeFeed) -> None:
         self._tasks = feed.tasks

@@ -1,4 +1,4 @@
-"""Streams from and to Lance tables.
+"""Structured Streaming from and to Lance tables: `readStream` and `writeStream`.
 
     writeStream   micro-batch -> one commit. The table keeps the last batch of each query in its own state
                   (`committed_batches.py`): a batch that Spark repeats after a crash is not written twice.
@@ -101,7 +101,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     @plain_errors()
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Commit what all tasks of a batch wrote, unless an earlier commit of this batch was committed."""
+        """Commit what all tasks of a batch wrote, unless this batch was committed before."""
         found = [message for message in messages if isinstance(message, _StreamMessage)]
         if not found:
             return
@@ -343,7 +343,7 @@ class RejectedStreamReader(StreamReader):
 
     @plain_errors()
     def initialOffset(self) -> NoReturn:  # noqa: N802 - Spark's name
-        """Raise the reason, like the other three calls with which a query begins."""
+        """Raise the reason, as the other three methods do that Spark calls when a query begins."""
         raise self._reason
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> NoReturn:  # noqa: ARG002, N802 - Spark's name and arguments
@@ -357,7 +357,7 @@ class RejectedStreamReader(StreamReader):
 
 
 def _hides_no_more(before: LanceDataset, after: LanceDataset) -> bool:
-    """Whether the next version deletes no rows."""
+    """Whether the next version deletes no rows of the fragments that it has."""
     hidden = {one.fragment_id: one.metadata.num_deletions for one in before.get_fragments()}
     return all(one.metadata.num_deletions == hidden.get(one.fragment_id, 0) for one in after.get_fragments())
 

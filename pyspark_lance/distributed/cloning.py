@@ -1,4 +1,4 @@
-"""Deep clones, whose files the executors of a Spark session copy."""
+"""Deep clones of tables, whose files the executors of a Spark session copy."""
 
 from __future__ import annotations
 

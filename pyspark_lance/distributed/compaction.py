@@ -134,7 +134,7 @@ def execute_tasks(
         uri: The table, at a URI that executors reach.
         tasks: The tasks, at least one.
         storage_options: Credentials and options of the storage. They are sent to the executors.
-        progress: As in `compact`.
+        progress: Called with the numbers of finished and of all tasks, from another thread while they run.
 
     Returns:
         The results, which are to be committed, and the tasks that failed. All other files of the tasks are deleted; an

@@ -40,7 +40,7 @@ def create_scalar_index(
     progress: Progress | None = None,
     **arguments: Any,
 ) -> LanceDataset:
-    """Build a scalar index on Spark's executors, each for some of the fragments, and commit it as one index.
+    """Build a scalar index on Spark's executors, one segment for each group of fragments, and commit it.
 
     Args:
         spark: The session, classic or Connect.
@@ -85,7 +85,7 @@ def create_scalar_index(
     )
     failed = True
     try:
-        # A segment of no fragment: errors in the arguments show before a job runs.
+        # A segment without fragments is built first, so that wrong arguments are found before a job runs.
         parts = [build.segment(dataset, ())]
         if build.groups:
             parts += run_all_tasks(spark, build, len(build.groups), progress)

@@ -1,1 +1,1 @@
-"""Spark itself: sessions' properties, jobs, tasks on executors and their errors."""
+"""Access to Spark: properties of sessions, jobs, tasks on executors, and errors of tasks."""

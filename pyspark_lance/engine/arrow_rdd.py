@@ -2,9 +2,9 @@
 
     executor JVM: rows -> Arrow IPC record batches (without schema) -> RDD of bytes -> Python worker -> one answer
 
-This module holds all internals of Spark that writing uses. It takes a third of the time of `mapInArrow`. If a part of
-the internals is missing, as in a Connect session or another Spark, `ArrowRdd.of` returns None and the caller uses
-`mapInArrow`.
+This mechanism takes a third of the time of `mapInArrow`. This module holds all internals of Spark that writing uses. If
+a part of them is missing, as in a Connect session or another version of Spark, `ArrowRdd.of` returns None and the
+caller uses `mapInArrow`.
 
 The job runs as an SQL execution, so that it appears in the SQL tab, its metrics, listeners and `DataFrame.observe`.
 """
@@ -40,7 +40,7 @@ Function = Callable[[Iterator[pa.RecordBatch]], Iterable[Any]]
 
 @dataclass(frozen=True, slots=True)
 class ArrowRdd:
-    """The internal parts of Spark that are needed.
+    """A frame, with the internals of Spark that make Arrow messages of its partitions.
 
     Attributes:
         schema: Schema of the batches that the JVM makes.

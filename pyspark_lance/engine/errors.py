@@ -1,4 +1,4 @@
-"""Errors of tasks as the user sees them: one line of ours, with Spark's report in the log.
+"""Errors of Spark tasks for the user: one line with an exception of ours, while Spark's report goes to the log.
 
     worker    LanceError ----> log: traceback        Spark gets: lance_core.errors.StoreError: <message>
     caller    Spark's error -> log: Spark's report   raises:     StoreError(<message>)
@@ -136,7 +136,7 @@ def spark_lost(error: BaseException, session: object) -> SparkLostError | None:
 
 
 def own_error(error: BaseException) -> BaseException:
-    """The error of ours that made a job fail, with Spark's report in the log; the given error if no error is ours."""
+    """The exception of this package that made a job fail, with Spark's report logged; else the given error."""
     if isinstance(error, LanceError) or not isinstance(error, Exception):
         return error
     found = _OWN.findall(str(error))

@@ -1,4 +1,4 @@
-"""Transports, which pass the rows of each partition of a frame to a Python function and collect its answers.
+"""Two transports that pass the rows of each partition of a frame to a Python function and collect its answers.
 
     arrow_rdd      executor JVM: rows -> Arrow IPC messages -> RDD of bytes -> Python worker -> one answer
                    The mechanism of Spark's `toArrow` (`arrow_rdd.py`): classic sessions only, a third of the time.

@@ -1,7 +1,7 @@
-"""Spark sessions: which one is meant, of what kind it is, how many tasks it runs at once, and its time zone.
+"""Spark sessions: the session to use, its kind (classic or Connect), its parallelism and its time zone.
 
-Lance's SQL takes times without a zone for UTC where they meet timestamps, Spark takes them for the zone of the session.
-In a session of another zone such a condition would choose other rows than Spark does, so it is rejected.
+Where a time without a zone is compared with a timestamp, Lance's SQL assumes UTC, and Spark the zone of the session.
+In a session with another zone, such a condition would choose other rows than Spark does, so it is rejected.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Frames that replace another frame and read less: references to columns of the replaced frame find their columns.
+"""Spark's internals for frames that replace another frame and read less, so that references to its columns hold.
 
     full = read(...)                MapInArrow [id#1, day#2, delay#3]
     full.select("id")               Project [id#9 AS id#1] over MapInArrow [id#9]       so that full.id is still known
 
-This module holds all internals of Spark that are used: identities of columns in plans of classic sessions, plans in
-Spark Connect, and what a `Column` was made from. Each function returns None if this Spark lacks a part of them; its
-caller then reads all columns.
+The internals are identities of columns in plans of classic sessions, plans in Spark Connect, and the expression that a
+`Column` was made from. Each function returns None if this version of Spark lacks an internal that it needs; its caller
+then reads all columns.
 """
 
 from __future__ import annotations

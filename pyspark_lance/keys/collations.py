@@ -1,4 +1,4 @@
-"""Columns whose strings Spark compares by a collation, in conditions that are evaluated without Spark.
+"""Checks that reject collated strings in conditions and keys that are compared without Spark.
 
     column s: string collate UTF8_LCASE      "s = 'a'"       Spark: 'a' and 'A'     by bytes: 'a' only
                                              "s is null"     the same
@@ -32,7 +32,7 @@ def check_condition(what: str, condition: pc.Expression | None, schema: pa.Schem
 
     Args:
         what: The argument, for the message.
-        condition: The condition; None for none.
+        condition: The condition; None without one.
         schema: The columns, as they are stored.
         remedy: What the caller can do instead.
 

@@ -1,4 +1,4 @@
-"""Conditions on the table's rows from the keys of a merge's source, for an index to use.
+"""Conditions on a table's rows, made from the keys of a merge's source, so that the merge reads less of the table.
 
     few keys    key IN (...)              many    key BETWEEN least AND greatest
                  |                                 |
@@ -66,7 +66,7 @@ def narrowed_by_keys(dataset: LanceDataset, keys: pa.Table) -> pc.Expression | N
 
 
 def few_keys(dataset: LanceDataset, on: Sequence[str], source: DataFrame) -> pa.Table | None:
-    """The keys of a source that is small compared with the table, in the columns that can be looked up.
+    """The keys of a source that has few rows compared with the table, in the columns that can be looked up.
 
     One Spark job collects the keys; it also computes a source that is to be kept.
 

@@ -124,8 +124,8 @@ def read_changes(  # noqa: PLR0913 - each is a choice of its own, all but three 
         begin_version: The earlier version, whose own changes are left out; 0 stands for an empty table.
         end_version: The later version, whose changes are included; None for the latest.
         columns: Names of columns of the later version; None for all columns. `_rowid` is the id of the row.
-        filter: SQL, or an Arrow expression: the changes of the rows that meet it. An updated row of which only the old
-            values do is deleted, one of which only the new values do is inserted.
+        filter: SQL, or an Arrow expression: the changes of the rows that meet it. An updated row counts
+            as deleted if only its old values meet it, and as inserted if only its new values do.
         key: Columns whose update counts as a delete of the old row and an insert of the new one.
         updates_of: Give updated rows only where one of these columns may have been written; None for all columns.
         preimages: Give an updated row twice: as it was ("update_preimage") and as it is ("update_postimage").
@@ -184,7 +184,7 @@ def read_changes(  # noqa: PLR0913 - each is a choice of its own, all but three 
 
 
 def _paired(spark: SparkSession, feed: ChangeFeed, key: Sequence[str]) -> DataFrame:
-    """A feed with preimages and row ids, in which an updated row comes once, as what it is to the feed's filter."""
+    """Pair the images of updated rows: both, with an equal key, are an update; else they are a delete or an insert."""
     from pyspark.sql import functions
 
     columns = [name for name in feed.schema.names if name != ROW_ID]

@@ -76,7 +76,7 @@ _BATCH_BYTES: Final = 32 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FragmentSize:
-    """How much a fragment holds: rows that are not deleted, and bytes of its files."""
+    """The size of a fragment: rows that are not deleted, and bytes of its files."""
 
     fragment_id: int
     num_rows: int
@@ -142,7 +142,7 @@ class ReadPlan:
                     left -= batch.num_rows
 
     def _scans(self, dataset: LanceDataset, pieces: Iterable[FragmentRange]) -> Iterator[tuple[FragmentRange, ...]]:
-        """The pieces that one scanner reads: whole fragments together, of which small ones are read at once."""
+        """The pieces by scanner: consecutive whole fragments share a scanner, a part of a fragment has its own."""
         for whole, group in groupby(self._steps(dataset, pieces), lambda piece: piece.is_whole):
             found = tuple(group)
             yield from [found] if whole else zip(found, strict=True)

@@ -88,7 +88,7 @@ def read(
         SchemaError: The table lacks a column.
         UnsupportedError: Spark has no type for a column, or the filter compares a column that has a collation; the
             message names the column.
-        InvalidInputError: The filter does not fit the columns, or is no SQL.
+        InvalidInputError: The filter does not fit the columns, or is not SQL.
 
     Examples:
         >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")

@@ -1,1 +1,1 @@
-"""Statements of SQL: read into records, then run by the functions of this package."""
+"""SQL statements about Lance tables: parsed into records, then run by the functions of this package."""

@@ -1,4 +1,4 @@
-"""What running a statement needs: the session, the tables, and the form of the answer."""
+"""The context in which a statement runs: its session, its tables, and the DataFrames that answer it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Context"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """One statement that runs.
+    """The context of one statement that runs.
 
     Attributes:
         spark: The session.
@@ -44,23 +44,23 @@ class Context:
         return ChangeOptions(storage_options=location.storage_options)
 
     def expression(self, piece: Piece | None, target: TableName, alias: str) -> str | None:
-        """A piece as an expression of Spark's; None for none."""
+        """A piece as an expression of Spark's; None without a piece."""
         return None if piece is None else self.sources.expression(piece, target, alias)
 
     def answer(self, schema: str, rows: Iterable[tuple[Any, ...]] = ()) -> DataFrame:
-        """The answer to a statement."""
+        """A frame with the rows of the answer to a statement."""
         return self.spark.createDataFrame(list(rows), schema)
 
     def nothing(self) -> DataFrame:
-        """The answer to a statement that has none: a frame without columns, as Spark gives it."""
+        """The answer to a statement without a result: a frame without columns, as Spark returns it."""
         from pyspark.sql.types import StructType
 
         return self.spark.createDataFrame([], StructType([]))
 
     def counts(self, **counts: int) -> DataFrame:
-        """The answer with numbers of rows."""
+        """A frame with one row: numbers of rows, each in a column of its name."""
         return self.answer(", ".join(f"{name} long" for name in counts), [tuple(counts.values())])
 
     def table_of(self, facts: Mapping[str, Any]) -> DataFrame:
-        """The answer `key | value`."""
+        """A frame with a row for each fact, in the columns `key` and `value`."""
         return self.answer("key string, value string", [(key, str(value)) for key, value in facts.items()])

@@ -72,12 +72,12 @@ def restore(cursor: Cursor) -> records.Restore:
 
 
 def create_or_drop(cursor: Cursor) -> records.Statement:
-    """Read CREATE, DROP or PROMOTE of an index, a branch or a tag, with the table behind ON."""
+    """Read CREATE, DROP or PROMOTE of an index, a branch or a tag, with the table after ON."""
     return _of(cursor, None)
 
 
 def alter_refs(cursor: Cursor) -> records.Statement:
-    """Read the same as a clause of ALTER TABLE."""
+    """Read CREATE, DROP or PROMOTE of an index, a branch or a tag as a clause of ALTER TABLE."""
     cursor.expect("ALTER TABLE")
     return _of(cursor, cursor.table())
 

@@ -27,12 +27,12 @@ class Mention:
     Attributes:
         name: The name; it may be a table's, or qualify a column.
         start: Position of its first character in the piece.
-        name_end: Position behind its parts, without branch and travel.
-        end: Position behind all of it.
+        name_end: Position after the parts of the name, before its branch and time travel.
+        end: Position after the name with its branch and time travel.
         version: The operand of VERSION AS OF.
         timestamp: The operand of TIMESTAMP AS OF.
-        sample_end: Position behind a TABLESAMPLE that follows; `end` without one.
-        ends: Position behind each part.
+        sample_end: Position after a TABLESAMPLE that follows; `end` without one.
+        ends: Position after each part.
     """
 
     name: TableName
@@ -132,7 +132,7 @@ def _ends(cursor: Cursor) -> Sequence[int]:
 
 
 def _operand(cursor: Cursor) -> Piece:
-    """A value that is no longer than it must be: a clause or an alias may follow."""
+    """Read an operand of AS OF, and no more than the operand: a clause or an alias may follow."""
     first = cursor.peek()
     _primary(cursor)
     while cursor.peek().text in ("+", "-"):
@@ -172,7 +172,7 @@ def _behind_sample(cursor: Cursor, end: int) -> int:
 
 
 def is_path(name: TableName) -> bool:
-    """Whether a name is a path."""
+    """Whether a name stands for a path: lance.`/data/t.lance`."""
     return len(name.parts) == 2 and name.parts[0].lower() == PATHS
 
 
@@ -180,7 +180,7 @@ def parse_name(text: str, finder: TableFinder) -> TableName:
     """The name of a Lance table that stands alone.
 
     Raises:
-        InvalidInputError: The string is no such name.
+        InvalidInputError: The string is not the name of a Lance table.
     """
     cursor = Cursor(text)
     if not names_lance(cursor, finder):

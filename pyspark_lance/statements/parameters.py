@@ -1,7 +1,7 @@
 """Parameters of a statement, `:name`, in the pieces that Spark parses as expressions.
 
-A query gets its parameters from Spark's own binding. Conditions and values of the other statements are expressions, for
-which Spark has none: the parameter is replaced by a literal that cannot be read as anything else. A string is spelled
+Spark itself binds the parameters of a query. Conditions and values of the other statements are expressions, in which
+Spark binds no parameters: each is replaced by a literal that cannot be read as anything else. A string is spelled
 in hexadecimal unless its characters are plain.
 """
 
@@ -80,8 +80,8 @@ def replaced(text: str, changes: Sequence[tuple[Any, ...]], *, escape: bool = Fa
 def literal(name: str, value: Any) -> str:
     """A value as a literal of Spark's SQL.
 
-    The methods are those of the plain types: what a subclass prints as, such as an enumeration or NumPy's float64,
-    may be anything.
+    Values are printed by the methods of the plain types, because a subclass, such as an enumeration or NumPy's
+    float64, can print as anything.
 
     Raises:
         InvalidInputError: The type has no literal; the message names the parameter.

@@ -1,4 +1,4 @@
-"""The statements, as records: what the user asks for, with pieces of the text where Spark is to read on.
+"""Statements about Lance tables as records, with pieces of the user's SQL for the parts that Spark parses.
 
     statement text  ->  grammar: a record  ->  run: functions of this package
 

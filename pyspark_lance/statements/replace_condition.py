@@ -27,7 +27,7 @@ _ZONED: Final = re.compile(r".*:.*(Z|UTC|[+-]\d\d(:?\d\d)?)", re.DOTALL)
 
 
 def replace_condition(text: str, params: Mapping[str, Any], schema: pa.Schema, *, exact: bool) -> str:
-    """The condition in Lance's SQL, with its parameters bound, of which Spark and Lance think the same.
+    """The condition in Lance's SQL, with its parameters bound; Spark and Lance evaluate it alike.
 
     Args:
         text: The condition.

@@ -1,4 +1,4 @@
-"""`pyspark_lance.sql`: which statements concern Lance tables, how each is read, and what runs it.
+"""`pyspark_lance.sql`: recognizes statements about Lance tables, parses them into records, and runs them.
 
 statement ---- names no Lance table ----------------------> spark.sql(statement, args)
     |
@@ -113,9 +113,9 @@ _RUNNERS: Final[dict[type[records.Statement], Callable[[Context, Any], DataFrame
 
 
 def sql(spark: SparkSession, statement: str, **params: Any) -> DataFrame:
-    """Run a statement of SQL that may read and change Lance tables by their names.
+    """Run an SQL statement that may read and change Lance tables by their names.
 
-    `lake.nyc.flights` is a table of a registered catalog, and lance.`/data/t.lance` one at a path; `@dev` behind the
+    `lake.nyc.flights` is a table of a registered catalog, and lance.`/data/t.lance` one at a path; `@dev` after the
     name is a branch or a tag, and `VERSION AS OF` and `TIMESTAMP AS OF` travel in time. A query reads one version of
     each table, which is fixed now. A statement that names no Lance table is given to `spark.sql` as it is.
 
@@ -125,8 +125,8 @@ def sql(spark: SparkSession, statement: str, **params: Any) -> DataFrame:
         **params: Values of the statement's parameters: `sql(spark, "... where id = :id", id=5)`.
 
     Returns:
-        The rows of a query, lazily; of a statement that changes rows their numbers, `num_affected_rows` first; an empty
-        DataFrame of one that reports nothing.
+        For a query its rows, lazily; for a statement that changes rows the numbers of changed rows, `num_affected_rows`
+        first; for a statement that reports nothing an empty DataFrame.
 
     Raises:
         InvalidInputError: A part of the statement is not understood, and nothing was done; the message has its line and

@@ -1,4 +1,4 @@
-"""INSERT, UPDATE, DELETE, MERGE and TRUNCATE, by the functions that write and change rows."""
+"""Runs INSERT, UPDATE, DELETE, MERGE and TRUNCATE, by the functions that write and change rows."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def _check_assignments(
     """Make sure that the columns that get values are columns of the table.
 
     Raises:
-        SchemaError: One is not; the message has its position.
+        SchemaError: An assigned name is not a column of the table; the message has its position.
     """
     exact = case_sensitive(context.spark)
     for name, piece in values.items():

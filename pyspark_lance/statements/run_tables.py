@@ -1,4 +1,4 @@
-"""CREATE, DROP, ALTER, DESCRIBE and SHOW, by lance_core's functions on the table."""
+"""Runs CREATE, DROP, ALTER, DESCRIBE and SHOW, by lance_core's functions on the table."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def _schema(context: Context, columns: Iterable[records.Column], widths: dict[st
 
 
 def _with_not_null(stored: pa.DataType, asked: DataType) -> pa.DataType:
-    """A stored type in which the fields of structs are NOT NULL that a statement asks for, which writes leave open."""
+    """A stored type in which those fields of structs are NOT NULL that a statement declares so."""
     from pyspark.sql import types
 
     if isinstance(asked, types.StructType) and pa.types.is_struct(stored):

@@ -1,4 +1,4 @@
-"""The Lance tables that a statement reads: each one version, some columns, some rows.
+"""The Lance tables that a statement reads: of each one version, some columns and some rows.
 
     query        SELECT ... FROM lake.nyc.t@dev VERSION AS OF 3 WHERE ...
     Spark gets   SELECT ... FROM {lance0} AS `t`                WHERE ...      lance0 = the frame of the version
@@ -145,7 +145,7 @@ class Sources:
         return dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=micros)
 
     def frame(self, mention: Mention, start: int) -> DataFrame:
-        """All of a table."""
+        """A frame with all columns and rows of a table."""
         dataset = self.dataset(mention, start)
         options = self.finder.find(mention.name).storage_options
         return read_version(self.spark, dataset, storage_options=options)
@@ -163,7 +163,7 @@ class Sources:
         before = "".join(char if char == "\n" else " " for char in self._statement[: piece.start])
         shifted = {piece.start + start: parts for start, parts in starts.items()}
         needs = needs_of(before + plain, shifted, self.params, aligned)
-        # In double quotes are strings, or names where the session says so.
+        # Double quotes hold strings, or names if a setting of the session says so.
         words = {one.value.lower() for one in tokens_of(piece.text) if one.is_name or one.text.startswith('"')}
         changes: list[Any] = []
         frames: dict[str, DataFrame] = {}

@@ -102,7 +102,7 @@ def _file_version(given: dict[str, str]) -> str | None:
 
 
 def format_properties(dataset: LanceDataset) -> dict[str, str]:
-    """The properties with which a new table is stored as this one is, but for its configuration."""
+    """The TBLPROPERTIES that give a new table the storage format of this table; its configuration is left out."""
     found: dict[str, str] = {}
     for field in dataset.schema:
         if pa.types.is_fixed_size_list(field.type):

@@ -52,7 +52,7 @@ class Token:
 
     @property
     def end(self) -> int:
-        """The position behind its last character."""
+        """The position after its last character."""
         return self.start + len(self.text)
 
     @property
@@ -161,7 +161,7 @@ class Cursor:
         self._at = 0
 
     def peek(self, ahead: int = 0) -> Token:
-        """The next token, or one behind it; an empty one at the end."""
+        """The next token, or a token `ahead` of it; an empty token at the end."""
         at = self._at + ahead
         end = self._tokens[-1].end if self._tokens else 0
         return self._tokens[at] if 0 <= at < len(self._tokens) else Token(SIGN, "", end)
@@ -197,7 +197,7 @@ class Cursor:
 
         Args:
             expected: What could have come.
-            at: The token that is rejected, if it is another one.
+            at: The token that is rejected; None for the next token.
         """
         token = at or self.peek()
         found = f"{token.text!r} is not understood" if token.text else "the statement ends"

@@ -1,4 +1,4 @@
-"""What a query needs of each of its tables: columns and rows, read off its parsed tree.
+"""The columns and rows that a query needs of each of its tables, found in its parsed tree.
 
     SELECT a.id, sum(b.x) FROM lake.s.a JOIN lake.s.b USING (id) WHERE a.day = 2
     a: columns id, day; rows with day = 2          b: columns id, x
@@ -57,7 +57,7 @@ def needs_of(text: str, starts: Mapping[int, int], params: Mapping[str, Any], st
     """What a query needs of the tables whose names begin at some positions.
 
     Args:
-        text: The query, or a condition with subqueries, without what only Lance's tables have in it.
+        text: The query, or a condition with subqueries, without the syntax that only Lance tables have.
         starts: The positions of names, with the number of parts of each.
         params: Values of parameters.
         statement: The statement as the user wrote it, for messages; the text has the same positions.

@@ -1,1 +1,1 @@
-"""Types and names between Spark, Arrow and Lance."""
+"""Conversion of types, values and column names between Spark, Arrow and Lance."""

@@ -1,4 +1,4 @@
-"""Numbers that are stored in another type of numbers: value by value, and never another value.
+"""Casts between types of numbers, value by value: a value that the target cannot hold is an error.
 
     bigint -> int                3 is stored; 3000000000 is an error that names column and value
     double -> int                2.0 is stored; 2.5 and NaN are errors

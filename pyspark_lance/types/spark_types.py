@@ -1,4 +1,4 @@
-"""Spark's types, the Arrow types that Spark hands over and takes back, and the ones that are stored.
+"""Spark's types, the Arrow types in which Spark hands over and takes back rows, and the types that are stored.
 
     Spark              handed over                     stored                    read back from any Lance table
     ------------------ ------------------------------- ------------------------- --------------------------------------

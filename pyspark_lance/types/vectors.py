@@ -1,4 +1,4 @@
-"""Vectors: Spark's variable-size lists and Arrow's fixed-size lists.
+"""Conversion of vectors between Spark's variable-size lists and Arrow's fixed-size lists.
 
     list<float>, 4 rows, row 2 null                    fixed_size_list<float>[3]
     offsets    0 3 6 6 9                               no offsets: row i is items 3i .. 3i+3

@@ -1,1 +1,1 @@
-"""Writing frames: options, schema, tasks on executors, one commit."""
+"""Writing DataFrames to Lance tables: options, schema, tasks on executors, one commit."""

@@ -1,4 +1,4 @@
-"""One write, from its preparation to its commit; its tasks run anywhere.
+"""One write of a DataFrame, from its preparation to its commit; its tasks can run in any process.
 
     prepare_write   in the caller      reads the table's version and schema, and checks the write
     WriteJob.task   for the executors  is a picklable function for each partition

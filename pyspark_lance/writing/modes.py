@@ -1,4 +1,4 @@
-"""The values of options of Spark writes; importing it loads neither pyspark nor Arrow."""
+"""The values of options of Spark writes; importing this module loads neither pyspark nor Arrow."""
 
 from __future__ import annotations
 

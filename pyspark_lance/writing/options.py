@@ -15,7 +15,7 @@ __all__ = ["JobOptions", "WriteArguments"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOptions:
-    """The arguments that `pyspark_lance.write`, which describes them, shares with changes of rows."""
+    """The arguments that writes and changes of rows share; `pyspark_lance.write` describes them."""
 
     storage_options: Mapping[str, str] | None = field(default=None, repr=False)
     transaction_properties: Mapping[str, str] | None = None
@@ -48,7 +48,7 @@ class JobOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteArguments(JobOptions):
-    """The arguments of `pyspark_lance.write`, which describes them, and two facts of the session.
+    """The arguments of `pyspark_lance.write`, which are described there, and two facts of the session.
 
     Attributes:
         case_sensitive: Whether names of columns that differ only in case are two names.

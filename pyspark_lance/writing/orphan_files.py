@@ -1,8 +1,8 @@
 """Orphan files of a Spark job: files that its commit does not use.
 
 When a task fails, its Python worker may still write: if the JVM fails to feed a worker, the worker sees the end of its
-rows and finishes its file. Only the files show when it is done. The same holds in a successful job for an attempt of a
-task that was followed by another attempt.
+rows and finishes its file. Only the files show when that worker is done. The same holds in a successful job
+for an attempt of a task that was followed by another attempt.
 """
 
 from __future__ import annotations

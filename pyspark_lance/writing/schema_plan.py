@@ -1,4 +1,4 @@
-"""The plan of a write, made from schemas only, before any task runs.
+"""The plan of a write, made from the schemas of DataFrame and table before any task runs.
 
     schema_mode   the DataFrame, if the table exists
     -----------   ------------------------------------------------------------------------------------------------
@@ -9,7 +9,7 @@
 
 A column fits if Spark reads the stored type as the type that the DataFrame has (`spark_types`): what Spark read from
 columns of uint8 or of dictionaries can be written back, and a vector needs no mark if the table has its width. Numbers
-fit into any other type of numbers, value by value (`number_casts`). Names follow the session's rule (`names`).
+fit into any other type of numbers, value by value (`number_casts`). Names follow the session's rule (`column_names`).
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def plan_write(
         source: The schema that Spark hands over (`spark_types.batch_schema`).
         table: Schema of the table; None if the table does not exist.
         mode: What the write does to existing rows.
-        schema_mode: Differences between the schemas that are allowed, see above.
+        schema_mode: Differences between the schemas that are allowed; the head of the module lists them.
         vector_columns: Columns that hold vectors, with the number of their items.
         slices: The slices that the rows lie in.
         case_sensitive: Whether names that differ only in case are different ones.

@@ -111,7 +111,7 @@ def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a de
         allow_external_blob_outside_bases: Take blobs by any URI, and not only below base paths of the table.
 
     Returns:
-        The result; None if there were no rows and `empty_output` is "skip", and if the table exists and the mode is
+        The result; None if there were no rows and `empty_output` is "skip", or if the table exists and the mode is
         "ignore".
 
     Raises:
