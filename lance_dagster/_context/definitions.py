@@ -10,7 +10,7 @@ import dagster as dg
 
 from lance_dagster._context.steps import ABSENT, AnyContext, asset_graph
 
-__all__ = ["assets_beside", "inputs_of"]
+__all__ = ["assets_of_same_definition", "inputs_of"]
 
 
 def inputs_of(context: AnyContext, asset_key: dg.AssetKey, upstream: dg.AssetKey) -> Sequence[Mapping[str, Any]]:
@@ -28,7 +28,7 @@ def inputs_of(context: AnyContext, asset_key: dg.AssetKey, upstream: dg.AssetKey
     return [definition.node_def.input_def_named(name).metadata or {} for name in names]
 
 
-def assets_beside(context: AnyContext, asset_key: dg.AssetKey) -> Mapping[dg.AssetKey, Mapping[str, Any]]:
+def assets_of_same_definition(context: AnyContext, asset_key: dg.AssetKey) -> Mapping[dg.AssetKey, Mapping[str, Any]]:
     """The metadata of all assets of an asset's definition, itself included; empty if the definition is unknown."""
     definition = _definition(context, asset_key)
     return {} if definition is None else {key: definition.metadata_by_key.get(key) or {} for key in definition.keys}

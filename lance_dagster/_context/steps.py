@@ -41,7 +41,7 @@ __all__ = [
     "process_executor",
     "run_facts",
     "run_partition_keys",
-    "said_at_run_time",
+    "run_time_metadata",
     "set_data_version",
     "tag_run",
     "type_metadata",
@@ -179,7 +179,7 @@ def defined_metadata(context: dg.OutputContext) -> Mapping[str, Any]:
     return {**(context.op_def.output_def_named(context.name).metadata or {}), **context.definition_metadata}
 
 
-def said_at_run_time(context: dg.OutputContext) -> Mapping[str, Any]:
+def run_time_metadata(context: dg.OutputContext) -> Mapping[str, Any]:
     """The metadata that the body of an asset or op gave an output, with the value or through its context."""
     try:
         given = dict(context.output_metadata or {})

@@ -132,7 +132,7 @@ def _result(
 
 def _name(own: TableRef, upstream: str) -> str:
     """The name of an input's watermarks in the table of the asset that reads it."""
-    from lance_dagster.lineage.positions import watermark_name  # noqa: PLC0415 - heavy imports at first use
+    from lance_dagster.lineage.watermarks import watermark_name  # noqa: PLC0415 - heavy imports at first use
 
     return watermark_name(upstream, own.name, own.metadata or {})
 
@@ -152,7 +152,7 @@ def _lag_of(
         DatasetNotFoundError: The input's table was dropped.
     """
     from lance_dagster.checks.unread import Unread  # noqa: PLC0415 - heavy imports at first use
-    from lance_dagster.lineage.positions import unread_after  # noqa: PLC0415 - the same
+    from lance_dagster.lineage.watermarks import unread_after  # noqa: PLC0415 - the same
 
     upstream = table_ref(key).resolved(context)
     dataset = root.open_in_run(upstream, facts_of(context.run, context.instance))

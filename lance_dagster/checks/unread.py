@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from lance_core.errors import LanceError, UnsupportedError
-from lance_dagster._context.definitions import assets_beside, inputs_of
+from lance_dagster._context.definitions import assets_of_same_definition, inputs_of
 from lance_dagster._context.steps import asset_graph
 from lance_dagster.handlers.base import ChangesPart, ChangesRequest, ReadRequest
 from lance_dagster.handlers.changes import count_changes
 from lance_dagster.handlers.input_selection import columns_of_asset, counted_columns, wanted_columns, wanted_rows
 from lance_dagster.lineage.history import read_history
-from lance_dagster.lineage.positions import updates_unknown
+from lance_dagster.lineage.watermarks import updates_unknown
 from lance_dagster.tables.partitions import plan_partitions
 from lance_dagster.tables.refs import TableRef, TableRoot
 from lance_dagster.tables.settings import OutputSettings, TableSettings, plain_metadata
@@ -79,7 +79,7 @@ class Unread:
                 return None
             rows.append(_rows_of(upstream, keys, dataset))
         wanted = [one for one in rows if one is not None]
-        beside = dict(assets_beside(context, own.key)) or {own.key: own.metadata or {}}
+        beside = dict(assets_of_same_definition(context, own.key)) or {own.key: own.metadata or {}}
         key = _merge_key(root, beside, dataset)
         changes = ChangesRequest(
             parts=(ChangesPart(begin_version=begin, filter=reduce(and_, wanted) if wanted else None),),

@@ -188,7 +188,7 @@ def merge_on_attempts(
         SupersededError: A later attempt has committed.
     """
     while True:
-        if not undo_is_exact(request, keys):
+        if not merging_again_is_exact(request, keys):
             return adopted(request)
         try:
             return merge(request) if _replaces(request, keys) else replace(merge(request), replaced_versions=())
@@ -218,16 +218,17 @@ def after_creation(request: WriteRequest) -> WriteRequest:
                     "this one was committed"
                 )
         committed = existing.committed_attempts(write.token)
-        if any(one.number > write.number for one in committed):
+        later = [one for one in committed if one.number > write.number]
+        if later:
             raise SupersededError(
-                f"{request.uri}: version {committed[-1].version} was committed by a later attempt of the same write; "
+                f"{request.uri}: version {later[-1].version} was committed by a later attempt of the same write; "
                 "nothing of this one was committed"
             )
         write = replace(write, earlier=tuple(sorted({*found, *(one.version for one in committed)})))
     return replace(request, existing=existing, mode="merge", write_attempt=write)
 
 
-def undo_is_exact(request: WriteRequest, keys: Callable[[], pa.Table]) -> bool:
+def merging_again_is_exact(request: WriteRequest, keys: Callable[[], pa.Table]) -> bool:
     """Whether merging again gives what the last attempt alone would have given.
 
     Args:

@@ -19,9 +19,9 @@ from lance_dagster.handlers.base import ReadRequest
 from lance_dagster.handlers.changes import changes_schema
 from lance_dagster.handlers.input_selection import MissingInputError
 from lance_dagster.io_manager.ownership import check_ownership, reject_memory_of_another_process
-from lance_dagster.lineage.positions import updates_unknown
 from lance_dagster.lineage.spark_columns import remember_frame
 from lance_dagster.lineage.step_inputs import remember_input
+from lance_dagster.lineage.watermarks import updates_unknown
 from lance_dagster.loading.changes import CHANGES
 from lance_dagster.loading.inputs import read_requests
 from lance_dagster.op_outputs.store import load_op_output

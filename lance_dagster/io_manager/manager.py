@@ -23,7 +23,7 @@ from lance_dagster._context.steps import (
     downstream_keys,
     output_name,
     run_facts,
-    said_at_run_time,
+    run_time_metadata,
     set_data_version,
     tag_run,
     type_metadata,
@@ -244,7 +244,7 @@ class LanceTableIOManager(dg.IOManager):
     def _output(self, context: dg.OutputContext) -> TableOutput:
         """The facts about an output that are known without its value."""
         asset = context.asset_key.to_user_string()
-        definition, said = defined_metadata(context), said_at_run_time(context)
+        definition, said = defined_metadata(context), run_time_metadata(context)
         settings = self._settings.output.overridden(definition, asset=asset, strict=True)
         settings = settings.overridden(said, asset=asset, strict=False)
         partitioned = context.has_asset_partitions

@@ -23,9 +23,9 @@ from lance_dagster.io_manager.write_attempts import (
     CommitTags,
     EarlierAttempts,
 )
-from lance_dagster.lineage.positions import watermark_name
 from lance_dagster.lineage.reader_tags import release
 from lance_dagster.lineage.step_inputs import ConsumedChanges, input_properties
+from lance_dagster.lineage.watermarks import watermark_name
 from lance_dagster.tables.location import TableLocation
 from lance_dagster.tables.partitions import PartitionPlan
 from lance_dagster.tables.settings import OutputSettings

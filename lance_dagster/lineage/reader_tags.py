@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from lance_core.errors import InvalidInputError, VersionNotFoundError
-from lance_dagster.lineage.positions import consumed_versions
+from lance_dagster.lineage.watermarks import consumed_versions
 
 if TYPE_CHECKING:
     import lance_core

@@ -28,7 +28,8 @@ import lance_core
 from lance_core import WatermarkMove
 from lance_core.errors import IncompatibleConflictError
 from lance_dagster._context.steps import RunFacts, defined_metadata, facts_of, outputs_of_step, tag_run
-from lance_dagster.lineage.positions import (
+from lance_dagster.lineage.step_inputs import ConsumedChanges
+from lance_dagster.lineage.watermarks import (
     FULL_REFRESH,
     InputPosition,
     by_version,
@@ -36,7 +37,6 @@ from lance_dagster.lineage.positions import (
     parts_of,
     watermark_name,
 )
-from lance_dagster.lineage.step_inputs import ConsumedChanges
 from lance_dagster.properties import hashed
 
 __all__ = [

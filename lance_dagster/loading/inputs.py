@@ -32,8 +32,8 @@ from lance_dagster.handlers.input_selection import (
 )
 from lance_dagster.handlers.lance import LanceDatasetHandler
 from lance_dagster.lineage.history import undo_after
-from lance_dagster.lineage.positions import FULL_REFRESH
 from lance_dagster.lineage.step_inputs import remember_changes
+from lance_dagster.lineage.watermarks import FULL_REFRESH
 from lance_dagster.loading.changes import CHANGES, ChangeRange, range_of_input
 from lance_dagster.loading.recorded_versions import equal_version, recorded_version
 from lance_dagster.tables.branch_policy import branch_of_run

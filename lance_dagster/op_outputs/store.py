@@ -22,7 +22,7 @@ import pyarrow as pa
 
 import lance_core
 from lance_core.errors import DatasetNotFoundError
-from lance_dagster._context.steps import said_at_run_time
+from lance_dagster._context.steps import run_time_metadata
 from lance_dagster.handlers import LanceTypeHandler, Loading, handler_for_value
 from lance_dagster.handlers.base import ReadRequest, WriteRequest
 from lance_dagster.handlers.input_selection import wanted_columns, wanted_rows
@@ -79,7 +79,7 @@ def _settings(context: dg.OutputContext, where: str) -> OutputSettings:
         DagsterInvalidDefinitionError: Another entry looks like a setting.
     """
     settings = OutputSettings(schema_mode="overwrite")
-    for metadata in (context.definition_metadata, said_at_run_time(context)):
+    for metadata in (context.definition_metadata, run_time_metadata(context)):
         reject_of_ops(metadata, OUTPUT_KEYS, where=where)
         settings = settings.changed(metadata, where=where)
     return settings

@@ -162,7 +162,7 @@ class TableFinder:
             raise DatasetExistsError(f"{name} was deregistered; its data is there still, lance.`{location.uri}`")
         return location, True
 
-    def already_there(self, name: TableName, location: CatalogTable) -> DatasetExistsError:
+    def exists_error(self, name: TableName, location: CatalogTable) -> DatasetExistsError:
         """The error of a statement that would create a table which already exists."""
         said = f"{name} already exists, at {location.uri}"
         catalog = location.catalog

@@ -300,7 +300,7 @@ class StreamReader(DataSourceStreamReader):
             known = set()
         adds = name == "Append" or (name == "Overwrite" and before is None)
         if name == "Merge" and before is not None:  # columns, and perhaps rows in the same version
-            adds = _hides_no_more(before, dataset)
+            adds = _deletes_no_rows(before, dataset)
         if name == "Update" and transaction is not None:
             operation: Any = transaction.operation
             adds = not operation.removed_fragment_ids and not operation.updated_fragments
@@ -356,7 +356,7 @@ class RejectedStreamReader(StreamReader):
         self.initialOffset()
 
 
-def _hides_no_more(before: LanceDataset, after: LanceDataset) -> bool:
+def _deletes_no_rows(before: LanceDataset, after: LanceDataset) -> bool:
     """Whether the next version deletes no rows of the fragments that it has."""
     hidden = {one.fragment_id: one.metadata.num_deletions for one in before.get_fragments()}
     return all(one.metadata.num_deletions == hidden.get(one.fragment_id, 0) for one in after.get_fragments())

@@ -125,7 +125,7 @@ def clone(context: Context, statement: records.CloneTable) -> DataFrame:
         raise InvalidInputError(f"{statement.table}: a clone is a table of its own, without @{statement.table.ref}")
     target, exists = new_table(context, statement.table)
     if exists and not statement.if_not_exists:
-        raise context.finder.already_there(statement.table, target)
+        raise context.finder.exists_error(statement.table, target)
     if exists:
         list_table(target, is_new=False)
         return context.nothing()

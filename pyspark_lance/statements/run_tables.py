@@ -57,7 +57,7 @@ def create_table(context: Context, statement: records.CreateTable) -> DataFrame:
         list_table(location, is_new=False)
         return context.nothing()
     if exists and not statement.replaces:
-        raise context.finder.already_there(statement.table, location)
+        raise context.finder.exists_error(statement.table, location)
     if statement.must_exist and not exists:
         raise DatasetNotFoundError(
             f"there is no table {statement.table}: CREATE OR REPLACE TABLE creates it if need be"
