@@ -1,4 +1,4 @@
-"""Lance tables in Python: a second implementation of the format of pylance 14, on the same tables at the same time.
+"""Lance tables in Python: a second implementation of the format, which shares live tables with pylance 14.
 
 import lance_core as lance
 

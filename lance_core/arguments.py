@@ -1,4 +1,4 @@
-"""Checks of the arguments of public functions by their annotations, so that mistakes raise one clear error.
+"""Checks the arguments of public functions against their annotations, so that a wrong type raises one clear error.
 
 Annotations other than types (Any, protocols, type variables) are not checked.
 """
@@ -52,14 +52,14 @@ _PLAIN: Final = frozenset({int, float, str, bool})
 
 
 def checked(function: Callable[_P, _R], where: str | None = None) -> Callable[_P, _R]:
-    """The function, preceded by a check of its arguments.
+    """Wrap a function, so that each call checks the types of its arguments first.
 
     Args:
         function: The function; the object of a method is not checked.
-        where: Its name in errors; None for its own name.
+        where: The name of the function in errors; None for its own name.
 
     Raises:
-        ArgumentTypeError: At a call, an argument is of no type that its annotation names.
+        ArgumentTypeError: A call has an argument whose type its annotation does not allow.
     """
     name = where or function.__name__
     guard = _FunctionChecks(function, name)
@@ -73,7 +73,7 @@ def checked(function: Callable[_P, _R], where: str | None = None) -> Callable[_P
 
 
 def checked_methods(cls: _Class) -> _Class:
-    """The class, with all its public methods checked, inherited ones included."""
+    """Wrap all public methods of a class, inherited ones included, with checks of their arguments."""
     for name in dir(cls):
         if name.startswith("_") and name != "__init__":
             continue
@@ -88,7 +88,7 @@ def checked_methods(cls: _Class) -> _Class:
 
 
 class _ArgumentCheck(NamedTuple):
-    """The check of an argument, its expected type in words, and types whose values all pass."""
+    """How one argument is checked: its check, the expected type in words, and types whose values always pass."""
 
     check: _Check
     words: str

@@ -1,4 +1,4 @@
-"""Columns of blobs under pylance's names: their fields, their values, and binary values as files.
+"""Columns of blobs under pylance's names: builds fields and arrays of blobs, and reads binary values as files.
 
 A blob of files of 2.2 is a struct with the extension name `lance.blob.v2`, of which either `data` or `uri` is given:
 
@@ -44,7 +44,7 @@ class Blob:
         size: Bytes of the part, at least one.
 
     Raises:
-        InvalidInputError: Not exactly one of bytes and URI is given, or the part is none.
+        InvalidInputError: Both bytes and URI are given, or neither, or the part is not a valid range.
 
     Examples:
         >>> lance.Blob(uri="s3://bucket/video.mp4", position=100, size=20).size
@@ -135,7 +135,7 @@ def blob_field(
         nullable: Whether rows may have no blob.
         inline_size_threshold: Most bytes of a blob in the data file; 64 KiB if it is None.
         dedicated_size_threshold: Most bytes of a blob that shares a file; 4 MiB if it is None.
-        pack_file_size_threshold: Most bytes of such a file; 1 GiB if it is None.
+        pack_file_size_threshold: Most bytes of a file that blobs share; 1 GiB if it is None.
 
     Raises:
         InvalidInputError: A threshold is below 0, or 0 but for `inline_size_threshold`.
@@ -158,7 +158,7 @@ def blob_field(
 
 
 class BlobColumn:
-    """An iterator over a column of binary values as files; a null is None.
+    """An iterator over a column of binary values, each as a file object; a null is None.
 
     Args:
         blob_column: The values.

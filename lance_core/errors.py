@@ -71,7 +71,7 @@ PAGE: Final = "https://github.com/lance-dagster/lance-dagster/blob/main/docs/err
 """The page with the cause and the remedy of each code."""
 
 NOTE: Final = "Cause and remedy: "
-"""What the note of an error begins with."""
+"""Start of the note that each error carries, before the link of its page."""
 
 
 class LanceError(Exception):
@@ -98,7 +98,7 @@ class LanceError(Exception):
 
 
 class InvalidInputError(LanceError, ValueError, OSError):
-    """An argument or the data is invalid; pylance raises one or the other of the two builtins for it."""
+    """An argument or the data is invalid; pylance raises ValueError in some of these cases and OSError in others."""
 
     code = "invalid-input"
 

@@ -1,4 +1,4 @@
-"""Public names of fragments, under pylance's names: `lance.fragment`."""
+"""The public module of fragments, as pylance's `lance.fragment`: `LanceFragment`, records, and `write_fragments`."""
 
 from lance_core.dataset.fragment import LanceFragment
 from lance_core.verbs.pylance_types.fragments import DataFile, DeletionFile, FragmentMetadata

@@ -1,4 +1,4 @@
-"""Public names of indices, under pylance's names: `lance.indices`."""
+"""The public module of indices, as pylance's `lance.indices`: `IndexConfig`."""
 
 from lance_core.verbs.indices.create import IndexConfig
 

@@ -1,4 +1,4 @@
-"""Names that code for pylance imports from its extension module, `lance.lance`."""
+"""Names that code written for pylance imports from pylance's extension module, `lance.lance`."""
 
 from __future__ import annotations
 
@@ -28,5 +28,5 @@ __all__ = [
 
 
 def manifest_needs_migration(dataset: LanceDataset) -> bool:
-    """Whether the next commit repairs records of an early writer: numbers of rows, ids of fields."""
+    """Whether the next commit may repair records of an early writer, such as numbers of rows and ids of fields."""
     return is_early(dataset.source.manifest.writer_version)

@@ -1,4 +1,4 @@
-"""Public names of compaction, under pylance's names: `lance.optimize`."""
+"""The public module of compaction, as pylance's `lance.optimize`: plan, tasks, results and commit."""
 
 from lance_core.maintenance.compaction.compaction import Compaction
 from lance_core.maintenance.compaction.options import CompactionOptions

@@ -1,4 +1,4 @@
-"""Strings of a table, made safe to print.
+"""Makes strings of a table safe to print on a terminal.
 
 Names, messages and values in a table can come from an untrusted writer. Some characters act on a terminal: they clear
 the screen, set a title, make a link or reverse the direction of writing. `printable` shows them as escapes.

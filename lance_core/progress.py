@@ -1,4 +1,4 @@
-"""Public names of progress callbacks, under pylance's names: `lance.progress`."""
+"""The public module of progress callbacks for writes of fragments, as pylance's `lance.progress`."""
 
 from lance_core.verbs.files.progress import (
     FileSystemFragmentWriteProgress,

@@ -1,4 +1,4 @@
-"""The loop that makes a change again on a later version when another writer was in its way, and its pauses."""
+"""Retries after conflicts: computes and commits a change again on a later version, with pauses between attempts."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from lance_core.errors import (
 __all__ = ["CONFLICT_RETRIES", "RETRY_TIMEOUT", "backoff", "is_retryable", "last_conflict", "retrying"]
 
 CONFLICT_RETRIES: Final = 10
-"""How often a verb is done again by default."""
+"""Default number of attempts after the first one."""
 
 RETRY_TIMEOUT: Final = timedelta(seconds=30)
-"""How long by default."""
+"""Default time after which no further attempt begins."""
 
 _LONGEST_PAUSE_S: Final = 1.0
 
@@ -34,7 +34,7 @@ def backoff(attempt: int, *, first: float, longest: float) -> float:
     """A random pause, whose limit doubles with each attempt.
 
     Args:
-        attempt: How many attempts failed; after none there is no pause.
+        attempt: How many attempts failed; 0 means no pause.
         first: The longest pause after the first one, in seconds.
         longest: The longest pause after any of them.
     """
@@ -44,7 +44,7 @@ def backoff(attempt: int, *, first: float, longest: float) -> float:
 def is_retryable(error: CommitConflictError) -> bool:
     """Whether a change can be done again after a conflict without any further decision.
 
-    What becomes of an earlier attempt of the same write that committed meanwhile is a decision of the caller's.
+    If an earlier attempt of the same write has committed meanwhile, the caller has to decide what becomes of its rows.
     """
     return isinstance(error, RetryableConflictError | HistoryGapError) and not isinstance(
         error, EarlierAttemptCommittedError
@@ -52,7 +52,7 @@ def is_retryable(error: CommitConflictError) -> bool:
 
 
 def last_conflict(number: int, error: CommitConflictError) -> CommitConflictError:  # noqa: ARG001 - one signature
-    """Report the last conflict as it is."""
+    """Return the last conflict unchanged, as the error to raise after the last attempt."""
     return error
 
 
@@ -66,10 +66,10 @@ def retrying(
     is_retryable: Callable[[CommitConflictError], bool] = is_retryable,
     exhausted: Callable[[int, CommitConflictError], CommitConflictError] = last_conflict,
 ) -> _Result:
-    """Compute and commit a change, again after each conflict with another writer. Not in pylance.
+    """Compute and commit a change, and repeat both after each conflict with another writer. Not in pylance.
 
-    Between two attempts is a random pause of at most a second, and of at most the time that the attempt took, so that
-    writers that collided do not collide again.
+    Between two attempts there is a random pause, of at most a second and at most the time that the attempt took, so
+    that writers that collided do not collide again.
 
     Args:
         base: The version to begin with, or whatever an attempt begins with.

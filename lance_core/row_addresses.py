@@ -2,7 +2,7 @@
 
     | fragment id, 32 bits | row offset, 32 bits |
 
-Stable row ids have no such halves, yet sets of them are stored by the same two halves.
+A stable row id has no such parts, but sets of stable row ids are stored by the same two halves.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Samples of a dataset, and shares of it for parallel processes, under pylance's names."""
+"""Draws samples of a dataset, and divides its rows among parallel processes, under pylance's names."""
 
 from __future__ import annotations
 

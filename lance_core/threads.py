@@ -1,4 +1,4 @@
-"""Thread pools that also work while Python shuts down.
+"""Thread pools that also run jobs while Python shuts down, and where no thread can be started.
 
 Once the main thread has returned, the standard library's pools reject jobs, both in threads that Python still waits for
 and in functions of `atexit`; they also fail where a process may start no more threads. In these cases a job runs at
@@ -67,7 +67,7 @@ class SharedPool:
 
 
 class _SharedCall(Generic[_Result]):
-    """A call that one thread makes."""
+    """A call that exactly one thread makes, while other threads wait for its result."""
 
     def __init__(self, call: Callable[[], _Result]) -> None:
         self._call = call

@@ -1,4 +1,4 @@
-"""Points in time as users write them, and the meaning of a time without a zone."""
+"""Parses points in time and time zones as users write them, and converts times to UTC."""
 
 from __future__ import annotations
 

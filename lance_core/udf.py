@@ -1,4 +1,4 @@
-"""Public names of functions that compute columns, under pylance's names: `lance.udf`."""
+"""The public module of functions that compute columns from batches, as pylance's `lance.udf`."""
 
 from lance_core.verbs.columns.batch_udf import BatchUDF, BatchUDFCheckpoint, batch_udf
 

@@ -1,4 +1,4 @@
-"""Vectors as columns, under pylance's names: `lance.vector`."""
+"""Makes tables with a column of vectors; the public module `lance.vector` of pylance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commits and history: which versions there are, and how a new one is made in spite of other writers."""
+"""Commits and history: finds and reads the versions of a dataset, and commits new versions beside other writers."""
 
 from lance_core.commit.attempts import (
     REPLACES_KEY,

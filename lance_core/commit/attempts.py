@@ -1,7 +1,7 @@
-"""Attempts of one write: the commit of a later attempt replaces those of earlier ones.
+"""Attempts of one write: a retried write replaces the rows that its earlier attempts committed.
 
-Every commit of an attempt carries two transaction properties, the token, which is the same for all attempts of the
-write and for no other, and the number of the attempt:
+The commit of an attempt carries two transaction properties: the token, which all attempts of one write share and no
+other write has, and the number of the attempt:
 
     <key of the token>   <token>
     lance.write_attempt      "17.2": numbers from the left, as in version numbers; the higher one is the later attempt
@@ -44,20 +44,20 @@ ConflictPolicy = Literal["fail", "later_wins", "exclusive"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteAttempt:
-    """One attempt of a write that may be attempted several times: the last attempt's rows are to be in the table.
+    """One attempt of a write that may be attempted several times: in the end the table has the last attempt's rows.
 
     Attributes:
-        token: Key and value of the transaction property that all attempts of the write carry, and nothing else.
-        number: Which attempt this is; of two attempts the one with the higher number, compared from the left, is the
-            later.
-        earlier: Versions that earlier attempts have committed, as far as they are known. Those that are committed while
-            this one is at work are found by the commit.
+        token: Key and value of the transaction property that all attempts of the write carry, and no other write.
+        number: The number of the attempt; of two attempts the later one has the higher number, compared from the left.
+        earlier: Versions that earlier attempts have committed, as far as the caller knows them. The commit itself finds
+            versions that earlier attempts commit while this attempt runs.
         on_earlier_attempt: What an append does if the rows of an earlier attempt cannot be identified any more:
             "replace" raises, "adopt" keeps the earlier commit and adds nothing, "append" adds the rows beside them.
-        conflict_policy: What happens if another write has committed since the version that this one was made from.
-            "fail": what filled the same rows is a conflict. "later_wins": an overwrite or a replacement also replaces
-            rows of writes with a lower number; a write with a higher number supersedes it. "exclusive": any commit of
-            another write is a conflict, so that an overwrite removes nothing but the rows of earlier attempts.
+        conflict_policy: What happens if another write has committed since the version that this attempt was made from.
+            "fail": a commit that filled the same rows is a conflict. "later_wins": an overwrite or a replacement also
+            replaces rows of writes with a lower number; a write with a higher number supersedes it. "exclusive": any
+            commit of another write is a conflict, so that an overwrite removes nothing but the rows of earlier
+            attempts.
         outside_slices: Whether rows of earlier attempts can lie outside of the slices whose rows are replaced.
         note: A short string that the table keeps with the attempt, such as the id of the run that made it.
 
@@ -86,11 +86,11 @@ class WriteAttempt:
         return {self.token[0]: self.token[1], ATTEMPT_KEY: ".".join(map(str, self.number))}
 
     def made(self, properties: Mapping[str, str] | None) -> bool:
-        """Whether a commit with these properties is one of this write, of any attempt."""
+        """Whether a commit with these properties was made by any attempt of this write."""
         return (properties or {}).get(self.token[0]) == self.token[1]
 
     def is_superseded_by(self, properties: Mapping[str, str] | None) -> bool:
-        """Whether a commit with these properties is that of a later attempt of this write."""
+        """Whether a commit with these properties was made by a later attempt of this write."""
         return self.made(properties) and number_of(properties or {}) > self.number
 
 
@@ -118,12 +118,12 @@ def number_of(properties: Mapping[str, str]) -> tuple[int, ...]:
 
 
 def check_concurrent_attempts(write: WriteAttempt, root: str, committed: Mapping[int, Transaction]) -> None:
-    """Check the commits that were made while a write was at work for other attempts of it, and for other writes.
+    """Check the commits made since a write's read version for attempts of the same write, and for other writes.
 
     Args:
         write: This attempt.
         root: The dataset, for messages.
-        committed: The commits since the version that it was made from.
+        committed: The transactions of the commits since the attempt's read version, by version.
 
     Raises:
         SupersededError: A later attempt has committed.
@@ -146,7 +146,7 @@ def check_concurrent_attempts(write: WriteAttempt, root: str, committed: Mapping
 
 
 def reject_overruled(write: WriteAttempt, root: str, others: Mapping[int, Transaction]) -> None:
-    """Reject a write whose rows a later write has filled since.
+    """Reject a write if one of some other commits is a later write of the same rows.
 
     Raises:
         SupersededError: A later write has filled the rows.
@@ -161,7 +161,7 @@ def reject_overruled(write: WriteAttempt, root: str, others: Mapping[int, Transa
 
 
 def reject_superseded(write: WriteAttempt, root: str, committed: Mapping[int, Transaction]) -> None:
-    """Reject an attempt after which a later one has committed.
+    """Reject an attempt if a later attempt of the same write has committed already.
 
     Raises:
         SupersededError: A later attempt has committed.

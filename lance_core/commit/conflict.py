@@ -1,15 +1,15 @@
 """Verdicts on races: can a transaction follow one that was committed since its read version?
 
 The table below has a row for each operation that is pending and a column for each that was committed. A cell is a
-verdict, or a function of both transactions for the cases where it depends. The outcome is one of
+verdict, or a function that gives the verdict where it depends on the content of both transactions. The verdicts are
 
     compatible     carry on
     rebasable      carry on, after the transaction was adapted (`commit.rebase`)
     retryable      the whole operation must be done again on the latest version
     incompatible   the operation makes no sense any more
 
-Two transactions that say which slices of the table they fill (`SLICES_KEY`) and have one in common are retryable on
-top of that: both may have created the same slice, which their fragments alone do not show.
+A transaction can name the slices of the table that it fills (`SLICES_KEY`). If both transactions name one slice, a
+compatible or rebasable verdict becomes retryable: both may have created the slice, which their fragments do not show.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ AffectedRows: TypeAlias = Mapping[int, BitMap]
 
 
 class Verdict(Enum):
-    """What a pending transaction has to do about a committed one."""
+    """The verdict on a pending transaction and a committed one; the head of the module explains the values."""
 
     COMPATIBLE = "compatible"
     REBASABLE = "rebasable"
@@ -64,13 +64,13 @@ _OK, _REBASE, _RETRY, _NEVER = Verdict.COMPATIBLE, Verdict.REBASABLE, Verdict.RE
 
 
 def judge(pending: Transaction, committed: Transaction, affected_rows: AffectedRows | None = None) -> Verdict:
-    """Return the verdict on a pending transaction and one that was committed since its read version.
+    """Return the verdict: whether a pending transaction can follow one that was committed since its read version.
 
     Args:
         pending: The transaction to be committed.
-        committed: One that is in the history already.
-        affected_rows: Which rows the pending Delete or Update takes away; without it a fragment that both change is
-            never rebased.
+        committed: A transaction that is in the history already.
+        affected_rows: The rows that the pending Delete or Update takes away; without them no fragment that both
+            transactions change is rebased.
     """
     cell = VERDICTS[type(pending.operation)][type(committed.operation)]
     verdict = cell if isinstance(cell, Verdict) else cell(pending.operation, committed.operation, affected_rows or {})
@@ -120,12 +120,12 @@ def _removed(operation: Delete | Update) -> frozenset[int]:
 
 
 def _same_fragments(pending: Operation, committed: Operation, _: AffectedRows) -> Verdict:
-    """Both touch a fragment."""
+    """Retry if both operations change, replace or remove the same fragment."""
     return _retry_if(affected_fragments(pending) & affected_fragments(committed))
 
 
 def _rows(pending: Delete | Update, committed: Delete | Update, affected: AffectedRows) -> Verdict:
-    """Both take rows away: deletion vectors of a shared fragment merge if the rows are known and the files equal."""
+    """Both take rows away: deletion vectors of a shared fragment merge if rows are known and data files are equal."""
     if isinstance(pending, Update) and isinstance(committed, Update) and _inserted_same(pending, committed):
         return _RETRY
     shared = affected_fragments(pending) & affected_fragments(committed)
@@ -296,7 +296,7 @@ def _replacement_replacement(pending: DataReplacement, committed: DataReplacemen
 
 
 def _wal(pending: Update | UpdateMemWalState, committed: Update | UpdateMemWalState, _: AffectedRows) -> Verdict:
-    """Levels of one shard's log must be merged in order."""
+    """Levels of one shard's write-ahead log must be merged in order."""
     mine = {table.shard_id: table.generation for table in pending.compacted_sstables}
     verdict = _OK
     for table in committed.compacted_sstables:
@@ -384,4 +384,4 @@ def _parsed(table: str) -> dict[type[Operation], dict[type[Operation], Verdict |
 
 
 VERDICTS = _parsed(_TABLE)
-"""The table: pending operation, then committed operation."""
+"""The verdicts by type of the pending operation, then by type of the committed operation."""

@@ -1,32 +1,33 @@
-"""Writing a version: transaction file, manifest, hint; then a look whether it is part of the history.
+"""Writing a version: its transaction file, manifest and hint; then a check that it became part of the history.
 
     local disk, memory   `_transactions/<read version>-<uuid>.txn`, the manifest, on a disk the hint
     everything else      the manifest alone, in one request
 
-The transaction lies in the manifest in any case, and readers look for it there first. Where a file of its own would
-cost a request before every commit, the manifest names none and says so by flag 32, as the format provides: pylance
-judges its commits by such versions, lists their transactions and cleans them up, and writers that know transaction
-files only keep away.
+The manifest holds the transaction in any case, and readers look for it there first. Where a transaction file would cost
+a request before every commit, the manifest names no file and sets feature flag 32, as the format provides: pylance
+checks its commits against such versions, lists their transactions and cleans them up; writers that know transaction
+files only do not commit to such a dataset.
 
 The manifest's conditional put is the commit; everything before it is garbage if it fails, everything after it is a
 convenience. The answer to that put can be lost, and a retry then meets the writer's own manifest, so an object that
 exists already is read back and its transaction's uuid compared before it counts as another writer's. Once an answer was
 lost, every error leaves the outcome open: the files of the commit must not be removed, as the put may still arrive.
 
-If the store's options carry a commit lock it is held around the put. The put stays conditional, so that writers without
-the lock do no harm.
+If the store's options carry a commit lock, the lock is held around the put. The put stays conditional, so that writers
+without the lock do no harm.
 
 A version can be put under a number that cleanup had freed:
 
     look at the latest version N  ->  put N + 1 unless it exists  ->  look again
 
-A put of N + 1 succeeds as well after other writers have committed N + 1 and more, and cleanup has removed it. Nothing
-was ever made from such a version, so that it must not be acknowledged. The last version is never cleaned up: where
-there is none above N + 1 the version is in the history. Otherwise the version above shows whether it was made from it.
+A put of N + 1 also succeeds if other writers have committed N + 1 and later versions meanwhile, and cleanup has removed
+their N + 1. No later version was made from the version that was put, so that it must not be acknowledged. The latest
+version is never cleaned up: if the second look finds no version above N + 1, the put is part of the history. Otherwise
+the version above shows whether it was made from this N + 1.
 
-The second look is always made where it costs no request. On object storage it is made if the first one is more than
+The second look is always made where it costs no request. On object storage it is made if the first look is more than
 `LOOK_AGAIN_AFTER` old, and cleanup keeps younger versions there for a few times as long. An external index that gives
-no number twice needs none.
+no number twice needs no second look.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ from lance_core.table.transaction import Transaction
 __all__ = ["LOOK_AGAIN_AFTER", "Clock", "VersionWriter"]
 
 LOOK_AGAIN_AFTER: Final = timedelta(minutes=1)
-"""Age of a look at the latest version from which a put on object storage is followed by another look."""
+"""If the latest version was looked for longer ago than this, a put on object storage is followed by a second look."""
 
 _logger = logging.getLogger(__name__)
 
@@ -71,7 +72,7 @@ _PUT_ATTEMPTS = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clock:
-    """A moment, by both clocks: one stands still while a machine sleeps, the other can be set.
+    """A moment by two clocks: the monotonic clock stands still while a machine sleeps, the wall clock can be set.
 
     Attributes:
         monotonic_s: Seconds since some start.
@@ -87,7 +88,7 @@ class Clock:
         return cls(monotonic_s=time.monotonic(), wall_ns=time.time_ns())
 
     def age(self) -> timedelta:
-        """How long ago that was; the longer of both answers."""
+        """How long ago the moment was: the longer of the two clocks' answers."""
         now = Clock.now()
         passed = max(now.monotonic_s - self.monotonic_s, (now.wall_ns - self.wall_ns) / 1e9)
         return timedelta(seconds=passed)
@@ -122,11 +123,11 @@ class VersionWriter:
 
         Args:
             manifest: The manifest of the new version.
-            transaction: What made it.
+            transaction: The transaction that made the version.
 
         Returns:
-            The manifest with its location; None if there is such a version: `resolve_outcome` finds
-            out whose.
+            The manifest with its location; None if a version of that number exists: `resolve_outcome` finds out whose
+            it is.
 
         Raises:
             DatasetExistsError: The versions of a dataset whose files were deleted are still known to an external index.
@@ -157,11 +158,11 @@ class VersionWriter:
         return self._committed(manifest, location)
 
     def resolve_outcome(self) -> Manifest | None:
-        """Find out which writer committed the version that stood in the place of the last `put`.
+        """Find out who committed the version that the last `put` found in its place.
 
         Returns:
-            The manifest with its location if it is this writer's own, and the answer was lost; None if another writer
-            committed that version first.
+            The manifest with its location if this writer committed it, and only the storage's answer was lost; None if
+            another writer committed that version first.
 
         Raises:
             OutcomeUnknownError: The store failed, and which writer committed the version is not known.
@@ -190,12 +191,12 @@ class VersionWriter:
         return replace(manifest, location=location)
 
     def is_in_history(self, own: Manifest, base: Manifest | None, looked: Clock) -> bool:
-        """Look whether the version that was put last is part of the history; it is removed if not.
+        """Whether the version that was put last is part of the history; a version that is not is removed.
 
         Args:
             own: The version, with its location.
             base: The version that it was made from; None for the first one of a dataset.
-            looked: When the latest version was looked for.
+            looked: When the writer looked for the latest version, before the put.
 
         Raises:
             OutcomeUnknownError: The history does not show whether the version is part of it.
@@ -220,7 +221,7 @@ class VersionWriter:
         return is_there
 
     def _found_in_history(self, own: Manifest, base: Manifest | None) -> bool:
-        """Whether it is; raises OutcomeUnknownError if that cannot be decided."""
+        """Whether the version is part of the history; raises OutcomeUnknownError if the listing does not show it."""
         store = self.store
         listed = Listed.of(store)
         if listed.latest is None:
@@ -252,13 +253,13 @@ class VersionWriter:
         raise self._overtaken(own, f"version {above[-1]} does not show whether it was made from that one")
 
     def _was_there_before(self, other: Manifest, own: Manifest, listed: Listed) -> bool:
-        """Whether a version above was there before the put, so that another one had been in the own one's place."""
+        """Whether a later version is older than the put: then another version had this number before the put."""
         if not self.store.put_is_a_request and 0 < other.timestamp_ns < self._began_ns:
-            return True  # of one machine: its own clock
+            return True  # both times are by the clock of this machine
         theirs, ours = (listed.seen.get(one.version) for one in (other, own))
         if theirs is None or ours is None or theirs.modified is None or ours.modified is None:
             return False
-        return theirs.modified < ours.modified  # of the storage's clock
+        return theirs.modified < ours.modified  # both times are by the clock of the storage
 
     def discard(self) -> None:
         """Remove the files of a commit; only to be called when it certainly failed."""
@@ -279,7 +280,7 @@ class VersionWriter:
         self._transaction_file, self._record = transaction.file_name, record
 
     def _put_manifest(self, key: str, data: bytes, uuid: str) -> ManifestLocation | None:
-        """Put the manifest; None if there is one, this writer's own or another's."""
+        """Put the manifest; None if a manifest of this version exists, be it this writer's or another's."""
         location = ManifestLocation(key=key, size_bytes=len(data), naming=self.naming)
         self._began_ns, self._answer_lost = 0, False
         store = naming_after(self.store, self._before_naming)
@@ -307,7 +308,7 @@ class VersionWriter:
         raise self._unknown(key, uuid)
 
     def _make_name_durable(self, key: str) -> None:
-        """Make sure that a manifest is on disk that was found there after a put which reported no success."""
+        """Sync a manifest that a put without a reported success has left under its name, so that it is on disk."""
         if not self.durable:
             return
         try:
@@ -343,7 +344,8 @@ class VersionWriter:
         if not self.store.is_local:
             return
         try:
-            # A file system writes a file at once that replaces another: without a hint readers list the versions.
+            # The old hint is deleted first, as a file system writes a file that replaces another one to disk at once.
+            # Without a hint readers list the versions.
             self.store.delete(HINT_KEY)
             self.store.put(HINT_KEY, json.dumps({"version": version}, separators=(",", ":")).encode())
         except LanceError as error:

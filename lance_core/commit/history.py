@@ -1,7 +1,7 @@
-"""Going through the history of a dataset: a summary of each version, and versions that a transaction property marks.
+"""Reading the history of a dataset: a summary of each version, and the search for a version by a transaction property.
 
-Versions can be removed meanwhile: those that are skipped, or whose transactions are not known any more, are named where
-a caller must not take the rest for all.
+Cleanup can remove versions meanwhile. Where a caller has to know that the result may be incomplete, the versions
+without a known transaction are returned as well.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["find_all_by_property", "find_by_property", "find_transaction", "summ
 
 
 def summaries(store: ObjectStore) -> Iterator[VersionSummary]:
-    """Yield what a list of versions shows of each version of a dataset that was opened, in ascending order.
+    """Yield the summary of each version of an opened dataset, in ascending order, for a list of versions.
 
     Raises:
         DatasetNotFoundError: There are none any more.
@@ -57,7 +57,7 @@ def summaries(store: ObjectStore) -> Iterator[VersionSummary]:
 
 
 def find_transaction(store: ObjectStore, version: int) -> Transaction | None:
-    """Return the transaction that made a version; None if the version was cleaned up, or records none."""
+    """Return the transaction that made a version; None if the version was cleaned up, or records no transaction."""
     try:
         return load_transaction(store, load_manifest(store, version))
     except VersionNotFoundError:
@@ -73,7 +73,7 @@ def find_by_property(
     not_before: datetime | None = None,
     newer_than: int = 0,
 ) -> tuple[Manifest, Transaction] | None:
-    """Find the newest version whose transaction has a property.
+    """Find the newest version whose transaction has a property with a given value.
 
     Args:
         store: The dataset's store.
@@ -99,7 +99,7 @@ def find_by_property(
 def find_all_by_property(
     store: ObjectStore, key: str, value: str, *, newest: Manifest, not_before: datetime | None = None
 ) -> tuple[dict[int, Transaction], list[int]]:
-    """Find all versions whose transaction has a property.
+    """Find all versions whose transaction has a property with a given value.
 
     Args:
         store: The dataset's store.
@@ -132,7 +132,7 @@ def find_all_by_property(
 
 
 def _backwards(store: ObjectStore, newest: Manifest, newer_than: int = 0) -> Iterator[Manifest | VersionHeader]:
-    """Versions in descending order, from one down to another, which is excluded; removed versions are skipped."""
+    """Versions from `newest` down to `newer_than`, which is excluded; versions that were cleaned up are skipped."""
     if newest.version <= newer_than:
         return
     yield newest
@@ -151,4 +151,4 @@ def _newest_if_any(store: ObjectStore) -> Iterator[int]:
     try:
         yield from newest_versions(store)
     except DatasetNotFoundError:
-        return  # it was dropped, or all of it cleaned up
+        return  # the dataset was dropped, or all its versions were removed

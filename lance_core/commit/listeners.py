@@ -1,6 +1,6 @@
-"""Listeners: functions that are called after each commit of this process.
+"""Listeners: functions that this process calls after each of its commits, such as automatic cleanup.
 
-The commit loop must not import the packages above it; these register here what they do after commits.
+The commit loop must not import the packages above it. They register a listener here instead.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""The commit loop: judge, rebase, apply, put, and again if another writer committed first.
+"""The commit loop: judges, rebases, applies and puts a transaction, and starts again if another writer committed first.
 
     latest manifest -> transactions since the read version -> verdicts -> rebased transaction
         -> next manifest -> conditional put -> committed, or back to the start after a pause
 
-Of the writers that collide one has won, so that the first attempts follow each other at once: whoever waits meanwhile
-gets few turns beside writers that do not. Then pauses come between, of 2^n slots at random, each a little longer than
-one attempt takes, so that crowds spread out. A writer rejects to commit over a version that is missing from the
-history, or that the one after it was not made from: what was changed is not known any more. For the same reason it
-looks again after its put (`commit.handler`).
+When writers collide, one of them has committed. The first attempts follow each other without a pause, because a writer
+that pauses rarely commits beside writers that do not. Later attempts wait for a random time of up to 2^n slots, a slot
+being a little longer than one attempt, so that many writers spread out. The loop raises if a version since the read
+version is missing from the history, or if the version after it was not made from it: what was changed is then unknown.
+For the same reason the writer checks the history after its put (`commit.handler`).
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ _HASTY = 12
 _READS_AT_A_TIME = 8
 
 _MAX_AHEAD_NS = 3600 * 10**9
-"""How far the clock of another writer may be ahead for its time to be followed."""
+"""If the clock of another writer is ahead by no more than this, the next version takes a time after that writer's."""
 
 _MAX_UNSEEN = 4
 """How often a put may report that a version exists while a listing does not show it."""
@@ -101,7 +101,7 @@ def commit(
         options: How to commit.
         affected_rows: The rows that a Delete or Update takes away, so that it can follow others on the same fragment.
         source: The manifest that a Clone copies.
-        prepare: Is called in each attempt with the transaction and the version that it is to follow.
+        prepare: Completes the transaction; is called in each attempt with the transaction and the version to follow.
         ready: Waits until the files that the transaction refers to are durable; is called before the version is put.
 
     Raises:
@@ -138,9 +138,9 @@ def commit(
 
 
 def _notify(store: ObjectStore, manifest: Manifest) -> None:
-    """Call the listeners, in the order in which they registered.
+    """Call the listeners for commits, in the order in which they registered.
 
-    An error that one raises is logged: the version is committed, and must not look failed to the committer.
+    An error of a listener is logged and not raised: the version is committed, and must not look failed to the caller.
     """
     for listener in LISTENERS:
         try:
@@ -202,7 +202,7 @@ class _CommitLoop:
         )
 
     def _look_again(self, latest: Manifest | None, attempt: int) -> Manifest | None:
-        """The latest manifest after a lost attempt, and a pause if there were many of them."""
+        """Read the latest manifest after a lost attempt; after many lost attempts with a pause before."""
         pause = backoff(max(attempt - _HASTY, 0), first=self.slot_s, longest=_MAX_PAUSE_S)
         time.sleep(pause)
         listing, self.listing = self.listing, None
@@ -216,8 +216,8 @@ class _CommitLoop:
     def _put(self, writer: VersionWriter, manifest: Manifest, transaction: Transaction) -> Manifest | None:
         """Put a version; None if another writer committed that version first.
 
-        Then a listing is needed, and what stands in the version's place: rivals are at work as long as that takes, and
-        where each read is a request both are made at once.
+        After a lost put the loop needs a listing and the manifest in the version's place. Other writers can commit
+        while both are read; where each read is a request, both are therefore read in parallel.
         """
         committed = writer.put(manifest, transaction)
         if committed is not None or not self.store.put_is_a_request:
@@ -287,9 +287,10 @@ class _CommitLoop:
         return Committed(manifest=committed, transaction=rebased.transaction, attempts=attempt)
 
     def _taken_away(self, version: int) -> RetryableConflictError:
-        """The error of a version that was put under a freed number: the files that it named are not used again.
+        """The error of a version that was put under a number that cleanup had freed: its files must not be used again.
 
-        A cleanup that has read it takes these files for those of an old version, and may remove them at any time.
+        A cleanup that has read the version takes its files for those of an old version, and may remove them at any
+        time.
         """
         return RetryableConflictError(
             f"Retryable commit conflict: {self.store.root}: version {version} was committed and cleaned up by others"
@@ -297,7 +298,7 @@ class _CommitLoop:
         )
 
     def _proven(self, latest: Manifest | None) -> Committed | None:
-        """The commit of the same write in the latest version's state; cleanup may have removed its own version."""
+        """The commit of the same write by the latest version's proofs, which stay when that commit is cleaned up."""
         options = self.options
         if latest is None:
             return None
@@ -337,7 +338,7 @@ class _CommitLoop:
         return {version: one for version, one in self.seen.items() if version > self.original.read_version}
 
     def _read(self, versions: range, latest: Manifest) -> None:
-        """See the transactions of versions; at once where each read is a request, as rivals go on meanwhile."""
+        """Read and check the transactions of versions; in parallel where each read is a request."""
         unseen = [version for version in versions if version not in self.seen]
         if len(unseen) > 1 and self.store.put_is_a_request:
             with ThreadPool(_READS_AT_A_TIME) as pool:
@@ -349,10 +350,10 @@ class _CommitLoop:
             self._see(*self._recorded(version, latest))
 
     def _see(self, manifest: Manifest, transaction: Transaction) -> None:
-        """Take note of a version, if the one after it in the history can have been made from it.
+        """Keep the transaction of a version, after a check that it can have been made from the version before it.
 
         Raises:
-            HistoryGapError: The version was made from another one.
+            HistoryGapError: The version was not made from the version before it.
         """
         before, self.before = self.before or self.base, manifest
         follows = before is not None and before.version == manifest.version - 1
@@ -385,7 +386,7 @@ class _CommitLoop:
         return self.original.read_version == 0 or isinstance(self.original.operation, Clone)
 
     def _duplicate(self, latest: Manifest | None) -> Committed | None:
-        """The version since the read version with the same `idempotency_key`, or of this same attempt."""
+        """The commit since the read version with the same `idempotency_key`, or of this very attempt; else None."""
         if latest is None:
             return None
         key, value = self.options.idempotency_key or ("", None)
@@ -400,7 +401,7 @@ class _CommitLoop:
         return None
 
     def _judge(self, latest: Manifest | None) -> None:
-        """Raise if a version since the read version cannot be followed."""
+        """Raise the conflict if the transaction cannot follow a version that was committed since its read version."""
         if latest is None:
             return
         if self._creates:
@@ -471,19 +472,19 @@ class _CommitLoop:
         return repaired(self.store, manifest, latest)
 
     def _drop(self, rebased: Rebased) -> None:
-        """Remove the files of an attempt that was not committed."""
+        """Remove the files that were written for an attempt that was not committed."""
         for key in rebased.written:
             try:
                 self.store.delete(key)
             except StoreError as error:
-                # Cleanup finds it later; what ended the attempt matters more.
+                # Cleanup finds the file later; the error or conflict that ended the attempt matters more.
                 _logger.debug("%s/%s was left behind: %s", self.store.root, key, error)
 
 
 def _time_after(latest: Manifest | None) -> int:
-    """The time of a new version: now, or just after the version before it if its writer's clock was a bit ahead.
+    """The time of a new version: now, or just after the previous version if the clock of that writer was a bit ahead.
 
-    So a version that is younger than the one after it was put in its place too late.
+    Times therefore ascend: a version that is younger than its successor was put under a number that was freed.
     """
     now = time.time_ns()
     if latest is not None and now <= latest.timestamp_ns < now + _MAX_AHEAD_NS:

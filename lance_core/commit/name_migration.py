@@ -1,4 +1,4 @@
-"""From the old names of manifests to the new ones, which sort newest first."""
+"""Renames the manifests of a dataset from V1 names to V2 names, which sort newest first."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ __all__ = ["migrate_to_v2_names"]
 
 
 def migrate_to_v2_names(store: ObjectStore) -> int:
-    """Give all manifests their new names; nobody else may write or read meanwhile.
+    """Rename all manifests to V2 names; no other process may read or write the dataset meanwhile.
 
-    The newest comes first: readers take the first new name for the latest version, so that a run that was cut short
-    leaves a dataset that can be read, and can be run again.
+    The newest manifest is renamed first, because readers take the first V2 name for the latest version: a dataset whose
+    migration was interrupted can still be read, and the migration can be run again.
 
     Returns:
-        How many were renamed.
+        The number of manifests that were renamed.
     """
     if locate_latest(store) is None:
         return 0

@@ -1,7 +1,7 @@
-"""Looking for a write that may have been committed already: in the state of the latest version, then in the history.
+"""Finds out whether a write was committed already: by the proofs in the latest version, then by the history.
 
-The state (`table.idempotency`) says so even when the version that the write made was cleaned up. The history knows of
-writes that left no proof: by another library, or by setting the property itself.
+Proofs (`table.idempotency`) show a write even after its version was cleaned up. The history also shows writes that left
+no proof: those of another library, and those whose caller set the property directly.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = [
 
 
 def known_idempotent_commit(store: ObjectStore, latest: Manifest, idempotency_key: tuple[str, str]) -> Committed | None:
-    """The commit that carries a key, as the state of the latest version says; None if it knows of none."""
+    """The commit that carries an idempotency key, by the proofs in the latest version; None if no proof has the key."""
     version = Proofs.of(latest.config).key(idempotency_key)
     if version is None:
         return None
@@ -43,7 +43,7 @@ def known_idempotent_commit(store: ObjectStore, latest: Manifest, idempotency_ke
 
 
 def committed_version(store: ObjectStore, latest: Manifest, version: int) -> Committed:
-    """The commit that made a version; the latest version without a transaction if that one was cleaned up."""
+    """The commit that made a version; if the version was cleaned up, the latest version without a transaction."""
     try:
         manifest = latest if version == latest.version else load_manifest(store, version)
     except VersionNotFoundError:
@@ -57,7 +57,7 @@ def _adopted(manifest: Manifest, transaction: Transaction | None) -> Committed:
 
 
 def committed_batch(latest: Manifest, batch: tuple[str, int]) -> Committed | None:
-    """The latest version, if its state says that this batch of a stream was committed, or a later one; None if not."""
+    """The latest version, if its proofs show that this batch of a stream or a later one was committed; else None."""
     stream, number = batch
     known = Proofs.of(latest.config).streams.get(stream)
     return None if known is None or known.number < number else _adopted(latest, None)
@@ -66,7 +66,7 @@ def committed_batch(latest: Manifest, batch: tuple[str, int]) -> Committed | Non
 def find_idempotent_commit(
     store: ObjectStore, newest: Manifest, idempotency_key: tuple[str, str], *, newer_than: int = 0
 ) -> Committed | None:
-    """The commit that carries a key, by the state or by the history; None if there is none.
+    """The commit that carries an idempotency key, by the proofs or by the history; None if there is no such commit.
 
     Args:
         store: The dataset's store.
@@ -97,12 +97,12 @@ def find_idempotent_commit(
 
 
 def attempts_of(latest: Manifest, write: WriteAttempt) -> tuple[CommittedAttempt, ...]:
-    """The attempts of a write that the state of a version knows, oldest first."""
+    """The attempts of a write in the proofs of a version, oldest first."""
     return Proofs.of(latest.config).attempts_of(write.token)
 
 
 def reject_later_attempt(latest: Manifest, write: WriteAttempt, root: str) -> None:
-    """Stop an attempt after which another one was committed, whose version may have been deleted.
+    """Reject an attempt if the proofs show that a later attempt was committed, even if its version was cleaned up.
 
     Raises:
         SupersededError: A later attempt of the write was committed.
@@ -117,10 +117,10 @@ def reject_later_attempt(latest: Manifest, write: WriteAttempt, root: str) -> No
 
 
 def proof_of(transaction: Transaction, latest: Manifest | None, options: CommitOptions) -> CommitProof:
-    """What a commit leaves behind, to be recognized when its version was deleted.
+    """The proof that a commit leaves in the table, by which it is recognized after its version was cleaned up.
 
-    An attempt that merely takes the place of rows, all of them or those of its slices, leaves nothing: another one does
-    the same, whether the first was committed or not.
+    An attempt that only replaces rows, all of them or those of its slices, leaves no proof: a repeated attempt has the
+    same effect, whether the first one was committed or not.
     """
     proof = CommitProof(
         idempotency_key=options.idempotency_key,

@@ -52,14 +52,14 @@ def rebase(
     committed: Sequence[Transaction],
     affected_rows: AffectedRows,
 ) -> Rebased:
-    """Adapt a transaction, all verdicts on which were compatible or rebasable.
+    """Adapt a transaction to the latest version, after all verdicts on it were compatible or rebasable.
 
     Args:
         store: The dataset's store; merged deletion files are written to it.
         transaction: The pending transaction as it was made.
         latest: The latest manifest.
         committed: The transactions since its read version.
-        affected_rows: Rows that it takes away.
+        affected_rows: The rows that the transaction takes away.
 
     Raises:
         RetryableConflictError: Another transaction changed the same rows.
@@ -88,7 +88,7 @@ def _with_merged_deletions(
     others: AbstractSet[int],
     affected_rows: AffectedRows,
 ) -> tuple[Delete | Update, tuple[str, ...]]:
-    """The operation on fragments as they are in the latest version, and the keys of the files that this wrote."""
+    """The operation with its deletions merged into the latest fragments, and the keys of the files written for that."""
     updated, emptied, written = [], [], []
     try:
         for fragment in operation.updated_fragments:
@@ -127,7 +127,7 @@ def load_deletion_vector(store: ObjectStore, manifest: Manifest, fragment: Fragm
 
 
 def deletion_vector(data: BytesLike, fragment: Fragment, manifest: Manifest) -> DeletionVector:
-    """Read the deletion file of a fragment that has one, and hold it against what the manifest says.
+    """Read the deletion file of a fragment that has one, and check it against the manifest.
 
     Raises:
         CorruptFileError: The bytes are no deletion file, or do not fit the fragment.
@@ -165,7 +165,7 @@ def _merged(
 def _without_changed(
     store: ObjectStore, transaction: Transaction, latest: Manifest, committed: Sequence[Transaction]
 ) -> CreateIndex:
-    """The operation, whose new indices do not cover fragments with other values than in the read version.
+    """The CreateIndex without coverage of fragments whose indexed values changed since the read version.
 
     Raises:
         RetryableConflictError: A Merge was committed, and the read version, which shows what it replaced, was removed.

@@ -1,4 +1,4 @@
-"""The options of a commit, and its result."""
+"""Options for a commit (`CommitOptions`), and the result of one (`Committed`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["CommitOptions", "Committed"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitOptions:
-    """How to commit.
+    """Options for one commit: attempts, durability, and how an earlier commit of the same write is recognized.
 
     Attributes:
         max_retries: Attempts, at least one. With 0 an Overwrite is strict: it must follow its read version directly.
@@ -24,17 +24,16 @@ class CommitOptions:
             local disk.
         detached: Commit a version that is not part of the history: it follows its read version whatever else
             happened, and is not found unless its number is known.
-        idempotency_key: A transaction property. If a version since the read version carries it, or the table knows that
-            an older one did, that one is returned and nothing is written.
-        stream_batch: A stream and the number of its batch. If the table knows that this one was committed, or a later
-            one, nothing is written.
+        idempotency_key: A transaction property. If a version since the read version carries it, or the table's proofs
+            have an older version that did, that version is returned and nothing is written.
+        stream_batch: A stream and the number of its batch. If the table's proofs show that this batch or a later one
+            was committed, nothing is written.
         write_attempt: The write and the number of the attempt, if the write may be attempted several times; its
             properties are on the transaction.
-        checked_through: Version up to which the caller has looked for `idempotency_key` or other attempts, if that is
-            before the read version: the versions between are looked at as well.
+        checked_through: Version up to which the caller has looked for `idempotency_key` or other attempts. If it is
+            before the read version, the commit looks at the versions between as well.
         table_format: The format of a dataset that is created; an existing one keeps its own.
-        brings: Configuration of a branch whose rows the commit brings: what the branch knows of committed writes stays
-            known.
+        brings: Configuration of a branch whose rows the commit adds: proofs of committed writes on the branch are kept.
     """
 
     max_retries: int = 20
@@ -63,9 +62,9 @@ class Committed:
         manifest: The committed version.
         transaction: The transaction as it was recorded, after rebases; None if an earlier commit was found whose
             version was cleaned up.
-        attempts: How many versions were tried; 0 if the commit was there already.
+        attempts: Number of attempts that the commit took; 0 if an earlier commit was found instead.
         deduplicated: Whether an earlier commit with the same `idempotency_key` property, or of the same batch, was
-            found instead. If its version was cleaned up, the manifest is that of the latest one.
+            found instead. If its version was cleaned up, the manifest is that of the latest version.
     """
 
     manifest: Manifest

@@ -1,7 +1,7 @@
-"""Whether a version was made from the one before it, as far as both of them and the transaction show.
+"""Checks whether a version was made from the version before it, by both manifests and the transaction.
 
-Cleanup frees the numbers of the versions that it removes. A writer that was slow between its look at the latest version
-and its put can take such a number: its version then stands below later ones that were never made from it.
+Cleanup frees the numbers of the versions that it removes. A writer that was slow between finding the latest version and
+its put can take such a number: its version then precedes later versions that were never made from it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _Files: TypeAlias = tuple[tuple[str, ...], str | None]
 
 
 class Relation(Enum):
-    """What two neighbours of the history show."""
+    """What the manifests of two versions with neighbouring numbers show."""
 
     FOLLOWS = "the later one was made from the earlier one, or from one that had the same effect"
     CONTRADICTS = "the later one was not made from the earlier one"
@@ -41,7 +41,7 @@ class Relation(Enum):
 
 
 def relation(before: Manifest, after: Manifest, made_by: Transaction) -> Relation:
-    """Compare two versions with neighbouring numbers.
+    """Compare two versions with neighbouring numbers: whether the later one can have been made from the earlier one.
 
     Args:
         before: The earlier one.
@@ -62,28 +62,28 @@ def relation(before: Manifest, after: Manifest, made_by: Transaction) -> Relatio
 
 
 def is_later_than(before: Manifest, after: Manifest) -> bool:
-    """Whether the earlier of two versions was made at a later time, as far as both say when."""
+    """Whether the earlier of two versions has a later time of commit; False if either records no time."""
     return bool(after.timestamp_ns) and before.timestamp_ns > after.timestamp_ns
 
 
 def carries_on(before: Manifest, after: Manifest, made_by: Transaction) -> bool:
-    """Whether nothing speaks against it that a version was made from the one before it."""
+    """Whether a version can have been made from the version before it: no time and no content contradicts that."""
     return not is_later_than(before, after) and relation(before, after, made_by) is not Relation.CONTRADICTS
 
 
 def new_files(manifest: Manifest, base: Manifest | None) -> frozenset[str]:
-    """Names of data files, deletion files and indices that a version has and the one that it was made from has not."""
+    """Names of the data files, deletion files and indices of a version that its base version does not have."""
     known = _all_names(base) if base is not None else frozenset[str]()
     return _all_names(manifest) - known
 
 
 def refers_to(manifest: Manifest, names: Collection[str]) -> bool:
-    """Whether a version refers to one of some files; their names are random, so that no other writer has used them."""
+    """Whether a version refers to any of some files; names of files are random, so that no two writers use one name."""
     return bool(names) and not _all_names(manifest).isdisjoint(names)
 
 
 def _changed(operation: Operation) -> tuple[frozenset[int], int] | None:
-    """Ids of the fragments that an operation changes or removes, and how many it adds; None if it may do anything."""
+    """Ids of the fragments that an operation changes or removes, and how many it adds; None if it may change any."""
     match operation:
         case Append():
             return frozenset(), len(operation.fragments)
@@ -101,7 +101,7 @@ def _changed(operation: Operation) -> tuple[frozenset[int], int] | None:
 
 
 def _explained(before: Manifest, after: Manifest, touched: Collection[int], added: int) -> bool:
-    """Whether the fragments of two versions differ by nothing else than what the operation between them says."""
+    """Whether the operation between two versions explains every difference between their fragments."""
     old, new = _differing(before, after), _differing(after, before)
     if len(new.keys() - old.keys()) != added:
         return False
@@ -127,7 +127,7 @@ def _all_names(manifest: Manifest) -> frozenset[str]:
 
 
 def _settings(manifest: Manifest) -> tuple[Mapping[str, str], Mapping[str, str]]:
-    """Configuration and metadata, but for what commits of any operation note there."""
+    """Configuration and table metadata, without the proofs and watermarks that commits of any operation maintain."""
     return {key: value for key, value in manifest.config.items() if not is_of_commits(key)}, manifest.table_metadata
 
 

@@ -1,4 +1,4 @@
-"""Repair of wrong records of early versions of lance, made when a commit follows one of theirs.
+"""Repairs wrong records in manifests of early releases of lance, when a commit follows such a manifest.
 
     no writer version      2023, up to 0.8: rows per fragment and deletions are missing or wrong, file sizes missing;
                            counted again from the files
@@ -6,8 +6,9 @@
                            stands in two files of a fragment; the newest file has the column, in older ones the id is
                            marked as dead
 
-An index of lance below 0.8.15 may also claim wrong fragments. What it covers is known to its files only, which are
-not read: such a manifest keeps the old writer version, by which others know to look.
+An index of lance below 0.8.15 may also claim wrong fragments. Only the files of the index show what it covers, and
+these are not read: such a manifest keeps the old writer version, by which other libraries recognize that the claims
+must be checked.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from lance_core.table.paths import data_key
 __all__ = ["repaired"]
 
 _BITMAPS_FROM = (0, 8, 15)
-"""First version of lance that records the fragments of an index rightly."""
+"""First version of lance that records the fragments of an index correctly."""
 
 
 def repaired(store: ObjectStore, manifest: Manifest, base: Manifest) -> Manifest:
@@ -57,7 +58,7 @@ def repaired(store: ObjectStore, manifest: Manifest, base: Manifest) -> Manifest
 
 
 def _listed(fragments: Iterable[Fragment]) -> FragmentList:
-    """A list of fragments as if it had been read: none of them is new."""
+    """A list of fragments as if it had been read from a manifest: no fragment counts as new."""
     return FragmentList(FragmentList.of(fragments).raw)
 
 
@@ -94,7 +95,7 @@ def _doubles(fragment: table_pb2.DataFragment) -> set[int]:
 
 
 def _without_idle_fields(fragment: Fragment) -> Fragment:
-    """Mark the fields of older files that newer ones have under the same id."""
+    """Mark fields of older data files as dead where a newer file of the fragment has the same field id."""
     seen: set[int] = set()
     newest_first = []
     for file in reversed(fragment.files):

@@ -79,7 +79,7 @@ def locate_latest(
 
     Args:
         store: The dataset's store.
-        seen: Takes the versions that the listing shows, the latest ones at least.
+        seen: Is filled with the versions that the listing shows: the latest ones at least.
     """
     for limit in (_SHORT_LISTING if seen is None else _LONGER_LISTING, None):
         count = 0
@@ -101,7 +101,7 @@ def locate_latest(
 
 
 def _is_after(located: tuple[int, ManifestLocation], best: tuple[int, ManifestLocation]) -> bool:
-    """Whether a version is later than another; those with new names are, as readers take the first of them."""
+    """Whether a version is later than another; V2 names count as later than V1 names, as readers prefer them."""
     return (located[1].naming is Naming.V2, located[0]) > (best[1].naming is Naming.V2, best[0])
 
 
@@ -112,7 +112,7 @@ def latest_version(store: ObjectStore) -> int | None:
 
 
 def already_exists(uri: str) -> DatasetExistsError:
-    """The error of a write that would create a dataset where there is one."""
+    """The error of a write that would create a dataset at a URI that has a dataset already."""
     return DatasetExistsError(f"Dataset already exists: {uri}; mode 'append' adds to it, 'overwrite' replaces it")
 
 
@@ -143,7 +143,7 @@ def load_latest(store: ObjectStore, opened: Manifest | None = None) -> Manifest 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """What a listing shows of the latest versions.
+    """The latest versions of a dataset and where their manifests are, as one listing shows them.
 
     Attributes:
         latest: Number and place of the latest version; None if there is no dataset.
@@ -163,12 +163,12 @@ class Listed:
 def load_following(
     store: ObjectStore, opened: Manifest, *, listed: Listed | None = None, winning_manifest: Manifest | None = None
 ) -> Manifest:
-    """Read the latest manifest of a dataset of which a manifest was read before.
+    """Read the latest manifest of an opened dataset, after a check that it is still the same dataset.
 
     Args:
         store: The dataset's store.
         opened: The manifest that was read; it is returned if it still is the latest.
-        listed: What a listing showed just now.
+        listed: A listing that was made just now; None to make one.
         winning_manifest: Another manifest that was read; it is returned if the listing shows that very one as the
             latest.
 
@@ -196,13 +196,13 @@ def load_following(
 
 
 def _is_latest(store: ObjectStore, opened: Manifest) -> bool:
-    """Whether a short listing, which costs no request, shows a version as the latest in the very state of its file."""
+    """Whether a short listing, which costs no request here, shows a version as the latest, with its file unchanged."""
     location = opened.location
     return location is not None and location.e_tag is not None and locate_latest(store) == (opened.version, location)
 
 
 def dropped(store: ObjectStore) -> DatasetNotFoundError:
-    """The error of a dataset that was opened, and has no version any more."""
+    """The error of a dataset that was opened and has lost all its versions since."""
     return DatasetNotFoundError(f"{store.root}: the dataset was dropped after it was opened")
 
 
@@ -213,9 +213,9 @@ def _listed_only(store: ObjectStore, location: ManifestLocation) -> CorruptFileE
 def check_identity(
     store: ObjectStore, opened: Manifest, *, latest: int, location: ManifestLocation | None = None
 ) -> None:
-    """Make sure that a version is still the one that was read.
+    """Make sure that the manifest of a version is still the manifest that was read, not that of a recreated dataset.
 
-    A version that was cleaned up meanwhile is assumed to be the same.
+    A version that was cleaned up since then is assumed to be the same.
 
     Args:
         store: The dataset's store.
@@ -248,7 +248,7 @@ def check_identity(
 
 
 def reject_another(store: ObjectStore, manifest: Manifest, identity: str) -> None:
-    """Make sure that a version is the same one that was read before.
+    """Make sure that a version is of the dataset that was read before, not of one that was created in its place.
 
     Args:
         store: The dataset's store.
@@ -263,7 +263,7 @@ def reject_another(store: ObjectStore, manifest: Manifest, identity: str) -> Non
 
 
 def identity_of(manifest: Manifest) -> str:
-    """A short string that differs between versions of different datasets: the time and the transaction."""
+    """A short string that identifies a version across datasets in the same place: its time and its transaction."""
     made_by = manifest.transaction_bytes or b""
     digest = hashlib.sha256(f"{manifest.transaction_file}\0".encode() + bytes(made_by)).hexdigest()
     return f"{manifest.timestamp_ns}-{digest[:32]}"
@@ -288,7 +288,7 @@ def load_manifest(store: ObjectStore, version: int) -> Manifest:
 
 
 def load_version_header(store: ObjectStore, version: int) -> Manifest | VersionHeader:
-    """Read the manifest of a version; only its number, time and transaction if it has unknown features.
+    """Read the manifest of a version; for a version with unknown features only its number, time and transaction.
 
     Raises:
         VersionNotFoundError: The dataset has no such version.
@@ -319,18 +319,18 @@ def _numbered(names: _Found, version: int, location: ManifestLocation) -> _Found
 
 
 def list_versions(store: ObjectStore) -> list[int]:
-    """Return the versions that there are, in ascending order, without detached ones."""
+    """Return the numbers of all versions, in ascending order, without detached ones."""
     return sorted(version for version, _ in located_versions(store))
 
 
 def located_versions(store: ObjectStore) -> Iterator[tuple[int, ManifestLocation]]:
-    """Yield the versions that there are, without detached ones, and where their manifests lie, in order of listing."""
+    """Yield the number of each version and the location of its manifest, in order of listing, without detached ones."""
     located = (_located(found) for found in store.list(VERSIONS_PREFIX))
     return (found for found in located if found is not None)
 
 
 def newest_versions(store: ObjectStore) -> Iterator[int]:
-    """Yield the versions of a dataset that was opened, newest first, and list no more of them than are asked for.
+    """Yield the versions of an opened dataset, newest first, listing only as many as the caller asks for.
 
     With the old names of manifests all are listed.
 
@@ -345,14 +345,14 @@ def newest_versions(store: ObjectStore) -> Iterator[int]:
         elif latest is None or version < latest:
             latest = version
             yield version
-    # Of a migration that was cut short the newer ones have new names.
+    # After an interrupted migration of names, the newest versions have V2 names and older ones still V1 names.
     yield from sorted((version for version in old if latest is None or version < latest), reverse=True)
     if latest is None and not old:
         raise dropped(store)
 
 
 def existing_versions(store: ObjectStore) -> list[int]:
-    """Return the versions of a dataset that was opened.
+    """Return the numbers of all versions of an opened dataset, which must have at least one.
 
     Raises:
         DatasetNotFoundError: There are none any more.
@@ -364,7 +364,7 @@ def existing_versions(store: ObjectStore) -> list[int]:
 
 
 def reject_dropped_dataset(store: ObjectStore) -> None:
-    """Make sure that a dataset that was opened is there, when something of it is not.
+    """Make sure that an opened dataset still exists, after something of it was not found.
 
     Raises:
         DatasetNotFoundError: The dataset has no version any more.
@@ -374,7 +374,7 @@ def reject_dropped_dataset(store: ObjectStore) -> None:
 
 
 def explain_missing(store: ObjectStore, opened: Manifest, error: Exception) -> None:
-    """Say so if something is missing because its dataset was dropped, or another one; nothing is said of other errors.
+    """Raise a clearer error if a file is missing because its dataset was dropped or recreated; else do nothing.
 
     Args:
         store: The dataset's store.
@@ -419,6 +419,6 @@ def _located(meta: ObjectMeta) -> tuple[int, ManifestLocation] | None:
 
 def _read(store: ObjectStore, version: int, location: ManifestLocation) -> Manifest:
     data, meta = store.read(location.key)
-    # What was read, should it have been written again since it was listed.
+    # The e-tag of what was read: the manifest may have been written again since it was listed.
     location = replace(location, size_bytes=len(data), e_tag=meta.e_tag or location.e_tag)
     return _numbered(Manifest.from_bytes(data, location), version, location)

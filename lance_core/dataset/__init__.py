@@ -1,4 +1,4 @@
-"""Public names of datasets, under pylance's names: `lance.dataset`, as a module.
+"""Public names of the module `lance.dataset`, as pylance has it.
 
 The name `lance_core.dataset` itself is the function that opens a dataset.
 """

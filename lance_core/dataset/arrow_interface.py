@@ -1,11 +1,11 @@
-"""A handle as a `pyarrow.dataset.Dataset`, whose scans take the columns and the filter of the engine that reads.
+"""Makes a handle a `pyarrow.dataset.Dataset`, so that engines such as DuckDB push columns and filters down to scans.
 
     pyarrow.dataset or duckdb imported already  ->  handles are of a subclass of LanceDataset and of Arrow's Dataset
     neither                                     ->  handles are plain; isinstance(handle, Dataset) holds by __class__
 
-The module of Arrow's datasets imports pandas, half a second that most processes need not spend: whoever looks for
-Arrow's class has imported it, as a rule before opening a table. A plain handle that DuckDB meets later is read as a
-stream of all columns, with the same rows.
+Arrow's module of datasets imports pandas, which takes half a second, so that it is not imported here. An engine that
+checks for Arrow's class has imported the module itself, usually before a table is opened. A plain handle that DuckDB
+sees later is read as a stream of all columns, with the same rows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ENGINES = ("pyarrow.dataset", "duckdb")
 """Modules that look for Arrow's class."""
 
 _classes: dict[Any, Any] = {}
-"""The subclass of a class of handles."""
+"""By class of handles, its subclass that also derives from Arrow's class."""
 
 
 def _arrow_class(own: Any) -> Any:
@@ -43,17 +43,17 @@ class ArrowInterface:
     """What Arrow's datasets offer beyond pylance's methods; part of `LanceDataset`."""
 
     plain_class: ClassVar[type | None] = None
-    """The class without Arrow's, of one that has it; pickles name this one."""
+    """Of a class that derives from Arrow's class, the class of handles that does not; pickles name that class."""
 
     def __new__(cls, *_arguments: Any, **_options: Any) -> Any:
-        """Make an object of the class, and of Arrow's where an engine may look for it."""
+        """Make a handle; its class also derives from Arrow's class if an engine may check for that."""
         wanted = any(name in sys.modules for name in _ENGINES)
         made: Any = _arrow_class(cls) if wanted and cls.plain_class is None else cls
         return super(ArrowInterface, made).__new__(made)
 
     @property  # type: ignore[misc]  # it is only read
     def __class__(self) -> Any:
-        """The class of the handle, which is one of Arrow's datasets as soon as those are imported."""
+        """The class of the handle: a subclass of Arrow's `Dataset` as soon as `pyarrow.dataset` is imported."""
         own: Any = type(self)
         shown = own.plain_class is None and "pyarrow.dataset" in sys.modules
         return _arrow_class(own) if shown else own

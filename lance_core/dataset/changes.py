@@ -1,4 +1,4 @@
-"""Verbs for what changed between versions."""
+"""Methods of `LanceDataset` that return the rows that changed between two versions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verbs that change columns, in a new version; the handle moves to it."""
+"""Methods of `LanceDataset` that add, change and drop columns, each in a new version; the handle moves to it."""
 
 from __future__ import annotations
 
@@ -120,8 +120,8 @@ class ColumnVerbs(Handle):
             data: The rows: the key, and the columns to set.
             on: The key: a column or several, `_rowid`, or `_rowaddr` as this version has it. A null is not a key.
             where: The scope: rows for which this is true, as SQL or an expression; None for all rows.
-            missing: What becomes of the rows of the scope that the data lacks: "null" sets their columns to null,
-                "keep" leaves them, "error" rejects the write.
+            missing: How to treat rows of the scope that the data lacks: "null" sets their columns to null, "keep"
+                leaves them, "error" rejects the write.
             schema: Schema of an iterable of batches.
             allow_external_blob_outside_bases: Take blobs by any URI, and not only below base paths that are no
                 datasets.
@@ -134,7 +134,7 @@ class ColumnVerbs(Handle):
             max_retries: How often a commit that loses a race is put again.
 
         Returns:
-            The version and what was written. Without a row to set or a column to add there is no new version.
+            The version and counters of the write. Without a row to set or a column to add there is no new version.
 
         Raises:
             InvalidInputError: A key of the data is null, comes twice, names no row of the scope, or several; or the
@@ -186,7 +186,7 @@ class ColumnVerbs(Handle):
         Args:
             schema: The columns to set, without a key.
             where: The scope: rows for which this is true, as SQL or an expression; None for all rows.
-            missing: What becomes of rows of the scope without a value: "null", "keep" or "error".
+            missing: How to treat rows of the scope without a value: "null", "keep" or "error", as in `write_columns`.
             allow_external_blob_outside_bases: Whether URIs of blobs may lie outside of the dataset's base paths.
 
         Raises:
@@ -214,7 +214,7 @@ class ColumnVerbs(Handle):
     ) -> ColumnsResult:
         """Commit the columns that the tasks of a plan have written, as one version. Not in pylance.
 
-        Tasks without values must be run as well if `missing` is "null" or "error": they set nulls, or fail.
+        If `missing` is "null" or "error", tasks without values must be run as well: they set nulls, or fail.
 
         Args:
             plan: The plan, of whatever version.

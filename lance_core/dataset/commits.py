@@ -1,4 +1,4 @@
-"""Verbs that commit changes that were prepared elsewhere."""
+"""Methods of `LanceDataset` that commit changes prepared elsewhere, such as by other processes, or drop a dataset."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ class CommitVerbs(Handle):
 
 
 def _latest_or_none(store: ObjectStore) -> Manifest | None:
-    """The latest version of what is to be dropped; None if it cannot be read, which is dropped as well."""
+    """The latest version of a dataset that is about to be dropped; None if it cannot be read: the drop goes on."""
     try:
         return load_latest(store)
     except (LanceError, OSError):
@@ -201,10 +201,10 @@ def _latest_or_none(store: ObjectStore) -> Manifest | None:
 
 
 def _check_names(target: TableTarget, change: LanceOperation.BaseOperation | Transaction) -> None:
-    """Make sure that a schema that is committed brings no column of a name that other tools cannot read.
+    """Make sure that a committed schema adds no column with a name that other tools cannot read.
 
     Raises:
-        SchemaError: The schema brings such a column; a column that the dataset has already may stay.
+        SchemaError: The schema adds such a column; columns that the dataset has already are accepted.
     """
     operation = change.operation if isinstance(change, Transaction) else change
     if isinstance(operation, LanceOperation.Overwrite):

@@ -1,4 +1,4 @@
-"""Verbs that change configuration and metadata, in a new version; the handle moves to it."""
+"""Methods of `LanceDataset` that change configuration and metadata, each in a new version; the handle moves to it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ Changes = Mapping[str, str | None]
 class ConfigurationVerbs(Handle):
     """Methods that change the configuration, and the metadata of the table, its schema and its fields.
 
-    With `replace`, values are the whole new map; otherwise they are merged into it, and None removes a key.
+    With `replace`, the given values are the whole new map. Otherwise they are merged into the existing map, and None
+    removes a key.
     """
 
     @property
@@ -78,7 +79,7 @@ class ConfigurationVerbs(Handle):
 
         Args:
             field_updates: Changes by dotted path of the field.
-            replace: Whether they replace all metadata of these fields.
+            replace: Whether the changes replace all metadata of these fields.
 
         Raises:
             SchemaError: There is no such field.

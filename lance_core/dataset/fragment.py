@@ -1,4 +1,4 @@
-"""One fragment of a dataset."""
+"""`LanceFragment`: one fragment of a version of a dataset, to scan, count and take its rows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class FragmentSession:
     Args:
         source: The version.
         record: The fragment.
-        options: What to give of the rows.
+        options: The columns to read, and the form of the rows.
     """
 
     def __init__(self, source: Snapshot, record: Fragment, options: ScanOptions) -> None:
@@ -38,7 +38,7 @@ class FragmentSession:
         self._options = options
 
     def take(self, indices: Sequence[int] | pa.Array) -> pa.Table:
-        """Rows by position among those of the fragment that are alive, in the order asked for.
+        """Rows by position among the live rows of the fragment, in the order of the positions.
 
         Raises:
             InvalidInputError: A position lies outside.
@@ -63,12 +63,12 @@ class LanceFragment(FragmentChanges):
 
     @property
     def fragment_id(self) -> int:
-        """Its id."""
+        """The fragment's id."""
         return self._source.manifest.fragments.ids[self._position] if self._position >= 0 else self.record.id
 
     @property
     def metadata(self) -> FragmentMetadata:
-        """Its description."""
+        """The fragment's record, as pylance's `FragmentMetadata`."""
         return FragmentMetadata.from_record(self.record)
 
     @property
@@ -120,7 +120,7 @@ class LanceFragment(FragmentChanges):
         return self.scanner(columns, **options).to_pandas(blob_mode=blob_mode)
 
     def rows_to_write(self) -> pa.RecordBatchReader:
-        """Its rows as another table takes them: blobs with their payloads. Writers ask for it."""
+        """The fragment's rows for writing them to another table: blobs with their payloads. Writers call this."""
         return self.scanner(blob_handling=AS_STORED).to_reader()
 
     def count_rows(self, filter: Filter = None) -> int:  # noqa: A002 - pylance's name
@@ -132,7 +132,7 @@ class LanceFragment(FragmentChanges):
         return self.scanner(limit=num_rows).to_table()
 
     def open_session(self, columns: Columns = None, with_row_address: bool | None = None) -> FragmentSession:
-        """What takes rows of the same columns again and again: files are opened once.
+        """Open a session that takes rows of the same columns repeatedly; files are opened once.
 
         Args:
             columns: What to read, as for `take`.

@@ -1,4 +1,4 @@
-"""Changes to one fragment, to be committed later: deletions, and new values or columns."""
+"""Methods of `LanceFragment` that change one fragment without a commit: deletions, new values and new columns."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _WHOLE = (1 << 63) - 1
 
 
 class _Numbered(FragmentWriteProgress):
-    """Reports the one fragment of a write under its later id."""
+    """Passes progress calls on, with the id that the fragment of the write is going to have."""
 
     def __init__(self, progress: FragmentWriteProgress, fragment_id: int) -> None:
         self._progress = progress
@@ -75,7 +75,7 @@ class FragmentChanges:
 
     @classmethod
     def all_of(cls, source: Snapshot) -> list[Self]:
-        """All fragments of a version. Their records are read when they are asked for: there can be very many."""
+        """All fragments of a version; each record is read when it is accessed, as there can be very many."""
         found = []
         for position in range(len(source.manifest.fragments)):
             fragment = cls.__new__(cls)
@@ -114,7 +114,7 @@ class FragmentChanges:
             progress: Called when the file begins and when it is complete.
             mode: "append" fits the rows to the dataset if there is one.
             data_storage_version: Version of the file.
-            use_legacy_format: The older spelling of that.
+            use_legacy_format: The older spelling of `data_storage_version`.
             storage_options: Credentials and options of the storage, under object_store's names.
             **others: Arguments of pylance's that are not offered.
 
@@ -200,7 +200,7 @@ class FragmentChanges:
 
         Raises:
             SchemaError: A column exists, or the values do not fit.
-            InvalidInputError: A function keeps a checkpoint, which only `LanceDataset.add_columns` can.
+            InvalidInputError: A function keeps a checkpoint, which only `LanceDataset.add_columns` supports.
         """
         if isinstance(value_func, BatchUDF) and value_func.cache is not None:
             raise InvalidInputError(

@@ -1,4 +1,4 @@
-"""Verbs for versions and the transactions that made them."""
+"""Methods of `LanceDataset` for its history: versions, the transactions that made them, and proofs of writes."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ class HistoryVerbs(Handle):
         return [self.read_transaction(number) for number in islice(numbers, max(recent_transactions, 0))]
 
     def history(self, *, ahead: int = 1) -> Iterator[tuple[Self, Transaction | None]]:
-        """Handles on this version and those before it, newest first, each with its transaction if that is recorded.
+        """Handles on this and earlier versions, newest first, each with its transaction, or None if none is recorded.
 
         Each version is read once, when it is asked for. Versions that were cleaned up are left out. Not in pylance.
 
@@ -182,7 +182,7 @@ class HistoryVerbs(Handle):
                     yield one
 
     def _recorded(self, number: int) -> tuple[Self, Transaction | None] | None:
-        """A version and its transaction; None if it was cleaned up since versions were listed."""
+        """A handle on a version and its transaction; None if the version was cleaned up since it was listed."""
         try:
             manifest = self._manifest if number == self.version else load_manifest(self._store, number)
         except VersionNotFoundError:
@@ -194,7 +194,7 @@ class HistoryVerbs(Handle):
     def find_transaction(
         self, key: str, value: str, *, not_before: datetime | None = None, newer_than: int = 0
     ) -> tuple[int, Transaction] | None:
-        """The newest commit up to this version that carries a transaction property.
+        """The newest commit up to this version that carries a transaction property with a given value.
 
         Args:
             key: The property.
@@ -220,7 +220,7 @@ class HistoryVerbs(Handle):
     def find_transactions(
         self, key: str, value: str, *, not_before: datetime | None = None
     ) -> tuple[dict[int, Transaction], list[int]]:
-        """All commits up to this version that carry a transaction property.
+        """All commits up to this version that carry a transaction property with a given value.
 
         Args:
             key: The property.
@@ -246,7 +246,8 @@ class HistoryVerbs(Handle):
     ) -> tuple[int, Transaction | None] | None:
         """The commit up to this version that carries a given `idempotency_key`, a property that one commit may carry.
 
-        The table's own state is looked at first, which knows of it when its version was cleaned up.
+        The proofs in the table's own state are checked first: they show the commit even after its version was cleaned
+        up.
 
         Args:
             key: The property.
@@ -313,9 +314,9 @@ class HistoryVerbs(Handle):
         return watermarks(self._manifest.config, name)
 
     def known_after(self, kind: Literal["streams", "keys", "attempts"]) -> int | None:
-        """The version after which the table knows all writes of a kind; None if it never took note of one.
+        """The version after which the table has proofs of all writes of a kind; None if it never kept such a proof.
 
-        Writes up to that version are known from the history only, as far as it was not cleaned up.
+        Writes up to that version are known from the history alone, as far as it was not cleaned up.
 
         Raises:
             InvalidInputError: The kind is unknown.
@@ -351,7 +352,7 @@ class HistoryVerbs(Handle):
 
 
 def _with_local_zone(time: Timestamp) -> Timestamp:
-    """A `datetime` without a zone as the local time that it is; the offset is that of the time, not of today."""
+    """A `datetime` without a zone as local time, with the offset that was valid at that time."""
     if isinstance(time, datetime) and time.tzinfo is None:
         return datetime.fromisoformat(time.isoformat()).astimezone()
     return time

@@ -1,4 +1,4 @@
-"""Verbs for indices: create, list, prewarm and drop them."""
+"""Methods of `LanceDataset` for indices: create, list, prewarm and drop them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class IndexVerbs(Handle):
 
     @property
     def has_index(self) -> bool:
-        """Whether there is an index."""
+        """Whether the dataset has an index."""
         return bool(self._manifest.indices)
 
     @property
@@ -105,7 +105,7 @@ class IndexVerbs(Handle):
         self._manifest = commit(self._store, transaction, base=self._manifest).manifest
 
     def create_index(self, *_: Any, **__: Any) -> NoReturn:
-        """Not offered: indices for vectors are kept, not built."""
+        """Not offered: this library keeps vector indices of a table, and does not build them."""
         raise UnsupportedError("create_index is not offered; create_scalar_index builds scalar indices")
 
     def create_scalar_index(
@@ -212,13 +212,13 @@ class IndexVerbs(Handle):
         return Index.from_record(made)
 
     def merge_existing_index_segments(self, segments: Iterable[Index]) -> Index:
-        """Put segments that are not committed together into one, which is not committed either.
+        """Merge uncommitted segments of an index into one segment, which is not committed either.
 
         Args:
             segments: Results of `create_index_uncommitted`, of one kind and column, no fragment in two of them.
 
         Raises:
-            InvalidInputError: There are none, or they do not belong together.
+            InvalidInputError: No segment is given, or the segments do not belong together.
             UnsupportedError: Indices of their kind are not built here.
             CorruptFileError: A segment cannot be read.
 
@@ -234,7 +234,7 @@ class IndexVerbs(Handle):
     def commit_existing_index_segments(
         self, index_name: str, column: str | Sequence[str], segments: Iterable[Index]
     ) -> Self:
-        """Commit segments as one index, in a new version; segments of it that cover the same fragments are replaced.
+        """Commit segments as one index, in a new version; they replace its segments over the same fragments.
 
         Args:
             index_name: Name of the index.

@@ -1,4 +1,4 @@
-"""Verbs that show a dataset's metadata and files."""
+"""Methods of `LanceDataset` that show its metadata and files."""
 
 from __future__ import annotations
 

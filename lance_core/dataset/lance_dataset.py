@@ -1,4 +1,4 @@
-"""A dataset: a handle on one version, with the verbs as methods."""
+"""`LanceDataset`, a handle on one version of a dataset with all verbs as methods, and `dataset`, which opens it."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class LanceDataset(
     """A handle on one version of a dataset.
 
     Reads always see that version; `checkout_latest` moves the handle, and so do the methods that change the dataset. A
-    handle can be pickled. It is a `pyarrow.dataset.Dataset` to engines that scan those (`isinstance` says so), and they
-    push columns and filters down.
+    handle can be pickled. Engines that scan Arrow datasets accept a handle as a `pyarrow.dataset.Dataset` (`isinstance`
+    is true), and push columns and filters down.
     """
 
 
@@ -72,7 +72,7 @@ def dataset(
     """Open a dataset.
 
     Args:
-        uri: Its root: a path, or a URI such as `s3://bucket/path`.
+        uri: The dataset's root: a path, or a URI such as `s3://bucket/path`.
         version: A version number, a tag, or (branch, number); None for the latest version.
         asof: The latest version at or before this time; not together with `version`.
         commit_lock: A function from the version that is about to be committed to a context manager, which is held while
@@ -84,14 +84,15 @@ def dataset(
             `with_row_address` the `schema` of the handle has that column too.
         metadata_cache_size_bytes: About how many bytes of the metadata of files the handle keeps; None for 64 MiB.
         index_cache_size_bytes: About how many bytes of indices the handle keeps; None for 256 MiB.
-        read_params: `cache_repetition_index` and `validate_on_decode`, both taken without effect: what a page says of
-            its rows is read with it, and pages are always checked.
-        session: The cache to use instead, from another handle's `session()`; its sizes count.
+        read_params: `cache_repetition_index` and `validate_on_decode`, both accepted without effect: the repetition
+            index is read with its page, and pages are always checked.
+        session: The `session()` of another handle, whose caches this handle shares; the sizes are then those of the
+            session.
         **others: Arguments of pylance that are not offered; None is ignored, as it means pylance's default.
 
     Raises:
         DatasetNotFoundError: There is no dataset.
-        VersionNotFoundError: There is no such version or tag, or none as old as `asof`.
+        VersionNotFoundError: The version or tag does not exist, or all versions are later than `asof`.
         UnsupportedError: An argument is not offered.
 
     Examples:
@@ -142,7 +143,7 @@ def _check_read_params(params: Mapping[str, Any] | None) -> None:
 def _numbered(
     uri: str | PathLike[str], storage_options: Mapping[str, str] | None, version: Reference
 ) -> Manifest | None:
-    """A version by its number, without reading the latest one; None if there is none of that number."""
+    """The manifest of a version by its number, without reading the latest version; None if it does not exist."""
     if not isinstance(version, int) or isinstance(version, bool):
         return None
     try:

@@ -1,7 +1,7 @@
-"""Verbs for compaction and cleanup, implemented by `lance_core.maintenance`.
+"""Methods of `LanceDataset` for compaction, cleanup and erasure, implemented by `lance_core.maintenance`.
 
-That package is imported when a verb is used, so that reading and writing load less. Automatic cleanup,
-where a table's configuration asks for it, runs after each commit: this module registers it.
+The package is imported when one of these methods is called, so that reading and writing load less. This module also
+registers the listener for automatic cleanup, which runs after commits if the table's configuration asks for it.
 """
 
 from __future__ import annotations
@@ -155,11 +155,12 @@ class DatasetOptimizer:
             repair_pages: Also rewrite fragments in which `verify` finds pages that other readers misread. Not in
                 pylance.
             transaction_properties: Strings for the history, by key. Not in pylance.
-            progress: Is called with the rows that are done and those that there are. Not in pylance.
+            progress: Is called with the number of rows that are rewritten and the number of all rows to rewrite. Not in
+                pylance.
 
         Raises:
             InvalidInputError: An option cannot be used.
-            RetryableConflictError: All fragments in question were changed meanwhile.
+            RetryableConflictError: Concurrent commits changed the fragments of all tasks.
 
         Examples:
             >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
@@ -183,7 +184,7 @@ class DatasetOptimizer:
         transaction_properties: Mapping[str, str] | None = None,
         **others: Any,
     ) -> None:
-        """Make indices cover the fragments that they do not cover, reading only those.
+        """Extend indices to the fragments that they do not cover yet, reading only these fragments.
 
         Args:
             num_indices_to_merge: How many of an index's last segments are merged, together with uncovered fragments; 0
@@ -196,7 +197,7 @@ class DatasetOptimizer:
         Raises:
             NotFoundError: There is no index of a name.
             UnsupportedError: An index that is named cannot be built here, or an argument is not offered.
-            RetryableConflictError: Other writers changed the same each time.
+            RetryableConflictError: Other writers changed the same indices or fragments in each attempt.
             DatasetNotFoundError: The dataset was dropped.
 
         Examples:
@@ -242,7 +243,7 @@ class MaintenanceVerbs(Handle):
     ) -> CleanupStats:
         """Remove old versions, and the files that only they need.
 
-        This version and newer ones stay, and so do tagged versions, those that branches need, and files that any
+        This version and newer ones stay, and so do tagged versions, versions that branches need, and files that any
         branch or detached version needs.
 
         Args:
@@ -320,10 +321,10 @@ class MaintenanceVerbs(Handle):
     ) -> ErasureReport:
         """Erase rows from all versions, branches, files and indices, and prove it by reading what is left.
 
-        Rows are deleted on every branch that holds them, their files are written again without them, and versions
-        that hold them are removed, whatever their age: readers of those lose them. Where a tag, a branch, a clone or
-        a user needs such a version, nothing is changed, and the report names it. The condition is written nowhere.
-        Not in pylance.
+        On every branch that holds the rows, they are deleted and their files are written again without them. Versions
+        that hold the rows are removed, whatever their age, and can no longer be read. Where a tag, a branch, a clone or
+        a user needs such a version, nothing is changed, and the report names it. The condition is written nowhere. Not
+        in pylance.
 
         Args:
             where: The rows, by a condition in SQL on values of columns.
@@ -338,11 +339,11 @@ class MaintenanceVerbs(Handle):
             transaction_properties: Strings for the history.
 
         Returns:
-            What was done and read. Where `proven` is false, `obstacles` or `remaining` say why.
+            The report of what was done and read. Where `proven` is false, `obstacles` or `remaining` say why.
 
         Raises:
             InvalidInputError: The condition does not fit the columns, or names no column.
-            CorruptFileError: The file of a tag or branch is torn: what it needs is not known.
+            CorruptFileError: The file of a tag or branch is torn, so that the versions it needs are not known.
 
         Examples:
             >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")

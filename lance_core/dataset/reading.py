@@ -1,4 +1,4 @@
-"""Verbs that read rows."""
+"""Methods of `LanceDataset` that read rows: scans, tables, batches, takes, samples, blobs and SQL."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class ReadingVerbs(Handle):
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns, as Arrow; with default options of scans what a scan gives."""
+        """The columns as an Arrow schema; with `default_scan_options` the schema that a scan returns."""
         return self.scanner().projected_schema if self._scan_defaults else super().schema
 
     def to_table(
@@ -144,7 +144,7 @@ class ReadingVerbs(Handle):
         return self.scanner(columns, **options).to_pandas(blob_mode=blob_mode)
 
     def rows_to_write(self) -> pa.RecordBatchReader:
-        """All rows as another table takes them: blobs with their payloads. Writers ask for it.
+        """All rows for writing them to another table: blobs with their payloads. Writers call this.
 
         Examples:
             >>> lance.write_dataset({"id": [1, 2, 3]}, "t.lance").rows_to_write().read_all().num_rows
@@ -155,8 +155,8 @@ class ReadingVerbs(Handle):
     def to_arrow_dataset(self) -> Dataset:
         """This version as a `pyarrow.dataset.Dataset`.
 
-        A handle is one itself to engines that scan them (DuckDB, `polars.scan_pyarrow_dataset`); this one also has
-        Arrow's `filter` and hints of scans, and is one in each process.
+        Engines that scan Arrow datasets (DuckDB, `polars.scan_pyarrow_dataset`) accept the handle itself. The result of
+        this method also has Arrow's `filter` and scan options, and is an Arrow dataset in every process.
 
         Examples:
             >>> lance.write_dataset({"delay": [11, 4]}, "flights.lance").to_arrow_dataset().count_rows()
@@ -262,7 +262,7 @@ class ReadingVerbs(Handle):
         return take_rows(self.source, self._manifest.fragments, indices, options)
 
     def _take_rows(self, row_ids: Sequence[int] | pa.Array, columns: Columns = None) -> pa.Table:
-        """Rows by their ids, in the order asked for; pylance's name, which code for it calls.
+        """Rows by their ids, in the order of the ids; a private name of pylance that code written for pylance calls.
 
         Args:
             row_ids: What `with_row_id` gives: stable ids where the dataset has them, else addresses.
@@ -361,7 +361,7 @@ class ReadingVerbs(Handle):
         Args:
             blob_column: The column.
             requests: Row, first byte and number of bytes of each part.
-            selector: What the rows are: "ids", "addresses" or "indices".
+            selector: How `requests` name rows: by "ids", "addresses" or "indices" (positions).
             io_buffer_size: Changes no result.
             preserve_order: The order is kept in any case.
 

@@ -1,4 +1,4 @@
-"""Verbs for tags, branches, clones and base paths."""
+"""Methods of `LanceDataset` for tags, branches, clones and base paths."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class RefVerbs(Handle):
 
     @property
     def clones(self) -> Clones:
-        """The shallow clones that refer to files of this dataset, by the tags that keep these. Not in pylance."""
+        """The shallow clones of this dataset, known by the tags that keep the files they refer to. Not in pylance."""
         return Clones(self._refs)
 
     @property
     def readers(self) -> Readers:
-        """The readers of changes that hold versions of this dataset, so that cleanup keeps these. Not in pylance."""
+        """The readers of changes, whose tags keep the versions that they consumed last from cleanup. Not in pylance."""
         return Readers(self._refs)
 
     def create_branch(
@@ -81,7 +81,7 @@ class RefVerbs(Handle):
 
         Args:
             branch: As for `create_branch`.
-            reference: Where it begins if there is none: as for `create_branch`.
+            reference: The version that a new branch begins with, as for `create_branch`.
             renew_promoted: Whether a branch that was promoted, and has no changes since, is created again there.
                 Maintenance is not a change, nor are restores and commits with the property `lance.takes_back`, which an
                 undo of `lance_dagster` has.
@@ -109,11 +109,11 @@ class RefVerbs(Handle):
         storage_options: Mapping[str, str] | None = None,
         **others: Any,
     ) -> Self:
-        """Create a dataset that refers to this one's files.
+        """Create a dataset that refers to the files of this dataset.
 
         A tag `clone.<id>` keeps the version from any cleanup until the clone is dropped, or `clones.release` is called.
-        Where this dataset cannot be written to a warning says that its cleanup can break the clone. The clone's handle
-        has no commit lock.
+        If this dataset cannot be written to, no tag is made, and a warning says that its cleanup can break the clone.
+        The clone's handle has no commit lock.
 
         Args:
             target_path: Root of the new dataset.
@@ -193,7 +193,7 @@ class RefVerbs(Handle):
 
         Args:
             new_bases: The places; names, paths and ids must be new.
-            transaction_properties: Free strings for the history.
+            transaction_properties: Strings for the history, by key.
 
         Raises:
             InvalidInputError: A name, path or id is taken.

@@ -1,4 +1,4 @@
-"""Verbs that change rows, in a new version; the handle moves to it."""
+"""Methods of `LanceDataset` that insert, delete, update and merge rows in a new version; the handle moves to it."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class UpdateResult(TypedDict):
 class RowVerbs(Handle):
     """Methods that change rows. The handle moves to the new version.
 
-    A change is computed on the handle's version and rebased on the latest one if others committed meanwhile. If they
-    changed the same rows it is computed again on the latest version, at most `conflict_retries` times.
+    A change is computed on the handle's version and rebased on the latest one if others committed meanwhile. If others
+    changed the same rows, the change is computed again on the latest version, at most `conflict_retries` times.
     """
 
     def insert(self, data: ReaderLike, *, mode: str = "append", **options: Any) -> None:
@@ -120,7 +120,7 @@ class RowVerbs(Handle):
         conflict_retries: int = CONFLICT_RETRIES,
         retry_timeout: timedelta = RETRY_TIMEOUT,
     ) -> DeleteResult:
-        """Delete the rows for which a predicate is true; a version is made even if there are none.
+        """Delete the rows for which a predicate is true; a version is made even if no row is deleted.
 
         Args:
             predicate: SQL or a pyarrow expression.

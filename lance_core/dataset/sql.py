@@ -1,6 +1,6 @@
 """SQL over one dataset, under pylance's names; DuckDB runs it, reading only the columns and rows that it needs.
 
-pylance runs DataFusion: the SQL is that of the engine, which for what both know is the same.
+The SQL dialect is DuckDB's, while pylance's is that of DataFusion; what both support means the same in both.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ROWS: Final = 8192
 
 @dataclass(frozen=True, slots=True)
 class _Options:
-    """What a query is run with; `SqlQueryBuilder` describes it."""
+    """The options of a query, as `SqlQueryBuilder` sets them."""
 
     dataset: Readable
     sql: str
@@ -41,7 +41,7 @@ class SqlQuery:
     """A query that can be run; made by `SqlQueryBuilder.build`.
 
     Args:
-        options: What to run.
+        options: The query and its options.
     """
 
     def __init__(self, options: _Options) -> None:
@@ -77,10 +77,10 @@ class SqlQuery:
 
 @checked_methods
 class SqlQueryBuilder:
-    """Sets what a query is run with; made by `LanceDataset.sql`.
+    """Sets the options of a query; made by `LanceDataset.sql`.
 
     Args:
-        options: What is set so far.
+        options: The options that are set so far.
     """
 
     def __init__(self, options: _Options) -> None:
@@ -98,7 +98,7 @@ class SqlQueryBuilder:
         return cls(_Options(dataset, sql))
 
     def table_name(self, table_name: str) -> SqlQueryBuilder:
-        """What the query calls the dataset; "dataset" otherwise."""
+        """Set the name of the dataset in the query; "dataset" by default."""
         if not isinstance(table_name, str) or not table_name:
             raise InvalidInputError(f"table_name is a name, not {table_name!r}")
         return self._with(table_name=table_name)
@@ -115,7 +115,7 @@ class SqlQueryBuilder:
         """How columns of blobs come: "all_binary", or as descriptions, which is the default.
 
         Raises:
-            InvalidInputError: There is no such way.
+            InvalidInputError: The value is not known.
         """
         check_blob_handling(blob_handling)
         return self._with(blob_handling=blob_handling)
@@ -142,7 +142,7 @@ class SqlQueryBuilder:
 
 
 class _Scanned:
-    """A dataset with columns about rows beside its own, and blobs as they are asked for."""
+    """The dataset as the query scans it: with `_rowid` or `_rowaddr` if requested, and blobs in the requested form."""
 
     def __init__(self, options: _Options) -> None:
         self._dataset = options.dataset

@@ -1,4 +1,4 @@
-"""`write_dataset`, `commit_fragments`, `commit_transaction`: functions that make a version, and return it opened."""
+"""Functions that commit a new version: `write_dataset`, `commit_fragments` and `commit_transaction`."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def write_dataset(
         progress: Called when a file begins and when it is complete.
         storage_options: Credentials and options of the storage, under object_store's names.
         data_storage_version: Version of the files; None for the default, or the dataset's own.
-        use_legacy_format: The older spelling of that.
+        use_legacy_format: The older spelling of `data_storage_version`.
         enable_v2_manifest_paths: False gives a dataset that is created the old names of manifests.
         enable_stable_row_ids: Give rows ids that survive compaction; for a dataset that is created.
         auto_cleanup_options: "interval" in versions and "older_than_seconds", kept in the configuration of a dataset
@@ -132,7 +132,7 @@ def _write_attempt(
     options: WriteOptions,
     properties: AttemptProperties,
 ) -> LanceDataset:
-    """Write rows in place of those of earlier attempts, which the properties find.
+    """Write rows in place of the rows of earlier attempts, which are found by the transaction properties.
 
     Raises:
         InvalidInputError: An option is not offered for such a write.
@@ -299,9 +299,9 @@ def commit_fragments(
     Args:
         uri: The dataset's root, or a dataset, whose version then need not be read again.
         fragments: The results of `FragmentWriter.finish` or `write_fragments`; all must have the same schema.
-        schema: The Arrow schema they were written with.
+        schema: The Arrow schema that the fragments were written with.
         mode: "create", "append", "overwrite" or "replace".
-        slices: For "replace": the slices whose rows are replaced. For `require_empty`: those that must be empty.
+        slices: For "replace": the slices whose rows are replaced. For `require_empty`: the slices that must be empty.
         read_version: Version that the data was computed from; commits since then are checked for conflicts. None: the
             latest now, or that of the dataset given. 0: there was no dataset yet.
         identity: `LanceDataset.identity` of `read_version` when it was read, if `uri` is not a dataset; it detects a
@@ -319,9 +319,9 @@ def commit_fragments(
             dataset given.
         data_storage_version: Version of the files; for a dataset that is created.
         enable_stable_row_ids: Give rows ids that survive compaction; for a dataset that is created.
-        table_config: Table configuration to set, unless it has these values already: in the same commit if that
-            creates or overwrites the dataset; else in a version of its own before it, as the transactions of appends
-            and replacements have no place for it.
+        table_config: Table configuration to set, unless it has these values already. It is part of the same commit if
+            that creates or overwrites the dataset; else it is set in a version of its own before, as transactions of
+            appends and replacements cannot hold configuration.
         add_columns: Add the columns that the dataset lacks, in the same version; they are null in its rows.
             The fragments were written with `LanceDataset.lance_schema_with`.
         max_retries: How often a commit that loses a race is rebased and put again.
@@ -332,14 +332,14 @@ def commit_fragments(
 
     Raises:
         DatasetExistsError: `mode` is "create" and there is a dataset, or there are rows and `require_empty` is set.
-        RetryableConflictError: A concurrent commit changed what this one changes; do the write again.
+        RetryableConflictError: A concurrent commit changed the same rows or columns as this commit; do the write again.
         IncompatibleConflictError: A concurrent commit rules this one out, or the dataset was dropped and made again
             since it was read.
         SupersededError: A later attempt of the same write has committed.
         EarlierAttemptError: The rows that an earlier attempt appended cannot be identified any more.
         SchemaError: The fragments do not fit the dataset.
         ObjectNotFoundError: A file of the fragments was deleted, such as by a cleanup; nothing was committed. On object
-            storage, files that this process wrote within the last hour are not looked for.
+            storage, files that this process wrote within the last hour are not checked.
 
     Examples:
         >>> rows = pa.table({"id": [1, 2, 3]})
@@ -389,7 +389,7 @@ def commit_transaction(
     write_attempt: WriteAttempt | None = None,
     checked_through: int | None = None,
 ) -> CommitResult:
-    """Commit what was computed from a version, unless that was done already. Not in pylance.
+    """Commit a transaction that was computed from a version, unless it was committed already. Not in pylance.
 
     Args:
         dataset: The dataset at that version, which does not move.

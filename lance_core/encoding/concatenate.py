@@ -1,4 +1,4 @@
-"""Concatenation of arrays, and dictionaries without null values, which can be unified."""
+"""Concatenates arrays of one column; dictionaries are unified first, after null values are removed from them."""
 
 from __future__ import annotations
 

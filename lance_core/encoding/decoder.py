@@ -1,4 +1,4 @@
-"""Decoding pages of 2.1 and 2.2 files: calls the decoder of the page's structural layout and assembles its rows."""
+"""Decodes pages of 2.1 and 2.2 files: calls the decoder of a page's structural layout and assembles an Arrow array."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages of 2.2 files as pylance 0.35 to 1.0 wrote them, when 2.2 was a draft.
+"""Recognizes pages of 2.2 files in the draft form of 2.2, which pylance 0.35 to 1.0 wrote.
 
     mini-block, has_large_chunk     2.2: chunks are described by u32
     mini-block without it           the draft, and 2.1: chunks are described by u16

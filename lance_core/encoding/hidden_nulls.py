@@ -1,4 +1,4 @@
-"""Pages that hide the nulls of an outer struct from readers of a single field.
+"""Recognizes pages that hide the nulls of an outer struct from readers of a single field.
 
 Earlier releases of this library wrote "all valid" for items below null structs if no item was null itself:
 

@@ -1,4 +1,4 @@
-"""A few rows of a column: the position of each value is computed, and only its bytes are read.
+"""Reads a few rows of a column: the position of each value is computed, and only the bytes of that value are read.
 
     page          cached after the first read              read for a value
     mini-block    where chunks begin, the dictionary       its chunk
@@ -57,11 +57,11 @@ class PointPage:
         self.value = value
 
     def unknown(self) -> list[ByteRange]:
-        """The ranges that have to be read first; empty once they are cached."""
+        """The ranges that have to be read before positions of values are known; empty once their content is cached."""
         return []
 
     def learn(self, answers: Sequence[BytesLike]) -> int:
-        """Cache the content of these ranges; returns the approximate number of cached bytes."""
+        """Cache the content of the ranges of `unknown`; returns the approximate number of cached bytes."""
         del answers
         return 0
 
@@ -75,7 +75,7 @@ class PointPage:
         return []
 
     def values(self, rows: Sequence[int], answers: Sequence[memoryview]) -> Values:
-        """The values, from the bytes of these ranges."""
+        """The values of rows, from the bytes of their `ranges`."""
         del answers
         if self.value is None:
             return [self.blank] * len(rows), np.zeros(len(rows), np.bool_)

@@ -1,7 +1,7 @@
-"""Pages like an earlier page of their column, encoded in a few operations.
+"""Encodes small pages that are like an earlier page of their column, in a few operations.
 
 The encoder writes the first small page of a column. The next pages are similar: they differ in their values, and their
-descriptions in a few counts. So they need no statistics, no levels of nesting and no arrays over chunks:
+descriptions in a few counts. Such pages need no statistics, no levels of nesting and no arrays over chunks:
 
     description of the earlier page -> Pattern -> buffers of the new page, and its description with other counts
 

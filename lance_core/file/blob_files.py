@@ -1,12 +1,12 @@
-"""Files of blobs beside a data file, for payloads of columns of blobs of 2.2.
+"""Writes payloads of blobs of 2.2: small ones into the data file, larger ones into files of blobs beside it.
 
     size of the payload                                             kind
     at most `blob-inline-size-threshold`, 64 KiB by default         inline: in the data file
     at most `blob-dedicated-size-threshold`, 4 MiB by default       packed: in a file with others
     more                                                            dedicated: a file of its own
 
-A packed file has at most `blob-pack-file-size-threshold` bytes, 1 GiB by default. The three are metadata of the field,
-with `lance-encoding:` before their names.
+A packed file has at most `blob-pack-file-size-threshold` bytes, 1 GiB by default. The three thresholds are metadata of
+the field, with `lance-encoding:` before their names.
 
     data/<name>.lance
     data/<name>/<bits>.blob         <bits>: the 32 bits of the file's number, from 1 on, the lowest one first
@@ -87,7 +87,7 @@ def external(field: Field, blob: Mapping[str, Any]) -> Descriptor | None:
     """The descriptor of a blob that is given by its URI; None if it has a payload.
 
     Raises:
-        InvalidInputError: Not exactly one of payload and URI is given, or the range of an external one is none.
+        InvalidInputError: Both payload and URI are given, or neither, or the range of an external blob is not valid.
     """
     uri, position, size = blob.get("uri"), blob.get("position"), blob.get("size")
     if (blob["data"] is None) == (uri is None) or uri == "":

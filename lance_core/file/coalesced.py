@@ -1,7 +1,8 @@
 """Several small data files read as one, so that their pages are decoded together.
 
 The fixed cost of a small page is higher than that of its bytes: columns of many small files are decoded much faster
-together. Pages of 2.1 and 2.2 files refer to no other part of their file, so that concatenated files are a file:
+together. Pages of 2.1 and 2.2 files refer to no other part of their file, so that concatenated files can be read as one
+file:
 
     bytes    | file 0         | file 1   | file 2       |      file i begins at the sum of the earlier sizes
     column   | its pages of 0 | of 1     | of 2         |

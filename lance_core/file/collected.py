@@ -1,4 +1,4 @@
-"""Rows of columns that are buffered until they fill a page, and the memory that they hold.
+"""Buffers the rows of columns until they fill a page, and limits the memory that buffered rows hold.
 
 A slice holds the whole memory of its array, and so may any column of a batch of another library:
 

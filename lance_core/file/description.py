@@ -1,4 +1,4 @@
-"""Descriptions of data files, under pylance's names."""
+"""Describes the metadata and the sizes of a data file, under pylance's names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading the fields of 2.0 files: a whole top-level field at a time, some thousands of rows per task."""
+"""Plans the reading of 2.0 files: one whole top-level field at a time, in tasks of bounded size."""
 
 from __future__ import annotations
 

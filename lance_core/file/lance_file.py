@@ -1,4 +1,4 @@
-"""Data files by themselves, outside a dataset, under pylance's names."""
+"""`LanceFileReader` and `LanceFileWriter`: single data files outside of a dataset, under pylance's names."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""The parts of a data file that a copy of some of its pages takes.
+"""Plans which regions of a data file to copy in order to copy some of its pages.
 
     file       |page|page| other |page|page|page| other |metadata|
     regions    |=========|       |==============|
 
 A region begins and ends at multiples of 64 bytes, and moves as a whole: buffers keep their positions modulo 64, and the
-padding behind them is copied with them. The storage copies large regions best, so that small ones are joined with their
-neighbours if little else lies between, which is copied, too, and never read.
+padding after them is copied with them. The storage copies large regions best, so that small regions are joined with
+their neighbours if few bytes lie between. These bytes are copied as well, and no reader uses them.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def regions_of(pages: Iterable[list[ByteRange]], size: int, least: int) -> list[
     """The regions for some pages of a file, in the order of the file.
 
     Args:
-        pages: For each page the ranges of its buffers, which `Region.move_to` changes; those without bytes are in none.
+        pages: For each page the ranges of its buffers, which `Region.move_to` changes; empty buffers are in no region.
         size: Bytes of the file.
         least: The size below which a region is better joined with another one.
     """

@@ -1,4 +1,4 @@
-"""Data files below one folder, under pylance's names."""
+"""`LanceFileSession`: opens, lists, copies and removes files below one folder, under pylance's names."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ListResult:
 
 @checked_methods
 class LanceFileSession:
-    """Opens, lists, moves and removes files below one folder; paths are relative to it.
+    """Opens, lists, copies and removes files below one folder; paths are relative to that folder.
 
     Args:
         base_path: Path or URI of the folder.

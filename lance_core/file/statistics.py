@@ -37,7 +37,7 @@ PREFIX_BYTES: Final = 64
 
 _LOWEST_DECIMAL: Final = -(1 << 127)
 _HIGHEST_DECIMAL: Final = (1 << 127) - 1
-"""Unscaled, as in the buffer of an array."""
+"""The highest decimal of 128 bits, as an unscaled integer like those in the buffer of an array."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -62,7 +62,7 @@ class FileVersion(Enum):
 
     @classmethod
     def for_dataset(cls, wanted: str | None, own: str) -> FileVersion:
-        """The version of new files in a dataset: the `data_storage_version` that is wanted, or the dataset's own.
+        """The version of new files in a dataset: the requested `data_storage_version`, or that of the dataset.
 
         Raises:
             UnsupportedError: One of the two is 0.1 and the other one is not: a dataset cannot have files of both.

@@ -1,1 +1,1 @@
-"""Scalar indices: their content, and the rules by which it is trusted; commits are made elsewhere."""
+"""Scalar indices: their kinds and files, and how queries use them; `verbs.indices` builds and commits them."""

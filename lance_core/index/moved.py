@@ -1,4 +1,4 @@
-"""Zones of compacted fragments, derived from the zones of the fragments that they replaced, without reading rows.
+"""Derives the zones of compacted fragments from the zones of the fragments that they replaced, without reading rows.
 
 A compaction keeps the order of the rows and drops deleted ones, so that each zone of an old fragment becomes a run of
 rows of the new ones. The bounds of a zone also bound a part of it, but the number of nulls in a part is unknown: where
@@ -25,7 +25,7 @@ class Replaced:
     """Fragments that a compaction replaced.
 
     Attributes:
-        old: The id, the physical rows and the deleted rows of each, in order.
+        old: The id, the physical rows and the deleted rows of each replaced fragment, in order.
         new: The id and the rows of each replacement, in order.
     """
 

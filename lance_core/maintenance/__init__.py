@@ -1,4 +1,4 @@
-"""Maintenance of datasets: compaction, cleanup, erasure, zone maps, columns of another type; the tables of a lake.
+"""Maintenance of datasets: compaction, cleanup, erasure, zone maps, changes of a column's type; a lake's tables.
 
 Compaction.plan(dataset) -> CompactionPlan -> CompactionTask.execute(dataset), anywhere -> RewriteResult
 Compaction.commit(dataset, results) -> CompactionMetrics

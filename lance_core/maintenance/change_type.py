@@ -1,4 +1,4 @@
-"""Another type for a column: its values are rewritten in one commit, and no other column is touched.
+"""Changes the type of a column: its values are rewritten in one commit, and no other column is touched.
 
 check     every live value is converted once, and nothing is written
 drop      indices on the column, in a version of their own
@@ -49,11 +49,12 @@ def change_type(
         dataset: The handle, on the latest version of its branch.
         column: A column of the table itself, not of a struct.
         data_type: Its new type.
-        convert: Makes values of the new type: called with those of some rows and with the new field, more than once.
+        convert: Converts values: is called, more than once, with the old values of some rows and with the new field,
+            and returns values of the new type.
         transaction_properties: Transaction properties of the commits.
 
     Raises:
-        SchemaError: There is no such column, or what `convert` raises; nothing was written.
+        SchemaError: The column does not exist, or `convert` raises this error; nothing was written.
         UnsupportedError: The column has an index that cannot be built here; nothing was written.
         RetryableConflictError: Another writer committed at the same time; a repeated call finishes the change.
 

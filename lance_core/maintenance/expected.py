@@ -1,7 +1,7 @@
-"""The versions that maintenance of a table would commit: computed from metadata, while nothing is written.
+"""Dry runs of maintenance: the versions that it would commit, computed from metadata while nothing is written.
 
-Each verb changes a handle of its own as the real one changes the table: the same operations are applied to the
-manifest, with records of files that nobody writes. What such files would hold, and their sizes, are not known.
+Each method applies the operations of the real verb to the manifest of a handle of its own, with records of files that
+are not written. The content and the sizes of such files are unknown.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ExpectedVersions(Generic[_Handle]):
     """The versions that maintenance would commit after a version of a table.
 
     Attributes:
-        dataset: A handle on the last of them. Whatever needs no more than the manifest can be asked of it.
+        dataset: A handle on the last of these versions, for methods that need no more than the manifest.
 
     Examples:
         >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
@@ -67,7 +67,7 @@ class ExpectedVersions(Generic[_Handle]):
     """
 
     def __init__(self, dataset: _Handle) -> None:
-        """Start at the version of a handle, which stays where it is."""
+        """Start at the version of a handle, which itself does not move."""
         self.dataset = dataset.checkout_version(dataset.version)
         self._base: Manifest = dataset.source.manifest
         self._commits: list[Manifest] = []
@@ -129,7 +129,7 @@ class ExpectedVersions(Generic[_Handle]):
         self._change_indices((self._segment_like(last),), (last,))
 
     def explain_cleanup(self, selectors: Selectors) -> CleanupStats:
-        """What a cleanup would remove of what there is, after these versions are committed.
+        """What a cleanup after these versions would remove of the files that exist now.
 
         Args:
             selectors: Which versions to remove.
@@ -140,7 +140,7 @@ class ExpectedVersions(Generic[_Handle]):
         return stats_of(plan.files)
 
     def num_versions(self, before: int) -> int:
-        """How many versions there would be, out of the number that there are."""
+        """The number of versions after this maintenance, given the number of versions now."""
         return before + len(self._commits) - len(self._removed)
 
     @property

@@ -1,7 +1,7 @@
-"""Zone maps of partition columns: made when a table has grown, refreshed when it has grown more.
+"""Builds zone maps on partition columns once a table has grown, and refreshes them when it has grown further.
 
-Each change is a version of its own. Writers call this afterwards; results never depend on it, so a
-conflict with another process that does the same is not an error.
+Each change is a version of its own. Writers call `index_partitions` after their commits. Results of queries never
+depend on zone maps, so that a conflict with another process that builds them is not an error.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ def index_partitions(
     most_uncovered: int = MOST_UNCOVERED,
     transaction_properties: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """Make zone maps on some columns, or refresh them, where more than some fragments lie outside of them.
+    """Make or refresh zone maps on columns where more than `most_uncovered` fragments are not covered.
 
-    Unknown columns and those of types without an order are left alone. A conflict with a writer that does the same is
-    ignored.
+    Unknown columns, and columns of types without an order, are left alone. A conflict with a writer that also builds
+    these zone maps is ignored.
 
     Args:
         dataset: The handle, which moves to the version that is made.
@@ -137,7 +137,7 @@ def _refresh(
 
 
 def _zone_maps(manifest: Manifest, column: str) -> list[IndexMetadata] | None:
-    """The segments of zone maps on a column; None if it can have none."""
+    """The segments of zone maps on a column; None if the column can have no zone map."""
     field = next((field for field in manifest.schema.fields if field.name == column), None)
     if field is None or not KINDS["ZoneMap"].accepts(arrow_type_of(field)):
         return None

@@ -1,4 +1,4 @@
-"""Metadata as Arrow's C data interface exports it: in order, with repeated keys.
+"""Reads metadata through Arrow's C data interface, which exports it in order, with repeated keys.
 
 pyarrow offers no other access to the serialized parameters of an extension type. Layout (native byte order):
 

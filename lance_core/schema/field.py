@@ -84,7 +84,7 @@ class Field:
         return replace(self, id=own, children=tuple(children)), next_id
 
     def without_ids(self) -> Field:
-        """This field and those in it, with unassigned ids."""
+        """This field and all fields below it, with unassigned ids."""
         return replace(self, id=UNASSIGNED, children=tuple(child.without_ids() for child in self.children))
 
 

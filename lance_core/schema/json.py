@@ -1,4 +1,4 @@
-"""Arrow schemas as JSON, in the form of pylance's `schema_to_json`, and Arrow types under the names of its messages."""
+"""Converts Arrow schemas to and from JSON as pylance does, and names Arrow types as pylance's messages do."""
 
 from __future__ import annotations
 

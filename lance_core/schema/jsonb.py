@@ -1,4 +1,4 @@
-"""JSON as it is stored: the binary form of the `jsonb` crate, which Lance uses for columns of type `json`.
+"""Converts JSON strings to and from JSONB, the binary form of the `jsonb` crate in which Lance stores JSON columns.
 
     value       scalar:  u32 0x20000000, one entry, its data
                 array:   u32 0x80000000 | count, an entry per item, their data

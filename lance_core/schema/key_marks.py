@@ -1,4 +1,4 @@
-"""Membership of fields in the unenforced primary key and the unenforced clustering key.
+"""Reads which fields are members of the unenforced primary key and of the unenforced clustering key.
 
     Arrow field metadata                               wire, field of `Field`
     lance-schema:unenforced-primary-key                12  bool

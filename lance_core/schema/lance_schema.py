@@ -1,4 +1,4 @@
-"""Schemas with field ids, as users see them."""
+"""`LanceSchema` and `LanceField`: read-only schemas with field ids for users, under pylance's names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The name and the version that this library writes into files."""
+"""The name and version of this library, as written into manifests and files."""
 
 from __future__ import annotations
 

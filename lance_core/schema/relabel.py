@@ -1,4 +1,4 @@
-"""Arrays under another type with the same stored form: other field names or order, extension types, views.
+"""Converts arrays to another type with the same stored form: other field names or order, extension types, views.
 
 Arrow's cast does the same, but copies, and loses the length of arrays of the null type within lists (pyarrow 26).
 """

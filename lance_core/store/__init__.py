@@ -1,4 +1,4 @@
-"""Bytes by key. All files of datasets are read and written through a store."""
+"""Stores: objects of bytes by key, on disk, in memory or in object storage. All dataset files go through one."""
 
 from lance_core.store.base import (
     DEFAULT_READ_BYTES,

@@ -1,4 +1,4 @@
-"""Copies of objects from one store to another; where both are in one storage, the storage copies."""
+"""Copies objects from one store to another; if both stores are in one storage, the storage makes the copy."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def copy_object(source: ObjectStore, source_key: str, target: ObjectStore, targe
 
 
 def _common_root(source: ObjectStore, target: ObjectStore) -> str | None:
-    """A root above both stores from which one store can serve both; None if there is none.
+    """A root above both stores, at which one store can serve both; None if they have no such root.
 
     Buckets of the same name on different servers are distinguished by their options.
     """

@@ -1,4 +1,4 @@
-"""Merging of byte ranges that lie close together, so that one request serves several.
+"""Merges byte ranges that lie close together, so that one read serves several of them.
 
     wanted   [==]  [===]                  [==]     [====]
     read     [=========]                  [=============]

@@ -1,4 +1,4 @@
-"""Counters of the reads of all stores in this process."""
+"""Counts the reads of all stores in this process, and the bytes that they returned."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Objects that must survive a power loss before another object refers to them."""
+"""Makes objects durable, so that they survive a power loss, before another object refers to them."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def delete_durably(store: ObjectStore, key: str) -> None:
 
 
 def naming_after(store: ObjectStore, ready: Callable[[], None]) -> ObjectStore:
-    """A store whose `put_if_absent` calls `ready` before the object gets its name; on a disk, while it is written.
+    """Call `ready` before an object gets its name: on a disk in `put_if_absent`, after the bytes; elsewhere at once.
 
     Raises:
         StoreError: `ready` failed, here or in `put_if_absent`.

@@ -1,4 +1,4 @@
-"""Copies from file to file that the kernel makes; the first way that a file system offers is taken.
+"""Copies ranges between files inside the kernel, by the first of these methods that the file system offers.
 
 share             both files use the same blocks on disk afterwards (XFS, btrfs), for whole blocks only
 copy_file_range   a network file system copies on its server; also where files are on no device of their own

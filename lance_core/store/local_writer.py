@@ -1,4 +1,4 @@
-"""Files that are written under a staging name and get their own name once they are complete."""
+"""Writes local files under a staging name, and gives each file its own name once it is complete."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class LocalWriter(ObjectWriter):
         return start
 
     def _written(self) -> None:
-        """Start to write to disk what has been written since the last time, if it is much."""
+        """Start a flush to disk once enough bytes were written since the last flush."""
         if self._durable and self._size - self._synced >= _SYNC_BYTES:
             self._start_sync()
 

@@ -1,4 +1,4 @@
-"""From a URI to the store that serves it.
+"""Opens the store that serves a URI, by its scheme.
 
     /path, path, file:///path      LocalStore (also local:///path)
     memory://name/path             MemoryStore
@@ -6,8 +6,8 @@
     s3+ddb://...?ddbTableName=T    S3Store, commits through DynamoDB (`store.external`)
     <scheme>://...                 FsspecStore, for any other scheme that fsspec knows (gs, az, abfs, ...)
 
-The storage option `manifest_store` lets commits to any of them go through a database: `sqlite:///path` names a file,
-`postgresql://user@host/name` a server.
+With the storage option `manifest_store`, commits to any of these stores go through a database: `sqlite:///path` names a
+file, `postgresql://user@host/name` a server.
 
 One line in `_STORES` adds a store.
 """
@@ -156,7 +156,7 @@ def split_uri(uri: str | os.PathLike[str]) -> tuple[str, str]:
 
 @checked
 def canonical_uri(uri: str | os.PathLike[str]) -> str:
-    """Return the one spelling of a URI that is stored and compared.
+    """Return the canonical spelling of a URI, in which URIs are stored and compared.
 
     Local paths are absolute, without scheme, `.` and `..`; other URIs have no slash at the end and no empty parts.
 

@@ -325,7 +325,8 @@ class S3Writer(ObjectWriter):
     ) -> None:
         """Append a range of an object; within the bucket the server copies it.
 
-        What is buffered must become a part before, for which bytes of the range are read if they are missing.
+        Buffered bytes become a part before the range; if they are too few for a part, bytes of the range are read and
+        added.
         """
         self._check_open()
         name = self._name_of(source, key)

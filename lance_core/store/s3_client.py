@@ -362,7 +362,7 @@ def _endpoint_of_aws_settings(profile: str | None) -> str | None:
         from botocore.exceptions import BotoCoreError
         from botocore.utils import ensure_boolean
     except ImportError:
-        return None  # what needs it says so
+        return None  # creating the client reports the missing package
     session = botocore.session.Session(profile=profile)
     try:
         if ensure_boolean(session.get_config_variable("ignore_configured_endpoint_urls")):

@@ -1,4 +1,4 @@
-"""Limits on the sizes that an Arrow stream declares, checked before any buffer is decompressed.
+"""Checks the sizes that an Arrow stream declares against limits, before any buffer is decompressed.
 
 A few bytes of zstd can expand to gigabytes, and pyarrow allocates the size in the first eight bytes of a compressed
 buffer. The flatbuffers of the messages were verified when pyarrow read them; these are the offsets that matter here:

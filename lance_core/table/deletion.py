@@ -146,7 +146,7 @@ class DeletionVector:
         return mask
 
     def within(self, num_rows: int) -> DeletionVector:
-        """Return the offsets below `num_rows`: a bitmap of a few bytes can hold billions of others."""
+        """Return the offsets below `num_rows`: a corrupt bitmap of a few bytes can hold billions of higher offsets."""
         if not self._rows or self._rows.max() < num_rows:
             return self
         return DeletionVector(self._rows & BitMap(range(num_rows)))

@@ -1,4 +1,4 @@
-"""Field ids that are never used again, in datasets that keep track of the highest one.
+"""Rules for field ids in datasets that never use a field id again, and therefore record the highest id.
 
 Such a dataset has `max_allocated_field_id` in its manifests, with bit 15 among the writer's flags; a manifest with only
 one of the two is corrupt. pylance 14.0.2 creates no such datasets, but follows their rules:
@@ -29,7 +29,7 @@ __all__ = ["check_field_ids", "with_new_ids"]
 
 
 def with_new_ids(operation: Overwrite, before: Manifest) -> Overwrite:
-    """Number the columns of an Overwrite from the next id on, in a dataset that uses no field id again.
+    """Number the columns of an Overwrite from the next free id on, in a dataset that never uses a field id again.
 
     Only the commit knows the next id: files can have been written long before. The ids of a data file are recorded in
     the manifest, so that the files stay as they are.

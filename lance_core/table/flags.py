@@ -82,7 +82,7 @@ def check_readable(reader_flags: int) -> None:
 
 
 def check_writable(reader_flags: int, writer_flags: int) -> None:
-    """Reject writing on top of a manifest with flags that are not known.
+    """Reject commits on top of a manifest with flags that are not known.
 
     Raises:
         UnsupportedError: A flag is not known.

@@ -140,7 +140,8 @@ class DataFile:
             has_column: The fields of the schema (`fields_with_columns`).
 
         Raises:
-            CorruptFileError: A field lacks its column, or another one has a column; or as `columns`.
+            CorruptFileError: A field lacks its column, a field that needs no column has one, or `columns` raises this
+                error.
         """
         pairs = self.columns()
         if self.version in ("0.1", "2.0"):
@@ -196,7 +197,7 @@ class Fragment:
         """Drop the data files without a live field.
 
         Args:
-            live_fields: The fields that count; None for all but tombstones.
+            live_fields: Ids of the fields that keep a file; None for all ids but tombstones.
         """
         files = tuple(
             file

@@ -1,4 +1,4 @@
-"""Ids, physical rows and presence of optional fields of fragments, read quickly from tens of thousands of them.
+"""Reads a few fields of many serialized fragments at once: ids, physical rows, and which optional fields they have.
 
 All fragments are parsed at once: with numpy, the next field of each fragment at a time, if they are many; with protobuf
 messages of these fields if they are few, have unknown or unusually many fields, or are corrupt.

@@ -1,4 +1,4 @@
-"""The fragments of a manifest: a list that parses each of them when it is accessed.
+"""The fragments of a manifest as a list that parses each fragment only when it is accessed.
 
 A manifest can list a hundred thousand fragments. Their bytes are passed on unchanged when the next manifest is written
 (see `table.fragment_run`), and the few fields that a commit needs of all of them are read with numpy.
@@ -126,7 +126,7 @@ class FragmentList(Sequence[Fragment]):
         return self._has_deletions
 
     def messages(self) -> Iterator[table_pb2.DataFragment]:
-        """Yield the protobuf messages, which are much cheaper than records."""
+        """Yield the fragments as protobuf messages, which are parsed much faster than records are made."""
         return map(_parsed, self._run)
 
     def sizes(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -148,7 +148,7 @@ class FragmentList(Sequence[Fragment]):
         return [place for place in range(len(self)) if place not in empty] if empty else range(len(self))
 
     def check_row_ids(self) -> None:
-        """Reject fragments without row ids, which all have in a dataset with stable row ids.
+        """Reject fragments without row ids: in a dataset with stable row ids every fragment has them.
 
         Raises:
             CorruptFileError: A fragment has no row ids.
@@ -189,7 +189,7 @@ class FragmentList(Sequence[Fragment]):
         self._live, self._totals = live, (deleted, num_bytes)
 
     def share_live_counts(self, known: dict[bytes, int | None]) -> None:
-        """Count the rows of each fragment once for several versions, most fragments of which are the same.
+        """Share the counts of live rows with other versions, so that a fragment of several versions is counted once.
 
         Args:
             known: The counts by serialized fragment; missing ones are added when they are needed.

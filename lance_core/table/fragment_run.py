@@ -1,9 +1,9 @@
-"""The bytes of a manifest's fragments, and the splice that makes those of the next manifest.
+"""The serialized fragments of a manifest, and the splice by which the next manifest takes them over.
 
     entry    0x12 = field 2 with bytes | their length, a varint | DataFragment message
     run      entry | entry | ...
 
-A commit copies what lies between the changed entries as it is, whatever it holds, and nothing of it is parsed:
+A commit copies the bytes between the changed entries unchanged, without parsing them:
 
     before   0 1 2 | 3  | 4 5 6 | 7 | 8 9
     after    0 1 2 | 3' | 4 5 6 |   | 8 9 | 10       3 updated, 7 removed, 10 added

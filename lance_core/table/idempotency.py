@@ -10,8 +10,9 @@ later version, branch and clone inherits, whoever commits it. A proof is written
     lance-dagster.idempotency.since         {"streams": v, "keys": v, "attempts": v}: complete after version v
     lance-dagster.idempotency.days          set by the user: days for which a proof is kept; 90 by default
 
-Hours are counted from the epoch. `since` rises when proofs are dropped, because of their age or their number: then
-versions up to it have to be read, and where these were cleaned up the outcome of a write is undecided.
+Hours are counted from the epoch. `since` rises when proofs are dropped because of their age or their number. Writes of
+versions up to `since` can then be found only by reading these versions; if they were cleaned up, the outcome of such a
+write is undecided.
 """
 
 from __future__ import annotations
@@ -179,7 +180,7 @@ class CommitProof:
     moves: Mapping[str, str] = field(default_factory=dict)
 
     def kept_in(self, after: Manifest, before: Manifest | None) -> Manifest:
-        """A version that is about to be committed, with this proof added.
+        """Add this proof to a version that is about to be committed.
 
         Args:
             after: The version, with its number and its time.
@@ -239,13 +240,13 @@ def is_of_commits(key: str) -> bool:
 
 
 def inherited(config: Mapping[str, str], latest: Mapping[str, str]) -> dict[str, str]:
-    """A configuration with the proofs of a later one instead of its own."""
+    """A configuration with its proofs replaced by those of a later configuration, as a restore needs it."""
     mine = {key: value for key, value in config.items() if not is_proof(key)}
     return mine | {key: value for key, value in latest.items() if is_proof(key)}
 
 
 def _with_branch(proofs: Proofs, branch: Proofs, version: int) -> Proofs:
-    """Proofs with those of a branch whose rows a version adds; fragments and versions of the branch are not kept."""
+    """Add the proofs of a branch whose rows a version adds, without the branch's fragment ids and version numbers."""
     streams = dict(proofs.streams)
     for name, one in branch.streams.items():
         if name not in streams or streams[name].number < one.number:
@@ -261,7 +262,7 @@ def _with_branch(proofs: Proofs, branch: Proofs, version: int) -> Proofs:
 
 
 def _trimmed(proofs: Proofs, oldest: int) -> Proofs:
-    """Proofs without those before an hour, and at most as many as a table keeps."""
+    """The proofs from an hour on, and of these at most as many as a table keeps, the newest ones."""
     streams = dict(sorted(proofs.streams.items(), key=lambda item: item[1].hour)[-_MOST["streams"] :])
     streams = {name: one for name, one in streams.items() if one.hour >= oldest}
     keys = {key: one for key, one in list(proofs.keys.items())[-_MOST["keys"] :] if one[1] >= oldest}

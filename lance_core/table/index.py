@@ -1,4 +1,4 @@
-"""Index metadata in manifests.
+"""Records of index segments in manifests, and the rules by which commits change the fragments that they cover.
 
 Fragment bitmaps are immutable facts about the index's content: ids of deleted fragments stay in them, and are masked by
 the live fragments when an index is used. An index that no longer covers a fragment is merely slower.

@@ -1,4 +1,4 @@
-"""Protobuf messages with some of the fields of a message of the format, which parse faster than the whole message.
+"""Makes protobuf message classes with only some fields of a message, which parse faster than the whole message.
 
 A partial message has the names and numbers of the whole one; nested messages can stay serialized:
 

@@ -99,7 +99,7 @@ def can_record_moves(indices: Sequence[IndexMetadata]) -> bool:
 
 
 def trimmed(indices: Sequence[IndexMetadata]) -> tuple[IndexMetadata, ...]:
-    """The indices, with a fragment reuse index of only the moves that an index needs; without it if there are none.
+    """The indices with the fragment reuse index reduced to moves that an index needs, or dropped if no move is needed.
 
     An index needs a move if it was built before the move, and its rows were in the old fragments, directly or through
     other moves.
@@ -129,7 +129,7 @@ def trimmed(indices: Sequence[IndexMetadata]) -> tuple[IndexMetadata, ...]:
 
 
 def _origins(index: IndexMetadata, details: table_pb2.FragmentReuseIndexDetails) -> BitMap | None:
-    """The fragments that have held rows of an index at any time; None if it has no bitmap."""
+    """All fragments that held rows of an index before or after some move; None if the index has no bitmap."""
     found = index.covered_fragments()
     if found is None:
         return None

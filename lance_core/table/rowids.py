@@ -208,7 +208,7 @@ def created_versions_of(row_ids: U64Array, origins: Sequence[Fragment], default:
     Args:
         row_ids: The rows.
         origins: Fragments that may have held the rows.
-        default: Version of rows that are in none of them, which are new.
+        default: Version of the other rows, which are new.
     """
     known_ids, known_versions = [], []
     for origin in origins:

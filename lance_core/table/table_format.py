@@ -1,4 +1,4 @@
-"""The choices that a table is created with: the version of its data files, its row ids, the names of its manifests."""
+"""Options for a table that is created: version of its data files, stable row ids, names of its manifests."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class TableFormat:
         enable_stable_row_ids: bool | None,
         enable_v2_manifest_paths: bool | None,
     ) -> Self:
-        """The format by the arguments of pylance's verbs, where None stands for the default."""
+        """The format for arguments of pylance's functions, where None stands for the default."""
         return cls(
             data_storage_version=data_storage_version,
             stable_row_ids=bool(enable_stable_row_ids),

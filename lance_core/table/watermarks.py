@@ -1,14 +1,16 @@
-"""How far a table has consumed its inputs, kept in the table's own state by the commits that consumed them.
+"""Watermarks: how far a table has consumed its inputs, kept in the table itself by the commits that consumed them.
 
-A commit moves watermarks by transaction properties; the table's configuration has where they are. So rows and watermark
-are one version: neither can be lost alone, whoever cleans up, compacts or commits later.
+A commit moves watermarks by transaction properties, and the table's configuration holds their positions. Rows and
+watermark are therefore committed in one version: neither can be lost alone, whoever cleans up, compacts or commits
+later.
 
     transaction property   lance-dagster.watermark.<name>   [{"parts": ["p"], "from": "7", "to": "9", "by": "run"}, ...]
     configuration          lance-dagster.watermark.<name>   [["9", "run", ["p", "q"]], ...]
 
-A part is a share of the table that consumes by itself, such as a partition. `from` and `to` mean something to the
-reader alone; `to` may be null, which forgets the part. `by` is the writer: a move whose `from` is not where the
-watermark is conflicts, unless the same writer has moved it. A restore brings back the watermarks of that version.
+A part is a share of the table that consumes by itself, such as a partition. `from` and `to` are positions that only the
+reader of the input interprets; a `to` of null removes the watermark of the part. `by` is the writer: a move conflicts
+if its `from` is not the present position, unless the same writer has moved the watermark there. A restore brings back
+the watermarks of that version.
 """
 
 from __future__ import annotations
@@ -110,7 +112,7 @@ def watermarks(config: Mapping[str, str], name: str) -> dict[str, Watermark]:
 
 
 def moved(config: Mapping[str, str], properties: Mapping[str, str]) -> dict[str, str]:
-    """A configuration after the moves of a commit's properties."""
+    """A configuration with its watermarks moved as the properties of a commit say."""
     result = dict(config)
     for key, moves in _moves(properties).items():
         known = _positions(key, config)
@@ -127,7 +129,7 @@ def moved(config: Mapping[str, str], properties: Mapping[str, str]) -> dict[str,
 
 
 def reject_moved(config: Mapping[str, str], properties: Mapping[str, str], root: str) -> None:
-    """Reject moves of watermarks that are not where the moves begin.
+    """Reject moves that do not begin at the present position of their watermark.
 
     Raises:
         IncompatibleConflictError: Another writer has moved a watermark.
@@ -150,7 +152,7 @@ def reject_moved(config: Mapping[str, str], properties: Mapping[str, str], root:
 
 
 def differences(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str]:
-    """The properties of a commit that makes the moves that lead from one configuration to another."""
+    """The transaction properties that move the watermarks of one configuration to those of another."""
     moves = []
     for key in sorted({*filter(is_watermark, before), *filter(is_watermark, after)}):
         old, new = _positions(key, before), _positions(key, after)

@@ -1,4 +1,4 @@
-"""Tests for stores that are written outside of this project: pytest classes to be subclassed.
+"""Conformance tests for stores that are written outside of this project: pytest classes to be subclassed.
 
     from lance_core.testing import StoreConformance
 

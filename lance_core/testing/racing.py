@@ -1,4 +1,4 @@
-"""Threads that begin together, for tests of writers that get in each other's way."""
+"""Runs a function in threads that begin together, for tests of concurrent writers."""
 
 from __future__ import annotations
 

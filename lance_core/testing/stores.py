@@ -1,4 +1,4 @@
-"""What every store must do, as pytest classes: a test of a store subclasses one and provides the fixture `store`.
+"""Conformance tests of stores as pytest classes: a test of a store subclasses one and provides the fixture `store`.
 
     ObjectConformance      objects: get, put, list, delete, copy, large streams, keys
     CreationConformance    atomic creation, by which commits are decided
@@ -82,7 +82,7 @@ class ObjectConformance:
         assert np.frombuffer(part, "<i8").sum() == sum(range(300_000))
 
     def test_a_range_past_the_end_is_an_error(self, store: ObjectStore) -> None:
-        """A range that ends behind the object is a StoreError, never a shorter result."""
+        """A range that ends after the end of the object is a StoreError, never a shorter result."""
         store.put("k", b"0123456789")
         with pytest.raises(StoreError):
             store.get_range("k", 5, 11)
@@ -137,7 +137,7 @@ class ObjectConformance:
         assert list(store.list("")) == []
 
     def test_nothing_to_delete_lies_behind_a_link(self, store: ObjectStore) -> None:
-        """`list_owned` yields links and nothing behind them; `list` follows a link that its prefix names."""
+        """`list_owned` yields links and nothing below them; `list` follows a link that its prefix names."""
         outside = self.outside(store)
         if outside is None:
             return  # the store knows no links

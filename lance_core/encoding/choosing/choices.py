@@ -1,4 +1,4 @@
-"""Choices for a page of a column, reused for the next small pages of the column.
+"""Keeps the encoding that was chosen for a page of a column, and reuses it for the next small pages of the column.
 
 Statistics of a small page cost more than its encoding, and the pages of one writer are similar. A choice is reused as
 long as pages are about as small as the page for which it was made, and is repeated from time to time, because later
@@ -89,7 +89,7 @@ class Choices:
         return page
 
     def again(self, column: int, block: DataBlock, *, has_levels: bool) -> PageEncoding | None:
-        """The earlier choice for a page; None if statistics must be computed."""
+        """The encoding chosen for an earlier page, to be used again; None if statistics must be computed."""
         key = _key(column, block.num_values, has_levels=has_levels)
         known = self._known.get(key)
         if known is None or known.uses >= known.limit or not block.num_values:

@@ -1,4 +1,4 @@
-"""The choice of the encoding of a page, by cheap statistics of its values.
+"""Chooses the encoding of a page, by cheap statistics of its values.
 
     all values equal                             constant page
     few distinct values                          dictionary

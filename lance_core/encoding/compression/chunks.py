@@ -1,4 +1,4 @@
-"""The positions of the buffers of mini-block chunks, and how buffers are gathered into one array.
+"""Describes where the buffers of mini-block chunks are in memory, and gathers them into one array.
 
 A mini-block page is a row of chunks; each chunk has the same number of value buffers. `ChunkBuffers` describes one of
 these buffers for all chunks at once, so that a page is decoded with a few array operations:

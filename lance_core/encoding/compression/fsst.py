@@ -178,7 +178,7 @@ def _expand_pairs(
         pairs = pairs.astype(np.uint32)
         pairs[literals[literals % 2 == 0] >> 1] += 1 << 16
     ends, data = _take(_pair_strings(symbols, with_literals=literals is not None), pairs)
-    # A value that ends after the first code of a pair ends behind that code's symbol.
+    # A value that ends after the first code of a pair ends after the symbol of that code.
     before = np.maximum(bounds, 1) - 1
     firsts: npt.NDArray[Any] = codes.take(before)
     if literals is not None:

@@ -1,4 +1,4 @@
-"""The encoder of FSST: the choice of the symbols of a page, and of the codes of its values (for the bytes see `fsst`).
+"""The FSST encoder: chooses the symbols of a page and replaces its values by codes (for the bytes see `fsst`).
 
 Symbols are found in rounds on a sample: it is compressed with the current symbols, and the symbols and neighbouring
 pairs that save most become the symbols of the next round (Boncz, Neumann, Leis: FSST, VLDB 2020).

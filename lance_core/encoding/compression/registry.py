@@ -1,4 +1,4 @@
-"""The table of compressions, and the calls that find one by its description or its name.
+"""The table of compressions, and functions that decode and encode by a compression's description or name.
 
 A compression is described in the file by a `CompressiveEncoding` message and chosen for writing by a name such as
 ``"flat"``, ``"fsst"``, or, where compressions nest, ``"general:zstd:9(flat)"``: the compression's own name, arguments

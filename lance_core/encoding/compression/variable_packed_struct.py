@@ -151,7 +151,7 @@ def _joined(parts: list[FixedWidthBlock | VariableBlock], num_values: int) -> Va
 
 
 def _scatter_rows(out: Bytes, at: Counts, rows: Bytes) -> None:
-    """Write row i to ``out[at[i]:]`` and move `at` behind it."""
+    """Write row i to ``out[at[i]:]`` and advance ``at[i]`` to the end of the row."""
     out[at[:, None] + np.arange(rows.shape[1])] = rows
     at += rows.shape[1]
 

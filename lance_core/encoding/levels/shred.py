@@ -1,4 +1,4 @@
-"""Arrow arrays to levels: the writing half of `repdef`.
+"""Splits nested Arrow arrays into levels and values per column; the writing counterpart of `repdef`.
 
 A nested array is traversed from its root to each of its leaves. Every row becomes one entry, every list item after the
 first of its list becomes one more entry, and an entry that ends early (null or empty) is marked with a code. Codes are

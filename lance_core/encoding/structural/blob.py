@@ -60,7 +60,7 @@ _METADATA_KEY: Final = "lance-encoding:blob"
 DESCRIPTOR_V2: Final = ("kind", "position", "size", "blob_id", "blob_uri")
 """Names of the parts of a descriptor of 2.2."""
 DESCRIPTOR_V2_TYPES: Final = ("uint8", "uint64", "uint64", "uint32", "string")
-"""Their types."""
+"""Names of the Arrow types of these parts, in the same order."""
 
 
 def is_blob(field: Field) -> bool:

@@ -1,4 +1,4 @@
-"""Input and result of the decoders of structural layouts: the wanted rows, and levels and values of decoded rows.
+"""Records for the decoders of structural layouts: `RowRuns`, the wanted rows, and `DecodedRows`, the result.
 
 Decoders may return more rows than wanted (for example whole mini-blocks), so that every result has the rows it covers.
 """

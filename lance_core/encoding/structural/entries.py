@@ -1,4 +1,4 @@
-"""The entries of full-zip pages: their form, and their positions.
+"""Finds the entries of full-zip pages: where each entry starts, by the form of the entries.
 
 In pages with lists, or with values of varying width, the start of an entry follows from the one before; `fullzip` draws
 the bytes.

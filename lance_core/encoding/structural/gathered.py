@@ -1,7 +1,7 @@
-"""Values of a few rows out of mini-block chunks: values beside them are dropped as early as possible.
+"""Decodes the values of a few rows of mini-block chunks, without work on the other values where possible.
 
-Compressions with a way to gather values read the wanted ones alone. Where a compression has none, all values are
-decoded, and the wanted ones copied before levels and dictionaries see the others.
+A compression that can gather values decodes the wanted values alone. Other compressions decode all values of a chunk;
+the wanted values are then copied before levels and dictionaries are applied.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ _BLOB_DESCRIPTOR = pa.struct([pa.field("position", pa.uint64()), pa.field("size"
 
 
 class PageLookup(Protocol):
-    """An object with the pages of a column."""
+    """The interface of an object that gives the pages of a column by number."""
 
     def page(self, index: int, first_row: int, num_rows: int) -> PageInfo:
         """One page."""

@@ -1,1 +1,1 @@
-"""The kinds of scalar indices, one module each, and the registry of them."""
+"""The kinds of scalar indices, one module each, and their registry."""

@@ -299,5 +299,5 @@ class LabelBuilder:
 
 
 def _common(left: RowSet, right: RowSet) -> RowSet:
-    """The rows that are in both of two sets."""
+    """The intersection of two sets of rows."""
     return {upper: both for upper, rows in left.items() if upper in right and (both := rows & right[upper])}

@@ -282,7 +282,7 @@ def _bits(hashes: Any, blocks: int) -> Ints:
 
 
 def _asked(test: Test, kind: pa.DataType) -> pa.Array | None:
-    """The values that a test looks for, in the stored type; None if it looks for none."""
+    """The values that a test compares with, in the stored type; None for a test that a filter cannot answer."""
     if isinstance(test, Compare) and test.operator == "equal" and test.value.is_valid:
         values = pa.array([test.value], test.value.type)
     elif isinstance(test, IsIn):

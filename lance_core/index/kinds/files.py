@@ -1,4 +1,4 @@
-"""Files of indices: small data files, with parameters in the metadata of their schema."""
+"""Reads and writes the files of indices, which are small data files with parameters in the metadata of their schema."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of the order of a BTREE's values: nulls, then ascending, NaN last."""
+"""Checks that the values of a BTREE are in order: nulls first, then ascending, NaN last."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["check_bounds", "check_page_rows"]
 
 
 def check_bounds(lows: pa.Array, highs: pa.Array, nulls: Ints, lengths: Ints) -> None:
-    """Make sure that pages can follow each other.
+    """Make sure that the pages of a BTREE are in order, by the bounds of each page.
 
     Args:
         lows: The first value of each page.
@@ -52,7 +52,7 @@ def check_page_rows(values: pa.Array, lows: pa.Array, highs: pa.Array, page_rows
 
 
 def _between(lows: pa.Array, highs: pa.Array) -> pa.Array:
-    """Low and high of the first page, of the second, ..."""
+    """The bounds of all pages in one array: low and high of the first page, then of the second page, and so on."""
     places = np.arange(2 * len(lows)).reshape(2, -1).T.ravel()
     return pa.concat_arrays([lows, highs]).take(pa.array(places))
 

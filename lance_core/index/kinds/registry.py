@@ -1,4 +1,4 @@
-"""The kinds of scalar indices, by the type of their details: how each is read, built, merged and written."""
+"""The registry of scalar index kinds, by type of details: how each kind is read, built, merged and written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sets of rows as indices store them, by address or by stable row id.
+"""Reads and writes sets of rows as indices store them: sets of row addresses or of stable row ids.
 
 u32 LE      number of entries, then for each in ascending order:
 u32 LE          fragment: the upper half of the address or row id
@@ -91,7 +91,7 @@ def union(sets: list[RowSet]) -> dict[int, BitMap]:
 
 
 def located(rows: RowSet, view: View, covered: Bools, *, by_id: bool) -> Candidates:
-    """The rows of a set as candidates: those listed in covered fragments, and all rows of other fragments.
+    """The rows of a set as candidates: the listed rows of covered fragments, and all rows of other fragments.
 
     Args:
         rows: The set.

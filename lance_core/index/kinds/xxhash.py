@@ -1,4 +1,4 @@
-"""xxHash64 with seed 0 of many values at once.
+"""Computes xxHash64 with seed 0 of many values at once, for Bloom filters.
 
 A value is hashed as its bytes: those of its own width, little-endian, for numbers and times; UTF-8 for strings.
 

@@ -1,4 +1,4 @@
-"""Filters as trees of conditions, parsed from Arrow's expressions, and the tests in them that an index may answer.
+"""Parses filters from Arrow expressions into trees of conditions, with the tests that an index may answer.
 
 Arrow serializes an expression as the metadata of an IPC file: a list of `call`, `literal`, `field_ref`, `options` and
 `end` entries, where literals and options are numbers of columns of its only batch; `nested_field_ref: n` stands before
@@ -99,7 +99,7 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class UnknownCondition:
-    """Anything else."""
+    """A part of a filter that no index can answer: every row counts as a match."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,7 +309,7 @@ def _call(name: str, arguments: Sequence[_Node], options: dict[str, Any]) -> _No
 
 
 def _about(name: str, field: _FieldPath, options: dict[str, Any]) -> _Node:
-    """A function of a field and options."""
+    """The condition or field path for a call with one field and options; `UnknownCondition` for other calls."""
     path = field.path
     if name == "struct_field":
         child = _CHILD.search(str(options.get("field_ref", "")))

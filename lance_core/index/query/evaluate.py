@@ -1,4 +1,4 @@
-"""Evaluation of tests on values, as a filter evaluates them on rows."""
+"""Evaluates tests on the values of an index, with the result that a filter has on rows."""
 
 from __future__ import annotations
 

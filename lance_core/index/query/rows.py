@@ -1,4 +1,4 @@
-"""Rows that can match: none, some or all of each fragment, and the combination of such answers.
+"""Rows that can match a filter: none, some or all rows of each fragment, combined by AND and OR.
 
 An answer may have too many rows, never too few: its rows are read and filtered, and no others.
 Fragments are numbered by their position in a `View` of a version, so that an answer about ten thousand of them is one

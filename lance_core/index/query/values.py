@@ -1,4 +1,4 @@
-"""Types of indexed values: which can be ordered, and which can be compared with the values of a filter."""
+"""Rules about types of indexed values: which have an order, and which can be compared with values of a filter."""
 
 from __future__ import annotations
 

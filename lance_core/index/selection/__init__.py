@@ -1,1 +1,1 @@
-"""The selection of the fragments and rows that can match a filter, by the segments of indices that are trusted."""
+"""Selects the fragments and rows that can match a filter, by the index segments that are trusted."""

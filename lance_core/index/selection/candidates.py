@@ -1,4 +1,4 @@
-"""From a filter to the fragments and rows that can match it according to indices.
+"""Finds the fragments and rows that can match a filter according to indices.
 
     filter -> tree of tests -> answers of the segments of an index on each field -> combined by AND, OR, NOT
 
@@ -128,7 +128,7 @@ def _conjuncts(condition: Condition) -> Iterator[Condition]:
 
 
 def ask(expression: pc.Expression, manifest: Manifest, reader: IndexReader) -> tuple[Condition, IndexAnswers] | None:
-    """A filter as a condition, and the indices of a version; None if none is on a column of the filter."""
+    """A filter as a condition, and the indices of a version; None if no index is on a column of the filter."""
     if all(index.is_system for index in manifest.indices) or not len(manifest.fragments):
         return None
     condition = condition_of(expression)
@@ -172,7 +172,7 @@ class IndexAnswers:
     Attributes:
         manifest: The version.
         reader: Reads its indices.
-        names: The names of those that answered.
+        names: The names of the indices that answered.
         claiming: The segments that gave exactly the matching rows of the current condition, by id.
     """
 
@@ -198,7 +198,7 @@ class IndexAnswers:
         return self._sure
 
     def begin(self) -> None:
-        """Start a condition."""
+        """Start the next condition: forget which segments gave exact answers."""
         self._sure = None
         self.claiming = {}
 

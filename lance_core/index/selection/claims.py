@@ -1,4 +1,4 @@
-"""Claims: rows that match according to indices. A claimed row that does not match proves that an index is wrong.
+"""Claims: rows that match according to indices. If a claimed row does not match when it is read, an index is wrong.
 
 A BITMAP, a BTREE and a LABEL_LIST give exactly the rows for which a test is true. These rows are read and filtered all
 the same, so that a wrong entry is detected without further reads; a missing entry is not. The operation then restarts
@@ -34,7 +34,7 @@ class Claim:
     """The claim of indices about the candidates of some fragments.
 
     Attributes:
-        condition: The condition that is true for them; None for the whole filter.
+        condition: The condition that is claimed to be true for the candidates; None for the whole filter.
         fragments: Ids of the fragments.
         segments: The segments that made the claim, by id.
         cache: The cache that records wrong segments.

@@ -1,4 +1,4 @@
-"""Fragments with a single value in a column, by their zones: a condition on it holds for all rows or for none.
+"""Finds fragments that hold a single value in a column, by zone maps: a condition is true for all rows or for none.
 
 A fragment counts only if exactly one segment covers it, and the zones span all of its rows without overlapping, with
 one and the same value, no null and no NaN.
@@ -30,7 +30,8 @@ def constant_columns(manifest: Manifest, columns: Sequence[str], reader: IndexRe
         reader: Reads its indices.
 
     Returns:
-        For each fragment whether it has single values, and these values, one row per fragment; None if there are none.
+        For each fragment whether it has single values, and these values, one row per fragment; None if no fragment has
+        them.
     """
     fields = {field.name: field for field in manifest.schema.fields}
     nodes = [fields.get(name) for name in columns]

@@ -1,4 +1,4 @@
-"""The rows that certainly match a filter, without reading them, so that a count reads few rows.
+"""Finds rows that certainly match a filter by indices alone, so that a count reads few rows.
 
 An answer may have too few rows, never too many. A BITMAP is certain of rows with an entry under a single value, a
 ZONEMAP of fragments that hold one value. Only fragments that a single segment covers count.

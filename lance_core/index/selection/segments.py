@@ -1,7 +1,7 @@
-"""The usable segments of indices, and the fragments that each is trusted for.
+"""Finds and reads the usable segments of indices, with the fragments that each segment is trusted for.
 
-A segment is trusted for the live fragments in its own bitmap only. One that cannot be read, is of an unknown version,
-or contradicts the table is ignored with one warning, so that the fragments that it covers are read.
+A segment is trusted only for the live fragments in its own bitmap. A segment that cannot be read, is of an unknown
+version, or contradicts the table is ignored with one warning; the fragments that it covers are then read.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@
     lance.auto_cleanup.delete_rate_limit, .delete_concurrency
     lance.auto_cleanup.referenced_branch    "true": clean branches forked from this one first, by their own keys
 
-As in pylance the version before the new one counts as the handle's, so that the last two always stay, tagged versions
-are kept silently, and values that cannot be used are reported in the log and otherwise ignored.
+As in pylance, the version before the new one counts as the handle's version, so that the last two versions always stay.
+Tagged versions are kept without an error, and configuration values that cannot be used are logged and ignored.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def auto_cleanup_after(store: ObjectStore, manifest: Manifest) -> None:
 
 
 def auto_cleanup(dataset: Handle) -> CleanupStats | None:
-    """Clean up if the configuration asks for it after the handle's version.
+    """Run the cleanup that the table's configuration asks for after the handle's version.
 
     Returns:
         The result; None if this version does not trigger a cleanup.

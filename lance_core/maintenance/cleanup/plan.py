@@ -72,16 +72,16 @@ class Selectors:
     Attributes:
         before: Committed before this time.
         retain_versions: Not among this number of newest versions.
-        versions: One of these.
+        versions: One of these version numbers.
         in_use: Versions to keep, by the name of their user.
         delete_unverified: No other process uses the dataset: remove files that nothing refers to, and versions on
             object storage, whatever their age.
         error_if_tagged: Raise if a tagged version is selected, rather than keep it.
         keep_forks: Keep the versions that branches were forked from and still find files of. Without it the files
             alone are kept.
-        keep_unread: Keep the versions that readers of changes need besides those that they have consumed last.
-        counted_until: Later versions do not count in the statistics, nor do files that only they refer to: they are
-            what the caller itself has committed. None counts all.
+        keep_unread: Keep the versions that readers of changes have not consumed yet; see `unread`.
+        counted_until: Later versions, which the caller itself has committed, do not count in the statistics, nor do
+            files that only they refer to. None counts all.
         ignored_tags: Tags that keep no version: the caller removes them before the cleanup.
     """
 
@@ -157,7 +157,7 @@ class CleanupPlan:
         files: The files, in the order in which they are removed; manifests come last.
         branches: Branches that were forked from this one.
         warnings: Versions that are kept although selected, and why.
-        versions: The versions that are removed, those that are expected included.
+        versions: The versions that are removed, including expected versions that are not committed yet.
     """
 
     read_version: int
@@ -229,7 +229,7 @@ def plan_cleanup(
 def _taken(
     manifests: Mapping[int, FileReferences], numbers: Sequence[int], latest: int, selectors: Selectors
 ) -> set[int]:
-    """The selected versions, whatever keeps them."""
+    """The versions that the selectors take, before tags, users and branches keep some of them."""
     newest = numbers[-selectors.retain_versions :] if selectors.retain_versions else []
     return {
         version
@@ -245,7 +245,7 @@ def _file_decisions(
     borrowed: Sequence[References],
     selectors: Selectors,
 ) -> _FileDecisions:
-    """The files that versions refer to, by whether one of them stays."""
+    """Divide the files of all versions: those that a kept version refers to, and those of removed versions only."""
     kept, removable, counted = References(), References(), References()
     kept.update(borrowed)
     for version, manifest in manifests.items():
@@ -256,7 +256,7 @@ def _file_decisions(
 
 
 def _manifest_files(found: Iterable[ObjectMeta], taken: set[int], selectors: Selectors) -> Iterator[Candidate]:
-    """The manifests of versions, the oldest first: an interrupted cleanup removes these."""
+    """The manifests to remove, oldest first, so that an interrupted cleanup removes the oldest versions."""
     names = {name.version: meta for meta in found if (name := parse_manifest_key(meta.key)) is not None}
     for version in sorted(taken & names.keys()):
         meta = names[version]
@@ -265,7 +265,7 @@ def _manifest_files(found: Iterable[ObjectMeta], taken: set[int], selectors: Sel
 
 
 def _keeping_everything(current: Manifest, torn: Sequence[str]) -> CleanupPlan:
-    """The plan of a dataset with references that cannot be read: what they need is not known."""
+    """The plan that removes nothing, as a tag or branch file cannot be read and may need any version or file."""
     report_torn(torn)
     warnings = tuple(f"everything is kept, as a torn reference may need it: {message}" for message in torn)
     return CleanupPlan(read_version=current.version, files=(), branches=(), warnings=warnings)
@@ -282,7 +282,7 @@ def _check_same(store: ObjectStore, current: Manifest, listed: Mapping[str, Obje
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _FileDecisions:
-    """Decides about files by the references to them and by their age."""
+    """Decides which files to remove, by the versions that refer to a file and by its age."""
 
     kept: References
     removable: References
@@ -349,16 +349,17 @@ def _owner(key: str, pattern: re.Pattern[str]) -> str | None:
 def _load_all(
     store: ObjectStore, listing: Callable[[], dict[str, ObjectMeta]], *, at_least: int = 1
 ) -> tuple[dict[str, ObjectMeta], dict[int, FileReferences]]:
-    """A listing, and its manifests by version, ascending; those that are removed during the listing are left out.
+    """List the versions and read their manifests, ascending; versions that are removed meanwhile are left out.
 
-    Where the newest one vanishes, a newer one has been committed since, which may need all files that the rest refer
-    to: the listing is too old, and a new one is made. A listing may leave out versions that are added or removed while
-    it is made, so that one without any version, or below one that there was, is too old as well.
+    If the newest listed version vanishes, a newer version was committed since, which may need all files that the other
+    versions refer to: the listing is too old and is repeated. A listing may also leave out versions that are added or
+    removed while it runs. A listing without versions, or whose newest version is below one that is known to have
+    existed, is therefore repeated as well.
 
     Args:
         store: The store.
         listing: Lists the files of versions.
-        at_least: A version that there was before; the newest one is not below it.
+        at_least: A version that existed before; a listing whose newest version is below it is repeated.
 
     Raises:
         RetryableConflictError: The newest version is removed during each listing.
@@ -410,7 +411,7 @@ def _keep_young(
     listed: Mapping[str, ObjectMeta],
     selectors: Selectors,
 ) -> list[str]:
-    """Take versions off the list whose numbers a writer on object storage may still believe to be free."""
+    """Keep versions that are so young that a slow writer on object storage may still take their numbers for free."""
     if not store.put_is_a_request or selectors.delete_unverified or gives_numbers_once(store):
         return []
     names = {parse_manifest_key(key): meta for key, meta in listed.items()}
@@ -435,7 +436,7 @@ def _keep_young(
 
 
 def _keep_named(tags: Mapping[str, TagRef], branch: str | None, taken: set[int], selectors: Selectors) -> list[str]:
-    """Take tagged versions and those in use off the list."""
+    """Keep the versions that are tagged or in use; returns the warnings about them."""
     warnings = []
     tagged: dict[int, list[str]] = {}
     named: dict[int, list[str]] = {}  # by users; tags of forks are not reported

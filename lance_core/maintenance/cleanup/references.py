@@ -1,7 +1,8 @@
-"""The files that versions refer to, by name.
+"""Collects the names of the files that versions refer to, so that cleanup keeps these files.
 
 Names of data files, deletion files and indices are random and never used twice, so names alone are compared. Versions
-can refer to one file by different base paths, or two spellings of one: it is kept if any version refers to its name.
+can refer to one file by different base paths, or by two spellings of one base path: a file is kept if any version
+refers to its name.
 """
 
 from __future__ import annotations
@@ -66,11 +67,11 @@ class References:
             self.indices |= other.indices
 
     def holds(self, key: str) -> bool:
-        """Whether a key is one of those."""
+        """Whether a version refers to the file with this key."""
         return key in self.files or (key.startswith(INDICES_PREFIX) and _directory(key) in self.indices)
 
     def shares(self, other: References) -> bool:
-        """Whether both have a file in common."""
+        """Whether these and other references have a file in common."""
         return not (self.files.isdisjoint(other.files) and self.indices.isdisjoint(other.indices))
 
 

@@ -138,7 +138,7 @@ def cleanup_old_versions(
         selectors: Which versions to remove.
         delete_rate_limit: Most deletions per second.
         delete_concurrency: Most deletions at a time.
-        progress: Is called with the files that are removed and those that there are.
+        progress: Is called with the number of files that were removed and the number of all files to remove.
 
     Raises:
         InvalidInputError: An argument is not positive, or a tagged version is selected and `error_if_tagged` is set.
@@ -217,7 +217,7 @@ class _Pace:
 
 @dataclass(slots=True, kw_only=True)
 class _Remover:
-    """Deletes files and records those that it could not."""
+    """Deletes files and records the files that it could not delete."""
 
     store: ObjectStore
     pace: _Pace
@@ -227,7 +227,7 @@ class _Remover:
     done: int = 0
 
     def remove(self, files: Sequence[Candidate], workers: int) -> list[Candidate]:
-        """Delete files; returns those that are deleted."""
+        """Delete files; returns the files that were deleted."""
         size = min(self.store.keys_per_delete, self.pace.per_second or self.store.keys_per_delete)
         groups = [files[first : first + size] for first in range(0, len(files), size)]
         if workers <= 1 or len(groups) <= 1:

@@ -1,7 +1,8 @@
-"""The versions that readers of changes have not consumed, of a table without stable row ids.
+"""Keeps the versions that readers of changes have not consumed yet, in tables without stable row ids.
 
-What changed there is known from all versions since the one that a reader has consumed last, which is tagged. With
-stable row ids it is known from that one and the latest.
+A reader of changes has a tag on the last version that it consumed. Without stable row ids, the changes since then are
+computed from all later versions, which cleanup therefore keeps. With stable row ids, the tagged version and the latest
+version are enough.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ __all__ = ["keep_unread"]
 def keep_unread(
     tags: Mapping[str, TagRef], branch: str | None, taken: set[int], manifests: Mapping[int, FileReferences]
 ) -> list[str]:
-    """Take versions off the list that readers of changes need.
+    """Keep the versions that readers of changes need: remove them from `taken`.
 
     Args:
         tags: All tags.
@@ -28,7 +29,7 @@ def keep_unread(
         manifests: All versions of the branch.
 
     Returns:
-        What is kept, and for whom.
+        Warnings that name the kept versions and their readers.
     """
     held = {name: ref for name, ref in tags.items() if ref.branch == branch and is_reader_tag(name, ref)}
     if not held:

@@ -4,7 +4,7 @@
     execute   one task, anywhere: new data files that nothing refers to yet  (see `rewrite`)
     commit    ReserveFragments, so that the new ids are known; then one Rewrite of all groups
 
-After it an index covers all rows that it covered before:
+After a compaction an index covers all rows that it covered before:
 
     by stable row ids        it covers the new fragments at once
     of a kind built here     it is extended to them right after the Rewrite, by a version of its own (see `coverage`)
@@ -144,7 +144,7 @@ def plan_of(source: Snapshot, options: Mapping[str, Any] | None) -> CompactionPl
 
 
 def _resolved(options: Mapping[str, Any] | None, manifest: Manifest) -> CompactionOptions:
-    """The options for a version of a table: what is not given is the table's, or a default."""
+    """The options for a version of a table: given options, then the table's configuration, then defaults."""
     given = CompactionOptions.of(options, manifest.config)
     version = FileVersion.for_dataset(given.data_storage_version, manifest.data_storage_version)
     return replace(given, data_storage_version=version.value)
@@ -160,7 +160,7 @@ def commit_rewrites(
 ) -> None:
     """Commit results; see `Compaction.commit`.
 
-    `deferred` records how rows moved for indices of all kinds, rather than for those that cannot be extended.
+    `deferred` records how rows moved for indices of all kinds, and not only for indices that cannot be extended here.
     `keep_up` hides rows in the new fragments that concurrent commits have deleted.
     """
     versions = {result.read_version for result in rewrites}
@@ -267,7 +267,7 @@ def _compact_once(
     *,
     keep_up: bool,
 ) -> CompactionMetrics:
-    """One plan, its tasks, and its commit."""
+    """Make one plan, run its tasks, and commit their results."""
     _follow(dataset)
     plan = plan_of(dataset.source, options)
     total, finished = sum(task.num_rows for task in plan.tasks), 0
@@ -310,7 +310,7 @@ def commit_what_fits(
     deferred: bool = False,
     keep_up: bool = False,
 ) -> CompactionMetrics:
-    """Commit results; those whose fragments a concurrent commit has changed are dropped, and their files deleted.
+    """Commit results; a result whose fragments a concurrent commit has changed is dropped, and its files are deleted.
 
     Args:
         dataset: The handle, which moves to the version that was made.
@@ -380,14 +380,14 @@ def _refresh(
     *,
     deferred: bool,
 ) -> None:
-    """Extend indices to the new fragments, unless that is deferred."""
+    """Extend indices to the new fragments after the commit, unless the caller defers that."""
     if not deferred and dataset.source.manifest.indices:
         replaced = [(result.original_records, result.new_records) for result in results]
         extend_after_compaction(dataset, replaced, before, properties)
 
 
 def _fits(source: Snapshot, result: RewriteResult, *, keep_up: bool) -> bool:
-    """Whether a result can replace its fragments: these are unchanged, or have lost rows only."""
+    """Whether a result can still replace its old fragments: they are unchanged, or have only lost rows."""
     if keep_up:
         return late_deletions(source, result.original_records, result.new_records) is not None
     fragments = source.manifest.fragments

@@ -1,4 +1,4 @@
-"""What indices cover after a compaction: at least the rows that they covered before it.
+"""Keeps the coverage of indices through a compaction: each index covers at least the rows that it covered before.
 
 An index of a kind that is built here is extended to the new fragments by a version after the Rewrite. Any other kind
 (vector, full-text, ...) holds row addresses that only pylance can rewrite: for these the Rewrite itself records how
@@ -54,13 +54,13 @@ def needs_moves(manifest: Manifest, rewrites: Iterable[RewriteResult]) -> bool:
 
 
 def keep_moves_deferred(store: ObjectStore, base: Manifest) -> Manifest:
-    """Have later compactions, those of pylance too, record moves of rows where a full-text index needs them.
+    """Configure a table with a full-text index so that later compactions, also pylance's, record how rows moved.
 
-    A compaction of pylance that rewrites a full-text index after moves were recorded writes one without entries, unless
-    it records the new moves as well. pylance and this library follow the table's configuration.
+    Once moves are recorded, a compaction of pylance that rewrites a full-text index writes an index without entries,
+    unless that compaction records its moves as well. pylance and this library follow the table's configuration.
 
     Returns:
-        The latest version, whose configuration asks for it.
+        The latest version, whose configuration asks for the record of moves.
     """
     operation = deferring_moves(base)
     if operation is None:
@@ -69,16 +69,16 @@ def keep_moves_deferred(store: ObjectStore, base: Manifest) -> Manifest:
 
 
 def deferring_moves(base: Manifest) -> UpdateConfig | None:
-    """The change of the configuration that `keep_moves_deferred` commits; None if there is none to make."""
+    """The change of the configuration that `keep_moves_deferred` commits; None if no change is needed."""
     if DEFER_KEY in base.config or not any(index.kind == "Inverted" for index in base.indices):
         return None
     return UpdateConfig(config=UpdateMap(entries={DEFER_KEY: "true"}))
 
 
 def without_unmovable(source: Snapshot, groups: list[list[FragmentFacts]]) -> list[list[FragmentFacts]]:
-    """The groups of fragments whose rows may move: those that no index would lose by it.
+    """The groups of fragments that can be rewritten without an index losing coverage.
 
-    A warning names the indices for which the others are left alone.
+    If groups are left out, a warning names the indices for which they stay as they are.
     """
     manifest = source.manifest
     if manifest.uses_stable_row_ids or can_record_moves(manifest.indices):
@@ -102,7 +102,7 @@ def extend_after_compaction(
     before: Sequence[IndexMetadata],
     properties: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """Extend the indices that covered fragments which a compaction has replaced; one version for all of them.
+    """Extend the indices that covered the replaced fragments of a compaction, in one version for all indices.
 
     Zones of a zone map are derived from those of the old fragments where possible, without reading rows. An index that
     cannot be extended is logged: queries are merely slower.
@@ -144,7 +144,7 @@ def indices_to_extend(
     built = [index for index in manifest.indices if is_supported(index)]
     names = {index.name for index in built if (index.covered_fragments() or BitMap()) & replaced_ids}
     if manifest.uses_stable_row_ids:
-        # The commit itself has let indices cover what replaces fragments that they covered as a whole.
+        # The commit itself has extended indices to the new fragments of groups that they covered as a whole.
         had = {index.name for index in before if (index.covered_fragments() or BitMap()) & replaced_ids}
         names |= had & {
             index.name for index in built if _new_fragments(manifest, replaced) - _covered(built, index.name)

@@ -1,6 +1,7 @@
-"""Values of dictionaries that no row has: a dictionary is written as it is, with the values of rows that are elsewhere.
+"""Finds and drops dictionary values that no row has, which would be written with the dictionary all the same.
 
-A filtered column keeps its whole dictionary, and so does each part of a table that is written to several files.
+Arrow keeps the whole dictionary when a column is filtered, or when a table is divided among several files, so that a
+file can hold values of rows that are elsewhere or deleted.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The facts about each fragment that a plan needs: mostly from the manifest, else from the files.
+"""Collects the facts about each fragment that a compaction plan needs, mostly from the manifest, else from the files.
 
-The files are opened for fragments of 2023, whose manifests do not count rows, and for `partition_by`: a fragment that
-holds one partition has a constant page there, so that reading it costs little more than its footer.
+Files are opened for fragments of 2023, whose manifests do not count rows, and for `partition_by`. In a fragment that
+holds one partition, the partition column is a constant page, so that reading it costs little more than reading the
+footer.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def facts_of(source: Snapshot, options: CompactionOptions) -> list[FragmentFacts
 
 
 def _are_all_extended(manifest: Manifest, options: CompactionOptions) -> bool:
-    """Whether all indices cover all fragments after the compaction, so that any fragments can be merged.
+    """Whether the compaction extends all indices to all fragments, so that any fragments can be merged.
 
     Where moves of rows are recorded, an index must cover a group of fragments as a whole, or not at all.
     """

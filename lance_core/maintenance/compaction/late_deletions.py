@@ -1,4 +1,4 @@
-"""Rows that others delete while a task runs are hidden in the task's new fragments, rather than its work be dropped.
+"""Hides, in the new fragments of a compaction task, rows that others deleted while the task ran: its work is kept.
 
     old fragments, as planned    a b . d | e f     (offset 2 of the first is deleted)
     old fragments, by now        a . . d | e f     (offset 1, too)
@@ -43,9 +43,9 @@ def commit_despite_deletions(source: Snapshot, planned: Transaction, base: Manif
     """Commit a Rewrite whose old fragments have lost more rows since the plan.
 
     Args:
-        source: Any version.
-        planned: The Rewrite as it was planned, with reserved ids, which had a conflict.
-        base: A version since, at which the ids were reserved.
+        source: The dataset, at any version.
+        planned: The transaction with the Rewrite as it was planned, with reserved ids, whose commit had a conflict.
+        base: A later version, in which the ids are reserved.
 
     Raises:
         RetryableConflictError: Others did more than delete rows of the old fragments, or committed first each time.
@@ -100,7 +100,8 @@ def late_deletions(source: Snapshot, old: Sequence[Fragment], new: Sequence[Frag
         new: The new fragments.
 
     Returns:
-        Offsets for each new fragment; None if anything else has happened to the old ones, or a new one would be empty.
+        Offsets for each new fragment; None if the old fragments changed in another way, or if a new fragment would have
+        no live row.
     """
     places, start = [np.empty(0, np.int64)], 0
     for planned in old:

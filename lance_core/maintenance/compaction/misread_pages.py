@@ -1,6 +1,6 @@
-"""Fragments with pages that other readers misread or reject (see `encoding.hidden_nulls` and `encoding.drafts`).
+"""Finds fragments with pages that other readers misread or reject (see `encoding.hidden_nulls` and `encoding.drafts`).
 
-`verify` names them, and a compaction with `repair_pages` rewrites them even where nothing else asks for it.
+`verify` reports such fragments, and a compaction with `repair_pages` rewrites them even if they need no compaction.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def misread_groups(
     Args:
         source: The version.
         facts: Facts of all its fragments.
-        groups: What is rewritten anyway.
+        groups: The groups of fragments that are rewritten anyway.
         excluded: Ids of fragments that stay as they are.
     """
     if not any(top.children for top in source.manifest.schema.fields) and not _may_have_drafts(source):

@@ -1,4 +1,4 @@
-"""Options of a compaction: pylance's names and defaults, and three of our own.
+"""Options of a compaction: those of pylance with its names and defaults, and some that only this library has.
 
 Each option is looked up among the arguments, then in the table's configuration under `lance.compaction.<name>`, then
 among the defaults. `deletions_only`, `partition_by` and `repair_pages` are ours; pylance ignores them in the
@@ -27,7 +27,7 @@ COMPACTION_MODES: Final = (REENCODE, TRY_COPY, FORCE_COPY)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionOptions:
-    """What to compact, and how.
+    """The options of a compaction: which fragments to rewrite, and how.
 
     Attributes:
         target_rows_per_fragment: Fragments with fewer rows are merged with their neighbours; a task writes

@@ -1,4 +1,4 @@
-"""The groups of fragments to rewrite together: a pure function of facts about the fragments.
+"""Plans a compaction: groups fragments that are rewritten together, as a pure function of facts about the fragments.
 
     class of a fragment    itself            more than the threshold of its rows is deleted
                            with neighbours   it has fewer rows than the target, and fewer bytes than theirs
@@ -9,9 +9,9 @@
     task                   fragments of a tier, in order, until their live rows or bytes reach the target; the rest
                            joins the last task if it does not reach the target itself
 
-A merge makes a fragment at least half as large again as each of its sources, so that the bytes rewritten for n bytes
-written in small pieces grow as n log n, and a small piece never costs the rewrite of a large fragment. A task makes
-fewer fragments than it takes, or leaves out enough deleted rows: a plan for its results is empty.
+A merged fragment is at least half as large again as each of its sources. The bytes that are rewritten for n bytes
+written in small pieces therefore grow as n log n, and a small piece never causes the rewrite of a large fragment. A
+task makes fewer fragments than it takes, or removes enough deleted rows, so that a second plan on its results is empty.
 
 With `partition_by`, each partition is planned as if it were a dataset of its own. A fragment in which several
 partitions meet is never merged with another one.
@@ -32,11 +32,11 @@ __all__ = ["FragmentFacts", "bins", "within_limits"]
 
 
 LARGEST: Final = 2
-"""How many times the bytes of all others the largest fragment of a task may have."""
+"""The largest fragment of a task may have at most this many times the bytes of all its other fragments."""
 
 
 FIXED_BYTES: Final = 4096
-"""What a fragment costs however small it is, in bytes: the smallest ones are of one tier."""
+"""Bytes that are added to the size of each fragment, for its fixed cost: so the smallest fragments form one tier."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,17 +64,17 @@ class FragmentFacts:
 
     @property
     def live_rows(self) -> int:
-        """Rows that are still there."""
+        """The number of rows that are not deleted."""
         return self.physical_rows - self.deleted_rows
 
     @property
     def live_bytes(self) -> int:
-        """About the bytes that the rows which are still there take."""
+        """The approximate number of bytes of the live rows."""
         return self.num_bytes * self.live_rows // max(1, self.physical_rows)
 
 
 def bins(facts: Iterable[FragmentFacts], options: CompactionOptions) -> list[list[FragmentFacts]]:
-    """Group the fragments that are to be rewritten, one group per task, in order of their first fragments."""
+    """Group the fragments to rewrite, one group per task, in order of the first fragment of each group."""
     partitions: dict[Hashable, list[FragmentFacts]] = {}
     for fact in facts:
         partitions.setdefault(fact.partition, []).append(fact)
@@ -100,7 +100,7 @@ def _bins(facts: Sequence[FragmentFacts], options: CompactionOptions) -> list[li
 
 
 def _merged(group: Sequence[FragmentFacts]) -> FragmentFacts:
-    """The fragment that a group becomes; one of the sum where it becomes several."""
+    """The facts of the fragment that a group becomes; their sum if the group becomes several fragments."""
     rows, first = sum(fact.live_rows for fact in group), group[0]
     known = all(fact.num_bytes for fact in group)
     return FragmentFacts(
@@ -115,7 +115,7 @@ def _merged(group: Sequence[FragmentFacts]) -> FragmentFacts:
 
 
 def _candidates(facts: Sequence[FragmentFacts], options: CompactionOptions) -> Iterator[list[FragmentFacts]]:
-    """The groups that facts ask for."""
+    """The groups for a list of fragments, without a second look at their results."""
     run: list[FragmentFacts] = []
     for fact in facts:
         candidate = _is_full_of_holes(fact, options) or (

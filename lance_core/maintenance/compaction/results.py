@@ -47,10 +47,10 @@ class RewriteResult:
     """The result of a task; nothing refers to its files before the commit.
 
     Attributes:
-        metrics: How much it was.
+        metrics: The counters of the task.
         new_records: The new fragments, with id 0.
         original_records: The fragments that they replace.
-        read_version: Version that these were read at.
+        read_version: The version in which the original fragments were read.
         row_addrs: Addresses of the rows in their new order, as a serialized roaring treemap; None where no index
             needs them.
     """

@@ -1,4 +1,4 @@
-"""Tasks and plans of a compaction: they travel as JSON or by pickle, with nothing but metadata in them."""
+"""Plans of a compaction and their tasks: records of metadata alone, sent to other processes as JSON or by pickle."""
 
 from __future__ import annotations
 
@@ -107,8 +107,8 @@ class CompactionPlan:
 
     Attributes:
         read_version: Version that the plan was made from; the commit follows it.
-        tasks: What to do; any subset may be done and committed.
-        options: How.
+        tasks: The tasks; any subset may be executed and committed.
+        options: The options that the tasks follow.
     """
 
     read_version: int

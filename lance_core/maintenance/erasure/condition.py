@@ -1,7 +1,8 @@
 """The condition of an erasure: evaluated on stored rows, deleted ones included, and searched for in records.
 
-A record (a manifest, a transaction, a tag) mentions the condition if it holds one of its values: a string of at least
-four characters anywhere in its bytes, a shorter one or a number as a word of the predicate or of a property.
+A record (a manifest, a transaction, a tag) mentions the condition if it holds one of the condition's values: a string
+of at least four characters anywhere in the bytes of the record; a shorter string, or a number, as a word of the
+predicate or of a property of a transaction.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _LONG: Final = 4
 
 @dataclass(frozen=True)
 class ErasureCondition:
-    """The rows to erase.
+    """The condition that selects the rows to erase.
 
     Attributes:
         where: The condition, in SQL.
@@ -51,7 +52,7 @@ class ErasureCondition:
         """The condition over the columns of a version.
 
         Raises:
-            InvalidInputError: The condition is none over values of columns.
+            InvalidInputError: The condition does not test values of columns.
             UnsupportedError: The SQL is not supported.
         """
         condition = to_condition(self.where, columns)

@@ -6,8 +6,8 @@
     clean up    versions that hold anything, branches first; tags move before, those of readers of changes go
     proof       survey again, from the files alone; then every file below the root
 
-Each step finds by itself what is left to do, so that an erasure that was interrupted is finished by the next one.
-Commits of others meanwhile are found by the next survey; what is still there in the end is in the report.
+Each step finds by itself what is left to do, so that a repeated call finishes an interrupted erasure. The next survey
+finds rows that others have committed meanwhile; the report names the rows that are left in the end.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ __all__ = ["ErasureOptions", "erase_rows"]
 _logger = logging.getLogger(__name__)
 
 _ROUNDS: Final = 4
-"""How often the branches are walked: writers can add rows meanwhile."""
+"""Most rounds of deleting and cleaning up: other writers can add rows meanwhile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +111,7 @@ def erase_rows(dataset: Handle, where: str, options: ErasureOptions) -> ErasureR
 
 @dataclass(slots=True)
 class _Erasure:
-    """One erasure."""
+    """One run of `erase_rows`."""
 
     dataset: Handle
     condition: ErasureCondition
@@ -121,7 +121,7 @@ class _Erasure:
     columns: dict[Node, Columns] = field(default_factory=dict)
 
     def run(self) -> ErasureReport:
-        """Survey, erase, prove."""
+        """Survey the versions, erase the rows unless there are obstacles, and prove the result."""
         found, tags, refs = self._survey(None)
         table = self.dataset._refs  # noqa: SLF001 - of the handle whose verb this is
         obstacles, clones = find_obstacles(table, found, tags, refs, self.options)
@@ -139,7 +139,7 @@ class _Erasure:
         released = released_branches(found, refs, self.options)
         # Not `retrying`: what is left after a conflict is surveyed again together with what other writers have added.
         for number in range(_ROUNDS):
-            # Files of nobody are removed with versions, or on their own.
+            # Unreferenced files are removed together with versions, or on their own.
             if not _is_work_left(found) and (number or not self.options.delete_unverified):
                 break
             for line in found.lines:
@@ -199,7 +199,7 @@ class _Erasure:
         return self.dataset.checkout_version((line.name, None)).source
 
     def _erase_on(self, line: Line, found: ErasureSurvey) -> None:
-        """Delete on one branch, and write again what held the rows."""
+        """Erase the rows from the latest version of a branch: delete them, rewrite fragments, rebuild indices."""
         if not line.latest.reasons:
             return
         deleted = self._delete(line)
@@ -220,11 +220,11 @@ class _Erasure:
             and manifest.version == line.latest.number
             and not self.condition.is_in_bytes(manifest.to_bytes())
         ):
-            # Only its transaction holds something, and goes with it once there is a later version.
+            # Only its transaction mentions the condition: cleanup can remove both once a later version exists.
             self._commit(handle, UpdateConfig(config=UpdateMap(entries={})))
 
     def _delete(self, line: Line) -> int:
-        """Delete the rows; the history has no condition."""
+        """Delete the rows by a transaction that does not record the condition; returns the number of rows."""
 
         def attempt(base: Snapshot) -> int:
             columns = described_columns(base.manifest)
@@ -244,7 +244,7 @@ class _Erasure:
         return retrying_on_latest(source, attempt) if self.condition.columns(source) is not None else 0
 
     def _rewrite(self, handle: Handle, found: ErasureSurvey) -> int:
-        """Write the fragments with files that hold rows again, without deleted rows; returns their number."""
+        """Rewrite the fragments whose files hold rows, without deleted rows; returns the number of fragments."""
         source = handle.source
         options = replace(
             CompactionOptions.of({"compaction_mode": "reencode"}, source.manifest.config), defer_index_remap=False
@@ -288,7 +288,7 @@ class _Erasure:
         handle.move_to(commit(source.store, transaction, base=source.manifest).manifest)
 
     def _clean_up(self, found: ErasureSurvey, tags: Mapping[str, TagRef]) -> None:
-        """Move tags, then remove versions that hold anything; branches before what they were forked from."""
+        """Move tags, then remove the versions that hold anything, on branches before the branches' parents."""
         self._move_tags(found, tags)
         self._release_readers(found, tags)
         for line in sorted(found.lines, key=lambda one: -len(one.ref.identifier) if one.ref else 1):
@@ -343,12 +343,12 @@ class _Erasure:
 
 
 def _is_work_left(found: ErasureSurvey) -> bool:
-    """Whether another round can change anything: an index that cannot be built here stays in the latest version."""
+    """Whether another round can change anything. An index that cannot be built here stays: no round changes it."""
     return any(line.doomed() or line.is_replaced(drops=False) for line in found.lines)
 
 
 def _bases(found: ErasureSurvey) -> tuple[str, ...]:
-    """Folders elsewhere, that do not lie below the root of the dataset."""
+    """The base paths of surveyed versions that lie outside of the root of the dataset."""
     root = found.lines[0].store.root
     paths = {path for line in found.lines for version in line.versions.values() for path in version.base_paths}
     return tuple(sorted(path for path in paths if not (path + "/").startswith(root + "/")))

@@ -1,7 +1,7 @@
-"""The columns of a condition under the names that they have in other versions.
+"""Finds the columns of an erasure's condition in versions where they have other names.
 
-A renamed column keeps its field id: the column that the condition names in one version can have another name in a later
-one, which can have a new column of the old name. Rows are looked for in both.
+A renamed column keeps its field id. So the column that the condition names in one version can have another name in a
+later version, and that version can have a new column with the old name. The erasure searches both columns.
 
     v1  email (id 1)                      v1 to v3 have a common history: what `email` is in one of them, be it field 1
     v2  email_raw (id 1)                  or field 2, is evaluated in all that have such a field
@@ -33,7 +33,7 @@ Node: TypeAlias = tuple[str, int]
 
 
 def field_names(columns: Schema) -> FieldNames:
-    """Ids and names of columns and of all that they consist of."""
+    """The field ids and names of columns, with all fields below these columns."""
     return frozenset((field.id, field.name) for field, _ in columns.walk())
 
 
@@ -57,7 +57,7 @@ def related(before: Mapping[Node, Node | None], own: Mapping[Node, Columns]) -> 
     """The columns of the condition in all versions that a version came from, or that came from it.
 
     Args:
-        before: All versions with those that they continue, each after the one that it continues.
+        before: Each version with the version that it continues, in an order in which continued versions come first.
         own: The columns in the version itself; none where the condition cannot be evaluated.
     """
     earlier: dict[Node, Columns] = {}

@@ -1,4 +1,4 @@
-"""What stands in the way of an erasure: whatever names a version that holds the rows, and must not lose it unasked."""
+"""Finds the obstacles to an erasure: tags, branches, clones and users that need a version which holds the rows."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def _forked(found: ErasureSurvey, refs: Mapping[str, BranchRef], allowed: _Allow
 
 
 def released_branches(found: ErasureSurvey, refs: Mapping[str, BranchRef], allowed: _Allowed) -> set[str]:
-    """The branches whose fork version, which is there, has to go."""
+    """The branches whose fork version still exists and has to be removed."""
     lines: dict[str | None, Line] = {line.branch: line for line in found.lines}
     names = set()
     for name, ref in refs.items():
@@ -141,7 +141,7 @@ def released_branches(found: ErasureSurvey, refs: Mapping[str, BranchRef], allow
 
 
 def released_readers(found: ErasureSurvey, tags: Mapping[str, TagRef], allowed: _Allowed) -> set[str]:
-    """The readers of changes whose versions have to go."""
+    """The readers of changes that hold a version which has to be removed."""
     going = {line.branch: line.going(drops=allowed.drop_indices) for line in found.lines}
     return {
         ref.metadata[READER_KEY]

@@ -72,12 +72,12 @@ _REASONS: Final = {
 def prove(
     table: TableRefs, condition: ErasureCondition, report: ErasureReport, columns: Mapping[Node, Columns]
 ) -> tuple[tuple[ErasureFinding, ...], ErasureReading]:
-    """Read all that is left of a dataset; returns the places that can hold rows, and what was read.
+    """Read all that is left of a dataset; returns the places that can still hold rows, and the counts of what was read.
 
     Args:
         table: The references of the dataset.
         condition: The erased rows.
-        report: What is known of clones and bases.
+        report: The report so far, which names the clones and base paths to read as well.
         columns: The columns of the condition in histories of which versions were deleted.
     """
     found = _surveyed(table.root, condition, columns)

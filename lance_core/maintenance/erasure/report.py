@@ -1,4 +1,4 @@
-"""The records of an erasure: what held the rows, what was done, what was read as the proof, and what is left.
+"""The report of an erasure: versions that held the rows, what was done, what was read as proof, and what remains.
 
 No record holds a value of a row, or the condition.
 """
@@ -13,7 +13,7 @@ __all__ = ["ErasureFinding", "ErasureReading", "ErasureReport", "HoldingVersion"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HoldingVersion:
-    """A version that holds the rows, or traces of them.
+    """A version that holds rows of the erasure, or traces of them.
 
     Attributes:
         branch: Its branch; "main" for the main branch.

@@ -1,4 +1,4 @@
-"""The versions of all branches that hold the rows of an erasure.
+"""Surveys all versions of all branches: which hold the rows of an erasure, and for what reason.
 
 rows      a data file of a fragment holds a row that matches, be it deleted or by a column that was renamed since,
           or a dictionary with values of no row; or a fragment shares a file with such a fragment, in whatever version
@@ -53,10 +53,10 @@ class SurveyedVersion:
     Attributes:
         number: Its number.
         pieces: Its fragments by id, as the names of their data files.
-        indices: Its indices, without those that hold no values.
+        indices: Its indices except system indices, which hold no values.
         is_fresh: Whether its transaction built indices.
         reasons: Why it cannot stay.
-        fragments: Ids of its fragments that have such a file.
+        fragments: Ids of its fragments with a data file that holds a matching row, or can hold one.
         suspect: Its indices that can hold values of erased rows.
         base_paths: Paths elsewhere that it can refer to files of.
         has_dictionaries: Whether its manifest repeats the dictionaries of its files.
@@ -111,7 +111,7 @@ class Line:
         return self.versions[max(number for number in self.versions if not is_detached(number))]
 
     def doomed(self) -> list[int]:
-        """The older and the detached versions that cannot stay."""
+        """The older and the detached versions that an erasure has to remove."""
         latest = self.latest.number
         return sorted(number for number, version in self.versions.items() if version.reasons and number != latest)
 
@@ -131,7 +131,7 @@ class Line:
 
 @dataclass(slots=True)
 class ErasureSurvey:
-    """What holds the rows.
+    """The result of a survey: the branches, their versions, and the files that hold the rows of an erasure.
 
     Attributes:
         condition: The rows.
@@ -309,7 +309,7 @@ class _VersionSurveyor:
                     self.stores[key] = source.data_file(file)
 
     def spread(self) -> None:
-        """Find all files of fragments with rows, and the versions that refer to one."""
+        """Find all data files of fragments with matching rows, and mark the versions that refer to such a file."""
         found = self.found
         present = [line_version for line in found.lines for line_version in line.versions.values()]
         used = {files for version in present for files in version.pieces.values()}
@@ -330,12 +330,12 @@ class _VersionSurveyor:
                 version.reasons.discard("columns")
 
     def _are_counted(self, version: SurveyedVersion) -> bool:
-        """Whether all files of a version were evaluated as part of another one."""
+        """Whether all files of a version were evaluated as part of other versions."""
         counted = {name for (files, _) in self.found.counts for name in files}
         return all(files <= counted for files in version.pieces.values())
 
     def _has_column(self, key: str) -> bool:
-        """Whether a file, some column of which no version reads, has one of the name of the condition's columns."""
+        """Whether a file with columns that no version reads has a column with a name of the condition."""
         store, path = self.stores[key]
         names = {name for line in self.found.lines for name in self._names(line)}
         return bool(names & set(DataFileReader.open(store, path).schema.names))
@@ -346,7 +346,7 @@ class _VersionSurveyor:
 
 
 def _has_unused_values(source: Snapshot, fragment: Fragment, columns: list[str]) -> bool:
-    """Whether dictionaries of a fragment have values that none of its rows has: whose they are is not known."""
+    """Whether dictionaries of a fragment have values that no row of it has, which may be values of erased rows."""
     whole = stored_rows(source, [fragment])
     rows = live_rows(whole, whole.manifest.fragments[0], columns)
     return has_unused_values(batch for batch, _ in rows)
@@ -357,7 +357,7 @@ def _is_legacy(manifest: Manifest) -> bool:
 
 
 def _histories(found: ErasureSurvey) -> dict[Node, Node | None]:
-    """All versions with those that they continue, of which the next older one that is there; each after that one."""
+    """Each version with the one that it continues, or the next older one that still exists; older versions first."""
     lines = {line.branch: line for line in found.lines}
     numbers = {line.branch: sorted(one for one in line.versions if not is_detached(one)) for line in found.lines}
     before: dict[Node, Node | None] = {}
@@ -414,7 +414,7 @@ def _is_fresh(found: ErasureSurvey, line: Line, number: int, index: IndexMetadat
 
 
 def _at(found: ErasureSurvey, line: Line, number: int) -> SurveyedVersion | None:
-    """A version of a branch, or of the one that it was forked from; None if it was deleted."""
+    """A version of a branch, or of its parent if it is older than the fork; None if it was deleted."""
     version = line.versions.get(number)
     if version is not None or line.ref is None or number > line.ref.parent_version:
         return version

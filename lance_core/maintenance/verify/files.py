@@ -1,4 +1,4 @@
-"""Check that all files of a version exist and agree with its manifest, and that the history has no foreign version.
+"""Checks that all files of a version exist and agree with its manifest, and that versions follow each other.
 
 Of data files only the metadata at their end is read, not the pages.
 """
@@ -36,12 +36,12 @@ READ_AHEAD: Final = 8
 """Fragments that are checked in parallel."""
 
 _LISTED: Final = 1024
-"""Fragments that wait for it: there can be millions."""
+"""Fragments that are queued for a check at a time, as a version can have millions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """A problem.
+    """A problem that `verify` found.
 
     Attributes:
         version: The version that it was found in.
@@ -57,11 +57,11 @@ class Problem:
 
 
 def verify(dataset: Handle, progress: Callable[[int, int], None] | None = None) -> list[Problem]:
-    """Check all files of the handle's version, and that each version can have been made from the one before it.
+    """Check all files of the handle's version, and that each version can have been made from the previous one.
 
     Args:
         dataset: The handle.
-        progress: Is called with the fragments that are checked and those that there are.
+        progress: Is called with the number of fragments that were checked and the number of all fragments.
 
     Returns:
         The problems; empty if there are none.
@@ -86,7 +86,7 @@ def verify(dataset: Handle, progress: Callable[[int, int], None] | None = None) 
 
 
 def _checked(source: Snapshot, fragments: Sequence[Fragment]) -> Iterator[list[Problem]]:
-    """Yield the problems of each fragment; those that name no file wait for none."""
+    """Yield the problems of each fragment; fragments with files are checked in parallel."""
 
     def check(fragment: Fragment) -> list[Problem]:
         return list(_check_fragment(source, fragment))

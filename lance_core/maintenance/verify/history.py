@@ -1,4 +1,4 @@
-"""Check that each version of the history can have been made from the one before it.
+"""Checks that each version of the history can have been made from the version before it.
 
 A writer that does not check the history after its commit can have committed a version under a number that cleanup
 had freed. Nothing was made from such a version: its rows were never part of the table.
@@ -25,7 +25,7 @@ _WINDOW: Final = 128
 
 
 def history_problems(store: ObjectStore) -> Iterator[tuple[int, str, str]]:
-    """Yield the number, the manifest's key and the fault of each version that is none of the history.
+    """Yield number, manifest key and fault of each version that is not part of the history.
 
     Versions that were cleaned up are no fault; versions with features that are not known cannot be compared.
 

@@ -1,1 +1,1 @@
-"""Manifests, and parts of them that are read at a fraction of the cost."""
+"""Manifests of versions, and faster readers for parts of a manifest: its files, its header, its summary."""

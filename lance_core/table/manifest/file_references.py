@@ -1,7 +1,7 @@
-"""The files that a version refers to, read at a fraction of the cost of the whole manifest.
+"""Reads from a manifest only the names of the files that the version refers to, for cleanup.
 
-A cleanup reads every manifest, and needs only names of files. The schema, the configuration and the transaction are not
-parsed, and the fragments stay serialized. The bytes are drawn in `table.manifest.manifest`.
+Cleanup reads every manifest of a dataset, and needs only names of files. The schema, the configuration and the
+transaction are not parsed, and the fragments stay serialized. The bytes are drawn in `table.manifest.manifest`.
 """
 
 from __future__ import annotations

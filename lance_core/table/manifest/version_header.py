@@ -1,4 +1,4 @@
-"""The number, time and transaction of a version, which can be read even if the version has unknown features.
+"""Reads the number, time and transaction of a version, even if the version has unknown features.
 
 An unknown feature flag means that the rows cannot be read; time and transaction are recorded in the same way whatever
 the features.

@@ -1,4 +1,4 @@
-"""The entry of a version in a list of versions: its number, its time, and counters over its fragments.
+"""Reads the entry of a version for a list of versions: its number, its time, and counters over its fragments.
 
 Most fragments of a version are those of the version before. Manifests are parsed by a message that keeps fragments as
 bytes, and each distinct fragment is counted once.

@@ -136,7 +136,7 @@ def check_not_empty_files(fragments: Iterable[Fragment]) -> None:
 
 
 def check_same_fragments(manifest: Manifest, fragments: Iterable[Fragment], operation: str) -> None:
-    """Reject fragments of another table: those of a table that was dropped and made again have the same ids.
+    """Reject fragments of another table: a table that was dropped and made again has fragments with the same ids.
 
     Args:
         manifest: The version that the operation is applied to.
@@ -144,7 +144,7 @@ def check_same_fragments(manifest: Manifest, fragments: Iterable[Fragment], oper
         operation: Name of the operation.
 
     Raises:
-        IncompatibleConflictError: A fragment has none of the data files that it had.
+        IncompatibleConflictError: A fragment has lost all data files that it had when it was read.
     """
     for fragment in fragments:
         now = manifest.fragments.get(fragment.id)

@@ -78,7 +78,7 @@ class Clone:
 
 
 def _bases_of_blobs(source: Manifest) -> tuple[BasePath, ...]:
-    """The base paths that blobs may name their objects by: those objects are not the dataset's, and are not copied."""
+    """The base paths below which blobs name external objects, which are not the dataset's own and are not copied."""
     if not any(is_blob_v2(field) for field, _ in source.schema.walk()):
         return ()
     return tuple(base for base in source.base_paths if not base.is_dataset_root)

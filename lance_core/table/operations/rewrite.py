@@ -1,4 +1,4 @@
-"""Rewrite: the same rows in other files; what compaction commits."""
+"""Rewrite: put the same rows into other fragments; compaction commits this operation."""
 
 from __future__ import annotations
 

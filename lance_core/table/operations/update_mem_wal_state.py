@@ -18,7 +18,7 @@ __all__ = ["UpdateMemWalState"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateMemWalState:
-    """Levels of write-ahead logs were merged.
+    """Record that levels of write-ahead logs were merged into the dataset.
 
     Attributes:
         compacted_sstables: The levels.
