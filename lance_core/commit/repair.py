@@ -41,7 +41,7 @@ def repaired(store: ObjectStore, manifest: Manifest, base: Manifest) -> Manifest
         base: The version before it.
 
     Returns:
-        The manifest with counts and field ids that can be trusted; itself if nothing had to be done.
+        The manifest with counts and field ids that can be trusted.
 
     Raises:
         CorruptFileError: A data file or deletion file cannot be read.

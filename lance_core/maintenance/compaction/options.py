@@ -2,7 +2,7 @@
 
 Each option is looked up among the arguments, then in the table's configuration under `lance.compaction.<name>`, then
 among the defaults. `deletions_only`, `partition_by` and `repair_pages` are ours; pylance ignores them in the
-configuration and in the JSON of a plan.
+configuration and in the JSON of a plan. `target_bytes_per_fragment` is ours as well.
 """
 
 from __future__ import annotations
