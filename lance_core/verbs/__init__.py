@@ -1,1 +1,4 @@
-"""Functions on one version of a dataset. CONTRIBUTING.md has the order of the packages, the contracts hold it."""
+"""Operations on a version of a dataset: scans, writes, columns, indices, references.
+
+CONTRIBUTING.md has the order of the packages, and import contracts enforce it.
+"""

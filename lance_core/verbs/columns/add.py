@@ -1,4 +1,4 @@
-"""Add columns: nulls without any file, or values in a new file per fragment."""
+"""Add columns to a dataset: columns of nulls write no file, columns of values a new file per fragment."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def add_columns(
     reader_schema: pa.Schema | None = None,
     batch_size: int | None = None,
 ) -> Manifest:
-    """Commit a version with more columns, with the arguments of `LanceDataset.add_columns`.
+    """Commit a version with new columns, with the arguments of `LanceDataset.add_columns`.
 
     Raises:
         SchemaError: A column exists, or the values do not fit.
@@ -65,7 +65,7 @@ def add_columns(
 
 
 def fields_of(transforms: Any) -> list[pa.Field] | None:
-    """The fields that an argument of `add_columns` names; None if it stands for columns with values.
+    """The fields of null columns that an argument of `add_columns` names; None if it gives columns with values.
 
     Raises:
         InvalidInputError: The argument is an empty list.
@@ -100,7 +100,7 @@ def add_null_columns(source: Snapshot, fields: Iterable[pa.Field]) -> Manifest:
 
 
 def with_null_columns(base: Manifest, fields: Iterable[pa.Field]) -> Schema:
-    """The dataset's schema with further columns and fields of structs; raises what `add_null_columns` raises."""
+    """The dataset's schema with new columns, and new fields of structs, with the errors of `add_null_columns`."""
     if base.data_storage_version == "0.1":
         raise UnsupportedError("Cannot add all-null columns to a dataset of the file version 0.1")
     fields = list(fields)
@@ -120,7 +120,7 @@ def with_null_columns(base: Manifest, fields: Iterable[pa.Field]) -> Schema:
 
 
 def lacking_fields(schema: Schema, wanted: pa.Schema) -> list[pa.Field]:
-    """The columns of an Arrow schema that a dataset lacks, structs of which it lacks fields among them."""
+    """The columns of an Arrow schema that a dataset lacks; also structs of which it lacks fields."""
     known = {field.name: field for field in schema.fields}
     return [field for field in wanted if field.name not in known or _lacks(known[field.name], field.type)]
 
@@ -133,12 +133,12 @@ def _lacks(field: Field, wanted: pa.DataType) -> bool:
 
 
 def with_new_columns(manifest: Manifest, columns: pa.Schema) -> tuple[Schema, Schema]:
-    """The dataset's schema with new columns, and these alone, with field ids.
+    """The dataset's schema with new columns, and the schema of the new columns alone, both with field ids.
 
     Raises:
         SchemaError: A column exists, or cannot be stored.
-        UnsupportedError: Blobs that cannot be stored; a dictionary in version 0.1, whose values would have to be in the
-            manifest.
+        UnsupportedError: A column of blobs cannot be stored, or a column of version 0.1 is a dictionary, whose values
+            would have to be in the manifest.
     """
     if not columns.names:
         raise InvalidInputError("no new column was given")
@@ -163,7 +163,7 @@ def commit_merge(
     preserves_nullability: bool,
     properties: Mapping[str, str] | None = None,
 ) -> Manifest:
-    """Commit fragments with more columns, and the files that they are in."""
+    """Commit a Merge: fragments with new column files, and the schema with their columns."""
     operation = Merge(fragments=tuple(fragments), schema=schema, preserves_nullability=preserves_nullability)
     return files.commit(operation, properties=properties)
 
@@ -176,13 +176,13 @@ def made_fragment(
     batch_size: int | None,
     files: UncommittedFiles,
 ) -> Fragment:
-    """The fragment with a new file of a maker's columns."""
+    """Write a file with a maker's columns for a fragment, and return the fragment with it."""
     tables = _made(source, fragment, maker, batch_size)
     return with_column_file(fragment, write_column_file(source, fragment, columns, tables, files))
 
 
 def commit_made(source: Snapshot, maker: ColumnMaker, batch_size: int | None = None) -> Manifest:
-    """Commit a version with a maker's columns."""
+    """Write a maker's columns for all fragments, or take them from its checkpoint, and commit them."""
     schema, columns = with_new_columns(source.manifest, maker.makes)
     with staged(source) as files:
         fragments = []
@@ -214,7 +214,7 @@ def _kept_fragment(cache: BatchUDFCheckpoint | None, kept: str) -> Fragment:
 
 
 def _made(source: Snapshot, fragment: Fragment, maker: ColumnMaker, batch_size: int | None) -> Iterator[pa.Table]:
-    """Yield the new columns of all physical rows."""
+    """Yield a maker's columns for all physical rows of a fragment, in batches."""
     names = [name for name in maker.reads if name not in (ROW_ID, ROW_ADDRESS)]
     batches = live_batches(
         source,
@@ -235,7 +235,7 @@ def _check_nullable(field: Field, path: str) -> None:
 
 
 def _grown(old: Field, new: Field, path: str) -> Field:
-    """A struct with the children that it lacks."""
+    """An existing struct with the new children that it lacks."""
     if old.logical_type != "struct" or new.logical_type != "struct":
         raise SchemaError(f"column {path!r} exists already")
     children = {child.name: child for child in old.children}

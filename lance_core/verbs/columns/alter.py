@@ -1,4 +1,4 @@
-"""Change existing columns: rename, drop, cast, forbid or allow nulls."""
+"""Change existing columns: rename, drop or cast columns, and allow or forbid nulls."""
 
 from __future__ import annotations
 
@@ -101,12 +101,12 @@ def retype_columns(
     convert: Convert,
     properties: Mapping[str, str] | None = None,
 ) -> Manifest:
-    """Commit a version in which columns are of other types; what becomes of their values, `convert` decides.
+    """Commit a version in which columns have other types; a function converts their values.
 
     Args:
         source: The version to change.
         types: The new types, by column of the table itself.
-        convert: Called with the live values of a column, run by run, and the new field.
+        convert: Called with a run of live values of a column and the new field; returns the converted values.
         properties: Strings for the history.
 
     Raises:
@@ -131,7 +131,7 @@ def retype_columns(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Alteration:
-    """One alteration.
+    """One change of a column, as `alter_columns` gives it.
 
     Attributes:
         path: The column.
@@ -222,7 +222,7 @@ def _cast(
     convert: Convert | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> Manifest:
-    """Rewrite the cast columns under new ids; the old values stay in their files, without a name."""
+    """Write the cast columns with new field ids; the old values stay in their files, where no field refers to them."""
     old_ids = {node.id for change in casts for node, _ in change.old.walk()}
     for index in source.manifest.indices:
         if old_ids & {*index.fields, *index.covering_fields}:
@@ -246,7 +246,7 @@ def _cast(
 
 
 def _whole_columns(schema: Schema, ids: set[int]) -> set[int]:
-    """The ids of all fields of the columns that have some of these."""
+    """The ids of all fields of the columns that have a field with one of these ids."""
     columns = [{node.id for node, _ in top.walk()} for top in schema.fields]
     return set().union(*(column for column in columns if not ids.isdisjoint(column)))
 
@@ -266,7 +266,7 @@ def _cast_rows(
 
 
 def _cast_message(error: pa.ArrowInvalid, field: pa.Field) -> str:
-    """What a cast ended in, in pylance's words where it is a number that is too large."""
+    """The message for a cast that failed, in pylance's words if a number is too large for the type."""
     found = _OUT_OF_RANGE.match(str(error))
     if found is None:
         return f"column {field.name!r}: {error}"
@@ -274,7 +274,7 @@ def _cast_message(error: pa.ArrowInvalid, field: pa.Field) -> str:
 
 
 def _cast_column(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    """Cast by position inside structs, whose children may have new names."""
+    """Cast a column; children of structs are matched by position, as they may have new names."""
     if pa.types.is_null(column.type):
         return pa.chunked_array([pa.nulls(len(column), kind)])
     if not pa.types.is_struct(kind):

@@ -1,4 +1,4 @@
-"""Functions from batches to new columns, and their results kept on disk until the columns are committed."""
+"""User functions that compute new columns from batches, and checkpoints of their results until the commit."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class BatchUDF:
         self.cache = None if checkpoint_file is None else BatchUDFCheckpoint(checkpoint_file)
 
     def __call__(self, batch: pa.RecordBatch) -> Any:
-        """Call the function as it is."""
+        """Call the function without a check of its result."""
         return self.func(batch)
 
     def columns_of(self, batch: pa.RecordBatch) -> pa.RecordBatch:

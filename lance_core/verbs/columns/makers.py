@@ -1,4 +1,4 @@
-"""Sources of the values of new columns: expressions, a function, a stream of rows, or a join.
+"""Makers of new columns, whose values come from expressions, a function, a stream of rows, or a join.
 
 Each maker declares the columns that it reads and makes, and turns a batch of live rows into their new columns.
 """
@@ -34,12 +34,12 @@ _NULL = re.compile(
 
 
 class ColumnMaker(Protocol):
-    """Makes columns of rows.
+    """The protocol of a maker of new columns.
 
     Attributes:
         reads: Columns of the dataset that it needs, `_rowid` and `_rowaddr` among them.
         makes: Schema of the columns that it makes.
-        cache: Where results are kept; None if they are not.
+        cache: The checkpoint in which results are kept; None if they are not kept.
     """
 
     @property
@@ -50,10 +50,10 @@ class ColumnMaker(Protocol):
     def cache(self) -> BatchUDFCheckpoint | None: ...  # noqa: D102 - attributes, described by the class
 
     def make(self, rows: pa.Table, fragment_id: int, batch_index: int) -> pa.Table:
-        """The columns of these rows."""
+        """The new columns for a batch of rows."""
 
     def finish(self) -> None:
-        """Make sure that nothing is left over."""
+        """Make sure that the source has no values left."""
 
 
 class _Expressions:
@@ -70,7 +70,7 @@ class _Expressions:
         self.makes = evaluate(pa.schema(kinds).empty_table(), self._expressions).schema
 
     def make(self, rows: pa.Table, fragment_id: int, batch_index: int) -> pa.Table:
-        """Evaluate."""
+        """Evaluate the expressions on the rows."""
         del fragment_id, batch_index
         return evaluate(rows, self._expressions)
 
@@ -108,7 +108,7 @@ class _Function:
 
 
 class _Stream:
-    """Columns from elsewhere, one row per live row of the dataset, in order."""
+    """Columns from a stream that has one row per live row of the dataset, in the same order."""
 
     cache = None
     reads = (ROW_ADDRESS,)
@@ -166,14 +166,14 @@ class Joined:
         self.makes: pa.Schema = self._values.schema
 
     def rows(self, table: pa.Table) -> pa.Array:
-        """For each row the row of the table that it is joined to; null for none."""
+        """For each row the number of the table's row that it is joined to; null if there is none."""
         found, codes = self._index.look_up(table)
         partners, missing = np.zeros(table.num_rows, np.int64), np.ones(table.num_rows, np.bool_)
         partners[found], missing[found] = self._index.first[codes], False
         return pa.array(partners, mask=missing)
 
     def make(self, rows: pa.Table, fragment_id: int, batch_index: int) -> pa.Table:
-        """Join."""
+        """The columns of the joined rows; null for rows without a match."""
         del fragment_id, batch_index
         return self._values.take(self.rows(rows))
 
@@ -182,7 +182,7 @@ class Joined:
         return self._values.take(rows)
 
     def finish(self) -> None:
-        """Rows that match none are left out on purpose."""
+        """Nothing to check: rows of the table that match no row are left out on purpose."""
 
 
 def column_maker(
@@ -191,7 +191,7 @@ def column_maker(
     """The maker for an argument of `add_columns`.
 
     Raises:
-        InvalidInputError: The argument is of no known kind.
+        InvalidInputError: The argument is of an unsupported kind.
     """
     schema = typed_schema(source.manifest.schema)
     if isinstance(transforms, Mapping):
@@ -212,7 +212,7 @@ def column_maker(
 
 
 def null_fields(transforms: Mapping[Any, Any], source: Snapshot) -> list[pa.Field] | None:
-    """The columns, if the SQL for each is a null of some type, so that no file is needed; None otherwise."""
+    """The fields of the new columns if the SQL of each is a typed null, so that no file is needed; else None."""
     fields = []
     for name, sql in transforms.items():
         if not isinstance(name, str) or not isinstance(sql, str) or name in source.manifest.schema.names:
@@ -225,7 +225,7 @@ def null_fields(transforms: Mapping[Any, Any], source: Snapshot) -> list[pa.Fiel
 
 
 def parse_null(sql: str) -> pa.DataType | None:
-    """The type of a null that SQL is, such as CAST(NULL AS INT); None if it is something else."""
+    """The type of SQL that is a typed null, such as CAST(NULL AS INT); None for any other SQL."""
     if _NULL.fullmatch(sql) is None:
         return None
     from lance_core.verbs.expressions.sql import parse_column  # noqa: PLC0415 - it imports the SQL parser

@@ -1,4 +1,4 @@
-"""Set columns of rows that a table has, in one commit: their files alone are written.
+"""Set columns of existing rows in one commit: only new files with these columns are written (`write_columns`).
 
     plan    the rows and columns, of one version                                    (`write_columns_tasks`)
     match   which rows the data names                                               (`write_columns_match`)
@@ -70,7 +70,7 @@ class ColumnCommit:
             )
 
     def options(self, earlier: Iterable[int], checked_through: int) -> CommitOptions:
-        """The options of the commit, after these versions of earlier attempts."""
+        """The options of the commit, given the versions of earlier attempts."""
         write = self.write_attempt
         return CommitOptions(
             max_retries=self.max_retries,
@@ -118,7 +118,7 @@ class ColumnsResult:
 
 @dataclass(slots=True)
 class _ColumnsCommit:
-    """The commit of columns, until it succeeds."""
+    """Commits columns; after a conflict they are fitted to the latest version and committed again."""
 
     plan: ColumnPlan
     how: ColumnCommit
@@ -126,7 +126,7 @@ class _ColumnsCommit:
     last: PendingColumns | None = None
 
     def run(self, begin: PendingColumns) -> tuple[Committed, PendingColumns]:
-        """Commit, on later versions after conflicts."""
+        """Commit; after a conflict, on top of the latest version."""
         self.earlier.update(self.how.write_attempt.earlier if self.how.write_attempt is not None else ())
         self.last = begin
         return retrying(
@@ -157,7 +157,7 @@ class _ColumnsCommit:
 
 
 def _operation(pending: PendingColumns) -> Operation:
-    """The change that makes the files part of the version."""
+    """The operation that adds the files to the version: a Merge if the version lacks a column, else an Update."""
     manifest = pending.source.manifest
     changed: dict[int, Fragment] = {}
     for one in pending.written:
@@ -189,7 +189,7 @@ def commit_columns(
         source: The plan's version.
         plan: What was to be written.
         written: The files.
-        how: How to commit.
+        how: The arguments of the commit.
 
     Raises:
         CommitConflictError: Another writer's commit rules this one out.

@@ -1,4 +1,4 @@
-"""The rows of a table whose columns some data sets: by a key, by `_rowid`, or by `_rowaddr`."""
+"""Match the rows of data, whose columns are to be set, to the rows of a table: by key, `_rowid` or `_rowaddr`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SHOWN = 5
 def matched_rows(
     source: Snapshot, tasks: Sequence[ColumnTask], data: pa.Table, on: Sequence[str]
 ) -> dict[int, tuple[pa.Array, pa.Array]]:
-    """For each fragment the addresses of the rows that are set, and the rows of the data with their values.
+    """For each fragment the addresses of the rows to set, and the numbers of the data's rows with their values.
 
     Args:
         source: The version.

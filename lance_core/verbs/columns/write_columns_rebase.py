@@ -1,4 +1,4 @@
-"""Column files that were written for one version, fitted to a later one.
+"""Fit column files that were written for one version to a later version, after a conflict.
 
     the fragment is as it was, or lost rows     its file is kept
     others wrote the same columns of it         a new file: the others' values, and over them those that were set
@@ -47,9 +47,9 @@ class PendingColumns:
 
     Attributes:
         source: The version.
-        columns: The columns, with the ids that they have in the version, or would be given.
-        added: Names of those that the plan added.
-        written: Their files, by fragments of the version.
+        columns: The columns, with the ids that they have in the version, or would get.
+        added: Names of the columns that the plan added.
+        written: The files of the columns, for fragments of the version.
         rewritten: Files that were written again for this version, each with its store.
     """
 
@@ -68,7 +68,7 @@ class PendingColumns:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Rows of a file that was written, and the offsets at which their fragment has them now."""
+    """Rows of a written file, and the offsets of these rows in the fragment that has them now."""
 
     written: WrittenColumns
     rows: _Offsets
@@ -167,7 +167,7 @@ def _type_of(field: Field) -> pa.DataType:
 def _sorted_out(
     pending: PendingColumns, after: Snapshot, columns: Schema
 ) -> tuple[list[WrittenColumns], Mapping[int, list[_Part]]]:
-    """The files that can be kept, and by fragment the rows for which new files are needed."""
+    """The files that can be kept, and the rows for which new files are needed, by fragment."""
     kept: list[WrittenColumns] = []
     parts: dict[int, list[_Part]] = defaultdict(list)
     lost: list[tuple[WrittenColumns, _Offsets]] = []
@@ -194,7 +194,7 @@ def _sorted_out(
 def _followed(
     pending: PendingColumns, after: Snapshot, lost: Sequence[tuple[WrittenColumns, _Offsets]]
 ) -> Iterator[tuple[int, _Part]]:
-    """Where rows are that are not where they were; those that were deleted are left out."""
+    """Yield where rows that moved are now, by fragment; deleted rows are left out."""
     before = pending.source
     ids = stable_ids
     if not after.manifest.uses_stable_row_ids:

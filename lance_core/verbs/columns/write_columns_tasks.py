@@ -1,4 +1,4 @@
-"""Column files with values for some rows of each fragment: the plan of them, and the tasks that write them.
+"""Plan column files with new values for some rows, one task per fragment, and write a file by its task.
 
     plan     the rows of the scope, by fragment; the columns with the ids that they have or will have
     task     one fragment: values with row addresses -> one new file with these columns for all of its rows
@@ -79,9 +79,9 @@ class ColumnTask:
         fragment_id: The fragment.
         num_rows: The rows of the scope.
         scope: Offsets of the rows of the scope, as a serialized roaring bitmap.
-        missing: What becomes of the rows of the scope that the data lacks.
+        missing: What happens to rows of the scope that the data lacks: "error", "null" or "keep".
         columns: The columns with their field ids, serialized.
-        external_places: Starts of the URIs by which blobs may be given; `("",)` for any.
+        external_places: Prefixes of the URIs by which blobs may be given; `("",)` for any.
     """
 
     version: int
@@ -93,7 +93,7 @@ class ColumnTask:
     external_places: tuple[str, ...] = ()
 
     def write(self, dataset: Handle, values: ReaderLike, schema: pa.Schema | None = None) -> WrittenColumns | None:
-        """Write the columns' file; nothing is committed.
+        """Write the file with the columns of the fragment; nothing is committed.
 
         The values of the fragment are held in memory; rows may come in any order.
 
@@ -228,7 +228,7 @@ def plan_columns(
 
     Raises:
         SchemaError: A column has another type than in the table, or cannot be stored.
-        InvalidInputError: There is no column, or an argument has no value that can be used.
+        InvalidInputError: No column is given, or an argument has an invalid value.
     """
     if missing not in get_args(Missing):
         raise InvalidInputError(f"missing is one of {', '.join(get_args(Missing))}, not {missing!r}")
@@ -337,7 +337,7 @@ def write_values(
 def _old(
     source: Snapshot, fragment: Fragment, columns: Schema, num_rows: int, *, keeps: bool
 ) -> Iterator[pa.RecordBatch | int]:
-    """Yield the values of all rows in windows; only the number of rows where no value is kept."""
+    """Yield the old values of all rows in windows; if no value is kept, only the number of rows of each window."""
     if keeps:
         yield from read_fragment(source, fragment, columns, range(num_rows), batch_rows=LOCKSTEP_ROWS)
         return
@@ -347,7 +347,7 @@ def _old(
 def _merged(
     windows: Iterable[pa.RecordBatch | int], offsets: _Offsets, values: pa.Table, nulls: _Offsets, dead: _Offsets
 ) -> Iterator[pa.Table]:
-    """Yield old values with the new ones in their places; deleted rows without either get one that is never read."""
+    """Yield the old values with the new ones in their places; deleted rows without any get one that is never read."""
     start = 0
     for window in windows:
         num_rows = window if isinstance(window, int) else window.num_rows
@@ -375,7 +375,7 @@ def _within(offsets: _Offsets, start: int, num_rows: int) -> _Offsets:
 
 
 def _placed(tables: Sequence[pa.Table], places: _Offsets, own: _Offsets, start: int) -> pa.Table:
-    """The rows at some places, null where the place is -1; the new rows are at `own`, and counted from `start`."""
+    """Take rows from joined tables by `places`, null for -1; at `own` come the new rows, which begin at `start`."""
     places[own] = start + np.arange(len(own))
     joined = pa.concat_tables([one.replace_schema_metadata(None) for one in tables]).unify_dictionaries()
     return joined.take(pa.array(places, mask=places < 0))

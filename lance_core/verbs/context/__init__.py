@@ -1,1 +1,1 @@
-"""One version of a dataset: where it is, its manifest, and the stores that its files lie in."""
+"""What operations work on: a version of a dataset, its stores, its references, and the files of a write."""

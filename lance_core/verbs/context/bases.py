@@ -1,4 +1,4 @@
-"""Base paths: other places for the files of a dataset, and the choice of places for new files."""
+"""Base paths: places outside of the root for files of a dataset, and the choice of targets for new data files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class DatasetBasePath:
         path: URI or path of the place.
         name: A name to refer to it by.
         is_dataset_root: Whether files lie below `data/` and `_deletions/` there, rather than directly in it.
-        id: Number that files name it by; None or 0 lets the commit pick one.
+        id: Number by which records of files refer to it; None or 0 lets the commit pick one.
     """
 
     __slots__ = ("_record",)
@@ -47,7 +47,7 @@ class DatasetBasePath:
 
     @property
     def id(self) -> int:
-        """Number that files name it by; 0 before the commit."""
+        """Number by which records of files refer to it; 0 before the commit."""
         return self._record.id
 
     @property
@@ -86,9 +86,9 @@ class WriteTarget:
     """A place that new data files go to.
 
     Attributes:
-        store: Where.
-        base_id: Base path that it is; None for the dataset itself.
-        prefix: Start of the keys of data files there.
+        store: The store of the place.
+        base_id: Id of the base path; None for the dataset itself.
+        prefix: Prefix of the keys of data files in the store.
     """
 
     store: ObjectStore

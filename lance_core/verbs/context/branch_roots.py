@@ -1,4 +1,4 @@
-"""Roots of branches: `tree/<branch>` below the root of the dataset, which keeps tags and branches."""
+"""The roots of branches, `tree/<branch>` below the root of the dataset, and the dataset that a branch belongs to."""
 
 from __future__ import annotations
 

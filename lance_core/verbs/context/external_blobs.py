@@ -13,7 +13,7 @@ __all__ = ["ExternalObjects"]
 
 
 class ExternalObjects:
-    """Opens the objects of blobs, and says where they are.
+    """Finds and opens the objects that external blobs refer to.
 
     Args:
         root: The dataset's root.
@@ -30,7 +30,7 @@ class ExternalObjects:
     def opened(self, base_id: int, uri: str) -> tuple[ObjectStore, str]:
         """Store and key of an object.
 
-        Below a base path the rest of the URI is a key as it stands; an absolute URI has percent-escapes.
+        A URI relative to a base path is a key, taken literally; an absolute URI has percent-escapes.
 
         Raises:
             CorruptFileError: The base path is not registered, or the URI is invalid.

@@ -1,4 +1,4 @@
-"""The handle on one version of a dataset, the base of `LanceDataset`, and the target that a write names by it."""
+"""The handle on one version of a dataset, which is the base class of `LanceDataset`, and the target of a write."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["Handle", "TableTarget", "table_target"]
 
 
 def _not_found(store: ObjectStore, uri: str) -> DatasetNotFoundError:
-    """The error of a place without a dataset, which names what is there instead if that costs no request."""
+    """The error for a place without a dataset; on a local disk it states what is there instead."""
     there = ""
     if store.is_local and Path(store.root).is_file():
         there = ": a file is there, and a Lance table is a folder"
@@ -36,7 +36,7 @@ def _not_found(store: ObjectStore, uri: str) -> DatasetNotFoundError:
 
 
 class Handle:
-    """A dataset's root, and the version that is seen.
+    """A handle on one version of a dataset.
 
     Args:
         uri: The dataset's root.
@@ -44,8 +44,8 @@ class Handle:
         manifest: The version; None opens the latest.
         commit_lock: A function from the version that is about to be committed to a context manager, which all commits
             of this handle hold while they put the manifest. A copy of the handle in another process has none.
-        session: What is known of files and indices; None for one of its own.
-        default_scan_options: Arguments that stand where a scan does not give them.
+        session: The caches of file metadata and indices; None for a new session.
+        default_scan_options: Default arguments of scans.
 
     Raises:
         DatasetNotFoundError: There is no dataset.
@@ -73,13 +73,13 @@ class Handle:
         self._scan_defaults = dict(default_scan_options or {})
 
     def __repr__(self) -> str:
-        """Name the root and the version, also while a debugger looks at a handle that is being made."""
+        """Name the root and the version; it works for a partly initialized handle, too, for debuggers."""
         if not hasattr(self, "_manifest"):
             return f"<{type(self).__name__} that is not opened>"
         return f"{type(self).__name__}({self._uri!r}, version={self.version})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle as URI and version; the other process reads the manifest itself."""
+        """Pickle as URI and version number; the process that unpickles it reads the manifest itself."""
         own = getattr(type(self), "plain_class", None) or type(self)
         return _reopen, (own, self._uri, self.version, self._options, self._scan_defaults)
 
@@ -225,7 +225,7 @@ class Handle:
         self._manifest = found
 
     def session(self) -> Session:
-        """What this handle remembers of files and indices, to be given to others.
+        """The caches of this handle for file metadata and indices, to be shared with other handles.
 
         Examples:
             >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
@@ -235,7 +235,7 @@ class Handle:
         return self._session
 
     def _beside(self, uri: str, manifest: Manifest) -> Self:
-        """A handle on another version, which shares what this one remembers."""
+        """A handle on another version, which shares the session of this one."""
         return type(self)(
             uri,
             storage_options=self._options,
@@ -278,7 +278,7 @@ def table_target(
     storage_options: Mapping[str, str] | None,
     commit_lock: CommitLock | None = None,
 ) -> TableTarget:
-    """The target that an argument of the public verbs names; nothing is read.
+    """The target of a write from an argument of a public function; nothing is read.
 
     Args:
         where: The dataset's root, or a dataset, whose version is the base.

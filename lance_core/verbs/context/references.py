@@ -1,4 +1,4 @@
-"""From a reference (a number, a tag, or a branch and a number) to the version that it names; reads `_refs/`.
+"""Resolve a reference (a version number, a tag, or a branch and a number) to a version; read the files of `_refs/`.
 
 The file of a tag or branch is torn if it is empty or cut off: a writer was interrupted.
 """
@@ -63,7 +63,7 @@ class Resolved:
         branch: Its branch; None for main.
         version: Its number.
         store: Store of the branch.
-        opened: Its manifest, if it is the version that the handle has open; None if it is yet to be read.
+        opened: Its manifest, if the handle has this version open; None if it has to be read.
     """
 
     branch: str | None

@@ -1,4 +1,4 @@
-"""Removal of files that a write has made and that nothing refers to."""
+"""Delete files that a write left and that no version refers to."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _logger = logging.getLogger(__name__)
 def remove_files(files: Collection[tuple[ObjectStore, str]]) -> None:
     """Delete files, each given by its store and key, and the files of blobs of data files.
 
-    While an interruption is handled (Ctrl-C, a terminated step) that takes no longer than `INTERRUPTED_S`: somebody
-    waits for the process to end, and a cleanup takes what is left.
+    While an interruption is handled (Ctrl-C, a terminated step), this stops after `INTERRUPTED_S`, as somebody waits
+    for the process to end; cleanup removes the files that are left.
     """
     error = sys.exception()
     hurried = error is not None and not isinstance(error, Exception)

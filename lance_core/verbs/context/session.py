@@ -1,4 +1,4 @@
-"""Sessions: what handles remember of files and indices, and can share."""
+"""Sessions: caches of file metadata and indices, which handles can share."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Session:
         self.files = MetadataCache(sizes["metadata_cache_size_bytes"])
 
     def __reduce__(self) -> tuple[type[Session], tuple[int, int]]:
-        """Travel empty."""
+        """Pickle the sizes of the caches without their contents."""
         return Session, (self.indices.max_bytes, self.files.max_bytes)
 
     def __repr__(self) -> str:
@@ -51,5 +51,5 @@ class Session:
         return self.indices.num_bytes
 
     def is_same_as(self, other: Session) -> bool:
-        """Whether both share their caches."""
+        """Whether two sessions share their caches."""
         return self is other

@@ -37,7 +37,7 @@ class Snapshot:
         store: The dataset's own store.
         manifest: The version.
         options: Storage options, which serve the base paths as well.
-        session: What was read of files and indices.
+        session: The caches of file metadata and indices.
     """
 
     store: ObjectStore
@@ -49,11 +49,11 @@ class Snapshot:
 
     @property
     def index_cache(self) -> IndexCache:
-        """What was read of indices."""
+        """The cache of indices."""
         return self.session.indices
 
     def with_stores(self, change: Callable[[ObjectStore], ObjectStore]) -> Snapshot:
-        """This version, read through other stores."""
+        """This version with other stores, such as stores that count reads."""
         changed = Snapshot(change(self.store), self.manifest, self.options)
         for base in self.manifest.base_paths:
             changed._bases[base.id] = change(self._base_store(base.id))
@@ -63,7 +63,7 @@ class Snapshot:
         """Store and key of a data file.
 
         Raises:
-            CorruptFileError: The manifest names one outside of the folder of data files.
+            CorruptFileError: The manifest names a file outside of the folder of data files.
         """
         try:
             key = data_key(file.path)
@@ -79,7 +79,7 @@ class Snapshot:
         """The deleted rows of a fragment; None if there are none.
 
         Raises:
-            CorruptFileError: The deletion file is missing, or is none.
+            CorruptFileError: The deletion file is missing or invalid.
             VersionNotFoundError: A cleanup removed the version, and its deletion files.
             ObjectNotFoundError: The deletion file is missing, in a version that is not the latest.
         """
@@ -118,7 +118,7 @@ class Snapshot:
 
     @property
     def indices(self) -> IndexReader:
-        """Reads the indices."""
+        """The reader of the indices' files."""
         return IndexReader(self.index_folder, self.index_cache)
 
     def select(self, expression: pc.Expression) -> Selection | None:
@@ -145,7 +145,7 @@ def retrying_on_latest(
     conflict_retries: int = CONFLICT_RETRIES,
     retry_timeout: timedelta = RETRY_TIMEOUT,
 ) -> _Result:
-    """Compute and commit a change on a version, and on the latest one after each conflict.
+    """Compute and commit a change on a version; after each conflict, again on the latest version.
 
     Args:
         source: The version to begin with.

@@ -21,11 +21,11 @@ __all__ = ["UncommittedFiles", "staged"]
 
 @dataclass(slots=True)
 class UncommittedFiles:
-    """Files that nothing refers to yet.
+    """Files that were written for a commit, and that no version refers to yet.
 
     Attributes:
-        source: The version that they will be added to.
-        pending: Waits for those that are not durable yet, which the commit does; None if all have to be at once.
+        source: The version that the commit is based on.
+        pending: Waits until the files are durable, before the commit; None if each file is made durable at once.
     """
 
     source: Snapshot
@@ -58,7 +58,7 @@ class UncommittedFiles:
 
         Args:
             operation: The change.
-            affected_rows: Rows that it takes away, as offsets by fragment id.
+            affected_rows: Rows that the operation removes, as offsets by fragment id.
             properties: Strings for the history.
             options: How to commit.
 
@@ -79,7 +79,7 @@ class UncommittedFiles:
         return done.manifest
 
     def _begin(self) -> None:
-        """Wait until all is durable; a version can appear from then on."""
+        """Wait until all files are durable; from then on the new version may exist."""
         if self.pending is not None:
             self.pending.wait()
         self._commits = True
@@ -90,7 +90,7 @@ class UncommittedFiles:
         return self._commits
 
     def discard(self) -> None:
-        """Delete the files; while an interruption is handled, as far as that is quick."""
+        """Delete the files; while an interruption is handled, for a short time only."""
         if self.pending is not None:
             self.pending.stop()
         remove_files(self._files)
@@ -99,7 +99,7 @@ class UncommittedFiles:
 
 @contextmanager
 def staged(source: Snapshot) -> Iterator[UncommittedFiles]:
-    """Collect the files that the body writes, and delete them if it raises; all are durable in the end.
+    """Collect the files that the body writes, and delete them if it raises; at the end all files are durable.
 
     Files stay if the outcome of the commit is unknown, for instance after an interruption: a version may refer to
     them, and unreferenced files do no harm.

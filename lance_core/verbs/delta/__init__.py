@@ -1,1 +1,1 @@
-"""The rows that differ between two versions."""
+"""The change feed of a table: rows that were inserted, updated and deleted between two versions."""

@@ -1,9 +1,9 @@
-"""Rows of one fragment that changed, and how they are read: the part of a change feed that one process reads.
+"""One task of a change feed: changed rows of one fragment, which any process can read.
 
     columns of the table ... | _change_type | _commit_version | _commit_timestamp [| _rowid]
 
-The columns are those of the later version. Rows that were deleted are read from the files of the version that had them;
-`same_columns` says which columns they are; a column that came later is null.
+The columns are those of the later version. Deleted rows are read from the files of the version that had them, whose
+columns `same_columns` matches to those of the feed; a column that was added later is null.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class ChangeColumns:
         with_row_id: Whether `_rowid` stands at the end.
         blob_handling: How columns of blobs are given, as in a scan.
         batch_size: Most rows of a batch.
-        filter: Which rows are given, old and new values by themselves; None for all.
+        filter: The condition on rows of the feed, checked for old and new values separately; None for all rows.
     """
 
     names: tuple[str, ...] | None = None
@@ -100,7 +100,7 @@ class ChangeColumns:
         return pa.schema([*data, *_FEED_FIELDS, *row_id], metadata=data.metadata)
 
     def options(self, manifest: Manifest) -> ScanOptions:
-        """What is read of the later version."""
+        """The scan options by which the columns are read from the later version."""
         names = None if self.names is None else list(self.names)
         return scan_options(manifest, names, blob_handling=self.blob_handling)
 
@@ -148,7 +148,7 @@ class ChangeTask:
             dataset: The table, at any version; other versions are opened where they are needed.
 
         Raises:
-            VersionNotFoundError: A version that has rows, or shows what columns became, was cleaned up.
+            VersionNotFoundError: A version that has the rows, or is needed to match columns, was cleaned up.
             IncompatibleConflictError: The table was dropped and made again since the plan.
             SchemaError: A column had another type in the version of a deleted row, and a value does not fit today's.
 
@@ -194,17 +194,17 @@ class ChangeTask:
         return offsets[np.concatenate(places)]
 
     def _of_filter(self, condition: pc.Expression) -> ChangeTask:
-        """The task for the same rows, with the columns of the filter."""
+        """The task for the same rows with only the columns of the filter."""
         return replace(self, columns=ChangeColumns(names=tuple(columns_of(condition))))
 
     def check_columns(self, dataset: Handle) -> None:
-        """Make sure that the columns are known in the version that has the rows.
+        """Make sure that the columns of the feed can be matched to those of the version that has the rows.
 
         Args:
             dataset: A handle of the table.
 
         Raises:
-            VersionNotFoundError: A version that shows what columns became was cleaned up.
+            VersionNotFoundError: A version that is needed to match columns was cleaned up.
         """
         at = _opened(dataset)
         self._source_columns(dataset, at(self.feed_version), at(self.version))
@@ -218,7 +218,7 @@ class ChangeTask:
         return _Columns(tuple((one, theirs.get(same.names.get(one.name, ""))) for one in wanted), same.fields)
 
     def _commit_versions(self, rows: pa.RecordBatch) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        """The version in which each row changed: within the compared ones the last, which the row records."""
+        """The version in which each row changed last: as the row records it, if that is one of the compared range."""
         if self.commit_version is not None:
             return np.full(rows.num_rows, self.commit_version, np.int64)
         if self.version != self.end_version or self.end_version == self.begin_version + 1:
@@ -229,10 +229,10 @@ class ChangeTask:
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """The columns of a feed, each with the one that it was in the version that has the rows; None if it came later.
+    """The columns of a feed, each with its column in the version that has the rows; None if it was added later.
 
     Attributes:
-        columns: The pairs.
+        columns: Pairs of a column of the feed and its column in that version.
         fields: Ids of fields of the feed, each with its id in that version; as in `SameColumns`.
     """
 
@@ -273,9 +273,9 @@ def rows_of_fragment(
     Args:
         source: The version.
         fragment_id: The fragment, which it has.
-        offsets: The rows, ascending.
-        names: Columns, those about rows included.
-        columns: How to read.
+        offsets: Offsets of the rows, ascending.
+        names: Names of columns, row columns included.
+        columns: The form of blobs and the size of batches.
     """
     fragment = source.manifest.fragments.get(fragment_id)
     assert fragment is not None
@@ -289,7 +289,7 @@ def rows_of_fragment(
 
 
 def _opened(dataset: Handle) -> Callable[[int], Snapshot]:
-    """A function that opens versions, each once."""
+    """A function from a number to the version, which opens each version once."""
     known = {dataset.version: dataset.source}
 
     def at(version: int) -> Snapshot:

@@ -1,4 +1,4 @@
-"""The changes between two versions: rows by kind, all in one feed, or as tasks for several processes."""
+"""The changes between two versions (`LanceDataset.delta`): rows by kind, one feed of all, or tasks that read it."""
 
 from __future__ import annotations
 
@@ -86,12 +86,12 @@ class DatasetDelta:
 
     @property
     def begin_version(self) -> int:
-        """The earlier version: its own changes are not among these."""
+        """The earlier version, whose own changes are excluded."""
         return self._begin
 
     @property
     def end_version(self) -> int:
-        """The later version: its changes are the last of these."""
+        """The later version, whose own changes are included."""
         return self._dataset.version
 
     def list_transactions(self) -> list[Transaction]:
@@ -197,14 +197,14 @@ class DatasetDelta:
         Args:
             columns: Columns of the later version; None for all.
             updates_of: Give updated rows only where one of these columns of the later version may have been written;
-                None for all columns. Rows in whose files nothing of them was written since are left out; rows that
-                were moved by an update, or by versions that were cleaned up, are not.
-            filter: Which rows are given, as SQL or an expression over columns of the later version; None for all. Old
-                and new values are compared by themselves: of an updated row only those come that meet it. Columns of
-                other rows are not read.
+                None for all columns. Rows in whose files none of these columns was written since are left out; rows
+                that an update moved, or that versions moved which were cleaned up, are not.
+            filter: A condition on the rows, as SQL or an expression over columns of the later version; None for all.
+                Old and new values are checked separately: of an updated row only those that meet it are given. Other
+                columns are read only for rows that meet it.
             preimages: Give an updated row twice: as it was ("update_preimage") and as it is ("update_postimage").
-            each_version: Give the changes of each version. Otherwise they are net: a row comes once, and not at all if
-                it was inserted and deleted between the versions.
+            each_version: Give the changes of each version. Otherwise changes are net: a row comes once, and not at all
+                if it was inserted and deleted between the versions.
             with_row_id: Add `_rowid` at the end.
             blob_handling: How columns of blobs are given, as in `LanceDataset.scanner`.
             batch_size: Most rows of a batch.
@@ -218,7 +218,7 @@ class DatasetDelta:
         Raises:
             VersionNotFoundError: A version that is needed was cleaned up.
             UnsupportedError: The table has no stable row ids, and rows were updated.
-            InvalidInputError: The filter is none, or does not fit the columns.
+            InvalidInputError: The filter is not a condition, or does not fit the columns.
             SchemaError: A column does not exist, or a deleted row's value does not fit the column's type of today.
 
         Examples:
@@ -322,7 +322,7 @@ class DatasetDelta:
             raise self._missing_version(version) from error
 
     def _missing_version(self, version: int) -> VersionNotFoundError:
-        """The error for a version that was cleaned up, with the oldest one from which the changes are known."""
+        """The error for a version that was cleaned up; it names the oldest version since which changes are known."""
         end = self.end_version
         left = existing_versions(self._end.store)
         whole = next((v for v in reversed(range(1, end + 1)) if v - 1 not in set(left)), end)
@@ -421,26 +421,26 @@ class DatasetDelta:
                     )
 
     def _counted_columns(self, names: Sequence[str], condition: pc.Expression | None) -> Schema:
-        """The columns whose updates are given: those of the filter count as well, as rows come and go by them."""
+        """The columns whose updates are given, with those of the filter, as rows come and go by their values."""
         filtered = [] if condition is None else columns_of(condition)
         return self._end.manifest.schema.project(list(dict.fromkeys([*names, *filtered])))
 
     def _of_columns(
         self, begin: Snapshot | None, end: Snapshot | None, found: RowDifferences, columns: Schema | None
     ) -> RowDifferences:
-        """The differences without updates of other columns."""
+        """The differences without rows that were updated in other columns only."""
         if columns is None or begin is None or end is None:
             return found
         is_step = begin.manifest.version + 1 == end.manifest.version
         return only_written(found, begin, end, columns, None if is_step else self._snapshots)
 
     def _steps(self) -> Iterator[tuple[int, int, RowDifferences]]:
-        """Yield the versions that changed rows, each with the one before it."""
+        """Yield, for each version that changed rows, the number of the one before, its own, and their differences."""
         for before, after in self._snapshots():
             yield after.manifest.version - 1, after.manifest.version, self._compared(before, after)
 
     def _snapshots(self) -> Iterator[tuple[Snapshot | None, Snapshot]]:
-        """Yield the versions that changed rows, each after the one before it."""
+        """Yield pairs of versions: each version that changed rows, after the version before it."""
         before: Snapshot | None = None
         for version in range(self._begin + 1, self.end_version + 1):
             transaction = self._transaction(version)

@@ -1,4 +1,4 @@
-"""Values of a column in the type that it has today, whose children may have been renamed, added and dropped since."""
+"""Fit values of a column from one version to its type in another, where children were renamed, added or dropped."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ __all__ = ["fitted"]
 
 
 def fitted(values: pa.Array, source: Field, wanted: Field, kind: pa.DataType, fields: Mapping[int, int]) -> pa.Array:
-    """Values of a column as another version has it.
+    """Convert values of a column to the type that the column has in another version.
 
     Args:
         values: The values.
-        source: The column that they are of.
-        wanted: That column as a field of the other version.
+        source: The column, as a field of the version of the values.
+        wanted: The column, as a field of the other version.
         kind: The column's type in the other version.
         fields: Ids of fields of the other version, each with the id of the same field in the version of `source`.
 
     Returns:
-        The values, each child from the field that it was; a child that came later is null.
+        The values, whose children are matched by field; a child that was added later is null.
 
     Raises:
-        ArrowInvalid: A value does not fit its type of today.
-        ArrowNotImplementedError: Values of the type are not cast to that of today.
+        ArrowInvalid: A value does not fit the type of the other version.
+        ArrowNotImplementedError: Values cannot be cast to the type of the other version.
     """
     if values.type == kind:
         return values
@@ -52,7 +52,7 @@ def _names(column: Field) -> list[str]:
 def _child(
     values: pa.StructArray, source: Field, wanted: Field, kind: pa.DataType, fields: Mapping[int, int]
 ) -> pa.Array:
-    """A child of a struct; by its name where it is not known what became of the children."""
+    """A child of a struct, found by its field id, or by its name where the ids of children cannot be matched."""
     ids = [one.id for one in source.children]
     names = [one.name for one in source.children]
     position = next((ids.index(number) for number in [fields.get(wanted.id)] if number in ids), None)

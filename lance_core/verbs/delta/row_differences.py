@@ -1,11 +1,11 @@
-"""The rows that differ between two versions, by what the manifests and deletion files say: no data file is read.
+"""Compare the rows of two versions by their manifests and deletion files: no data file is read.
 
     stable row ids   inserted   the later version has the id, the earlier one has not
                      deleted    the other way round
                      updated    both have it, with another `_row_last_updated_at_version`
     without          the same by the addresses that rows had first (`row_moves`); updates are rejected by name
 
-Fragments that both versions record in the same bytes are passed over.
+Fragments that both versions record in the same bytes are skipped.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _Ids = Callable[[Snapshot, Fragment], U64Array]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowDifferences:
-    """Rows by fragment id, as offsets.
+    """The rows that differ between two versions, as offsets by fragment id.
 
     Attributes:
         inserted: Rows of the later version.
@@ -45,7 +45,7 @@ class RowDifferences:
         outdated: Rows of the earlier version that the later one has with other values.
         deleted_ids: The stable row ids of the deleted rows, ascending.
         updates: The ids of the updated rows, their addresses in the later version, and in the earlier one.
-        inserted_in: The inserted rows by the version that added them, where fragments and not the rows record it.
+        inserted_in: The inserted rows by the version that added them, in tables without stable row ids; else empty.
     """
 
     inserted: RowsByFragment
@@ -59,7 +59,7 @@ class RowDifferences:
 
 @dataclass(frozen=True, slots=True)
 class RowSide:
-    """The live rows of the fragments of one version that differ from those of the other, by ascending id."""
+    """The live rows of one version in the fragments that differ from those of the other, by ascending id."""
 
     ids: U64Array
     addresses: U64Array
@@ -113,7 +113,7 @@ def row_differences(begin: Snapshot | None, end: Snapshot) -> RowDifferences:
 
 
 def with_updates(found: RowDifferences, ids: U64Array) -> RowDifferences:
-    """The differences with those updated rows alone that have some ids."""
+    """The differences with only those updated rows that have some ids."""
     kept = np.isin(found.updates[0], ids)
     updates = found.updates[0][kept], found.updates[1][kept], found.updates[2][kept]
     return replace(found, updated=rows_by_fragment(updates[1]), outdated=rows_by_fragment(updates[2]), updates=updates)
@@ -125,7 +125,7 @@ def row_side(source: Snapshot, other: Snapshot | None, ids: _Ids) -> RowSide:
     Args:
         source: The version.
         other: The other version; None for no fragments.
-        ids: Gives what rows are known by, for all rows of a fragment.
+        ids: Returns the ids of all rows of a fragment: stable row ids, or first addresses.
     """
     known = set(other.manifest.fragments.raw) if other is not None else set[bytes]()
     fragments = source.manifest.fragments
@@ -162,7 +162,7 @@ def stable_ids(source: Snapshot, fragment: Fragment) -> U64Array:
     """The stable row ids of all rows of a fragment, deleted ones included.
 
     Raises:
-        CorruptFileError: The fragment has none.
+        CorruptFileError: The fragment has no row ids.
     """
     found = row_ids_of(fragment)
     if found is None:

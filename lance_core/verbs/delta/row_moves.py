@@ -1,6 +1,6 @@
-"""Which row is which in two versions, for tables without stable row ids.
+"""Follow rows from version to version in tables without stable row ids.
 
-A row is known by the address that it had first. Only a Rewrite gives rows new addresses without a change:
+A row is identified by its first address. Only a Rewrite gives rows new addresses without a change:
 
     Append, Overwrite, Restore, Delete   fragments come and go; the address stands for the row
     Rewrite                              the live rows of the old fragments are those of the new ones, in that order
@@ -43,11 +43,12 @@ _NAMED = "only a table with stable row ids (enable_stable_row_ids, when it is cr
 
 
 class RowMoves:
-    """The first addresses of rows that compactions moved.
+    """Records the first addresses of rows that compactions moved, from one version to a later one.
 
     Args:
         begin: The version to begin with; None for the time before the first one.
-        only: Fragments whose rows matter; None for all. New values in place are followed then, as they move no row.
+        only: Fragments whose rows matter; None for all. With fragments, updates in place are allowed, as they move
+            no row.
     """
 
     def __init__(self, begin: Snapshot | None, only: Iterable[int] | None = None) -> None:
@@ -57,7 +58,7 @@ class RowMoves:
         self._added_in: dict[int, int] = {}
 
     def follow(self, end: Snapshot) -> None:
-        """Go on to a later version.
+        """Follow the rows to a later version.
 
         Raises:
             VersionNotFoundError: A version in between was cleaned up.
@@ -84,7 +85,7 @@ class RowMoves:
         return row_addresses(fragment.id, np.arange(physical_rows(source, fragment))) if found is None else found
 
     def versions(self, ids: U64Array) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        """The version after the first one that added each row, by first addresses; -1 where none did."""
+        """The version after `begin` that added each row, given by first addresses; -1 for rows that it has itself."""
         origins, places = np.unique(fragment_ids(ids), return_inverse=True)
         return np.array([self._added_in.get(one, -1) for one in origins.tolist()], np.int64)[places]
 
@@ -100,7 +101,7 @@ class RowMoves:
         """Make sure that a version updated no row.
 
         Raises:
-            UnsupportedError: The version did, or may have done so.
+            UnsupportedError: The version updated rows, or may have updated some.
         """
         operation = transaction.operation
         moves = isinstance(operation, Merge) and _adds_and_takes(before, after, self._only)
@@ -145,7 +146,7 @@ class RowMoves:
 
 
 def _updates(operation: Operation) -> bool:
-    """Whether an operation gives rows other values, or may do so."""
+    """Whether an operation changes values of rows, or may do so."""
     if not isinstance(operation, Update):
         return False
     takes = bool(operation.removed_fragment_ids or operation.updated_fragments)

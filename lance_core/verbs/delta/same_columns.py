@@ -1,14 +1,15 @@
 """Match the columns of one version to those of another.
 
 Field ids alone do not identify columns: an overwrite renumbers them, and a restore goes back to earlier numbers, so
-that one id stands for different columns. In this order, a column of the later version is that of the earlier one
+that one id stands for different columns. A column of the later version is matched to the first of
+these columns of the earlier version:
 
-    1. of the same id, name and type
-    2. that it was before renames, other types, overwrites and restores, as the versions in between show
-    3. of the same name, unless that became another column
+    1. the one of the same id, name and type
+    2. the one that it was before renames, casts, overwrites and restores, as the versions in between show
+    3. the one of the same name, unless that became another column
 
-and otherwise came later. An overwrite continues columns by their names. Children of a column are followed in the same
-way, by their paths instead of their names. The versions in between are read only where
+If there is none, the column was added later. An overwrite continues columns by their names. Children of a column are
+followed in the same way, by their paths instead of their names. The versions in between are read only where
 both versions have columns that 1 leaves open; if one was cleaned up then, an error names the columns.
 """
 
@@ -32,7 +33,7 @@ _Origins = dict[int, int]
 
 @dataclass(frozen=True, slots=True)
 class SameColumns:
-    """The columns that two versions both have.
+    """The columns that two versions have in common.
 
     Attributes:
         names: Names of wanted columns, each with the name of the same column in the other version.
@@ -45,7 +46,7 @@ class SameColumns:
 
 
 def same_columns(dataset: Handle, source: int, feed: int, names: Collection[str]) -> SameColumns:
-    """The columns that two versions both have.
+    """Match the columns of two versions of a table.
 
     Args:
         dataset: The table, at any version.
@@ -80,7 +81,7 @@ def same_columns(dataset: Handle, source: int, feed: int, names: Collection[str]
 
 
 class _History:
-    """What happened to the columns of a table, version by version.
+    """Follows the columns of a table through its versions.
 
     Args:
         dataset: The table.
@@ -112,7 +113,7 @@ class _History:
         return self._dataset if version == self._dataset.version else version_before(self._dataset, version)
 
     def _step(self, version: int) -> _Origins:
-        """The columns of a version in the version before it."""
+        """The fields of a version by id, each with its id in the version before it."""
         if version not in self._steps:
             at = self._at(version).source
             transaction = load_transaction(at.store, at.manifest)
@@ -135,7 +136,7 @@ class _History:
 
 
 def _altered(before: Schema, after: Schema) -> _Origins:
-    """The fields after an operation that keeps ids, except those of columns that get another type."""
+    """The fields after an operation by id, each with its id before; the operation changes ids of cast columns alone."""
     kept = {one.id for one, _ in before.walk()} & {one.id for one, _ in after.walk()}
     by_path = {path: one.id for path, one in _paths(before.fields) if one.id not in kept}
     found = {number: number for number in kept}
@@ -147,7 +148,7 @@ def _altered(before: Schema, after: Schema) -> _Origins:
 
 
 def _paths(fields: Sequence[Field], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Field]]:
-    """Yield all fields with the names that lead to them."""
+    """Yield all fields, each with its path."""
     for one in fields:
         path = (*above, one.name)
         yield path, one

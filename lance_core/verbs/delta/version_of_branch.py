@@ -1,4 +1,4 @@
-"""The versions that lead to a version: those of its branch, and before the fork those of the parent."""
+"""Open an earlier version of a branch, whose history continues before the fork in the parent."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""Which updated rows have other values in some columns: where a column was written beside others, most have not.
+"""Find the updated rows for which some columns were written, as opposed to other columns of the same rows.
 
-A row is known by its stable id. Its values in the columns are those that it had
+A row is identified by its stable row id. Its values in the columns are unchanged
 
     if it lies at the same offset of the same fragment, and the columns lie in the same files, which never change
     or else if that holds for it in each version in between that did more than move rows
 
-and all other rows count as written, as do all of them if a version in between was cleaned up. What versions record of
-their updates is not trusted for this: other libraries write files of columns without it.
+All other rows count as written; all rows do if a version in between was cleaned up. The updates that versions record
+are not used for this, as other libraries write files of columns without recording them.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def only_written(
         begin: The earlier version.
         end: The later version.
         columns: Columns of the later version.
-        steps: Gives the versions in between, if the two versions alone do not decide for all rows. None if there
-            are none.
+        steps: Returns the versions in between, which are needed if the two versions alone do not decide for all
+            rows; None if there are none.
     """
     fields = frozenset(node.id for node, _ in columns.walk())
     if not found.updated:
@@ -60,7 +60,7 @@ def only_written(
 
 
 def _written_ids(before: Snapshot, after: Snapshot, fields: frozenset[int]) -> U64Array:
-    """The ids of rows that lie elsewhere, or whose values in some fields lie in other files, in one of two versions."""
+    """The ids of rows whose place, or whose files with values of some fields, differ between two versions."""
     old, new = row_side(before, after, stable_ids), row_side(after, before, stable_ids)
     shared = np.unique(new.addresses >> np.uint64(32)).tolist()
     kept = np.array([*_with_same_files(before, after, fields, shared)], np.uint64)
@@ -73,7 +73,7 @@ def _written_ids(before: Snapshot, after: Snapshot, fields: frozenset[int]) -> U
 def _with_same_files(
     before: Snapshot, after: Snapshot, fields: frozenset[int], fragment_ids: Iterable[int]
 ) -> Iterator[int]:
-    """Yield those of some fragments that both versions have, with some fields in the same places."""
+    """Yield the ids of fragments that both versions have with some fields in the same places."""
     types = ({node.id: node.logical_type for node, _ in one.manifest.schema.walk()} for one in (before, after))
     old_types, new_types = types
     if any(old_types.get(number, new_types[number]) != new_types[number] for number in fields & new_types.keys()):

@@ -1,1 +1,1 @@
-"""Expressions over columns, as SQL or as Arrow's."""
+"""Filters and computed columns, given as SQL strings or as Arrow expressions over the columns of a dataset."""

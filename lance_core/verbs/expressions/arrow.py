@@ -1,4 +1,4 @@
-"""Filters: SQL strings or Arrow expressions over the columns of a dataset."""
+"""Check filters (SQL strings or Arrow expressions), find the columns that they use, and evaluate them on batches."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def check_filter(filter_: object, schema: Schema | pa.Schema) -> pc.Expression |
     """The filter as an expression over columns in storage types.
 
     Args:
-        filter_: an SQL string, an expression, or one of them as the entry `expr_filter` of a mapping; None for none.
+        filter_: An SQL string, a pyarrow expression, or a mapping with one of these as `expr_filter`; None for none.
         schema: The columns that it can refer to.
 
     Raises:
         InvalidInputError: The argument is not a filter, or its value is not a boolean.
         SchemaError: The SQL refers to a column that does not exist.
-        UnsupportedError: The SQL uses something unknown.
+        UnsupportedError: The SQL uses a function or syntax that is not supported.
     """
     if isinstance(filter_, Mapping):
         reject("filter", {name: value for name, value in filter_.items() if name != "expr_filter"})
@@ -67,7 +67,7 @@ def check_filter(filter_: object, schema: Schema | pa.Schema) -> pc.Expression |
 
 
 def stored_types(schema: Schema | pa.Schema) -> pa.Schema:
-    """The columns in the types in which expressions see them."""
+    """The columns in storage types, in which expressions see them: Arrow's functions know no extension types."""
     columns = schema_to_arrow(schema) if isinstance(schema, Schema) else schema
     if all(storage_type(field.type) == field.type for field in columns):
         return columns
@@ -86,7 +86,7 @@ def columns_of(expression: pc.Expression) -> list[str]:
 
 @dataclass(slots=True)
 class _Serialized:
-    """An expression, serialized, and its columns once they were asked for."""
+    """A serialized expression, and the names of its columns, which are found when they are first asked for."""
 
     expression: pc.Expression
     buffer: pa.Buffer
@@ -104,7 +104,7 @@ _recent: Final = _Recent()
 
 
 def _serialized(expression: pc.Expression) -> _Serialized:
-    """The expression, serialized now or before."""
+    """The serialized expression; a long one is serialized once if it is asked for repeatedly."""
     last = _recent.last
     if last is not None and last.expression is expression:
         return last
@@ -123,7 +123,7 @@ def _known_columns(data: bytes) -> tuple[str, ...]:
 def _columns(buffer: pa.Buffer) -> tuple[str, ...]:
     """The columns of a serialized expression.
 
-    Arrow serializes an expression as the metadata of an (otherwise dull) IPC file: a list of
+    Arrow serializes an expression as the metadata of an IPC file: a list of
     `call`, `literal`, `field_ref` and `end` entries; `nested_field_ref: n` stands before the n parts of a path.
     """
     names: dict[str, None] = {}
@@ -144,7 +144,7 @@ def calls_of(expression: pc.Expression) -> list[str]:
 
 
 def prepare(expression: pc.Expression) -> None:
-    """Register our functions that an expression calls with Arrow: it may come from another process."""
+    """Register with Arrow the functions of this library that an expression calls: it may come from another process."""
     buffer = _serialized(expression).buffer
     if b"lance." in memoryview(buffer).tobytes():
         from lance_core.verbs.expressions.sql.python_functions import register  # noqa: PLC0415 - it imports the SQL parser
@@ -153,7 +153,7 @@ def prepare(expression: pc.Expression) -> None:
 
 
 def evaluated(rows: pa.RecordBatch | pa.Table, expressions: Mapping[str, pc.Expression]) -> pa.Table:
-    """Columns computed from others, in the order of `expressions`, of which there is one at least.
+    """Evaluate expressions, at least one, on rows: a table with a column for each, in their order.
 
     Raises:
         InvalidInputError: An expression does not fit the columns, or fails for some value.
@@ -178,7 +178,7 @@ def evaluated(rows: pa.RecordBatch | pa.Table, expressions: Mapping[str, pc.Expr
 
 
 def _pieces(expression: pc.Expression) -> Split | pc.Expression:
-    """The expression; one of many parts in pieces, as Arrow's time grows with the square of their number."""
+    """The expression, or its pieces if it is large: the time that Arrow takes grows with the square of its size."""
     buffer = _serialized(expression).buffer
     return expression if buffer.size <= LARGE else split(buffer.to_pybytes())
 
@@ -187,7 +187,7 @@ def matching(batch: pa.RecordBatch, expression: pc.Expression) -> pa.Array:
     """For each row whether the expression is true; null counts as false.
 
     Raises:
-        InvalidInputError: The expression does not fit the columns, or gives no truth value.
+        InvalidInputError: The expression does not fit the columns, or its values are not booleans.
     """
     plain = _plain(batch, expression)
     if plain is not None:
@@ -202,7 +202,7 @@ def matching(batch: pa.RecordBatch, expression: pc.Expression) -> pa.Array:
 
 
 def _plain(batch: pa.RecordBatch, expression: pc.Expression) -> pa.Array | None:
-    """A comparison of a column, or of its remainder, with a value of its type, without Arrow's plan of expressions."""
+    """Compare a column, or its remainder, with a value, without Arrow's execution plan; None for other expressions."""
     buffer = _serialized(expression).buffer
     if buffer.size > _SMALL:
         return None  # the tree of a long condition takes longer than the plan
@@ -238,12 +238,12 @@ def true_places(mask: pa.Array) -> npt.NDArray[np.int64]:
 
 
 def matching_all(batch: pa.RecordBatch, expressions: Sequence[pc.Expression], mask: pa.Array | None = None) -> pa.Array:
-    """For each row whether all the expressions are true; where few rows are left, only those are looked at.
+    """For each row whether all expressions are true; once few rows are left, the next one is evaluated on these alone.
 
     Args:
         batch: The rows.
         expressions: At least one expression.
-        mask: The rows that count at all; None for all.
+        mask: The rows for which the result can be true; None for all.
 
     Raises:
         InvalidInputError: An expression returns no booleans, or cannot be evaluated on the rows.
@@ -269,6 +269,6 @@ def matching_all(batch: pa.RecordBatch, expressions: Sequence[pc.Expression], ma
 
 
 def _entries(expression: pc.Expression) -> Iterator[tuple[bytes, bytes]]:
-    """The serialized expression, see `columns_of`."""
+    """The entries of the serialized expression, which `_columns` describes."""
     _, (buffer,) = expression.__reduce__()
     yield from exported_metadata(pa.ipc.open_file(buffer).schema)

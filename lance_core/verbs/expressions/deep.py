@@ -1,7 +1,7 @@
-"""Conditions of many parts: what goes down them gets a stack of its own, and they are evaluated in pieces.
+"""Large conditions: recursion over them runs in a thread with a large stack, and they are evaluated in pieces.
 
-Arrow's C++ goes down an expression by recursion, and the time that it takes to bind one grows with the square of its
-size. A chain of AND or OR is the same to three truth values however it is put together.
+Arrow's C++ code recurses into an expression, and the time that it takes to bind one grows with the square of its size.
+With three truth values, too, a chain of AND or OR has the same value however its parts are grouped.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _lock = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """AND or OR of conditions.
+    """A large condition as pieces that AND or OR joins.
 
     Attributes:
-        name: Arrow's function.
+        name: The Arrow function that joins the parts.
         parts: The conditions.
     """
 
@@ -47,7 +47,7 @@ class Split:
 
 
 def in_deep_thread(function: Callable[[], _Result]) -> _Result:
-    """The result of a function that may go down further than the stack of this thread reaches."""
+    """Call a function in a thread with a large stack: it may recurse deeper than the stack of this thread allows."""
     done: Future[_Result] = Future()
 
     def run() -> None:
@@ -96,7 +96,7 @@ def _split(entries: list[Entry], columns: list[pa.Array], level: int) -> Split |
 
 
 def _links(entries: list[Entry], name: bytes) -> list[tuple[int, int]]:
-    """Where the parts of a chain begin and end."""
+    """The start and the end of each part of a chain, as positions among its entries."""
     found: list[tuple[int, int]] = []
     position, end = 0, len(entries)
     while position < end:
@@ -115,7 +115,7 @@ def _links(entries: list[Entry], name: bytes) -> list[tuple[int, int]]:
 
 
 def _chained(name: bytes, parts: list[Node]) -> Node:
-    """The parts joined as a tree of few levels."""
+    """The parts, joined in pairs so that the tree has few levels."""
     while len(parts) > 1:
         pairs: list[Node] = [
             [(b"call", name), *parts[position : position + 2], (b"end", name)]
@@ -126,7 +126,7 @@ def _chained(name: bytes, parts: list[Node]) -> Node:
 
 
 def _alone(node: Node, columns: list[pa.Array]) -> pc.Expression:
-    """A piece with the literals that it needs."""
+    """A piece as an expression of its own, with only the literals and options that it needs."""
     own: list[pa.Array] = []
     entries: list[Entry] = []
     for key, value in flat(node):
@@ -139,7 +139,7 @@ def _alone(node: Node, columns: list[pa.Array]) -> pc.Expression:
 
 
 def leaves_of(part: Split | pc.Expression) -> list[pc.Expression]:
-    """The pieces, in order."""
+    """The pieces of a condition, in order."""
     found: list[pc.Expression] = []
     left = [part]
     while left:
@@ -152,7 +152,7 @@ def leaves_of(part: Split | pc.Expression) -> list[pc.Expression]:
 
 
 def combined(part: Split | pc.Expression, columns: list[pa.ChunkedArray]) -> pa.ChunkedArray:
-    """The value of the whole from those of its pieces, which are taken off the list."""
+    """The values of a condition from the values of its pieces, which are removed from `columns`."""
     if not isinstance(part, Split):
         return columns.pop(0)
     result = combined(part.parts[0], columns)

@@ -1,4 +1,4 @@
-"""Arrow expressions as users read them: in one line, without what Arrow adds for itself."""
+"""Print Arrow expressions in one line, for messages and plans, without the details that Arrow adds."""
 
 from __future__ import annotations
 

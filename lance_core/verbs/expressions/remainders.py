@@ -1,4 +1,4 @@
-"""Tests of remainders, such as `id % 10 = 3`, in one pass over the integers.
+"""Evaluate conditions on remainders, such as `id % 10 = 3`, in one pass over the integers.
 
 SQL's remainder of integers is that of C, and Arrow has no kernel for it: as an expression it is a division, a
 multiplication and a subtraction, each over the whole column, in Arrow's plan of an expression:
@@ -30,7 +30,7 @@ _TESTS: Final[dict[bytes, Callable[[Any, Any], npt.NDArray[np.bool_]]]] = {
 def matching_remainders(
     batch: pa.RecordBatch, entries: Sequence[tuple[bytes, bytes]], literals: pa.RecordBatch
 ) -> pa.Array | None:
-    """For each row whether a test of a remainder is true; None for an expression that is anything else.
+    """For each row whether a test of a remainder is true; None for any other expression.
 
     Args:
         batch: The rows.

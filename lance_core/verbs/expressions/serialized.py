@@ -1,4 +1,4 @@
-"""Arrow expressions as the entries that they are serialized to, to look at and to rewrite.
+"""Read and rewrite Arrow expressions by the entries of their serialized form.
 
 Arrow serializes an expression as the metadata of an IPC file: a list of `call`, `literal`, `field_ref`, `options` and
 `end` entries, where literals and options are numbers of columns of its only batch; `nested_field_ref: n` stands before
@@ -40,19 +40,19 @@ class Pieces:
     columns: list[pa.Array]
 
     def after(self, number: int) -> list[Entry]:
-        """The entries, for columns that stand after a number of others."""
+        """The entries, with their literals and options renumbered to follow `number` other columns."""
         return [(key, str(int(value) + number).encode() if key in _COUNTED else value) for key, value in self.entries]
 
 
 def buffer_of(expression: pc.Expression, reduced: Callable[..., Any] = lambda function: function()) -> pa.Buffer:
-    """The expression, serialized.
+    """The serialized form of an expression.
 
     Args:
         expression: The expression.
-        reduced: Calls what goes down it.
+        reduced: Calls the function that serializes it; `in_deep_thread` for an expression of many levels.
 
     Raises:
-        InvalidInputError: The expression names a column by its place, which Arrow does not serialize.
+        InvalidInputError: The expression names a column by its position, which Arrow does not serialize.
     """
     try:
         _, (buffer,) = reduced(expression.__reduce__)
@@ -63,14 +63,14 @@ def buffer_of(expression: pc.Expression, reduced: Callable[..., Any] = lambda fu
 
 
 def entries_of(buffer: pa.Buffer) -> Pieces:
-    """The entries of a serialized expression."""
+    """Parse a serialized expression into its entries and the values of its literals and options."""
     reader = pa.ipc.open_file(buffer)
     columns = reader.get_batch(0).columns if reader.num_record_batches else []
     return Pieces(list(exported_metadata(reader.schema)), list(columns))
 
 
 def assembled(node: Node, columns: list[pa.Array]) -> pc.Expression:
-    """The expression of entries and the columns that they number."""
+    """The expression that has these entries, whose literals and options are numbers of `columns`."""
     schema = pa.schema(
         [pa.field(str(position), column.type) for position, column in enumerate(columns)],
         metadata=pa.KeyValueMetadata(flat(node)),
@@ -87,7 +87,7 @@ def _nothing(schema: pa.Schema) -> pa.RecordBatch:
 
 
 def flat(node: Node) -> list[Entry]:
-    """All entries, in order."""
+    """The entries of a nested list, in order."""
     found: list[Entry] = []
     left = [node]
     while left:

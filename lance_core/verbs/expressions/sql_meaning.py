@@ -1,9 +1,9 @@
-"""Arrow expressions with the meaning that SQL has here: NaN equals NaN and is above every number, IN is null for null.
+"""Give Arrow expressions SQL's meaning: NaN equals NaN and is above every number, and IN is null for null.
 
-Arrow's kernels follow IEEE 754, where each comparison with NaN is false; and they fail where an unsigned integer of 64
-bits or a decimal meets an integer of another type that it does not fit into. Such a comparison of a user's expression
-is replaced by what the SQL compiler makes of it, and so is `is_in`, which Arrow lets match null with null where SQL's
-`IN` is null; all else stays as it was written. Trees of any depth are rewritten without recursion.
+Arrow's kernels follow IEEE 754, where each comparison with NaN but `<>` is false, and fail where an unsigned
+integer of 64 bits or a decimal meets an integer of another type that it does not fit into. Such a comparison in a
+user's expression is replaced by what the SQL compiler makes of it, and so is `is_in`, which Arrow lets match null with
+null where SQL's `IN` is null; all else stays as it was written. Trees of any depth are rewritten without recursion.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class _SubstraitPart:
         value: The value of a literal; None for all else.
         levels: How many levels it has.
         chain: AND or OR, if it is one of these.
-        links: The parts that this joins, without those that the same joins.
+        links: The parts that AND or OR joins here: parts of a nested chain of the same function, not the chain itself.
     """
 
     node: Node
@@ -99,7 +99,7 @@ def _known(data: bytes, schema: pa.Schema) -> pc.Expression:
 
 
 def _may_be_floats(data: bytes, schema: pa.Schema) -> bool:
-    """Whether a column of such numbers is named, or anything but columns is computed with."""
+    """Whether the expression may have floats, decimals or uint64: from a column of such a type, or as a result."""
     columns = [one.name for one in schema if _has_such_numbers(one.type)]
     if any(name.encode() in data for name in columns):
         return True
@@ -163,7 +163,7 @@ def _joined(name: bytes, left: _SubstraitPart, right: _SubstraitPart) -> _Substr
 
 
 class _SubstraitWriter:
-    """Reads entries and makes those of the new expression.
+    """Reads the entries of an expression, and writes those of the new one, with SQL's comparisons.
 
     Args:
         schema: The columns of the data.
@@ -176,7 +176,7 @@ class _SubstraitWriter:
         self._schema = schema
 
     def read(self, entries: list[Entry]) -> _SubstraitPart:
-        """The whole, with its comparisons replaced."""
+        """The whole expression, with its comparisons replaced."""
         calls = [_Call((b"", b""))]
         parts = iter(entries)
         for entry in parts:
@@ -215,7 +215,7 @@ class _SubstraitWriter:
         return plain
 
     def _closed(self, part: _SubstraitPart) -> _SubstraitPart:
-        """A chain as one part: a long one as a tree of few levels, which is the same to three truth values."""
+        """A chain as one part: a long one becomes a tree of few levels, which has the same value, null or not."""
         if not part.chain or part.levels <= _SHORT:
             return part
         self.changed = True
@@ -226,7 +226,7 @@ class _SubstraitWriter:
         return found[0]
 
     def _compared(self, operator: str, sides: list[_SubstraitPart]) -> _SubstraitPart | None:
-        """The comparison of floats, or of wide and other integers; None if these are none."""
+        """SQL's comparison of floats, or of uint64 or decimals with other integers; None for all other types."""
         from lance_core.verbs.expressions.sql.compare import compare, compare_floats  # noqa: PLC0415 - the SQL parser
         from lance_core.verbs.expressions.sql.typed import MISSING, Typed, is_number  # noqa: PLC0415 - the same
 
@@ -244,7 +244,7 @@ class _SubstraitWriter:
         return self._of_template((compare_floats if floats else compare)(operator, *typed).expression, sides)
 
     def _looked_up(self, side: _SubstraitPart, options: Any) -> _SubstraitPart | None:
-        """SQL's `IN`, which is null where a null decides; None if the expression does not fit the columns."""
+        """SQL's `IN`, null where the result depends on a null; None if the expression does not fit the columns."""
         from lance_core.verbs.expressions.sql.compare import in_set  # noqa: PLC0415 - it imports the SQL parser
         from lance_core.verbs.expressions.sql.typed import Typed  # noqa: PLC0415 - the same
 

@@ -1,6 +1,6 @@
-"""Columns of blobs, as each version stores them.
+"""Check that columns of blobs can be written: their types in each file version, and the URIs of external blobs.
 
-A column of bytes with the metadata `lance-encoding:blob`:
+A blob column is a column of bytes with the metadata `lance-encoding:blob`. In files of version
 
     0.1         rejected
     2.0, 2.1    large binary stays what it is; binary is rejected, as by the reference library
@@ -9,7 +9,7 @@ A column of bytes with the metadata `lance-encoding:blob`:
 A blob of 2.2 may be given by its URI below a base path of the dataset, and elsewhere only if that is asked for: whoever
 reads the table reads there with their own credentials.
 
-Other types, and fields inside of structs and lists, are rejected: nobody could read them again.
+Blob columns of other types, and fields inside of structs and lists, are rejected: nobody could read them again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _STORAGE: Final = pa.struct([pa.field("data", pa.large_binary()), pa.field("uri"
 
 
 def with_blob_types(schema: pa.Schema, version: FileVersion) -> pa.Schema:
-    """The schema with columns of blobs as a new dataset of that version has them.
+    """The schema of a new dataset, with the columns of blobs in the types that its file version has for them.
 
     Raises:
         SchemaError: A column of blobs is of another type.
@@ -93,12 +93,12 @@ def external_places(bases: Iterable[BasePath]) -> tuple[str, ...]:
 
 
 def check_external(rows: pa.Table | pa.RecordBatch, schema: Schema, places: Sequence[str] | None) -> None:
-    """Make sure that blobs that are given by a URI lie where they may.
+    """Make sure that blobs that are given by a URI lie in the places that the write allows.
 
     Args:
         rows: Rows in the types of the dataset.
         schema: The columns of the dataset.
-        places: Starts of the places that are allowed, in their canonical form; None if the rows were in the table.
+        places: Canonical prefixes of the URIs that are allowed; None allows all, for rows that were in the table.
 
     Raises:
         InvalidInputError: A URI lies elsewhere, is not absolute, or holds credentials.

@@ -1,4 +1,4 @@
-"""New column files for existing fragments: rows keep their offsets, deleted ones included."""
+"""Write new data files with some columns of existing fragments: rows, deleted ones included, keep their offsets."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def live_batches(
     with_row_id: bool = False,
     with_row_address: bool = False,
 ) -> Iterator[tuple[pa.Table, Mask]]:
-    """Read the live rows of a fragment, with their offsets.
+    """Read the live rows of a fragment in batches, with a mask of the physical rows that each batch stands for.
 
     Yields:
-        The live rows of some physical ones, and for each of the latter whether it is alive.
+        The live rows among some consecutive physical rows, and for each of these physical rows whether it is alive.
     """
     num_rows = physical_rows(source, fragment)
     deletions = source.deletions(fragment)
@@ -68,7 +68,7 @@ def live_batches(
 
 
 def spread(rows: pa.Table, mask: Mask) -> pa.Table:
-    """Put values of live rows at their offsets; deleted rows get those of a neighbour, which are never read."""
+    """Put the values of live rows at their offsets; deleted rows get values of a neighbour, which are never read."""
     if mask.all():
         return rows
     if not rows.num_rows:
@@ -92,8 +92,8 @@ def patched(
         fragment: The fragment.
         schema: The columns.
         offsets: Offsets of the rows that change, ascending.
-        new: Gives the new values of the rows `offsets[first:last]`, from these rows as they are, `first` and `last`.
-        reads: The columns that `new` gets; None for those that are written.
+        new: Returns the new values of the rows `offsets[first:last]`; gets the old rows, `first` and `last`.
+        reads: The columns of the old rows that `new` gets, those of `schema` included; None for `schema`.
     """
     start = 0
     for batch in read_fragment(source, fragment, reads or schema, range(physical_rows(source, fragment))):
@@ -146,7 +146,7 @@ def write_column_file(
 
 
 def _finished(writer: DataFileWriter, version: FileVersion, files: UncommittedFiles) -> WrittenFile:
-    """A file that is durable, or on a disk once the pending writes are done; the dictionaries of 0.1 are read again."""
+    """Close a file: it is durable now, or on a local disk (but for 0.1) once the pending writes are done."""
     if files.pending is None or version is FileVersion.V0_1 or files.source.store.put_is_a_request:
         return writer.finish()
     writer.complete()
@@ -156,12 +156,12 @@ def _finished(writer: DataFileWriter, version: FileVersion, files: UncommittedFi
 
 
 def with_column_file(fragment: Fragment, file: DataFile) -> Fragment:
-    """The fragment with one more file."""
+    """The fragment with one more data file."""
     return replace(fragment, files=(*fragment.files, file))
 
 
 def replaced_columns(fragment: Fragment, file: DataFile) -> Fragment:
-    """The fragment with a file that replaces some of its columns."""
+    """The fragment with a new data file, whose columns replace those in its other files; files without columns go."""
     own = set(file.fields)
     kept = (
         replace(old, fields=tuple(TOMBSTONE if f in own else f for f in old.fields)) if own & set(old.fields) else old

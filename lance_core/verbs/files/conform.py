@@ -32,7 +32,7 @@ __all__ = ["check_column_name", "check_metadata", "check_new_columns", "conform"
 
 
 def fit(dataset: Schema, data: pa.Schema) -> Schema:
-    """The part of the dataset's schema that data of this Arrow schema fills, in the dataset's order.
+    """The fields of a dataset's schema that data of an Arrow schema has, in the dataset's order.
 
     Raises:
         SchemaError: A column is unknown, of another type, or missing although the dataset does not allow nulls.
@@ -52,7 +52,7 @@ def fit(dataset: Schema, data: pa.Schema) -> Schema:
 
 
 def is_alike(dataset: Schema, data: pa.Schema) -> bool:
-    """Whether data has exactly the columns of a dataset, with their metadata: there is nothing to fit or to relabel."""
+    """Whether data has exactly a dataset's columns, with their metadata: `fit` and `conform` then change nothing."""
     has_extensions: bool | None = dataset.memo.get("extensions")
     if has_extensions is None:
         nodes = [field for field, _ in dataset.walk()]
@@ -66,7 +66,7 @@ def is_alike(dataset: Schema, data: pa.Schema) -> bool:
 
 
 def conform(data: pa.RecordBatch | pa.Table, schema: Schema) -> pa.Table:
-    """The data with the columns, order and storage types of `schema`, which `fit` gave for it.
+    """The data with the columns, order and storage types of `schema`, which `fit` returned for its Arrow schema.
 
     Raises:
         SchemaError: A column has values that its type cannot take.
@@ -79,7 +79,7 @@ def check_new_columns(schema: pa.Schema) -> None:
     """Make sure that a new dataset can have these columns.
 
     Raises:
-        SchemaError: A name cannot be that of a column, or there is no column.
+        SchemaError: There is no column, a name is empty, or metadata are not UTF-8.
     """
     if not schema.names:
         raise SchemaError("a dataset needs at least one column")
@@ -92,7 +92,7 @@ def check_new_columns(schema: pa.Schema) -> None:
 
 
 def check_column_name(name: str) -> None:
-    """Make sure that a new column can have a name: other tools cannot read a column of some names.
+    """Make sure that a new column can have this name: other tools cannot read columns of some names.
 
     Raises:
         SchemaError: The name is empty, that of a row column, or has a dot or a back-tick.
@@ -113,10 +113,10 @@ def check_column_name(name: str) -> None:
 
 
 def check_metadata(metadata: dict[bytes, bytes] | None) -> None:
-    """Make sure that metadata of Arrow can be stored: Lance keeps strings.
+    """Make sure that the metadata of an Arrow schema or field can be stored: Lance stores them as strings.
 
     Raises:
-        SchemaError: A key or a value is no UTF-8.
+        SchemaError: A key or a value is not UTF-8.
     """
     for key, value in (metadata or {}).items():
         for part in (key, value):
@@ -175,7 +175,7 @@ def _conform_column(column: pa.Array | pa.ChunkedArray, field: Field) -> pa.Chun
 
 
 def _as_blobs(values: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Payloads, or URIs as strings, as structs whose other parts are null. A null value is a null struct."""
+    """Blobs of 2.2 as structs, from payloads or URIs (strings): the other part is null, a null blob a null struct."""
     storage = storage_type(kind)
     parts = {part.name: pa.nulls(len(values), part.type) for part in storage}
     name = "uri" if pa.types.is_string(values.type) or pa.types.is_large_string(values.type) else "data"

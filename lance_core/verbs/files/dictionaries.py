@@ -1,7 +1,7 @@
-"""Dictionaries of 0.1 datasets, whose manifest repeats the values that the data files hold.
+"""Dictionary columns of datasets of version 0.1, whose manifest repeats the dictionary values of the data files.
 
 Other readers use the values of the manifest for all files. So each file's dictionary must be a prefix of the dataset's:
-files written one after the other extend each other's values, and an append brings no new ones.
+files written one after the other extend each other's values, and an append adds no values.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ __all__ = ["check_dictionaries", "known_dictionaries", "with_dictionaries"]
 
 
 def known_dictionaries(schema: Schema, values: Mapping[int, pa.Array]) -> Schema:
-    """The schema with the values of some dictionaries, by field id."""
+    """The schema with the dictionary values of some fields, given by field id."""
     if not values:
         return schema
     return map_fields(schema, lambda f: replace(f, dictionary_values=values[f.id]) if f.id in values else f)
 
 
 def with_dictionaries(schema: Schema, fragments: Sequence[Fragment], store: ObjectStore) -> Schema:
-    """The schema of a new dataset with the values of the dictionaries of its 0.1 files.
+    """The schema of a new dataset with the dictionary values of its 0.1 files.
 
     Raises:
-        SchemaError: The files do not continue each other's dictionaries.
+        SchemaError: The dictionary of one file is not a prefix of that of another.
         UnsupportedError: A file lies in a base path.
     """
     found = list(_dictionaries(schema, fragments, store))
@@ -48,10 +48,10 @@ def with_dictionaries(schema: Schema, fragments: Sequence[Fragment], store: Obje
 
 
 def check_dictionaries(schema: Schema, fragments: Sequence[Fragment], store: ObjectStore) -> None:
-    """Make sure that new 0.1 files use no other dictionaries than those of the dataset.
+    """Make sure that the dictionaries of new 0.1 files are prefixes of those of the dataset.
 
     Raises:
-        SchemaError: A file uses another dictionary.
+        SchemaError: A file has a value that the dictionary of the dataset lacks, or has in another place.
         UnsupportedError: A file lies in a base path.
     """
     for field, values in _dictionaries(schema, fragments, store):
@@ -69,7 +69,7 @@ def _check(field: Field, values: pa.Array, recorded: pa.Array | None) -> None:
 def _dictionaries(
     schema: Schema, fragments: Sequence[Fragment], store: ObjectStore
 ) -> Iterator[tuple[Field, pa.Array]]:
-    """The dictionary fields of a schema with the values that each 0.1 file has for them."""
+    """Yield the dictionary fields of a schema, each with the values that a 0.1 file has for it, file by file."""
     fields = {field.id: field for field, _ in schema.walk() if field.logical_type.startswith("dict:")}
     for file in (file for fragment in fragments for file in fragment.files) if fields else ():
         if file.file_major_version != 0 or fields.keys().isdisjoint(file.fields):

@@ -1,4 +1,4 @@
-"""Write rows into new data files: fragments that nothing refers to until a commit does."""
+"""Write rows into data files of new fragments, which are in no version until a commit adds them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class FragmentWriter:
 
     Args:
         uri: The dataset's root; it need not exist yet.
-        schema: Schema of the batches that will come.
+        schema: Schema of the batches that will be written.
         storage_options: Credentials and options of the storage, under object_store's names.
         data_storage_version: Version of the files; None for the default. An append must use the dataset's.
         max_rows_per_file: Rows after which a new fragment is begun.
@@ -72,7 +72,7 @@ class FragmentWriter:
         first_field_id: Id of the first field where they are numbered afresh (`Manifest.first_new_field_id`).
         max_buffered_bytes: Bytes of rows that wait for their pages, of all columns together: the more columns, the
             smaller are the pages, down to 64 KiB.
-        external_places: Starts of the URIs by which blobs may be given; `("",)` for any, None in rows of the table.
+        external_places: Prefixes of the URIs by which blobs may be given; `("",)` for any, None for rows of the table.
 
     Raises:
         SchemaError: The schema does not fit the dataset's, or cannot be stored; nothing was written.
@@ -117,14 +117,14 @@ class FragmentWriter:
         self._begin()
 
     def _begin(self) -> None:
-        """Forget all files."""
+        """Begin without any file."""
         self._num_ended = 0
         self._pending = PendingWrites()
         self._fragments: list[records.Fragment] = []
         self._keys: list[tuple[ObjectStore, str]] = []
 
     def another(self) -> Self:
-        """A writer of other fragments like this one, which has written nothing: its schema is not looked at again."""
+        """A new writer with the arguments of this one, which does not check the schema again."""
         assert self._file is None, "a file that is open belongs to one writer"
         found = copy.copy(self)
         found._begin()  # noqa: SLF001 - of this class
@@ -167,8 +167,8 @@ class FragmentWriter:
         """End the last file and return the fragments as a manifest records them.
 
         Args:
-            pending: Waits for the files, which are durable then; None if they are to be durable at once.
-            requests: Whether `pending` waits for a request to the storage, too, and not only for a disk.
+            pending: Waits for the files to be durable; None if they have to be when this returns.
+            requests: Whether `pending` may wait for requests to object storage as well as for a disk.
         """
         in_background = pending is not None and (requests or not self._target().store.put_is_a_request)
         self._end_file(is_last=True, in_background=in_background)
@@ -182,17 +182,17 @@ class FragmentWriter:
         return tuple(self._fragments)
 
     def _sync_names(self) -> None:
-        """Make durable the names of several files, which they have by now, at once."""
+        """Make the names of several files durable at once, after all of them have their names."""
         if self._num_ended > 1:
             for store in {id(store): store for store, _ in self._keys}.values():
                 sync_names(store, [key for own, key in self._keys if own is store])
 
     def discard(self) -> None:
-        """Delete what was written; while an interruption is handled, as far as that is quick."""
+        """Delete the files that were written; while an interruption is handled, for a short time only."""
         remove_files(self.abandon())
 
     def abandon(self) -> list[tuple[ObjectStore, str]]:
-        """Stop writing, and return the files that there may be: the caller removes them."""
+        """Stop writing, and return the store and key of each file that may exist: the caller removes them."""
         self._pending.stop()
         if self._file is not None:
             self._file.abort()
@@ -233,7 +233,7 @@ class FragmentWriter:
         return self._file
 
     def _end_file(self, *, is_last: bool = False, in_background: bool = False) -> None:
-        """End a file; in the background if nothing has to be known of it, for that waits for the storage.
+        """End a file; it is closed in the background, as closing waits for the storage, unless its result is needed.
 
         Args:
             is_last: Whether no other file follows.
@@ -268,7 +268,7 @@ class FragmentWriter:
 
 
 def _closed(file: DataFileWriter) -> None:
-    """Close a file that is complete, but for its name, or leave nothing of it."""
+    """Close a complete file, whose name is made durable later; if that fails, nothing of the file is left."""
     try:
         file.close(durable_name=False)
     except BaseException:
@@ -340,7 +340,7 @@ def lance_schema(
     version: FileVersion = DEFAULT_VERSION,
     first_field_id: int = 0,
 ) -> Schema:
-    """Fields with ids for data of an Arrow schema: the dataset's, or new ones for a dataset of some version.
+    """The schema, with field ids, for data of an Arrow schema: from a dataset's schema, or with ids for a new dataset.
 
     Raises:
         SchemaError: The schema does not fit the dataset's, or cannot be stored.
@@ -365,7 +365,7 @@ def _checked(batches: Iterable[Any], schema: pa.Schema) -> Iterator[pa.RecordBat
 
 
 def _cast(batch: pa.RecordBatch | pa.Table, schema: pa.Schema) -> pa.RecordBatch | pa.Table:
-    """A batch with the types that were announced for it, as far as a cast loses nothing; Python's numbers are int64."""
+    """Cast a batch to the types of the given schema without loss, as numbers from Python come as int64."""
     columns, fields = list(batch.columns), list(batch.schema)
     changed = False
     for index, field in enumerate(batch.schema):

@@ -1,4 +1,4 @@
-"""A check before a commit that the files of its fragments exist: a cleanup removes files that no version refers to.
+"""Check before a commit that the files of its fragments exist: cleanup removes files that no version refers to.
 
 Where the check costs no request, it covers each file. On object storage it covers the files that this process did not
 start to write within the last hour: a cleanup keeps files for seven days unless its caller promises that nobody
@@ -22,10 +22,10 @@ from lance_core.threads import ThreadPool
 __all__ = ["check_present", "note_begun"]
 
 RECENT_S: Final = 3600.0
-"""Age up to which a file that this process has written is taken to be there."""
+"""Age in seconds up to which a file that this process has begun is assumed to exist."""
 
 _REMEMBERED: Final = 10_000
-"""Files that are remembered."""
+"""The most files whose beginning is remembered."""
 
 _HEADS_AT_A_TIME: Final = 16
 

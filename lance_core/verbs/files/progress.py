@@ -16,7 +16,7 @@ __all__ = ["FileSystemFragmentWriteProgress", "FragmentWriteProgress", "NoopFrag
 
 
 class FragmentWriteProgress(ABC):
-    """Override both methods to follow a write. An error that they raise ends the write."""
+    """Base class of progress callbacks of a write: override both methods. An error that they raise ends the write."""
 
     @abstractmethod
     def begin(self, fragment: FragmentMetadata, **kwargs: Any) -> None:
@@ -39,7 +39,7 @@ class NoopFragmentWriteProgress(FragmentWriteProgress):
 
 @checked_methods
 class FileSystemFragmentWriteProgress(FragmentWriteProgress):
-    """Keeps two files per fragment: its description, and a marker that is there while it is written.
+    """Keeps two files per fragment: its description, and a marker that exists while the fragment is written.
 
     Args:
         base_uri: Folder of the files: `fragment_<id>.json` and `fragment_<id>.in_progress`.
@@ -53,7 +53,7 @@ class FileSystemFragmentWriteProgress(FragmentWriteProgress):
         self._metadata = dict(metadata or {})
 
     def begin(self, fragment: FragmentMetadata, **kwargs: Any) -> None:
-        """Write both files."""
+        """Write the description and the marker."""
         del kwargs
         marker = {"fragment_id": fragment.id, "metadata": self._metadata}
         self._store.put(f"fragment_{fragment.id}{self.PROGRESS_EXT}", json.dumps(marker).encode())

@@ -1,4 +1,4 @@
-"""Write rows into fragments that do not mix slices.
+"""Write rows into new fragments, each of which holds rows of one slice (such as a partition) alone.
 
 batch --assign--> slice of each row --> one FragmentWriter per slice, several of them open at a time
 
@@ -29,7 +29,7 @@ FINISHING_AT_A_TIME: Final = 8
 
 
 class SliceWriter:
-    """Writes each row by the writer of its slice, without committing anything.
+    """Writes each row with the `FragmentWriter` of its slice; nothing is committed.
 
     Args:
         new_writer: Makes the writer of a slice when its first row comes.
@@ -81,7 +81,7 @@ class SliceWriter:
         return [FragmentMetadata.from_record(record) for record in self._fragments]
 
     def discard(self) -> None:
-        """Delete all files that were written; while an interruption is handled, as far as that is quick."""
+        """Delete all files that were written; while an interruption is handled, for a short time only."""
         self._pending.stop()
         remove_files([file for writer in self._all for file in writer.abandon()])
 

@@ -86,7 +86,7 @@ class Slices:
         remedy: Part of these messages: how to write such rows nevertheless.
 
     Raises:
-        InvalidInputError: The slices are not over the same columns, or are none.
+        InvalidInputError: There are no slices, or they are not over the same columns.
 
     >>> slices = Slices([Slice(name="a", conditions={"k": Equals(1)}), Slice(name="b", conditions={"k": Equals(2)})])
     >>> slices.assign(pa.table({"k": [2, 7, 1]})).tolist()
@@ -127,7 +127,7 @@ class Slices:
         return [one.name for one in self.slices]
 
     def counted(self, rows: Mapping[int, int]) -> dict[str, int]:
-        """Rows by name of the slice, in order, from rows by its position; slices without rows have 0."""
+        """Numbers of rows by the name of the slice, from numbers by its position; 0 for slices without rows."""
         return {one.name: rows.get(position, 0) for position, one in enumerate(self.slices)}
 
     def identities(self) -> list[str]:
@@ -190,11 +190,11 @@ class Slices:
         )
 
     def reject_match(self, key: str, row: Mapping[str, object], uri: str) -> NoReturn:
-        """Reject a merge that would take a row away which lies in none of the slices.
+        """Reject a merge that would update or delete a row outside of the slices.
 
         Args:
             key: The key of the row, for the message.
-            row: Its values, those of the columns of the slices among them.
+            row: The values of the row by column, at least those of the columns of the slices.
             uri: The table.
 
         Raises:
@@ -216,7 +216,7 @@ class Slices:
         return ", ".join(map(repr, names)) if len(names) <= _NAMED else f"{names[0]!r} .. {names[-1]!r}"
 
     def expression(self, schema: pa.Schema) -> pc.Expression:
-        """The rows of all slices as an expression over data of this schema.
+        """The condition that is true for the rows of all slices, over data of this schema.
 
         Raises:
             SchemaError: A column is missing, or of a type that cannot hold the values exactly.
@@ -227,10 +227,10 @@ class Slices:
         return _expression([schema.field(name) for name in self.columns], rows)
 
     def _lookup(self, schema: pa.Schema) -> tuple[_Codes, list[tuple[_Equal | _Ranges, _Codes]]]:
-        """A code for each slice, and for each column its lookup and the codes that there are.
+        """A code for each slice, and for each column its conditions and the pairs that occur among the slices.
 
-        A code of the columns so far and the next column's digit make a pair; the place of a pair among those that there
-        are is the next code, so that codes stay below the number of slices.
+        The code of a slice for its first columns and the position of its condition on the next column (the digit) make
+        a pair. The rank of the pair among those that occur is the next code: codes stay below the number of slices.
         """
         codes: _Codes = np.zeros(len(self.slices), dtype=np.int64)
         steps = []
@@ -259,7 +259,7 @@ class _Equal:
         return len(self.values)
 
     def find(self, column: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.int64]:
-        """The position of each row's value, -1 where it is none of them."""
+        """The position of each row's value among the conditions, -1 if it is not among them."""
         found = pc.index_in(_of_equal_floats(column), value_set=self.values)
         return _numpy(pc.fill_null(found, -1)).astype(np.int64)
 
@@ -346,7 +346,7 @@ def _is_nan(value: object) -> bool:
 
 
 def _of_equal_floats(values: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """Floats with 0.0 in place of -0.0 and one NaN in place of all, as far as they are one value."""
+    """Floats with 0.0 for -0.0, and one NaN for all: these count as equal."""
     if not pa.types.is_floating(values.type):
         return values
     if pa.types.is_float16(values.type):
@@ -371,7 +371,7 @@ def _numpy(values: pa.Array | pa.ChunkedArray) -> npt.NDArray[Any]:
 
 
 def _expression(fields: list[pa.Field], rows: list[tuple[Condition, ...]]) -> pc.Expression:
-    """Or over the rows of and over their conditions, factored by the first column so that it stays small."""
+    """The condition that at least one row of conditions is met, factored by the first column so that it stays small."""
     by_first: dict[Condition, list[tuple[Condition, ...]]] = {}
     for first, *rest in rows:
         by_first.setdefault(first, []).append(tuple(rest))
@@ -407,7 +407,7 @@ def _any_of(field: pa.Field, conditions: list[Condition]) -> pc.Expression:
 
 
 def _identity(item: Slice) -> str:
-    """Digest of the conditions with their Python types; zones are folded into UTC."""
+    """A digest of a slice's conditions with the Python types of their values; times with a zone are taken in UTC."""
     parts = []
     for name, condition in sorted(item.conditions.items()):
         bounds = [condition.value] if isinstance(condition, Equals) else [condition.start, condition.end]

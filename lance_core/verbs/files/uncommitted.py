@@ -1,4 +1,4 @@
-"""Delete the uncommitted data files of a write."""
+"""Delete the data files, or index segments, that a write left without a commit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Build the content of an index: read a column of fragments, several at a time, and hand its rows to a builder."""
+"""Build the content of an index segment: read a field of fragments, and pass its values to a builder."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class IndexedField:
 
     @property
     def path(self) -> str:
-        """Its dotted path."""
+        """The dotted path of the field."""
         return quote_path([node.name for node in self.nodes])
 
     def values(self, batch: pa.RecordBatch) -> pa.Array:
-        """Its values in a batch of its column."""
+        """The values of the field in a batch that has its column."""
         array = batch.column(self.nodes[0].name)
         for node in self.nodes[1:]:
             array = pc.struct_field(array, [node.name])
@@ -52,7 +52,7 @@ class IndexedField:
 
 
 def indexed_field(schema: Schema, field_id: int) -> IndexedField:
-    """The field of that id.
+    """The field with an id, if it can be indexed.
 
     Raises:
         UnsupportedError: The field lies in a list.
@@ -86,7 +86,7 @@ def build(
     parameters: Mapping[str, int | float],
     fragments: Sequence[Fragment],
 ) -> Any:
-    """The content of a segment over some fragments.
+    """Build the content of a segment from the rows of some fragments.
 
     Args:
         source: The version.
@@ -107,7 +107,7 @@ def build(
 def _read(
     scans: Iterator[FragmentScan], field: IndexedField, *, beside: bool
 ) -> Iterator[tuple[FragmentScan, Sequence[IndexedRows]]]:
-    """The rows of fragments, in order."""
+    """Yield the rows of each fragment in order; `beside` reads several fragments in parallel."""
     if not beside:
         yield from ((scan, _rows(scan, field)) for scan in scans)
         return

@@ -40,8 +40,8 @@ class IndexConfig:
     """A kind of index, with its parameters.
 
     Attributes:
-        index_type: Its kind, such as "zonemap".
-        parameters: By name.
+        index_type: The kind, such as "zonemap".
+        parameters: The parameters of the kind, by name.
     """
 
     index_type: str
@@ -49,7 +49,7 @@ class IndexConfig:
 
 
 def kind_and_parameters(index_type: Any, arguments: Mapping[str, Any]) -> tuple[Kind, dict[str, int | float]]:
-    """The kind of an index that is asked for, and all its parameters.
+    """The requested kind of index, and its parameters, defaults included.
 
     Args:
         index_type: The name of a kind, or an `IndexConfig`, of pylance's too.
@@ -87,7 +87,7 @@ def kind_and_parameters(index_type: Any, arguments: Mapping[str, Any]) -> tuple[
 
 
 def _checked(kind: Kind, key: str, value: Any) -> int | float:
-    """The value of a parameter: a whole number from 1 on, or a chance between 0 and 1."""
+    """The checked value of a parameter: a whole number from 1 on, or a probability between 0 and 1."""
     if isinstance(kind.parameters[key], float):
         if isinstance(value, float) and 0 < value < 1:
             return value
@@ -111,8 +111,8 @@ def create_scalar_index(
     """Build an index and commit it, with the properties as strings for the history.
 
     Raises:
-        SchemaError: There is no such column.
-        InvalidInputError: The kind does not fit the column, a parameter is none, or the name is in use.
+        SchemaError: There is no such column, or the kind does not fit it.
+        InvalidInputError: A parameter is unknown or invalid for the kind, or the name is in use.
         UnsupportedError: Indices of that kind are not built.
         RetryableConflictError: Somebody else made an index of that name, or moved the rows, meanwhile.
     """
@@ -152,10 +152,10 @@ def write_segment(
     key: uuid.UUID | None = None,
     version: int | None = None,
 ) -> IndexMetadata:
-    """Write the files of a segment.
+    """Write the files of a segment, and return its record; nothing is committed.
 
     Args:
-        files: Takes note of them.
+        files: Takes note of the files.
         kind: Kind of the index.
         content: Its content.
         name: Name of the index.
@@ -163,7 +163,7 @@ def write_segment(
         covered: The fragments that it covers.
         before: Details of the segment that it replaces.
         key: Names its folder; a new one by default.
-        version: The version that the content is of; by default that of the files.
+        version: The version that the content was read from; by default the one that `files` are for.
     """
     source, key = files.source, key or uuid.uuid4()
     prefix = f"{INDICES_PREFIX}{key}/"
@@ -208,7 +208,7 @@ def target_field(source: Snapshot, column: str | Sequence[str], kind: Kind) -> I
 
 
 def index_name(manifest: Manifest, field: IndexedField, kind: Kind, name: str | None, *, replace: bool) -> str:
-    """The name of the index: the one that is given, or one after the column."""
+    """The name of the index: the given name, or one made from the column's, after a check that it may be used."""
     taken = {index.name: index for index in manifest.indices}
     if name is None:
         name, number = f"{field.path}_idx", 1

@@ -1,7 +1,7 @@
-"""Fold fragments that no segment of an index covers into one, without reading what is covered already.
+"""Optimize indices: add the fragments that no segment covers, and merge segments without reading covered rows again.
 
-Entries for fragments that were deleted, or whose values were rewritten, are dropped on the way: no older segment with
-entries of a fragment may remain when a new segment covers the fragment.
+Entries of fragments that were deleted, or whose values were rewritten, are dropped: no older segment may keep entries
+of a fragment that a new segment covers.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def optimize_indices(
             segment of that, None is 1.
         index_names: Which indices; None for all that can be built here.
         retrain: Rebuild each index as one segment.
-        conflict_retries: How often it is done again when others changed the same.
-        replaced: Fragments that a compaction has just replaced, and those in their place, whose ids may be missing.
+        conflict_retries: How often the whole is done again after a conflict with another commit.
+        replaced: Fragments that a compaction has just replaced, each group with its new fragments, which may lack ids.
         properties: Strings for the history, by key.
 
     Raises:
@@ -108,7 +108,7 @@ def expected_changes(
 def _with_trimmed_moves(
     manifest: Manifest, new: tuple[IndexMetadata, ...], dropped: tuple[IndexMetadata, ...]
 ) -> tuple[tuple[IndexMetadata, ...], tuple[IndexMetadata, ...]]:
-    """The changes of a list of indices, and those of the fragment reuse index: moves that nobody needs then go."""
+    """The segments to add and to remove, with the fragment reuse index trimmed to the moves still needed by indices."""
     after = (*(index for index in manifest.indices if index not in dropped), *new)
     left = trimmed(after)
     added = tuple(index for index in left if index not in after)
@@ -122,7 +122,7 @@ def uncovered_fragments(manifest: Manifest, segments: Sequence[IndexMetadata]) -
 
 
 def _groups(manifest: Manifest, names: Collection[str] | None) -> list[list[IndexMetadata]]:
-    """The segments of each index, by name."""
+    """The segments of each index that can be optimized here, in order of the names."""
     groups: dict[str, list[IndexMetadata]] = {}
     for index in manifest.indices:
         if not index.is_system and (names is None or index.name in names):
@@ -138,7 +138,7 @@ def _groups(manifest: Manifest, names: Collection[str] | None) -> list[list[Inde
 
 
 def _view_of_live_rows(source: Snapshot) -> View:
-    """The fragments, with the ids of their live rows: a row that moved has its id elsewhere, with another value."""
+    """The view of the fragments with row ids of live rows alone: a row that was updated has its id in another place."""
     view = view_of(source.manifest)
     if not view.has_row_ids:
         return view
@@ -152,10 +152,10 @@ def _view_of_live_rows(source: Snapshot) -> View:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Choice:
-    """Which segments of an index become one.
+    """Which segments of an index are merged into one.
 
     Attributes:
-        merged: They.
+        merged: The segments that are merged.
         covered: The fragments that the new segment covers.
         left: Segments that lose entries, each with the fragments that it still covers.
         stale: Segments that lose entries.
@@ -174,7 +174,7 @@ class _Choice:
 
 @dataclass(frozen=True, slots=True)
 class _SegmentChoice:
-    """Chooses the segments of one index that are merged.
+    """Chooses which segments of one index are merged.
 
     Attributes:
         source: The version.
@@ -207,7 +207,7 @@ class _SegmentChoice:
             )
 
     def merging(self, num_merged: int) -> _Choice | None:
-        """The choice that merges the last segments with what no segment covers; None if nothing is to be done."""
+        """Choose to merge the last segments with the uncovered fragments; None if there is nothing to do."""
         self.check()
         source, segments = self.source, self.segments
         live = BitMap(source.manifest.fragments.ids)
@@ -245,7 +245,7 @@ class _Optimizer:
     replaced: Sequence[tuple[Sequence[Fragment], Sequence[Fragment]]] = ()
 
     def run(self, num_merged: int, *, retrain: bool) -> tuple[list[IndexMetadata], list[IndexMetadata]]:
-        """Write new segments; returns them, and those that go."""
+        """Write new segments, and return these and the segments that they replace."""
         choice = _SegmentChoice(self.files.source, self.segments)
         if retrain:
             choice.check()
@@ -265,7 +265,7 @@ class _Optimizer:
         return indexed_field(self.files.source.manifest.schema, self.segments[0].fields[0])
 
     def _segment(self, merged: Sequence[IndexMetadata], covered: BitMap) -> IndexMetadata:
-        """A segment over some live fragments, from the entries of other segments; uncovered fragments are read."""
+        """Write a segment over some live fragments, from entries of merged segments; other fragments are read."""
         source, kind, field = self.files.source, self._kind, self._field
         view = _view_of_live_rows(source)
         contents, known = self._contents(merged, view)
@@ -285,7 +285,7 @@ class _Optimizer:
         return write_segment(self.files, kind, content, last.name, field, covered, last.details)
 
     def _contents(self, merged: Sequence[IndexMetadata], view: View) -> tuple[list[Any], BitMap]:
-        """Trusted entries of segments, and the fragments that they are for: no fragment twice."""
+        """The entries of segments that are still valid, and the fragments that these are for, each fragment once."""
         source, contents, known = self.files.source, list[Any](), BitMap()
         for one in merged:
             content = source.indices.try_read(one, self._field.type)
@@ -300,7 +300,7 @@ class _Optimizer:
         return contents, known
 
     def _moved(self, merged: Sequence[IndexMetadata], missing: BitMap) -> Iterator[ZoneMap]:
-        """The zones of fragments that are in the place of others which a segment knows."""
+        """Yield zone maps of fragments that a compaction wrote, from the zones of the fragments that it replaced."""
         if self._kind is not KINDS["ZoneMap"] or not self.replaced:
             return
         source = self.files.source

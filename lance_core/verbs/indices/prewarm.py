@@ -1,4 +1,4 @@
-"""Read indices before queries need them."""
+"""Read an index into the cache before queries need it."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Segments of an index that are built apart, by many processes, and committed as one index.
+"""Build segments of an index in several processes, and commit them as one index.
 
     every worker   build_segment(its fragments)     _indices/<uuid>/, named by no version
     the driver     merge_segments(some of them)     one more of these folders, if fewer segments are wanted
     the driver     commit_segments(all of them)     one version
 
-Cleanup takes the folders that no version names.
+Cleanup removes folders that no version names.
 """
 
 from __future__ import annotations
@@ -120,14 +120,14 @@ def commit_segments(
         source: The version to commit on, not older than the segments.
         name: Name of the index, whatever the segments were called.
         column: The indexed column.
-        segments: Of one kind, no fragment in two of them.
+        segments: The segments, of one kind and field; no two of them may cover the same fragment.
 
     Raises:
         SchemaError: There is no such column.
         InvalidInputError: The segments do not belong together, or not to the index of that name, or one of that index
             would lose a part of its fragments.
         UnsupportedError: Indices of that kind are not built.
-        RetryableConflictError: Rows or values that a segment is about have changed since it was built.
+        RetryableConflictError: Rows or values that a segment covers have changed since it was built.
         IncompatibleConflictError: The table was dropped and made again since the segments were built.
     """
     kind, field = _checked(source, segments)
@@ -144,7 +144,7 @@ def commit_segments(
 
 
 def _check_versions(source: Snapshot, segments: Sequence[IndexMetadata]) -> None:
-    """Make sure that segments were built on versions of this table: fragments of another one have the same ids."""
+    """Make sure that segments were built on this table, not on one that was dropped and had the same fragment ids."""
     known = {source.manifest.version: source.manifest}
     for segment in segments:
         number = segment.dataset_version
@@ -190,7 +190,7 @@ def _without_changed(source: Snapshot, segments: Sequence[IndexMetadata]) -> lis
     """The segments, without fragments whose values were rewritten since they were built.
 
     Raises:
-        RetryableConflictError: Something else happened to their rows.
+        RetryableConflictError: Their rows were moved or changed in another way.
     """
     oldest, here = min(segment.dataset_version for segment in segments), source.manifest.version
     if oldest > here:
@@ -221,7 +221,7 @@ def _without_changed(source: Snapshot, segments: Sequence[IndexMetadata]) -> lis
 def _replaced(
     manifest: Manifest, name: str, kind: Kind, field: IndexedField, segments: Sequence[IndexMetadata]
 ) -> list[IndexMetadata]:
-    """The segments of the index of that name which go."""
+    """The segments of an index that new segments replace, as these cover their fragments."""
     there = [index for index in manifest.indices if index.name == name]
     index_name(manifest, field, kind, name, replace=True)
     live = BitMap(manifest.fragments.ids)

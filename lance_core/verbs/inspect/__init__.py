@@ -1,1 +1,1 @@
-"""Facts about a version that need no reading of rows."""
+"""Inspect a version without reading its rows: files, statistics, indices, validity."""

@@ -1,4 +1,4 @@
-"""Records as indented strings, to look at: the records of this library, in the layout of pylance's `lance.debug`."""
+"""Print manifests, schemas, fragments and transactions for debugging, in the layout of pylance's `lance.debug`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def format_schema(dataset: Handle) -> str:
 
 @checked
 def format_manifest(dataset: Handle) -> str:
-    """All that a version says of itself."""
+    """The manifest of the dataset's version."""
     return _indented(dataset.source.manifest)
 
 
@@ -42,7 +42,7 @@ def format_fragment(fragment: FragmentMetadata, dataset: Handle) -> str:
 
 @checked
 def list_transactions(dataset: Handle, /, max_transactions: int = 10) -> list[str | None]:
-    """What the latest commits up to this version changed, newest first; None where it is not recorded."""
+    """The transactions of the latest versions up to this one, newest first; None where a version records none."""
     store = dataset.source.store
     found: list[str | None] = []
     for number in reversed([number for number in list_versions(store) if number <= dataset.version]):

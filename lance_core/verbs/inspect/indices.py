@@ -1,4 +1,4 @@
-"""Indices as the manifest describes them: their kinds, the fragments that they cover, and the rows that they miss."""
+"""Describe the indices of a version: their kinds, and the fragments and rows that they cover and miss."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class IndexStatistics(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class _CoveredSegment:
-    """A segment, and the fragments that it covers by now: compactions may have replaced those that it was built on."""
+    """A segment and the fragments that it covers now: compaction may have replaced those that it was built on."""
 
     index: IndexMetadata
     covered: BitMap
@@ -179,7 +179,7 @@ def index_statistics(source: Snapshot, name: str) -> IndexStatistics:
 
 
 def _content_statistics(source: Snapshot, segments: Sequence[IndexMetadata]) -> list[dict[str, object]] | None:
-    """Statistics from the files of segments; None if they are of a kind that is not read."""
+    """Statistics from the files of segments; None if this library does not read that kind of index."""
     kind = KINDS.get(segments[0].kind)
     if kind is None or any((index.index_version or 0) not in kind.versions for index in segments):
         return None

@@ -1,4 +1,4 @@
-"""Counters of a dataset, its fields and indices, without reading rows."""
+"""Statistics of a dataset, its fields and its indices, from metadata alone."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class FieldStatistics:
 
     Attributes:
         id: Field id.
-        bytes_on_disk: Bytes of its pages, compressed as they are.
+        bytes_on_disk: Bytes of its pages as they are stored, compressed or not.
     """
 
     id: int
@@ -95,7 +95,7 @@ class FieldSizes:
     """Bytes of the fields of one fragment.
 
     Attributes:
-        by_field: Bytes of the pages of each field, by its id; payloads of blobs lie beside pages.
+        by_field: Bytes of the pages of each field, by its id; payloads of blobs are not in pages.
         total: Bytes of its data files, without the pages of columns that later files replaced.
     """
 

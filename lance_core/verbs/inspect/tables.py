@@ -1,4 +1,4 @@
-"""The tables below a folder or object-store prefix.
+"""Find the Lance tables below a folder or a prefix of an object store.
 
 On object storage the keys are read in ascending order, a page by one request, and what is not needed is skipped:
 
@@ -103,7 +103,7 @@ def find_tables(root_uri: str | PathLike[str], *, storage_options: Mapping[str, 
 
 
 def is_deregistered(store: ObjectStore) -> bool:
-    """Whether a directory namespace does not list a table any more."""
+    """Whether a table was deregistered from its directory namespace, which then does not list it any more."""
     try:
         store.head(DEREGISTERED)
     except ObjectNotFoundError:
@@ -112,7 +112,7 @@ def is_deregistered(store: ObjectStore) -> bool:
 
 
 def _numbers(keys: list[str]) -> tuple[int, ...] | None:
-    """The versions of the keys of manifests; None if there are none that can be opened by their number."""
+    """The version numbers in keys of manifests; None if no version can be opened by its number."""
     parsed = [parse_manifest_key(key) for key in keys]
     numbers = sorted({name.version for name in parsed if name is not None and not is_detached(name.version)})
     return tuple(numbers) or None
@@ -168,7 +168,7 @@ def _table_of(key: str) -> str | None:
 
 
 class _Keys:
-    """The keys of a store in ascending order, of which some are skipped."""
+    """Reads the keys of a store in ascending order, and can skip ranges of keys."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
@@ -183,7 +183,7 @@ class _Keys:
             self.current = self._next()
 
     def has(self, key: str, table: str) -> bool:
-        """Whether a key that begins with a dot in the folder of a table is among those that come next."""
+        """Skip to a key in the folder of a table that begins with a dot, and return whether it exists."""
         while self.current is not None and self.current.startswith(f"{table}/.") and self.current < key:
             self.skip(self.current)
         return self.current == key

@@ -1,4 +1,4 @@
-"""The files that versions refer to."""
+"""List the files that versions refer to, and all files below the root of a dataset."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Whether stable row ids are stable: no two rows that are not deleted may have the same, nor will a new one get it.
+"""Check that stable row ids are unique: no two live rows share an id, and no new row will be given an id in use.
 
-A moved row keeps its id, and the deleted row that it was keeps it as well: deletions are held against ids first. Only
+A moved row keeps its id, and so does the deleted row that it was: ids of deleted rows are left out first. Only
 fragments whose ids lie in spans that overlap, or do not ascend, are looked at; for others nothing but the manifest is
 read.
 """
@@ -19,13 +19,13 @@ from lance_core.verbs.context.snapshot import Snapshot
 __all__ = ["row_id_problems"]
 
 _Span = tuple[int, int, bool, Fragment]
-"""The lowest and the highest id of a fragment, and whether they ascend."""
+"""The lowest and the highest row id of a fragment, whether its ids ascend, and the fragment."""
 
 
 def row_id_problems(source: Snapshot) -> Iterator[tuple[int, str]]:
-    """Yield fragments with row ids that another row has or will be given as well, and what is wrong.
+    """Yield the id of each fragment with a row id that another row has, or will be given, and what is wrong.
 
-    Fragments of which the ids or deletions cannot be read are passed over.
+    Fragments whose row ids or deletion files cannot be read are skipped.
     """
     spans = sorted(_spans(source), key=lambda span: span[:2])
     free = source.manifest.next_row_id

@@ -1,4 +1,4 @@
-"""Consistency checks of a version by its manifest and the metadata of its files."""
+"""Validate a version: check that its manifest and the metadata of its files are consistent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Between the operations that users see and the records of the table layer: one pair of functions per operation."""
+"""Convert public operations (`LanceOperation`) to records of the table layer and back, by two functions for each."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MODE_NAMES = {mode: name for name, mode in _MODES.items()}
 
 
 def to_record(operation: LanceOperation.BaseOperation) -> records.Operation:
-    """The record of an operation.
+    """The table layer's record of a public operation.
 
     Raises:
         UnsupportedError: The operation cannot be committed.
@@ -42,7 +42,7 @@ def to_record(operation: LanceOperation.BaseOperation) -> records.Operation:
 
 
 def from_record(record: records.Operation) -> LanceOperation.BaseOperation:
-    """The public form of a record."""
+    """The public form of the table layer's record of an operation."""
     make = _FROM_RECORD.get(type(record))
     return LanceOperation.Other(record) if make is None else make(record)
 

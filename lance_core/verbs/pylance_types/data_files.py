@@ -1,4 +1,4 @@
-"""Describe a data file that was written by itself as part of a dataset."""
+"""Describe data files that were written on their own, so that a commit can add them to a dataset."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Descriptions of fragments that travel between processes, in pylance's shapes and JSON."""
+"""Public descriptions of fragments and their files, in pylance's classes and JSON, to pass between processes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _FILE_TYPE_NAMES = {kind: name for name, kind in _FILE_TYPES.items()}
 
 
 class _CallablePath(str):
-    """The path of a file, which used to be a method."""
+    """The path of a file as a string that can also be called, as `path` was a method once."""
 
     __slots__ = ()
 
@@ -46,12 +46,12 @@ class DataFile:
     """A data file of a fragment.
 
     Attributes:
-        path: Below `data/` of the base that the file lies in.
-        fields: Field ids in the file.
-        column_indices: Column of each field.
-        file_major_version: File format version.
-        file_minor_version: Second part of it.
-        file_size_bytes: Size; None = unknown.
+        path: Path relative to `data/` of the base that the file lies in.
+        fields: Ids of the fields in the file.
+        column_indices: Position of the column of each field in the file.
+        file_major_version: Major version of the file format.
+        file_minor_version: Minor version of the file format.
+        file_size_bytes: Size of the file; None if it is unknown.
         base_id: Base path that the file lies in; None for the dataset itself.
     """
 
@@ -68,17 +68,17 @@ class DataFile:
         self.path = _CallablePath(self.path)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """The path is pickled as a string."""
+        """Restore a pickled file, whose path was pickled as a plain string."""
         self.__dict__.update(state)
         self.__post_init__()
 
     @classmethod
     def create(cls, dataset: Handle, path: str, *, base_id: int | None = None) -> Self:
-        """Describe a file that was written by itself, for `LanceOperation.DataReplacement`.
+        """Describe a file that was written on its own, for `LanceOperation.DataReplacement`.
 
         Args:
             dataset: The dataset that it will belong to; columns are matched by name.
-            path: Below `data/` of the base that the file lies in.
+            path: Path relative to `data/` of the base that the file lies in.
             base_id: Base path that the file lies in; None for the dataset itself.
 
         Raises:
@@ -168,8 +168,8 @@ class FragmentMetadata:
         id: Fragment id; 0 for a new fragment, which the commit numbers.
         files: Its data files.
         physical_rows: Rows in the files, deleted ones included.
-        deletion_file: Says which rows are deleted; None if none is.
-        row_id_meta: Serialized row ids of a dataset with stable row ids.
+        deletion_file: The file with the offsets of deleted rows; None if no row is deleted.
+        row_id_meta: Serialized row ids, in a dataset with stable row ids.
         created_at_version_meta: Serialized versions in which the rows were made.
         last_updated_at_version_meta: Serialized versions in which the rows were changed last.
     """
@@ -189,7 +189,7 @@ class FragmentMetadata:
 
     @property
     def num_rows(self) -> int:
-        """Rows that are still there."""
+        """Rows that are not deleted."""
         return self.physical_rows - self.num_deletions
 
     @property
@@ -198,7 +198,7 @@ class FragmentMetadata:
         return sum(file.file_size_bytes or 0 for file in self.files)
 
     def set_row_ids(self, row_ids: npt.NDArray[np.uint64]) -> None:
-        """Give the first rows the stable ids that they have had elsewhere; the commit numbers the others."""
+        """Set the stable row ids of the first rows, which were moved; the commit gives ids to the other rows."""
         self.row_id_meta = encode_row_ids(row_ids)
 
     def data_files(self) -> list[DataFile]:
@@ -220,7 +220,7 @@ class FragmentMetadata:
 
     @classmethod
     def from_json(cls, json_data: str | bytes | Mapping[str, Any]) -> Self:
-        """Read what `to_json` gave, as a string or as the object itself.
+        """Parse the result of `to_json`, as a JSON string or as the object itself.
 
         Raises:
             InvalidInputError: The fragment has overlays, which are not offered.

@@ -1,4 +1,4 @@
-"""Indices as users see them."""
+"""Public records of index segments and their files, in the shape of pylance's classes."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class IndexFile:
     """A file of an index segment.
 
     Attributes:
-        path: Below the segment's folder.
-        size_bytes: Its size.
+        path: Path relative to the segment's folder.
+        size_bytes: Size of the file.
     """
 
     path: str
@@ -31,7 +31,7 @@ class Index:
     """One segment of an index.
 
     Attributes:
-        uuid: Names its folder below `_indices/`.
+        uuid: Id of the segment, and name of its folder below `_indices/`.
         name: Name of the index.
         fields: Ids of the indexed fields.
         dataset_version: Version that it was built on.
@@ -41,7 +41,7 @@ class Index:
         base_id: Base path that it lies in; None for the dataset itself.
         files: Its files, if recorded.
         index_details: Type and serialized value of the details, which depend on the kind of index.
-        covering_fields: Ids of fields that it stores besides.
+        covering_fields: Ids of further fields whose values it stores.
     """
 
     uuid: str

@@ -1,4 +1,4 @@
-"""The operations of transactions in the shapes that pylance gives them.
+"""The public classes of a transaction's operations (`LanceOperation`), in pylance's shape.
 
 `LanceOperation` holds one class per operation, for `LanceDataset.commit` and in the results of `read_transaction`.
 `to_record` and `from_record` convert to the records of the table layer and back.
@@ -81,12 +81,12 @@ class LanceOperation:
 
     @dataclass
     class Delete(BaseOperation):
-        """Take rows away.
+        """Delete rows.
 
         Attributes:
             updated_fragments: Fragments with a new deletion file.
             deleted_fragment_ids: Fragments without a row left.
-            predicate: The condition, as a string for people.
+            predicate: The condition as a string, which the history shows.
         """
 
         updated_fragments: list[FragmentMetadata]
@@ -175,7 +175,7 @@ class LanceOperation:
             ref_name: Branch of the source; None for main.
             ref_version: Version of the source.
             ref_path: Root of the source.
-            branch_name: The branch that began; None for a clone.
+            branch_name: The branch that was created; None for a clone.
         """
 
         is_shallow: bool
@@ -186,11 +186,11 @@ class LanceOperation:
 
     @dataclass
     class RewriteGroup:
-        """Fragments, and their replacements, which hold the same rows.
+        """Fragments, and the fragments that replace them and hold the same rows.
 
         Attributes:
-            old_fragments: The former.
-            new_fragments: The latter.
+            old_fragments: The fragments that are replaced.
+            new_fragments: Their replacements.
         """
 
         old_fragments: list[FragmentMetadata]
@@ -201,8 +201,8 @@ class LanceOperation:
         """An index that was rewritten along with the rows.
 
         Attributes:
-            old_id: UUID that goes.
-            new_id: UUID that comes.
+            old_id: UUID of the index that is replaced.
+            new_id: UUID of the rewritten index.
             new_details_type_url: Type of its details.
             new_details_value: Serialized details.
             new_index_version: Version of the index's format.
@@ -216,7 +216,7 @@ class LanceOperation:
 
     @dataclass
     class Rewrite(BaseOperation):
-        """Rows are moved to other files.
+        """Move rows to other files without changing them, as compaction does.
 
         Attributes:
             groups: The replaced fragments with their replacements.
@@ -237,8 +237,8 @@ class LanceOperation:
         """Change the list of indices.
 
         Attributes:
-            new_indices: Segments that come.
-            removed_indices: Segments that go.
+            new_indices: Segments to add.
+            removed_indices: Segments to remove.
         """
 
         new_indices: list[Index]
@@ -258,7 +258,7 @@ class LanceOperation:
 
     @dataclass
     class DataReplacement(BaseOperation):
-        """Replace columns by other files.
+        """Replace columns of fragments by those of other files.
 
         Attributes:
             replacements: A file per fragment, all with the same fields.
@@ -272,7 +272,7 @@ class LanceOperation:
 
         Attributes:
             schema: The columns, all of which exist.
-            preserves_nullability: Whether none became stricter, so that concurrent writes stay valid.
+            preserves_nullability: Whether no column was made non-nullable, so that concurrent writes stay valid.
         """
 
         schema: LanceSchema
@@ -288,7 +288,7 @@ class LanceOperation:
 
         Attributes:
             updates: New values; None removes a key.
-            replace: Whether they are the whole new map.
+            replace: Whether `updates` is the whole new map.
         """
 
         updates: Mapping[str, str | None]

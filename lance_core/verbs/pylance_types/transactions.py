@@ -1,4 +1,4 @@
-"""Transactions as users see them, and commits of transactions that were prepared elsewhere."""
+"""The public class of transactions, and the commit of an operation or a transaction that was prepared elsewhere."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class Transaction:
     Attributes:
         read_version: Version that the change was made from; 0 for a new dataset.
         operation: The change.
-        uuid: Names the transaction; it survives rebases.
+        uuid: Id of the transaction, which a rebase keeps.
         transaction_properties: Free strings that describe the change.
-        affected_rows: Rows that a Delete or Update takes away, as offsets by fragment id, so that it can follow
-            others on the same fragments; known only to whoever made the change (not in pylance).
+        affected_rows: Rows that a Delete or Update removes, as offsets by fragment id, so that it can be rebased on
+            other changes of the same fragments; only the process that made it knows them (not in pylance).
     """
 
     read_version: int
@@ -77,7 +77,7 @@ def commit_options(
     enable_v2_manifest_paths: bool | None,
     enable_stable_row_ids: bool | None = None,
 ) -> CommitOptions:
-    """Options of the commit loop from the arguments of the public verbs.
+    """The options of a commit from the arguments of the public functions.
 
     Raises:
         InvalidInputError: The timeout is not positive.
@@ -106,7 +106,7 @@ def commit_operation(
     Args:
         store: The dataset's store.
         operation: The change.
-        base: A version that was read before; None if none was.
+        base: A version that was read before; None if no version was read.
         read_version: Version that an operation is based on; None for the latest if the operation allows it.
         properties: Free strings for the history, for an operation.
         options: How to commit.
@@ -134,7 +134,7 @@ def commit_operation(
 
 
 def merged_transaction(transactions: Sequence[Transaction]) -> records.Transaction:
-    """One transaction that does what several appends do.
+    """Merge several Append transactions into one.
 
     Raises:
         InvalidInputError: No transaction is given.

@@ -1,1 +1,1 @@
-"""Tags, branches and clones."""
+"""Tags, branches, clones, and the tags that readers of changes hold."""

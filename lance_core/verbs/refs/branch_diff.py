@@ -1,4 +1,4 @@
-"""The changes of a branch, from the manifests of both ends, and on request from its partition columns."""
+"""Report what a branch changed since its fork (`Branches.diff`): fragments, rows, partitions and columns."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NULL: Final = "null"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FragmentDiff:
-    """Ids of fragments; new fragments get other ids when they are promoted."""
+    """Ids of the fragments that a branch changed; new fragments get other ids when they are promoted."""
 
     added: tuple[int, ...]
     removed: tuple[int, ...]
@@ -39,7 +39,7 @@ class FragmentDiff:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowChanges:
-    """Numbers of rows.
+    """How many rows a branch changed.
 
     Attributes:
         at_fork: Rows of the fork version.
@@ -56,14 +56,14 @@ class RowChanges:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaChanges:
-    """Names of top-level columns. Those that a branch added are promoted, if they can be null; others cannot be."""
+    """Names of top-level columns that a branch changed. A promotion can only add columns, which must allow nulls."""
 
     added: tuple[str, ...]
     removed: tuple[str, ...]
     changed: tuple[str, ...]
 
     def __bool__(self) -> bool:
-        """Whether there is any."""
+        """Whether there is any change of columns."""
         return bool(self.added or self.removed or self.changed)
 
 
@@ -196,7 +196,7 @@ def _names(rows: pa.RecordBatch, columns: Sequence[str]) -> Iterator[str]:
 
 
 def _value(value: object) -> str:
-    """A value in the name of a partition; one that could be read as null, or as two, is quoted as in JSON."""
+    """A value in the name of a partition; a string that could be read as null, or as two values, is quoted (JSON)."""
     if value is None:
         return _NULL
     plain = str(value)

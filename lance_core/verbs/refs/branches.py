@@ -4,8 +4,8 @@
     tree/<branch>/data/, _deletions/, _transactions/    what the branch itself writes
     _refs/branches/<branch>.json                        makes it known; written last
 
-A tag on the fork version keeps it: other tools compare the strings of URIs to find the versions that branches need, and
-delete a version if its URI was spelled in another way.
+A tag on the fork version keeps that version: other libraries compare URIs as strings to find the versions that branches
+need, and delete a version whose URI was spelled in another way.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Branches:
 
     Args:
         table: Where references are resolved.
-        moved: Is called with the version that a promotion made on the handle's branch.
+        moved: Called with the version that a promotion made on the handle's branch.
     """
 
     def __init__(self, table: TableRefs, moved: Callable[[Manifest], None] | None = None) -> None:
@@ -233,8 +233,8 @@ class Branches:
         """Names below `tree/` that no reference makes known: of branches whose creation or removal was cut short.
 
         Args:
-            older_than: Only names below which nothing was written for so long, so that a branch that is being created
-                is left out.
+            older_than: Only names below which nothing was written for this time, so that a branch that is being
+                created is left out.
 
         Examples:
             >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
@@ -250,7 +250,7 @@ class Branches:
         A branch that another one was forked from, or that a tag names a version of, stays.
 
         Args:
-            older_than: How long.
+            older_than: The time since the last commit, or the last write of an orphan.
             dry_run: Only report what would be removed.
 
         Raises:
@@ -437,8 +437,9 @@ def _own_files(root: ObjectStore, branch: str, others: Iterable[str]) -> list[st
 def _goes_with(name: str, tag: TagRef, branch: str, own: BranchRef | None) -> bool:
     """Whether a tag is removed with a branch.
 
-    It keeps its fork version, or what a reader has consumed of it; or a promotion has made it by itself, of the branch
-    or into it; or it keeps the fork version of a branch that another library has deleted.
+    The tag is removed if it keeps the branch's fork version, or a version of the branch that a reader has consumed; if
+    a promotion of the branch, or into it, made the tag by itself; or if it keeps the fork version of a branch of that
+    name that another library has deleted.
     """
     if tag.branch == branch and is_made_tag(name, tag):
         return True

@@ -1,14 +1,13 @@
-"""The changes of a branch since it was forked, from the manifests of both ends.
+"""Compare a branch with the version that it was forked from, by the manifests of both ends.
 
     fork   the parent's version that the branch began with      fragments 0 1 2 3
     head   the branch's latest version                          fragments 0 1'  3 4 5
 
     removed   2       added   4 5       updated   1 -> 1' (a deletion file, or columns in other files)
 
-A branch begins as a shallow clone: its manifest refers to the parent's files by a base path, and to its own without
-one. A fragment is the parent's if its id and a file are the parent's. A fragment that has the parent's id and none of
-its
-files (an overwrite may use ids again) was removed and added.
+A branch begins as a shallow clone: its manifest refers to the parent's files by a base path, and to its own files
+without one. A fragment of the branch is one of the parent if it has its id and at least one of its files. A fragment
+with an id of the parent and none of the files (an overwrite may use ids again) counts as removed and added.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class Branch:
         name: Its name.
         ref: Its reference file: parent, fork version, lineage.
         parent: The parent's fork version, in the parent's store.
-        head: The branch's latest version, in its own.
+        head: The branch's latest version, in the branch's store.
     """
 
     name: str
@@ -61,7 +60,7 @@ class Branch:
     def base_id(self) -> int:
         """The base path by which the branch finds its parent's files: the one that the clone added.
 
-        Ours adds it with the next id, pylance with the first one that is free.
+        A clone of this library adds it with the next id, one of pylance with the first free id.
         """
         taken = {base.id for base in self.parent.manifest.base_paths}
         added = [base.id for base in self.head.manifest.base_paths if base.is_dataset_root and base.id not in taken]
@@ -80,8 +79,8 @@ class Branch:
     def check_fork(self) -> None:
         """Make sure that the branch began with the version that the parent has under that number.
 
-        A handle that outlives its dataset can make a branch of the old one in the place of the new one, where looking
-        first would be a request more.
+        If the dataset was dropped and made again, an old handle can create a branch of the old dataset in the place of
+        the new one: a check at the creation would cost one more request.
 
         Raises:
             IncompatibleConflictError: The branch refers to files of the parent that the version does not have.
@@ -97,10 +96,10 @@ class Branch:
                     )
 
     def check_bases(self, latest: Manifest) -> None:
-        """Make sure that the parent finds the files that lie in other places.
+        """Make sure that the parent has the branch's base paths, so that it finds the files in other places.
 
         Raises:
-            InvalidInputError: The branch has a base path that the parent has not.
+            InvalidInputError: The branch has a base path that the parent lacks.
         """
         known = {base.id: canonical_uri(base.path) for base in latest.base_paths}
         for base in self.head.manifest.base_paths:
@@ -113,7 +112,7 @@ class Branch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BranchChanges:
-    """The changes of a branch; fragments as recorded in the manifests that they are from.
+    """The fragments that a branch changed, as the manifest of the fork or of the branch records them.
 
     Attributes:
         removed: The parent's fragments that were deleted.
@@ -194,7 +193,7 @@ def load_branch_ends(table: TableRefs, name: str) -> Branch:
 
 
 def left_behind(branch: Branch) -> tuple[str, ...]:
-    """Names of the branch's changes besides rows, which a promotion does not bring into the parent."""
+    """The changes that a promotion leaves on the branch, such as those of configuration, metadata and indices."""
     before, after = branch.parent.manifest, branch.head.manifest
     maps = (
         ("configuration", before.config, after.config),
@@ -251,7 +250,7 @@ def _is_same(before: Fragment, after: Fragment) -> bool:
 
 
 def _content(fragment: Fragment) -> tuple[object, ...]:
-    """The parts of a fragment that change with its content; later writers may fill in sizes and row versions."""
+    """The parts of a fragment's record that change with its content, without sizes and row versions."""
     deletion = fragment.deletion_file
     files = tuple((f.path, f.base_id, f.fields, f.column_indices) for f in fragment.files)
     return files, deletion and (deletion.file_type, deletion.read_version, deletion.id, deletion.base_id)

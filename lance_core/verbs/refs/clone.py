@@ -1,4 +1,4 @@
-"""Clones: datasets that begin as a copy of a version of another, with or without its files."""
+"""Clone a version of a dataset to a new root: shallow (its files are shared) or deep (they are copied)."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class FileCopy:
     """A file to be copied; it can be pickled, with the options of its stores.
 
     Attributes:
-        source: The store that has it.
-        key: Its key there.
+        source: The store that has the file.
+        key: The key of the file.
         target: The store of the copy.
-        target_key: Its key there.
+        target_key: The key of the copy.
     """
 
     source: ObjectStore
@@ -41,7 +41,7 @@ class FileCopy:
     target_key: str
 
     def run(self) -> None:
-        """Copy it; within one storage the storage does.
+        """Copy the file; within one storage, the storage copies it by itself.
 
         Raises:
             StoreError: The copy failed, or the file is missing.

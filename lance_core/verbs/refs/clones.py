@@ -1,9 +1,9 @@
-"""Shallow clones at other roots: a tag on the version whose files each of them refers to keeps it from cleanup.
+"""Protect the versions that shallow clones at other roots refer to: a tag for each clone keeps its version.
 
     _refs/tags/clone.<id>.json      metadata: lance.clone = root of the clone
 
-Any library's cleanup keeps tagged versions. The tag is made before the clone is, and goes when the clone is dropped, or
-released by hand. A clone of a clone refers to files of both, and has a tag at each.
+Any library's cleanup keeps tagged versions. The tag is made before the clone, and removed when the clone is dropped, or
+released by hand. A clone of a clone refers to files of both datasets, and has a tag in each.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _logger = logging.getLogger(__name__)
 
 
 def is_clone_tag(name: str, ref: TagRef) -> bool:
-    """Whether a tag was made with a shallow clone, to keep the version whose files that refers to."""
+    """Whether a tag keeps the version that a shallow clone refers to."""
     return name.startswith(CLONE_TAG_PREFIX) and CLONE_KEY in ref.metadata
 
 
@@ -81,7 +81,7 @@ class Clones:
 
 @contextmanager
 def protected(table: TableRefs, branch: str | None, manifest: Manifest, target: ObjectStore) -> Iterator[None]:
-    """Keep the version that a clone will refer to; not if the clone is not made.
+    """Tag the versions that a clone will refer to; the tags are removed again if the body, which makes it, raises.
 
     Args:
         table: The source's references.
@@ -115,7 +115,7 @@ def _warn(table: TableRefs, manifest: Manifest, target: ObjectStore, error: Exce
 
 
 def _further(table: TableRefs, manifest: Manifest) -> Iterator[tuple[TableRefs, str | None, Manifest]]:
-    """The versions of other datasets that a source, itself a clone, refers to and has a tag at."""
+    """If the source is itself a clone: the versions of other datasets that it refers to and that have its tags."""
     own = {canonical_uri(table.root.root)}
     for root in sorted(_roots(manifest) - own):
         store = open_store(root, table.root.options)
@@ -130,7 +130,7 @@ def _further(table: TableRefs, manifest: Manifest) -> Iterator[tuple[TableRefs, 
 
 
 def _roots(manifest: Manifest) -> set[str]:
-    """The roots of the datasets that a version refers to files of; a base of a branch is named after it."""
+    """The roots of the datasets to whose files a version refers; a base path of a branch has the branch's name."""
     bases = [base for base in manifest.base_paths if base.is_dataset_root]
     return {
         canonical_uri(base.path.removesuffix(f"/{branch_root(base.name)}") if base.name else base.path)
@@ -142,8 +142,8 @@ def release_tags(store: ObjectStore, manifest: Manifest) -> None:
     """Remove the tags of a clone that was dropped; one that cannot be removed is logged.
 
     Args:
-        store: The clone's.
-        manifest: Its latest version.
+        store: The store of the clone.
+        manifest: The latest version of the clone.
     """
     own = canonical_uri(store.root)
     for root in sorted(_roots(manifest) - {own}):
@@ -160,7 +160,7 @@ def release_tags(store: ObjectStore, manifest: Manifest) -> None:
 
 
 def missing_bases(store: ObjectStore, manifest: Manifest) -> Iterator[tuple[str, str]]:
-    """The path of each base that was deleted, with a message."""
+    """Yield the path of each base path in use that was deleted or cannot be reached, with a message."""
     for base in manifest.base_paths:
         used = sum(any(file.base_id == base.id for file in fragment.files) for fragment in manifest.fragments)
         if not used:

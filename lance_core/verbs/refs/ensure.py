@@ -1,4 +1,4 @@
-"""Open a branch or create it, even if other processes do the same at once.
+"""Open a branch, or create it if it does not exist, safely against other processes that do the same.
 
 The process whose first manifest is put creates the branch; the reference file makes it visible. A process that finds
 the manifest without the reference writes the reference itself, from the fork in the manifest, as the creator may have
@@ -67,7 +67,7 @@ def ensure_branch(
 def _is_spent(store: ObjectStore, ref: BranchRef, latest: Manifest) -> bool:
     """Whether a branch was promoted, and all its rows since then are on its parent.
 
-    Maintenance adds no rows, and a commit that takes others back leaves rows that were there before.
+    Maintenance adds no rows, and neither does a commit that reverts others: it restores rows of earlier versions.
     """
     marked = ref.metadata.get(MARK_BRANCH_VERSION, "")
     if not marked.isdecimal():

@@ -1,10 +1,10 @@
-"""Readers of changes: tags on the versions that they have consumed last, so that no cleanup removes these.
+"""Keep the versions that readers of the change feed have consumed last from cleanup, by tags.
 
     _refs/tags/changes.<reader>-<digest>.<version>.json      metadata: lance.reader = name of the reader
 
-Any library's cleanup keeps tagged versions. Cleanups of this library keep those after them as well where the table has
-no stable row ids, since its changes are known from every version in between alone. A tag on a version of a branch goes
-with the branch.
+Any library's cleanup keeps tagged versions. If the table has no stable row ids, cleanups of this library keep all later
+versions as well, since changes can then be found only with every version in between. A tag on a version of a branch is
+removed with the branch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Stale branches, and remains of branches whose creation or removal was interrupted.
+"""Find branches to discard: stale branches, and remains of branches whose creation or removal was interrupted.
 
 stale     a branch whose latest commit is old, without forks and without tags
 orphan    files below tree/<name>/ without _refs/branches/<name>.json, all of them old
@@ -59,7 +59,7 @@ class Sweep:
 def find_stale(
     table: TableRefs, refs: Mapping[str, BranchRef], older_than: timedelta
 ) -> tuple[list[str], dict[str, str]]:
-    """The branches that nothing was committed to for a while, children first, and those that stay all the same."""
+    """The branches without a commit for some time, children first, and those that must stay, with the reasons."""
     limit = datetime.now(UTC) - older_than
     tagged = {ref.branch for name, ref in load_tags(table).items() if not is_made_tag(name, ref)}
     stale: list[str] = []
@@ -82,16 +82,16 @@ def find_stale(
 
 
 def is_made_tag(name: str, tag: TagRef) -> bool:
-    """Whether a tag was made by a fork, a promotion or a reader of changes: without its branch it says nothing.
+    """Whether a tag was made by a fork, a promotion or a reader of changes, so that it has no use without its branch.
 
-    A tag of a clone is none of them: it is for another dataset.
+    A tag that was made for a clone does not count: another dataset needs it.
     """
     is_fork_tag = name.startswith(FORK_TAG_PREFIX) and FORKED_KEY in tag.metadata
     return is_fork_tag or is_reader_tag(name, tag) or is_promotion_tag(name, tag)
 
 
 def find_orphans(table: TableRefs, refs: Collection[str], older_than: timedelta) -> list[str]:
-    """Names below `tree/` that are no branches, and where nothing was written for a while."""
+    """Names below `tree/` without a branch, where nothing was written for some time."""
     newest: dict[str, float] = {}
     known = {branch_root(name) + "/" for name in refs}
     for meta in table.root.list(TREE_PREFIX):
@@ -112,7 +112,7 @@ def _last_commit(table: TableRefs, name: str, ref: BranchRef) -> datetime:
 
 
 def _roots_of(key: str, names: set[str]) -> Iterator[str]:
-    """The branches that a key lies below."""
+    """Yield the roots of branches below which a key lies."""
     position = key.find("/", len(TREE_PREFIX))
     while position >= 0:
         if key[: position + 1] in names:
@@ -121,7 +121,7 @@ def _roots_of(key: str, names: set[str]) -> Iterator[str]:
 
 
 def _name_of(key: str) -> str | None:
-    """The branch that a key would belong to; None if it lies in no folder of a dataset."""
+    """The name of the branch that a key would belong to; None if the key is not in a folder of a dataset."""
     path = key.removeprefix(TREE_PREFIX)
     for folder in _FOLDERS:
         name, found, _ = path.rpartition("/" + folder) if folder == "data/" else path.partition("/" + folder)

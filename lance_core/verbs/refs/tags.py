@@ -1,4 +1,4 @@
-"""Tags: names for versions, kept at the dataset's root as small JSON files."""
+"""Tags: names for versions, stored as small JSON files below the dataset's root."""
 
 from __future__ import annotations
 

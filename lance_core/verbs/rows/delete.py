@@ -1,4 +1,4 @@
-"""Delete rows: by a deletion file per fragment that loses some; fragments that lose all are removed."""
+"""Delete rows: fragments that lose some rows get a deletion file, fragments that lose all are removed."""
 
 from __future__ import annotations
 

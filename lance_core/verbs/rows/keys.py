@@ -1,4 +1,4 @@
-"""Keys of rows: matching of rows by key, and records of inserted keys."""
+"""Match rows by key, and record the keys that a commit inserts, for the detection of conflicts."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _BLOOM_PROBABILITY: Final = 0.00057
 
 
 class KeyIndex:
-    """The keys of a table, numbered; nulls equal nothing.
+    """An index of the keys of a table, which numbers the distinct keys; a key with a null equals no key.
 
     Args:
         table: The rows.
         columns: The columns that make up the key.
 
     Attributes:
-        codes: Number of the key of each row; -1 where a part of it is null.
+        codes: Number of the key of each row; -1 where a part of the key is null.
         counts: How many rows have each key.
         first: The first row with each key.
     """
@@ -62,13 +62,13 @@ class KeyIndex:
         self.first[codes[rows]] = rows
 
     def values(self) -> dict[str, pa.Array] | None:
-        """The distinct values of each column, as filters look them up; None if there are too many, or floats."""
+        """The distinct values of each key column, for a filter; None if a column has too many, or is of floats."""
         if any(len(values) > MAX_EXACT_KEYS or pa.types.is_floating(values.type) for values in self._values):
             return None
         return dict(zip(self._columns, self._values, strict=True))
 
     def look_up(self, table: pa.Table) -> tuple[Codes, Codes]:
-        """Rows whose key a row of the index has, ascending, and the numbers of their keys."""
+        """The rows of another table whose keys are in the index, ascending, and the numbers of their keys."""
         if len(self._columns) == 1:
             numbers = _in_table(table.column(self._columns[0]), self._values[0])
             if numbers is not None:
@@ -86,25 +86,26 @@ class KeyIndex:
 
 
 def inserted_keys(table: pa.Table, columns: Sequence[str], field_ids: Sequence[int]) -> KeyExistenceFilter:
-    """A record of the primary keys that a commit inserts, for concurrent writers.
+    """The record of the primary keys that a commit inserts, by which concurrent writers notice the same keys.
 
-    Hashes are this library's own. pylance, which writes Bloom filters of another hash, assumes that a list of hashes
-    may contain any of its keys, and we assume the same of its filters: both then do their work again, which is safe.
+    The hash function is this library's own. pylance, which writes Bloom filters with another hash, assumes that a list
+    of hashes may contain any key, and this library assumes the same of pylance's filters: the later of two writers then
+    does its work again, which is safe.
 
     Args:
         table: The inserted rows.
-        columns: The primary key.
-        field_ids: Its fields.
+        columns: The columns of the primary key.
+        field_ids: Ids of their fields.
     """
     return key_filter(None if table.num_rows > MAX_EXACT_KEYS else key_hashes(table, columns).tolist(), field_ids)
 
 
 @checked
 def key_hashes(table: pa.Table | pa.RecordBatch, columns: Sequence[str]) -> npt.NDArray[np.uint64]:
-    """Hashes of the keys of rows, of 64 bits, as commits carry those of inserted rows.
+    """Hashes of 64 bits of the keys of rows, as commits record them for inserted rows.
 
     Args:
-        table: The rows, in the dataset's types: equal values of another type have another hash.
+        table: The rows, in the dataset's types, as the hash of a value may depend on its type.
         columns: The columns of the key.
 
     Examples:
@@ -123,9 +124,9 @@ def key_filter(hashes: Iterable[int] | None, field_ids: Sequence[int]) -> KeyExi
     """The filter of inserted keys for `LanceOperation.Update.inserted_rows`.
 
     Args:
-        hashes: What `key_hashes` gives for the keys; None if there are more of them than `MAX_EXACT_KEYS`: any key may
-            be among them then, and whoever inserts at the same time begins again.
-        field_ids: Fields of the key.
+        hashes: The result of `key_hashes` for the keys; None if there are more than `MAX_EXACT_KEYS`. Any key may be
+            one of these then, and writers that insert at the same time begin again.
+        field_ids: Ids of the fields of the key.
 
     Examples:
         >>> hashes = lance.key_hashes(pa.table({"id": [1, 2]}), ["id"])
@@ -163,9 +164,9 @@ def _positions_of(column: pa.ChunkedArray, values: pa.Array) -> pa.ChunkedArray:
 
 
 def _in_table(column: pa.ChunkedArray, values: pa.Array) -> npt.NDArray[np.int32] | None:
-    """The position of each integer of a column in an array, -1 if it is not there; None if a table does not pay.
+    """The position of each integer of a column in an array, -1 for none; None if a lookup table would be too large.
 
-    A table from the least to the greatest of the values takes a fraction of what hashing each row takes.
+    A lookup table from the least to the greatest value takes a fraction of the time of hashing each row.
     """
     kind, size = column.type, len(column)
     if kind != values.type or not pa.types.is_integer(kind) or column.null_count or not len(values) or not size:

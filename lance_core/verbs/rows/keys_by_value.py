@@ -1,7 +1,7 @@
-"""Keys of a source whose types differ from those of the dataset's columns, compared by their values.
+"""Convert the keys of a merge's source to the types of the dataset's columns, by value.
 
-A merge that only deletes writes no value of its source, so that keys of any type can say which rows are meant: 7 is 7
-as int64, as double and as decimal. A value that the column cannot hold exactly is the key of no row, and left out.
+A merge that only deletes writes no value of its source, so that keys of any type can name its rows: 7 is 7 as int64,
+as double and as decimal. A value that the column cannot hold exactly is the key of no row, and is left out.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _are_comparable(left: pa.DataType, right: pa.DataType) -> bool:
 
 
 def keys_by_value(keys: pa.Table, wanted: pa.Schema) -> pa.Table:
-    """The rows whose keys the types can hold, in these types; columns that cannot be compared are left as they are.
+    """The keys in the dataset's types, without rows that these cannot hold; columns of incomparable types stay.
 
     Args:
         keys: The key columns.
@@ -56,7 +56,7 @@ def keys_by_value(keys: pa.Table, wanted: pa.Schema) -> pa.Table:
 
 
 def _exactly(column: pa.ChunkedArray, kind: pa.DataType) -> tuple[pa.ChunkedArray, npt.NDArray[np.bool_]]:
-    """The values in another type, and which of them it holds exactly; null for others."""
+    """The values in another type, null where it cannot hold them exactly, and a mask of those that it holds."""
     if all(any(is_one(one) for is_one in _KINDS[0][1:]) for one in (column.type, kind)) or _mixed(column.type, kind):
         found = [None if value is None else _number(value, kind) for value in column.to_pylist()]
     else:
@@ -70,7 +70,7 @@ def _exactly(column: pa.ChunkedArray, kind: pa.DataType) -> tuple[pa.ChunkedArra
 
 
 def _mixed(left: pa.DataType, right: pa.DataType) -> bool:
-    """Whether one is an integer and the other another number."""
+    """Whether one type is an integer and the other a float or a decimal."""
     return pa.types.is_integer(left) != pa.types.is_integer(right) and any(is_one(left) for is_one in _KINDS[0])
 
 

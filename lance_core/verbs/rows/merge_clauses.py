@@ -1,4 +1,4 @@
-"""The clauses of a merge, and their check against the source's columns."""
+"""The clauses of a merge (`merge_insert`), and the check that the source's columns fit these and the dataset."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ class MergeClauses:
     Attributes:
         on: Columns that make up the key.
         matched: What happens to rows whose key is in the source.
-        condition: For updates: only if this is true, over `source.<column>` and `target.<column>`.
+        condition: For updates: only rows for which this is true, over `source.<column>` and `target.<column>`.
         inserts: Whether source rows whose key is not in the dataset are inserted.
         deletes_others: Whether rows whose key is not in the source are deleted.
-        delete_condition: For that: only if this is true, over the dataset's columns.
+        delete_condition: For `deletes_others`: only rows for which this is true, over the dataset's columns.
         write_mode: How updated rows are stored.
-        use_index: Whether an index of the key may decide that.
-        within: Slices in which rows have to lie that are updated or deleted as their key is in the source.
-        source_deletes: For each row of the source whether it deletes the row with its key, and is never inserted; None
-            if no row does.
+        use_index: Whether an index of the key may decide which rows are read, and how updated rows are stored.
+        within: Slices in which matched rows, which are updated or deleted, have to lie; None for the whole dataset.
+        source_deletes: For each row of the source, whether it deletes the row with its key, and is never inserted; None
+            if no row of the source deletes.
     """
 
     on: tuple[str, ...]
@@ -79,7 +79,7 @@ class MergeClauses:
 
     @property
     def only_deletes_matched(self) -> bool:
-        """Whether nothing of the source matters but its keys."""
+        """Whether the merge uses only the keys of the source."""
         return self.matched is WhenMatched.DELETE and not self.inserts and self.condition is None
 
 
@@ -90,8 +90,8 @@ class MergeSource:
     Attributes:
         rows: The rows, in storage types.
         schema: Their columns, with the dataset's field ids.
-        missing: The dataset's columns that they lack.
-        fits_columns: Whether new files of their columns alone can hold what becomes of the dataset.
+        missing: The dataset's columns that the rows lack.
+        fits_columns: Whether the merge can be written as new files of the rows' columns alone.
     """
 
     rows: SourceRows
@@ -101,7 +101,7 @@ class MergeSource:
 
 
 def merge_source(source: SourceRows, schema: Schema, clauses: MergeClauses) -> MergeSource:
-    """Fit rows to a dataset.
+    """Fit the rows of a merge's source to a dataset.
 
     Raises:
         SchemaError: A column is unknown, of another type, or missing where it is needed.
@@ -134,7 +134,7 @@ def merge_source(source: SourceRows, schema: Schema, clauses: MergeClauses) -> M
 
 
 def _keys_of(source: SourceRows, schema: Schema, on: Sequence[str]) -> SourceRows:
-    """The keys alone, in the dataset's types: those that these cannot hold are no row's."""
+    """The keys alone, in the dataset's types, without keys that these types cannot hold: no row has them."""
     arrow = schema_to_arrow(schema)
     names = [name for name in source.schema.names if name in on]
     wanted = pa.schema([arrow.field(name) for name in names])
@@ -144,7 +144,7 @@ def _keys_of(source: SourceRows, schema: Schema, on: Sequence[str]) -> SourceRow
 
 
 def primary_key(schema: Schema) -> tuple[str, ...]:
-    """The columns of the unenforced primary key, in its order; none if there is no key, or a part is not a column."""
+    """The columns of the unenforced primary key, in its order; empty without a key, or if a part is not a column."""
     members, top = key_fields(schema), {field.id for field in schema.fields}
     return tuple(field.name for field in members) if all(field.id in top for field in members) else ()
 

@@ -1,4 +1,4 @@
-"""`merge_insert`: rows of a table and rows of a dataset, joined by key, in one version."""
+"""`merge_insert`: update, insert and delete rows of a dataset by a source of rows, joined by key, in one version."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class MergeInsertBuilder:
         return self
 
     def write_attempt(self, write: WriteAttempt) -> Self:
-        """The write and the attempt that the merge is; the commit gets its properties. Not offered by pylance.
+        """Make the merge an attempt of a write, whose properties the commit gets. Not offered by pylance.
 
         `execute` raises SupersededError if a later attempt has committed. If an earlier one has that `write` does not
         name, it raises EarlierAttemptCommittedError: whether merging on top of it does the same as merging alone
@@ -113,9 +113,9 @@ class MergeInsertBuilder:
         return self
 
     def within(self, slices: Slices) -> Self:
-        """Rows in both have to lie in slices; one that lies elsewhere is an error, and nothing is done.
+        """Rows in both have to lie in slices; a row that lies elsewhere is an error, and nothing is done.
 
-        Not offered by pylance. Whether rows of the source lie in the slices is not looked at.
+        Not offered by pylance. It is not checked whether rows of the source lie in the slices.
         """
         self._clauses = replace(self._clauses, within=slices)
         return self
@@ -194,8 +194,8 @@ class MergeInsertBuilder:
         """Merge and commit.
 
         Args:
-            data_obj: The source: a table, batch, reader, frame, dataset or iterable. Of a stream the keys are held in
-                memory, and the rows, if they are many, in a temporary file without a name (`TMPDIR` says where).
+            data_obj: The source: a table, batch, reader, frame, dataset or iterable. The keys of a stream are held in
+                memory; its rows, if they are many, in a temporary file without a name, in the folder `TMPDIR`.
             schema: Schema of an iterable of batches.
 
         Returns:
@@ -299,7 +299,7 @@ class MergeInsertBuilder:
             )
 
     def mark_sstables_as_compacted(self, *_: Any, **__: Any) -> NoReturn:
-        """Not offered: write-ahead logs are not written."""
+        """Not offered, as this library writes no write-ahead logs."""
         raise UnsupportedError("merge_insert.mark_sstables_as_compacted is not offered")
 
     @property

@@ -1,9 +1,9 @@
-"""What a merge will do, as a string in the shape of pylance's plans: the last step first.
+"""The steps of a merge for `explain_plan`, in the layout of pylance's plans: the last step first.
 
 MergeInsert: on=[id], when_matched=UpdateAll, when_not_matched=InsertAll, when_not_matched_by_source=Keep
   HashJoin: on=[id], keys=of the source in memory
     LanceRead: uri=/lake/t.lance, version=3, projection=[id], fragments=4, rows=1000
-    Snapshot: columns=[id, value]
+    Source: columns=[id, value]
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def merge_steps(source: Snapshot, clauses: MergeClauses, schema: pa.Schema, *, m
 
     Args:
         source: The version that is merged into.
-        clauses: What is done.
+        clauses: The clauses of the merge.
         schema: Columns of the rows that are merged.
-        metrics: What was measured when it ran.
+        metrics: Measurements of a run; empty if it did not run.
     """
     manifest = source.manifest
     keys = ", ".join(clauses.on)

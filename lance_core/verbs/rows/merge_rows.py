@@ -1,4 +1,4 @@
-"""Carry out a merge on one version: join by key, then move, delete and insert rows, or rewrite columns."""
+"""Compute a merge on one version: join by key, then move, delete and insert rows, or rewrite columns."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Merged:
 
     Attributes:
         operation: The change.
-        removal: Rows that go; None if none move.
+        removal: The rows that the change removes, updated ones that move included; None if it rewrites columns.
         stats: Its numbers of rows.
     """
 
@@ -86,7 +86,7 @@ class _Match:
         fragment: The fragment.
         offsets: The rows, ascending.
         source_rows: The source's row of each.
-        others: Live rows whose key is not in the source; empty unless they are asked for.
+        others: Live rows whose key is not in the source; empty unless the merge deletes such rows.
     """
 
     fragment: Fragment
@@ -136,9 +136,9 @@ class _MergeAttempt:
         )
 
     def _writes_columns(self, matches: Sequence[_Match]) -> bool:
-        """Whether the columns that the source has are written in place of whole rows.
+        """Whether updated rows are stored as new files of the source's columns rather than moved as a whole.
 
-        An index of the key then stays whole: pylance prefers that where it would look the keys up in one.
+        An index of the key then stays complete; pylance prefers this where it looks the keys up in an index.
         """
         mode, clauses, manifest = self.clauses.write_mode, self.clauses, self.base.manifest
         changed = [match.fragment for match in matches if len(match.offsets)]
@@ -193,16 +193,16 @@ class _MergeAttempt:
         return until_consistent(join)
 
     def _claim(self, selection: Selection | None, fragment: Fragment) -> Claim | None:
-        """What says that rows of a fragment have a key of the source; None if nothing does.
+        """The claim of an index that rows of a fragment have a key of the source; None if no index claims it.
 
-        Of several columns each can have a value of the source without its row being a key; zeros may be two values.
+        With several key columns a row can have values of the source without its key; floats have two zeros.
         """
         claims = selection.claims_of(fragment.id) if selection is not None and len(self.clauses.on) == 1 else ()
         is_float = pa.types.is_floating(self.rows.rows.schema.field(self.clauses.on[0]).type)
         return claims[0] if claims and not is_float else None
 
     def _possible(self, index: KeyIndex) -> Selection | None:
-        """The rows that can have a key of the source; None if any can."""
+        """The rows that can have a key of the source according to indices; None if any row can."""
         clauses = self.clauses
         keys = index.values() if clauses.use_index and not clauses.deletes_others else None
         if keys is None or not self.base.manifest.indices:
@@ -245,7 +245,7 @@ class _MergeAttempt:
         return ", ".join(f"{name} = {keys.column(name)[row].as_py()!r}" for name in self.clauses.on)
 
     def _rewrite_rows(self, matches: Sequence[_Match], new: Rows) -> Merged:
-        """Move updated rows to new fragments, behind which inserted ones follow."""
+        """Move updated rows to new fragments, after which inserted rows follow."""
         taken: list[tuple[Fragment, BitMap]] = []
         with MovedRows(
             self.base, self.files, data_storage_version=self.data_storage_version, targets=self.targets
@@ -276,7 +276,7 @@ class _MergeAttempt:
         return inserted_keys(self.rows.rows.select(key).take(pa.array(new)), key, self._ids(key))
 
     def _partial_rows(self, new: Rows) -> tuple[Fragment, ...]:
-        """Write rows of the source with the source's columns alone: the others are null."""
+        """Write inserted rows with the source's columns alone: the other columns are null."""
         given = set(self.rows.schema.names)
         schema = self._schema([name for name in self.base.manifest.schema.names if name in given])
         with MovedRows(
@@ -291,7 +291,7 @@ class _MergeAttempt:
             return writer.finish()
 
     def _take_away(self, match: _Match, moved: MovedRows) -> BitMap:
-        """Write the new rows of a fragment's updated ones; returns the rows of the fragment that go."""
+        """Write the updated rows of a fragment to new fragments; returns all rows to remove from the fragment."""
         taken = match.others
         if self.clauses.source_deletes is not None:
             deletes = self.clauses.source_deletes[match.source_rows]
@@ -337,7 +337,7 @@ class _MergeAttempt:
         return mask
 
     def _source(self, numbers: Rows) -> pa.Table:
-        """Rows of the source; blobs by URI have to lie below base paths."""
+        """Rows of the source by their numbers, after a check that blobs given by a URI lie below base paths."""
         rows = self.rows.rows.take(numbers)
         check_external(rows, self.rows.schema, external_places(self.base.manifest.base_paths))
         return rows
@@ -358,7 +358,7 @@ class _MergeAttempt:
         return pa.Table.from_batches(batches, schema=schema_to_arrow(schema))
 
     def _rewrite_columns(self, matches: Sequence[_Match], new: Rows) -> Merged:
-        """Rewrite the source's columns of all rows of the fragments with matches; new rows have only these."""
+        """Rewrite the source's columns in all fragments with matches; inserted rows have only the source's columns."""
         schema = self._values()
         updated, offsets = [], {}
         is_update = self.clauses.matched is WhenMatched.UPDATE
@@ -397,7 +397,7 @@ class _MergeAttempt:
         return patched(self.base, match.fragment, schema, match.offsets, new)
 
     def _values(self) -> Schema:
-        """The columns of the source that are no key."""
+        """The columns of the source that are not in the key."""
         return self._schema([name for name in self.rows.schema.names if name not in self.clauses.on])
 
     def _schema(self, columns: Sequence[str]) -> Schema:

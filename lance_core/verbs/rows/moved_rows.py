@@ -1,4 +1,4 @@
-"""Rows that move into new fragments: written with their stable ids, if the dataset has them."""
+"""Write rows that move into new fragments, with their stable row ids if the dataset has them."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class MovedRows:
 
         Args:
             rows: The rows.
-            row_ids: Ids of rows that were there before; None for new rows, which come after all others.
+            row_ids: Stable ids of rows that are moved; None for new rows, which are written after all moved rows.
 
         Raises:
             SchemaError: The rows do not fit the dataset.
@@ -75,7 +75,7 @@ class MovedRows:
         """The new fragments, without ids; those of moved rows carry the rows' ids.
 
         Raises:
-            SchemaError: The rows bring new values into a dictionary of version 0.1.
+            SchemaError: The rows have new values for a dictionary of version 0.1.
         """
         fragments = self._writer.finish_records(self._files.pending)
         # From here on the caller deletes the files after a failure.
@@ -96,6 +96,6 @@ class MovedRows:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        """Discard if the body raised before the end."""
+        """Delete the files if the body raised before `finish`."""
         if kind is not None and not self._is_finished:
             self._writer.discard()

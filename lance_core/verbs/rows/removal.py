@@ -1,4 +1,4 @@
-"""Removal of rows from a version: whole fragments, and deletion files for those that keep rows."""
+"""Find and remove rows of a version: whole fragments, and rows of others by deletion files."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Removal:
 
     Attributes:
         removed_fragment_ids: Fragments without a remaining row.
-        updated_fragments: Fragments with a new deletion file, which is written.
+        updated_fragments: Fragments with a new deletion file, which has been written.
         affected_rows: Offsets of the removed rows, by fragment id.
     """
 
@@ -85,16 +85,16 @@ def each_fragment(
     look: Callable[[FragmentScan], BitMap],
     plan_of: Callable[[], ScanPlan] | None = None,
 ) -> Iterator[tuple[Fragment, BitMap]]:
-    """Look at the fragments, small ones together and others in parallel.
+    """Find rows in each fragment: small fragments are read together, others in parallel.
 
     Args:
         source: The version.
         options: The columns to read.
-        look: Gives offsets of rows, by a scan with these options.
+        look: Returns the offsets of the wanted rows of one fragment, by a scan with these options.
         plan_of: Plans the scan; None for the fragments that can match the filter of the options.
 
     Yields:
-        The fragments that give a row, in order.
+        The fragments with such rows, in order, and the offsets of the rows.
     """
 
     def found() -> Iterable[tuple[Fragment, BitMap]]:
@@ -123,7 +123,7 @@ def _looked_at(plan: ScanPlan, look: Callable[[FragmentScan], BitMap]) -> Iterat
 
 
 def _whole(plan: ScanPlan) -> Iterator[tuple[Fragment, BitMap]]:
-    """The fragments that go whole, and the offsets of their live rows: only their deletion files are read."""
+    """The fragments all of whose rows match, and the offsets of their live rows: only deletion files are read."""
     for fragment, _ in plan.parts:
         if fragment.id in plan.whole:
             rows = BitMap(range(physical_rows(plan.source, fragment)))
@@ -148,7 +148,7 @@ def each_matching(
     Args:
         source: The version.
         expression: The condition.
-        dataset: All columns as the condition sees them; None for as they are stored.
+        dataset: All columns in the types that the condition expects; None for the stored types.
     """
     return each_fragment(source, _where(expression, dataset), _offsets_of)
 
@@ -168,7 +168,7 @@ def _where(expression: pc.Expression, dataset: Schema | None = None) -> ScanOpti
 def matching_rows(
     source: Snapshot, fragment: Fragment, expression: pc.Expression, dataset: Schema | None = None
 ) -> BitMap:
-    """Offsets of the rows of a fragment that are alive and for which the expression is true; see `each_matching`."""
+    """Offsets of the live rows of a fragment for which an expression is true; `each_matching` has the arguments."""
     columns = source.manifest.schema
     names = columns_of(expression)
     if dataset is not None or not names or not set(names) <= set(columns.names):
@@ -309,7 +309,7 @@ def remove_rows(source: Snapshot, rows: Iterable[tuple[Fragment, BitMap]], files
 
 
 class _Hidden(NamedTuple):
-    """A fragment with a new deletion file, the key of that and what belongs into it."""
+    """A fragment with a new deletion file, and the key and the content of this file."""
 
     fragment: Fragment
     key: str
@@ -317,14 +317,14 @@ class _Hidden(NamedTuple):
 
 
 def _put(source: Snapshot, hidden: list[_Hidden]) -> None:
-    """Write deletion files, which are not durable yet."""
+    """Write deletion files, without waiting until they are durable."""
     for one in hidden:
         source.store.put(one.key, one.data)
     hidden.clear()
 
 
 def with_deletions(source: Snapshot, fragment: Fragment, deleted: BitMap, files: UncommittedFiles) -> Fragment:
-    """The fragment with a new deletion file, which is not durable yet, that hides these rows too."""
+    """Write a deletion file that hides further rows of a fragment, not durable yet, and return the changed fragment."""
     found = _hidden(source, fragment, deleted)
     source.store.put(found.key, found.data)
     files.add(source.store, found.key)

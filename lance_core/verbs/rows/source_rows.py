@@ -5,11 +5,12 @@
 
                         |part|part|part| ...    each an Arrow stream of its own: a schema, dictionaries, one batch
 
-The file is mapped: rows are read where they are taken, and their pages are let go again. Of a part no more is kept than
-where it is; its arrays are made when it is read, so that a thousand columns cost no memory for each part.
+The file is memory-mapped: rows are read when they are taken, and their pages are released afterwards. Only the position
+of each part is kept in memory; its arrays are made when it is read, so that tables of a thousand columns take no memory
+for each part.
 
-The file has no name from the start, so that nothing is left of it however the process ends. Its folder is that of
-`tempfile`, which the environment variable TMPDIR changes.
+The file never has a name, so that nothing is left of it however the process ends. It lies in the folder of `tempfile`,
+which the environment variable TMPDIR sets.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _KEPT_ARRAYS: Final = 16_384
 
 
 class _Parts(Sequence[pa.RecordBatch]):
-    """Batches that lie in a mapped file, and are made when they are asked for.
+    """Batches in a memory-mapped file, each made when it is asked for.
 
     Args:
         schema: Their columns.
@@ -79,11 +80,11 @@ class _Parts(Sequence[pa.RecordBatch]):
         self._advise: Callable[[int], None] = advise if advise is not None else lambda _: None
 
     def __len__(self) -> int:
-        """How many there are."""
+        """The number of parts."""
         return len(self.num_rows)
 
     def __getitem__(self, index: Any) -> Any:
-        """One part, whose values are read from the file when they are looked at."""
+        """One part, whose values are read from the file when they are used."""
         if index in self._kept:
             self._kept.move_to_end(index)
             return self._kept[index]
@@ -93,7 +94,7 @@ class _Parts(Sequence[pa.RecordBatch]):
         return self._kept[index]
 
     def select(self, columns: Sequence[str]) -> pa.Table:
-        """Some columns of all parts, for which nothing is kept here."""
+        """Some columns of all parts, which are not cached."""
         schema = pa.schema([self.schema.field(name) for name in columns])
         return pa.Table.from_batches([self._read(index, schema) for index in range(len(self))])
 
@@ -102,7 +103,7 @@ class _Parts(Sequence[pa.RecordBatch]):
         return _Parts(schema, self._mapped, self._ends, self.num_rows, self._names)
 
     def release(self) -> None:
-        """Let go of the pages that were read; they are read again where they are looked at again."""
+        """Release the pages of the file from memory; they are read again when they are used."""
         self._advise(mmap.MADV_DONTNEED)
 
     def _read(self, index: int, schema: pa.Schema) -> pa.RecordBatch:
@@ -113,7 +114,7 @@ class _Parts(Sequence[pa.RecordBatch]):
 
 
 class SourceRows:
-    """Rows that are taken by their numbers, part by part.
+    """The rows of a source, to take by their numbers, part by part.
 
     Args:
         rows: The rows.
@@ -141,7 +142,7 @@ class SourceRows:
         Args:
             schema: Its columns.
             batches: Its rows.
-            is_stream: Whether the rows come as they are asked for, and are in memory only then.
+            is_stream: Whether the batches are produced as they are asked for, rather than all in memory already.
         """
         waiting: list[pa.Table] = []
         num_bytes, tables = 0, _tables(batches)
@@ -166,8 +167,8 @@ class SourceRows:
         """These rows in other types.
 
         Args:
-            schema: What `convert` makes.
-            convert: Gives some rows in these types.
+            schema: The schema of the converted rows.
+            convert: Converts a table of rows to this schema.
         """
         if isinstance(self._rows, pa.Table):
             return SourceRows(convert(self._rows))
@@ -178,7 +179,7 @@ class SourceRows:
         return SourceRows(found)
 
     def steps(self, rows: Rows) -> Iterator[Rows]:
-        """Yield the row numbers in parts that can be in memory at once; what was mapped for one is let go after it."""
+        """Yield the row numbers in parts whose rows fit into memory; after each part its memory is released."""
         for start in range(0, len(rows), self._step):
             yield rows[start : start + self._step]
             self.release()
@@ -205,7 +206,7 @@ class SourceRows:
         return table.combine_chunks().take(pa.array(back))
 
     def release(self) -> None:
-        """Let go of the memory of rows that were read."""
+        """Release the memory of rows that were read from the file."""
         if isinstance(self._rows, _Parts):
             self._rows.release()
 
@@ -217,21 +218,21 @@ def _tables(batches: Iterable[pa.RecordBatch | pa.Table]) -> Iterator[pa.Table]:
 
 
 def _bytes_of(rows: pa.Table | _Parts) -> int:
-    """The bytes of rows; those of views with all that their buffers hold, as pyarrow 24 crashes over their `nbytes`."""
+    """The bytes of rows; for columns of views those of whole buffers, as pyarrow 24 crashes over their `nbytes`."""
     if isinstance(rows, pa.Table) and any(field.type in _VIEWS for field in rows.schema):
         return int(rows.get_total_buffer_size())
     return int(rows.nbytes)
 
 
 def _drained(tables: list[pa.Table]) -> Iterator[pa.Table]:
-    """The tables, none of which is held in the list once it is given."""
+    """Yield the tables, and remove each from the list, so that its memory can be freed."""
     tables.reverse()
     while tables:
         yield tables.pop()
 
 
 def _of_size(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
-    """The tables put together to about the size of a step; larger ones as they are."""
+    """Yield the tables, small ones combined to about `STEP_BYTES`."""
     waiting: list[pa.Table] = []
     num_bytes = 0
     for table in tables:
@@ -246,7 +247,7 @@ def _of_size(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
 
 
 def _mapped(tables: Iterator[pa.Table]) -> _Parts:
-    """Tables, one at least, in a file of no name that is mapped into memory."""
+    """Write tables, at least one, to a temporary file without a name, and map it into memory."""
     schema: pa.Schema | None = None
     ends: list[int] = []
     num_rows: list[int] = []

@@ -1,7 +1,7 @@
-"""Update rows.
+"""Update the rows that match a condition with new values of some columns, in one version.
 
-By rows, they move with their new values into new fragments and are deleted in the old ones; by columns, new files with
-the columns that change replace these in the fragments, for all their rows.
+By rows: the rows move with their new values into new fragments, and are deleted from the old ones. By columns: new
+files, with values for all rows of each such fragment, replace the columns that change.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _by_rows(
     files: UncommittedFiles,
     data_storage_version: str | None,
 ) -> tuple[Update, Mapping[int, BitMap]]:
-    """Move rows into new fragments; returns the change, and the rows that it removes."""
+    """Move rows with new values into new fragments; returns the operation, and the rows that it removes."""
     arrow = schema_to_arrow(base.manifest.schema)
     with MovedRows(base, files, data_storage_version=data_storage_version) as moved:
         ids, numbered = None, None
@@ -132,7 +132,7 @@ def _by_columns(
     values: Mapping[str, pc.Expression],
     files: UncommittedFiles,
 ) -> Update:
-    """Replace columns of the fragments with such rows, by files with the new values."""
+    """Write files with the new values, which replace the columns in each fragment with matching rows."""
     arrow = schema_to_arrow(base.manifest.schema)
     needed = {*values, *(name for value in values.values() for name in columns_of(value))}
     reads = Schema(fields=tuple(field for field in base.manifest.schema.fields if field.name in needed))
@@ -196,7 +196,7 @@ def _reject(name: str, value: str | pc.Expression, schema: Schema) -> NoReturn:
 
 
 def _whole(field: Field, path: str, changed: int, value: str) -> str:
-    """SQL for a struct in which the field of an id has another value."""
+    """SQL for a struct value in which one field, given by its id, has a new value."""
     parts = []
     for child in field.children:
         own = f"{path}.{_quoted(child.name)}"
@@ -235,7 +235,7 @@ def _changed(rows: pa.RecordBatch, values: Mapping[str, pc.Expression], schema: 
 
 
 def _share_fields(left: pa.DataType, right: pa.DataType) -> bool:
-    """Whether each struct has a field in common with the one that it becomes: Arrow would make it all nulls."""
+    """Whether each struct shares a field with the struct that it is cast to; without one, Arrow's cast gives nulls."""
     if pa.types.is_struct(left) and pa.types.is_struct(right):
         shared = {f.name for f in left} & {f.name for f in right}
         return bool(shared) and all(_share_fields(left.field(name).type, right.field(name).type) for name in shared)

@@ -1,4 +1,4 @@
-"""How updated rows are stored: moved as a whole, or by new files of the columns that change.
+"""Choose how updated rows are stored: whole rows move, or new files replace the columns that change.
 
 rewrite_rows        bytes = rows that change x bytes of a whole row, and their payloads of blobs in files of their own
 rewrite_columns     bytes = all rows of the fragments with such rows x bytes of the columns in a row
@@ -52,9 +52,9 @@ class WriteMode(Enum):
 
 
 def can_replace_columns(manifest: Manifest, fragments: Iterable[Fragment], columns: Schema) -> bool:
-    """Whether files with these columns can replace them in fragments.
+    """Whether new files with these columns can replace the columns in fragments.
 
-    Not if a file of version 0.1 lost its first column: pylance takes its pages for those of other columns then.
+    They cannot if a file of version 0.1 would lose its first column: pylance then reads its pages as other columns'.
     """
     if manifest.data_storage_version not in ("0.1", "legacy"):
         return True
@@ -64,7 +64,7 @@ def can_replace_columns(manifest: Manifest, fragments: Iterable[Fragment], colum
 
 
 def check_columns_can_be_replaced(manifest: Manifest, fragments: Iterable[Fragment], columns: Schema) -> None:
-    """Reject columns in place of rows where they cannot be.
+    """Reject a rewrite of columns that `can_replace_columns` rules out.
 
     Raises:
         UnsupportedError: A file of version 0.1 would lose its first column.
@@ -81,8 +81,8 @@ def writes_less_by_columns(
 ) -> bool:
     """Whether new files of the columns have fewer bytes than the rows that would move, by the sizes of what is stored.
 
-    The metadata of the fragments' data files is read, and where that leaves it open the descriptors of the blobs that
-    would move. False for blobs among the columns, and for files of 0.1, which do not record sizes.
+    The metadata of the fragments' data files is read and, if that does not decide, the descriptors of the blobs that
+    would move. False if a column that changes is of blobs, and for files of 0.1, which do not record sizes.
 
     Args:
         source: The version.
@@ -105,7 +105,7 @@ def writes_less_by_columns(
 
 
 def _payload_bytes(source: Snapshot, fragment: Fragment, rows: npt.NDArray[np.int64]) -> int:
-    """Bytes of the payloads of rows in files beside the data file, which are copied with rows that move."""
+    """Bytes of the blob payloads in files of their own for some rows, which are copied with rows that move."""
     schema = described_schema(Schema(fields=tuple(filter(gives_payloads, source.manifest.schema.fields))))
     if schema is None:
         return 0

@@ -1,6 +1,6 @@
-"""A version of a dataset as a `pyarrow.dataset.Dataset`, for engines that scan those.
+"""A version of a dataset as a `pyarrow.dataset.Dataset`, for engines that scan Arrow datasets.
 
-This module imports `pyarrow.dataset`, and that pandas: import it on use.
+This module imports `pyarrow.dataset`, which imports pandas: import it on use.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["ArrowDataset", "Readable"]
 
 
 class Readable(Protocol):
-    """The methods of a dataset that are used here."""
+    """The methods of `LanceDataset` that `ArrowDataset` calls."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -46,7 +46,7 @@ class Readable(Protocol):
 class ArrowDataset(pyarrow.dataset.Dataset):  # type: ignore[misc]  # pyarrow is untyped
     """The Arrow interface of a version of a dataset.
 
-    It is none of Arrow's own datasets, so all methods that reach into those are overridden.
+    It has no Arrow dataset inside, so that all methods that use one are overridden.
 
     Args:
         dataset: The version.

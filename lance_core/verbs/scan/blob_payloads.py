@@ -1,4 +1,4 @@
-"""Payloads of columns of blobs of 2.2, from the places that their descriptors name.
+"""Read the payloads of blob columns of version 2.2 from the places that their descriptors name.
 
     kind 0  inline      the data file               bytes `position` to `position + size`
     kind 1  packed      <name>/<bits>.blob          the same
@@ -9,7 +9,7 @@
 `blob_uri` of an external blob is relative to the base path of id `blob_id`, or absolute if that is 0; absolute ones
 have %XX for signs that URIs lack.
 
-Snapshot: tables written by pylance 14.0.2.
+The layout is that of tables written by pylance 14.0.2.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class _PayloadRange(NamedTuple):
     """The bytes of one payload.
 
     Attributes:
-        place: The object.
-        start: Their first byte.
-        end: Where they end; None for the end of the object.
+        place: The store and key of the object.
+        start: Position of the first byte.
+        end: Position after the last byte; None for the end of the object.
     """
 
     place: Place
@@ -71,7 +71,7 @@ def with_payloads(
         files: The data file of each column of blobs; a column that no file has is null.
         batch: The rows, with descriptors.
         schema: The columns that are wanted.
-        arrow: Its Arrow schema.
+        arrow: The Arrow schema of `schema`.
 
     Raises:
         CorruptFileError: A payload lies beyond its file, or a file of blobs is missing.
@@ -90,7 +90,7 @@ def with_payloads(
 
 
 def _steps(sizes: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Ranges of rows with payloads of about `_BATCH_BYTES`; one empty range for no rows."""
+    """Yield ranges of rows with payloads of about `_BATCH_BYTES`; one empty range for no rows."""
     if not len(sizes):
         yield 0, 0
         return
@@ -111,7 +111,7 @@ def _sizes(entries: Any) -> npt.NDArray[np.int64]:
 
 
 def _column(source: Snapshot, file: Place | None, entries: Any, field: Field) -> pa.Array:
-    """The values of a column of blobs for these descriptors."""
+    """The values of a blob column for some descriptors: payloads, or references to external blobs."""
     kind = arrow_type_of(field)
     rows: list[dict[str, Any] | None] = entries.to_pylist()
     if file is None or not any(row is not None for row in rows):
@@ -130,18 +130,18 @@ def _column(source: Snapshot, file: Place | None, entries: Any, field: Field) ->
 
 
 def _fits(row: Mapping[str, Any], names: Sequence[str]) -> bool:
-    """Whether a column with these parts can refer to an external blob; else it holds the payload."""
+    """Whether a struct with these children can refer to an external blob; otherwise it gets the payload."""
     return not row["size"] or "size" in names
 
 
 def _reference(source: Snapshot, row: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """An external blob as writes take it."""
+    """The reference to an external blob in the form in which writes take it."""
     whole = {"uri": source.external_blobs.absolute(row["blob_id"], row["blob_uri"])}
     return {**whole, "position": row["position"], "size": row["size"]} if row["size"] and "size" in names else whole
 
 
 def _payloads(source: Snapshot, file: Place, rows: Sequence[Mapping[str, Any] | None]) -> list[bytes | None]:
-    """The payloads of descriptors; objects are read in parallel, and neighbouring ranges of one together."""
+    """The payloads of descriptors; objects are read in parallel, and the ranges of one object in one call."""
     found: list[Any] = [None if row is None else b"" for row in rows]
     wanted: dict[tuple[int, str], list[tuple[int, _PayloadRange]]] = {}
     for number, row in enumerate(rows):

@@ -1,4 +1,4 @@
-"""Columns of blobs as a scan gives them: as descriptions, or as payloads.
+"""The form in which a scan gives blob columns, by its argument `blob_handling`: descriptions or payloads.
 
     blob_handling          blobs of 2.0 and 2.1           blobs of 2.2
     None, *_descriptions   struct of position and size    struct of kind, position, size, blob_id and blob_uri
@@ -59,7 +59,7 @@ def scanned_columns(manifest: Manifest, handling: str | None = None) -> Schema:
         handling: How blobs are given; None for descriptions.
 
     Raises:
-        InvalidInputError: There is no such way to give blobs.
+        InvalidInputError: The value of `handling` is unknown.
     """
     check_blob_handling(handling)
     schema = manifest.schema
@@ -78,13 +78,13 @@ def scanned_columns(manifest: Manifest, handling: str | None = None) -> Schema:
 
 
 def described_columns(manifest: Manifest) -> Schema | None:
-    """All columns with descriptions of blobs; None if that is how they are stored, as nothing is a blob."""
+    """All columns with blobs as descriptions; None if no column is of blobs, so that they are as stored."""
     found = scanned_columns(manifest)
     return None if found is manifest.schema else found
 
 
 def is_description(field: pa.Field) -> bool:
-    """Whether a column of a scan is descriptions of blobs."""
+    """Whether a column of a scan holds descriptions of blobs."""
     return pa.types.is_struct(field.type) and (field.metadata or {}).get(b"lance-encoding:blob") == b"true"
 
 

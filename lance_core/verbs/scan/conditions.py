@@ -1,4 +1,4 @@
-"""Expressions over columns, given in SQL or as Arrow expressions: parsed, checked and evaluated."""
+"""Parse, check and evaluate the conditions and values that users give in SQL or as Arrow expressions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _Rows = TypeVar("_Rows", pa.RecordBatch, pa.Table)
 
 
 def to_expression(value: str | pc.Expression, schema: pa.Schema, kind: pa.DataType | None = None) -> pc.Expression:
-    """The expression that a user gave.
+    """The Arrow expression for a value that a user gave.
 
     Args:
         value: SQL, or a pyarrow expression.
@@ -44,7 +44,7 @@ def to_expression(value: str | pc.Expression, schema: pa.Schema, kind: pa.DataTy
 
 
 def to_condition(value: str | pc.Expression, schema: Schema) -> pc.Expression:
-    """The condition that a user gave, over columns and row columns such as `_rowid`.
+    """The Arrow expression for a condition that a user gave, over columns and row columns such as `_rowid`.
 
     Raises:
         InvalidInputError: The value is not a condition, or refers to an unknown column.

@@ -1,4 +1,4 @@
-"""Explained scans: a tree of steps, printed with the last step first, its inputs indented below.
+"""The plan of a scan for `explain_plan`: a tree of steps, the last step first, its inputs indented below.
 
     Order: by=[delay descending nulls last], rows=0 to 10
       Filter: condition=(carrier == "UA"), page skipping=none, unused indices=[carrier_idx (Bitmap)]
@@ -44,7 +44,7 @@ _VERSIONS: Final = {version.manifest_numbers: version.value for version in FileV
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanStep:
-    """One step.
+    """One step of a plan.
 
     Attributes:
         name: Its name.
@@ -70,9 +70,9 @@ class FragmentPart:
 
     Attributes:
         fragment: The fragment.
-        num_rows: Its rows that a scan without filter and limit gives.
-        rows: Which of those are read; None for all.
-        num_possible: How many of them can match a filter, by what indices say; None for all.
+        num_rows: Number of its rows that a scan without filter and limit gives.
+        rows: Which of these rows are read; None for all.
+        num_possible: How many of these rows can match the filter according to indices; None for all.
     """
 
     fragment: Fragment
@@ -105,7 +105,7 @@ def scan_steps(
         read_ahead: Whether fragments are decoded together or read in parallel where that pays.
         verbose: Whether to list the fragments. Statistics of 0.1 files are read then.
         selection: The answer of indices about the filter.
-        metrics: What was measured when it ran; None before that.
+        metrics: Measurements of a run, printed; None if the scan did not run.
     """
     measured = () if metrics is None else (metrics,)
     if options.filter is None:
@@ -125,7 +125,7 @@ def scan_steps(
 
 
 def order_steps(source: Snapshot, options: ScanOptions, keys: PlanStep) -> PlanStep:
-    """The steps of a scan in another order: `keys` reads what the order needs, the rest is read by address."""
+    """The steps of a scan with `order_by`: `keys` reads the columns of the order, the rest is read by row address."""
     stop = "the last" if options.limit is None else f"{options.offset + options.limit}"
     facts = (_list("by", map(_ordering, options.order_by)), f"rows={options.offset} to {stop}")
     order = PlanStep(name="Order", facts=facts, inputs=(keys,))
@@ -134,7 +134,7 @@ def order_steps(source: Snapshot, options: ScanOptions, keys: PlanStep) -> PlanS
 
 
 def _result(options: ScanOptions, step: PlanStep) -> PlanStep:
-    """The last steps, which make the result."""
+    """Add the last steps: computed columns, and the size of batches."""
     if options.projection is not None:
         step = PlanStep(name="Project", facts=(_list("columns", _outputs(options.projection)),), inputs=(step,))
     sizes = []
@@ -178,7 +178,7 @@ def _read(
 
 
 def _ahead(options: ScanOptions, scans: Sequence[FragmentScan]) -> list[str]:
-    """How many fragments are read at once."""
+    """How many fragments are decoded together, and how many are read in parallel."""
     groups = [group for group in grouped(scans) if len(group) >= FEWEST]
     facts = []
     if groups:
@@ -245,7 +245,7 @@ def _index_queries(source: Snapshot, options: ScanOptions, selection: Selection)
 
 
 def _as_sql(expression: pc.Expression) -> str:
-    """A condition as SQL writes it where it is a plain comparison."""
+    """A condition as printed, but a plain comparison as in SQL, with `=` for `==`."""
     condition = printed(expression)
     found = _COMPARISON.fullmatch(condition)
     return f"{found[1]} {'=' if found[2] == '==' else found[2]} {found[3]}" if found else condition
@@ -274,7 +274,7 @@ def _outputs(projection: Projection) -> Iterator[str]:
 
 
 def _columns(schema: Schema, source: Snapshot) -> str:
-    """The columns of a schema; of a column that is read in part, the fields."""
+    """The columns of a schema; for a column that is read in part, the fields that are read."""
     return _list("columns", _paths(schema, source))
 
 
@@ -297,7 +297,7 @@ def _list(name: str, items: Iterable[str]) -> str:
 
 
 def _ranges(ids: Iterable[int]) -> str:
-    """`0-3, 7`, in the order that they come in."""
+    """Ids as ranges, such as `0-3, 7`, in the given order."""
     found = list(ids)
     starts = [0, *(i for i, (a, b) in enumerate(pairwise(found), 1) if b != a + 1), len(found)]
     pieces = [found[start:stop] for start, stop in pairwise(starts)]

@@ -1,4 +1,4 @@
-"""Columns that are stored as dictionaries: a condition on one is evaluated once per entry, not once per row.
+"""Evaluate a condition on a dictionary-encoded column once per dictionary entry rather than once per row.
 
 Such a column is read as a dictionary array, whatever its type in the table, and becomes one of plain values only where
 rows matched.
@@ -26,7 +26,7 @@ _STRINGS: Final = frozenset({"string", "large_string", "binary", "large_binary"}
 
 
 def with_dictionaries(source: Snapshot, fragment: Fragment, schema: Schema, opened: Opened) -> tuple[Schema, set[str]]:
-    """The columns with strings that are stored as dictionaries read as such, and the names of these columns."""
+    """The columns to read, with strings that are stored as dictionaries read as such, and the names of the latter."""
     names = {field.name for field in schema.fields if field.logical_type in _STRINGS and not field.metadata}
     if not names:
         return schema, names
@@ -50,8 +50,8 @@ def matching_entries(
 
     Args:
         batch: The rows.
-        conditions: One at least.
-        names: The dictionaries.
+        conditions: The conditions, at least one.
+        names: Names of the columns that were read as dictionaries.
         mask: The rows for which the result may be true; None for all.
 
     Raises:
@@ -73,7 +73,7 @@ def matching_entries(
 
 
 def _of_entries(batch: pa.RecordBatch, condition: pc.Expression, name: str) -> pa.Array | None:
-    """The answer for each row by that for its entry; None if some entry, which may be of no row, makes it fail."""
+    """Whether the entry of each row meets a condition; None if it fails for an entry, which may be in no row."""
     column = batch.column(name)
     entries = pa.concat_arrays([column.dictionary, pa.nulls(1, column.type.value_type)])
     try:
@@ -87,7 +87,7 @@ def _of_entries(batch: pa.RecordBatch, condition: pc.Expression, name: str) -> p
 
 
 def decoded(batch: pa.RecordBatch, names: set[str]) -> pa.RecordBatch:
-    """The batch with some dictionaries as plain values."""
+    """The batch with some dictionary columns decoded to plain values."""
     for name in names & set(batch.schema.names):
         index = batch.schema.get_field_index(name)
         column = batch.column(index)

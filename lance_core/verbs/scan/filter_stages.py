@@ -1,4 +1,4 @@
-"""A filter in stages: the columns of cheap conditions are read first, the others for the rows that still match."""
+"""Evaluate a filter in stages: columns of cheap conditions are read first, others for rows that still match."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Stages:
     """Conditions that AND joins, in the order in which they are evaluated.
 
     Attributes:
-        schema: The columns of the first ones, all of values of one width.
-        first: Conditions on these columns.
-        then: The others, on these columns and more.
-        row_bytes: About how many bytes a row has in `schema`.
+        schema: The columns of the first conditions, all of fixed width.
+        first: The conditions on these columns.
+        then: The other conditions, on these columns and more.
+        row_bytes: About how many bytes a row of `schema` has.
     """
 
     schema: Schema
@@ -37,11 +37,11 @@ class Stages:
 
 
 def stages_of(own: Schema, conditions: Sequence[pc.Expression]) -> Stages | None:
-    """Which conditions to evaluate first: one on numbers, or all on numbers before those on strings and nested values.
+    """Choose the conditions to evaluate first: one on numbers, or all on numbers before strings and nested values.
 
     Args:
         own: The columns of all conditions.
-        conditions: As they were written.
+        conditions: The conditions, in the order in which they were written.
 
     Returns:
         The stages; None if one condition is as cheap as another, or they share their columns.
@@ -61,7 +61,7 @@ def stages_of(own: Schema, conditions: Sequence[pc.Expression]) -> Stages | None
 
 
 def fixed_width(kind: pa.DataType) -> int:
-    """Bytes of a value of one width; 0 for others."""
+    """Bytes of a value of a type of fixed width; 0 for other types."""
     if pa.types.is_primitive(kind) or pa.types.is_decimal(kind):
         return -(-int(kind.bit_width) // 8)
     return 0
@@ -97,7 +97,7 @@ def _joined(own: pa.RecordBatch, others: pa.RecordBatch, schema: pa.Schema) -> p
 
 
 class BufferedRows:
-    """Columns of matching rows that were read with the filter, until the others are there.
+    """Keeps the columns of matching rows that were read for the filter, until the other columns are read.
 
     Args:
         schema: The columns.
@@ -116,7 +116,7 @@ class BufferedRows:
         self.num_bytes += batch.nbytes
 
     def put_back(self, others: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-        """The next rows, with their other columns."""
+        """The next kept rows, joined with their other columns."""
         if self._table is None:
             self._table = pa.Table.from_batches(self._batches, schema=self._schema).combine_chunks()
         own = self._table.slice(self._position, others.num_rows)

@@ -1,7 +1,7 @@
-"""A scan of one fragment: its rows, minus those that are deleted, minus those that a filter drops.
+"""Scan one fragment: yield its rows that are not deleted and match the filter.
 
-A filter that keeps few rows is read in two steps: its own columns first, then the other columns of only the rows that
-match. A page without a match is neither read nor decoded.
+With a filter that keeps few rows the scan takes two steps: it reads the columns of the filter first, then the other
+columns of only the rows that match. In the second step a page without a match is neither read nor decoded.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class ReadRows:
     matches: pa.Array | None = None
 
     def are(self, schema: Schema, rows: Rows) -> bool:
-        """Whether these are exactly the wanted rows and columns."""
+        """Whether exactly these rows and columns were read."""
         is_same = rows is self.rows or (isinstance(rows, range) and isinstance(self.rows, range) and rows == self.rows)
         return is_same and schema == self.schema
 
@@ -89,9 +89,9 @@ class FilterReads:
     """The columns that a scan with a filter reads.
 
     Attributes:
-        own: Columns that are read of all rows that can match: those of the filter, whole, or all.
-        row_names: Columns about rows that the filter needs.
-        late: Columns that are read of the rows that matched; None if all are in `own`.
+        own: Columns that are read for all rows that can match: the whole columns of the filter, or all columns.
+        row_names: Row columns, such as `_rowid`, that the filter needs.
+        late: Columns that are read only for rows that matched; None if all columns are in `own`.
     """
 
     own: Schema
@@ -133,7 +133,7 @@ class FragmentScan:
         opened: Files that are open already.
         known: Rows that were read already.
         possible: Offsets of the rows that can match the filter; None for all.
-        claims: What indices claim about these rows, unless they are deleted.
+        claims: What indices claim about the possible rows that are not deleted; the scan checks it.
     """
 
     source: Snapshot
@@ -167,7 +167,7 @@ class FragmentScan:
 
     @property
     def first_columns(self) -> Schema:
-        """The columns that are read of all rows; others are read only where rows match.
+        """The columns that are read for all rows; other columns are read only for rows that match.
 
         Raises:
             SchemaError: The filter names a column that does not exist.
@@ -223,7 +223,7 @@ class FragmentScan:
                 yield part
 
     def _indexed(self, rows: range, keep: _Mask) -> list[Rows]:
-        """The rows that can match according to indices: each by itself, or all from the first to the last."""
+        """The rows that can match according to indices: as single offsets if they are sparse, else as one range."""
         if self.possible is None or self.known is not None:
             return [rows]
         offsets = np.frombuffer((self.possible & BitMap(rows)).to_array(), np.uint32).astype(np.int64)
@@ -235,7 +235,7 @@ class FragmentScan:
         return [offsets if len(offsets) <= FEW_ROWS or len(span) > len(offsets) * SPAN_SHARE else span]
 
     def rows(self, offsets: Rows) -> Iterator[pa.RecordBatch]:
-        """Yield these physical rows, whether they are alive or not."""
+        """Yield the physical rows at some offsets, deleted ones included."""
         for batch, _ in self._read(self.options.schema, offsets, None, None):
             yield batch
 
@@ -248,7 +248,7 @@ class FragmentScan:
     def _filtered(
         self, expression: pc.Expression, rows: Rows, keep: _Mask, live: _Mask, most: int | None
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows that match, at least `most` of them if there are as many."""
+        """Yield the rows that match; the scan may end once `most` of them are found."""
         options = self.options
         if not isinstance(rows, range) and len(rows) <= FEW_ROWS:
             options = replace(options, late_materialization=False)  # most of them match
@@ -271,7 +271,7 @@ class FragmentScan:
     def _found(
         self, expression: pc.Expression, reads: FilterReads, rows: Rows, keep: _Mask, live: _Mask
     ) -> tuple[Iterable[Found], bool]:
-        """Which of the rows match, and whether the row columns that are asked for are left out."""
+        """Batches with a mask of the rows that match, and whether they still lack the requested row columns."""
         scan = self._needing(reads.row_names)
         stages = self._stages(reads, rows)
         own, entries = reads.own, set[str]()
@@ -287,7 +287,7 @@ class FragmentScan:
         return self._claimed(found) if self.claims else found, is_bare
 
     def _claimed(self, batches: Iterable[Found]) -> Iterator[Found]:
-        """Batches of rows, after a check of what indices claim about the rows."""
+        """Yield the batches after a check of what indices claim about their rows."""
         for batch, where, mask in batches:
             if mask.true_count < len(mask):
                 self.check_claims(batch, where, pc.fill_null(mask, False).to_numpy(zero_copy_only=False))
@@ -298,8 +298,8 @@ class FragmentScan:
 
         Args:
             rows: The rows.
-            offsets: Where in the fragment they are.
-            matches: Whether they match the filter.
+            offsets: The offsets of the rows in the fragment.
+            matches: For each row whether it matches the filter.
 
         Raises:
             ContradictionError: A row has another value than an index claims.
@@ -311,7 +311,7 @@ class FragmentScan:
                 claim.reject(self.fragment.id, wrong[0])
 
     def _matches(self, expression: pc.Expression, batch: pa.RecordBatch, where: Rows, entries: set[str]) -> pa.Array:
-        """For each of some rows whether it matches; `entries` are the columns that were read as dictionaries."""
+        """For each row of a batch whether it matches; `entries` names the columns that were read as dictionaries."""
         known = self.known.matches if self.known is not None else None
         conditions = self.options.conjuncts or (expression,)
         if known is None:
@@ -319,7 +319,7 @@ class FragmentScan:
         return known.slice(where.start, len(where)) if isinstance(where, range) else known.take(pa.array(where))
 
     def _stages(self, reads: FilterReads, rows: Rows) -> Stages | None:
-        """The conditions to evaluate before the columns of the others are read; None to evaluate all at once."""
+        """The stages in which conditions are evaluated and columns read; None to evaluate all conditions at once."""
         if self.known is not None or self.claims:
             return None
         is_plain = not reads.row_names and self.options.late_materialization is None
@@ -333,7 +333,7 @@ class FragmentScan:
     def _staged(
         self, stages: Stages, own: Schema, rows: Rows, keep: _Mask, live: _Mask, entries: set[str]
     ) -> Iterator[Found]:
-        """Evaluate the first conditions, then the others: on the rows that are left if these are few, else on all."""
+        """Evaluate the first conditions, then the others: on the remaining rows if these are few, else on all rows."""
         first = [
             (batch, where, matching_all(batch, stages.first))
             for batch, where in self._read(stages.schema, rows, keep, live)
@@ -358,7 +358,7 @@ class FragmentScan:
     def _two_steps(
         self, names: Sequence[str], late: Schema, batches: Iterable[Found], out_of: int, live: _Mask, most: int | None
     ) -> Iterator[pa.RecordBatch]:
-        """Find the matching rows by the filter's own columns, then read the other columns of those."""
+        """Find the matching rows by the columns of the filter, then read the other columns of these rows."""
         again = Schema(fields=tuple(f for f in self.options.schema.fields if f.name in names))
         kept: BufferedRows | None = BufferedRows(self._select_schema(again)) if again.fields else None
         matched, count = [], 0
@@ -381,7 +381,7 @@ class FragmentScan:
     def _at_offsets(
         self, schema: Schema, offsets: npt.NDArray[np.int64], out_of: int, live: _Mask
     ) -> Iterator[pa.RecordBatch]:
-        """Yield rows by ascending offsets: each by itself if they are few, or all in their span, filtered."""
+        """Yield the rows at ascending offsets: read one by one if they are sparse, else as a whole range, filtered."""
         is_dense = int(offsets[-1]) - int(offsets[0]) < 4 * len(offsets)
         if not is_dense and len(offsets) < out_of * TWO_STEP_SHARE:
             for batch, _ in self._read(schema, offsets, None, live):
@@ -394,18 +394,18 @@ class FragmentScan:
             yield batch
 
     def _needing(self, row_names: Sequence[str]) -> FragmentScan:
-        """This scan with more row columns."""
+        """This scan with further row columns."""
         more = (*self.options.more_row_columns, *row_names)
         return replace(self, options=replace(self.options, more_row_columns=more))
 
     def _read(
         self, schema: Schema, rows: Rows, keep: _Mask, live: _Mask, *, is_bare: bool = False
     ) -> Iterator[tuple[pa.RecordBatch, Rows]]:
-        """Yield rows with the row columns that the options ask for, and where in the fragment they are.
+        """Yield rows with the row columns that the options ask for, and their offsets in the fragment.
 
         Args:
-            schema: What to read.
-            rows: Physical rows.
+            schema: The columns to read.
+            rows: Offsets of the physical rows to read.
             keep: Which of all physical rows to yield; None for all.
             live: Which of all physical rows are alive; None for all.
             is_bare: Whether to leave the row columns out.
@@ -475,7 +475,7 @@ def _slices(batch: pa.RecordBatch, num_rows: int | None) -> Iterator[pa.RecordBa
 
 
 def _where_true(where: Rows, mask: pa.Array) -> Rows:
-    """Where in the fragment the rows are for which the mask is true."""
+    """The offsets, out of `where`, of the rows for which the mask is true."""
     if mask.true_count == len(mask):
         return where
     places = true_places(mask)
@@ -491,13 +491,13 @@ def _windows(rows: range) -> Iterator[range]:
 
 
 def _physical_range(live: npt.NDArray[np.bool_], part: range) -> range:
-    """The physical rows from the first to the last of these live rows; dead ones in between are dropped later."""
+    """The physical rows from the first to the last of some live rows; deleted rows in between are dropped later."""
     offsets = np.flatnonzero(live)[part.start : part.stop]
     return range(int(offsets[0]), int(offsets[-1]) + 1) if len(offsets) else range(0)
 
 
 def _narrow(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Drop the children of a struct that were not asked for; decode what was read as a dictionary for a filter."""
+    """Drop the children of a struct that were not asked for; decode a column that was read as a dictionary."""
     if pa.types.is_dictionary(array.type) and not pa.types.is_dictionary(kind):
         return array.dictionary_decode()
     if array.type == kind or not pa.types.is_struct(kind):

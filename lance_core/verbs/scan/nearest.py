@@ -1,4 +1,4 @@
-"""Search for the vectors that are nearest to one: all vectors are compared, so that the result is exact.
+"""Search for the rows whose vectors are nearest to a vector: all vectors are compared, so that it is exact.
 
 columns of the search     what the scan was asked for, then `_distance`, then `_rowid` and `_rowaddr`
 filter                    of the rows that were found; with `prefilter` of those that are searched
@@ -47,11 +47,11 @@ class NearestQuery:
 
     Attributes:
         column: The column of vectors.
-        vector: The vector.
-        k: How many rows.
+        vector: The vector to which the nearest are searched.
+        k: The number of rows to find.
         metric: "l2" for the square of the distance, "cosine" for 1 - cosine, "dot" for 1 - product.
-        least: The smallest distance that counts; None for none.
-        below: The distance from which on none counts; None for none.
+        least: The smallest distance that counts; None for no lower bound.
+        below: The distance below which rows count; None for no upper bound.
     """
 
     column: str
@@ -63,12 +63,12 @@ class NearestQuery:
 
     @classmethod
     def of(cls, nearest: Any, schema: Schema) -> Self:
-        """The query of the argument `nearest` of a scan.
+        """Parse the argument `nearest` of a scan.
 
         Raises:
             InvalidInputError: A key is missing or unknown, or a value makes no sense.
             SchemaError: There is no such column.
-            UnsupportedError: The column is none of vectors, or the metric is not known.
+            UnsupportedError: The column is not of vectors, or the metric is not supported.
         """
         if not isinstance(nearest, Mapping):
             raise InvalidInputError(f"nearest is a mapping with column, q and k, not {nearest!r}")
@@ -108,15 +108,15 @@ class NearestQuery:
 
 
 class NearestScanner(LanceScanner):
-    """A prepared search.
+    """A prepared search for the nearest vectors.
 
     Args:
         source: The version to read.
         fragments: Its fragments to read.
-        options: What to give of the rows.
-        query: What is searched for.
-        prefilter: Whether the filter says what is searched, or what is kept of what was found.
-        with_distance: Whether to add the distance.
+        options: What to return of the rows found.
+        query: The search.
+        prefilter: Whether the filter selects the rows to search; if false, it filters the rows found.
+        with_distance: Whether to add the column `_distance`.
     """
 
     def __init__(
@@ -193,7 +193,7 @@ class NearestScanner(LanceScanner):
         return addresses[options.offset : stop], distances[options.offset : stop]
 
     def _matches(self, addresses: U64Array) -> npt.NDArray[np.bool_]:
-        """Which of some rows the filter keeps."""
+        """For each of some row addresses whether the filter keeps the row."""
         narrow = replace(self._narrow(), schema=Schema(fields=()), filter=self._options.filter)
         narrow = replace(narrow, conjuncts=self._options.conjuncts)
         owners, offsets = fragment_ids(addresses), row_offsets(addresses)
@@ -206,7 +206,7 @@ class NearestScanner(LanceScanner):
         return np.isin(addresses, np.concatenate(found))
 
     def _narrow(self) -> ScanOptions:
-        """A scan for the vectors and where they are."""
+        """The options of a scan of the vectors with their row addresses."""
         return replace(
             self._options,
             schema=self._source.manifest.schema.project([self._query.column]),

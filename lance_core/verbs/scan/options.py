@@ -1,4 +1,4 @@
-"""Options of a scan, from the arguments that pylance's users know."""
+"""The options of a scan, made and checked from the arguments of pylance's scanner."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _AND: Final = re.compile("and", re.IGNORECASE)
 
 
 class ScanArguments(TypedDict, total=False):
-    """Arguments of a scan that have a name only; None stands for the default of each.
+    """The keyword-only arguments of a scan; None stands for the default of each.
 
     Attributes:
         batch_size: Most rows of a batch; None leaves it to the files.
@@ -82,7 +82,7 @@ class ScanArguments(TypedDict, total=False):
         use_stats: Taken, without effect: statistics never change the result.
         use_scalar_index: False leaves indices alone; otherwise those that there are rule out fragments and rows that
             cannot match the filter. The result is the same.
-        prefilter: Whether the filter says what `nearest` searches, instead of what is kept of what it found.
+        prefilter: Whether the filter selects the rows that `nearest` searches; if false, it filters the rows found.
         disable_scoring_autoprojection: True leaves the column `_distance` of `nearest` out if columns are named.
         fast_search: Only False is offered.
         blob_handling: How columns of blobs come: "blobs_descriptions", the default, as structs of size and position
@@ -131,7 +131,7 @@ class ScanOptions:
 
     Attributes:
         schema: Columns to read, in order.
-        projection: The projection; None gives the columns as they are.
+        projection: The output columns; None gives the columns as they are read.
         filter: Keep the rows for which this is true.
         conjuncts: The same as conditions that AND joins; empty if they are not known.
         limit: Most rows to return; None for all.
@@ -141,14 +141,14 @@ class ScanOptions:
         strict_batch_size: Whether all batches but the last have exactly `batch_size` rows.
         with_row_id: Add a column `_rowid`: the stable row id where the dataset has them, else the row address.
         with_row_address: Add a column `_rowaddr`: fragment id << 32 | row offset.
-        more_row_columns: Further columns about rows that are needed on the way.
+        more_row_columns: Further row columns that the scan needs but does not return.
         order_by: The order of the rows; as they are stored if empty.
         include_deleted_rows: Give the deleted rows that are still stored too, with a null `_rowid`.
         late_materialization: False reads the columns of the filter and the others together; None and True find the
             matching rows first.
         fragment_readahead: How many small fragments are read in parallel from a remote store.
         use_scalar_index: Whether indices may rule out rows that cannot match.
-        dataset: All columns of the dataset, as the filter and the order see them; None for as they are stored.
+        dataset: All columns of the dataset, in the types that filter and order expect; None for the stored types.
     """
 
     schema: Schema
@@ -192,13 +192,13 @@ class ScanOptions:
 
     @property
     def flagged(self) -> tuple[str, ...]:
-        """The columns about rows that stand at the end of the result."""
+        """The row columns at the end of the result."""
         flags = ((ROW_ID, self.with_row_id), (ROW_ADDRESS, self.with_row_address))
         return tuple(name for name, wanted in flags if wanted)
 
     @property
     def row_columns(self) -> tuple[str, ...]:
-        """All columns about rows that are needed."""
+        """All row columns that the scan needs."""
         projected = self.projection.row_columns if self.projection is not None else ()
         return tuple(dict.fromkeys([*self.flagged, *projected, *self.more_row_columns]))
 

@@ -1,4 +1,4 @@
-"""The order of a scan's rows: NaN is greater than every number, nulls stand where the ordering says."""
+"""Order the rows of a scan by columns: NaN is greater than every number, nulls come first or last as asked."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ColumnOrdering:
 
 
 def to_orderings(orderings: Sequence[ColumnOrdering | str] | str | None) -> tuple[ColumnOrdering, ...]:
-    """The orderings that a user gave; a name stands for the ascending one, nulls last.
+    """The orderings from the argument `order_by`; a name stands for ascending order, nulls last.
 
     Raises:
         InvalidInputError: An ordering is neither a name nor a `ColumnOrdering`.
@@ -54,7 +54,7 @@ def order_of(
 
     Args:
         columns: A column for each ordering.
-        orderings: The first matters most.
+        orderings: The orderings, the most significant first.
         first: How many of the first rows are wanted; None for all. The result may have more rows.
 
     Raises:
@@ -91,7 +91,7 @@ def order_of(
 
 
 def _candidates(column: pa.ChunkedArray, ordering: ColumnOrdering, first: int) -> npt.NDArray[np.int64] | None:
-    """Rows that the first `first` are among, ties included; None where they cannot be found quickly."""
+    """Rows that include the first `first` ones and their ties; None where these cannot be found quickly."""
     kind = column.type
     if column.null_count or not (pa.types.is_integer(kind) or pa.types.is_float32(kind) or pa.types.is_float64(kind)):
         return None

@@ -1,4 +1,4 @@
-"""Page statistics of 0.1 files: batches that cannot match a filter are skipped.
+"""Skip batches of 0.1 files that cannot match a filter, by the page statistics of these files.
 
 The bounds of a batch are given to Arrow as the guarantee of a fragment that is never opened; Arrow then selects the
 fragments that can hold a match.

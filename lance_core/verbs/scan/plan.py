@@ -1,4 +1,4 @@
-"""Plans of scans: the fragments that can match a filter according to indices, and the rows of each that can.
+"""Plan a scan: choose by indices the fragments that can match its filter, and the rows of each that can.
 
 can match         `parts`       offsets of rows that the indices leave; None for all      read and filtered
 match for sure    `_certain`    offsets of rows that an index answers exactly             counted without a read
@@ -42,7 +42,7 @@ class ScanPlan:
         source: The version.
         options: What to read.
         parts: The fragments in order, each with the offsets of rows that can match; None for all.
-        selection: The answer of indices; None if they rule nothing out.
+        selection: The rows that can match according to indices; None if indices rule nothing out.
         whole: Ids of the fragments all of whose live rows match.
     """
 
@@ -92,7 +92,7 @@ class ScanPlan:
                 yield FragmentScan(self.source, fragment, self.options, possible=rows, claims=claims)
 
     def counted(self) -> tuple[int, ScanPlan]:
-        """The number of rows that match in fragments counted by indices, and the plan for the other fragments."""
+        """Count the matching rows in fragments for which indices decide it, and return a plan of the others."""
         total = sum(live_counts(self.source, [fragment for fragment, _ in self.parts if fragment.id in self.whole]))
         left = [(fragment, rows) for fragment, rows in self.parts if fragment.id not in self.whole]
         sure = self._certain() if left else None
@@ -105,7 +105,7 @@ class ScanPlan:
         return total, replace(self, parts=unknown)
 
     def _certain(self) -> Selection | None:
-        """The rows that match for certain."""
+        """The rows that are certain to match according to indices; None if indices decide nothing."""
         source, expression = self.source, self.options.filter
         if expression is None or self.selection is None:
             return None
@@ -131,7 +131,7 @@ class ScanPlan:
 def parts_of(
     source: Snapshot, fragments: Sequence[Fragment], selection: Selection | None
 ) -> Sequence[tuple[Fragment, BitMap | None]]:
-    """The fragments out of some that can match, each with the offsets of the rows that can; None for all."""
+    """Those of some fragments that can match, each with the offsets of rows that can; None for all rows."""
     own = source.manifest.fragments
     if selection is None:
         places_read = own.places_with_rows() if fragments is own else range(len(fragments))
@@ -149,7 +149,7 @@ def parts_of(
 
 
 def until_consistent(job: Callable[[], _Result]) -> _Result:
-    """Run a job, and repeat it without the indices that were found to be wrong."""
+    """Run a job, and repeat it as long as an index turns out to be wrong, without that index."""
     while True:
         try:
             return job()
@@ -158,7 +158,7 @@ def until_consistent(job: Callable[[], _Result]) -> _Result:
 
 
 def _answer(source: Snapshot, condition: pc.Expression) -> tuple[Selection | None, frozenset[int]]:
-    """The answer of indices, and the ids of the fragments all of whose live rows match.
+    """The rows that can match according to indices, and the ids of the fragments all of whose live rows match.
 
     The last answer is kept: scans of single fragments ask for the same one repeatedly.
     """
@@ -176,7 +176,7 @@ def _answer(source: Snapshot, condition: pc.Expression) -> tuple[Selection | Non
 def _decided(
     source: Snapshot, condition: pc.Expression, selection: Selection | None
 ) -> tuple[Selection | None, frozenset[int]]:
-    """The selection, with fragments decided that hold one value in each column of the condition."""
+    """Narrow the selection by fragments with one value in each column of the condition: all or no rows match."""
     columns, undecided = columns_of(condition), frozenset[int]()
     try:
         found = constant_columns(source.manifest, columns, source.indices) if columns else None
@@ -200,6 +200,6 @@ def _decided(
 
 
 def _is_of(fragments: FragmentList, fragment: Fragment) -> bool:
-    """Whether a fragment is one of a version: one that is not committed can have the same id."""
+    """Whether a fragment belongs to a version: a fragment that is not committed can have the same id."""
     own = fragments.get(fragment.id)
     return own is fragment or own == fragment

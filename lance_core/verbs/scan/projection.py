@@ -1,4 +1,4 @@
-"""The output columns of a scan: columns of the files, fields inside of them, row columns, and computed ones.
+"""Project the output columns of a scan: stored columns, fields of structs, row columns and computed columns.
 
     asked for             read from the files     given
     None                  all columns             all columns
@@ -46,7 +46,7 @@ class OutputColumn:
     Attributes:
         field: Its name and type.
         path: Its path in the columns that are read; empty for a computed one.
-        expression: How it is computed; None if it is read.
+        expression: The expression that computes it; None if it is read.
     """
 
     field: pa.Field
@@ -85,7 +85,7 @@ class Projection:
         Raises:
             InvalidInputError: A column is named twice, or an expression is invalid.
             SchemaError: A column does not exist.
-            UnsupportedError: An expression uses something unknown.
+            UnsupportedError: An expression uses a function or syntax that is not supported.
         """
         if columns is None:
             return cls(schema=schema)
@@ -136,7 +136,7 @@ class Projection:
 
     @property
     def row_columns(self) -> tuple[str, ...]:
-        """The columns about rows that the outputs need."""
+        """The row columns that the output columns need."""
         needed: dict[str, None] = {}
         for output in self.outputs or ():
             names = output.path[:1] if output.expression is None else columns_of(output.expression)
@@ -172,7 +172,7 @@ class Projection:
 
 
 def _whole_packed(read: Schema, by_name: Mapping[str, Field]) -> Schema:
-    """The columns to read: packed structs, which are stored row by row, whole."""
+    """The columns to read, with packed structs as a whole, as these are stored row by row."""
     fields = (by_name[field.name] if is_packed(field) else field for field in read.fields)
     return Schema(fields=tuple(fields), metadata=read.metadata)
 
@@ -181,7 +181,7 @@ def _names(columns: Any, *, distinct: bool) -> list[str]:
     """The names that a user asks for.
 
     Raises:
-        InvalidInputError: The columns are no names, or a name is repeated.
+        InvalidInputError: The columns are not names, or a name is repeated.
     """
     names = list(columns) if isinstance(columns, Iterable) else [columns]
     if not isinstance(columns, Iterable) or not all(isinstance(name, str) for name in names):
@@ -193,7 +193,7 @@ def _names(columns: Any, *, distinct: bool) -> list[str]:
 
 
 def _once(names: list[str], columns: set[str]) -> list[str]:
-    """Names of columns, each once; those about rows as often as they are there."""
+    """Names of columns without repetitions; row columns are repeated as often as they are named."""
     seen: set[str] = set()
     found = []
     for name in names:
@@ -205,7 +205,7 @@ def _once(names: list[str], columns: set[str]) -> list[str]:
 
 
 def rows_without_columns(num_rows: int) -> pa.RecordBatch:
-    """A batch that has rows, but no columns."""
+    """A batch with a number of rows and without columns."""
     return pa.RecordBatch.from_struct_array(pa.Array.from_buffers(pa.struct([]), num_rows, [None]))
 
 

@@ -1,4 +1,4 @@
-"""Count reads from stores, by stores that wrap others."""
+"""Count the reads of a scan for `analyze_plan`, by stores that wrap the stores of a version."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ReadCounter:
             self.objects.add((root, key))
 
     def facts(self) -> list[str]:
-        """The counts, printed."""
+        """The counts as a string."""
         return [
             f"reads={self.num_calls}",
             f"ranges={self.num_ranges}",
@@ -47,7 +47,7 @@ class ReadCounter:
         ]
 
     def metrics(self, output_rows: int, rows_scanned: int) -> str:
-        """What was counted, under the names of pylance's plans."""
+        """The counts, under the names of pylance's plans."""
         counts = {
             "output_rows": output_rows,
             "rows_scanned": rows_scanned,
@@ -64,7 +64,7 @@ def counted(source: Snapshot, counter: ReadCounter) -> Snapshot:
 
 
 class _CountedStore:
-    """A store that counts what is read; all else passes through."""
+    """A store that counts reads, and passes everything on to the store that it wraps."""
 
     def __init__(self, store: ObjectStore, counter: ReadCounter) -> None:
         self._store = store

@@ -1,4 +1,4 @@
-"""Read rows of one fragment: its data files in lockstep, missing columns as nulls."""
+"""Read rows of one fragment out of its data files, batch by batch in lockstep; missing columns are nulls."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class _FileColumns:
 
 
 def physical_rows(source: Snapshot, fragment: Fragment) -> int:
-    """Rows in the files of a fragment; datasets of 2023 do not record them.
+    """The number of rows in the files of a fragment; for datasets of 2023, which do not record it, it is read.
 
     Raises:
         CorruptFileError: A number above `_TRUSTED_ROWS` differs from that of the file.
@@ -70,7 +70,7 @@ def physical_rows(source: Snapshot, fragment: Fragment) -> int:
 
 
 def live_counts(source: Snapshot, fragments: Sequence[Fragment]) -> list[int]:
-    """Rows of each fragment that are not deleted."""
+    """The number of live rows of each fragment."""
     known = fragments.live_counts() if isinstance(fragments, FragmentList) else [None] * len(fragments)
     counts = [live_count(source, fragments[i]) if count is None else count for i, count in enumerate(known)]
     if counts and not 0 <= min(counts) <= max(counts) < 1 << 62:
@@ -79,7 +79,7 @@ def live_counts(source: Snapshot, fragments: Sequence[Fragment]) -> list[int]:
 
 
 def live_count(source: Snapshot, fragment: Fragment) -> int:
-    """Rows of a fragment that are not deleted."""
+    """The number of live rows of a fragment."""
     if fragment.deletion_file is not None and not fragment.deletion_file.num_deleted_rows:
         deletions = source.deletions(fragment)
         return physical_rows(source, fragment) - (0 if deletions is None else len(deletions))
@@ -101,7 +101,7 @@ def read_fragment(
         source: The version that the fragment belongs to.
         fragment: The fragment.
         schema: Columns to read.
-        rows: Which rows.
+        rows: Offsets of the rows to read.
         batch_rows: Most rows of a batch; None leaves it to the file.
         opened: The open files of the fragment; files that are opened are added.
 
@@ -136,7 +136,7 @@ def read_fragment(
 def _filled(
     source: Snapshot, fragment: Fragment, schema: Schema, described: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """The rows with payloads of blobs in place of their descriptors."""
+    """Yield the rows with blob payloads in place of descriptors."""
     arrow = schema_to_arrow(schema)
     files = files_of(fragment, schema)
     places = {field.name: source.data_file(file) for file, wanted, _ in files for field in wanted.fields}
@@ -173,7 +173,7 @@ def _check_rows(source: Snapshot, fragment: Fragment, parts: Sequence[_FileColum
 
 
 def files_of(fragment: Fragment, schema: Schema) -> list[tuple[DataFile, Schema, dict[int, int]]]:
-    """The files that hold wanted columns, each with those and with its columns by field id; a later file wins."""
+    """The files with wanted fields, each with these fields and its columns by field id; a later file wins."""
     taken: set[int] = set()
     found = []
     for file in reversed(fragment.files):
@@ -191,7 +191,7 @@ def files_of(fragment: Fragment, schema: Schema) -> list[tuple[DataFile, Schema,
 
 
 def opened_reader(source: Snapshot, file: DataFile, opened: Opened) -> DataFileReader:
-    """The reader of a file, which is opened once."""
+    """The reader of a file; each file is opened once and kept in `opened`."""
     store, key = source.data_file(file)
     where = (file.base_id, key)
     if where not in opened:
@@ -201,7 +201,7 @@ def opened_reader(source: Snapshot, file: DataFile, opened: Opened) -> DataFileR
 
 
 def _column(field: Field, batches: Sequence[pa.RecordBatch]) -> pa.Array:
-    """One column of a batch, assembled from the parts in all files."""
+    """One column of a batch, assembled from its parts in several files."""
     found = [batch.column(field.name) for batch in batches if field.name in batch.schema.names]
     return _assemble(field, found, batches[0].num_rows)
 

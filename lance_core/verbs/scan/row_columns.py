@@ -1,4 +1,4 @@
-"""Row columns, which no file stores: they can be read and used in filters like any other.
+"""Row columns: columns that no data file stores, and that can be read and used in filters like any other.
 
 _rowid                        stable row id where the dataset has them, else the row address
 _rowaddr                      fragment id << 32 | row offset in the fragment
@@ -59,7 +59,7 @@ class RowColumns:
 
     Attributes:
         fragment: The fragment.
-        names: Those that are wanted, in order.
+        names: The wanted row columns, in order.
         num_rows: Physical rows of the fragment.
         live: Which physical rows are alive; None for all.
         rows_before: Live rows of the dataset before this fragment.
@@ -72,7 +72,7 @@ class RowColumns:
     rows_before: int
 
     def values(self) -> Sequence[tuple[str, Callable[[Rows], U64Array]]]:
-        """For each name a function that gives the values of some physical rows."""
+        """Each name with a function that returns the values for some physical rows."""
         return [(name, self._column(name)) for name in self.names]
 
     def _column(self, name: str) -> Callable[[Rows], U64Array]:
@@ -112,7 +112,7 @@ def with_row_columns(
     where: Rows,
     live: npt.NDArray[np.bool_] | None,
 ) -> pa.RecordBatch:
-    """The batch with columns about rows; the id and the address of a deleted row are null if `live` is given."""
+    """The batch with row columns; if `live` is given, ids and addresses of deleted rows are null."""
     if not added:
         return batch
     columns, fields = list(batch.columns), list(batch.schema)
@@ -124,7 +124,7 @@ def with_row_columns(
 
 
 def rows_at(mask: npt.NDArray[np.bool_], where: Rows) -> npt.NDArray[np.bool_]:
-    """The entries of a mask of all physical rows that stand for some rows."""
+    """The entries for some rows out of a mask of all physical rows."""
     return mask[_selection(where)]
 
 

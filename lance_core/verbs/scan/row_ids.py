@@ -1,4 +1,4 @@
-"""Rows by their ids or addresses, and the arrays of numbers that name rows."""
+"""Take rows by their row ids, and check the row ids and addresses that users give."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["check_live", "take_ids", "unsigned"]
 
 
 def take_ids(source: Snapshot, row_ids: Any, options: ScanOptions) -> pa.Table:
-    """Rows by what `with_row_id` gives of them, in the order asked for.
+    """Rows by their row ids, as `with_row_id` returns them, in the order asked for.
 
     Raises:
         InvalidInputError: There is no such row.
@@ -45,7 +45,7 @@ def unsigned(name: str, numbers: Any) -> U64Array:
 
 
 def _addresses_of(source: Snapshot, ids: U64Array) -> U64Array:
-    """Where the rows with these stable ids are."""
+    """The addresses of the rows with some stable row ids."""
     found: dict[int, int] = {}
     for fragment in source.manifest.fragments:
         own = row_ids_of(fragment)

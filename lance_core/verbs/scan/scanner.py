@@ -1,10 +1,10 @@
-"""Scans: choose the rows of fragments, then read them batch by batch.
+"""Run a scan: choose the rows of fragments, then read and finish them batch by batch.
 
     plan      fragments, limit and offset -> rows of each fragment                          (pure)
     read      a fragment's rows -> batches, minus deleted rows, minus rows that the filter drops
     finish    computed columns, order of columns, extension types, size of batches
 
-With an order, the columns that it needs are read and sorted first, then the others in that order.
+With `order_by`, the columns of the order are read and sorted first, then the other columns are read in that order.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class LanceScanner:
         return self._restartable(self.projected_schema)
 
     def _restartable(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """The batches; an index that is found to be wrong before the first of them restarts the scan."""
+        """The batches; the scan restarts if an index is found to be wrong before the first batch."""
         return self._again(self._batches(schema), schema)
 
     def _again(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -209,7 +209,7 @@ class LanceScanner:
         return self.to_reader().__arrow_c_stream__(requested_schema)
 
     def _plan(self, *, verbose: bool = False, ran: tuple[int, ReadCounter] | None = None) -> PlanStep:
-        """The steps; `ran` is the number of rows of a run of them, and what the run has read."""
+        """The steps of the scan; `ran` is the number of rows that a run returned, and the counter of its reads."""
         options = self._options
         if options.order_by:
             keys = self._for_order()._plan(verbose=verbose, ran=ran)  # noqa: SLF001 - the same class
@@ -257,7 +257,7 @@ class LanceScanner:
         return self._options.limit is None and not self._options.offset
 
     def _for_count(self) -> LanceScanner:
-        """The scan for the rows that match, without columns."""
+        """The scan of the rows that match, without columns, to count them."""
         nothing = Schema(fields=())
         narrow = replace(
             self._options, schema=nothing, projection=None, order_by=(), limit=None, offset=0, batch_size=None
@@ -265,7 +265,7 @@ class LanceScanner:
         return LanceScanner(self._source, self._fragments, narrow)
 
     def _for_order(self) -> LanceScanner:
-        """The scan for the columns of the order, and the addresses of the rows."""
+        """The scan of the columns of the order, with the addresses of the rows."""
         options = self._options
         dataset = options.dataset or self._source.manifest.schema
         paths = list(dict.fromkeys(ordering.column_name for ordering in options.order_by))
@@ -282,7 +282,7 @@ class LanceScanner:
         return LanceScanner(self._source, self._fragments, narrow)
 
     def _count(self, fragment: Fragment) -> int:
-        """Rows of a fragment before any filter."""
+        """The number of rows of a fragment before any filter."""
         if not self._options.include_deleted_rows:
             return live_count(self._source, fragment)
         return FragmentScan(self._source, fragment, self._options).num_rows
@@ -305,7 +305,7 @@ class LanceScanner:
                 yield fragment, part
 
     def _stored(self) -> Iterator[pa.RecordBatch]:
-        """All batches as they were read, in order of fragments and rows."""
+        """The batches as they are read, in order of fragments and rows."""
         options = self._options
         if self._is_whole:
             return self._read_ahead(self._scan_plan())
@@ -353,7 +353,7 @@ class LanceScanner:
             pool.shutdown(cancel_futures=True)
 
     def _ordered(self) -> Iterator[pa.RecordBatch]:
-        """The rows in order: sort by the columns of the order alone, then read the rest of the rows that are left."""
+        """Yield the rows in order: sort the columns of the order alone, then read all columns of the remaining rows."""
         options = self._options
         found = self._for_order().to_table()
         paths = [ordering.column_name for ordering in options.order_by]
@@ -386,7 +386,7 @@ def _next_batches(scan: FragmentScan | Future[list[pa.RecordBatch]]) -> Iterator
 
 
 def _equal(batches: Iterator[pa.RecordBatch], size: int) -> Iterator[pa.RecordBatch]:
-    """Batches of exactly `size` rows; the last one of what is left."""
+    """Yield batches of exactly `size` rows; the last one has the rows that are left."""
     waiting: list[pa.RecordBatch] = []
     count = 0
     for batch in batches:

@@ -1,4 +1,4 @@
-"""Scans of many small fragments, and rows out of many fragments: files are read together, some megabytes at a time.
+"""Read small fragments, or rows out of many fragments, together: several files at once, some megabytes at a time.
 
 A column of a hundred files of a thousand rows is decoded at once, and sliced into the rows of each fragment. The
 batches are the same; only the time differs. That pays where reading is fast and decoding is slow: on a
@@ -51,11 +51,11 @@ FEWEST: Final = 4
 def coalesced(scans: Iterable[FragmentScan], *, at_once: bool = False) -> Iterator[FragmentScan]:
     """Scans in their order, with the rows of small fragments already read.
 
-    Small fragments without a row that matches the filter are left out, unless an index says that there are some.
+    Small fragments without a row that matches the filter are left out, unless indices claim that rows match.
 
     Args:
         scans: Scans with the same source and options.
-        at_once: Whether all rows are wanted before any is used, so that the first read is as large as any.
+        at_once: Whether the caller needs all rows before it uses any; the first read is then as large as later ones.
     """
     for group in grouped(scans, at_once=at_once):
         yield from _read(group) if len(group) >= FEWEST else group
@@ -66,7 +66,7 @@ def grouped(scans: Iterable[FragmentScan], *, at_once: bool = False) -> Iterator
 
     Args:
         scans: Scans with the same source and options.
-        at_once: Whether all rows are wanted before any is used, so that the first group is as large as any.
+        at_once: Whether the caller needs all rows before it uses any; the first group is then as large as later ones.
     """
     waiting: list[FragmentScan] = []
     num_bytes, limit = 0, MOST_BYTES if at_once else FIRST_BYTES
@@ -116,7 +116,7 @@ def _with_rows(parts: Sequence[tuple[FragmentScan, Rows]]) -> Iterator[tuple[Fra
 
 
 def _coalescable_bytes(scan: FragmentScan, first: FragmentScan | None, row_bytes: int) -> int | None:
-    """About how many bytes of a fragment are read; None if it is not to be read together with the first one.
+    """About how many bytes of a fragment are read; None if it should not be read together with the first one.
 
     Args:
         scan: The fragment's scan.
@@ -153,7 +153,7 @@ def _columns(file: DataFile) -> object:
 
 
 def _read(scans: Sequence[FragmentScan]) -> Iterator[FragmentScan]:
-    """The scans, with their rows if these can be read."""
+    """Read the rows of scans together, and yield each scan with its rows; without rows if that is not possible."""
     wanted = scans[0].first_columns
     rows = _rows_of(scans, wanted)
     if rows is None:
@@ -171,7 +171,7 @@ def _read(scans: Sequence[FragmentScan]) -> Iterator[FragmentScan]:
 
 
 def _matches(scan: FragmentScan, rows: pa.RecordBatch) -> pa.Array | None:
-    """Which rows match the filter; None if there is none, or if it needs more than their columns."""
+    """Which rows match the filter; None without a filter, or if the filter needs other columns."""
     expression = scan.options.filter
     if expression is None or not set(columns_of(expression)) <= set(rows.schema.names):
         return None
@@ -184,7 +184,7 @@ def _matches(scan: FragmentScan, rows: pa.RecordBatch) -> pa.Array | None:
 def _rows_of(
     scans: Sequence[FragmentScan], wanted: Schema, chosen: Sequence[Rows] | None = None
 ) -> pa.RecordBatch | None:
-    """All physical rows of some fragments, or some of each.
+    """Read all physical rows of some fragments, or chosen rows of each, in one batch.
 
     Returns:
         The rows; None if the fragments have to be read one by one, which also reports errors.

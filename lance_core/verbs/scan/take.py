@@ -1,4 +1,4 @@
-"""Rows by position or by address: only the pages and chunks that hold them are read."""
+"""Take rows by position or by row address: only the pages and chunks that hold these rows are read."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def take_rows(
 
 
 def whole_numbers(name: str, numbers: Any) -> npt.NDArray[np.int64] | npt.NDArray[np.uint64]:
-    """Numbers of rows as an array: of unsigned integers if one of them is that large.
+    """Row numbers from any sequence as an array of int64; of uint64 if they are given so, or are too large.
 
     Args:
         name: The name of the numbers in errors.
         numbers: A sequence or array of integers.
 
     Raises:
-        InvalidInputError: The numbers are no sequence of integers.
+        InvalidInputError: The numbers are not a sequence of integers.
     """
     if isinstance(numbers, list | tuple) and any(type(one) is bool for one in numbers):
         numbers = [int(one) if type(one) is bool else one for one in numbers]  # Python's own are integers
@@ -109,13 +109,13 @@ def _gathered(source: Snapshot, parts: Sequence[tuple[Fragment, _Integers]], opt
 
 
 def _runs(offsets: _Integers) -> Rows:
-    """Rows without a gap as a range, which copies less."""
+    """Offsets without a gap as a range, which copies less; others as they are."""
     whole = len(offsets) > 0 and int(offsets[-1]) - int(offsets[0]) + 1 == len(offsets)
     return range(int(offsets[0]), int(offsets[-1]) + 1) if whole else offsets
 
 
 def _in_order(table: pa.Table, order: _Integers) -> pa.Table:
-    """The rows at these positions."""
+    """The rows of a table in the order of these positions."""
     is_same = len(order) == table.num_rows and bool((np.diff(order) == 1).all())
     return table if is_same or not table.num_columns else table.take(pa.array(order))
 

@@ -1,4 +1,4 @@
-"""Payloads of a column of blobs, by position, row id or address."""
+"""Take the payloads of a blob column, by position, row id or row address."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["BlobFile", "blob_ranges_at", "blobs_at", "payloads_at_addresses"]
 
 
 class BlobFile(BytesIO):
-    """One payload as a file that can only be read."""
+    """The payload of one blob as a read-only file."""
 
     def size(self) -> int:
         """The number of bytes."""
@@ -47,7 +47,7 @@ class BlobFile(BytesIO):
         return self.read()
 
     def read_range(self, offset: int, length: int) -> bytes:
-        """Bytes from a position on; the position of `read` stays.
+        """Bytes from a position on; the position of `read` does not change.
 
         Raises:
             InvalidInputError: The range does not lie in the payload.
@@ -81,7 +81,7 @@ def blobs_at(
         indices: Positions among the rows.
 
     Raises:
-        InvalidInputError: Not one of the three is given, it is not a column of blobs, or there is no such row.
+        InvalidInputError: Not exactly one of the three is given, the column is not of blobs, or there is no such row.
         SchemaError: There is no such column.
         UnsupportedError: A row is deleted.
     """

@@ -8,7 +8,7 @@
 
 A replacement that loses a race against a commit that merely moved rows (a compaction) is computed again on the latest
 version. A replacement that loses against a replacement of the same slice fails: the table cannot decide which of the
-two should win. With `require_empty` the write of slices that have rows fails, whoever has put them there (`vacancy`).
+two should win. With `require_empty` a write to slices that have rows of any other write fails (`vacancy`).
 
 Of several attempts of one write (`WriteAttempt`) the last one's rows are in the table, once: overwrite and replace do
 that by themselves; append commits an Update that removes the rows of earlier attempts and adds its own.
@@ -75,13 +75,13 @@ REPLACE_ATTEMPTS: Final = 10
 def commit_request(
     target: TableTarget, request: CommitRequest, ready: Callable[[], None] | None = None
 ) -> CommitOutcome:
-    """Make fragments part of a dataset; see `lance_core.commit_fragments`.
+    """Commit fragments to a dataset; see `lance_core.commit_fragments`.
 
     Args:
-        target: Where to; its base need not be read again.
+        target: The dataset; its base, if given, is not read again.
         request: What to commit.
-        ready: Waits for the files of the fragments, which the caller has just written; None to look whether they are
-            there before a version refers to them.
+        ready: Waits until the files of the fragments, which the caller has just written, are durable; None checks that
+            they exist before a version refers to them.
 
     Raises:
         ObjectNotFoundError: A file of the fragments is not there.
@@ -113,11 +113,11 @@ class _Commit:
 
     @property
     def store(self) -> ObjectStore:
-        """Its store."""
+        """The store of the dataset."""
         return self.target.store
 
     def run(self) -> CommitOutcome:
-        """Commit, on the dataset that is there or as a new one."""
+        """Commit to the existing dataset, or create one."""
         base = self._base()
         attempts = set(self.request.write.earlier if self.request.write is not None else ())
         if base is None:
@@ -175,11 +175,11 @@ class _Commit:
         )
 
     def _new_schema(self, first_field_id: int = 0) -> Schema:
-        """The schema of a new dataset of these fragments."""
+        """The schema of a new dataset that consists of the fragments."""
         return lance_schema(self.request.schema, None, self.request.file_version(), first_field_id)
 
     def _follow(self, base: Manifest, attempts: set[int]) -> CommitOutcome:
-        """Commit on top of a version; compute the change again if rows merely moved or an earlier attempt committed."""
+        """Commit on top of a version; compute the change again if rows were moved, or an earlier attempt committed."""
         return retrying(
             (base, attempts),
             lambda begin, _: self._attempt(*begin),
@@ -304,7 +304,7 @@ class _Commit:
         return overruled is not None
 
     def _configured(self, base: Manifest) -> Manifest:
-        """Set configuration that a dataset lacks; Overwrite brings it along.
+        """Set the configuration that the request asks for and the dataset lacks; an Overwrite sets it by itself.
 
         Returns:
             The version to continue from: the new one, unless other commits came between, which have to be checked for

@@ -1,4 +1,4 @@
-"""The commits of other writers that a write may follow: those that fill none of its slices, and those it replaces."""
+"""Decide whether a write may follow the commits of others: if they filled other slices, or may be replaced."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def replaceable_commits(
         attempts: Versions of earlier attempts of the same write.
 
     Raises:
-        SupersededError: A later write has filled them, which is not to be replaced.
-        IncompatibleConflictError: A version in between was cleaned up that may be one of them.
+        SupersededError: A later write, which must not be replaced, has filled the same slices.
+        IncompatibleConflictError: A version in between was cleaned up, and may have filled the same slices.
     """
     if request.require_empty:
         return ()  # the rows themselves are looked at
@@ -58,7 +58,7 @@ def replaceable_commits(
 
 
 def check_columns(request: CommitRequest, uri: str, base: Manifest, latest: Manifest) -> None:
-    """Make sure that fragments that were written for a version fit a later one.
+    """Make sure that fragments that were written for one version fit the columns of a later one.
 
     Raises:
         RetryableConflictError: The later version has other columns.
@@ -68,7 +68,7 @@ def check_columns(request: CommitRequest, uri: str, base: Manifest, latest: Mani
 
 
 def check_creation(request: CommitRequest, uri: str, schema: Schema, latest: Manifest) -> None:
-    """Make sure that fragments written for a new dataset have the columns of one that was created meanwhile.
+    """Make sure that fragments written for a new dataset fit the dataset that another writer created meanwhile.
 
     Args:
         request: The write.

@@ -1,6 +1,6 @@
 """Find the rows of an earlier attempt of a write in a later version.
 
-A commit names the fragments that it added. Their rows are followed to the latest version by what is exact:
+A commit names the fragments that it added. Their rows are followed to the latest version by exact means alone:
 
     stable row ids   the ids that the rows were given, wherever they are
     else             the fragments, as long as no version since has touched them, or else version by version:
@@ -74,14 +74,17 @@ class TraceLostError(Exception):
 def rows_of_attempts(
     source: Snapshot, write: WriteAttempt, versions: Collection[int]
 ) -> tuple[RowsByFragment, int | None, set[int]]:
-    """The rows of earlier attempts that are alive in a version, and the commit that is kept instead, if one is.
-
-    Last the versions whose rows stay beside those of the write, as `on_earlier_attempt` says.
+    """Find the rows of earlier attempts that a new attempt replaces.
 
     Args:
-        source: The version.
-        write: The attempt that takes their place.
+        source: The version in which the rows are looked for.
+        write: The attempt that replaces the earlier ones.
         versions: The versions that the earlier attempts committed.
+
+    Returns:
+        The rows that are alive in the version; the commit that is kept in place of the write, or None (kept if rows
+        cannot be identified and `on_earlier_attempt` is "adopt"); and the versions whose rows stay beside those of
+        the write, as they cannot be identified and `on_earlier_attempt` is "append".
 
     Raises:
         EarlierAttemptError: The rows of an attempt cannot be identified, and `on_earlier_attempt` is "replace".
@@ -113,7 +116,7 @@ def committed_attempts(store: ObjectStore, write: WriteAttempt | None, since: in
 
     Raises:
         SupersededError: A later attempt has committed.
-        HistoryGapError: A version in between was cleaned up that may have been one.
+        HistoryGapError: A version in between was cleaned up, and may have been an attempt.
     """
     if write is None:
         return set()
@@ -131,7 +134,7 @@ def committed_attempts(store: ObjectStore, write: WriteAttempt | None, since: in
 
 
 def gap_error(root: str, since: int, version: int) -> HistoryGapError:
-    """The error for a version that cannot be read any more, and may have changed what matters."""
+    """The error for a version that was cleaned up, so that it is not known whether it conflicts."""
     return HistoryGapError(
         f"{root}: version {version} was cleaned up, so what it changed since version {since} is not known; do the "
         "write again"
@@ -145,7 +148,7 @@ def _replaced_by(transaction: Transaction | None) -> list[str]:
 
 
 def _rows_of_attempt(source: Snapshot, write: WriteAttempt, version: int) -> RowsByFragment:
-    """The rows of an attempt that are alive in a version, from its own version if that is there, else from the state.
+    """The rows of an attempt that are alive in a version, by the attempt's own version if it exists, else by the state.
 
     Raises:
         TraceLostError: The rows cannot be identified.
@@ -161,9 +164,9 @@ def _rows_of_attempt(source: Snapshot, write: WriteAttempt, version: int) -> Row
 
 
 def _by_proof(source: Snapshot, attempt: CommittedAttempt) -> RowsByFragment | None:
-    """The rows of an attempt, by what the state knows of it; None if they have no stable ids, and may have been moved.
+    """The rows of an attempt by the row ids or fragments that the table's state records; None if rows may have moved.
 
-    A row that is marked as deleted may have been deleted, or updated and thus moved.
+    Without stable row ids, a row that is marked as deleted may have been deleted, or updated and thus moved.
     """
     if attempt.row_ids is not None and source.manifest.uses_stable_row_ids:
         return _rows_with_ids(source, np.arange(*attempt.row_ids, dtype=np.uint64))
@@ -201,7 +204,7 @@ def rows_of_version(source: Snapshot, version: int) -> RowsByFragment:
 
 
 def _added_fragments(manifest: Manifest, operation: Operation, first: str | None) -> Iterator[Fragment]:
-    """The fragments that the transaction of a version added, with their ids in the manifest."""
+    """The fragments that the transaction of a version added, with the ids that the manifest gives them."""
     if isinstance(operation, Append | Overwrite):
         added = operation.fragments
     elif isinstance(operation, Update):
@@ -264,7 +267,7 @@ class _Trace:
         self._past = {self._first: self._rows}
 
     def to(self, latest: Snapshot) -> RowsByFragment:
-        """Follow the rows to a version."""
+        """Follow the rows to a later version, version by version."""
         for version in range(self._first + 1, latest.manifest.version + 1):
             after = latest if version == latest.manifest.version else _source(latest, version)
             self._rows = self._next(_transaction(after), after)

@@ -1,4 +1,4 @@
-"""Facts about a commit of fragments: its operation and its counters."""
+"""The result of a commit of fragments for users: its operation, and how many rows and fragments it changed."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["CommitFacts", "CommitOutcome"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitFacts:
-    """Facts about a commit.
+    """What a commit did: its operation, counters, and the versions that it replaced.
 
     Attributes:
         operation: Name of the operation; "Unknown" if an earlier commit was adopted whose version was cleaned up.
-        transaction_uuid: Id of the transaction; empty in that case.
-        read_version: Version that the change was based on; 0 for a new dataset, and in that case.
+        transaction_uuid: Id of the transaction; empty if its version was cleaned up.
+        read_version: Version that the change was based on; 0 for a new dataset, or if its version was cleaned up.
         rows_added: Rows in the new fragments; None if an earlier commit was adopted whose version was cleaned up.
         rows_deleted: Rows that were removed; None if an earlier commit was adopted, or the transaction does not say.
         fragments_added: Number of new fragments; None as for `rows_added`.

@@ -1,4 +1,4 @@
-"""Columns that a write adds: a Merge changes the schema, adds fragments and hides rows in one version."""
+"""Writes that add columns: they commit a Merge, which changes the schema, adds fragments and hides rows at once."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ __all__ = ["growing", "grown_schema", "is_growing"]
 
 
 def grown_schema(request: CommitRequest, base: Manifest) -> Schema:
-    """The schema with the columns that a dataset lacks, if they are to be added; Overwrite brings them along."""
+    """The dataset's schema with the columns that it lacks, if the request adds columns and is not an overwrite."""
     new = lacking_fields(base.schema, request.schema) if request.add_columns else []
     return base.schema if not new or request.mode == "overwrite" else with_null_columns(base, new)
 
 
 def is_growing(request: CommitRequest, base: Manifest) -> bool:
-    """Whether columns are added to a dataset, so that fragments and schema change in one version."""
+    """Whether an append or replacement adds columns, so that fragments and schema change in one version."""
     return request.mode in ("append", "replace") and grown_schema(request, base) is not base.schema
 
 
@@ -37,9 +37,9 @@ def growing(
     files: UncommittedFiles,
     removal: Removal,
 ) -> Merge:
-    """The operation that adds columns and fragments, and hides rows, in one version.
+    """The Merge that adds columns and fragments, and hides rows, in one version.
 
-    No other operation than Merge changes schema and fragments. Merge keeps each fragment, also without a row left.
+    Only a Merge changes both schema and fragments. It keeps each fragment, even one without a row left.
 
     Args:
         request: The write.

@@ -1,4 +1,4 @@
-"""The rows that a replacement of slices removes: whole fragments, and parts of others by deletion vectors.
+"""Remove the rows of slices, for a write that replaces them: whole fragments, and rows of others by deletion files.
 
 Only the columns that define the slices are read, of fragments that no index rules out. A fragment that holds one
 slice is a constant page there, so that looking at it costs little more than its footer; one whose only value is known
@@ -29,13 +29,13 @@ __all__ = ["remove_slices", "rows_in_slices"]
 def remove_slices(
     source: Snapshot, slices: Slices | None, files: UncommittedFiles, others: Mapping[int, BitMap] | None = None
 ) -> Removal:
-    """Find the rows of the slices and write the deletion files that hide those of cut fragments.
+    """Find the rows of the slices, and write deletion files for the fragments that lose only some of their rows.
 
     Args:
         source: The version.
-        slices: The slices whose rows go; None for only the others.
+        slices: The slices whose rows are removed; None to remove only `others`.
         files: Takes note of the files that are written.
-        others: Further rows that go, as offsets of rows that are alive by fragment id.
+        others: Further rows to remove: offsets of live rows, by fragment id.
 
     Raises:
         SchemaError, InvalidInputError: The slices cannot be distinguished in this dataset.
@@ -53,7 +53,7 @@ def _with_others(
 
 
 def rows_in_slices(source: Snapshot, slices: Slices) -> Iterator[tuple[Fragment, BitMap]]:
-    """The rows that lie in slices, as offsets of rows that are alive, by fragment.
+    """Yield the fragments with live rows in the slices, and the offsets of these rows.
 
     Raises:
         SchemaError, InvalidInputError: The slices cannot be distinguished in this dataset.

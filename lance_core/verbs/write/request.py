@@ -1,4 +1,4 @@
-"""The arguments of `commit_fragments` as one record, and values derived from them."""
+"""The arguments of `commit_fragments` as one record, with their checks and the values derived from them."""
 
 from __future__ import annotations
 
@@ -85,12 +85,12 @@ class CommitRequest:
         return {**dict(self.transaction_properties or {}), **message, **self.options.properties, **named}
 
     def side_properties(self) -> dict[str, str]:
-        """The properties of a version that is made on the way, without those that identify the write itself."""
+        """The properties of an auxiliary version before the commit, without those that identify the write."""
         own = {SLICES_KEY, SLICE_NAMES_KEY, *self.options.properties}
         return {key: value for key, value in self.properties().items() if key not in own}
 
     def file_version(self) -> FileVersion:
-        """The version of the fragments' files; without a file the one asked for, or the default."""
+        """The version of the fragments' files; without a file, the requested version or the default."""
         for fragment in self.fragments[:1]:
             for file in fragment.files[:1]:
                 return FileVersion.from_numbers(file.file_major_version, file.file_minor_version)

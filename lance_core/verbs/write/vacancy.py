@@ -1,4 +1,4 @@
-"""The promise that slices are empty: a write that only fills them looks again in each version that it would follow.
+"""Check that slices are empty, for writes with `require_empty`, again in each version that the write would follow.
 
 version that the write is based on    no row in the slices, but those of earlier attempts of the same write
 each later one, before the put        the same
@@ -23,7 +23,7 @@ _NAMED = 5
 
 
 def check_vacancy(request: CommitRequest, source: Snapshot, attempts: set[int]) -> None:
-    """Make sure that slices which have to be empty are, but for rows of earlier attempts.
+    """Make sure that the slices of a write with `require_empty` have no rows but those of its earlier attempts.
 
     Args:
         request: The write.

@@ -1,4 +1,4 @@
-"""`write_fragments`: rows into files, to be committed later and perhaps elsewhere."""
+"""`write_fragments`: write rows into data files, to be committed later and perhaps by another process."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def write_fragments(
         target_all_bases: All base paths; with True the dataset itself comes first.
         initial_bases: Base paths of a dataset that will be created.
         dataset_schema: `LanceDataset.lance_schema_bytes` of the dataset to append to, if it is not to be looked up.
-        allow_external_blob_outside_bases: Take blobs by any URI, and not only below base paths that are no datasets.
+        allow_external_blob_outside_bases: Accept blobs by any URI, and not only below base paths that are not datasets.
         **others: Arguments of pylance's that are not offered.
 
     Raises:

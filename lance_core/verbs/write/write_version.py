@@ -88,7 +88,7 @@ class WriteOptions:
 
     @classmethod
     def of(cls, mode: str, arguments: Mapping[str, Any]) -> Self:
-        """The options among arguments of `write_dataset`.
+        """The options from the arguments of `write_dataset`.
 
         Raises:
             UnsupportedError: An argument is not offered.
@@ -109,8 +109,8 @@ class PreparedWrite:
     """A write that was checked and can begin.
 
     Attributes:
-        target: Where it goes; its base is the latest version if the caller named no version.
-        options: How.
+        target: The dataset; its base is the latest version if the caller named no version.
+        options: How rows are written.
         version: Version of the new files.
         targets: Where files go, round-robin.
     """
@@ -137,7 +137,7 @@ class PreparedWrite:
 
     @property
     def table_format(self) -> TableFormat:
-        """The format of a dataset that the write creates; one that is appended to keeps its version of files."""
+        """The format of the dataset that the write creates; an append keeps the file version of its dataset."""
         version = None if self.appended_to is not None else self.version.value
         return replace(self.options.table_format, data_storage_version=version)
 
@@ -223,10 +223,10 @@ def write_mode(given: str | None) -> str:
 
 
 def prepare(target: TableTarget, options: WriteOptions) -> PreparedWrite:
-    """Look up what a write is based on, and check it.
+    """Look up the version that a write is based on, and check that the write can begin.
 
     Raises:
-        InvalidInputError: The mode is none of the three, a base is not known, or base paths are given for a dataset
+        InvalidInputError: The mode is unknown, a base is not known, or base paths are given for a dataset
             that exists.
         UnsupportedError: The version that the write is based on has feature flags that are not known.
     """
@@ -271,11 +271,11 @@ def write_version(
     Args:
         data: The rows.
         schema: Their schema; needed only for an iterable of batches.
-        target: Where to; with a base, the write is based on that version, else on the latest.
-        options: How.
+        target: The dataset; with a base, the write is based on that version, else on the latest.
+        options: How rows are written.
 
     Returns:
-        The place, with the version that was made.
+        The target, with the version that was made as its base.
 
     Raises:
         DatasetExistsError: The mode is "create" and there is a dataset.

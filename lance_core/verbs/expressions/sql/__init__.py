@@ -5,8 +5,8 @@
 Semantics are DataFusion's as pylance uses it; pylance's documentation lists the functions. Unknown constructs are
 rejected with their name and position in the SQL. sqlglot is imported with this package, so import it on use.
 
-A string is compiled once for the same columns, unless it may ask for the time: parsing costs what reading 100,000
-values does.
+A string is compiled once for the same columns, unless it may call a function of the current time: parsing takes as long
+as reading 100,000 values.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ComputedColumn:
     """A column that is computed.
 
     Attributes:
-        expression: How.
+        expression: The Arrow expression that computes it.
         type: Type of its values.
     """
 
@@ -58,9 +58,9 @@ def parse_expression(sql: str, schema: pa.Schema | Schema) -> pc.Expression:
         schema: The columns that it can refer to. The result is for batches of their storage types.
 
     Raises:
-        InvalidInputError: The string is no SQL expression, or is invalid; the message has the position.
-        SchemaError: A column does not exist; names those that do.
-        UnsupportedError: The expression uses something unknown; the message names it and has the position.
+        InvalidInputError: The string is not a valid SQL expression; the message has the position.
+        SchemaError: A column does not exist; the message names those that do.
+        UnsupportedError: The SQL has a function or syntax that is not supported; the message has its name and position.
     """
     return parse_column(sql, schema).expression
 
@@ -101,7 +101,7 @@ def parse_filter(sql: str, schema: pa.Schema | Schema, *, assume_utc: bool = Tru
 
 
 def _filter(sql: str, columns: pa.Schema) -> tuple[pc.Expression, tuple[pc.Expression, ...]]:
-    """The condition, and the parts of it that AND joins, of which the SQL is parsed once."""
+    """The condition, and the parts of it that AND joins; the SQL is parsed once for both."""
     compiled, parts = SqlCompiler(sql, columns).condition()
     if not pa.types.is_boolean(compiled.type):
         raise InvalidInputError(f"the filter {sql!r} does not return a boolean but {compiled.type}")
@@ -109,7 +109,7 @@ def _filter(sql: str, columns: pa.Schema) -> tuple[pc.Expression, tuple[pc.Expre
 
 
 def parse_conjuncts(sql: str, schema: pa.Schema | Schema) -> tuple[pc.Expression, ...]:
-    """Compile a condition to the parts that AND joins: each matters only where those before are true.
+    """Compile a condition to the parts that AND joins: each is needed only for rows for which those before it are true.
 
     Arguments and errors are those of `parse_filter`.
     """
@@ -119,7 +119,7 @@ def parse_conjuncts(sql: str, schema: pa.Schema | Schema) -> tuple[pc.Expression
 
 @contextmanager
 def _bounded(sql: str) -> Iterator[None]:
-    """Reject what is nested deeper than Python's stack: lists and chains of AND and OR may be of any length."""
+    """Reject SQL that nests deeper than Python's stack allows; lists and chains of AND and OR may be of any length."""
     try:
         yield
     except RecursionError:
@@ -129,7 +129,7 @@ def _bounded(sql: str) -> Iterator[None]:
 
 @contextmanager
 def _user_input() -> Iterator[None]:
-    """Begin what is said of a filter as pylance does; tools look for it."""
+    """Begin the messages of errors in filters with the words of pylance, which tools look for."""
     try:
         yield
     except (InvalidInputError, UnsupportedError) as error:
@@ -148,7 +148,7 @@ def _value(sql: str, columns: pa.Schema) -> Typed:
 
 
 def _once(sql: str, schema: pa.Schema | Schema, make: Callable[[str, pa.Schema], _Made]) -> _Made:
-    """What is made of a string over columns in storage types."""
+    """Compile a string with `make`, over the columns in storage types, or return the result of an earlier call."""
     columns = schema_to_arrow(schema) if isinstance(schema, Schema) else schema
     known = None if are_written() else _known.get((sql, make))
     if known is not None and known[0] == columns:

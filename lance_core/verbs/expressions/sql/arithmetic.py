@@ -1,4 +1,4 @@
-"""Arithmetic with DataFusion's types: integers wrap, `/` of integers truncates, decimals keep their digits."""
+"""SQL's arithmetic with DataFusion's types: integers wrap, `/` of integers truncates, decimals keep their digits."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def concatenated(left: Typed, right: Typed) -> Typed:
 
 
 def guarded(value: Typed, guard: Guard | None) -> Typed:
-    """The value where it is needed, null elsewhere."""
+    """The value for the rows of the guard, null for others, so that it cannot fail there."""
     rows = rows_of(guard)
     if rows is None:
         return value
@@ -159,7 +159,7 @@ def _in_common_type(left: Typed, right: Typed, *, root: bool) -> tuple[Typed, Ty
 
 
 def _plain(value: Typed) -> Typed:
-    """The value without what is known about it: a literal then keeps its type."""
+    """The value, no longer known to be a literal or a column: a literal then keeps its type."""
     return Typed(value.expression, value.type)
 
 
@@ -239,7 +239,7 @@ def _days(value: Typed) -> Typed:
 
 
 def null_if(value: Typed, other: Typed) -> Typed:
-    """Null where the two are equal, else the first."""
+    """`NULLIF(value, other)`: null where the two are equal, else the first."""
     if other.is_literal and is_string_like(other.type) and not is_string_like(value.type):
         if pa.types.is_timestamp(value.type):  # beside a string pylance takes every time for one of nanoseconds
             value = cast_time(value, pa.timestamp("ns", value.type.tz))

@@ -71,7 +71,7 @@ _SIZED_BINARY: Final = re.compile(r"FixedSizeBinary\((\d{1,9})\)", re.IGNORECASE
 
 
 def type_of(node: exp.DataType, sql: str) -> pa.DataType:
-    """The Arrow type that a type of SQL names.
+    """The Arrow type for the name of a type in SQL.
 
     Raises:
         UnsupportedError: The type is not known.
@@ -88,7 +88,7 @@ def type_of(node: exp.DataType, sql: str) -> pa.DataType:
 
 
 def named_type(name: str) -> pa.DataType | None:
-    """The type that Arrow's Rust library calls so, such as `Float64` or `List(Int32)`; None if it is not known."""
+    """The type with a name of Arrow's Rust library, such as `Float64` or `List(Int32)`; None if the name is unknown."""
     name = name.strip()
     lists = _LIST.fullmatch(name)
     if lists is not None:
@@ -109,7 +109,7 @@ def cast(value: Typed, kind: pa.DataType, *, strict: bool, guard: Guard | None =
         value: The value.
         kind: The type.
         strict: CAST; TRY_CAST if false.
-        guard: Rows for which the value is needed: a failure elsewhere is none.
+        guard: Rows for which the value is needed: a value that cannot be cast elsewhere is not an error.
 
     Raises:
         InvalidInputError: A literal cannot be cast.
@@ -130,7 +130,7 @@ def cast(value: Typed, kind: pa.DataType, *, strict: bool, guard: Guard | None =
 
 
 def _written_number(value: Typed, kind: pa.DataType) -> Typed | None:
-    """A literal number, rounded as a cast does, from the digits that were written; None for other types."""
+    """A literal number, rounded as a cast to an integer or decimal does, from its digits; None for other types."""
     digits = value.value.digits if isinstance(value.value, NumberLiteral) else Decimal(value.value)
     if pa.types.is_decimal(kind):
         return Typed(value.expression, value.type, _WIDE.quantize(digits, Decimal(1).scaleb(-kind.scale)))
@@ -152,7 +152,7 @@ def _cast_literal(value: Typed, kind: pa.DataType, *, strict: bool) -> Typed:
 
 
 def _rounded(value: Any, kind: pa.DataType) -> Any:
-    """A string with a number, for a decimal, as the number with as many digits after the point; all else as it is."""
+    """The number in a string, rounded to the scale of a decimal type; any other value, or type, as it is."""
     if not (isinstance(value, str) and pa.types.is_decimal(kind)):
         return value
     try:
@@ -202,7 +202,7 @@ def _cast_number_or_time(value: Typed, kind: pa.DataType) -> Typed:
 
 
 def _tried(value: Typed, kind: pa.DataType) -> Typed:
-    """The cast of each value that has one; null for others."""
+    """TRY_CAST: each value as the other type, or null if the type cannot hold it."""
     own = value.type
     if pa.types.is_decimal(own) and pa.types.is_floating(kind):
         return value.to(kind)

@@ -1,7 +1,7 @@
-"""Comparisons, with DataFusion's order of floats: NaN equals NaN and is greater than every number.
+"""SQL's comparisons, with DataFusion's order of floats: NaN equals NaN and is greater than every number.
 
-Arrow's kernels follow IEEE 754 instead, where every comparison with NaN is false; what is missing is added only where
-NaN can occur.
+Arrow's kernels follow IEEE 754 instead, where every comparison with NaN but `<>` is false; the difference is added to
+their results only where NaN can occur.
 """
 
 from __future__ import annotations
@@ -70,10 +70,10 @@ def in_common_type(
     """Two values in their common type.
 
     Args:
-        left: One.
-        right: The other.
-        narrow_floats: Whether a literal meets a float32 as a float32.
-        exact: See `common_type`.
+        left: The first value.
+        right: The second value.
+        narrow_floats: Whether a literal beside a column of float32 or float16 takes that type.
+        exact: Whether a literal such as 1.4 is compared with a decimal as the decimal 1.4; as a float if false.
 
     Raises:
         InvalidInputError: There is no common type, or a literal is out of the range of the column beside it.
@@ -92,10 +92,10 @@ def in_common_type(
 
 
 def _check_range(column: Typed, other: Typed) -> None:
-    """Reject a literal that no value of a column of integers can be compared with exactly, as pylance does.
+    """Reject a literal that cannot be compared exactly with a column of integers, as pylance does.
 
     Raises:
-        InvalidInputError: No value of the column equals the literal exactly.
+        InvalidInputError: The literal is out of the range of the column, or a float too large to stand for one integer.
     """
     if not (column.is_column and pa.types.is_integer(column.type)) or not other.is_literal:
         return
@@ -175,7 +175,7 @@ def either(left: Typed, right: Typed) -> Typed:
 
 
 def chained(parts: Sequence[Typed], join: Callable[[Typed, Typed], Typed]) -> Typed:
-    """Parts that AND or OR joins, one at least, as a tree of few levels: Arrow goes down each."""
+    """Join conditions, at least one, by AND or OR to a tree of few levels, as Arrow recurses once per level."""
     found = list(parts)
     if len(found) <= _SHORT:
         return reduce(join, found)
@@ -186,7 +186,7 @@ def chained(parts: Sequence[Typed], join: Callable[[Typed, Typed], Typed]) -> Ty
 
 
 def all_of(parts: Sequence[Typed]) -> Typed:
-    """Conditions without nulls, all of which are true."""
+    """Whether all conditions are true; none of their values may be null."""
     return chained(parts, both)
 
 
@@ -219,13 +219,13 @@ def is_in(value: Typed, candidates: Sequence[Typed], *, narrow_floats: bool = Fa
 
 
 def _with_both_zeros(values: Sequence[Any]) -> list[Any]:
-    """The values, with both zeros where a float is one: zeros are equal, but Arrow's `is_in` distinguishes them."""
+    """The values, with both 0.0 and -0.0 if they have either: these are equal, but Arrow's `is_in` separates them."""
     has_zero = any(isinstance(value, float) and value == 0 for value in values)
     return [*values, 0.0, -0.0] if has_zero else list(values)
 
 
 def _widened(value: Typed) -> Typed:
-    """A float16 as a float32: Arrow compares none of 16 bits."""
+    """A float16 as a float32, as Arrow has no comparison of float16; any other value as it is."""
     return value.to(pa.float32()) if pa.types.is_float16(value.type) else value
 
 
@@ -236,7 +236,7 @@ def _narrows(value: Typed, other: Typed, narrow_floats: bool) -> bool:
 
 
 def compare_floats(operator: str, left: Typed, right: Typed) -> Typed:
-    """`left operator right` of numbers of which one at least is a float: literals keep the type that they have."""
+    """`left operator right` of numbers, at least one of which is a float; literals keep their types."""
     if left.is_literal or right.is_literal:
         return _floats(operator, _widened(left), _widened(right))
     one, other = in_common_type(left, right)
@@ -244,7 +244,7 @@ def compare_floats(operator: str, left: Typed, right: Typed) -> Typed:
 
 
 def in_set(value: Typed, values: pa.Array) -> Typed:
-    """`value IN (values)`, of values of a type that Arrow's kernel compares the value with, or of any numbers."""
+    """`value IN (values)`, for an array of a type that Arrow compares with that of the value, or of any numbers."""
     if not len(values):
         return literal(False, _BOOL)
     known = values.drop_null()
@@ -259,7 +259,7 @@ def in_set(value: Typed, values: pa.Array) -> Typed:
 
 
 def _matched(value: Typed, values: pa.Array, *, with_null: bool) -> Typed:
-    """Whether the value is one of others, which are not null; null where that depends on a null."""
+    """`value IN (values)` for values without nulls; null where nothing matches and the value or a candidate is null."""
     matched = call("is_in", [value], _BOOL, pc.SetLookupOptions(value_set=values, skip_nulls=True))
     unknown = literal(None, _BOOL)
     if with_null:

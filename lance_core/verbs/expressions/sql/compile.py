@@ -1,6 +1,6 @@
-"""From the tree of an SQL expression to a typed Arrow expression.
+"""Compile the tree of an SQL expression to a typed Arrow expression.
 
-`nodes.py` names what compiles each kind of node; what is not in it is rejected by name. SQL evaluates the branches of
+`nodes.py` has a handler for each kind of node; what is not in it is rejected by name. SQL evaluates the branches of
 CASE and COALESCE, and the right side of AND and OR, only where it needs them, Arrow everywhere: while such a part is
 compiled, `guard` says for which rows it is needed, and what could fail (a division, a cast) is given nulls elsewhere.
 """
@@ -56,7 +56,7 @@ class SqlCompiler:
         return self._root(parse(self.sql))
 
     def condition(self) -> tuple[Typed, list[Typed]]:
-        """The expression by which rows are chosen, and the conditions that AND joins at its top.
+        """Compile the SQL as a condition, and each of the conditions that AND joins at its top.
 
         In conditions `regexp_match` stands for "matches". Errors are those of `compile`.
         """
@@ -67,7 +67,7 @@ class SqlCompiler:
         return whole, [self.as_truth(part, self._root(part)) for part in parts]
 
     def value(self, node: exp.Expr) -> Typed:
-        """One node and what is below it; a dictionary is decoded."""
+        """Compile a node with the nodes below it; values of a dictionary type are decoded."""
         handler = NODES.get(type(node))
         if handler is None:
             unsupported(node, self.sql, name_of(node))
@@ -77,7 +77,7 @@ class SqlCompiler:
 
     @contextmanager
     def only_where(self, condition: Callable[[], Typed]) -> Iterator[None]:
-        """Compile an expression that is needed only for rows where a condition, made when asked for, is true."""
+        """While the body runs, compile for only the rows where a condition is true, which is made when it is needed."""
         before = self.guard
         self.guard = Guard(before, condition)
         try:
@@ -86,11 +86,11 @@ class SqlCompiler:
             self.guard = before
 
     def truth(self, node: exp.Expr) -> Typed:
-        """A node that must be true, false or null."""
+        """Compile a node whose values must be true, false or null."""
         return self.as_truth(node, self.value(node))
 
     def as_truth(self, node: exp.Expr, value: Typed) -> Typed:
-        """A compiled node, which must be true, false or null."""
+        """Check that the values of a compiled node are true, false or null; NULL becomes a boolean null."""
         if pa.types.is_null(value.type):
             return literal(None, _BOOL)
         if not pa.types.is_boolean(value.type):
@@ -98,10 +98,10 @@ class SqlCompiler:
         return value
 
     def column(self, names: list[str], node: exp.Expr) -> Typed:
-        """A column, or a field inside of one.
+        """A column, or a field of a struct column, by its path.
 
         Raises:
-            SchemaError: The data has no column of that name, or the column no such field.
+            SchemaError: The data has no column, or the struct no field, of that name.
         """
         first = _find(names[0], self._schema.names)
         if first is None:
@@ -127,7 +127,7 @@ class SqlCompiler:
         return Typed(one.expression, one.type, is_column=value.is_column)
 
     def _root(self, node: exp.Expr) -> Typed:
-        """The top of the tree: there pylance gives a literal beside a column the type of the column."""
+        """Compile the top of the tree, where pylance gives a literal beside a column the type of the column."""
         if isinstance(node, exp.Paren):
             return self._root(node.this)
         if type(node) in (exp.And, exp.Or):
@@ -163,7 +163,7 @@ def _parts_of_and(tree: exp.Expr) -> list[exp.Expr]:
 
 
 def _find(name: str, names: list[str]) -> str | None:
-    """The name as it is spelled in the schema: exactly, or but for case if only one is like that."""
+    """The name as the schema spells it: the same, else the only one that differs in case alone; None if neither."""
     if name in names:
         return name
     alike = [candidate for candidate in names if candidate.lower() == name.lower()]
@@ -177,7 +177,7 @@ def _decoded(value: Typed) -> Typed:
 
 
 def _with_matches_as_truth(tree: exp.Expr) -> exp.Expr:
-    """`regexp_match` gives a list; where a truth value is expected it stands for whether there is a match."""
+    """Replace `regexp_match`, which gives a list, by whether there is a match, wherever a truth value is expected."""
     left = [tree]
     while left:
         node = left.pop()

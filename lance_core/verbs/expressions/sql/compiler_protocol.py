@@ -1,4 +1,4 @@
-"""The compiler of one SQL expression, as handlers of nodes and functions see it; `compile.py` implements it."""
+"""The protocol of the SQL compiler, as handlers of nodes and functions call it; `compile.py` implements it."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _BOOL: Final = pa.bool_()
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """The rows for which a part of an expression is needed. It is compiled only for what could fail elsewhere.
+    """The rows for which a part of an expression is needed; used only for operations that could fail on other rows.
 
     Attributes:
-        outer: The rows for which the whole is needed; None for all.
+        outer: The rows for which the expression around the part is needed; None for all.
         condition: Makes the condition that is true where the part is needed.
     """
 
@@ -52,26 +52,26 @@ class Compiler(Protocol):
     guard: Guard | None
 
     def value(self, node: exp.Expr) -> Typed:
-        """One node and what is below it; a dictionary is decoded."""
+        """Compile a node with the nodes below it; values of a dictionary type are decoded."""
         ...
 
     def truth(self, node: exp.Expr) -> Typed:
-        """A node that must be true, false or null."""
+        """Compile a node whose values must be true, false or null."""
         ...
 
     def as_truth(self, node: exp.Expr, value: Typed) -> Typed:
-        """A compiled node, which must be true, false or null."""
+        """Check that the values of a compiled node are true, false or null; NULL becomes a boolean null."""
         ...
 
     def only_where(self, condition: Callable[[], Typed]) -> AbstractContextManager[None]:
-        """Compile an expression that is needed only for rows where this is true."""
+        """While the body runs, compile for only the rows where a condition is true."""
         ...
 
     def column(self, names: list[str], node: exp.Expr) -> Typed:
-        """A column, or a field inside of one.
+        """A column, or a field of a struct column, by its path.
 
         Raises:
-            SchemaError: The data has no column of that name, or the column no such field.
+            SchemaError: The data has no column, or the struct no field, of that name.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""SQL as pylance reads it, on sqlglot's parser.
+"""Parse SQL expressions in pylance's dialect with sqlglot, and report errors by their position.
 
 Names are bare or in back-ticks; both 'single' and "double" quotes make strings. `==` is `=`. Functions keep their names
 and arguments as written: `functions.py` knows which ones exist, the parser does not.
@@ -38,10 +38,10 @@ _QUERIES = frozenset({TokenType.SELECT, TokenType.WITH, TokenType.VALUES})
 
 
 class _Lance(Dialect):
-    """The dialect."""
+    """Pylance's dialect of SQL, for sqlglot."""
 
     class Tokenizer(tokens.Tokenizer):
-        """Quotes and names."""
+        """The quotes of strings and names; no word begins a command."""
 
         QUOTES: ClassVar[list[str | tuple[str, str]]] = ["'", '"']
         STRING_ESCAPES: ClassVar[list[str]] = ["'", '"']
@@ -79,9 +79,9 @@ def parse(sql: str) -> exp.Expr:
 
 
 def _as_written(words: Sequence[Token]) -> Iterator[Token]:
-    """Keep the parser from the functions that it knows: each has a meaning and arguments of its own.
+    """Hide function names from the parser, as it gives the functions that it knows a meaning and arguments of its own.
 
-    A subclass could say so, but sqlglot's parser may be compiled (`sqlglot[c]`), and then it has no subclasses.
+    A subclass of the parser could leave them out, but a compiled sqlglot (`sqlglot[c]`) does not allow subclasses.
     """
     for token, following in zip_longest(words, words[1:]):
         kind, word = token.token_type, token.text

@@ -1,7 +1,7 @@
-"""The functions, by name: one line adds one.
+"""The tables of SQL functions by name, and of functions with a syntax of their own: one line adds a function.
 
-A function gets the compiler, its node (for errors) and its uncompiled arguments, so that it can compile them for the
-rows that need them.
+A function gets the compiler, its node (for errors) and its uncompiled arguments, so that it can compile each argument
+for the rows that need it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _BOOL: Final = pa.bool_()
 
 
 def _eager(function: Callable[..., Typed], least: int, most: int | None = None) -> Function:
-    """A function of values with `least` to `most` arguments: exactly `least` if None, any number if negative."""
+    """A function of compiled arguments, `least` to `most`: exactly `least` if that is None, no limit if negative."""
 
     def compiled(c: Compiler, node: exp.Expr, arguments: Sequence[exp.Expr]) -> Typed:
         limit = least if most is None else most
@@ -137,7 +137,7 @@ def _extreme(kernel: str) -> Callable[..., Typed]:
 
 
 def _further(operator: str, left: Typed, right: Typed) -> Typed:
-    """The greater of two floats, or the lesser, in the order of comparisons; the other one where one is null."""
+    """The greater (or the lesser) of two floats, in the order of comparisons; where one is null, the other."""
     comes_first = either(compare(operator, left, right), is_null(right))
     chosen = call("coalesce", [comes_first, literal(False, _BOOL)], _BOOL)
     return call("if_else", [chosen, left, right], left.type)
@@ -200,7 +200,7 @@ def _trim(c: Compiler, node: exp.Expr) -> Typed:
 
 
 def _by_name(name: str, *parts: str) -> Callable[[Compiler, Any], Typed]:
-    """Syntax of its own for a function."""
+    """Compile a function that has a syntax of its own, from parts of its node, as the function of that name."""
 
     def compiled(c: Compiler, node: exp.Expr) -> Typed:
         arguments = [node.args[part] for part in parts if node.args.get(part) is not None]

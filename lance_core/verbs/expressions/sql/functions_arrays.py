@@ -1,4 +1,4 @@
-"""Functions of lists. Positions count items from 1, negative ones from the end."""
+"""SQL functions of lists. Positions count items from 1, and from the end if they are negative."""
 
 from __future__ import annotations
 

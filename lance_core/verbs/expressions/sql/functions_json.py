@@ -1,6 +1,6 @@
-"""Functions of JSON: columns of it, which hold `lance_core.schema.jsonb`, or strings.
+"""SQL functions of JSON, over columns of type JSON, which hold `lance_core.schema.jsonb`, and over strings.
 
-Paths are those that name one place, or all items: `$.a.b`, `$."a b"`, `$["a"]`, `$[0]`, `$[last]`, `$[*]`, `$.*`.
+A path has steps that name one place, or all items: `$.a.b`, `$."a b"`, `$["a"]`, `$[0]`, `$[last]`, `$[*]`, `$.*`.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ _EVERY: Final = object()
 
 
 def check_json_arguments(name: str, arguments: tuple[Typed, ...]) -> None:
-    """Reject values that are no JSON, and paths that are not known, before rows are read.
+    """Reject values that are not JSON, and paths that are not supported, before rows are read.
 
     Raises:
-        InvalidInputError: An argument is of another type, or no path.
-        UnsupportedError: A path is of a kind that is not known.
+        InvalidInputError: An argument has a type that is not JSON, or not that of a path.
+        UnsupportedError: A path has a step that is not supported.
     """
     kind = arguments[0].type
     if not any(is_kind(kind) for is_kind in (pa.types.is_large_binary, pa.types.is_string, pa.types.is_null)):
@@ -60,7 +60,7 @@ def check_json_arguments(name: str, arguments: tuple[Typed, ...]) -> None:
 
 @lru_cache(maxsize=256)
 def _steps(path: str) -> tuple[object, ...]:
-    """The steps of a path: names, positions, or one of the marks."""
+    """The steps of a path: names, positions, or a mark for all items, the last item, or all fields."""
     rest = path.strip()
     rest = rest[1:] if rest.startswith("$") else f".{rest}" if rest and rest[0] not in ".[" else rest
     steps: list[object] = []
@@ -77,7 +77,7 @@ def _steps(path: str) -> tuple[object, ...]:
 
 
 def _found(value: Any, path: str) -> list[Any]:
-    """All that a path leads to."""
+    """All values that a path leads to."""
     nodes = [value]
     for step in _steps(path):
         nodes = [item for node in nodes for item in _below(node, step)]
@@ -108,7 +108,7 @@ def _extract(data: bytes | str, path: str) -> str | None:
 
 
 def _one(data: bytes | str, path: str, function: str) -> list[Any]:
-    """What a path leads to, which must be one place at most."""
+    """The value that a path leads to, which must be one at most."""
     if any(step in (_ALL, _EVERY) for step in _steps(path)):
         raise UnsupportedError(f"{function} with the JSON path {path!r}, which names several places, is not supported")
     return _found(_value(data), path)
@@ -130,7 +130,7 @@ _MISSING: Final = object()
 
 
 def _at(data: bytes | str, key: str) -> Any:
-    """The field or item of that name."""
+    """The field of an object, or the item of a list, by its key."""
     value = _value(data)
     if isinstance(value, dict):
         return value.get(key, _MISSING)

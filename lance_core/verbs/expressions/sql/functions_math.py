@@ -1,6 +1,6 @@
-"""Functions of numbers. Where a result is not an integer it is a float64; of a float32 it is a float32.
+"""SQL functions of numbers. A result that is not an integer is a float64, or a float32 for an argument of that type.
 
-Functions of two arguments have rules of their own, which are DataFusion's.
+Functions of two arguments follow DataFusion's rules about types, each its own.
 """
 
 from __future__ import annotations

@@ -27,12 +27,12 @@ _BOOL: Final = pa.bool_()
 
 
 def _simple(kernel: str, kind: pa.DataType | None = None) -> Callable[[Typed], Typed]:
-    """A kernel of one string; the result is a string of the same type if `kind` is None."""
+    """A function that is one Arrow kernel on a string; its result has the type of the string if `kind` is None."""
     return lambda value: call(kernel, [as_string(value)], kind or as_string(value).type)
 
 
 def _in_python(function: str, kind: pa.DataType | None = None, *, integer: int | None = None) -> Callable[..., Typed]:
-    """One of our own functions of strings, of which one argument may be an integer: that of the number `integer`."""
+    """A function of strings that this library computes in Python; the argument at position `integer` is an integer."""
 
     def compiled(*arguments: Typed) -> Typed:
         values = [_whole(one) if position == integer else as_string(one) for position, one in enumerate(arguments)]
@@ -104,7 +104,7 @@ def _right(value: Typed, count: Typed) -> Typed:
 
 
 def _found(kernel: str, function: str) -> Callable[[Typed, Typed], Typed]:
-    """Whether one string is in the other, by a kernel if what is looked for is a literal."""
+    """Whether a string is found in another, by an Arrow kernel if the wanted string is a literal."""
 
     def compiled(value: Typed, part: Typed) -> Typed:
         value, part = as_string(value), as_string(part)
@@ -126,7 +126,7 @@ def _replace(value: Typed, part: Typed, other: Typed) -> Typed:
 
 
 def _alike(values: Sequence[Typed]) -> list[Typed]:
-    """All as strings of one type."""
+    """The values as strings of one type."""
     strings = [words(value, pa.string()) if not is_string_like(value.type) else value for value in values]
     kind = pa.large_string() if any(pa.types.is_large_string(value.type) for value in strings) else pa.string()
     return [value.to(kind) for value in strings]

@@ -85,7 +85,7 @@ def _epoch(value: Typed) -> Typed:
 
 
 def _below_minute(value: Typed, name: str) -> Typed:
-    """Seconds of the minute, in a unit, with what is below cut off."""
+    """The seconds within the minute, counted in a unit such as milliseconds; finer digits are cut off."""
     kind = pa.int64() if name == "nanosecond" else pa.int32()
     if pa.types.is_date(value.type):
         return Typed(pc.if_else(value.expression.is_valid(), pa.scalar(0, kind), pa.scalar(None, kind)), kind)
@@ -112,7 +112,7 @@ def _date_trunc(unit: Typed, value: Typed) -> Typed:
 
 
 def _to_timestamp(unit: str, number_unit: str) -> Callable[[Typed], Typed]:
-    """To a timestamp; numbers count `number_unit`."""
+    """A function that converts its argument to a timestamp; numbers count `number_unit` since the epoch."""
 
     def compiled(value: Typed) -> Typed:
         if pa.types.is_integer(value.type):

@@ -1,6 +1,6 @@
-"""The functions that `python_functions` registers.
+"""The Python implementations of SQL functions without an Arrow kernel, which `python_functions` registers with Arrow.
 
-Each gets the type of its result and arrays of one length; null gives null.
+Each function gets the type of its result, and arrays of the same length; null arguments give null.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _WIDE: Final = Context(prec=80, rounding=ROUND_DOWN)
 
 
 def _rows(function: Callable[..., Any]) -> Callable[..., list[Any]]:
-    """A function of Python values, for each row; null if an argument is null."""
+    """Apply a function of Python values to each row; the result is null if an argument is null."""
 
     def over_rows(_kind: pa.DataType, *arrays: pa.Array) -> list[Any]:
         columns = [array.to_pylist() for array in arrays]
@@ -40,7 +40,7 @@ def _zip(columns: list[list[Any]]) -> Any:
 
 
 def _floats(function: Callable[..., Any]) -> Callable[..., pa.Array]:
-    """A numpy function of floats."""
+    """Apply a numpy function to whole arrays; the result is null where an argument is null."""
 
     def over_arrays(kind: pa.DataType, *arrays: pa.Array) -> pa.Array:
         with np.errstate(all="ignore"):
@@ -54,7 +54,7 @@ def _floats(function: Callable[..., Any]) -> Callable[..., pa.Array]:
 
 
 def _shifted(function: Callable[..., Any]) -> Callable[..., pa.Array]:
-    """A shift of integers: bits are lost at the ends, and the number of places counts modulo the width."""
+    """Apply a shift to integers: bits are lost at the ends, and the number of places is taken modulo the width."""
 
     def over_arrays(kind: pa.DataType, values: pa.Array, shifts: pa.Array) -> pa.Array:
         return _floats(lambda one, other: function(one, other & (kind.bit_width - 1)))(kind, values, shifts)
@@ -63,7 +63,7 @@ def _shifted(function: Callable[..., Any]) -> Callable[..., pa.Array]:
 
 
 def _float_order(_kind: pa.DataType, values: pa.Array) -> pa.Array:
-    """Integers in the order of floats: negative numbers, -0.0, 0.0, positive numbers, NaN."""
+    """Integers that compare as the floats do in SQL: negative numbers, -0.0, 0.0, positive numbers, NaN."""
     numbers = values.fill_null(0).to_numpy(zero_copy_only=False)
     width = f"i{numbers.dtype.itemsize}"
     bits = numbers.view(width)
@@ -75,7 +75,7 @@ def _float_order(_kind: pa.DataType, values: pa.Array) -> pa.Array:
 
 
 def _decimals(function: Callable[[Decimal, Decimal], Decimal]) -> Callable[..., list[Decimal | None]]:
-    """A function of decimals; digits beyond the scale of the result are cut off."""
+    """Apply a function of two decimals to each row; digits beyond the scale of the result are cut off."""
 
     def over_rows(kind: pa.DataType, left: pa.Array, right: pa.Array) -> list[Decimal | None]:
         step = Decimal(1).scaleb(-kind.scale)

@@ -1,4 +1,4 @@
-"""Intervals: months, days and nanoseconds, each counted by itself.
+"""SQL intervals, and dates and timestamps shifted by them: months, days and nanoseconds are counted separately.
 
 A month is a calendar month: the day is cut to the length of the month that is reached. A date stays a date, so that
 hours count in whole days only.
@@ -81,7 +81,7 @@ def shift(moment: Typed, by: Typed, operator: str) -> Typed:
     """A date or a timestamp plus or minus an interval.
 
     Raises:
-        InvalidInputError: The interval is not a literal, or the moment no date or timestamp.
+        InvalidInputError: The interval is not a literal, or the moment is neither a date nor a timestamp.
         UnsupportedError: Months are added to times with a zone other than UTC.
     """
     if not by.is_literal or by.value is None:

@@ -77,7 +77,7 @@ _AMBIGUOUS: Final[tuple[type[exp.Expr], ...]] = (
 
 
 def logic(c: Compiler, node: exp.Expr, part: Callable[[exp.Expr], Typed]) -> Typed:
-    """AND or OR; `part` compiles its sides. `a OR b OR c` is one chain, of any length: its tree leans to the left."""
+    """Compile AND or OR, each side by `part`. `a OR b OR c` is one chain of any length: its tree leans to the left."""
     first, others = node, []
     while type(first) is type(node):
         others.append(first.expression)
@@ -142,7 +142,7 @@ def _between(c: Compiler, node: exp.Expr, *, root: bool = False) -> Typed:
 
 
 def _not_at_root(c: Compiler, node: exp.Expr, *, root: bool) -> Typed:
-    """`x NOT IN (...)` and `x NOT BETWEEN ...` are one operator to pylance; `NOT x IN (...)` is two."""
+    """Compile NOT at the top: to pylance `x NOT IN` and `x NOT BETWEEN` are one operator each, `NOT x IN` is two."""
     inner = node.this
     if isinstance(inner, exp.In | exp.Between) and not follows_not(inner, c.sql):
         return negated(ROOT_NODES[type(inner)](c, inner, root=root))
@@ -162,7 +162,7 @@ def _is(c: Compiler, node: exp.Expr) -> Typed:
 
 
 def _is_never_null(node: exp.Expr) -> bool:
-    """Whether a truth value is known wherever it can be computed: then it need not be computed to learn that."""
+    """Whether a node is never null, as it consists of IS tests alone: then `IS NULL` is false without its values."""
     left = [node]
     while left:
         node = left.pop()
@@ -308,7 +308,7 @@ def _concatenation(c: Compiler, node: exp.Expr) -> Typed:
 
 
 def name_of(node: exp.Expr) -> str:
-    """A part of a condition in SQL, for messages."""
+    """How messages name a node: by the kind of its syntax, or by its SQL."""
     words = {"SimilarTo": "SIMILAR TO", "Select": "a query", "Subquery": "a query", "Window": "a window function"}
     return words.get(type(node).__name__, node.sql())
 

@@ -1,4 +1,4 @@
-"""LIKE and regular expressions, which Arrow evaluates with RE2, whose syntax is that of Rust's regex."""
+"""SQL's LIKE and regular expressions: Arrow evaluates them with RE2, whose syntax is that of Rust's regex."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def regexp_like(value: Typed, pattern: Typed, flags: Typed | None) -> Typed:
 
 
 def regexp_count(value: Typed, pattern: Typed) -> Typed:
-    """How often a regular expression is found in the string; none where the string is null."""
+    """How often a regular expression is found in the string; 0 where the string or the expression is null."""
     expression = _expression(pattern, None)
     if expression is None:
         return literal(0, pa.int64())
@@ -96,7 +96,7 @@ def _expression(pattern: Typed, flags: Typed | None) -> str | None:
 
 
 def _reference(match: re.Match[str]) -> str:
-    """A reference to a group as RE2 writes it, with a backslash; a backslash that is none is doubled."""
+    """A reference to a group as RE2 writes it, with a backslash; any other backslash is doubled."""
     group = match[1] or match[2] or match[3]
     if group is None:
         return "$" if match[0] == "$$" else "\\\\"

@@ -1,7 +1,7 @@
-"""Functions that Arrow has no kernel for, computed in Python on whole arrays.
+"""Register with Arrow, and call, functions that it has no kernel for: they are computed in Python on whole arrays.
 
-Arrow finds a function by its name, and a name has one signature. The name of each says which function it is and for
-which types, so that a process that gets an expression from elsewhere can register what the expression needs:
+Arrow finds a function by its name, and a name has one signature. So a name states the function and its types, by which
+a process that gets an expression from another process can register the functions that the expression calls:
 
     lance.<function>.<the types of the arguments and of the result: a serialized Arrow schema, as base64>
 """
@@ -49,7 +49,7 @@ def register(names: Iterable[str]) -> None:
 
 
 def _adapted(name: str, kind: pa.DataType) -> Callable[..., pa.Array]:
-    """Arrow's calling convention: a context first; scalars and arrays mixed."""
+    """Adapt a function to Arrow's calling convention: a context comes first, then scalars and arrays mixed."""
     function = IMPLEMENTATIONS[name]
 
     def adapted(context: Any, *arguments: Any) -> pa.Array:

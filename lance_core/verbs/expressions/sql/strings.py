@@ -1,4 +1,4 @@
-"""Values as strings, as DataFusion writes them."""
+"""Cast values of any type to strings, as DataFusion writes them."""
 
 from __future__ import annotations
 

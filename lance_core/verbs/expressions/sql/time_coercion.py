@@ -49,7 +49,7 @@ def cast_time(value: Typed, kind: pa.DataType) -> Typed:
 
 
 def coerced_pairs(value: Typed, others: Sequence[Typed], *, each: bool) -> list[tuple[Typed, Typed]]:
-    """Pairs of the value of IN or BETWEEN and each operand, all times cast to the types in which pylance compares them.
+    """The value of IN or BETWEEN paired with each operand, both cast to the types in which pylance compares times.
 
     The value and the operands decide together on the unit and the zone; a literal keeps its unit.
 
@@ -76,12 +76,12 @@ def coerced_pairs(value: Typed, others: Sequence[Typed], *, each: bool) -> list[
 
 
 def _bound(value: Typed, other: Typed, kind: pa.DataType) -> tuple[Typed, Typed]:
-    """The value of BETWEEN beside one of its bounds; as in pylance, times beside a literal keep the type they have.
+    """Cast the value and a bound of BETWEEN for their comparison; as in pylance, times beside literals keep their type.
 
     Args:
         value: The value.
         other: The bound.
-        kind: The common type of all three, which the literal has had before it takes that of the other side.
+        kind: The common type of the value and both bounds, to which a literal is cast before it takes the other's type.
     """
     if is_beyond(other, value.type) or is_beyond(value, other.type):
         return _in_zone(value, kind.tz), _in_zone(other, kind.tz)
@@ -132,14 +132,14 @@ def _of_two_or_string(left: pa.DataType, right: pa.DataType) -> pa.DataType:
 
 
 def _in_zone(side: Typed, zone: str | None) -> Typed:
-    """A timestamp in a zone; without one if `zone` is None: then it is converted to UTC first."""
+    """A timestamp in a zone; if `zone` is None, converted to UTC and without a zone."""
     if not pa.types.is_timestamp(side.type) or side.is_null:
         return side
     return cast_time(side, pa.timestamp(side.type.unit, zone))
 
 
 def of_one_unit(left: Typed, right: Typed) -> tuple[Typed, Typed]:
-    """Two times in the coarser of their units, as pylance compares them; all else as it is.
+    """Two timestamps in the coarser of their units, in which pylance compares them; other values as they are.
 
     A literal takes the unit of the column where that is the coarser one, and never makes a column's unit coarser.
     """
@@ -161,7 +161,7 @@ def of_one_unit(left: Typed, right: Typed) -> tuple[Typed, Typed]:
 
 
 def is_beyond(side: Typed, kind: pa.DataType) -> bool:
-    """Whether a time that is written is before or after all that a column of nanoseconds can hold."""
+    """Whether a literal time lies outside the range of timestamps in nanoseconds, if `kind` is such a type."""
     if getattr(kind, "unit", "") != "ns" or not side.is_literal or side.is_null:
         return False
     if getattr(side.type, "unit", "") == "ns" or not is_date_or_timestamp(side.type) or not pa.types.is_timestamp(kind):
@@ -174,7 +174,7 @@ def is_beyond(side: Typed, kind: pa.DataType) -> bool:
 
 
 def _literal_in_unit(side: Typed, other: Typed) -> Typed:
-    """A literal in the unit of the column beside it where that is coarser: what is finer is cut off."""
+    """A literal in the unit of the column beside it if that unit is coarser: finer digits are cut off."""
     if not side.is_literal or side.is_null or other.is_literal or unit_type(side.type, other.type) == other.type.unit:
         return side
     value, kind = side.value, pa.timestamp(other.type.unit, side.type.tz)

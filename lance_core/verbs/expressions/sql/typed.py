@@ -1,7 +1,7 @@
-"""Typed expressions, and how their types meet.
+"""Arrow expressions with types, and the rules by which two types are coerced to a common one.
 
-An Arrow expression has no type before it is bound to data; SQL needs it to choose common types. Each
-expression here carries its type, and a literal its value, so that it can take the type of what it is compared with.
+An Arrow expression has no type until it is bound to data, but SQL needs the types of operands to choose a common one.
+Each expression here carries its type, and a literal its value, so that it can take the type of the other operand.
 
     numbers     the wider integer; a signed one that holds both; a float where one is a float; decimals keep digits
     string      `string`; `large_string` if one is
@@ -45,7 +45,7 @@ __all__ = [
 
 
 class _Missing:
-    """Marks that an expression is not a literal."""
+    """The type of `MISSING`, which marks an expression that is not a literal."""
 
 
 MISSING: Final = _Missing()
@@ -111,7 +111,7 @@ class Typed:
 
     @property
     def is_literal(self) -> bool:
-        """Whether the value is known."""
+        """Whether the expression is a literal."""
         return self.value is not MISSING
 
     @property
@@ -153,7 +153,7 @@ def literal(value: Any, kind: pa.DataType) -> Typed:
     """A literal of a type.
 
     Raises:
-        InvalidInputError: The value is none of that type.
+        InvalidInputError: The value is not of that type.
     """
     try:
         scalar = _scalar(value, kind)
@@ -187,7 +187,7 @@ def is_number(kind: pa.DataType) -> bool:
 
 
 def decimal_of(like: pa.DataType, precision: int, scale: int) -> pa.DataType:
-    """A decimal of `precision` and `scale`, as far as the bits of another one hold them."""
+    """A decimal type of `precision` and `scale`, as wide as `like` (128 bits or 256), which limits the precision."""
     if pa.types.is_decimal256(like):
         return pa.decimal256(min(precision, 2 * _MOST_DIGITS), scale)
     return pa.decimal128(min(precision, _MOST_DIGITS), scale)
@@ -197,7 +197,7 @@ def string_literal(value: Typed) -> str:
     """The string of an argument that must be a literal.
 
     Raises:
-        UnsupportedError: The argument is none.
+        UnsupportedError: The argument is not a string literal.
     """
     if not isinstance(value.value, str):
         raise UnsupportedError("this argument must be a string literal")
@@ -223,7 +223,7 @@ def is_string_like(kind: pa.DataType) -> bool:
 
 
 def fits(value: Any, kind: pa.DataType) -> bool:
-    """Whether a literal means the same as a value of that type; a float may be rounded to a shorter one."""
+    """Whether a type can hold the value of a literal; a float may be rounded to a shorter float."""
     if value is None:
         return True
     found: Any = False
@@ -247,11 +247,11 @@ def unit_type(left: pa.DataType, right: pa.DataType) -> str:
 
 
 def common_type(left: Typed, right: Typed, *, exact: bool = True) -> pa.DataType | None:
-    """The type in which two values meet; None if there is none.
+    """The common type of two values; None if there is none.
 
     Args:
-        left: One.
-        right: The other.
+        left: The first value.
+        right: The second value.
         exact: Whether a literal such as 1.4 meets a decimal as the decimal 1.4; as a float if false.
     """
     one, other = left.type, right.type
@@ -297,7 +297,7 @@ def _common_number(left: Typed, right: Typed, *, exact: bool) -> pa.DataType:
 
 
 def _is_beyond_half(value: Any) -> bool:
-    """Whether a literal is a number that a float16 cannot be near."""
+    """Whether a literal is a finite number beyond the range of float16."""
     return isinstance(value, int | float) and math.isfinite(value) and abs(value) > _MOST_HALF
 
 
@@ -314,17 +314,17 @@ def _as_decimal(kind: pa.DataType) -> pa.DataType:
 
 
 def _is_inexact(value: Any) -> bool:
-    """Whether a literal is a float that stands for several integers."""
+    """Whether a literal is a float so large that several integers round to it."""
     return isinstance(value, float) and math.isfinite(value) and abs(value) >= EXACT_FLOATS
 
 
 def _decimal_of(value: float) -> Decimal:
-    """The number that was written."""
+    """The number as it was written, with all its digits."""
     return value.digits if isinstance(value, NumberLiteral) else Decimal(repr(value))
 
 
 def _exactly(kind: pa.DataType, value: Decimal) -> pa.DataType | None:
-    """The type that holds both decimals and a number without loss, of 256 bits if need be; None if there is none."""
+    """The decimal type that holds a number and all values of `kind`, of 256 bits if needed; None if there is none."""
     scale = max(-int(value.as_tuple().exponent), 0)
     whole = max(value.adjusted() + 1, kind.precision - kind.scale, 1)
     scale = max(scale, kind.scale)
@@ -384,7 +384,7 @@ def _scalar(value: Any, kind: pa.DataType) -> pa.Scalar:
 
 
 def _from_string(string: str, kind: pa.DataType) -> pa.Scalar:
-    """A string literal, read as a value; a timestamp may have a zone, and is the type's zone's local time without."""
+    """Parse a string literal as a value of a type; a timestamp without a zone is local time in the zone of the type."""
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         return pa.scalar(string.encode(), kind)
     if pa.types.is_time(kind):

@@ -1,6 +1,6 @@
-"""Keywords that stand for columns: a word is a name where it can be nothing else.
+"""Find the keywords of SQL that stand for columns: a word is a name where it can be nothing else.
 
-A word is a name beside a dot, and where a value must begin and end at once:
+A word is a name beside a dot, and where a value must begin and end with that word:
 
     cast(order as int) = 3 AND date > group.key
          ~~~~~                 ~~~~   ~~~~~ ~~~
@@ -73,11 +73,11 @@ _CARRY_ON: Final = {
     TokenType.NOT: _SIGNS,
     TokenType.CASE: _SIGNS | {TokenType.WHEN},
 }
-"""Words that an expression can follow, and what could go on as such after them."""
+"""Words that an expression can follow, and the tokens after them that could begin the expression."""
 
 
 def with_names(tokens: Sequence[Token]) -> list[Token]:
-    """The tokens, with the keywords among them that are names made such."""
+    """The tokens, in which keywords that can only be names of columns have become names."""
     made: list[Token] = []
     before: TokenType | None = None
     for index, token in enumerate(tokens):

@@ -1,11 +1,11 @@
-"""Times with and without a time zone that meet in SQL: those without one are taken for UTC, as pylance does.
+"""Time zones in SQL: where times with and without a zone meet, those without one are taken for UTC, as in pylance.
 
     ts timestamp[us, tz=UTC]       ts < '2026-01-01 05:00:00'      05:00 in UTC
                                    ts < '2026-01-01T05:00:00-03:00'    08:00 in UTC, whatever the caller's zone
                                    date_part('hour', ts)           the hour in UTC
 
-A caller whose times have another zone, such as a session of Spark, compiles `with_written_zones`: then what depends on
-the assumption is rejected.
+A caller whose times have another zone, such as a session of Spark, compiles within `with_written_zones`: SQL whose
+result depends on the assumed zone is then rejected.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _are_written: Final = ContextVar("zones are written", default=False)
 
 @contextmanager
 def with_written_zones() -> Iterator[None]:
-    """Reject, within, what depends on the zone of a time that names none."""
+    """While the body runs, reject SQL that depends on the zone of a time without one."""
     token = _are_written.set(True)
     try:
         yield
@@ -36,16 +36,16 @@ def with_written_zones() -> Iterator[None]:
 
 
 def are_written() -> bool:
-    """Whether what depends on an assumed zone is rejected."""
+    """Whether SQL that depends on an assumed zone is rejected: each zone has to be written."""
     return _are_written.get()
 
 
 def check_zone(own: pa.DataType, kind: pa.DataType, shown: object = None) -> None:
-    """Make sure that no zone is assumed where a date or a time becomes one of another type.
+    """Make sure that no zone is assumed where a date or a timestamp is cast to another type.
 
     Args:
-        own: The type that it has.
-        kind: The type that it gets.
+        own: The type of the value.
+        kind: The type that it is cast to.
         shown: The value, for the message, if it is known.
 
     Raises:
@@ -62,7 +62,7 @@ def check_zone(own: pa.DataType, kind: pa.DataType, shown: object = None) -> Non
 
 
 def check_parts(kind: pa.DataType, what: str) -> None:
-    """Make sure that a time is not taken apart in an assumed zone.
+    """Make sure that no part of a timestamp, such as the hour, is computed in an assumed zone.
 
     Raises:
         InvalidInputError: The value is a timestamp with a zone.

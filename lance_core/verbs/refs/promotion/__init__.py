@@ -1,1 +1,1 @@
-"""Promotion: the changes of a branch become one version of its parent; `promote` is the way in."""
+"""Promotion: commit the changes of a branch to its parent in one version; `promote` is the entry point."""

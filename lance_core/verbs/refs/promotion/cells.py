@@ -1,11 +1,11 @@
-"""Columns that a branch wrote into fragments of its parent, as files of the fragments that the parent has now.
+"""Fit the column files that a branch wrote to the fragments that its parent has now, for a promotion.
 
     fork                        branch                      latest                      then
     1  a: id n                  1  a: id    c: n            1  a: id n   b: label       1  a: id    b: label   c: n
     2  d: id n                  2  d: id    e: n            9  f: id n                  9  f: id    g: n
 
-A fragment that is there keeps its other columns, and gets the branch's file. Where it was compacted, the values of the
-branch are written into new files for the fragments that have its rows now.
+A fragment that still exists keeps its other columns, and gets the branch's file. If it was compacted, the values of the
+branch are written to new files for the fragments that have its rows now.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ class Cells:
     """The columns that a branch wrote, in the fragments of a version of its parent.
 
     Attributes:
-        files: The files of each fragment; each has fields of its own alone.
-        rows: The rows that are marked as changed, by fragment, as the branch marked them.
+        files: The files of each fragment; no two of them have the same field.
+        rows: The rows that the branch marked as changed, by fragment, as serialized bitmaps.
     """
 
     files: Mapping[int, tuple[DataFile, ...]]
     rows: Mapping[int, bytes]
 
     def put_into(self, fragment: Fragment) -> Fragment:
-        """A fragment with the files in place of what it has of these columns."""
+        """A fragment in which these files replace its own columns of the same fields."""
         for file in self.files.get(fragment.id, ()):
             fragment = replaced_columns(fragment, file)
         return fragment
@@ -75,8 +75,8 @@ def fitted_cells(
         branch: The branch.
         changes: What it changed.
         operation: The promotion as a change of the fork version.
-        added: The columns that the parent lacks, with ids that it has given to no other.
-        latest: The version.
+        added: The columns that the parent lacks, with ids that are not in use there.
+        latest: The version of the parent.
         files: Takes note of the files that are written.
 
     Raises:
@@ -104,7 +104,7 @@ def fitted_cells(
 
 
 def _with_columns(source: Snapshot, manifest: Manifest, added: Sequence[Field]) -> Snapshot:
-    """A version as if it had some columns more, which are null in all rows."""
+    """A version with further columns in its schema, which are null in all rows."""
     schema = replace(manifest.schema, fields=(*manifest.schema.fields, *added))
     return Snapshot(source.store, replace(manifest, schema=schema), source.options)
 
@@ -141,7 +141,7 @@ def _by_column(
 
 
 def _joined(one: DataFile, other: DataFile) -> DataFile:
-    """A file with the fields of two records of it."""
+    """The record of a file with the fields of two records of the same file."""
     pairs = zip(one.fields, other.fields, strict=True)
     return replace(one, fields=tuple(mine if mine != TOMBSTONE else theirs for mine, theirs in pairs))
 
@@ -149,7 +149,7 @@ def _joined(one: DataFile, other: DataFile) -> DataFile:
 def _marked(
     fork: Snapshot, latest: Manifest, operation: Update, files: Mapping[int, tuple[DataFile, ...]]
 ) -> dict[int, bytes]:
-    """The rows that the branch marked as changed, where they are now; none in tables without stable row ids."""
+    """The rows that the branch marked as changed, at their present offsets; empty without stable row ids."""
     marks = operation.updated_fragment_offset_bitmaps
     if not marks:
         return {}

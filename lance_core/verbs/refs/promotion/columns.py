@@ -1,4 +1,4 @@
-"""Columns that a branch added: its promotion is a Merge, which has the columns, their files and rows in one version.
+"""Promote columns that a branch added: by a Merge, which adds columns, their files and rows in one version.
 
     branch                                   parent, latest version          parent, then
     ------                                   ----------------------          ------------
@@ -7,8 +7,8 @@
     2  was removed                           2  c.lance: id                  2  c.lance: id, all rows deleted
     3  d.lance: id vector(7)                                                 3  d.lance: id vector(9)
 
-The changes of rows are followed as those of an Update, from the fork version to the latest one (`rebase`, `state`). The
-Merge is made of what that Update leaves; it keeps each fragment, so that those without rows have all of them deleted.
+The changes of rows are rebased as an Update from the fork version to the latest one (`rebase`, `state`). The Merge is
+made of the fragments that this Update gives; it keeps every fragment, so that a removed one has all rows deleted.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class AddedColumns:
     """The columns that a branch has and its parent's fork version lacks.
 
     Attributes:
-        fields: The columns, with ids that no version gives.
-        own_ids: These ids by those that the branch gave.
+        fields: The columns, with temporary ids, which no version uses.
+        own_ids: The temporary ids by the ids that the branch gave.
     """
 
     fields: tuple[Field, ...] = ()
@@ -48,7 +48,7 @@ class AddedColumns:
 
     @classmethod
     def of(cls, branch: Branch) -> AddedColumns:
-        """Compare both ends of a branch.
+        """Find the columns that a branch added.
 
         Raises:
             SchemaError: The branch has dropped or changed columns, or one that it added cannot be null; the message
@@ -89,14 +89,14 @@ class AddedColumns:
         return tuple(one.name for one in self.fields)
 
     def renumbered(self, update: Update) -> Update:
-        """An Update with the ids of `fields` in place of the branch's, which its parent may have given to others."""
+        """An Update with the temporary ids in place of the branch's, which the parent may have given to others."""
         return _with_ids(update, self.own_ids) if self.own_ids else update
 
     def check_names(self, latest: Manifest) -> None:
-        """Make sure that a version has no column of one of the names.
+        """Make sure that a version has no column with the name of an added one.
 
         Raises:
-            RetryableConflictError: The version has one.
+            RetryableConflictError: The version has such a column.
         """
         clash = sorted(set(self.names) & set(latest.schema.names))
         if clash:
@@ -105,7 +105,7 @@ class AddedColumns:
             )
 
     def merge(self, update: Update, latest: Manifest) -> tuple[Merge, dict[str, bytes]]:
-        """The Merge for an Update of a version, and the deletion files that it refers to, by key.
+        """The Merge that adds the columns and makes the changes of an Update, and its deletion files, by key.
 
         Args:
             update: The changes of rows and cells, with the ids of `fields`; new fragments are numbered.
@@ -136,7 +136,7 @@ class AddedColumns:
 
 
 def _pairs(before: Sequence[Field], after: Sequence[Field]) -> dict[int, int]:
-    """The ids of the same columns in two schemas, nested ones included."""
+    """The field ids of some columns, each with its id in the same columns under other ids, nested fields included."""
     return {
         old.id: new.id
         for one, other in zip(before, after, strict=True)
@@ -149,7 +149,7 @@ def _nodes(column: Field) -> list[Field]:
 
 
 def _with_ids(update: Update, ids: Mapping[int, int]) -> Update:
-    """The Update with other field ids."""
+    """The Update with field ids replaced."""
 
     def numbered(found: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(ids.get(one, one) for one in found)

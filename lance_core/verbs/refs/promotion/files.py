@@ -1,4 +1,4 @@
-"""The files that a branch wrote and its parent needs: data files with their sidecars, and deletion files."""
+"""Copy the files that a branch wrote to its parent for a promotion: data files, sidecars and deletion files."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class OwnFiles:
     """Files below a branch's root that get the same names below its parent's.
 
     Attributes:
-        root: The store of the dataset's root, which both lie below.
-        source: Start of the branch's keys.
-        target: Start of the parent's keys; empty for main.
-        keys: Keys below either.
+        root: The store of the dataset's root, below which branch and parent lie.
+        source: Prefix of the branch's keys.
+        target: Prefix of the parent's keys; empty for main.
+        keys: Keys of the files, relative to either prefix.
         num_bytes: Bytes of the data files, as far as the manifest records them.
     """
 
@@ -61,7 +61,7 @@ class OwnFiles:
         )
 
     def copy(self) -> None:
-        """Copy them; within object storage the storage does it."""
+        """Copy the files; object storage copies them by itself."""
         if not self.keys:
             return
         with ThreadPool(COPIES_AT_ONCE) as pool:
@@ -75,7 +75,7 @@ class OwnFiles:
 
 
 def _has_sidecars(schema: Schema) -> bool:
-    """Whether large values may lie in files beside the data files."""
+    """Whether blobs may lie in files of their own beside the data files (sidecars)."""
     return any(is_blob_v2(node) for node, _ in schema.walk())
 
 

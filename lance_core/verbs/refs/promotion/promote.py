@@ -1,4 +1,4 @@
-"""Promotion: the changes of a branch become one version of its parent.
+"""Promote a branch: commit its changes to its parent, in one version.
 
     1  compare     the branch's latest version with the fork version (`changes`), the schema, the parent's history
     2  copy        the branch's own data and deletion files, under the same names, into the parent
@@ -100,7 +100,7 @@ class Promotion:
         rows_added: Rows in new fragments, those that merely moved there included.
         rows_removed: Rows that were deleted from the parent's fragments.
         fragments_added: New fragments.
-        fragments_removed: Fragments that went.
+        fragments_removed: Fragments that were removed.
         fragments_updated: Fragments that lost rows, or had columns rewritten.
         files_copied: Files that were copied into the parent.
         bytes_copied: Their bytes, as far as manifests record them.
@@ -139,11 +139,11 @@ def promote(
     """Commit the changes of a branch to its parent, in one version.
 
     Args:
-        table: Where references are kept.
+        table: The references of the dataset.
         name: The branch.
         tag: Name of the tag on the new version; True for one made of the branch's name, False for none.
         commit_message: A string for the history.
-        transaction_properties: More strings for the history; they win over those of the branch's commits.
+        transaction_properties: More strings for the history; they replace those of the branch's commits by key.
 
     Returns:
         The result, and the parent's version that has the branch's rows. Changes left behind are also logged as a
@@ -229,12 +229,12 @@ class _PromotionCall:
         return latest
 
     def _marked(self) -> int | None:
-        """The parent's version that an earlier promotion of this version of the branch noted; it may be cleaned up."""
+        """The parent's version that an earlier promotion noted on the branch for this version; it may be cleaned up."""
         mark = self.branch.ref.metadata
         return int(mark[MARK_VERSION]) if mark.get(MARK_BRANCH_VERSION) == str(self.head_version) else None
 
     def _has_history(self) -> bool:
-        """Whether all versions of the parent since the fork are there."""
+        """Whether all versions of the parent since the fork exist, so that none was cleaned up."""
         branch = self.branch
         versions = [version for version in list_versions(branch.parent.store) if version >= branch.fork_version]
         return bool(versions) and len(versions) == max(versions) - branch.fork_version + 1

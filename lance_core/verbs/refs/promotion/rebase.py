@@ -1,4 +1,4 @@
-"""Promotion after the parent changed: find the rows and columns that the branch changed in the parent's new fragments.
+"""Rebase a promotion on commits of the parent: find the rows and columns of the branch in the parent's new fragments.
 
     version   operation    rows that go
     fork                   fragment 2: all        fragment 3: 5 7
@@ -51,7 +51,7 @@ def follow_commits(
     commits: Mapping[int, Transaction],
     files: UncommittedFiles,
 ) -> tuple[Transaction, AffectedRows]:
-    """The transaction of a promotion as a change of the parent's latest version.
+    """Rebase the transaction of a promotion from the fork version to the parent's latest version, commit by commit.
 
     Args:
         branch: The branch.
@@ -91,15 +91,15 @@ def follow_commits(
 
 @dataclass(slots=True, kw_only=True)
 class _Way:
-    """What a branch changed, on its way from the fork version over the commits of its parent.
+    """The rows and columns that a branch changed, followed from the fork version through the commits of its parent.
 
     Attributes:
         branch: The branch.
         transaction: The promotion as a change of the fork version.
-        rows: The rows that go, by fragment of the version that was reached.
-        cells: The fields that the branch wrote, by such a fragment.
-        added: The fields of columns that the branch added, whose values no commit of the parent has.
-        fragments: These fragments, as that version has them.
+        rows: The rows to remove, by fragment of the version reached.
+        cells: The fields that the branch wrote, by fragment of the version reached.
+        added: The fields of columns that the branch added, of which no commit of the parent has values.
+        fragments: The fragments of `rows` and `cells`, as the version reached has them.
     """
 
     branch: Branch
@@ -111,7 +111,7 @@ class _Way:
 
     @classmethod
     def of(cls, branch: Branch, changes: BranchChanges, columns: AddedColumns, transaction: Transaction) -> _Way:
-        """The beginning."""
+        """The changes as they are at the fork version."""
         operation = transaction.operation
         assert isinstance(operation, Update)
         rows = rows_taken(branch, changes, set())
@@ -122,7 +122,7 @@ class _Way:
         return cls(branch=branch, transaction=transaction, rows=rows, cells=cells, added=added, fragments=fragments)
 
     def follow(self, version: int, other: Transaction) -> None:
-        """Go on to a later version.
+        """Follow the changes through the commit of the next version.
 
         Raises:
             RetryableConflictError: The version changed the same rows or columns, or whether it did is unknown.
@@ -163,10 +163,10 @@ class _Way:
         return f"fragments {found[:_SHOWN]}, which the branch changed" if found else "rows or columns of the branch"
 
     def _others_cells(self, operation: Operation) -> set[int]:
-        """Fragments of which a commit changed other columns, or rows whose cells the branch has written as well.
+        """Fragments in which a commit changed other columns, or rows for which the branch wrote only added columns.
 
-        Rows that the commit deleted take the cells of columns that the branch added with them, and rows that it moved
-        are found by their stable ids.
+        These do not conflict: values of added columns are dropped with rows that the commit deleted, and rows that it
+        moved are found by their stable ids.
         """
         numbers = affected_fragments(operation)
         if isinstance(operation, Update) and operation.update_mode is UpdateMode.REWRITE_COLUMNS:
@@ -196,7 +196,7 @@ class _Way:
             self.fragments |= {fragment.id: fragment for fragment in group.new_fragments}
 
     def _follow_merge(self, operation: Merge, version: int, other: Transaction) -> None:
-        """Make sure that a Merge added columns, and left the rows and the columns that the branch changed."""
+        """Make sure that a Merge added columns, and did not touch the rows and columns that the branch changed."""
         fork = self.branch.parent.manifest.schema
         types = {node.id: node.logical_type for node, _ in operation.schema.walk()}
         if any(types.get(node.id) != node.logical_type for node, _ in fork.walk()):
@@ -243,7 +243,7 @@ def _places(fragment: Fragment, fields: frozenset[int]) -> set[tuple[int, str, i
 
 
 def rows_taken(branch: Branch, changes: BranchChanges, columns: set[int]) -> RowsByFragment:
-    """The rows that go, by fragment of the fork version; not of those whose columns were rewritten."""
+    """The rows that the branch removed, by fragment of the fork version, without the fragments in `columns`."""
     rows = {i: taken for i, taken in changes.rows_taken(branch).items() if i not in columns and taken}
     for fragment in changes.removed:
         rows[fragment.id] = _live(branch.parent, fragment)

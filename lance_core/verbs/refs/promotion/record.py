@@ -1,4 +1,4 @@
-"""The properties of a promotion's commit: its origin, and the properties of the branch's own commits.
+"""The transaction properties of a promotion's commit: its origin, and the merged properties of the branch's commits.
 
 promoted_from       name of the branch
 promoted_version    the branch's version
@@ -63,7 +63,7 @@ def promotion_token(branch: Branch, version: int) -> str:
 
 
 def commits_between(store: ObjectStore, after: int, until: int) -> dict[int, Transaction]:
-    """The transactions of the versions after one and up to another, as far as they are still there."""
+    """The transactions of the versions after `after` up to `until`, without versions that were cleaned up."""
     if until <= after:
         return {}
     versions = [version for version in list_versions(store) if after < version <= until]
@@ -73,7 +73,7 @@ def commits_between(store: ObjectStore, after: int, until: int) -> dict[int, Tra
 
 
 def merged_properties(commits: Iterable[Transaction]) -> dict[str, str]:
-    """The properties of several commits as those of one."""
+    """Merge the transaction properties of several commits into those of one."""
     values: dict[str, dict[str, None]] = {}
     slices: dict[str, str] = {}
     for commit in commits:
@@ -96,9 +96,9 @@ def slice_names(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def inserted_keys_of(commits: Iterable[Transaction]) -> KeyExistenceFilter | None:
-    """The primary keys that commits inserted, so that another writer of the same keys is noticed; None for no trace.
+    """The primary keys that commits inserted, so that a writer of the same keys is noticed; None if none is recorded.
 
-    Lists of keys are joined. Where there is no list, the filter says that any key may be among them.
+    Lists of keys are joined. If a commit has no list, the filter contains any key.
     """
     filters = [
         one.operation.inserted_rows

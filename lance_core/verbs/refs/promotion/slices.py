@@ -1,7 +1,7 @@
-"""The slices that a branch filled, out of their digests: commits carry these, and no conditions.
+"""Find the conditions of the slices that a branch filled, of which its commits record only digests.
 
-The rows that the branch added or removed lie in its slices. A condition is one of them if its digest is: that a column
-has the value of a row, or lies in the hour, day, week, month or year of it.
+The rows that the branch added or removed lie in its slices. A condition that such rows meet belongs to a slice if its
+digest is recorded: that a column has the value of a row, or lies in the hour, day, week, month or year of it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MOST_VALUES = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """Slices by their conditions; those over the same columns together."""
+    """Slices whose conditions were found, grouped by the columns that they are over."""
 
     groups: tuple[Slices, ...]
 
@@ -43,7 +43,7 @@ class Explained:
         """Names of the slices that rows of a batch lie in.
 
         Raises:
-            RetryableConflictError: The rows do not show their slices.
+            RetryableConflictError: The rows cannot be assigned to the slices.
         """
         found: dict[str, None] = {}
         for one in self.groups:
@@ -56,7 +56,7 @@ class Explained:
 
 
 def explained(branch: Branch, changes: BranchChanges, names: Mapping[str, str]) -> Explained:
-    """The slices of a branch.
+    """Find the slices of a branch by their digests.
 
     Args:
         branch: The branch.
@@ -64,7 +64,7 @@ def explained(branch: Branch, changes: BranchChanges, names: Mapping[str, str]) 
         names: The names of the slices by their digests.
 
     Raises:
-        RetryableConflictError: The conditions of one do not follow from the rows.
+        RetryableConflictError: The conditions of a slice do not follow from the rows.
     """
     left = dict(names)
     groups: dict[tuple[object, ...], list[Slice]] = {}
@@ -116,7 +116,7 @@ def _can_partition(kind: pa.DataType) -> bool:
 
 
 def _distinct(source: Snapshot, fragments: Sequence[Fragment], columns: list[str]) -> list[tuple[Any, ...]]:
-    """The distinct values of columns in fragments; none if they are too many to be those of slices."""
+    """The distinct values of columns in fragments; empty if there are too many for slices."""
     found: dict[tuple[Any, ...], None] = {}
     for fragment in fragments:
         for batch, _ in live_rows(source, fragment, columns):

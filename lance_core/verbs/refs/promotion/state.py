@@ -1,14 +1,14 @@
-"""Promotion where versions of the parent were cleaned up since the fork: what they did shows in the state they left.
+"""Rebase a promotion where versions of the parent were cleaned up: compare its latest version with the fork version.
 
     fork       latest
     0 1 2 3    0 1      5      0, 1  as they were, but for later deletions
                                2, 3  replaced: compacted (the same rows lie in 5, in order), or removed
                                5     rows that were compacted, and rows that came since the fork
 
-A promotion takes rows of the fork version away and adds others. The rows that go are looked for in the parent's latest
+A promotion removes rows of the fork version and adds others. The rows to remove are looked for in the parent's latest
 version: in the same fragment, else by their stable row ids, else by the values of the fragment's rows, which a
-compaction leaves in order. What is not there as it was has been changed since: a conflict. What came into a slice that
-the branch filled, or has a key that the branch inserted, is a conflict, too.
+compaction leaves in order. A row that is not found unchanged was changed since the fork: a conflict. A new row in a
+slice that the branch filled, or with a key that the branch inserted, is a conflict, too.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _MOST_PLACES = 10_000
 def follow_state(
     branch: Branch, changes: BranchChanges, transaction: Transaction, latest: Manifest, files: UncommittedFiles
 ) -> tuple[Transaction, AffectedRows]:
-    """The transaction of a promotion as a change of the parent's latest version, without the versions in between.
+    """Rebase the transaction of a promotion to the parent's latest version, without the versions in between.
 
     Args:
         branch: The branch.
@@ -84,7 +84,7 @@ def follow_state(
 
 
 def check_slices(transaction: Transaction, commits: Mapping[int, Transaction]) -> None:
-    """Make sure that no commit that is still there filled a slice of the branch.
+    """Make sure that no commit of the parent that was not cleaned up filled a slice of the branch.
 
     Raises:
         RetryableConflictError: A commit filled a slice of the branch.
@@ -109,7 +109,7 @@ def _fragment(manifest: Manifest, number: int) -> Fragment:
 
 
 def _located(fork: Snapshot, latest: Snapshot, rows: RowsByFragment) -> RowsByFragment:
-    """Where rows of fragments of the fork version are in the latest one."""
+    """The places in the latest version of rows of the fork version, by fragment."""
     found: RowsByFragment = {}
     moved: list[tuple[Fragment, BitMap]] = []
     for number, taken in sorted(rows.items()):
@@ -132,7 +132,7 @@ def _located(fork: Snapshot, latest: Snapshot, rows: RowsByFragment) -> RowsByFr
 def _by_row_id(
     fork: Snapshot, latest: Snapshot, moved: Sequence[tuple[Fragment, BitMap]], new: Sequence[Fragment]
 ) -> RowsByFragment:
-    """The rows by their ids; a row that was updated since has its id too, and a later version."""
+    """Find moved rows by their stable ids; a row that was updated since has a later version, and does not count."""
     wanted = np.concatenate([_ids(fragment)[np.asarray(taken.to_array(), np.int64)] for fragment, taken in moved])
     found: RowsByFragment = {}
     count = 0
@@ -164,7 +164,7 @@ def _ids(fragment: Fragment) -> npt.NDArray[np.uint64]:
 def _by_value(
     fork: Snapshot, latest: Snapshot, moved: Sequence[tuple[Fragment, BitMap]], new: Sequence[Fragment]
 ) -> RowsByFragment:
-    """The rows by the values of the fragments that they were in: those lie next to each other, in the same order."""
+    """Find moved rows by the values of all rows of their fragment, which lie next to each other in the same order."""
     names = [field.name for field in fork.manifest.schema.fields if _is_comparable(arrow_type_of(field))]
     if not names or not new:
         raise RetryableConflictError(f"the rows of fragment {moved[0][0].id} were deleted")
@@ -211,7 +211,7 @@ def _read(
 
 
 def _runs(values: pa.ChunkedArray, wanted: pa.ChunkedArray, used: npt.NDArray[np.bool_]) -> list[int]:
-    """The places where all wanted values follow one another, none of them in use."""
+    """The positions from which all wanted values follow one another, at rows that are not in use."""
     if not len(wanted) or len(values) < len(wanted):
         return []
     known = pc.unique(wanted)
@@ -246,7 +246,7 @@ def _is_same(latest: Snapshot, rows: pa.Table, own: _Offsets, numbers: _Offsets,
 
 
 def _bits(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Values that equal themselves: NaN by its bits."""
+    """Values to compare for equality; floats as their bits, so that NaN equals NaN."""
     whole = column.combine_chunks()
     if not pa.types.is_floating(whole.type):
         return pa.chunked_array([whole])
@@ -255,7 +255,7 @@ def _bits(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Newcomers:
-    """Live rows of the latest version in fragments that the fork version lacks, but for those that the branch replaces.
+    """Live rows of the latest version in fragments that the fork version lacks, without those that the branch replaces.
 
     Attributes:
         source: The latest version.
@@ -281,7 +281,7 @@ class _Newcomers:
 def _check_newcomers(
     branch: Branch, changes: BranchChanges, transaction: Transaction, latest: Snapshot, rows: RowsByFragment
 ) -> None:
-    """Make sure that nothing has come into the slices that the branch filled, and that its keys are still free."""
+    """Make sure that no new row lies in the slices that the branch filled, or has a key that it inserted."""
     known = {fragment.id for fragment in branch.parent.manifest.fragments}
     new = _Newcomers(
         source=latest,

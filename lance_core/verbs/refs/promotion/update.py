@@ -1,4 +1,4 @@
-"""The Update that a promotion commits: a branch's changes as changes of the parent."""
+"""Make the Update that a promotion commits: the changes of a branch as changes of its parent."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _places(fragment: Fragment) -> dict[int, tuple[str, int | None, int]]:
 
 
 def _changed_offsets(branch: Branch, changes: BranchChanges) -> Iterator[tuple[int, bytes]]:
-    """The rows whose values changed in place, where row versions are kept: those that the branch stamped."""
+    """The rows whose values changed in place, if row versions are recorded: those with a version after the fork."""
     for before, after in changes.updated:
         if after.last_updated_at_versions is None or not any(_changed_fields(branch, before, after)):
             continue
