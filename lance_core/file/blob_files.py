@@ -11,7 +11,7 @@ the field, with `lance-encoding:` before their names.
     data/<name>.lance
     data/<name>/<bits>.blob         <bits>: the 32 bits of the file's number, from 1 on, the lowest one first
 
-Snapshot: tables written by pylance 14.0.2.
+Source: tables written by pylance 14.0.2.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@
     extension types                          the storage type, with ARROW:extension:* in the field metadata
 
 `string_view` and `binary_view` are stored as `string` and `binary`. decimal32, decimal64, list views,
-run-end-encoded arrays and intervals cannot be stored. Snapshot: what pylance 14.0.2 writes.
+run-end-encoded arrays and intervals cannot be stored. Source: what pylance 14.0.2 writes.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ A value sets eight bits of one block. The upper half of its hash (see `xxhash`) 
 (upper half * blocks) >> 32, and the lower half the bit of each word, bit = (lower half * salt of the word) >> 27.
 Zeros are hashed as they are: -0.0 and 0.0 have different hashes, though they are equal.
 
-Snapshot: https://parquet.apache.org/docs/file-format/bloomfilter/, and for the size of a filter equation 3 of Putze,
+Source: https://parquet.apache.org/docs/file-format/bloomfilter/, and for the size of a filter equation 3 of Putze,
 Sanders, Singler: Cache-, Hash- and Space-Efficient Bloom Filters, 2007.
 """
 

@@ -5,7 +5,7 @@ A value is hashed as its bytes: those of its own width, little-endian, for numbe
     from 32 bytes on    four lanes, each takes 8 of every 32 bytes; then they are merged
     the rest            8 bytes at a time, then 4, then single ones; then the bits are mixed
 
-Snapshot: the specification of xxHash, https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md
+Source: the specification of xxHash, https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md
 """
 
 from __future__ import annotations

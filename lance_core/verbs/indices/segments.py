@@ -171,7 +171,7 @@ def _checked(source: Snapshot, segments: Sequence[IndexMetadata]) -> tuple[Kind,
     for segment in segments:
         if (segment.kind, segment.fields) != (first.kind, first.fields):
             raise InvalidInputError(
-                f"the segments are of {first.kind} on fields {list(first.fields)} are not supported"
+                f"the segments are of {first.kind} on fields {list(first.fields)}"
                 f" and of {segment.kind} on fields {list(segment.fields)}; an index has segments of one kind and field"
             )
         if segment.uuid in keys:

@@ -271,13 +271,18 @@ class LanceScanner:
         paths = list(dict.fromkeys(ordering.column_name for ordering in options.order_by))
         tops = {_top(dataset, path) for path in paths}
         keys = Projection.of(Schema(fields=tuple(f for f in dataset.fields if f.name in tops)), paths)
-        narrow = ScanOptions(
+        narrow = replace(
+            options,
             schema=keys.schema,
             projection=keys if keys.outputs is not None else None,
-            filter=options.filter,
+            with_row_id=False,
             with_row_address=True,
-            late_materialization=options.late_materialization,
-            dataset=options.dataset,
+            order_by=(),
+            limit=None,
+            offset=0,
+            batch_size=None,
+            batch_size_bytes=None,
+            strict_batch_size=False,
         )
         return LanceScanner(self._source, self._fragments, narrow)
 

@@ -223,3 +223,15 @@ def test_object_storage_is_read_side_by_side_and_its_secrets_stay_out(s3):
     assert "in parallel=4 fragments, 8 at a time, metrics=[" in text
     assert (measured(text)["rows"], measured(text)["objects"]) == (1000, 4)
     assert not any(value in text for name, value in options.items() if "access_key" in name)
+
+
+@pytest.mark.parametrize("use_scalar_index", [True, False])
+def test_rows_in_order_are_found_by_indices_where_that_is_wanted(tmp_path, use_scalar_index):
+    rows = pa.table({"id": [5, 3, 1, 2, 4, 0]})
+    dataset = lance_core.write_dataset(rows, tmp_path / "t", max_rows_per_file=2)
+    dataset.create_scalar_index("id", "BTREE")
+    scanner = lance_core.dataset(tmp_path / "t").scanner(
+        filter="id > 1", order_by=["id"], use_scalar_index=use_scalar_index
+    )
+    assert ("ScalarIndexQuery" in scanner.explain_plan()) == use_scalar_index
+    assert scanner.to_table()["id"].to_pylist() == [2, 3, 4, 5]
