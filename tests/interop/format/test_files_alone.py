@@ -123,7 +123,7 @@ def test_a_session_opens_lists_and_moves_files(tmp_path):
 
 def test_what_is_not_possible_is_rejected(tmp_path):
     session = ours.LanceFileSession(tmp_path)
-    with pytest.raises(InvalidInputError, match="no path below"):
+    with pytest.raises(InvalidInputError, match="is not a path below"):
         session.open_reader("../other.lance")
     with pytest.raises(UnsupportedError, match="namespace_client"):
         ours.LanceFileSession(tmp_path, namespace_client=object())

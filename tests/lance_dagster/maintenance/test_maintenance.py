@@ -684,7 +684,7 @@ class TestSensor:
         assert request.run_config["ops"]["plan"]["config"]["tables"] == ["nyc/flights"]
 
     def test_a_table_of_another_job_is_rejected(self):
-        with pytest.raises(dg.DagsterInvalidDefinitionError, match="no table of the job"):
+        with pytest.raises(dg.DagsterInvalidDefinitionError, match="is not a table of the job"):
             build_maintenance_sensor(build_maintenance_job(["a/b"]), ["a/c"])
 
 
