@@ -39,13 +39,16 @@ def replace_condition(text: str, params: Mapping[str, Any], schema: pa.Schema, *
         InvalidInputError: The condition is more than comparisons of columns with constants of their kind, or a
             parameter has no value.
     """
-    # Spark joins 'O''Brien' to another string than Lance does, so that the tree is that of a plain string.
+    # Spark joins 'O''Brien' to another string than Lance does, so that the tree has strings without quotes.
     _check(replaced(text, bound(text, params, _stand_in)), schema, exact=exact)
     return replaced(text, bound(text, params, _literal))
 
 
 def _stand_in(name: str, value: Any) -> str:
-    return "'a'" if isinstance(value, str) else _literal(name, value)
+    """A literal of the kind of a value, of which a string keeps all but what `_check` rejects in a condition."""
+    if isinstance(value, str):
+        return "'" + re.sub(r"""['"\\]""", "", str.__str__(value)) + "'"
+    return _literal(name, value)
 
 
 def _literal(name: str, value: Any) -> str:

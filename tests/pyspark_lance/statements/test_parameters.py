@@ -95,3 +95,13 @@ def test_times_with_a_zone_are_compared_with_times_that_have_one():
     for zone in ("Z", "+02:00", " UTC", "-0330", "+05"):
         condition = f"t = timestamp '2024-01-01 00:00:00{zone}'"
         assert replace_condition(condition, {}, pa.table(ROWS).schema, exact=True) == condition
+
+
+@pytest.mark.parametrize(("zone", "unsuited"), [(None, "2024-01-01 00:00:00+05:00"), ("UTC", "2024-01-01 00:00:00")])
+def test_a_string_parameter_has_a_zone_where_the_column_has_one(zone, unsuited):
+    """As a constant in the condition would: Spark and Lance take the session's zone and UTC for the one that lacks."""
+    schema = pa.schema([("t", pa.timestamp("us", zone))])
+    suited = "2024-01-01 00:00:00" + ("+05:00" if zone else "")
+    assert replace_condition("t = :t", {"t": suited}, schema, exact=False) == f"t = '{suited}'"
+    with pytest.raises(InvalidInputError, match="REPLACE WHERE"):
+        replace_condition("t = :t", {"t": unsuited}, schema, exact=False)
