@@ -21,11 +21,11 @@ from pathlib import Path
 
 import dagster as dg
 import pandas as pd  # noqa: TID253 - this project has it
-import polars as pl  # noqa: TID253 - the same
+import polars as pl  # noqa: TID253 - this project has it
 import pyarrow as pa
 import pyarrow.csv as pa_csv
-from pyspark.sql import DataFrame  # noqa: TID253 - the same
-from pyspark.sql import functions as F  # noqa: N812, TID253 - the same
+from pyspark.sql import DataFrame  # noqa: TID253 - this project has it
+from pyspark.sql import functions as F  # noqa: N812, TID253 - this project has it
 
 from example_project.features import WIDTH, flight_vector
 from example_project.home import notices_uri

@@ -9,7 +9,7 @@ flights
 import dagster as dg
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame  # noqa: TID253 - this project has it
-from pyspark.sql import functions as F  # noqa: N812, TID253 - the same
+from pyspark.sql import functions as F  # noqa: N812, TID253 - this project has it
 
 from example_project.assets import MONTHS, flight_vectors, flights
 from lance_dagster import lance_filter

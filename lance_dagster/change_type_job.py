@@ -61,7 +61,7 @@ def build_change_type_job(
         raise dg.DagsterInvalidDefinitionError("build_change_type_job: there is no table; name assets, specs or keys")
 
     def change(context: dg.OpExecutionContext, config: ChangeTypeConfig) -> None:
-        from lance_dagster.events.materialization import column_schema  # noqa: PLC0415 - the same
+        from lance_dagster.events.materialization import column_schema  # noqa: PLC0415 - heavy imports at first use
         from lance_dagster.io_manager.column_types import change_column_type, parse_type  # noqa: PLC0415 - heavy imports
 
         ref = _chosen(refs, config.table)

@@ -15,7 +15,7 @@ import pytest
 pytest.register_assert_rewrite("lance_core.testing.stores")
 
 from lance_core.testing.racing import race  # noqa: E402 - pytest rewrites assertions of modules that come later
-from lance_core.testing.stores import (  # noqa: E402 - as above
+from lance_core.testing.stores import (  # noqa: E402 - pytest rewrites assertions of modules that come later
     CreationConformance,
     ObjectConformance,
     StoreConformance,

@@ -231,8 +231,8 @@ def _publish(
     keep_branch: bool,
 ) -> None:
     from lance_dagster.branches import promotion  # noqa: PLC0415 - code locations load without lance_core
-    from lance_dagster.branches.writing import discard_branch  # noqa: PLC0415 - as above
-    from lance_dagster.events.reporting import record  # noqa: PLC0415 - as above
+    from lance_dagster.branches.writing import discard_branch  # noqa: PLC0415 - code locations load without lance_core
+    from lance_dagster.events.reporting import record  # noqa: PLC0415 - code locations load without lance_core
 
     main = root.open_or_none(ref)
     properties = {PROMOTION_RUN_ID: context.run.run_id}

@@ -136,8 +136,8 @@ def _job(job: _BranchOps, name: str, work: Any, description: str, *, publishes: 
 
 def _promote(job: _BranchOps, context: dg.OpExecutionContext, config: BranchConfig) -> None:
     from lance_core.errors import LanceError  # noqa: PLC0415 - code locations load without lance_core
-    from lance_dagster.branches import promotion  # noqa: PLC0415 - as above
-    from lance_dagster.branches.page import failed_checks  # noqa: PLC0415 - as above
+    from lance_dagster.branches import promotion  # noqa: PLC0415 - code locations load without lance_core
+    from lance_dagster.branches.page import failed_checks  # noqa: PLC0415 - code locations load without lance_core
 
     branch, forced = _branch(context, config), is_tagged(context, FORCE_TAG) or config.force
     found = [(ref, main) for ref, main in _tables(job, context, config) if main is not None]
@@ -193,8 +193,8 @@ def _report(
 ) -> bool:
     """Report the promotion of one table, as far as Dagster does not know it; returns whether there is, or was, one."""
     from lance_dagster.branches import promotion  # noqa: PLC0415 - code locations load without lance_core
-    from lance_dagster.branches.writing import discard_branch  # noqa: PLC0415 - as above
-    from lance_dagster.events.reporting import observation_of_table, record  # noqa: PLC0415 - as above
+    from lance_dagster.branches.writing import discard_branch  # noqa: PLC0415 - code locations load without lance_core
+    from lance_dagster.events.reporting import observation_of_table, record  # noqa: PLC0415 - heavy imports
 
     if published is None:
         context.log.info("%s has no such branch; passed over", ref.name)
@@ -236,7 +236,7 @@ def _written_partitions(instance: dg.DagsterInstance, ref: TableRef, branch: str
     A table without partitions has an empty list.
     """
     from lance_dagster.branches.page import runs_of_branch  # noqa: PLC0415 - code locations load without lance_core
-    from lance_dagster.events.reporting import known_versions, partitions_of_runs  # noqa: PLC0415 - as above
+    from lance_dagster.events.reporting import known_versions, partitions_of_runs  # noqa: PLC0415 - heavy imports
 
     partitions = partitions_of_runs(instance, ref.key, [run.run_id for run in runs_of_branch(instance, branch)])
     known = known_versions(instance, ref.key, partitions)
@@ -248,7 +248,7 @@ def _report_main(
     job: _BranchOps, context: dg.OpExecutionContext, ref: TableRef, main: Any, branch: str, partitions: Sequence[str]
 ) -> None:
     """Report what main has of partitions whose newest event was about a branch that was discarded."""
-    from lance_dagster.events.reporting import TableReport, materializations, partition_rows, record  # noqa: PLC0415 - as above
+    from lance_dagster.events.reporting import TableReport, materializations, partition_rows, record  # noqa: PLC0415 - heavy imports
 
     latest = main.checkout_version((None, None))
     report = TableReport(

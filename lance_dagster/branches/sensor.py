@@ -232,7 +232,7 @@ def _state(instance: dg.DagsterInstance, branch: str) -> State:
 
 
 def _reports(instance: dg.DagsterInstance, where: list[_Found], reason: str) -> Iterator[dg.AssetObservation]:
-    from lance_dagster.branches.page import branch_entries  # noqa: PLC0415 - as above
+    from lance_dagster.branches.page import branch_entries  # noqa: PLC0415 - code locations load without lance_core
 
     for found in where:
         metadata: dict[str, Any] = {

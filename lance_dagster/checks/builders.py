@@ -181,7 +181,7 @@ def build_lance_primary_key_check(
     )
     def primary_key(context: dg.AssetCheckExecutionContext, dataset: "lance_core.LanceDataset") -> dg.AssetCheckResult:
         from lance_core.errors import CorruptFileError, ObjectNotFoundError, StoreError  # noqa: PLC0415 - heavy imports
-        from lance_dagster.checks.uniqueness import count_duplicates  # noqa: PLC0415 - the same
+        from lance_dagster.checks.uniqueness import count_duplicates  # noqa: PLC0415 - heavy imports
 
         own = partitions_def or ref.partitions_def
         keys = run_partition_keys(context, own)

@@ -152,7 +152,7 @@ def _lag_of(
         DatasetNotFoundError: The input's table was dropped.
     """
     from lance_dagster.checks.unread import Unread  # noqa: PLC0415 - heavy imports at first use
-    from lance_dagster.lineage.watermarks import unread_after  # noqa: PLC0415 - the same
+    from lance_dagster.lineage.watermarks import unread_after  # noqa: PLC0415 - heavy imports at first use
 
     upstream = table_ref(key).resolved(context)
     dataset = root.open_in_run(upstream, facts_of(context.run, context.instance))

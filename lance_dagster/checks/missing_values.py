@@ -96,8 +96,8 @@ def _columns_set(dataset: "lance_core.LanceDataset", ref: TableRef) -> list[str]
         SchemaError: The asset owns no column of the table.
     """
     from lance_core.errors import SchemaError  # noqa: PLC0415 - heavy imports at first use
-    from lance_dagster.handlers.arrow_schema import owners  # noqa: PLC0415 - the same
-    from lance_dagster.lineage.history import columns_set_by  # noqa: PLC0415 - the same
+    from lance_dagster.handlers.arrow_schema import owners  # noqa: PLC0415 - heavy imports at first use
+    from lance_dagster.lineage.history import columns_set_by  # noqa: PLC0415 - heavy imports at first use
 
     columns = [name for name, owner in owners(dataset.schema).items() if owner == ref.name]
     if not columns:
@@ -114,9 +114,9 @@ def _rows_without_values(
 ) -> Mapping[str | None, int]:
     """How many rows have a null in one of some columns, by partition; by None without partitions."""
     import numpy as np  # noqa: PLC0415 - heavy imports at first use
-    import pyarrow.compute as pc  # noqa: PLC0415 - the same
+    import pyarrow.compute as pc  # noqa: PLC0415 - heavy imports at first use
 
-    from lance_dagster.tables.partitions import plan_partitions  # noqa: PLC0415 - the same
+    from lance_dagster.tables.partitions import plan_partitions  # noqa: PLC0415 - heavy imports at first use
 
     is_missing: Any = reduce(or_, (pc.field(name).is_null() for name in columns))
     if partitions is None or ref.partitions_def is None:

@@ -18,7 +18,7 @@ def main() -> None:
     """Run the command, or say which packages it lacks."""
     try:
         import lance_dagster.cli.change_type  # noqa: PLC0415 - one more command
-        import lance_dagster.cli.maintenance  # noqa: F401, PLC0415 - as above
+        import lance_dagster.cli.maintenance  # noqa: F401, PLC0415 - one more command
         from lance_dagster.cli.app import run  # noqa: PLC0415 - click and rich are an extra
     except ModuleNotFoundError as error:
         if error.name not in ("click", "rich"):

@@ -49,7 +49,7 @@ def report_undo(instance: dg.DagsterInstance, root: str, plan: Undo, version: in
 
 def report_earlier_undo(instance: dg.DagsterInstance, root: str, branch: lance_core.LanceDataset, run_id: str) -> None:
     """Report what a table holds after an undo that was made before, if Dagster does not know."""
-    from lance_dagster.lineage.runs import versions_of_run  # noqa: PLC0415 - as above
+    from lance_dagster.lineage.runs import versions_of_run  # noqa: PLC0415 - imports Dagster
     from lance_dagster.undo.events import earlier_undo_events  # noqa: PLC0415 - imports Dagster
 
     for asset in sorted({name for one in versions_of_run(branch, run_id) for name in one.assets}):

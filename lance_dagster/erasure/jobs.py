@@ -153,8 +153,8 @@ def build_erasure_job(
 
 
 def _erase(context: dg.OpExecutionContext, refs: Sequence[TableRef], resource: object, config: ErasureConfig) -> None:
-    from lance_dagster.erasure.events import erasure_events, rows_before  # noqa: PLC0415 - code locations load without lance_core
-    from lance_dagster.loading.assets_of_table import assets_of_table  # noqa: PLC0415 - as above
+    from lance_dagster.erasure.events import erasure_events, rows_before  # noqa: PLC0415 - heavy imports
+    from lance_dagster.loading.assets_of_table import assets_of_table  # noqa: PLC0415 - heavy imports
 
     root = table_root(resource)
     where = config.where.read()
@@ -212,7 +212,7 @@ def _plan(tables: "Mapping[str, _ErasedTable]", where: str, config: ErasureConfi
     Raises:
         Failure: The condition does not fit some tables.
     """
-    from lance_core.errors import InvalidInputError, UnsupportedError  # noqa: PLC0415 - as above
+    from lance_core.errors import InvalidInputError, UnsupportedError  # noqa: PLC0415 - heavy imports
 
     planned, unfit = {}, []
     for uri, table in tables.items():
@@ -231,7 +231,7 @@ def _erased(table: _ErasedTable, where: str, config: ErasureConfig, properties: 
     Raises:
         Failure: The condition does not fit the table, whose columns were changed since the plan.
     """
-    from lance_core.errors import InvalidInputError, UnsupportedError  # noqa: PLC0415 - as above
+    from lance_core.errors import InvalidInputError, UnsupportedError  # noqa: PLC0415 - heavy imports
 
     try:
         return table.dataset.erase_rows(where, transaction_properties=properties, **config.allowed())

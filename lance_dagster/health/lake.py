@@ -58,7 +58,7 @@ class LakeTable:
     def open(self, options: Mapping[str, str] | None) -> lance_core.LanceDataset | None:
         """The version that the listing showed as the newest, else the newest one; None if the table was dropped."""
         import lance_core  # noqa: PLC0415 - code locations load without it
-        from lance_core.errors import DatasetNotFoundError, VersionNotFoundError  # noqa: PLC0415 - as above
+        from lance_core.errors import DatasetNotFoundError, VersionNotFoundError  # noqa: PLC0415 - heavy imports
 
         given = dict(options or {}) or None
         if self.latest is not None:

@@ -323,8 +323,8 @@ def _work(
 ) -> "MaintenanceOutcome":
     """The outcome after one of `STEPS`."""
     from lance_dagster.lineage.history import last_data_change  # noqa: PLC0415 - heavy imports at first use
-    from lance_dagster.lineage.reader_tags import release_expired  # noqa: PLC0415 - as above
-    from lance_dagster.maintenance import steps  # noqa: PLC0415 - as above
+    from lance_dagster.lineage.reader_tags import release_expired  # noqa: PLC0415 - heavy imports at first use
+    from lance_dagster.maintenance import steps  # noqa: PLC0415 - heavy imports at first use
 
     asset = table.plan.asset
     if step == "clean_up":

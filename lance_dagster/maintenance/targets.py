@@ -169,7 +169,7 @@ def survey_target(
         overrides: What the configuration of the run changes.
     """
     from lance_dagster.maintenance import steps  # noqa: PLC0415 - code locations load without lance_core
-    from lance_dagster.maintenance.kept_versions import without_idle_cleanup  # noqa: PLC0415 - as above
+    from lance_dagster.maintenance.kept_versions import without_idle_cleanup  # noqa: PLC0415 - heavy imports
 
     own = _policy(context, target, policy, lake)
     if own is None:

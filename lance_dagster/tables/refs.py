@@ -223,7 +223,7 @@ def branch_for_reading(
         DatasetNotFoundError: The table does not exist.
     """
     import lance_core  # noqa: PLC0415 - code locations load without it
-    from lance_core.errors import NotFoundError, VersionNotFoundError  # noqa: PLC0415 - as above
+    from lance_core.errors import NotFoundError, VersionNotFoundError  # noqa: PLC0415 - code locations load without it
 
     main = lance_core.dataset(uri, storage_options=dict(storage_options or {}) or None)
     try:

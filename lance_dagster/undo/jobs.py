@@ -151,8 +151,8 @@ def _plan(candidates: Sequence[tuple[TableRef, Any]], run_id: str) -> Iterator[_
     Raises:
         Failure: The change to one table cannot be undone; nothing was changed anywhere.
     """
-    from lance_dagster.lineage.runs import open_branches, versions_of_run, without_changes  # noqa: PLC0415 - as above
-    from lance_dagster.undo.plan import AlreadyUndoneError, CannotUndoError, plan_undo  # noqa: PLC0415 - as above
+    from lance_dagster.lineage.runs import open_branches, versions_of_run, without_changes  # noqa: PLC0415 - heavy imports
+    from lance_dagster.undo.plan import AlreadyUndoneError, CannotUndoError, plan_undo  # noqa: PLC0415 - heavy imports
 
     planned: list[_Planned] = []
     rejected: list[str] = []
@@ -184,8 +184,8 @@ def _planned(refs: Sequence[TableRef], made: "Sequence[TableVersion]", **facts: 
 
 
 def _report(context: dg.OpExecutionContext, root: Any, planned: _Planned, run_id: str) -> None:
-    from lance_dagster.events.reporting import observation_of_table, record  # noqa: PLC0415 - code locations load without lance_core
-    from lance_dagster.undo.events import UNDO_ENTRY, earlier_undo_events, undo_events  # noqa: PLC0415 - as above
+    from lance_dagster.events.reporting import observation_of_table, record  # noqa: PLC0415 - heavy imports
+    from lance_dagster.undo.events import UNDO_ENTRY, earlier_undo_events, undo_events  # noqa: PLC0415 - heavy imports
 
     undone = None if planned.plan is None else planned.plan.commit()
     if undone is None:

@@ -165,7 +165,7 @@ class DefaultSource(DataSource):
         return StreamReader(self._options, plan, watched, feed)
 
     @plain_errors()
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 - the same
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 - Spark's name
         """The stream writer."""
         return StreamWriter(self._options, batch_schema(schema), overwrite=overwrite)
 

@@ -204,7 +204,7 @@ class StreamReader(DataSourceStreamReader):
         return {"version": first - 1}
 
     @plain_errors()
-    def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802 - the same
+    def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """The last version of the next batch.
 
         Raises:
@@ -231,13 +231,13 @@ class StreamReader(DataSourceStreamReader):
         self._last = offset_at(dataset)
         return self._last
 
-    def getDefaultReadLimit(self) -> Any:  # noqa: N802 - the same
+    def getDefaultReadLimit(self) -> Any:  # noqa: N802 - Spark's name
         """The default limit of a batch; Spark's limit of files counts versions here."""
         from pyspark.sql.streaming import datasource
 
         return datasource.ReadAllAvailable() if self._most is None else datasource.ReadMaxFiles(self._most)
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - the same
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Note the latest version when the query starts; the query ends there, after as many batches as needed."""
         latest = self._options.open_or_none()
         self._end = 0 if latest is None else latest.version

@@ -159,7 +159,7 @@ def read_changes(  # noqa: PLR0913 - each is a choice of its own, all but three 
     dataset = lance_core.dataset(uri, end_version, storage_options=storage_options)
     names = feed_columns(dataset, columns, case_sensitive=case_sensitive(spark))
     if isinstance(filter, str):
-        filter = dataset.parse_filter(filter, assume_utc=is_utc(session_zone(spark)))  # noqa: A001 - as above
+        filter = dataset.parse_filter(filter, assume_utc=is_utc(session_zone(spark)))  # noqa: A001 - Arrow's name
     wanted = [*names, *FEED_COLUMNS]
     pairs = filter is not None or bool(key)
     if pairs:  # columns of the key are read along

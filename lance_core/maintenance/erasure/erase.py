@@ -123,7 +123,7 @@ class _Erasure:
     def run(self) -> ErasureReport:
         """Survey the versions, erase the rows unless there are obstacles, and prove the result."""
         found, tags, refs = self._survey(None)
-        table = self.dataset._refs  # noqa: SLF001 - of the handle whose verb this is
+        table = self.dataset._refs  # noqa: SLF001 - the handle is its own
         obstacles, clones = find_obstacles(table, found, tags, refs, self.options)
         self.report = ErasureReport(
             uri=table.root.root,
@@ -161,7 +161,7 @@ class _Erasure:
 
     def _survey(self, known: ErasureSurvey | None) -> tuple[ErasureSurvey, dict[str, TagRef], dict[str, BranchRef]]:
         """What holds the rows now, all tags, and all branches."""
-        root = self.dataset._refs.root  # noqa: SLF001 - of the handle whose verb this is
+        root = self.dataset._refs.root  # noqa: SLF001 - the handle is its own
         tags, torn_tags = read_tags(root)
         refs, torn = read_branches(root)
         reject_torn([*torn_tags, *torn.values()])
@@ -191,7 +191,7 @@ class _Erasure:
         )
 
     def _proven(self) -> ErasureReport:
-        table = self.dataset._refs  # noqa: SLF001 - as above
+        table = self.dataset._refs  # noqa: SLF001 - the handle is its own
         remaining, reading = prove(table, self.condition, self.report, self.columns)
         return replace(self.report, remaining=remaining, read=reading, proven=not remaining)
 
@@ -328,7 +328,7 @@ class _Erasure:
                 continue
             if is_reader_tag(name, ref):
                 continue  # a later version is not what the reader has consumed: it would miss rows
-            Tags(self.dataset._refs).update(name, (line.name, line.latest.number))  # noqa: SLF001 - as above
+            Tags(self.dataset._refs).update(name, (line.name, line.latest.number))  # noqa: SLF001 - the handle is its own
             self.report = replace(self.report, tags_moved={**self.report.tags_moved, name: line.latest.number})
 
     def _release_readers(self, found: ErasureSurvey, tags: Mapping[str, TagRef]) -> None:
@@ -337,7 +337,7 @@ class _Erasure:
         released = set(self.report.readers_released)
         for name, ref in tags.items():
             if is_reader_tag(name, ref) and ref.version in doomed.get(ref.branch, ()):
-                delete_durably(self.dataset._refs.root, tag_ref_key(name))  # noqa: SLF001 - as above
+                delete_durably(self.dataset._refs.root, tag_ref_key(name))  # noqa: SLF001 - the handle is its own
                 released.add(ref.metadata[READER_KEY])
         self.report = replace(self.report, readers_released=tuple(sorted(released)))
 

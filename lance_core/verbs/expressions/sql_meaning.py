@@ -228,7 +228,7 @@ class _SubstraitWriter:
     def _compared(self, operator: str, sides: list[_SubstraitPart]) -> _SubstraitPart | None:
         """SQL's comparison of floats, or of uint64 or decimals with other integers; None for all other types."""
         from lance_core.verbs.expressions.sql.compare import compare, compare_floats  # noqa: PLC0415 - the SQL parser
-        from lance_core.verbs.expressions.sql.typed import MISSING, Typed, is_number  # noqa: PLC0415 - the same
+        from lance_core.verbs.expressions.sql.typed import MISSING, Typed, is_number  # noqa: PLC0415 - the SQL parser
 
         kinds = [self._kind(side) for side in sides]
         floats = any(map(pa.types.is_floating, kinds))
@@ -246,7 +246,7 @@ class _SubstraitWriter:
     def _looked_up(self, side: _SubstraitPart, options: Any) -> _SubstraitPart | None:
         """SQL's `IN`, null where the result depends on a null; None if the expression does not fit the columns."""
         from lance_core.verbs.expressions.sql.compare import in_set  # noqa: PLC0415 - it imports the SQL parser
-        from lance_core.verbs.expressions.sql.typed import Typed  # noqa: PLC0415 - the same
+        from lance_core.verbs.expressions.sql.typed import Typed  # noqa: PLC0415 - it imports the SQL parser
 
         kind = self._kind(side)
         if pa.types.is_null(kind):
