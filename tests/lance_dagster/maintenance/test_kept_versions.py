@@ -109,6 +109,21 @@ def test_other_tables_get_the_budget(lake):
     assert found["healthy"] == ["nyc/kept0", "nyc/kept1", "nyc/kept2"]
 
 
+@pytest.mark.parametrize("kept_for", ["reader", "branch of pylance"])
+def test_nor_is_the_budget_used_for_versions_that_a_plan_keeps(lake, kept_for):
+    fill_foreign(lake, "nyc/flights", pieces=1)
+    table = lake.table("nyc/flights")
+    if kept_for == "reader":
+        table.readers.hold("report")
+        change_settings(lake, "nyc/flights")  # a version that the reader has not consumed
+    else:
+        pylance.dataset(table.uri).create_branch("work")
+    change_settings(lake, "nyc/flights")
+    fill_foreign(lake, "sea/ships", pieces=6)
+    found = maintain(lake, budget={"max_tables": 1})
+    assert (found["done"], found["put_off"], found["healthy"]) == (["sea/ships"], {}, ["nyc/flights"])
+
+
 def test_bytes_of_a_version_that_stays_do_not_count_as_a_benefit(lake, monkeypatch):
     fill_foreign(lake, "nyc/flights", pieces=1)
     lake.table("nyc/flights").tags.create("july", 1)
