@@ -19,7 +19,7 @@ from lance_core.maintenance.compaction.options import CompactionOptions
 from lance_core.maintenance.compaction.results import CompactionMetrics, RewriteResult
 from lance_core.maintenance.compaction.tasks import CompactionPlan, CompactionTask
 from lance_core.maintenance.erasure.report import ErasureFinding, ErasureReading, ErasureReport, HoldingVersion
-from lance_core.maintenance.expected import ExpectedVersions
+from lance_core.maintenance.expected_versions import ExpectedVersions
 from lance_core.maintenance.zone_maps import columns_without_zone_map, index_partitions
 from lance_core.verbs.inspect.tables import FoundTable, find_tables
 

@@ -9,7 +9,7 @@ from lance_core.store.base import (
     ObjectWriter,
     ReadableBuffer,
 )
-from lance_core.store.between import copy_object
+from lance_core.store.copy_between import copy_object
 from lance_core.store.counters import bytes_read_counter, iops_counter
 from lance_core.store.durable import (
     PendingWrites,

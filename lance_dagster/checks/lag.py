@@ -151,7 +151,7 @@ def _lag_of(
         IncompatibleConflictError: The table was made again, or another branch of it was consumed.
         DatasetNotFoundError: The input's table was dropped.
     """
-    from lance_dagster.checks.unread import Unread  # noqa: PLC0415 - heavy imports at first use
+    from lance_dagster.checks.unread_changes import Unread  # noqa: PLC0415 - heavy imports at first use
     from lance_dagster.lineage.watermarks import unread_after  # noqa: PLC0415 - heavy imports at first use
 
     upstream = table_ref(key).resolved(context)

@@ -2,7 +2,7 @@
 
     version    removed if it is older than the handle's version and all selectors take it, unless it is
                tagged, named as in use, or one that a branch was forked from and still finds files by
-               ... or one that a reader of changes has not consumed yet (`unread`)
+               ... or one that a reader of changes has not consumed yet (`change_readers`)
                ... or on object storage younger than five minutes: a slow writer that has read the
                latest version before a cleanup could commit under the number of a removed one (`commit.handler`)
     file       removed if a removed version refers to it and no other version does: of this branch, of any branch
@@ -29,8 +29,8 @@ from lance_core.errors import (
     ObjectNotFoundError,
     RetryableConflictError,
 )
+from lance_core.maintenance.cleanup.change_readers import keep_unread
 from lance_core.maintenance.cleanup.references import References
-from lance_core.maintenance.cleanup.unread import keep_unread
 from lance_core.store import ObjectMeta, ObjectStore, gives_numbers_once
 from lance_core.table.manifest.file_references import FileReferences
 from lance_core.table.manifest.manifest import Manifest
@@ -79,7 +79,7 @@ class Selectors:
         error_if_tagged: Raise if a tagged version is selected, rather than keep it.
         keep_forks: Keep the versions that branches were forked from and still find files of. Without it the files
             alone are kept.
-        keep_unread: Keep the versions that readers of changes have not consumed yet; see `unread`.
+        keep_unread: Keep the versions that readers of changes have not consumed yet; see `change_readers`.
         counted_until: Later versions, which the caller itself has committed, do not count in the statistics, nor do
             files that only they refer to. None counts all.
         ignored_tags: Tags that keep no version: the caller removes them before the cleanup.

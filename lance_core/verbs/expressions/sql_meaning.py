@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.errors import InvalidInputError
-from lance_core.verbs.expressions.deep import in_deep_thread
+from lance_core.verbs.expressions.large_conditions import in_deep_thread
 from lance_core.verbs.expressions.serialized import Entry, Node, Pieces, assembled, buffer_of, entries_of
 
 __all__ = ["with_sql_meaning"]

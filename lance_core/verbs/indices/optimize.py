@@ -15,9 +15,9 @@ import numpy as np
 from pyroaring import BitMap
 
 from lance_core.errors import CorruptFileError, IndexNotFoundError, InvalidInputError, UnsupportedError
+from lance_core.index.derived_zones import Replaced, moved_zones
 from lance_core.index.kinds.registry import KINDS, Kind, is_supported
 from lance_core.index.kinds.zonemap import ZoneMap
-from lance_core.index.moved import Replaced, moved_zones
 from lance_core.index.query.rows import U64s, View
 from lance_core.index.selection.candidates import view_of
 from lance_core.retry import CONFLICT_RETRIES

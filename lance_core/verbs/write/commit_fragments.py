@@ -8,7 +8,7 @@
 
 A replacement that loses a race against a commit that merely moved rows (a compaction) is computed again on the latest
 version. A replacement that loses against a replacement of the same slice fails: the table cannot decide which of the
-two should win. With `require_empty` a write to slices that have rows of any other write fails (`vacancy`).
+two should win. With `require_empty` a write to slices that have rows of any other write fails (module `require_empty`).
 
 Of several attempts of one write (`WriteAttempt`) the last one's rows are in the table, once: overwrite and replace do
 that by themselves; append commits an Update that removes the rows of earlier attempts and adds its own.
@@ -58,13 +58,13 @@ from lance_core.verbs.files.dictionaries import check_dictionaries, with_diction
 from lance_core.verbs.files.fragment_writer import lance_schema
 from lance_core.verbs.files.presence import check_present
 from lance_core.verbs.rows.removal import Removal, RowsByFragment
+from lance_core.verbs.write.added_columns import growing, grown_schema, is_growing
 from lance_core.verbs.write.concurrent_writes import check_columns, check_creation, replaceable_commits
 from lance_core.verbs.write.earlier_attempts import committed_attempts, rows_of_attempts
 from lance_core.verbs.write.facts import CommitOutcome
-from lance_core.verbs.write.growth import growing, grown_schema, is_growing
 from lance_core.verbs.write.replace import remove_slices
 from lance_core.verbs.write.request import CommitRequest
-from lance_core.verbs.write.vacancy import check_vacancy
+from lance_core.verbs.write.require_empty import check_vacancy
 
 __all__ = ["commit_request"]
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import lance_core
-from lance_core.encoding import points
+from lance_core.encoding import point_reads
 from lance_core.errors import CorruptFileError, LanceError
 from lance_core.file import column, reader
 from lance_core.file.lance_file import LanceFileReader, LanceFileWriter
@@ -161,13 +161,13 @@ def test_damaged_files_are_found(tmp_path, version):
 def test_an_index_beyond_the_dictionary_is_found(tmp_path, monkeypatch):
     texts = [f"a longer text {i % 3}" for i in range(1000)]
     dataset = lance_core.write_dataset(pa.table({"s": texts}), tmp_path)
-    decode = points.decode_block
+    decode = point_reads.decode_block
 
     def shortened(encoding, data, count):
         whole = decode(encoding, data, count)
         return replace(whole, offsets=whole.offsets[:2], num_values=1)
 
-    monkeypatch.setattr(points, "decode_block", shortened)
+    monkeypatch.setattr(point_reads, "decode_block", shortened)
     assert dataset.take([0], ["s"])["s"].to_pylist() == texts[:1]
     with pytest.raises(CorruptFileError, match="index 1 into a dictionary of 1 items"):
         dataset.take([1], ["s"])

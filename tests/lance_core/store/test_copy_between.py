@@ -5,7 +5,7 @@ import uuid
 import pytest
 
 from lance_core.errors import ObjectNotFoundError
-from lance_core.store import ObjectWriter, between, copy_object, join_uri, open_store, uri_above
+from lance_core.store import ObjectWriter, copy_between, copy_object, join_uri, open_store, uri_above
 
 
 @pytest.fixture
@@ -38,10 +38,10 @@ def test_within_one_storage_the_storage_copies(memory, tmp_path, monkeypatch):
 def test_buckets_of_one_name_on_two_servers_are_two():
     endpoints = ({"aws_endpoint": "http://one:1"}, {"aws_endpoint": "http://two:2"})
     one, two = (open_store("s3://bucket/t", options) for options in endpoints)
-    assert between._common_root(one, two) is None
-    assert between._common_root(one, open_store("s3://bucket/u", endpoints[0])) == "s3://bucket"
+    assert copy_between._common_root(one, two) is None
+    assert copy_between._common_root(one, open_store("s3://bucket/u", endpoints[0])) == "s3://bucket"
     indexed = open_store("s3+ddb://bucket/u?ddbTableName=T", endpoints[0])
-    assert between._common_root(one, indexed) == "s3://bucket"
+    assert copy_between._common_root(one, indexed) == "s3://bucket"
 
 
 @pytest.mark.parametrize("uri", ["/disk/t", "s3://b/t", "s3+ddb://b/t?ddbTableName=T"])
