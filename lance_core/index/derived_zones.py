@@ -17,7 +17,7 @@ from pyroaring import BitMap
 
 from lance_core.index.kinds.zonemap import ZoneMap
 
-__all__ = ["Replaced", "moved_zones"]
+__all__ = ["Replaced", "derived_zones"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Replaced:
     new: Sequence[tuple[int, int]]
 
 
-def moved_zones(zones: ZoneMap, replaced: Replaced) -> ZoneMap | None:
+def derived_zones(zones: ZoneMap, replaced: Replaced) -> ZoneMap | None:
     """The zones of the new fragments; None if they cannot be derived from the zones of the old ones.
 
     Args:

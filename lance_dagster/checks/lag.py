@@ -151,7 +151,7 @@ def _lag_of(
         IncompatibleConflictError: The table was made again, or another branch of it was consumed.
         DatasetNotFoundError: The input's table was dropped.
     """
-    from lance_dagster.checks.unread_changes import Unread  # noqa: PLC0415 - heavy imports at first use
+    from lance_dagster.checks.unread_changes import UnreadChanges  # noqa: PLC0415 - heavy imports at first use
     from lance_dagster.lineage.watermarks import unread_after  # noqa: PLC0415 - heavy imports at first use
 
     upstream = table_ref(key).resolved(context)
@@ -161,7 +161,7 @@ def _lag_of(
         partitions = sorted(context.instance.get_materialized_partitions(own.key))
     where = f"input {upstream.name} of asset {own.name}"
     begins = unread_after(dataset, table, _name(own, upstream.name), partitions, where)
-    found = [Unread.of(context, root, dataset, (own, upstream), begin, some) for begin, some in begins.items()]
+    found = [UnreadChanges.of(context, root, dataset, (own, upstream), begin, some) for begin, some in begins.items()]
     waiting = [(one, count) for one in found if one is not None and (count := one.count())]
     lag = _Lag(asset=upstream.name, from_version=min(begins, default=dataset.version), to_version=dataset.version)
     if not waiting:

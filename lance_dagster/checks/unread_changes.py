@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
     import lance_core
 
-__all__ = ["Unread"]
+__all__ = ["UnreadChanges"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unread:
+class UnreadChanges:
     """Changes of an input that no run has read.
 
     Attributes:
@@ -52,7 +52,7 @@ class Unread:
         assets: tuple[TableRef, TableRef],
         begin: int,
         partitions: Sequence[str] | None,
-    ) -> Unread | None:
+    ) -> UnreadChanges | None:
         """The changes for some partitions of an asset; None if they map to no partition of the input.
 
         Args:

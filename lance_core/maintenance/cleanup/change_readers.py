@@ -14,10 +14,10 @@ from lance_core.table.paths import is_detached
 from lance_core.table.refs import TagRef
 from lance_core.verbs.refs.readers import READER_KEY, is_reader_tag
 
-__all__ = ["keep_unread"]
+__all__ = ["keep_for_change_readers"]
 
 
-def keep_unread(
+def keep_for_change_readers(
     tags: Mapping[str, TagRef], branch: str | None, taken: set[int], manifests: Mapping[int, FileReferences]
 ) -> list[str]:
     """Keep the versions that readers of changes need: remove them from `taken`.

@@ -29,7 +29,7 @@ from lance_core.errors import (
     ObjectNotFoundError,
     RetryableConflictError,
 )
-from lance_core.maintenance.cleanup.change_readers import keep_unread
+from lance_core.maintenance.cleanup.change_readers import keep_for_change_readers
 from lance_core.maintenance.cleanup.references import References
 from lance_core.store import ObjectMeta, ObjectStore, gives_numbers_once
 from lance_core.table.manifest.file_references import FileReferences
@@ -79,7 +79,7 @@ class Selectors:
         error_if_tagged: Raise if a tagged version is selected, rather than keep it.
         keep_forks: Keep the versions that branches were forked from and still find files of. Without it the files
             alone are kept.
-        keep_unread: Keep the versions that readers of changes have not consumed yet; see `change_readers`.
+        keep_for_change_readers: Keep the versions that readers of changes have not consumed yet; see `change_readers`.
         counted_until: Later versions, which the caller itself has committed, do not count in the statistics, nor do
             files that only they refer to. None counts all.
         ignored_tags: Tags that keep no version: the caller removes them before the cleanup.
@@ -92,7 +92,7 @@ class Selectors:
     delete_unverified: bool = False
     error_if_tagged: bool = True
     keep_forks: bool = True
-    keep_unread: bool = True
+    keep_for_change_readers: bool = True
     counted_until: int | None = None
     ignored_tags: frozenset[str] = frozenset()
 
@@ -211,8 +211,8 @@ def plan_cleanup(
         return _keeping_everything(current, [*torn_tags, *torn_branches.values()])
     young = _keep_young(store, taken, manifests, listed, selectors)
     warnings = young + _keep_named(tags, current.branch, taken, selectors)
-    if selectors.keep_unread:
-        warnings += keep_unread(tags, current.branch, taken, manifests)
+    if selectors.keep_for_change_readers:
+        warnings += keep_for_change_readers(tags, current.branch, taken, manifests)
     borrowed, branches = _branches(main, refs, current.branch, manifests, taken, keep_forks=selectors.keep_forks)
     survey = _file_decisions(manifests, taken, borrowed, selectors)
     files = [*survey.files(store), *survey.temporary(removable.values())]

@@ -300,7 +300,7 @@ class _Erasure:
                 delete_unverified=self.options.delete_unverified,
                 error_if_tagged=False,
                 keep_forks=not self.options.release_branches,
-                keep_unread=False,  # a reader that misses them fails, and names the full refresh
+                keep_for_change_readers=False,  # a reader that misses them fails, and names the full refresh
                 in_use=self.options.in_use if line.branch is None else {},
             )
             handle = self.dataset.checkout_version((line.name, None))

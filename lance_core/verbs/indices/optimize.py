@@ -15,7 +15,7 @@ import numpy as np
 from pyroaring import BitMap
 
 from lance_core.errors import CorruptFileError, IndexNotFoundError, InvalidInputError, UnsupportedError
-from lance_core.index.derived_zones import Replaced, moved_zones
+from lance_core.index.derived_zones import Replaced, derived_zones
 from lance_core.index.kinds.registry import KINDS, Kind, is_supported
 from lance_core.index.kinds.zonemap import ZoneMap
 from lance_core.index.query.rows import U64s, View
@@ -317,7 +317,7 @@ class _Optimizer:
                 content = source.indices.try_read(segment, self._field.type)
                 known = without_moved(source.manifest.indices, segment)
                 if isinstance(content, ZoneMap) and all(one.id in known for one in old):
-                    zones = moved_zones(content, moves)
+                    zones = derived_zones(content, moves)
                     if zones is not None:
                         yield zones
                         break

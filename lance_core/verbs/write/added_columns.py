@@ -16,21 +16,21 @@ from lance_core.verbs.context.uncommitted_files import UncommittedFiles
 from lance_core.verbs.rows.removal import Removal, with_deletions
 from lance_core.verbs.write.request import CommitRequest
 
-__all__ = ["growing", "grown_schema", "is_growing"]
+__all__ = ["adds_columns", "merge_with_added_columns", "schema_with_added_columns"]
 
 
-def grown_schema(request: CommitRequest, base: Manifest) -> Schema:
+def schema_with_added_columns(request: CommitRequest, base: Manifest) -> Schema:
     """The dataset's schema with the columns that it lacks, if the request adds columns and is not an overwrite."""
     new = lacking_fields(base.schema, request.schema) if request.add_columns else []
     return base.schema if not new or request.mode == "overwrite" else with_null_columns(base, new)
 
 
-def is_growing(request: CommitRequest, base: Manifest) -> bool:
+def adds_columns(request: CommitRequest, base: Manifest) -> bool:
     """Whether an append or replacement adds columns, so that fragments and schema change in one version."""
-    return request.mode in ("append", "replace") and grown_schema(request, base) is not base.schema
+    return request.mode in ("append", "replace") and schema_with_added_columns(request, base) is not base.schema
 
 
-def growing(
+def merge_with_added_columns(
     request: CommitRequest,
     fragments: Sequence[Fragment],
     source: Snapshot,
@@ -58,4 +58,4 @@ def growing(
     changed = {fragment.id: fragment for fragment in (*removal.updated_fragments, *emptied)}
     new = number_fragments(fragments, next_fragment_id(base))
     kept = tuple(changed.get(fragment.id, fragment) for fragment in base.fragments)
-    return Merge(fragments=(*kept, *new), schema=grown_schema(request, base), preserves_nullability=True)
+    return Merge(fragments=(*kept, *new), schema=schema_with_added_columns(request, base), preserves_nullability=True)

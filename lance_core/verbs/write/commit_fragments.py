@@ -58,13 +58,13 @@ from lance_core.verbs.files.dictionaries import check_dictionaries, with_diction
 from lance_core.verbs.files.fragment_writer import lance_schema
 from lance_core.verbs.files.presence import check_present
 from lance_core.verbs.rows.removal import Removal, RowsByFragment
-from lance_core.verbs.write.added_columns import growing, grown_schema, is_growing
+from lance_core.verbs.write.added_columns import adds_columns, merge_with_added_columns, schema_with_added_columns
 from lance_core.verbs.write.concurrent_writes import check_columns, check_creation, replaceable_commits
 from lance_core.verbs.write.earlier_attempts import committed_attempts, rows_of_attempts
 from lance_core.verbs.write.facts import CommitOutcome
 from lance_core.verbs.write.replace import remove_slices
 from lance_core.verbs.write.request import CommitRequest
-from lance_core.verbs.write.require_empty import check_vacancy
+from lance_core.verbs.write.require_empty import check_required_empty
 
 __all__ = ["commit_request"]
 
@@ -142,7 +142,7 @@ class _Commit:
             raise already_exists(self.uri)
         base = self._configured(base)
         if self.request.mode in ("append", "replace"):
-            schema = grown_schema(self.request, base)
+            schema = schema_with_added_columns(self.request, base)
             lance_schema(self.request.schema, schema)
             if any(file.file_major_version == 0 for one in self.request.fragments for file in one.files):
                 check_dictionaries(schema, self.request.fragments, self.store)
@@ -224,7 +224,7 @@ class _Commit:
         others = latest.version > base.version + len(committed)
         excluded = others and self.request.write is not None and self.request.write.conflict_policy == "exclusive"
         replaces = self.request.mode == "replace" or (self.request.mode == "append" and bool(attempts))
-        depends = replaces or is_growing(self.request, base) or isinstance(error, EarlierAttemptCommittedError)
+        depends = replaces or adds_columns(self.request, base) or isinstance(error, EarlierAttemptCommittedError)
         if excluded or not (depends or self.request.replaces_others or self.request.require_empty):
             raise error
         if not self._may_follow(base.version, latest, attempts | committed):
@@ -238,22 +238,22 @@ class _Commit:
         """The operation for a version, or the outcome of an earlier attempt that is kept instead."""
         if self.request.mode in ("create", "overwrite"):
             return None, self._overwrite(), None
-        grows = is_growing(self.request, source.manifest)
+        adds = adds_columns(self.request, source.manifest)
         append: Operation = Append(fragments=self.request.fragments)
-        if grows:
-            append = growing(self.request, self.request.fragments, source, files, Removal.none())
+        if adds:
+            append = merge_with_added_columns(self.request, self.request.fragments, source, files, Removal.none())
         rows: RowsByFragment = {}
         if self.request.write is not None and (self.request.mode == "append" or self.request.write.outside_slices):
             rows, kept, beside = rows_of_attempts(source, self.request.write, attempts)
             self.beside.update(beside)
             if kept is not None:
                 return self._outcome(None, committed_version(self.store, source.manifest, kept)), append, None
-        check_vacancy(self.request, source, attempts)
+        check_required_empty(self.request, source, attempts)
         if self.request.mode == "append" and not attempts:
             return None, append, None
         removal = remove_slices(source, self.request.slices, files, rows)
-        if grows:
-            return None, growing(self.request, self.request.fragments, source, files, removal), removal
+        if adds:
+            return None, merge_with_added_columns(self.request, self.request.fragments, source, files, removal), removal
         operation = Update(
             removed_fragment_ids=removal.removed_fragment_ids,
             updated_fragments=removal.updated_fragments,
@@ -283,7 +283,7 @@ class _Commit:
 
         def still_empty(rebased: Transaction, latest: Manifest) -> Rebased:
             if latest.version != base.version:
-                check_vacancy(self.request, Snapshot(self.store, latest, self.target.options), attempts)
+                check_required_empty(self.request, Snapshot(self.store, latest, self.target.options), attempts)
             return Rebased(transaction=rebased)
 
         done = commit(

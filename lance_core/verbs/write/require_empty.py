@@ -16,13 +16,13 @@ from lance_core.verbs.write.earlier_attempts import rows_of_attempts
 from lance_core.verbs.write.replace import rows_in_slices
 from lance_core.verbs.write.request import CommitRequest
 
-__all__ = ["check_vacancy"]
+__all__ = ["check_required_empty"]
 
 _NAMED = 5
 """Most slices that a message names."""
 
 
-def check_vacancy(request: CommitRequest, source: Snapshot, attempts: set[int]) -> None:
+def check_required_empty(request: CommitRequest, source: Snapshot, attempts: set[int]) -> None:
     """Make sure that the slices of a write with `require_empty` have no rows but those of its earlier attempts.
 
     Args:
