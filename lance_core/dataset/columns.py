@@ -131,7 +131,7 @@ class ColumnVerbs(Handle):
                 adopted and nothing is committed.
             write_attempt: The write and the number of the attempt, if the write may be attempted several times: the
                 columns of the last attempt stay.
-            max_retries: How often a commit that loses a race is put again.
+            max_retries: Attempts of each commit, at least one; then the columns are fitted to the latest version.
 
         Returns:
             The version and counters of the write. Without a row to set or a column to add there is no new version.
@@ -223,7 +223,7 @@ class ColumnVerbs(Handle):
             commit_message: A message for the history.
             idempotency_key: A key and a value of the transaction's properties; an earlier commit with them is adopted.
             write_attempt: The attempt of a write that may be executed several times.
-            max_retries: How often the commit is computed again after a conflict.
+            max_retries: Attempts of each commit, at least one; then the columns are fitted to the latest version.
 
         Raises:
             InvalidInputError: Two files are for one fragment, or one is for a fragment that is not in the plan.

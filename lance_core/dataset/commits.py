@@ -59,7 +59,7 @@ class CommitVerbs(Handle):
         commit_timeout: timedelta | None = COMMIT_TIMEOUT,
         **others: Any,
     ) -> Self:
-        """Commit fragments that were written elsewhere as a new version.
+        """Commit a change that was prepared elsewhere, such as fragments to append, as a new version.
 
         Only the demands of the format are checked: the fragments must fit the columns.
 
@@ -73,7 +73,7 @@ class CommitVerbs(Handle):
             storage_options: Credentials and options of the storage, under object_store's names.
             enable_v2_manifest_paths: False gives a new dataset the old names of manifests.
             detached: Commit outside of the history: the version is found only by its number.
-            max_retries: How often the commit is rebased on versions that others committed first. With 0 an Overwrite
+            max_retries: Attempts of the commit, at least one, each rebased on versions of others. With 0 an Overwrite
                 must follow its read version directly.
             commit_message: A string for the history; for a transaction, put it among its properties.
             enable_stable_row_ids: Give rows ids that survive compaction; only for a new dataset.

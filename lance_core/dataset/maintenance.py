@@ -284,12 +284,12 @@ class MaintenanceVerbs(Handle):
         """Report what `cleanup_old_versions` would remove, and remove nothing.
 
         Args:
-            older_than: As there.
-            retain_versions: As there.
+            older_than: The age, as `cleanup_old_versions` takes it.
+            retain_versions: The number of newest versions that are kept, as `cleanup_old_versions` takes it.
             delete_rate_limit: Accepted for compatibility with pylance; it has no effect, as nothing is deleted.
             include_files: Whether to list the files.
             max_files: Most files to list.
-            selectors: As there.
+            selectors: Further conditions, as `cleanup_old_versions` takes them.
 
         Examples:
             >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")

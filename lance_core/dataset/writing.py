@@ -78,7 +78,7 @@ def write_dataset(
         enable_v2_manifest_paths: False gives a dataset that is created the old names of manifests.
         enable_stable_row_ids: Give rows ids that survive compaction; for a dataset that is created.
         auto_cleanup_options: "interval" in versions and "older_than_seconds", kept in the configuration of a dataset
-            that is created; pylance's writers act on it.
+            that is created; commits of this library and of pylance act on it.
         commit_message: A string for the history.
         transaction_properties: Strings for the history, by key. Those of `lance_dagster.pipes.commit_properties` make
             the write one that may be attempted several times: it replaces the rows of earlier attempts.
@@ -313,7 +313,7 @@ def commit_fragments(
             It is set on the commit. The table keeps it in its own state, so that the version may be cleaned up.
         stream_batch: A stream, and the number of its batch: if the table knows that this batch or a later one has
             committed, nothing is.
-        write_attempt: The write and the number of the attempt, if the write may be tried several times: rows that
+        write_attempt: The write and the number of the attempt, if the write may be attempted several times: rows that
             earlier attempts committed are replaced, and the commit fails if a later attempt has committed.
         storage_options: Credentials and options of the storage, under object_store's names; None for those of the
             dataset given.
@@ -324,7 +324,7 @@ def commit_fragments(
             appends and replacements cannot hold configuration.
         add_columns: Add the columns that the dataset lacks, in the same version; they are null in its rows.
             The fragments were written with `LanceDataset.lance_schema_with`.
-        max_retries: How often a commit that loses a race is rebased and put again.
+        max_retries: Attempts of the commit, at least one; after a lost race it is rebased and put again.
         initial_bases: Base paths of a dataset that is created.
         enable_v2_manifest_paths: False gives a dataset that is created the old names of manifests.
         require_empty: With "append" or "replace": the slices must have no row but those of earlier attempts, also in

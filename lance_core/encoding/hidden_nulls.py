@@ -1,6 +1,7 @@
 """Recognizes pages that hide the nulls of an outer struct from readers of a single field.
 
-Earlier releases of this library wrote "all valid" for items below null structs if no item was null itself:
+Earlier releases of this library wrote "all valid" for items below null structs if no item was null itself. The layers
+of a page, from the item outwards:
 
     layers      ALL_VALID_ITEM, NULLABLE_ITEM       misread: readers of a single field use the first layer only
                 NULLABLE_ITEM, NULLABLE_ITEM        correct
@@ -22,7 +23,7 @@ __all__ = ["hides_nulls"]
 
 
 def hides_nulls(description: Message) -> bool:
-    """Whether a page declares items below nulls as all valid."""
+    """Whether the layers of a page declare items as all valid below a struct that can be null."""
     if not isinstance(description, PageLayout):
         return False
     name = description.WhichOneof("layout")

@@ -1,7 +1,9 @@
 """The frame of a 2.x data file, filled page by page with encoded pages.
 
-page buffers, each at a multiple of 64 bytes, in the order of writing
-file descriptor, column metadata, offset tables, footer        (see `metadata` and `footer`)
+    page buffers, each at a multiple of 64 bytes, in the order of writing
+    file descriptor, column metadata, offset tables, footer        (see `metadata` and `footer`)
+
+A reader begins at the end of the file, with the footer.
 """
 
 from __future__ import annotations

@@ -1,12 +1,14 @@
 """0.1 data files ("legacy").
 
-pages                   per batch, per field, back to back
-dictionary values       once per dictionary field
-page table              (i64 position, i64 elements) per field id and batch, ids from the lowest to the highest
-statistics              pages and page table of the statistics (see `statistics`), optional
-u32 length, Manifest    the schema of the file, optional
-u32 length, Metadata    batch offsets and the positions of the parts above
-footer, 16 bytes        i64 position of the length of the Metadata, u16 0, u16 2, "LANC"
+    pages                   per batch, per field, back to back
+    dictionary values       once per dictionary field
+    page table              (i64 position, i64 elements) per field id and batch, ids from the lowest to the highest
+    statistics              pages and page table of the statistics (see `statistics`), optional
+    u32 length, Manifest    the schema of the file, optional
+    u32 length, Metadata    batch offsets and the positions of the parts above
+    footer, 16 bytes        i64 position of the length of the Metadata, u16 0, u16 2, "LANC"
+
+A reader begins at the footer, which leads to the Metadata, and that to the other parts.
 """
 
 from __future__ import annotations

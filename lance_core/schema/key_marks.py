@@ -47,7 +47,7 @@ class KeyMark(NamedTuple):
 
     @property
     def order(self) -> tuple[bool, int]:
-        """Members with a position come first; the others follow in order of their fields."""
+        """The sort key of members: those with a position come first, the others follow in order of their fields."""
         return not self.position, self.position
 
 

@@ -2,7 +2,7 @@
 
     wanted   [==]  [===]                  [==]     [====]
     read     [=========]                  [=============]
-             gap <= max_gap: one read     and never more than max_size at once
+             gap <= max_gap: one read     up to max_size; beyond it only one range, or ranges that touch or overlap
 
 The ranges may be given in any order; each is returned as a view of the read that holds it.
 """
@@ -38,7 +38,7 @@ def merge_ranges(ranges: Sequence[ByteRange], *, max_gap: int, max_size: int) ->
     Args:
         ranges: Wanted ranges, in any order; empty ones are left out, overlapping ones are read once.
         max_gap: Largest gap in bytes that is read rather than skipped.
-        max_size: Ranges are not merged beyond this size; one range alone may be larger.
+        max_size: Ranges are not merged beyond this size, unless they touch or overlap; one range alone may be larger.
 
     Returns:
         The reads in ascending order.

@@ -1,9 +1,9 @@
 """Storage options: endpoints and credentials, under object_store's names.
 
 The canonical names are those that pylance, deltalake and object_store take (`aws_access_key_id`, `aws_endpoint`, ...),
-in any case. s3fs's and the short spellings are accepted for them (`key`, `secret`, `client_kwargs`, ...). Values are
-strings; numbers and booleans are written as such. Secrets appear in no `repr` and no error: an error names a key, never
-a value. Pickling keeps the values, because another process cannot open the dataset without them.
+in upper or lower case. s3fs's and the short spellings are accepted for them (`key`, `secret`, `client_kwargs`, ...).
+Values are strings; numbers and booleans are converted to strings. Secrets appear in no `repr` and no error: an error
+names a key, never a value. Pickling keeps the values, because another process cannot open the dataset without them.
 
 A commit lock is kept with the options, so that it reaches every commit to the storage. It is not pickled.
 """

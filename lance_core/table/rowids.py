@@ -4,11 +4,12 @@
       range          start .. end
       with holes     start .. end without some
       with bitmap    start + i for every bit i that is set, least significant bit first
-      sorted_array, array                     any numbers, 2, 4 or 8 bytes each above a base
+      sorted_array, array                     any numbers: 2 or 4 bytes each above a base, or 8 bytes each
 
     RowDatasetVersionSequence { runs* }       (number of rows, version); of a run's span only the length counts
 
-Both are kept inline in fragments. The commit assigns ids, from the manifest's `next_row_id` on.
+Both are kept inline in fragments; fragments that keep them in another file are rejected. The commit assigns ids, from
+the manifest's `next_row_id` on.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ class LakehouseScaffolder(dg.Scaffolder[LakehouseScaffoldParams]):
         return LakehouseScaffoldParams
 
     def scaffold(self, request: dg.ScaffoldRequest[LakehouseScaffoldParams]) -> None:
-        """Write it."""
+        """Write the `defs.yaml` of a new component, with a table as an example."""
         params = request.params or LakehouseScaffoldParams()
         attributes = {
             "root_uri": params.root_uri,

@@ -35,7 +35,7 @@ class MaintenanceScaffolder(dg.Scaffolder[MaintenanceScaffoldParams]):
         return MaintenanceScaffoldParams
 
     def scaffold(self, request: dg.ScaffoldRequest[MaintenanceScaffoldParams]) -> None:
-        """Write it."""
+        """Write the `defs.yaml` of a new component, with a table as an example."""
         params = request.params or MaintenanceScaffoldParams()
         attributes = {
             "tables": list(params.table),

@@ -48,7 +48,7 @@ def write_arrow(
         request: What to write where.
 
     Raises:
-        LanceError: The write failed; nothing was committed, and the files that were written are deleted.
+        LanceError: The write failed: no row was changed, except perhaps after an `OutcomeUnknownError`.
     """
     if request.mode == "columns":
         return write_column_batches(batches, schema, request)

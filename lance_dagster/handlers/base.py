@@ -223,7 +223,7 @@ class LanceTypeHandler(ABC):
         """Write a value with one commit; None when it has no rows and empty output is skipped.
 
         Raises:
-            LanceError: The write failed, and the table is unchanged.
+            LanceError: The write failed: no row was changed, except perhaps after an `OutcomeUnknownError`.
         """
 
     @abstractmethod

@@ -111,7 +111,7 @@ def write_column_batches(
         request: What to write where.
 
     Raises:
-        LanceError: The write failed; nothing was committed, and the files that were written are deleted.
+        LanceError: The write failed: no row was changed, except perhaps after an `OutcomeUnknownError`.
     """
     key = matched_by(schema.names, request.output.row_key)
     tables = [pa.Table.from_batches([one]) if isinstance(one, pa.RecordBatch) else one for one in batches]

@@ -1,7 +1,9 @@
 """The IO manager at work: one output becomes one commit, one input becomes one pinned version.
 
-handle_output   asset -> location -> settings -> handler -> slices -> earlier attempts -> write -> metadata
-load_input      see `input`
+    handle_output   settings -> location -> table, branch, earlier attempts -> handler -> slices -> write -> metadata
+    load_input      see `input`
+
+What is known without the value comes first, and is kept in a `TableOutput`.
 """
 
 from __future__ import annotations
@@ -120,8 +122,8 @@ class LanceTableIOManager(dg.IOManager):
 
         Raises:
             DagsterInvariantViolationError: The value is of a type that no handler stores.
-            LanceError: The value does not fit the table, or the commit lost the race against another writer; the table
-                is unchanged.
+            LanceError: The value does not fit the table, or the commit lost the race against another writer. No row was
+                changed, except perhaps after an `OutcomeUnknownError`.
         """
         reject_memory_of_another_process(context, self._settings)
         if not context.has_asset_key:

@@ -52,7 +52,25 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableOutput:
-    """One output of a step, with the facts that its write to a table needs."""
+    """One output of a step, with the facts that its write to a table needs.
+
+    Attributes:
+        context: Dagster's context of the output.
+        where: The asset, for messages.
+        metadata: The definition metadata, and the entries of this package that the step has added.
+        location: The table.
+        settings: The settings of the write.
+        facts: The run; None outside of one.
+        keys: The partition keys, sorted; None for an asset without partitions.
+        tags: The transaction properties of the commit, with the token of the write.
+        existing: The newest version of the table, on the branch of the run; None if there is no table.
+        attempts: The earlier attempts of the write.
+        branch: The branch of the run; None for main.
+        changes: The changes of inputs that the step has read.
+        merges_on: The key of a merge, also of one that is a full refresh.
+        deletes: The rows whose keys a merge deletes.
+        is_created_empty: Whether this write has created the table without rows, for the branch to fork from.
+    """
 
     context: dg.OutputContext
     where: str

@@ -1,7 +1,9 @@
 """The tables that the SQL of a step reads, as inputs of what the step writes.
 
-pyspark_lance.sql(session, "SELECT ... FROM lake.nyc.flights")    in the body of an asset
-    -> the asset whose table that is -> dagster.input.nyc/flights on the commit of the step
+    pyspark_lance.sql(session, "SELECT ... FROM lake.nyc.flights")    in the body of an asset
+        -> the asset whose table that is -> dagster.input.nyc/flights on the commit of the step
+
+A table of no asset is noted by its path, if it is below the root of a resource of the step.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ __all__ = ["note_sql_inputs"]
 
 
 def note_sql_inputs() -> None:
-    """Note the tables that `pyspark_lance.sql` reads in the bodies of assets and ops of this process."""
+    """Note from now on the tables that `pyspark_lance.sql` reads in the bodies of assets and ops of this process."""
     with suppress(ImportError):  # without Spark there are no such statements
         from pyspark_lance import on_read  # noqa: PLC0415 - optional
 

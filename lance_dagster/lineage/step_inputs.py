@@ -2,8 +2,9 @@
 
     dagster.input.<asset key>     {"uri": "s3://lake/nyc/flights.lance", "version": 17}   and "branch" but for main
 
-The IO manager notes the tables that it loads, `LanceTableResource` those that it opens inside of a step. Only
-the notes of the newest steps are kept, so that steps which never write do not fill the memory.
+The IO manager notes the tables that it loads, `LanceTableResource` those that it opens inside of a step, and
+`sql_inputs` those that Spark SQL reads. Only the notes of the newest steps are kept, so that steps which never write do
+not fill the memory.
 """
 
 from __future__ import annotations

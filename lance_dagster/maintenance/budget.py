@@ -150,7 +150,7 @@ def spent(
     due: Sequence[tuple[MaintenanceOutcome, list[CompactionTask]]],
     budget: LanceMaintenanceBudget,
 ) -> list[tuple[MaintenanceOutcome, list[CompactionTask]]]:
-    """The work of a run, within its budget; in the order of the survey if there is none.
+    """The work of a run that fits into its budget; without a budget all of it, in the order of the survey.
 
     Args:
         context: The op.

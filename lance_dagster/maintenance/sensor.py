@@ -7,9 +7,9 @@ outcome is open:
 
 A run that failed is asked for again for the tables that it did not report, at once and then after one, three, seven ...
 intervals, at most a day, even if by then they pass no threshold: its last steps may be left. Tables that a run did not
-finish, since its budget was spent or a writer was faster, are asked for again at once as long as runs do any work, and
-else like those of a run that failed. A run that was canceled is not asked for again, before there is a new version: a
-person decided against it.
+finish, since its budget was spent or another writer committed first, are asked for again at once as long as runs do any
+work, and else like those of a run that failed. A run that was canceled is not asked for again, before there is a new
+version: a person decided against it.
 """
 
 import json
@@ -116,7 +116,8 @@ def build_maintenance_sensor(  # noqa: PLR0913 - each is a choice of its own, mo
     """Make a sensor that runs a maintenance job for the tables that need it, with at most one run per tick.
 
     A table needs maintenance if it has too many small fragments, too large a share of deleted rows, or too many
-    versions since its last maintenance; the policy has the thresholds. Of each table only the newest manifest is read.
+    versions since its last maintenance; the policy has the thresholds. Of each table only the newest manifest is read,
+    and of one that is due and has no asset here its history, for the wishes of its owner.
     A table waits while an open run of the job works on it, and while it has no new version since its last
     successful maintenance. A table that a run did not finish is asked for again.
 

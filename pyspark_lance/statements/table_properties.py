@@ -1,8 +1,10 @@
 """TBLPROPERTIES of a new table: those that say how it is stored, and its configuration.
 
-embedding.arrow.fixed-size-list.size = 128    a vector            data_storage_version = 2.2       the file version
-payload.lance.compression = zstd              an encoding         enable_stable_row_ids = true     row ids
-anything else                                 the table's configuration
+    embedding.arrow.fixed-size-list.size = 128    a vector            data_storage_version = 2.2     the file version
+    payload.lance.compression = zstd              an encoding         enable_stable_row_ids = true   row ids
+    anything else                                 the table's configuration
+
+SHOW CREATE TABLE prints the same properties.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a de
         InvalidInputError: An argument is wrong, or the data: a vector of another length, a row outside of the slices.
         DatasetExistsError: The mode is to create the table, and it exists; or `require_empty` is set, and the slices
             have rows.
-        CommitConflictError: A concurrent commit conflicts with the write. Nothing was changed.
+        CommitConflictError: A concurrent commit conflicts with the write. No row was changed.
         OutcomeUnknownError: The storage did not report whether the commit took effect.
 
     Examples:
@@ -131,26 +131,11 @@ def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a de
         >>> pyspark_lance.write(frame, "t.lance", mode="overwrite").version
         2
     """
-    options = WriteArguments(
-        mode="error" if mode == "errorifexists" or mode == "ignore" else mode,  # noqa: PLR1714 - mypy follows this
-        slices=slices,
-        vector_columns=vector_columns,
-        transaction_properties=transaction_properties,
-        write_attempt=write_attempt or _attempt(uri, mode, transaction_properties, storage_options),
-        storage_options=storage_options,
-        replace_where=replace_where,
-        partition_by=None if partition_by is None else tuple(partition_by),
-        partition_overwrite=partition_overwrite,
-    )
-    options = replace(options, cluster=cluster, out_of_partition=out_of_partition)
-    options = replace(options, schema_mode=schema_mode, empty_output=empty_output)
-    options = replace(options, idempotency_since=idempotency_since, read_version=read_version, identity=identity)
-    options = replace(options, commit_message=commit_message, idempotency_key=idempotency_key)
-    options = replace(options, max_rows_per_file=max_rows_per_file, max_bytes_per_file=max_bytes_per_file)
-    options = replace(options, data_storage_version=data_storage_version, require_empty=require_empty)
-    options = replace(options, enable_stable_row_ids=enable_stable_row_ids, table_config=table_config)
-    options = replace(options, allow_external_blob_outside_bases=allow_external_blob_outside_bases)
-    return _write_as(mode, df, uri, options)
+    given = {name: value for name, value in locals().items() if name not in ("df", "uri")}
+    given["mode"] = "error" if mode in ("errorifexists", "ignore") else mode
+    given["write_attempt"] = write_attempt or _attempt(uri, mode, transaction_properties, storage_options)
+    given["partition_by"] = None if partition_by is None else tuple(partition_by)
+    return _write_as(mode, df, uri, WriteArguments(**given))
 
 
 def _write_as(mode: SaveMode, df: DataFrame, uri: str | PathLike[str], options: WriteArguments) -> WriteResult | None:

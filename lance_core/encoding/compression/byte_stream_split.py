@@ -1,6 +1,8 @@
 """Byte stream split: first all first bytes, then all second bytes, and so on. Stored inside general compression.
 
-chunk   |byte 0 of v0|byte 0 of v1|...|byte 0 of vn|byte 1 of v0|...|       4 or 8 bytes per value
+    chunk   |byte 0 of v0|byte 0 of v1|...|byte 0 of vn|byte 1 of v0|...|       4 or 8 bytes per value
+
+Each chunk is split by itself.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Constant: one value for all, in the page description; no bytes in the page.
 
-constant.value   |the value, little endian|       absent: all values are null
+    constant.value   |the value, little endian|       absent: all values are null
+
+Mini-block chunks, levels and full-zip pages can be constant.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Writing the pages of 2.0 files (drawn in `decoder`): plain, unless the compression of strings is requested.
+"""Encodes the pages of 2.0 files (drawn in `decoder`): plain, unless the compression of strings is requested.
 
 Lists restart their offsets in every page; a list column and the column of its items are paged independently. A struct
 column has one page without buffers for all its rows, which is written when the file is finished.
@@ -33,7 +33,7 @@ def encode_field(field: Field, array: pa.Array) -> list[list[EncodedPage]]:
 
     Args:
         field: The field.
-        array: Its values, at least one row.
+        array: Its values: at least one row of a top-level field; the items of lists may be none.
 
     Returns:
         For the field and every field below it, depth-first, its pages.

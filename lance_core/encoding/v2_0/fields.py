@@ -1,10 +1,12 @@
 """Reading the fields of 2.0 files, whose structs and lists have columns of their own.
 
-struct    the children, row by row
-list      per page the ends of the lists, counted from the page's first item; the items of all pages follow each
-          other in the child's column, whatever the pages of that column are
-string    before 0.15 also a list: its bytes are in the next column, as items of 8 bits
-blob      a packed struct of position and size; the payloads are elsewhere in the file
+    struct    the children, row by row
+    list      per page the ends of the lists, counted from the page's first item; the items of all pages follow each
+              other in the child's column, whatever the pages of that column are
+    string    before 0.15 also a list: its bytes are in the next column, as items of 8 bits
+    blob      a packed struct of position and size; the payloads are elsewhere in the file
+
+The pages of these columns are drawn in `decoder`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """BTREE: all rows in order of their values, in pages.
 
-page_data.lance     values      the field's type: nulls first, then ascending, NaN last
-                    ids         uint64: addresses; of version 0, stable row ids where the dataset has them
-page_lookup.lance   min, max    of each page: its first and its last value, so that min is null if it begins with nulls
-                    null_count  uint32
-                    page_idx    uint32
+    page_data.lance     values      the field's type: nulls first, then ascending, NaN last
+                        ids         uint64: addresses; of version 0, stable row ids where the dataset has them
+    page_lookup.lance   min, max    of each page: its first and last value, so that min is null if it begins with nulls
+                        null_count  uint32
+                        page_idx    uint32
 
 Page k is the rows from k * batch_size on; batch_size is in the metadata of page_lookup's schema, 4096 by default.
 """

@@ -1,9 +1,11 @@
 """Reads and writes sets of rows as indices store them: sets of row addresses or of stable row ids.
 
-u32 LE      number of entries, then for each in ascending order:
-u32 LE          fragment: the upper half of the address or row id
-u32 LE          size of the bitmap; 0 stands for all rows of the fragment
-bytes           a 32-bit portable roaring bitmap of the lower halves
+    u32 LE      number of entries, then for each in ascending order:
+    u32 LE          fragment: the upper half of the address or row id
+    u32 LE          size of the bitmap; 0 stands for all rows of the fragment
+    bytes           a 32-bit portable roaring bitmap of the lower halves
+
+A set with all rows of a fragment, by the size 0, is rejected here, and is never written.
 """
 
 from __future__ import annotations

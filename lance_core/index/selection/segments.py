@@ -177,6 +177,6 @@ def type_of(node: Field) -> pa.DataType:
 
 
 def names_of(segments: Sequence[Segment]) -> str:
-    """The names of indices in plans."""
+    """The name and the kind of the index that segments belong to, as plans show them."""
     first = segments[0].index
     return f"{first.name} ({first.kind})"

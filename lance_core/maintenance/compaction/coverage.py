@@ -60,7 +60,7 @@ def keep_moves_deferred(store: ObjectStore, base: Manifest) -> Manifest:
     unless that compaction records its moves as well. pylance and this library follow the table's configuration.
 
     Returns:
-        The latest version, whose configuration asks for the record of moves.
+        The version with that configuration: a new one, or `base` if nothing has to be changed.
     """
     operation = deferring_moves(base)
     if operation is None:

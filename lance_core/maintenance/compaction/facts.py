@@ -76,7 +76,7 @@ def _counts(source: Snapshot, position: int, message: table_pb2.DataFragment) ->
 def _with_partitions(
     source: Snapshot, facts: Sequence[FragmentFacts], options: CompactionOptions
 ) -> list[FragmentFacts]:
-    """Add the values of the partition columns, for the fragments that may be rewritten."""
+    """Add the values of the partition columns, which are read of every fragment."""
     names = source.manifest.schema.names
     missing = [name for name in options.partition_by if name not in names]
     if missing:

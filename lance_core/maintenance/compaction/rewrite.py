@@ -117,7 +117,7 @@ class _SourceFragment:
 
 @dataclass(frozen=True, slots=True)
 class _Rewriter:
-    """The files of one task."""
+    """Writes the new files of one task."""
 
     source: Snapshot
     fragments: list[_SourceFragment]

@@ -194,7 +194,7 @@ def _replaced(index: IndexMetadata, new: RewrittenIndex) -> IndexMetadata:
 
 
 def _moved(index: IndexMetadata, groups: Sequence[RewriteGroup]) -> IndexMetadata:
-    """Add the new fragments of a group to an index that covers the whole group.
+    """The index with the new fragments of groups that it covers as a whole, without the old ones of the other groups.
 
     Where rows were dropped, the old fragments stay in the bitmap as well: pylance filters entries of deleted rows only
     if a fragment of the bitmap is missing, or has deletions. Otherwise such an entry would stand for another row.

@@ -118,7 +118,7 @@ def rebased_columns(pending: PendingColumns, latest: Manifest) -> PendingColumns
 
 
 def _check_others(before: Snapshot, latest: Manifest) -> None:
-    """Make sure that the versions in between changed rows one by one."""
+    """Make sure that all versions in between are known, and that none replaced the whole table."""
     for version in range(before.manifest.version + 1, latest.version + 1):
         other = find_transaction(before.store, version)
         if other is None:

@@ -1,8 +1,8 @@
 """Slices: named, disjoint parts of a table, defined by the values of a few columns.
 
 A slice is a set of rows that is written as a whole, such as a partition of an orchestrator, or the rows of a
-`replaceWhere` in other table formats. Conditions are typed values, compared by the rules of the column's type, and are
-never converted to strings.
+`replaceWhere` in other table formats. Conditions are typed values, compared by the rules of the column's type and
+never as strings; strings are made of them for messages, and for the digest that a commit records.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Equals:
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """The column lies in `start` .. `end`, end excluded. Numbers, dates and timestamps only."""
+    """The column lies in `start` .. `end`, end excluded. For integers, floats, dates (date32) and timestamps."""
 
     start: Any
     end: Any
@@ -266,7 +266,7 @@ class _Equal:
 
 @dataclass(frozen=True, slots=True)
 class _Ranges:
-    """Range conditions of one column: disjoint, ascending, as the integers that the column stores."""
+    """Range conditions of one column, disjoint and ascending; dates and timestamps are the integers that store them."""
 
     name: str
     starts: npt.NDArray[Any]

@@ -55,7 +55,7 @@ class MergeStats:
     deleted: int = 0
 
     def as_dict(self) -> dict[str, int]:
-        """In pylance's names."""
+        """The counters under pylance's names."""
         return {
             "num_inserted_rows": self.inserted,
             "num_updated_rows": self.updated,

@@ -218,7 +218,7 @@ def _check_there(target: TableTarget) -> None:
 
 
 def write_mode(given: str | None) -> str:
-    """The mode of a write as pylance reads it: in any case, and None for "create"."""
+    """The mode of a write as pylance reads it: in upper or lower case, and None for "create"."""
     return "create" if given is None else given.lower()
 
 

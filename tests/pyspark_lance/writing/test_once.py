@@ -12,6 +12,7 @@ from pyspark_lance.changing.key_merge import KeyMergeJob
 from pyspark_lance.datasource.options import SourceOptions
 from pyspark_lance.writing.job import find_earlier_write, prepare_write
 from pyspark_lance.writing.options import WriteArguments
+from pyspark_lance.writing.write import write
 
 ROWS = pa.table({"id": [1]})
 TOKEN = ("token", "a")
@@ -111,3 +112,11 @@ def test_idempotency_since_is_an_option(uri):
     assert (options.idempotency_key, options.idempotency_since) == (TOKEN, 8)
     with pytest.raises(InvalidInputError, match=r"idempotency_since .* idempotency_key, which is not given"):
         WriteArguments(idempotency_since=8)
+
+
+def test_arguments_that_need_each_other_are_checked_when_all_are_known(uri):
+    # The frame is looked at after the arguments.
+    with pytest.raises(InvalidInputError, match="a pyspark DataFrame is needed"):
+        write(None, uri, idempotency_key=TOKEN, idempotency_since=3)
+    with pytest.raises(InvalidInputError, match="idempotency_key, which is not given"):
+        write(None, uri, idempotency_since=3)

@@ -4,8 +4,9 @@
     1  a: id n                  1  a: id    c: n            1  a: id n   b: label       1  a: id    b: label   c: n
     2  d: id n                  2  d: id    e: n            9  f: id n                  9  f: id    g: n
 
-A fragment that still exists keeps its other columns, and gets the branch's file. If it was compacted, the values of the
-branch are written to new files for the fragments that have its rows now.
+A line is a fragment: its id, then its files, each with its columns. The branch wrote column n; `then` is the parent
+after the promotion. A fragment that still exists keeps its other columns, and gets the branch's file. If it was
+compacted, the values of the branch are written to new files for the fragments that have its rows now.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Find the conditions of the slices that a branch filled, of which its commits record only digests.
 
 The rows that the branch added or removed lie in its slices. A condition that such rows meet belongs to a slice if its
-digest is recorded: that a column has the value of a row, or lies in the hour, day, week, month or year of it.
+digest is recorded: that one or two columns have the values of a row, or that one lies in the hour, day, week, month or
+year of it. Slices over more columns, and windows shorter than an hour, are not found.
 """
 
 from __future__ import annotations
