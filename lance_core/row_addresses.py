@@ -15,7 +15,16 @@ import numpy as np
 import numpy.typing as npt
 from pyroaring import BitMap
 
-__all__ = ["by_fragment", "fragment_ids", "row_address", "row_addresses", "row_offsets", "rows_by_fragment"]
+__all__ = [
+    "bitmap_of",
+    "by_fragment",
+    "fragment_ids",
+    "offsets_of",
+    "row_address",
+    "row_addresses",
+    "row_offsets",
+    "rows_by_fragment",
+]
 
 U64s: TypeAlias = npt.NDArray[np.uint64]
 
@@ -65,4 +74,15 @@ def by_fragment(addresses: U64s) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
 def rows_by_fragment(addresses: npt.NDArray[np.uint64 | np.int64]) -> dict[int, BitMap]:
     """The row offsets of addresses in any order, as a bitmap for each fragment."""
     unsigned = addresses.astype(np.uint64, copy=False)
-    return {i: BitMap(array("I", rows.astype(np.uint32).tobytes())) for i, rows in by_fragment(unsigned)}
+    return {i: bitmap_of(rows) for i, rows in by_fragment(unsigned)}
+
+
+def bitmap_of(offsets: npt.NDArray[np.unsignedinteger | np.signedinteger]) -> BitMap:
+    """A roaring bitmap of row offsets."""
+    # pyroaring copies an array.array at once, but goes through a numpy array one by one.
+    return BitMap(array("I", offsets.astype(np.uint32, copy=False).tobytes()))
+
+
+def offsets_of(rows: BitMap) -> npt.NDArray[np.int64]:
+    """The row offsets of a roaring bitmap, ascending."""
+    return np.frombuffer(rows.to_array(), np.uint32).astype(np.int64)

@@ -15,6 +15,7 @@ from pyroaring import BitMap
 
 from lance_core.arguments import reject
 from lance_core.errors import InvalidInputError, SchemaError
+from lance_core.row_addresses import bitmap_of
 from lance_core.schema import Schema
 from lance_core.schema.lance_schema import LanceSchema
 from lance_core.store import make_durable
@@ -32,7 +33,7 @@ from lance_core.verbs.files.progress import FragmentWriteProgress
 from lance_core.verbs.inspect.validation import validate_fragment
 from lance_core.verbs.pylance_types.data_files import described_file
 from lance_core.verbs.pylance_types.fragments import DataFile, FragmentMetadata
-from lance_core.verbs.rows.removal import bitmap_of, matching_rows, with_deletions
+from lance_core.verbs.rows.removal import matching_rows, with_deletions
 from lance_core.verbs.scan.blob_view import described_columns
 from lance_core.verbs.scan.conditions import to_condition
 from lance_core.verbs.scan.read_fragment import live_count, physical_rows

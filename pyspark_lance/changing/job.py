@@ -28,7 +28,7 @@ from lance_core import (
     key_filter,
 )
 from lance_core.errors import InvalidInputError, StoreError
-from lance_core.row_addresses import row_addresses, row_offsets
+from lance_core.row_addresses import offsets_of, row_addresses, row_offsets
 from pyspark_lance.changing.task import ChangeReport, RowLevelTask
 from pyspark_lance.engine.partitions import run_on_partitions
 from pyspark_lance.keys.equality import has_bytes
@@ -177,7 +177,7 @@ class RowLevelChange:
             scanner = self.dataset.scanner(columns=list(within.columns), fragments=[fragment], with_row_address=True)
             for batch in scanner.to_batches():
                 offsets = row_offsets(batch.column("_rowaddr").to_numpy())
-                taken = np.isin(offsets, np.asarray(rows.to_array(), np.int64))
+                taken = np.isin(offsets, offsets_of(rows))
                 outside = offsets[taken & (within.assign(batch) < 0)]
                 if len(outside):
                     address = pc.field("_rowaddr") == pa.scalar(row_addresses(number, outside[:1])[0], pa.uint64())

@@ -11,7 +11,6 @@ A set with all rows of a fragment, by the size 0, is rejected here, and is never
 from __future__ import annotations
 
 import struct
-from array import array
 from collections.abc import Mapping
 from typing import Final, TypeAlias
 
@@ -19,8 +18,8 @@ import numpy as np
 from pyroaring import BitMap
 
 from lance_core.errors import CorruptFileError
-from lance_core.index.query.rows import ALL, NONE, SOME, Bools, Candidates, Ints, U64s, View
-from lance_core.row_addresses import by_fragment, row_addresses
+from lance_core.index.query.rows import ALL, NONE, SOME, Bools, Candidates, U64s, View
+from lance_core.row_addresses import bitmap_of, by_fragment, offsets_of, row_addresses
 
 __all__ = ["RowSet", "decode", "encode", "located", "numbers_of", "row_set", "union"]
 
@@ -68,16 +67,12 @@ def encode(rows: RowSet) -> bytes:
 
 def row_set(numbers: U64s) -> dict[int, BitMap]:
     """The set of some addresses or row ids."""
-    return {upper: _bitmap(lowers) for upper, lowers in by_fragment(numbers)}
+    return {upper: bitmap_of(lowers) for upper, lowers in by_fragment(numbers)}
 
 
 def numbers_of(rows: RowSet) -> U64s:
     """The addresses or row ids in a set, ascending."""
-    parts = [
-        row_addresses(upper, np.frombuffer(lower.to_array(), np.uint32))
-        for upper, lower in sorted(rows.items())
-        if lower
-    ]
+    parts = [row_addresses(upper, offsets_of(lower)) for upper, lower in sorted(rows.items()) if lower]
     return np.concatenate(parts) if parts else np.zeros(0, np.uint64)
 
 
@@ -141,9 +136,5 @@ def _by_id(rows: RowSet, view: View, covered: Bools) -> dict[int, BitMap]:
             continue
         there = wanted[first:last]
         at = np.minimum(np.searchsorted(there, ids), len(there) - 1)
-        found[place] = _bitmap(np.flatnonzero(there[at] == ids))
+        found[place] = bitmap_of(np.flatnonzero(there[at] == ids))
     return found
-
-
-def _bitmap(offsets: Ints) -> BitMap:
-    return BitMap(array("I", offsets.astype(np.uint32).tobytes()))

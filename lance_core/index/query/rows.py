@@ -18,6 +18,7 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from lance_core.errors import CorruptFileError
+from lance_core.row_addresses import offsets_of
 
 __all__ = ["ALL", "NONE", "SOME", "Bools", "Candidates", "IndexedRows", "Ints", "U64s", "View"]
 
@@ -158,7 +159,7 @@ class View:
 
     def covered(self, fragment_ids: BitMap) -> Bools:
         """For each fragment of the view, whether its id is among some ids."""
-        places = self.places(np.frombuffer(fragment_ids.to_array(), np.uint32).astype(np.int64))
+        places = self.places(offsets_of(fragment_ids))
         result = np.zeros(len(self.ids), np.bool_)
         result[places[places >= 0]] = True
         return result

@@ -22,6 +22,7 @@ from pyroaring import BitMap
 from lance_core.commit import Verdict, judge, load_following, load_manifest, load_transaction
 from lance_core.errors import NotFoundError, RetryableConflictError
 from lance_core.retry import retrying
+from lance_core.row_addresses import bitmap_of, offsets_of
 from lance_core.store import make_durable
 from lance_core.table.deletion import DeletionVector
 from lance_core.table.fragment import Fragment
@@ -30,7 +31,7 @@ from lance_core.table.operations import Delete, Rewrite, RewriteGroup, Update
 from lance_core.table.transaction import Transaction
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.context.uncommitted_files import staged
-from lance_core.verbs.rows.removal import bitmap_of, with_deletions
+from lance_core.verbs.rows.removal import with_deletions
 from lance_core.verbs.scan.read_fragment import physical_rows
 
 __all__ = ["commit_despite_deletions", "late_deletions"]
@@ -113,7 +114,7 @@ def late_deletions(source: Snapshot, old: Sequence[Fragment], new: Sequence[Frag
         if not before <= after:
             return None
         live = np.flatnonzero(DeletionVector(before).live_rows(physical_rows(source, planned)))
-        places.append(np.searchsorted(live, (after - before).to_array()) + start)
+        places.append(np.searchsorted(live, offsets_of(after - before)) + start)
         start += len(live)
     ends = np.cumsum([fragment.physical_rows for fragment in new])
     if start != (ends[-1] if len(ends) else 0):

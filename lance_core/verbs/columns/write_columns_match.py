@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from lance_core.errors import InvalidInputError, SchemaError
-from lance_core.row_addresses import row_addresses
+from lance_core.row_addresses import offsets_of, row_addresses
 from lance_core.schema import Schema, schema_to_arrow
 from lance_core.table.fragment import Fragment
 from lance_core.table.rowids import row_ids_of
@@ -93,7 +93,7 @@ def _keys(schema: Schema, data: pa.Table, on: Sequence[str]) -> pa.Table:
 def _look_up(source: Snapshot, fragment: Fragment, scope: BitMap, index: KeyIndex, on: Sequence[str]) -> _Found:
     """The offsets of the rows of the scope that the data has, and the number of the key of each."""
     if on[0] in (ROW_ID, ROW_ADDRESS):
-        offsets = np.frombuffer(scope.to_array(), np.uint32).astype(np.int64)
+        offsets = offsets_of(scope)
         ids = row_ids_of(fragment) if on[0] == ROW_ID else None
         names = row_addresses(fragment.id, offsets) if ids is None else ids[offsets]
         rows, codes = index.look_up(pa.table({on[0]: names}))

@@ -21,7 +21,7 @@ from pyroaring import BitMap
 
 from lance_core.commit import find_transaction
 from lance_core.errors import HistoryGapError, IncompatibleConflictError, RetryableConflictError, UnsupportedError
-from lance_core.row_addresses import by_fragment
+from lance_core.row_addresses import bitmap_of, by_fragment, offsets_of
 from lance_core.schema import Field, Schema, schema_to_arrow
 from lance_core.store import ObjectStore
 from lance_core.table.fragment import Fragment
@@ -33,7 +33,6 @@ from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.context.uncommitted_files import staged
 from lance_core.verbs.delta.row_differences import RowSide, row_side, stable_ids
 from lance_core.verbs.delta.row_moves import RowMoves
-from lance_core.verbs.rows.removal import bitmap_of
 from lance_core.verbs.scan.read_fragment import physical_rows, read_fragment
 
 __all__ = ["PendingColumns", "rebased_columns"]
@@ -178,13 +177,13 @@ def _sorted_out(
         rows = one.offsets
         deleted = rows if new is None else _deleted(old, after, new) & rows
         if deleted:
-            lost.append((one, _array(deleted)))
+            lost.append((one, offsets_of(deleted)))
         if new is None:
             continue
         if _paths(old, pending.columns) == _paths(new, columns):
             kept.append(replace(one, rows=(rows - deleted).serialize()) if deleted else one)
         elif rows - deleted:
-            parts[one.fragment_id].append(_Part(one, _array(rows - deleted), _array(rows - deleted)))
+            parts[one.fragment_id].append(_Part(one, offsets_of(rows - deleted), offsets_of(rows - deleted)))
     if lost:
         for fragment_id, part in _followed(pending, after, lost):
             parts[fragment_id].append(part)
@@ -255,7 +254,3 @@ def _paths(fragment: Fragment, columns: Schema) -> set[str]:
     """The files of a fragment that hold some columns."""
     wanted = set(columns.by_id())
     return {file.path for file in fragment.files if wanted.intersection(file.fields)}
-
-
-def _array(rows: BitMap) -> _Offsets:
-    return np.frombuffer(rows.to_array(), np.uint32).astype(np.int64)

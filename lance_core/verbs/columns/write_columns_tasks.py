@@ -22,7 +22,7 @@ from pyroaring import BitMap
 
 from lance_core.commit import identity_of
 from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
-from lance_core.row_addresses import fragment_ids, row_offsets
+from lance_core.row_addresses import bitmap_of, fragment_ids, offsets_of, row_offsets
 from lance_core.schema import Schema, schema_from_bytes, schema_to_bytes, typed_schema
 from lance_core.table.fragment import DataFile, Fragment
 from lance_core.table.manifest.manifest import Manifest
@@ -34,7 +34,7 @@ from lance_core.verbs.files.blobs import check_external, external_places
 from lance_core.verbs.files.column_files import write_column_file
 from lance_core.verbs.files.conform import conform, fit
 from lance_core.verbs.files.fragment_writer import ReaderLike, to_batches
-from lance_core.verbs.rows.removal import bitmap_of, each_matching
+from lance_core.verbs.rows.removal import each_matching
 from lance_core.verbs.scan.conditions import to_condition
 from lance_core.verbs.scan.read_fragment import LOCKSTEP_ROWS, physical_rows, read_fragment
 from lance_core.verbs.scan.row_columns import ROW_ADDRESS
@@ -324,13 +324,13 @@ def write_values(
         files: Takes note of the file.
     """
     num_rows, deletions = physical_rows(source, fragment), source.deletions(fragment)
-    dead = _offsets_of(BitMap() if deletions is None else deletions.within(num_rows).bitmap)
+    dead = offsets_of(BitMap() if deletions is None else deletions.within(num_rows).bitmap)
     keeps = len(offsets) + len(nulls) < num_rows - len(dead) and any(
         _is_stored(fragment, f.id) for f, _ in columns.walk()
     )
     keeps = keeps or any(not field.nullable for field in columns.fields)
     windows = _old(source, fragment, columns, num_rows, keeps=keeps)
-    tables = _merged(windows, offsets, values, _offsets_of(nulls), dead)
+    tables = _merged(windows, offsets, values, offsets_of(nulls), dead)
     return write_column_file(source, fragment, columns, tables, files)
 
 
@@ -364,10 +364,6 @@ def _merged(
             places[_within(nulls, start, num_rows)] = -1
             yield _placed([pa.Table.from_batches([window]), new], places, own, num_rows)
         start += num_rows
-
-
-def _offsets_of(rows: BitMap) -> _Offsets:
-    return np.frombuffer(rows.to_array(), np.uint32).astype(np.int64)
 
 
 def _within(offsets: _Offsets, start: int, num_rows: int) -> _Offsets:

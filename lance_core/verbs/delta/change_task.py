@@ -20,6 +20,7 @@ from pyroaring import BitMap
 
 from lance_core.commit import load_version_header, reject_another
 from lance_core.errors import SchemaError, VersionNotFoundError
+from lance_core.row_addresses import offsets_of
 from lance_core.schema import Field
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.verbs.context.handle import Handle
@@ -183,7 +184,7 @@ class ChangeTask:
 
     def _filtered(self, dataset: Handle) -> npt.NDArray[np.int64]:
         """Offsets of the rows that meet the filter; only its columns are read for that."""
-        offsets = np.frombuffer(BitMap.deserialize(self.rows).to_array(), np.uint32).astype(np.int64)
+        offsets = offsets_of(BitMap.deserialize(self.rows))
         condition = self.columns.filter
         if condition is None:
             return offsets

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap
@@ -16,6 +15,7 @@ from pyroaring import BitMap
 from lance_core.arguments import checked_methods
 from lance_core.commit import existing_versions, identity_of, latest_version, load_transaction, load_version_header
 from lance_core.errors import InvalidInputError, UnsupportedError, VersionNotFoundError
+from lance_core.row_addresses import offsets_of
 from lance_core.schema import Schema
 from lance_core.table import transaction as records
 from lance_core.table.operations import (
@@ -359,7 +359,7 @@ class DatasetDelta:
             for batch in rows_of_fragment(
                 source,
                 fragment_id,
-                np.frombuffer(offsets.to_array(), np.uint32).astype(np.int64),
+                offsets_of(offsets),
                 names,
                 ChangeColumns(),
             )

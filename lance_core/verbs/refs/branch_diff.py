@@ -14,6 +14,7 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from lance_core.commit import latest_version
+from lance_core.row_addresses import offsets_of
 from lance_core.schema import Schema
 from lance_core.table.fragment import Fragment
 from lance_core.verbs.context.references import TableRefs
@@ -184,7 +185,7 @@ def _count(source: Snapshot, fragment: Fragment, columns: Sequence[str], only: B
     for batch, offsets in live_rows(source, fragment, columns):
         rows = batch
         if only is not None:
-            wanted = np.isin(np.asarray(offsets), np.frombuffer(only.to_array(), np.uint32))
+            wanted = np.isin(np.asarray(offsets), offsets_of(only))
             rows = batch.filter(pa.array(wanted))
         found.update(_names(rows, columns))
     return found

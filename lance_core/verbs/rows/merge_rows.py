@@ -16,6 +16,7 @@ from pyroaring import BitMap
 from lance_core.errors import InvalidInputError
 from lance_core.index.selection.candidates import Selection
 from lance_core.index.selection.claims import Claim
+from lance_core.row_addresses import bitmap_of
 from lance_core.schema import Schema, schema_to_arrow, typed_schema
 from lance_core.table.fragment import Fragment
 from lance_core.table.operations import KeyExistenceFilter, Update, UpdateMode
@@ -30,7 +31,7 @@ from lance_core.verbs.files.column_files import patched, replaced_columns, write
 from lance_core.verbs.rows.keys import KeyIndex, inserted_keys
 from lance_core.verbs.rows.merge_clauses import MergeClauses, MergeSource, WhenMatched, primary_key
 from lance_core.verbs.rows.moved_rows import MovedRows
-from lance_core.verbs.rows.removal import READ_AHEAD, Removal, bitmap_of, live_rows, matching_rows, remove_rows
+from lance_core.verbs.rows.removal import READ_AHEAD, Removal, live_rows, matching_rows, remove_rows
 from lance_core.verbs.rows.write_mode import (
     WriteMode,
     can_replace_columns,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -16,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap
 
+from lance_core.row_addresses import bitmap_of, offsets_of
 from lance_core.schema import Schema
 from lance_core.store import make_durable, put_durably
 from lance_core.table.deletion import DeletionFile, DeletionVector, new_deletion_file_id
@@ -34,7 +34,6 @@ __all__ = [
     "READ_AHEAD",
     "Removal",
     "RowsByFragment",
-    "bitmap_of",
     "each_fragment",
     "each_matching",
     "live_rows",
@@ -198,7 +197,7 @@ def live_rows(
     deletions = source.deletions(fragment)
     live = None if deletions is None else deletions.live_rows(num_rows)
     if possible is not None:
-        offsets = np.frombuffer(possible.to_array(), np.uint32).astype(np.int64)
+        offsets = offsets_of(possible)
         offsets = offsets if live is None else offsets[live[offsets]]
         yield from _with_offsets(read_fragment(source, fragment, schema, offsets) if len(offsets) else (), offsets)
         return
@@ -226,7 +225,7 @@ def rows_at(
     source: Snapshot, fragment: Fragment, rows: BitMap
 ) -> Iterator[tuple[pa.RecordBatch, npt.NDArray[np.int64]]]:
     """Yield rows of a fragment with all columns, in storage types, each batch with their offsets."""
-    offsets = _offsets(rows)
+    offsets = offsets_of(rows)
     if not len(offsets):
         return
     span = range(int(offsets[0]), int(offsets[-1]) + 1)
@@ -261,14 +260,10 @@ def rows_of(
                 yield fragment, batch, offsets
         return
     options = ScanOptions(schema=source.manifest.schema)
-    wanted = [(FragmentScan(source, fragment, options), _offsets(rows)) for fragment, rows in parts]
+    wanted = [(FragmentScan(source, fragment, options), offsets_of(rows)) for fragment, rows in parts]
     for scan, chosen in coalesced_rows(wanted):
         for batch, offsets in _with_offsets(scan.rows(chosen), np.asarray(chosen, np.int64)):
             yield scan.fragment, batch, offsets
-
-
-def _offsets(rows: BitMap) -> npt.NDArray[np.int64]:
-    return np.frombuffer(rows.to_array(), np.uint32).astype(np.int64)
 
 
 def remove_rows(source: Snapshot, rows: Iterable[tuple[Fragment, BitMap]], files: UncommittedFiles) -> Removal:
@@ -341,9 +336,3 @@ def _hidden(source: Snapshot, fragment: Fragment, deleted: BitMap) -> _Hidden:
         num_deleted_rows=len(hidden),
     )
     return _Hidden(replace(fragment, deletion_file=file), file.key(fragment.id), data)
-
-
-def bitmap_of(offsets: npt.NDArray[np.unsignedinteger | np.signedinteger]) -> BitMap:
-    """A roaring bitmap of row offsets."""
-    # pyroaring copies an array.array at once, but goes through a numpy array one by one.
-    return BitMap(array("I", offsets.astype(np.uint32, copy=False).tobytes()))

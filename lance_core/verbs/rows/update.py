@@ -12,12 +12,12 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Final, NoReturn
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap
 
 from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
+from lance_core.row_addresses import offsets_of
 from lance_core.schema import JSON, Field, Schema, schema_to_arrow
 from lance_core.schema.arrow_types import is_any_list
 from lance_core.schema.jsonb import jsonb_array
@@ -88,7 +88,7 @@ def _attempt(
     if by_columns:
         check_columns_can_be_replaced(base.manifest, [fragment for fragment, _ in rows], columns)
     if write_mode is WriteMode.FEWEST_BYTES and data_storage_version is None:
-        changes = [(fragment, np.frombuffer(own.to_array(), np.uint32).astype(np.int64)) for fragment, own in rows]
+        changes = [(fragment, offsets_of(own)) for fragment, own in rows]
         by_columns = writes_less_by_columns(base, changes, columns)
     with staged(base) as files:
         if by_columns:
@@ -142,7 +142,7 @@ def _by_columns(
 
     updated, changed = [], {}
     for fragment, own in rows:
-        offsets = np.frombuffer(own.to_array(), np.uint32).astype(np.int64)
+        offsets = offsets_of(own)
         tables = patched(base, fragment, columns, offsets, new, reads=reads)
         updated.append(replaced_columns(fragment, write_column_file(base, fragment, columns, tables, files)))
         changed[fragment.id] = own.serialize()

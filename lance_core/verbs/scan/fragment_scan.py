@@ -19,6 +19,7 @@ from pyroaring import BitMap
 
 from lance_core.errors import SchemaError
 from lance_core.index.selection.claims import Claim
+from lance_core.row_addresses import offsets_of
 from lance_core.schema import Schema, schema_to_arrow
 from lance_core.table.fragment import Fragment
 from lance_core.verbs.context.snapshot import Snapshot
@@ -226,7 +227,7 @@ class FragmentScan:
         """The rows that can match according to indices: as single offsets if they are sparse, else as one range."""
         if self.possible is None or self.known is not None:
             return [rows]
-        offsets = np.frombuffer((self.possible & BitMap(rows)).to_array(), np.uint32).astype(np.int64)
+        offsets = offsets_of(self.possible & BitMap(rows))
         if keep is not None:
             offsets = offsets[keep[offsets]]
         if not len(offsets):

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lance_core.errors import InvalidInputError
-from lance_core.row_addresses import fragment_ids, row_offsets
+from lance_core.row_addresses import fragment_ids, offsets_of, row_offsets
 from lance_core.table.fragment import Fragment
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.scan.fragment_scan import FragmentScan
@@ -125,7 +125,7 @@ def _physical_offsets(source: Snapshot, fragment: Fragment, rows: _Integers) -> 
     deletions = source.deletions(fragment)
     if deletions is None:
         return rows
-    deleted = deletions.within(physical_rows(source, fragment)).to_array().astype(np.int64)
+    deleted = offsets_of(deletions.within(physical_rows(source, fragment)).bitmap)
     # The number of live rows before each deleted row; it decides which deleted rows come before a live one.
     before = deleted - np.arange(len(deleted))
     return rows + np.searchsorted(before, rows, side="right")

@@ -41,6 +41,7 @@ from lance_core.errors import (
     HistoryGapError,
     NotFoundError,
 )
+from lance_core.row_addresses import bitmap_of, offsets_of
 from lance_core.store import ObjectStore
 from lance_core.table.fragment import Fragment
 from lance_core.table.idempotency import CommittedAttempt, Proofs
@@ -61,7 +62,7 @@ from lance_core.table.operations import (
 from lance_core.table.rowids import row_ids_of
 from lance_core.table.transaction import FIRST_ADDED_KEY, SLICES_KEY, Transaction
 from lance_core.verbs.context.snapshot import Snapshot
-from lance_core.verbs.rows.removal import RowsByFragment, bitmap_of
+from lance_core.verbs.rows.removal import RowsByFragment
 from lance_core.verbs.scan.read_fragment import physical_rows
 
 __all__ = ["TraceLostError", "committed_attempts", "gap_error", "rows_of_attempts", "rows_of_version"]
@@ -327,9 +328,9 @@ class _Trace:
         for old in group.old_fragments:
             # As it was read: rows that were deleted after that are in the new fragments, and hidden there.
             alive = np.ones(physical_rows(self._before, old), bool)
-            alive[_offsets(_deleted(self._before, old))] = False
+            alive[offsets_of(_deleted(self._before, old))] = False
             mine = np.zeros(len(alive), bool)
-            mine[_offsets(self._rows.get(old.id, BitMap()))] = True
+            mine[offsets_of(self._rows.get(old.id, BitMap()))] = True
             flags.append(mine[alive])
         moved = np.concatenate(flags)
         new = self._new(group, after)
@@ -357,10 +358,6 @@ def _all_rows(source: Snapshot, fragment: Fragment) -> BitMap:
     rows = BitMap()
     rows.add_range(0, physical_rows(source, fragment))
     return rows
-
-
-def _offsets(rows: BitMap) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
-    return np.frombuffer(rows.to_array(), np.uint32) if rows else np.empty(0, np.uint32)
 
 
 def _deleted(source: Snapshot, fragment: Fragment | None) -> BitMap:

@@ -19,6 +19,7 @@ import numpy as np
 from pyroaring import BitMap
 
 from lance_core.errors import HistoryGapError, IncompatibleConflictError, RetryableConflictError
+from lance_core.row_addresses import bitmap_of, offsets_of
 from lance_core.schema import Field, Schema
 from lance_core.table.fragment import TOMBSTONE, DataFile, Fragment
 from lance_core.table.manifest.manifest import Manifest
@@ -30,7 +31,6 @@ from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles
 from lance_core.verbs.files.column_files import replaced_columns
 from lance_core.verbs.refs.changes import Branch, BranchChanges
-from lance_core.verbs.rows.removal import bitmap_of
 
 __all__ = ["Cells", "fitted_cells"]
 
@@ -158,7 +158,7 @@ def _marked(
     for number, rows in marks.items():
         fragment = fork.manifest.fragments.get(number)
         assert fragment is not None
-        wanted.append(_ids(fragment)[np.asarray(BitMap.deserialize(rows).to_array(), np.int64)])
+        wanted.append(_ids(fragment)[offsets_of(BitMap.deserialize(rows))])
     everyone = np.concatenate(wanted)
     found = {}
     for number in files:

@@ -22,6 +22,7 @@ from pyroaring import BitMap
 
 from lance_core.commit import AffectedRows, Verdict, affected_fragments, judge
 from lance_core.errors import RetryableConflictError
+from lance_core.row_addresses import bitmap_of, offsets_of
 from lance_core.schema import Schema
 from lance_core.table.fragment import Fragment
 from lance_core.table.manifest.manifest import Manifest
@@ -35,7 +36,7 @@ from lance_core.verbs.refs.changes import Branch, BranchChanges
 from lance_core.verbs.refs.promotion.cells import fitted_cells
 from lance_core.verbs.refs.promotion.columns import AddedColumns
 from lance_core.verbs.refs.promotion.record import slice_names
-from lance_core.verbs.rows.removal import RowsByFragment, bitmap_of, remove_rows
+from lance_core.verbs.rows.removal import RowsByFragment, remove_rows
 
 __all__ = ["follow_commits", "rows_taken"]
 
@@ -260,8 +261,8 @@ def _follow(source: Snapshot, group: RewriteGroup, rows: RowsByFragment, version
     """Map rows of a group's old fragments to rows of the new ones."""
     positions, before = [], 0
     for fragment in group.old_fragments:
-        live = np.frombuffer(_live(source, fragment).to_array(), np.uint32)
-        taken = np.frombuffer(rows.pop(fragment.id, BitMap()).to_array(), np.uint32)
+        live = offsets_of(_live(source, fragment))
+        taken = offsets_of(rows.pop(fragment.id, BitMap()))
         places = np.searchsorted(live, taken)
         if not np.array_equal(live[np.minimum(places, len(live) - 1)] if len(live) else live, taken):
             raise _conflict(version, Rewrite.name, "rows that the branch removed")

@@ -24,6 +24,7 @@ from pyroaring import BitMap
 
 from lance_core.commit import AffectedRows
 from lance_core.errors import RetryableConflictError
+from lance_core.row_addresses import bitmap_of, offsets_of
 from lance_core.schema import Schema, arrow_type_of
 from lance_core.table.fragment import Fragment
 from lance_core.table.manifest.manifest import Manifest
@@ -37,7 +38,7 @@ from lance_core.verbs.refs.promotion.rebase import rows_taken
 from lance_core.verbs.refs.promotion.record import slice_names
 from lance_core.verbs.refs.promotion.slices import explained
 from lance_core.verbs.rows.keys import key_hashes
-from lance_core.verbs.rows.removal import RowsByFragment, bitmap_of, live_rows, remove_rows
+from lance_core.verbs.rows.removal import RowsByFragment, live_rows, remove_rows
 
 __all__ = ["check_slices", "follow_state"]
 
@@ -133,7 +134,7 @@ def _by_row_id(
     fork: Snapshot, latest: Snapshot, moved: Sequence[tuple[Fragment, BitMap]], new: Sequence[Fragment]
 ) -> RowsByFragment:
     """Find moved rows by their stable ids; a row that was updated since has a later version, and does not count."""
-    wanted = np.concatenate([_ids(fragment)[np.asarray(taken.to_array(), np.int64)] for fragment, taken in moved])
+    wanted = np.concatenate([_ids(fragment)[offsets_of(taken)] for fragment, taken in moved])
     found: RowsByFragment = {}
     count = 0
     for fragment in new:
@@ -185,7 +186,7 @@ def _by_value(
             raise RetryableConflictError(f"the rows of fragment {fragment.id} have been changed or deleted")
         start = same[0]
         used[start : start + rows.num_rows] = True
-        for position in np.searchsorted(offsets, np.asarray(taken.to_array(), np.int64)) + start:
+        for position in np.searchsorted(offsets, offsets_of(taken)) + start:
             found.setdefault(int(numbers[position]), BitMap()).add(int(own[position]))
     return found
 
@@ -274,7 +275,7 @@ class _Newcomers:
             if len(hidden) == fragment.num_rows:
                 continue
             for batch, offsets in live_rows(self.source, fragment, names):
-                left = ~np.isin(np.asarray(offsets), np.asarray(hidden.to_array()))
+                left = ~np.isin(np.asarray(offsets), offsets_of(hidden))
                 yield batch if left.all() else batch.filter(pa.array(left))
 
 
