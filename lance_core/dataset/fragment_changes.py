@@ -19,7 +19,6 @@ from lance_core.row_addresses import bitmap_of
 from lance_core.schema import Schema
 from lance_core.schema.lance_schema import LanceSchema
 from lance_core.store import make_durable
-from lance_core.table.deletion import DeletionVector
 from lance_core.table.fragment import Fragment
 from lance_core.verbs.columns.add import made_fragment, with_new_columns
 from lance_core.verbs.columns.batch_udf import BatchUDF
@@ -184,8 +183,7 @@ class FragmentChanges:
             raise InvalidInputError(
                 f"delete_rows offset {outside[0]} is out of range for fragment {self.record.id} with {count} rows"
             )
-        hidden = self._source.deletions(self.record) or DeletionVector()
-        return self._without(bitmap_of(rows) - hidden.bitmap)
+        return self._without(bitmap_of(rows) - self._source.deleted_rows(self.record))
 
     def merge_columns(
         self,

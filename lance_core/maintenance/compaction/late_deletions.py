@@ -109,8 +109,8 @@ def late_deletions(source: Snapshot, old: Sequence[Fragment], new: Sequence[Frag
         now = source.manifest.fragments.get(planned.id)
         if now is None or replace(now, deletion_file=planned.deletion_file) != planned:
             return None
-        before = (source.deletions(planned) or DeletionVector()).bitmap
-        after = before if now == planned else (source.deletions(now) or DeletionVector()).bitmap
+        before = source.deleted_rows(planned)
+        after = before if now == planned else source.deleted_rows(now)
         if not before <= after:
             return None
         live = np.flatnonzero(DeletionVector(before).live_rows(physical_rows(source, planned)))

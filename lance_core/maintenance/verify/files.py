@@ -113,11 +113,10 @@ def _check_fragment(source: Snapshot, fragment: Fragment) -> Iterator[Problem]:
     if fragment.deletion_file is not None:
         path = fragment.deletion_file.key(fragment.id)
         try:
-            deletions = source.deletions(fragment)
+            rows = source.deleted_rows(fragment)  # few bytes can stand for billions of rows
         except LanceError as error:
             yield problem(path, str(error))
         else:
-            rows = BitMap() if deletions is None else deletions.bitmap  # few bytes can stand for billions of rows
             if fragment.num_deleted_rows and len(rows) != fragment.num_deleted_rows:
                 yield problem(path, f"deletes {len(rows)} rows, the manifest says {fragment.num_deleted_rows}")
             if rows and fragment.physical_rows and rows.max() >= fragment.physical_rows:

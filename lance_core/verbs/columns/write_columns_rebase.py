@@ -244,10 +244,7 @@ def _values(pending: PendingColumns, columns: Schema, parts: Sequence[_Part]) ->
 
 def _deleted(old: Fragment, after: Snapshot, new: Fragment) -> BitMap:
     """The rows of a fragment that are deleted in the later version."""
-    if old.deletion_file == new.deletion_file:
-        return BitMap()
-    deletions = after.deletions(new)
-    return BitMap() if deletions is None else deletions.bitmap
+    return BitMap() if old.deletion_file == new.deletion_file else after.deleted_rows(new)
 
 
 def _paths(fragment: Fragment, columns: Schema) -> set[str]:

@@ -281,14 +281,7 @@ def _check_names(schema: pa.Schema) -> None:
 
 def _scope(source: Snapshot, where: str | pc.Expression | None) -> Iterator[tuple[Fragment, BitMap]]:
     """The live rows of the scope, by fragment."""
-    if where is not None:
-        yield from each_matching(source, to_condition(where, source.manifest.schema))
-        return
-    for fragment in source.manifest.fragments:
-        rows, deletions = BitMap(range(physical_rows(source, fragment))), source.deletions(fragment)
-        rows = rows if deletions is None else rows - deletions.bitmap
-        if rows:
-            yield fragment, rows
+    return each_matching(source, None if where is None else to_condition(where, source.manifest.schema))
 
 
 def _check_nulls(columns: Schema, nulls: BitMap) -> None:

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import TypeVar
 
 import pyarrow.compute as pc
+from pyroaring import BitMap
 
 from lance_core.commit import deletion_vector, load_following, load_version_header, newest_versions
 from lance_core.errors import CorruptFileError, ObjectNotFoundError, RetryableConflictError
@@ -97,6 +98,11 @@ class Snapshot:
             raise CorruptFileError(where) from error
         except CorruptFileError as error:
             raise CorruptFileError(f"{store.root}/{key}: {error}") from error
+
+    def deleted_rows(self, fragment: Fragment) -> BitMap:
+        """The offsets of the deleted rows of a fragment, which must not be changed; `deletions` raises the errors."""
+        found = self.deletions(fragment)
+        return BitMap() if found is None else found.bitmap
 
     def deletion_file(self, fragment: Fragment) -> tuple[ObjectStore, str]:
         """Store and key of the deletion file of a fragment that has one."""

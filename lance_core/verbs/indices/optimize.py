@@ -310,7 +310,7 @@ class _Optimizer:
             if not there or any(one is None or one.deletion_file is not None for one in there):
                 continue
             moves = Replaced(
-                [(one.id, one.physical_rows, _deleted(source, one)) for one in old],
+                [(one.id, one.physical_rows, source.deleted_rows(one)) for one in old],
                 [(one.id, one.physical_rows) for one in there if one is not None],
             )
             for segment in merged:
@@ -321,9 +321,3 @@ class _Optimizer:
                     if zones is not None:
                         yield zones
                         break
-
-
-def _deleted(source: Snapshot, fragment: Fragment) -> BitMap:
-    """The deleted rows of a fragment."""
-    deletions = source.deletions(fragment)
-    return BitMap() if deletions is None else deletions.bitmap

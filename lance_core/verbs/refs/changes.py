@@ -159,9 +159,7 @@ class BranchChanges:
         """Offsets of the rows that were deleted from updated fragments, by fragment."""
         taken = {}
         for before, after in self.updated:
-            old, new = branch.parent.deletions(before), branch.head.deletions(after)
-            deleted = (BitMap() if new is None else new.bitmap) - (BitMap() if old is None else old.bitmap)
-            taken[before.id] = deleted
+            taken[before.id] = branch.head.deleted_rows(after) - branch.parent.deleted_rows(before)
         return taken
 
 

@@ -27,7 +27,7 @@ from lance_core.verbs.expressions.arrow import columns_of, matching
 from lance_core.verbs.scan.fragment_scan import FragmentScan
 from lance_core.verbs.scan.options import ScanOptions
 from lance_core.verbs.scan.plan import ScanPlan, until_consistent
-from lance_core.verbs.scan.read_fragment import live_count, physical_rows, read_fragment
+from lance_core.verbs.scan.read_fragment import live_count, live_offsets, physical_rows, read_fragment
 from lance_core.verbs.scan.small_fragments import SMALL_FILE_ROWS, coalesced, coalesced_rows
 
 __all__ = [
@@ -125,10 +125,7 @@ def _whole(plan: ScanPlan) -> Iterator[tuple[Fragment, BitMap]]:
     """The fragments all of whose rows match, and the offsets of their live rows: only deletion files are read."""
     for fragment, _ in plan.parts:
         if fragment.id in plan.whole:
-            rows = BitMap(range(physical_rows(plan.source, fragment)))
-            deletions = plan.source.deletions(fragment)
-            if deletions is not None:
-                rows -= deletions.bitmap
+            rows = live_offsets(plan.source, fragment)
             if rows:
                 yield fragment, rows
 
@@ -140,15 +137,17 @@ def _with_rows(fragment: Fragment, matching: BitMap | Future[BitMap]) -> Iterato
 
 
 def each_matching(
-    source: Snapshot, expression: pc.Expression, dataset: Schema | None = None
+    source: Snapshot, expression: pc.Expression | None, dataset: Schema | None = None
 ) -> Iterator[tuple[Fragment, BitMap]]:
     """The fragments with rows that are alive and for which the expression is true, and the offsets of these.
 
     Args:
         source: The version.
-        expression: The condition.
+        expression: The condition; None for all live rows.
         dataset: All columns in the types that the condition expects; None for the stored types.
     """
+    if expression is None:
+        return ((fragment, rows) for fragment in source.manifest.fragments if (rows := live_offsets(source, fragment)))
     return each_fragment(source, _where(expression, dataset), _offsets_of)
 
 

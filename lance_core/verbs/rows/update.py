@@ -33,7 +33,6 @@ from lance_core.verbs.rows.moved_rows import MovedRows
 from lance_core.verbs.rows.removal import each_matching, remove_rows, rows_of
 from lance_core.verbs.rows.write_mode import WriteMode, check_columns_can_be_replaced, writes_less_by_columns
 from lance_core.verbs.scan.conditions import evaluate, to_condition, to_expression
-from lance_core.verbs.scan.read_fragment import physical_rows
 
 __all__ = ["update_rows"]
 
@@ -82,7 +81,7 @@ def _attempt(
 ) -> tuple[Manifest, int]:
     values = _expressions(updates, base.manifest.schema)
     condition = None if where is None else to_condition(where, base.manifest.schema)
-    rows = list(_all_rows(base) if condition is None else each_matching(base, condition))
+    rows = list(each_matching(base, condition))
     columns = Schema(fields=tuple(field for field in base.manifest.schema.fields if field.name in updates))
     by_columns = write_mode is WriteMode.REWRITE_COLUMNS
     if by_columns:
@@ -152,14 +151,6 @@ def _by_columns(
         update_mode=UpdateMode.REWRITE_COLUMNS,
         updated_fragment_offset_bitmaps=changed if base.manifest.uses_stable_row_ids else {},
     )
-
-
-def _all_rows(base: Snapshot) -> Iterator[tuple[Fragment, BitMap]]:
-    for fragment in base.manifest.fragments:
-        deletions = base.deletions(fragment)
-        rows = BitMap(range(physical_rows(base, fragment))) - (BitMap() if deletions is None else deletions.bitmap)
-        if rows:
-            yield fragment, rows
 
 
 def _leaf_ids(manifest: Manifest, updates: Mapping[str, object]) -> Iterator[int]:

@@ -122,8 +122,7 @@ class ScanPlan:
             return live_count(self.source, fragment)
         if not certain_rows and possible is None:
             return None
-        deletions = self.source.deletions(fragment)
-        deleted = BitMap() if deletions is None else deletions.bitmap
+        deleted = self.source.deleted_rows(fragment)
         every = BitMap(range(int(sure.view.physical_rows[position]))) if possible is None else possible
         return len(certain_rows - deleted) if (every - deleted) <= certain_rows else None
 

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyroaring import BitMap
 
 from lance_core.encoding.structural.blob import described_schema
 from lance_core.errors import CorruptFileError, LanceError, UnsupportedError
@@ -27,6 +28,7 @@ __all__ = [
     "files_of",
     "live_count",
     "live_counts",
+    "live_offsets",
     "opened_reader",
     "physical_rows",
     "read_fragment",
@@ -84,6 +86,11 @@ def live_count(source: Snapshot, fragment: Fragment) -> int:
         deletions = source.deletions(fragment)
         return physical_rows(source, fragment) - (0 if deletions is None else len(deletions))
     return physical_rows(source, fragment) - fragment.num_deleted_rows
+
+
+def live_offsets(source: Snapshot, fragment: Fragment) -> BitMap:
+    """The offsets of the live rows of a fragment."""
+    return BitMap(range(physical_rows(source, fragment))) - source.deleted_rows(fragment)
 
 
 def read_fragment(

@@ -364,10 +364,9 @@ def _deleted(source: Snapshot, fragment: Fragment | None) -> BitMap:
     if fragment is None:
         return BitMap()
     try:
-        found = source.deletions(fragment)
+        return source.deleted_rows(fragment)
     except (NotFoundError, CorruptFileError) as error:
         raise TraceLostError(f"the deletion file of fragment {fragment.id} cannot be read") from error
-    return BitMap() if found is None else found.bitmap
 
 
 def _source(latest: Snapshot, version: int) -> Snapshot:

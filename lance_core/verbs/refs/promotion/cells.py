@@ -31,6 +31,7 @@ from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles
 from lance_core.verbs.files.column_files import replaced_columns
 from lance_core.verbs.refs.changes import Branch, BranchChanges
+from lance_core.verbs.scan.read_fragment import live_offsets
 
 __all__ = ["Cells", "fitted_cells"]
 
@@ -85,7 +86,7 @@ def fitted_cells(
     """
     fork = _with_columns(branch.parent, branch.parent.manifest, added)
     after = _with_columns(branch.parent, latest, added)
-    live = {before.id: _live(branch.head, there) for before, there in changes.updated}
+    live = {before.id: live_offsets(branch.head, there) for before, there in changes.updated}
     found: dict[int, dict[str, DataFile]] = defaultdict(dict)
     for column, written in _by_column(fork.manifest.schema, operation, live):
         pending = PendingColumns(
@@ -108,12 +109,6 @@ def _with_columns(source: Snapshot, manifest: Manifest, added: Sequence[Field]) 
     """A version with further columns in its schema, which are null in all rows."""
     schema = replace(manifest.schema, fields=(*manifest.schema.fields, *added))
     return Snapshot(source.store, replace(manifest, schema=schema), source.options)
-
-
-def _live(head: Snapshot, fragment: Fragment) -> BitMap:
-    deleted = head.deletions(fragment)
-    whole = BitMap(range(fragment.physical_rows))
-    return whole if deleted is None else whole - deleted.bitmap
 
 
 def _by_column(

@@ -37,6 +37,7 @@ from lance_core.verbs.refs.promotion.cells import fitted_cells
 from lance_core.verbs.refs.promotion.columns import AddedColumns
 from lance_core.verbs.refs.promotion.record import slice_names
 from lance_core.verbs.rows.removal import RowsByFragment, remove_rows
+from lance_core.verbs.scan.read_fragment import live_offsets
 
 __all__ = ["follow_commits", "rows_taken"]
 
@@ -247,21 +248,15 @@ def rows_taken(branch: Branch, changes: BranchChanges, columns: set[int]) -> Row
     """The rows that the branch removed, by fragment of the fork version, without the fragments in `columns`."""
     rows = {i: taken for i, taken in changes.rows_taken(branch).items() if i not in columns and taken}
     for fragment in changes.removed:
-        rows[fragment.id] = _live(branch.parent, fragment)
+        rows[fragment.id] = live_offsets(branch.parent, fragment)
     return rows
-
-
-def _live(source: Snapshot, fragment: Fragment) -> BitMap:
-    deleted = source.deletions(fragment)
-    whole = BitMap(range(fragment.physical_rows))
-    return whole if deleted is None else whole - deleted.bitmap
 
 
 def _follow(source: Snapshot, group: RewriteGroup, rows: RowsByFragment, version: int) -> None:
     """Map rows of a group's old fragments to rows of the new ones."""
     positions, before = [], 0
     for fragment in group.old_fragments:
-        live = offsets_of(_live(source, fragment))
+        live = offsets_of(live_offsets(source, fragment))
         taken = offsets_of(rows.pop(fragment.id, BitMap()))
         places = np.searchsorted(live, taken)
         if not np.array_equal(live[np.minimum(places, len(live) - 1)] if len(live) else live, taken):

@@ -118,8 +118,7 @@ def _located(fork: Snapshot, latest: Snapshot, rows: RowsByFragment) -> RowsByFr
         if now is None:
             moved.append((before, taken))
             continue
-        deleted = latest.deletions(now)
-        if now.files != before.files or (deleted is not None and deleted.bitmap & taken):
+        if now.files != before.files or latest.deleted_rows(now) & taken:
             raise RetryableConflictError(f"rows of fragment {number} have been changed or deleted")
         found[number] = taken
     if moved:
@@ -144,8 +143,7 @@ def _by_row_id(
         if fragment.last_updated_at_versions is not None:
             changed = decode_versions(fragment.last_updated_at_versions, fragment.physical_rows)
             is_wanted &= changed <= fork.manifest.version
-        deleted = latest.deletions(fragment)
-        rows = bitmap_of(np.flatnonzero(is_wanted)) - (BitMap() if deleted is None else deleted.bitmap)
+        rows = bitmap_of(np.flatnonzero(is_wanted)) - latest.deleted_rows(fragment)
         count += len(rows)
         if rows:
             found[fragment.id] = rows
