@@ -31,7 +31,7 @@ from lance_core.table.fragment import DataFile, Fragment
 from lance_core.table.index import IndexMetadata
 from lance_core.table.manifest.file_references import FileReferences
 from lance_core.table.manifest.manifest import Manifest
-from lance_core.table.operations import CreateIndex, ReserveFragments, Rewrite, RewriteGroup
+from lance_core.table.operations import CreateIndex, ReserveFragments, Rewrite
 from lance_core.table.operations.base import ApplyContext, Operation
 from lance_core.table.paths import new_data_file_name
 from lance_core.table.rowids import encode_row_ids
@@ -82,7 +82,7 @@ class ExpectedVersions(Generic[_Handle]):
         if not results:
             return CompactionMetrics()
         before = self._manifest.indices
-        groups = [RewriteGroup(old_fragments=one.original_records, new_fragments=one.new_records) for one in results]
+        groups = [one.group for one in results]
         needed = sum(len(one.new_records) for one in results)
         if needed:
             self._commit(ReserveFragments(num_fragments=needed))
@@ -94,7 +94,7 @@ class ExpectedVersions(Generic[_Handle]):
             self._commit(deferring)
         self._commit(Rewrite(groups=tuple(groups), moved_rows=moved if is_recorded else ()))
         if self._manifest.indices:
-            replaced = [(one.original_records, one.new_records) for one in results]
+            replaced = [one.group for one in results]
             self._extend(sorted(indices_to_extend(self._manifest, replaced, before)))
         return sum((one.metrics for one in results), CompactionMetrics())
 

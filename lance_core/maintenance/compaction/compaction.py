@@ -168,9 +168,7 @@ def commit_rewrites(
         raise InvalidInputError(f"the results come from plans of several versions: {sorted(versions)}")
     read_version = versions.pop()
     needed = sum(len(result.new_records) for result in rewrites)
-    groups = [
-        RewriteGroup(old_fragments=result.original_records, new_fragments=result.new_records) for result in rewrites
-    ]
+    groups = [result.group for result in rewrites]
     base = source.manifest
     check_same_fragments(base, (old for group in groups for old in group.old_fragments), "Rewrite")
     if needed:
@@ -382,8 +380,7 @@ def _refresh(
 ) -> None:
     """Extend indices to the new fragments after the commit, unless the caller defers that."""
     if not deferred and dataset.source.manifest.indices:
-        replaced = [(result.original_records, result.new_records) for result in results]
-        extend_after_compaction(dataset, replaced, before, properties)
+        extend_after_compaction(dataset, [result.group for result in results], before, properties)
 
 
 def _fits(source: Snapshot, result: RewriteResult, *, keep_up: bool) -> bool:

@@ -21,10 +21,9 @@ from lance_core.maintenance.compaction.options import CONFIG_PREFIX
 from lance_core.maintenance.compaction.plan import FragmentFacts
 from lance_core.maintenance.compaction.results import RewriteResult
 from lance_core.store import ObjectStore
-from lance_core.table.fragment import Fragment
 from lance_core.table.index import IndexMetadata
 from lance_core.table.manifest.manifest import Manifest
-from lance_core.table.operations import UpdateConfig, UpdateMap
+from lance_core.table.operations import RewriteGroup, UpdateConfig, UpdateMap
 from lance_core.table.reuse import can_record_moves, live_coverage
 from lance_core.table.transaction import Transaction
 from lance_core.verbs.context.handle import Handle
@@ -98,7 +97,7 @@ def without_unmovable(source: Snapshot, groups: list[list[FragmentFacts]]) -> li
 
 def extend_after_compaction(
     dataset: Handle,
-    replaced: Sequence[tuple[Sequence[Fragment], Sequence[Fragment]]],
+    replaced: Sequence[RewriteGroup],
     before: Sequence[IndexMetadata],
     properties: Mapping[str, str] | None = None,
 ) -> list[str]:
@@ -109,7 +108,7 @@ def extend_after_compaction(
 
     Args:
         dataset: The handle, after the compaction; it moves to the version that is made.
-        replaced: The old fragments and the new ones of each group.
+        replaced: The groups of fragments that were replaced.
         before: The indices before the compaction.
         properties: Transaction properties of the commit.
 
@@ -130,17 +129,17 @@ def extend_after_compaction(
 
 def indices_to_extend(
     manifest: Manifest,
-    replaced: Sequence[tuple[Sequence[Fragment], Sequence[Fragment]]],
+    replaced: Sequence[RewriteGroup],
     before: Sequence[IndexMetadata],
 ) -> set[str]:
     """The names of the indices that `extend_after_compaction` extends.
 
     Args:
         manifest: The version after the compaction.
-        replaced: The old fragments and the new ones of each group.
+        replaced: The groups of fragments that were replaced.
         before: The indices before the compaction.
     """
-    replaced_ids = BitMap(one.id for old, _ in replaced for one in old)
+    replaced_ids = BitMap(one.id for group in replaced for one in group.old_fragments)
     built = [index for index in manifest.indices if is_supported(index)]
     names = {index.name for index in built if (index.covered_fragments() or BitMap()) & replaced_ids}
     if manifest.uses_stable_row_ids:
@@ -157,7 +156,7 @@ def _covered(indices: Iterable[IndexMetadata], name: str) -> BitMap:
     return BitMap().union(*(index.covered_fragments() or BitMap() for index in indices if index.name == name))
 
 
-def _new_fragments(manifest: Manifest, replaced: Sequence[tuple[Sequence[Fragment], Sequence[Fragment]]]) -> BitMap:
+def _new_fragments(manifest: Manifest, replaced: Sequence[RewriteGroup]) -> BitMap:
     """The fragments of a compaction, as the commit has numbered them."""
-    paths = {file.path for _, new in replaced for fragment in new for file in fragment.files}
+    paths = {file.path for group in replaced for fragment in group.new_fragments for file in fragment.files}
     return BitMap(one.id for one in manifest.fragments.messages() if any(file.path in paths for file in one.files))

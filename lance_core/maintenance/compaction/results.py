@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from lance_core.table.fragment import Fragment
+from lance_core.table.operations import RewriteGroup
 from lance_core.verbs.pylance_types.fragments import FragmentMetadata
 
 __all__ = ["CompactionMetrics", "RewriteResult", "fragments_from_json", "fragments_to_json"]
@@ -67,6 +68,11 @@ class RewriteResult:
             f"RewriteResult(read_version={self.read_version}, new_fragments={self.new_fragments}, "
             f"old_fragments={self.original_fragments})"
         )
+
+    @property
+    def group(self) -> RewriteGroup:
+        """The fragments and their replacements, as a Rewrite has them."""
+        return RewriteGroup(old_fragments=self.original_records, new_fragments=self.new_records)
 
     @property
     def new_fragments(self) -> list[FragmentMetadata]:

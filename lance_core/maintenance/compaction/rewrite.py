@@ -28,12 +28,13 @@ from lance_core.maintenance.compaction.options import FORCE_COPY, REENCODE, Comp
 from lance_core.maintenance.compaction.results import CompactionMetrics, RewriteResult
 from lance_core.row_addresses import row_address
 from lance_core.store import ObjectStore
-from lance_core.table.fragment import DataFile, Fragment
-from lance_core.table.paths import DATA_PREFIX, data_key, new_data_file_name
+from lance_core.table.fragment import Fragment
+from lance_core.table.paths import data_key, new_data_file_name
 from lance_core.table.rowids import U64Array, decode_row_ids, decode_versions, encode_row_ids, encode_versions
 from lance_core.verbs.context.remove_files import remove_files
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.files.dictionaries import check_dictionaries
+from lance_core.verbs.files.fragment_writer import data_file_record
 from lance_core.verbs.scan.read_fragment import Opened, opened_reader, physical_rows, read_fragment
 
 __all__ = ["discard", "fragments_of", "rewrite", "rows_per_file"]
@@ -301,16 +302,7 @@ def discard(store: ObjectStore, written: Iterable[Fragment]) -> None:
 
 
 def _fragment(written: WrittenFile) -> Fragment:
-    major, minor = written.version.manifest_numbers
-    file = DataFile(
-        path=written.key.removeprefix(DATA_PREFIX),
-        fields=written.field_ids,
-        column_indices=written.column_indices,
-        file_major_version=major,
-        file_minor_version=minor,
-        file_size_bytes=written.size_bytes,
-    )
-    return Fragment(files=(file,), physical_rows=written.num_rows)
+    return Fragment(files=(data_file_record(written),), physical_rows=written.num_rows)
 
 
 def _with_row_ids(written: Sequence[Fragment], fragments: Sequence[_SourceFragment]) -> Iterator[Fragment]:

@@ -18,7 +18,6 @@ from lance_core.schema import Schema, typed_schema
 from lance_core.table.fragment import TOMBSTONE, DataFile, Fragment
 from lance_core.table.paths import data_key, new_data_file_name
 from lance_core.table.rowids import row_ids_of
-from lance_core.verbs.context.bases import WriteTarget
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles
 from lance_core.verbs.files.conform import conform
@@ -139,7 +138,7 @@ def write_column_file(
     except BaseException:
         writer.abort()
         raise
-    file = data_file_record(written, WriteTarget(store=source.store))
+    file = data_file_record(written)
     files.add_data_file(file)
     check_dictionaries(source.manifest.schema, [replace(fragment, files=(file,))], source.store)
     return file

@@ -20,7 +20,7 @@ from lance_core.file.writer import TOTAL_BUFFERED, DataFileWriter
 from lance_core.schema import Schema, schema_from_arrow, schema_from_bytes
 from lance_core.store import ObjectStore, PendingWrites, open_store, sync_names
 from lance_core.table import fragment as records
-from lance_core.table.paths import new_data_file_name
+from lance_core.table.paths import DATA_PREFIX, new_data_file_name
 from lance_core.verbs.context.bases import WriteTarget
 from lance_core.verbs.context.remove_files import remove_files
 from lance_core.verbs.files.blobs import check_external, with_blob_types
@@ -385,15 +385,15 @@ def _cast(batch: pa.RecordBatch | pa.Table, schema: pa.Schema) -> pa.RecordBatch
     )
 
 
-def data_file_record(file: WrittenFile, target: WriteTarget) -> records.DataFile:
-    """The record in a manifest of a file that was written to a target."""
+def data_file_record(file: WrittenFile, target: WriteTarget | None = None) -> records.DataFile:
+    """The record in a manifest of a file that was written to a target; None for the dataset itself."""
     major, minor = file.version.manifest_numbers
     return records.DataFile(
-        path=file.key.removeprefix(target.prefix),
+        path=file.key.removeprefix(DATA_PREFIX if target is None else target.prefix),
         fields=file.field_ids,
         column_indices=file.column_indices,
         file_major_version=major,
         file_minor_version=minor,
         file_size_bytes=file.size_bytes,
-        base_id=target.base_id,
+        base_id=None if target is None else target.base_id,
     )

@@ -21,10 +21,9 @@ from lance_core.index.kinds.zonemap import ZoneMap
 from lance_core.index.query.rows import U64s, View
 from lance_core.index.selection.candidates import view_of
 from lance_core.retry import CONFLICT_RETRIES
-from lance_core.table.fragment import Fragment
 from lance_core.table.index import IndexMetadata
 from lance_core.table.manifest.manifest import Manifest
-from lance_core.table.operations import CreateIndex
+from lance_core.table.operations import CreateIndex, RewriteGroup
 from lance_core.table.reuse import trimmed, without_moved
 from lance_core.verbs.context.snapshot import Snapshot, retrying_on_latest
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles, staged
@@ -41,7 +40,7 @@ def optimize_indices(
     index_names: Collection[str] | None = None,
     retrain: bool = False,
     conflict_retries: int = CONFLICT_RETRIES,
-    replaced: Sequence[tuple[Sequence[Fragment], Sequence[Fragment]]] = (),
+    replaced: Sequence[RewriteGroup] = (),
     properties: Mapping[str, str] | None = None,
 ) -> Manifest:
     """Bring indices up to date, all in one version; none is made if there is nothing to do.
@@ -53,7 +52,7 @@ def optimize_indices(
         index_names: Which indices; None for all that can be built here.
         retrain: Rebuild each index as one segment.
         conflict_retries: How often the whole is done again after a conflict with another commit.
-        replaced: Fragments that a compaction has just replaced, each group with its new fragments, which may lack ids.
+        replaced: Groups of fragments that a compaction has just replaced; the new ones may lack ids.
         properties: Strings for the history, by key.
 
     Raises:
@@ -242,7 +241,7 @@ class _Optimizer:
 
     files: UncommittedFiles
     segments: Sequence[IndexMetadata]
-    replaced: Sequence[tuple[Sequence[Fragment], Sequence[Fragment]]] = ()
+    replaced: Sequence[RewriteGroup] = ()
 
     def run(self, num_merged: int, *, retrain: bool) -> tuple[list[IndexMetadata], list[IndexMetadata]]:
         """Write new segments, and return these and the segments that they replace."""
@@ -305,18 +304,18 @@ class _Optimizer:
             return
         source = self.files.source
         places = {f.files[0].path: f for i in missing if (f := source.manifest.fragments.get(i)) and f.files}
-        for old, new in self.replaced:
-            there = [places.get(one.files[0].path) if one.files else None for one in new]
+        for group in self.replaced:
+            there = [places.get(one.files[0].path) if one.files else None for one in group.new_fragments]
             if not there or any(one is None or one.deletion_file is not None for one in there):
                 continue
             moves = Replaced(
-                [(one.id, one.physical_rows, source.deleted_rows(one)) for one in old],
+                [(one.id, one.physical_rows, source.deleted_rows(one)) for one in group.old_fragments],
                 [(one.id, one.physical_rows) for one in there if one is not None],
             )
             for segment in merged:
                 content = source.indices.try_read(segment, self._field.type)
                 known = without_moved(source.manifest.indices, segment)
-                if isinstance(content, ZoneMap) and all(one.id in known for one in old):
+                if isinstance(content, ZoneMap) and all(one.id in known for one in group.old_fragments):
                     zones = derived_zones(content, moves)
                     if zones is not None:
                         yield zones

@@ -24,7 +24,7 @@ from lance_core.schema import Field, Schema
 from lance_core.table.fragment import TOMBSTONE, DataFile, Fragment
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Update
-from lance_core.table.rowids import decode_row_ids
+from lance_core.table.rowids import U64Array, row_ids_of
 from lance_core.verbs.columns.write_columns_rebase import PendingColumns, rebased_columns
 from lance_core.verbs.columns.write_columns_tasks import WrittenColumns
 from lance_core.verbs.context.snapshot import Snapshot
@@ -33,7 +33,7 @@ from lance_core.verbs.files.column_files import replaced_columns
 from lance_core.verbs.refs.changes import Branch, BranchChanges
 from lance_core.verbs.scan.read_fragment import live_offsets
 
-__all__ = ["Cells", "fitted_cells"]
+__all__ = ["Cells", "fitted_cells", "known_row_ids"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,17 +153,23 @@ def _marked(
     for number, rows in marks.items():
         fragment = fork.manifest.fragments.get(number)
         assert fragment is not None
-        wanted.append(_ids(fragment)[offsets_of(BitMap.deserialize(rows))])
+        wanted.append(known_row_ids(fragment)[offsets_of(BitMap.deserialize(rows))])
     everyone = np.concatenate(wanted)
     found = {}
     for number in files:
         fragment = latest.fragments.get(number)
         assert fragment is not None
-        found[number] = bitmap_of(np.flatnonzero(np.isin(_ids(fragment), everyone))).serialize()
+        found[number] = bitmap_of(np.flatnonzero(np.isin(known_row_ids(fragment), everyone))).serialize()
     return found
 
 
-def _ids(fragment: Fragment) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
-    if fragment.row_ids is None:
+def known_row_ids(fragment: Fragment) -> U64Array:
+    """The row ids of all rows of a fragment.
+
+    Raises:
+        RetryableConflictError: The fragment has no row ids.
+    """
+    ids = row_ids_of(fragment)
+    if ids is None:
         raise RetryableConflictError(f"the row ids of fragment {fragment.id} are not known")
-    return decode_row_ids(fragment.row_ids, fragment.physical_rows)
+    return ids

@@ -29,11 +29,12 @@ from lance_core.schema import Schema, arrow_type_of
 from lance_core.table.fragment import Fragment
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import KeyExistenceFilter, Update
-from lance_core.table.rowids import decode_row_ids, decode_versions
+from lance_core.table.rowids import decode_versions
 from lance_core.table.transaction import Transaction
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles
 from lance_core.verbs.refs.changes import Branch, BranchChanges
+from lance_core.verbs.refs.promotion.cells import known_row_ids
 from lance_core.verbs.refs.promotion.rebase import rows_taken
 from lance_core.verbs.refs.promotion.record import slice_names
 from lance_core.verbs.refs.promotion.slices import explained
@@ -133,11 +134,11 @@ def _by_row_id(
     fork: Snapshot, latest: Snapshot, moved: Sequence[tuple[Fragment, BitMap]], new: Sequence[Fragment]
 ) -> RowsByFragment:
     """Find moved rows by their stable ids; a row that was updated since has a later version, and does not count."""
-    wanted = np.concatenate([_ids(fragment)[offsets_of(taken)] for fragment, taken in moved])
+    wanted = np.concatenate([known_row_ids(fragment)[offsets_of(taken)] for fragment, taken in moved])
     found: RowsByFragment = {}
     count = 0
     for fragment in new:
-        is_wanted = np.isin(_ids(fragment), wanted)
+        is_wanted = np.isin(known_row_ids(fragment), wanted)
         if not is_wanted.any():
             continue
         if fragment.last_updated_at_versions is not None:
@@ -152,12 +153,6 @@ def _by_row_id(
             f"{len(wanted) - count} rows that the branch replaces have been changed or deleted"
         )
     return found
-
-
-def _ids(fragment: Fragment) -> npt.NDArray[np.uint64]:
-    if fragment.row_ids is None:
-        raise RetryableConflictError(f"the row ids of fragment {fragment.id} are not known")
-    return decode_row_ids(fragment.row_ids, fragment.physical_rows)
 
 
 def _by_value(
