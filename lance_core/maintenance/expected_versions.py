@@ -94,8 +94,7 @@ class ExpectedVersions(Generic[_Handle]):
             self._commit(deferring)
         self._commit(Rewrite(groups=tuple(groups), moved_rows=moved if is_recorded else ()))
         if self._manifest.indices:
-            replaced = [one.group for one in results]
-            self._extend(sorted(indices_to_extend(self._manifest, replaced, before)))
+            self._extend(sorted(indices_to_extend(self._manifest, [one.group for one in results], before)))
         return sum((one.metrics for one in results), CompactionMetrics())
 
     def index_partitions(self, columns: Sequence[str], *, most_uncovered: int) -> list[str]:

@@ -59,7 +59,7 @@ def commit_despite_deletions(source: Snapshot, planned: Transaction, base: Manif
 
     return retrying(
         following(base, planned.read_version),
-        lambda latest, _: _commit_at(Snapshot(source.store, latest, source.options), planned),
+        lambda latest, _: _commit_at(source.at(latest), planned),
         lambda before, _: following(before, before.version),
         conflict_retries=ATTEMPTS - 1,
         is_retryable=lambda error: error.retryable,

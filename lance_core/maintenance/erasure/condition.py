@@ -79,8 +79,7 @@ class ErasureCondition:
 
     def count_live(self, source: Snapshot) -> int:
         """The number of rows of a version that match."""
-        manifest = replace(source.manifest, indices=())
-        live = Snapshot(source.store, manifest, source.options, source.session)
+        live = source.at(replace(source.manifest, indices=()))
         return sum(len(rows) for _, rows in self._matching(live))
 
     def _matching(self, source: Snapshot) -> Iterator[tuple[Fragment, BitMap]]:

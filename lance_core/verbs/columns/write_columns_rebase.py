@@ -87,7 +87,7 @@ def rebased_columns(pending: PendingColumns, latest: Manifest) -> PendingColumns
         RetryableConflictError: Rows moved, and cannot be followed as they have no stable ids.
     """
     before = pending.source
-    after = Snapshot(before.store, latest, before.options, before.session)
+    after = before.at(latest)
     _check_others(before, latest)
     columns = _columns_at(pending, latest)
     kept, parts = _sorted_out(pending, after, columns)

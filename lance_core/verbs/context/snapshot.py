@@ -53,6 +53,10 @@ class Snapshot:
         """The cache of indices."""
         return self.session.indices
 
+    def at(self, manifest: Manifest) -> Snapshot:
+        """Another version of the same dataset, with the same caches."""
+        return Snapshot(self.store, manifest, self.options, self.session)
+
     def with_stores(self, change: Callable[[ObjectStore], ObjectStore]) -> Snapshot:
         """This version with other stores, such as stores that count reads."""
         changed = Snapshot(change(self.store), self.manifest, self.options)
@@ -167,7 +171,7 @@ def retrying_on_latest(
     return retrying(
         source,
         lambda base, _: attempt(base),
-        lambda base, _: Snapshot(base.store, load_following(base.store, base.manifest), base.options),
+        lambda base, _: base.at(load_following(base.store, base.manifest)),
         conflict_retries=conflict_retries,
         retry_timeout=retry_timeout,
         exhausted=lambda number, error: RetryableConflictError(

@@ -67,7 +67,7 @@ class RowMoves:
         while self._before is not None and self._before.manifest.version < end.manifest.version:
             number = self._before.manifest.version + 1
             manifest = end.manifest if number == end.manifest.version else load_manifest(end.store, number)
-            after = Snapshot(end.store, manifest, end.options, end.session)
+            after = end.at(manifest)
             transaction = load_transaction(end.store, manifest)
             if transaction is None:
                 raise self._unknown(number, "records no transaction")

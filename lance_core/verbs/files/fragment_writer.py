@@ -256,7 +256,9 @@ class FragmentWriter:
             else:
                 self._pending.add(_closed, file)
         self._file = None
-        record = records.Fragment(files=(data_file_record(written, target),), physical_rows=written.num_rows)
+        record = records.Fragment(
+            files=(data_file_record(written, target.base_id, target.prefix),), physical_rows=written.num_rows
+        )
         self._fragments.append(record)
         if self._progress is not None and self._begun is not None:
             self._progress.complete(FragmentMetadata.from_record(replace(record, id=self._begun.id)))
@@ -385,15 +387,15 @@ def _cast(batch: pa.RecordBatch | pa.Table, schema: pa.Schema) -> pa.RecordBatch
     )
 
 
-def data_file_record(file: WrittenFile, target: WriteTarget | None = None) -> records.DataFile:
-    """The record in a manifest of a file that was written to a target; None for the dataset itself."""
+def data_file_record(file: WrittenFile, base_id: int | None = None, prefix: str = DATA_PREFIX) -> records.DataFile:
+    """The record in a manifest of a file that was written; `WriteTarget` says what base and prefix are."""
     major, minor = file.version.manifest_numbers
     return records.DataFile(
-        path=file.key.removeprefix(DATA_PREFIX if target is None else target.prefix),
+        path=file.key.removeprefix(prefix),
         fields=file.field_ids,
         column_indices=file.column_indices,
         file_major_version=major,
         file_minor_version=minor,
         file_size_bytes=file.size_bytes,
-        base_id=None if target is None else target.base_id,
+        base_id=base_id,
     )

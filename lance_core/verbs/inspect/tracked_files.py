@@ -55,7 +55,7 @@ def tracked_files(
                 manifest = load_manifest(source.store, number)
             except VersionNotFoundError:
                 continue  # cleaned up meanwhile
-            yield _tracked(Snapshot(source.store, manifest, source.options))
+            yield _tracked(source.at(manifest))
             if progress is not None:
                 progress(done, len(versions))
 

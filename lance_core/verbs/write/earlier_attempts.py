@@ -371,7 +371,7 @@ def _deleted(source: Snapshot, fragment: Fragment | None) -> BitMap:
 
 def _source(latest: Snapshot, version: int) -> Snapshot:
     try:
-        return Snapshot(latest.store, load_manifest(latest.store, version), latest.options)
+        return latest.at(load_manifest(latest.store, version))
     except NotFoundError as error:
         raise TraceLostError(f"version {version} was cleaned up") from error
 

@@ -108,7 +108,7 @@ def fitted_cells(
 def _with_columns(source: Snapshot, manifest: Manifest, added: Sequence[Field]) -> Snapshot:
     """A version with further columns in its schema, which are null in all rows."""
     schema = replace(manifest.schema, fields=(*manifest.schema.fields, *added))
-    return Snapshot(source.store, replace(manifest, schema=schema), source.options)
+    return source.at(replace(manifest, schema=schema))
 
 
 def _by_column(

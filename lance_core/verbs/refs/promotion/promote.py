@@ -56,7 +56,6 @@ from lance_core.table.rowids import decode_row_ids, encode_row_ids
 from lance_core.table.transaction import COMMIT_MESSAGE_KEY, Transaction
 from lance_core.table.watermarks import differences
 from lance_core.verbs.context.references import TableRefs, find_tag
-from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles
 from lance_core.verbs.refs.changes import Branch, BranchChanges, left_behind, load_branch_ends
 from lance_core.verbs.refs.promotion.columns import AddedColumns
@@ -303,7 +302,7 @@ class _PromotionCall:
             return Committed(manifest=committed, transaction=transaction, attempts=0, deduplicated=True)
         branch, parent = self.branch, self.branch.parent
         made = commits_between(parent.store, branch.fork_version, latest.version)
-        files = UncommittedFiles(Snapshot(parent.store, latest, parent.options))
+        files = UncommittedFiles(parent.at(latest))
         try:
             if self._has_history():
                 followed, affected = follow_commits(

@@ -74,7 +74,7 @@ def follow_commits(
     for version, other in commits.items():
         way.follow(version, other)
     cells = fitted_cells(branch, changes, operation, columns.fields, latest, files)
-    source = Snapshot(branch.parent.store, latest, branch.parent.options)
+    source = branch.parent.at(latest)
     removal = remove_rows(source, _in(latest, way.rows), files)
     updated = {fragment.id: fragment for fragment in removal.updated_fragments}
     for number in sorted(cells.files.keys() - set(removal.removed_fragment_ids)):

@@ -67,7 +67,7 @@ def follow_state(
     """
     operation = transaction.operation
     assert isinstance(operation, Update)
-    source = Snapshot(branch.parent.store, latest, branch.parent.options)
+    source = branch.parent.at(latest)
     _check_columns(branch.parent.manifest.schema, latest.schema)
     columns = {i for i, changed in operation.updated_fragment_fields.items() if changed}
     for number in sorted(columns):

@@ -7,7 +7,8 @@ import pyarrow as pa
 import pytest
 
 import lance_core
-from lance_core.errors import CorruptFileError, ObjectNotFoundError, VersionNotFoundError
+from lance_core.errors import CorruptFileError, ObjectNotFoundError, RetryableConflictError, VersionNotFoundError
+from lance_core.verbs.context.snapshot import retrying_on_latest
 
 
 @pytest.fixture
@@ -44,3 +45,16 @@ def test_deletions_that_a_version_lacks_are_damage(held):
         lance_core.dataset(held.uri).to_table()
     with pytest.raises(ObjectNotFoundError, match="a cleanup may be removing that version"):
         held.to_table()
+
+
+def test_the_next_attempt_keeps_the_caches(held):
+    begun = []
+
+    def attempt(source):
+        begun.append(source)
+        if len(begun) == 1:
+            raise RetryableConflictError("another writer was first")
+
+    retrying_on_latest(held.source, attempt)
+    assert [source.manifest.version for source in begun] == [2, 3]
+    assert begun[1].session is held.source.session
