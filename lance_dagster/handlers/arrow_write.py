@@ -31,7 +31,7 @@ from lance_dagster.handlers.columns import write_column_batches
 from lance_dagster.handlers.merge_clauses import check_plain
 from lance_dagster.handlers.merging import after_creation, check_keys, merge_arrow, merge_on_attempts
 
-__all__ = ["check_arrow", "reject_outside", "widen_nulls", "write_arrow"]
+__all__ = ["check_arrow", "widen_nulls", "write_arrow"]
 
 # Streams come in any order; more open writers than this hold too much unwritten data.
 _MAX_OPEN_WRITERS = 32
@@ -122,7 +122,7 @@ def check_arrow(batches: Iterable[pa.RecordBatch | pa.Table], schema: pa.Schema,
         fitted = fit_batch(batch, target)
         num_rows += fitted.num_rows
         if slices is not None:
-            slices.reject_outside(fitted, slices.assign(fitted), request.uri)
+            slices.assign_all(fitted, request.uri)
         if request.output.write_mode == "merge":
             check_keys(fitted.slice(0, 0), request.output.merge_key)
             keys.append(fitted.select(request.output.merge_key))
@@ -149,7 +149,7 @@ def widen_nulls(request: WriteRequest, frame: pa.Schema, table: pa.Schema) -> pa
 def _merge(table: pa.Table, request: WriteRequest) -> WriteResult | None:
     if request.slices is not None and request.output.out_of_partition == "error":
         for rows in (table, *([] if request.deletes is None else [request.deletes])):
-            reject_outside(rows, request.slices, request.uri)
+            request.slices.assign_all(rows, request.uri)
     return merge_on_attempts(
         request, lambda: table.select(request.output.merge_key), lambda asked: merge_arrow(table, asked)
     )
@@ -201,10 +201,8 @@ def _writer(schema: pa.Schema, request: WriteRequest) -> SliceWriter:
 
     def assign(rows: pa.RecordBatch | pa.Table) -> np.ndarray:
         assert slices is not None
-        positions = slices.assign(rows)
-        if request.output.out_of_partition == "error":
-            slices.reject_outside(rows, positions, request.uri)
-        return positions
+        must_lie_inside = request.output.out_of_partition == "error"
+        return slices.assign_all(rows, request.uri) if must_lie_inside else slices.assign(rows)
 
     return SliceWriter(new_writer, None if slices is None else assign, max_open=_MAX_OPEN_WRITERS)
 
@@ -217,12 +215,3 @@ def _field_ids(schema: pa.Schema, request: WriteRequest) -> bytes | None:
     known = set(existing.schema.names)
     added = [field for field in schema if field.name not in known]
     return existing.lance_schema_with(added) if added else existing.lance_schema_bytes
-
-
-def reject_outside(table: pa.Table, slices: lance_core.Slices, uri: str) -> None:
-    """Reject rows that lie in none of the run's partitions.
-
-    Raises:
-        InvalidInputError: A row lies outside.
-    """
-    slices.reject_outside(table, slices.assign(table), uri)

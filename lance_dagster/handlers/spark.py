@@ -13,7 +13,7 @@ import pyarrow as pa
 from lance_core import WriteResult
 from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
 from lance_dagster.handlers.arrow_schema import owners
-from lance_dagster.handlers.arrow_write import reject_outside, widen_nulls, write_arrow
+from lance_dagster.handlers.arrow_write import widen_nulls, write_arrow
 from lance_dagster.handlers.base import CHANGE_TYPE, LanceTypeHandler, ReadRequest, WriteRequest, skips_empty
 from lance_dagster.handlers.changes import KINDS, count_changes
 from lance_dagster.handlers.columns import (
@@ -86,7 +86,7 @@ class SparkHandler(LanceTypeHandler):
                 return False
             raise InvalidInputError("the output has no rows, and empty_output is error")
         if slices is not None and output.out_of_partition == "error":
-            reject_outside(value.select(*slices.columns).distinct().toArrow(), slices, request.uri)
+            slices.assign_all(value.select(*slices.columns).distinct().toArrow(), request.uri)
         if output.write_mode == "merge":
             _reject_twice(value, output.merge_key)
         return True
@@ -339,7 +339,7 @@ def _merge(value: DataFrame, request: WriteRequest) -> WriteResult | None:
         deletes = None if request.deletes is None else request.deletes.toArrow()
         return write_arrow([table], table.schema, replace(request, deletes=deletes))
     if slices is not None and output.out_of_partition == "error":
-        reject_outside(value.select(*slices.columns).distinct().toArrow(), slices, request.uri)
+        slices.assign_all(value.select(*slices.columns).distinct().toArrow(), request.uri)
 
     def merge(asked: WriteRequest) -> WriteResult:
         if asked.existing is not None:

@@ -186,10 +186,7 @@ class WriteTask(PartitionTask):
             InvalidInputError: A row lies in none of the slices, and such rows are not allowed.
         """
         assert self.slices is not None
-        positions = self.slices.assign(batch)
-        if not self.allow_out_of_partition:
-            self.slices.reject_outside(batch, positions, self.uri)
-        return positions
+        return self.slices.assign(batch) if self.allow_out_of_partition else self.slices.assign_all(batch, self.uri)
 
     def output(self, prefix: str) -> TaskOutput:
         """The output of one attempt."""

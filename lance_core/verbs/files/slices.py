@@ -162,20 +162,21 @@ class Slices:
             outside |= (found < 0) | (known[code] != pair)
         return np.where(outside, OUTSIDE, np.argsort(codes)[code]).astype(np.int32)
 
-    def reject_outside(self, batch: pa.RecordBatch | pa.Table, positions: npt.NDArray[np.int32], uri: str) -> None:
-        """Make sure that all rows of a batch lie in slices.
+    def assign_all(self, batch: pa.RecordBatch | pa.Table, uri: str) -> npt.NDArray[np.int32]:
+        """The position of the slice that each row lies in, as `assign` gives it, where all rows must lie in slices.
 
         Args:
             batch: The rows.
-            positions: The result of `assign` for them.
             uri: The table that they are written to.
 
         Raises:
+            SchemaError: A column is missing, or of a type that cannot hold the values exactly.
             InvalidInputError: A row lies in no slice; the message has some of the values, and the remedy.
         """
+        positions = self.assign(batch)
         outside = np.flatnonzero(positions < 0)
         if not len(outside):
-            return
+            return positions
         names, known = self.names, self._shown_names
         columns = [batch.column(name).take(pa.array(outside[:_LOOKED_AT])) for name in self.columns]
         rows = dict.fromkeys(
