@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from os import PathLike
 from typing import Any, Self
 
@@ -26,7 +26,7 @@ from lance_core.verbs.pylance_types.fragments import FragmentMetadata
 from lance_core.verbs.pylance_types.operations import LanceOperation
 from lance_core.verbs.pylance_types.transactions import Transaction
 from lance_core.verbs.write.commit_fragments import commit_request
-from lance_core.verbs.write.facts import CommitFacts, CommitOutcome
+from lance_core.verbs.write.facts import CommitOutcome
 from lance_core.verbs.write.request import CommitRequest
 from lance_core.verbs.write.write_version import WriteOptions, prepare, write_mode, write_version
 
@@ -170,9 +170,38 @@ def _write_attempt(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CommitResult(CommitFacts):
-    """The result of a commit: its facts, and the dataset at the committed version."""
+class CommitResult:
+    """The result of a commit: its operation, counters, and the versions that it replaced.
 
+    Attributes:
+        operation: Name of the operation; "Unknown" if an earlier commit was adopted whose version was cleaned up.
+        transaction_uuid: Id of the transaction; empty if its version was cleaned up.
+        read_version: Version that the change was based on; 0 for a new dataset, or if its version was cleaned up.
+        rows_added: Rows in the new fragments; None if an earlier commit was adopted whose version was cleaned up.
+        rows_deleted: Rows that were removed; None if an earlier commit was adopted, or the transaction does not say.
+        fragments_added: Number of new fragments; None as for `rows_added`.
+        fragments_removed: Number of fragments that were removed; None if an earlier commit was adopted.
+        attempts: How often a manifest was put; 0 if an earlier commit was adopted.
+        deduplicated: Whether an earlier commit was adopted: it carries the `idempotency_key` property, or is that of an
+            earlier attempt of the same write.
+        replaced_versions: Versions that earlier attempts of the same write had committed, and that this commit
+            replaced.
+        overruled_versions: Versions in which other writes had meanwhile filled the same rows, and that this commit
+            replaced (`WriteAttempt.conflict_policy`).
+        dataset: The dataset at the committed version.
+    """
+
+    operation: str = "Unknown"
+    transaction_uuid: str = ""
+    read_version: int = 0
+    rows_added: int | None = None
+    rows_deleted: int | None = None
+    fragments_added: int | None = None
+    fragments_removed: int | None = None
+    attempts: int = 0
+    deduplicated: bool = False
+    replaced_versions: tuple[int, ...] = ()
+    overruled_versions: tuple[int, ...] = ()
     dataset: LanceDataset
 
     @property
@@ -376,7 +405,7 @@ def commit_fragments(
 def _result(target: TableTarget, committed: CommitOutcome) -> CommitResult:
     """The result of a commit, with the dataset at the version that was committed."""
     dataset = LanceDataset(target.uri, storage_options=target.options, manifest=committed.done.manifest)
-    return CommitResult(dataset=dataset, **asdict(committed.facts()))
+    return CommitResult(dataset=dataset, **committed.facts())
 
 
 @checked
