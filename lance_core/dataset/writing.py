@@ -26,7 +26,7 @@ from lance_core.verbs.pylance_types.fragments import FragmentMetadata
 from lance_core.verbs.pylance_types.operations import LanceOperation
 from lance_core.verbs.pylance_types.transactions import Transaction
 from lance_core.verbs.write.commit_fragments import commit_request
-from lance_core.verbs.write.facts import CommitOutcome
+from lance_core.verbs.write.commit_outcome import CommitOutcome
 from lance_core.verbs.write.request import CommitRequest
 from lance_core.verbs.write.write_version import WriteOptions, prepare, write_mode, write_version
 

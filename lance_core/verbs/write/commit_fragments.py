@@ -59,9 +59,9 @@ from lance_core.verbs.files.fragment_writer import lance_schema
 from lance_core.verbs.files.presence import check_present
 from lance_core.verbs.rows.removal import Removal, RowsByFragment
 from lance_core.verbs.write.added_columns import adds_columns, merge_with_added_columns, schema_with_added_columns
+from lance_core.verbs.write.commit_outcome import CommitOutcome
 from lance_core.verbs.write.concurrent_writes import check_columns, check_creation, replaceable_commits
 from lance_core.verbs.write.earlier_attempts import committed_attempts, rows_of_attempts
-from lance_core.verbs.write.facts import CommitOutcome
 from lance_core.verbs.write.replace import remove_slices
 from lance_core.verbs.write.request import CommitRequest
 from lance_core.verbs.write.require_empty import check_required_empty

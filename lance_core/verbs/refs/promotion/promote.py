@@ -58,9 +58,10 @@ from lance_core.table.watermarks import differences
 from lance_core.verbs.context.references import TableRefs, find_tag
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles
 from lance_core.verbs.refs.changes import Branch, BranchChanges, left_behind, load_branch_ends
-from lance_core.verbs.refs.promotion.columns import AddedColumns
+from lance_core.verbs.refs.promotion.added_columns import AddedColumns
 from lance_core.verbs.refs.promotion.files import OwnFiles
 from lance_core.verbs.refs.promotion.rebase import follow_commits
+from lance_core.verbs.refs.promotion.rebase_without_history import check_slices, follow_state
 from lance_core.verbs.refs.promotion.record import (
     PROMOTED_FROM_KEY,
     PROMOTED_VERSION_KEY,
@@ -72,7 +73,6 @@ from lance_core.verbs.refs.promotion.record import (
     promotion_token,
     slice_names,
 )
-from lance_core.verbs.refs.promotion.state import check_slices, follow_state
 from lance_core.verbs.refs.promotion.update import promotion_update
 from lance_core.verbs.refs.tags import write_tag
 

@@ -33,9 +33,9 @@ from lance_core.table.transaction import Transaction
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles
 from lance_core.verbs.refs.changes import Branch, BranchChanges
-from lance_core.verbs.refs.promotion.cells import fitted_cells
-from lance_core.verbs.refs.promotion.columns import AddedColumns
+from lance_core.verbs.refs.promotion.added_columns import AddedColumns
 from lance_core.verbs.refs.promotion.record import slice_names
+from lance_core.verbs.refs.promotion.updated_columns import fitted_cells
 from lance_core.verbs.rows.removal import RowsByFragment, remove_rows
 from lance_core.verbs.scan.read_fragment import live_offsets
 

@@ -34,10 +34,10 @@ from lance_core.table.transaction import Transaction
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles
 from lance_core.verbs.refs.changes import Branch, BranchChanges
-from lance_core.verbs.refs.promotion.cells import known_row_ids
 from lance_core.verbs.refs.promotion.rebase import rows_taken
+from lance_core.verbs.refs.promotion.recognized_slices import explained
 from lance_core.verbs.refs.promotion.record import slice_names
-from lance_core.verbs.refs.promotion.slices import explained
+from lance_core.verbs.refs.promotion.updated_columns import known_row_ids
 from lance_core.verbs.rows.keys import key_hashes
 from lance_core.verbs.rows.removal import RowsByFragment, live_rows, remove_rows
 
