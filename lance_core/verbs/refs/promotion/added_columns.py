@@ -7,8 +7,9 @@
     2  was removed                           2  c.lance: id                  2  c.lance: id, all rows deleted
     3  d.lance: id vector(7)                                                 3  d.lance: id vector(9)
 
-The changes of rows are rebased as an Update from the fork version to the latest one (`rebase`, `state`). The Merge is
-made of the fragments that this Update gives; it keeps every fragment, so that a removed one has all rows deleted.
+The changes of rows are rebased as an Update from the fork version to the latest one (`rebase`,
+`rebase_without_history`). The Merge is made of the fragments that this Update gives; it keeps every fragment, so that a
+removed one has all rows deleted.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ class AddedColumns:
         """The Merge that adds the columns and makes the changes of an Update, and its deletion files, by key.
 
         Args:
-            update: The changes of rows and cells, with the ids of `fields`; new fragments are numbered.
+            update: The changes of rows and columns, with the ids of `fields`; new fragments are numbered.
             latest: The version.
 
         Raises:

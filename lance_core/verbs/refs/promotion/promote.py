@@ -4,8 +4,8 @@
     2  copy        the branch's own data and deletion files, under the same names, into the parent
     3  commit      one Update, made from the fork version: whoever changed the same rows since then is noticed;
                    after compactions, or with other columns, made from the latest version (`rebase`), as where versions
-                   of the parent were cleaned up since then (`state`).
-                   A Merge of the same changes if the branch added columns (`columns`)
+                   of the parent were cleaned up since then (`rebase_without_history`).
+                   A Merge of the same changes if the branch added columns (`added_columns`)
     4  tag, mark   the version of the parent; on the branch, that it was promoted
 
 A promotion that dies between two steps is run again: files that are copied twice are the same, and the commit carries
@@ -60,8 +60,8 @@ from lance_core.verbs.context.uncommitted_files import UncommittedFiles
 from lance_core.verbs.refs.changes import Branch, BranchChanges, left_behind, load_branch_ends
 from lance_core.verbs.refs.promotion.added_columns import AddedColumns
 from lance_core.verbs.refs.promotion.files import OwnFiles
-from lance_core.verbs.refs.promotion.rebase import follow_commits
-from lance_core.verbs.refs.promotion.rebase_without_history import check_slices, follow_state
+from lance_core.verbs.refs.promotion.rebase import rebase_by_commits
+from lance_core.verbs.refs.promotion.rebase_without_history import check_slices, rebase_to_latest
 from lance_core.verbs.refs.promotion.record import (
     PROMOTED_FROM_KEY,
     PROMOTED_VERSION_KEY,
@@ -305,12 +305,12 @@ class _PromotionCall:
         files = UncommittedFiles(parent.at(latest))
         try:
             if self._has_history():
-                followed, affected = follow_commits(
+                followed, affected = rebase_by_commits(
                     branch, self.changes, self.columns, transaction, latest, made, files
                 )
             else:
                 check_slices(transaction, made)
-                followed, affected = follow_state(branch, self.changes, transaction, latest, files)
+                followed, affected = rebase_to_latest(branch, self.changes, transaction, latest, files)
         except RetryableConflictError as error:
             files.discard()
             raise self._conflict(transaction.properties, error) from error

@@ -8,7 +8,8 @@
     latest                 fragment 9: 0 .. 41 46 48
 
 Commits that added columns, or wrote other columns in place, are followed as well; the columns that the branch wrote are
-fitted to the latest version (`cells`). Any other commit since the fork that changed the branch's rows is a conflict.
+fitted to the latest version (`updated_columns`). Any other commit since the fork that changed the branch's rows is a
+conflict.
 """
 
 from __future__ import annotations
@@ -35,16 +36,16 @@ from lance_core.verbs.context.uncommitted_files import UncommittedFiles
 from lance_core.verbs.refs.changes import Branch, BranchChanges
 from lance_core.verbs.refs.promotion.added_columns import AddedColumns
 from lance_core.verbs.refs.promotion.record import slice_names
-from lance_core.verbs.refs.promotion.updated_columns import fitted_cells
+from lance_core.verbs.refs.promotion.updated_columns import fit_updated_columns
 from lance_core.verbs.rows.removal import RowsByFragment, remove_rows
 from lance_core.verbs.scan.read_fragment import live_offsets
 
-__all__ = ["follow_commits", "rows_taken"]
+__all__ = ["rebase_by_commits", "rows_taken"]
 
 _SHOWN: Final = 5
 
 
-def follow_commits(
+def rebase_by_commits(
     branch: Branch,
     changes: BranchChanges,
     columns: AddedColumns,
@@ -70,58 +71,60 @@ def follow_commits(
     operation = transaction.operation
     assert isinstance(operation, Update)
     columns.check_names(latest)
-    way = _Way.of(branch, changes, columns, transaction)
+    followed = _FollowedChanges.of(branch, changes, columns, transaction)
     for version, other in commits.items():
-        way.follow(version, other)
-    cells = fitted_cells(branch, changes, operation, columns.fields, latest, files)
+        followed.follow(version, other)
+    fitted = fit_updated_columns(branch, changes, operation, columns.fields, latest, files)
     source = branch.parent.at(latest)
-    removal = remove_rows(source, _in(latest, way.rows), files)
+    removal = remove_rows(source, _in(latest, followed.rows), files)
     updated = {fragment.id: fragment for fragment in removal.updated_fragments}
-    for number in sorted(cells.files.keys() - set(removal.removed_fragment_ids)):
+    for number in sorted(fitted.files.keys() - set(removal.removed_fragment_ids)):
         fragment = updated.get(number, latest.fragments.get(number))
         assert fragment is not None
-        updated[number] = cells.put_into(fragment)
+        updated[number] = fitted.put_into(fragment)
     changed = replace(
         operation,
         removed_fragment_ids=removal.removed_fragment_ids,
         updated_fragments=tuple(updated.values()),
-        updated_fragment_fields={i: one for i, one in cells.fields.items() if i in updated},
-        updated_fragment_offset_bitmaps={i: one for i, one in cells.rows.items() if i in updated},
+        updated_fragment_fields={i: one for i, one in fitted.fields.items() if i in updated},
+        updated_fragment_offset_bitmaps={i: one for i, one in fitted.rows.items() if i in updated},
     )
     return replace(transaction, operation=changed, read_version=latest.version), removal.affected_rows
 
 
 @dataclass(slots=True, kw_only=True)
-class _Way:
+class _FollowedChanges:
     """The rows and columns that a branch changed, followed from the fork version through the commits of its parent.
 
     Attributes:
         branch: The branch.
         transaction: The promotion as a change of the fork version.
         rows: The rows to remove, by fragment of the version reached.
-        cells: The fields that the branch wrote, by fragment of the version reached.
+        fields: The fields that the branch wrote, by fragment of the version reached.
         added: The fields of columns that the branch added, of which no commit of the parent has values.
-        fragments: The fragments of `rows` and `cells`, as the version reached has them.
+        fragments: The fragments of `rows` and `fields`, as the version reached has them.
     """
 
     branch: Branch
     transaction: Transaction
     rows: RowsByFragment
-    cells: dict[int, frozenset[int]]
+    fields: dict[int, frozenset[int]]
     added: frozenset[int]
     fragments: dict[int, Fragment]
 
     @classmethod
-    def of(cls, branch: Branch, changes: BranchChanges, columns: AddedColumns, transaction: Transaction) -> _Way:
+    def of(
+        cls, branch: Branch, changes: BranchChanges, columns: AddedColumns, transaction: Transaction
+    ) -> _FollowedChanges:
         """The changes as they are at the fork version."""
         operation = transaction.operation
         assert isinstance(operation, Update)
         rows = rows_taken(branch, changes, set())
-        cells = {i: frozenset(fields) for i, fields in operation.updated_fragment_fields.items() if fields}
+        fields = {i: frozenset(ids) for i, ids in operation.updated_fragment_fields.items() if ids}
         known = {fragment.id: fragment for fragment in branch.parent.manifest.fragments}
         added = frozenset(node.id for node, _ in Schema(fields=columns.fields).walk())
-        fragments = {i: known[i] for i in {*rows, *cells}}
-        return cls(branch=branch, transaction=transaction, rows=rows, cells=cells, added=added, fragments=fragments)
+        fragments = {i: known[i] for i in {*rows, *fields}}
+        return cls(branch=branch, transaction=transaction, rows=rows, fields=fields, added=added, fragments=fragments)
 
     def follow(self, version: int, other: Transaction) -> None:
         """Follow the changes through the commit of the next version.
@@ -136,7 +139,7 @@ class _Way:
         elif isinstance(operation, Merge):
             self._follow_merge(operation, version, other)
         else:
-            left = {*self.rows, *self.cells} - self._others_cells(operation)
+            left = {*self.rows, *self.fields} - self._fragments_without_conflict(operation)
             pending = replace(self._operation, removed_fragment_ids=tuple(sorted(left)), updated_fragments=())
             judged = judge(replace(self.transaction, operation=pending), other)
             if judged is not Verdict.COMPATIBLE:
@@ -164,7 +167,7 @@ class _Way:
         found = sorted(numbers)
         return f"fragments {found[:_SHOWN]}, which the branch changed" if found else "rows or columns of the branch"
 
-    def _others_cells(self, operation: Operation) -> set[int]:
+    def _fragments_without_conflict(self, operation: Operation) -> set[int]:
         """Fragments in which a commit changed other columns, or rows for which the branch wrote only added columns.
 
         These do not conflict: values of added columns are dropped with rows that the commit deleted, and rows that it
@@ -178,20 +181,20 @@ class _Way:
                 i
                 for i in numbers
                 if modified
-                and modified.isdisjoint(self.cells.get(i, ()))
+                and modified.isdisjoint(self.fields.get(i, ()))
                 and (i not in self.rows or (i in marks and not BitMap.deserialize(marks[i]) & self.rows[i]))
             }
         moves = isinstance(operation, Update) and not self.branch.parent.manifest.uses_stable_row_ids
         if not isinstance(operation, Update | Delete) or moves:
             return set()
-        return {i for i in numbers if i not in self.rows and self.cells.get(i, frozenset()) <= self.added}
+        return {i for i in numbers if i not in self.rows and self.fields.get(i, frozenset()) <= self.added}
 
     def _follow_group(self, group: RewriteGroup, version: int) -> None:
         """Map rows of a group's old fragments to rows of the new ones."""
         numbers = {fragment.id for fragment in group.old_fragments}
-        cells = frozenset[int]().union(*(self.cells.pop(i, frozenset()) for i in numbers))
-        if cells:
-            self.cells |= {fragment.id: cells for fragment in group.new_fragments}
+        fields = frozenset[int]().union(*(self.fields.pop(i, frozenset()) for i in numbers))
+        if fields:
+            self.fields |= {fragment.id: fields for fragment in group.new_fragments}
         if numbers & self.rows.keys():
             _follow(self.branch.parent, group, self.rows, version)
         if numbers & self.fragments.keys():
@@ -212,9 +215,9 @@ class _Way:
             raise RetryableConflictError(f"version {version} (Merge) may have inserted the same keys")
         now = {fragment.id: fragment for fragment in operation.fragments if fragment.id in self.fragments}
         own = frozenset(node.id for node, _ in fork.walk())
-        for number in {*self.rows, *self.cells}:
+        for number in {*self.rows, *self.fields}:
             before, after = self.fragments[number], now.get(number)
-            mine = own if number in self.rows else own & self.cells[number]
+            mine = own if number in self.rows else own & self.fields[number]
             if (
                 after is None
                 or after.physical_rows != before.physical_rows

@@ -35,13 +35,13 @@ from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.context.uncommitted_files import UncommittedFiles
 from lance_core.verbs.refs.changes import Branch, BranchChanges
 from lance_core.verbs.refs.promotion.rebase import rows_taken
-from lance_core.verbs.refs.promotion.recognized_slices import explained
+from lance_core.verbs.refs.promotion.recognized_slices import recognize_slices
 from lance_core.verbs.refs.promotion.record import slice_names
 from lance_core.verbs.refs.promotion.updated_columns import known_row_ids
 from lance_core.verbs.rows.keys import key_hashes
 from lance_core.verbs.rows.removal import RowsByFragment, live_rows, remove_rows
 
-__all__ = ["check_slices", "follow_state"]
+__all__ = ["check_slices", "rebase_to_latest"]
 
 _Offsets = npt.NDArray[np.int64]
 
@@ -49,7 +49,7 @@ _MOST_PLACES = 10_000
 """Positions that are compared with the rows of a fragment; a column with more equal positions is not used."""
 
 
-def follow_state(
+def rebase_to_latest(
     branch: Branch, changes: BranchChanges, transaction: Transaction, latest: Manifest, files: UncommittedFiles
 ) -> tuple[Transaction, AffectedRows]:
     """Rebase the transaction of a promotion to the parent's latest version, without the versions in between.
@@ -286,7 +286,7 @@ def _check_newcomers(
         return
     names = slice_names(transaction.properties)
     if names:
-        slices = explained(branch, changes, names)
+        slices = recognize_slices(branch, changes, names)
         for batch in new.batches(slices.columns):
             inside = slices.among(batch)
             if inside:

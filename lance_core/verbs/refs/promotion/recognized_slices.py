@@ -24,13 +24,13 @@ from lance_core.verbs.files.slices import OUTSIDE, Between, Condition, Equals, S
 from lance_core.verbs.refs.changes import Branch, BranchChanges
 from lance_core.verbs.rows.removal import live_rows
 
-__all__ = ["Explained", "explained"]
+__all__ = ["RecognizedSlices", "recognize_slices"]
 
 _MOST_VALUES = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Explained:
+class RecognizedSlices:
     """Slices whose conditions were found, grouped by the columns that they are over."""
 
     groups: tuple[Slices, ...]
@@ -56,7 +56,7 @@ class Explained:
         return list(found)
 
 
-def explained(branch: Branch, changes: BranchChanges, names: Mapping[str, str]) -> Explained:
+def recognize_slices(branch: Branch, changes: BranchChanges, names: Mapping[str, str]) -> RecognizedSlices:
     """Find the slices of a branch by their digests.
 
     Args:
@@ -84,13 +84,13 @@ def explained(branch: Branch, changes: BranchChanges, names: Mapping[str, str]) 
             "versions since the fork were deleted, so that it is not known whether others filled "
             f"{', '.join(map(repr, sorted(left.values())))} as well"
         )
-    return Explained(tuple(Slices(group) for group in groups.values()))
+    return RecognizedSlices(tuple(Slices(group) for group in groups.values()))
 
 
 def _candidates(
     source: Snapshot, fragments: Sequence[Fragment], left: Mapping[str, str]
 ) -> Iterator[dict[str, Condition]]:
-    """Conditions that rows of some fragments meet, while there are slices left to explain."""
+    """Conditions that rows of some fragments meet, while there are slices left to recognize."""
     fields = [field for field in source.manifest.schema.fields if not field.children]
     plain = [field.name for field in fields if _can_partition(arrow_type_of(field))]
     for columns in [*((name,) for name in plain), *combinations(sorted(plain), 2)]:

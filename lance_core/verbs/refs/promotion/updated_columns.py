@@ -33,11 +33,11 @@ from lance_core.verbs.files.column_files import replaced_columns
 from lance_core.verbs.refs.changes import Branch, BranchChanges
 from lance_core.verbs.scan.read_fragment import live_offsets
 
-__all__ = ["Cells", "fitted_cells", "known_row_ids"]
+__all__ = ["UpdatedColumns", "fit_updated_columns", "known_row_ids"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cells:
+class UpdatedColumns:
     """The columns that a branch wrote, in the fragments of a version of its parent.
 
     Attributes:
@@ -63,14 +63,14 @@ class Cells:
         }
 
 
-def fitted_cells(
+def fit_updated_columns(
     branch: Branch,
     changes: BranchChanges,
     operation: Update,
     added: Sequence[Field],
     latest: Manifest,
     files: UncommittedFiles,
-) -> Cells:
+) -> UpdatedColumns:
     """Fit the columns that a branch wrote to a version of its parent, which has not changed their values itself.
 
     Args:
@@ -102,7 +102,7 @@ def fitted_cells(
             known = found[one.fragment_id].get(one.file.path)
             found[one.fragment_id][one.file.path] = one.file if known is None else _joined(known, one.file)
     by_fragment = {number: tuple(own.values()) for number, own in found.items()}
-    return Cells(files=by_fragment, rows=_marked(fork, latest, operation, by_fragment))
+    return UpdatedColumns(files=by_fragment, rows=_marked(fork, latest, operation, by_fragment))
 
 
 def _with_columns(source: Snapshot, manifest: Manifest, added: Sequence[Field]) -> Snapshot:
