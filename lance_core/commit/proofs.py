@@ -125,7 +125,7 @@ def proof_of(transaction: Transaction, latest: Manifest | None, options: CommitO
     proof = CommitProof(
         idempotency_key=options.idempotency_key,
         batch=options.stream_batch,
-        brings=options.brings,
+        branch_config=options.branch_config,
         moves={key: value for key, value in transaction.properties.items() if is_watermark(key)},
     )
     operation, write = transaction.operation, options.write_attempt

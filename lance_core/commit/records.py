@@ -33,7 +33,7 @@ class CommitOptions:
         checked_through: Version up to which the caller has looked for `idempotency_key` or other attempts. If it is
             before the read version, the commit looks at the versions between as well.
         table_format: The format of a dataset that is created; an existing one keeps its own.
-        brings: Configuration of a branch whose rows the commit adds: proofs of committed writes on the branch are kept.
+        branch_config: Configuration of a branch whose rows the commit adds: proofs of writes on the branch are kept.
     """
 
     max_retries: int = 20
@@ -45,7 +45,7 @@ class CommitOptions:
     write_attempt: WriteAttempt | None = None
     checked_through: int | None = None
     table_format: TableFormat = field(default_factory=TableFormat)
-    brings: Mapping[str, str] = field(default_factory=dict)
+    branch_config: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def properties(self) -> dict[str, str]:

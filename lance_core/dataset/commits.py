@@ -19,13 +19,9 @@ from lance_core.verbs.context.drop import drop
 from lance_core.verbs.context.handle import Handle, TableTarget, table_target
 from lance_core.verbs.files.conform import check_column_name
 from lance_core.verbs.pylance_types.operations import LanceOperation
-from lance_core.verbs.pylance_types.transactions import (
-    Transaction,
-    commit_operation,
-    commit_options,
-    merged_transaction,
-)
+from lance_core.verbs.pylance_types.transactions import Transaction
 from lance_core.verbs.refs.clones import release_tags
+from lance_core.verbs.write.commit_operation import commit_operation, commit_options, merged_transaction
 
 __all__ = ["BulkCommitResult", "CommitVerbs"]
 

@@ -402,10 +402,10 @@ def commit_fragments(
     return _result(target, commit_request(target, request))
 
 
-def _result(target: TableTarget, committed: CommitOutcome) -> CommitResult:
+def _result(target: TableTarget, outcome: CommitOutcome) -> CommitResult:
     """The result of a commit, with the dataset at the version that was committed."""
-    dataset = LanceDataset(target.uri, storage_options=target.options, manifest=committed.done.manifest)
-    return CommitResult(dataset=dataset, **committed.facts())
+    dataset = LanceDataset(target.uri, storage_options=target.options, manifest=outcome.committed.manifest)
+    return CommitResult(dataset=dataset, **outcome.facts())
 
 
 @checked
@@ -464,4 +464,4 @@ def commit_transaction(
         options=options,
         affected_rows=affected_rows,
     )
-    return _result(target, CommitOutcome(base=target.base, done=done, affected_rows=affected_rows))
+    return _result(target, CommitOutcome(base=target.base, committed=done, affected_rows=affected_rows))

@@ -166,7 +166,7 @@ class CommitProof:
         number: Number of the attempt.
         note: The writer's note on the attempt.
         replaces: Versions of earlier attempts whose rows this commit replaces.
-        brings: The configuration of a branch whose rows the commit adds.
+        branch_config: The configuration of a branch whose rows the commit adds.
         moves: Transaction properties that move watermarks.
     """
 
@@ -176,7 +176,7 @@ class CommitProof:
     number: tuple[int, ...] = (0,)
     note: str = ""
     replaces: tuple[int, ...] = ()
-    brings: Mapping[str, str] = field(default_factory=dict)
+    branch_config: Mapping[str, str] = field(default_factory=dict)
     moves: Mapping[str, str] = field(default_factory=dict)
 
     def kept_in(self, after: Manifest, before: Manifest | None) -> Manifest:
@@ -188,7 +188,7 @@ class CommitProof:
         """
         if self.moves:
             after = replace(after, config=moved(after.config, self.moves))
-        branch = Proofs.of(self.brings)
+        branch = Proofs.of(self.branch_config)
         if self.idempotency_key is None and self.batch is None and self.attempt is None and not branch.entries():
             return after
         known = Proofs.of(after.config)

@@ -32,9 +32,9 @@ from lance_core.errors import (
 from lance_core.file.version import FileVersion
 from lance_core.maintenance.compaction.coverage import (
     extend_after_compaction,
+    groups_that_keep_coverage,
     keep_moves_deferred,
     needs_moves,
-    without_unmovable,
 )
 from lance_core.maintenance.compaction.facts import facts_of
 from lance_core.maintenance.compaction.late_deletions import commit_despite_deletions, late_deletions
@@ -126,7 +126,7 @@ def plan_of(source: Snapshot, options: Mapping[str, Any] | None) -> CompactionPl
         groups += misread_groups(source, facts, groups, resolved.excluded_fragment_ids)
         groups = within_limits(sorted(groups, key=lambda group: group[0].position), resolved)
     if manifest.indices:
-        groups = without_unmovable(source, groups)
+        groups = groups_that_keep_coverage(source, groups)
     raw = manifest.fragments.raw
     tasks = (
         CompactionTask(

@@ -33,10 +33,10 @@ from lance_core.verbs.indices.optimize import optimize_indices
 __all__ = [
     "deferring_moves",
     "extend_after_compaction",
+    "groups_that_keep_coverage",
     "indices_to_extend",
     "keep_moves_deferred",
     "needs_moves",
-    "without_unmovable",
 ]
 
 DEFER_KEY: Final = f"{CONFIG_PREFIX}defer_index_remap"
@@ -74,7 +74,7 @@ def deferring_moves(base: Manifest) -> UpdateConfig | None:
     return UpdateConfig(config=UpdateMap(entries={DEFER_KEY: "true"}))
 
 
-def without_unmovable(source: Snapshot, groups: list[list[FragmentFacts]]) -> list[list[FragmentFacts]]:
+def groups_that_keep_coverage(source: Snapshot, groups: list[list[FragmentFacts]]) -> list[list[FragmentFacts]]:
     """The groups of fragments that can be rewritten without an index losing coverage.
 
     If groups are left out, a warning names the indices for which they stay as they are.

@@ -1,28 +1,18 @@
-"""The public class of transactions, and the commit of an operation or a transaction that was prepared elsewhere."""
+"""The public class of transactions."""
 
 from __future__ import annotations
 
-import math
 import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-import pyarrow as pa
 from pyroaring import BitMap
 
-from lance_core.commit import CommitOptions, Committed, commit, load_following, load_latest
-from lance_core.errors import ArgumentTypeError, InvalidInputError, UnsupportedError
-from lance_core.schema import LanceSchema, schema_from_arrow
-from lance_core.store import ObjectStore
 from lance_core.table import transaction as records
-from lance_core.table.manifest.manifest import Manifest
-from lance_core.table.operations import Append
-from lance_core.table.table_format import TableFormat
 from lance_core.verbs.pylance_types.conversion import from_record, to_record
 from lance_core.verbs.pylance_types.operations import LanceOperation
 
-__all__ = ["Transaction", "commit_operation", "commit_options", "merged_transaction"]
+__all__ = ["Transaction"]
 
 
 @dataclass
@@ -67,91 +57,3 @@ class Transaction:
             transaction_properties=dict(record.properties),
             affected_rows=affected_rows,
         )
-
-
-def commit_options(
-    *,
-    max_retries: int,
-    commit_timeout: timedelta | None,
-    detached: bool | None,
-    enable_v2_manifest_paths: bool | None,
-    enable_stable_row_ids: bool | None = None,
-) -> CommitOptions:
-    """The options of a commit from the arguments of the public functions.
-
-    Raises:
-        InvalidInputError: The timeout is not positive.
-    """
-    if commit_timeout is not None and commit_timeout <= timedelta(0):
-        raise InvalidInputError("commit_timeout must be positive; None for no limit")
-    return CommitOptions(
-        max_retries=max_retries,
-        timeout_s=math.inf if commit_timeout is None else commit_timeout.total_seconds(),
-        detached=bool(detached),
-        table_format=TableFormat.of(None, enable_stable_row_ids, enable_v2_manifest_paths),
-    )
-
-
-def commit_operation(
-    store: ObjectStore,
-    operation: LanceOperation.BaseOperation | Transaction,
-    *,
-    base: Manifest | None,
-    read_version: int | None,
-    properties: Mapping[str, str],
-    options: CommitOptions,
-) -> Committed:
-    """Commit an operation or a transaction.
-
-    Args:
-        store: The dataset's store.
-        operation: The change.
-        base: A version that was read before; None if no version was read.
-        read_version: Version that an operation is based on; None for the latest if the operation allows it.
-        properties: Free strings for the history, for an operation.
-        options: How to commit.
-
-    Raises:
-        InvalidInputError: The read version is missing.
-        CommitConflictError: Another writer's commit rules this one out.
-    """
-    if isinstance(operation, Transaction):
-        record = operation.to_record()
-        return commit(store, record, base=base, options=options, affected_rows=operation.affected_rows)
-    if not isinstance(operation, LanceOperation.BaseOperation):
-        raise ArgumentTypeError(
-            f"operation must be a LanceOperation.BaseOperation or Transaction, got {type(operation)}"
-        )
-    if isinstance(operation, LanceOperation.Overwrite) and isinstance(operation.new_schema, pa.Schema):
-        operation = replace(operation, new_schema=LanceSchema(schema_from_arrow(operation.new_schema)))
-    if read_version is None:
-        if not isinstance(operation, LanceOperation.Overwrite | LanceOperation.Restore):
-            raise InvalidInputError("read_version is required for all operations except Overwrite and Restore")
-        base = load_latest(store) if base is None else load_following(store, base)
-        read_version = base.version if base is not None else 0
-    record = records.Transaction(read_version=read_version, operation=to_record(operation), properties=properties)
-    return commit(store, record, base=base, options=options)
-
-
-def merged_transaction(transactions: Sequence[Transaction]) -> records.Transaction:
-    """Merge several Append transactions into one.
-
-    Raises:
-        InvalidInputError: No transaction is given.
-        UnsupportedError: A transaction is not an append.
-    """
-    if not transactions:
-        raise InvalidInputError("commit_batch: no transaction was given")
-    for transaction in transactions:
-        if not isinstance(transaction.operation, LanceOperation.Append):
-            raise UnsupportedError(f"commit_batch takes appends only, not {transaction.operation.name}")
-    fragments = [
-        fragment.to_record()
-        for transaction in transactions
-        if isinstance(transaction.operation, LanceOperation.Append)
-        for fragment in transaction.operation.fragments
-    ]
-    return records.Transaction(
-        read_version=min(transaction.read_version for transaction in transactions),
-        operation=Append(fragments=tuple(fragments)),
-    )

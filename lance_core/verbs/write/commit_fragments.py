@@ -102,7 +102,7 @@ class _Commit:
     target: TableTarget
     request: CommitRequest
     properties: Mapping[str, str]
-    ready: Callable[[], None] | None = None
+    ready: Callable[[], None]
     overruled: set[int] = field(default_factory=set)
     beside: set[int] = field(default_factory=set)
 
@@ -314,8 +314,7 @@ class _Commit:
         missing = {key: value for key, value in wanted.items() if base.config.get(key) != value}
         if not missing or self.request.mode == "overwrite":
             return base
-        if self.ready is not None:
-            self.ready()
+        self.ready()
         operation = UpdateConfig(config=UpdateMap(entries=missing))
         transaction = Transaction(
             read_version=base.version, operation=operation, properties=self.request.side_properties()
@@ -331,5 +330,5 @@ class _Commit:
         replaced: tuple[int, ...] = (),
     ) -> CommitOutcome:
         return CommitOutcome(
-            base=base, done=done, removal=removal, replaced=replaced, overruled=tuple(sorted(self.overruled))
+            base=base, committed=done, removal=removal, replaced=replaced, overruled=tuple(sorted(self.overruled))
         )

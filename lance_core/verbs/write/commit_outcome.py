@@ -22,7 +22,7 @@ class CommitOutcome:
 
     Attributes:
         base: The version that it was based on; None if there was no dataset, or an earlier commit was adopted.
-        done: The commit.
+        committed: The commit.
         removal: The rows that it removed; None if it removed none, or all of the base.
         affected_rows: The rows that it removed, if they were given with the transaction.
         replaced: Versions of earlier attempts that it replaced.
@@ -30,7 +30,7 @@ class CommitOutcome:
     """
 
     base: Manifest | None
-    done: Committed
+    committed: Committed
     removal: Removal | None = None
     affected_rows: AffectedRows | None = None
     replaced: tuple[int, ...] = ()
@@ -38,11 +38,11 @@ class CommitOutcome:
 
     def facts(self) -> dict[str, Any]:
         """The fields of the `CommitResult`, but for its dataset."""
-        transaction = self.done.transaction
+        transaction = self.committed.transaction
         if transaction is None:
             return {"deduplicated": True}
         added = _added(transaction)
-        rows_deleted, removed = (None, None) if self.done.deduplicated else self._removed(transaction.operation)
+        rows_deleted, removed = (None, None) if self.committed.deduplicated else self._removed(transaction.operation)
         return {
             "operation": transaction.operation.name,
             "transaction_uuid": transaction.uuid,
@@ -51,8 +51,8 @@ class CommitOutcome:
             "rows_deleted": rows_deleted,
             "fragments_added": len(added),
             "fragments_removed": removed,
-            "attempts": self.done.attempts,
-            "deduplicated": self.done.deduplicated,
+            "attempts": self.committed.attempts,
+            "deduplicated": self.committed.deduplicated,
             "replaced_versions": self.replaced,
             "overruled_versions": self.overruled,
         }

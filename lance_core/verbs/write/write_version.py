@@ -323,7 +323,7 @@ def write_version(
             pending.stop()
             prepared.discard(fragments)
         raise
-    return replace(target, base=outcome.done.manifest)
+    return replace(target, base=outcome.committed.manifest)
 
 
 class AutoCleanupConfig(TypedDict):

@@ -325,7 +325,9 @@ class _PromotionCall:
             self.branch.parent.store,
             transaction,
             base=base,
-            options=CommitOptions(idempotency_key=(PROMOTION_KEY, self.token), brings=self.branch.head.manifest.config),
+            options=CommitOptions(
+                idempotency_key=(PROMOTION_KEY, self.token), branch_config=self.branch.head.manifest.config
+            ),
             affected_rows=affected,
             prepare=self._prepared,
         )
