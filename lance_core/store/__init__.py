@@ -20,7 +20,7 @@ from lance_core.store.durable import (
     replace_durably,
     sync_names,
 )
-from lance_core.store.external import ManifestIndex, gives_numbers_once, manifest_index
+from lance_core.store.external import ManifestTable, gives_numbers_once, manifest_table
 from lance_core.store.options import CommitLock, StorageOptions
 from lance_core.store.resolve import canonical_uri, join_uri, open_base, open_object, open_store, split_uri, uri_above
 
@@ -29,7 +29,7 @@ __all__ = [
     "ByteRange",
     "BytesLike",
     "CommitLock",
-    "ManifestIndex",
+    "ManifestTable",
     "ObjectMeta",
     "ObjectStore",
     "ObjectWriter",
@@ -44,7 +44,7 @@ __all__ = [
     "iops_counter",
     "join_uri",
     "make_durable",
-    "manifest_index",
+    "manifest_table",
     "naming_after",
     "open_base",
     "open_object",

@@ -19,12 +19,12 @@ from typing import Any, Final
 from lance_core.errors import InvalidInputError, OutcomeUnknownError, StoreError, UnsupportedError
 from lance_core.store.options import StorageOptions
 
-__all__ = ["DynamoDbIndex"]
+__all__ = ["DynamoDbTable"]
 
 _clients: dict[tuple[int, StorageOptions], Any] = {}
 
 
-class DynamoDbIndex:
+class DynamoDbTable:
     """Rows of one dataset in a DynamoDB table.
 
     Args:

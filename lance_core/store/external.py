@@ -46,7 +46,7 @@ from lance_core.store.base import (
 from lance_core.store.local import LocalStore
 from lance_core.store.options import StorageOptions
 
-__all__ = ["ExternallyCommittedStore", "ManifestIndex", "SqliteIndex", "gives_numbers_once", "manifest_index"]
+__all__ = ["ExternallyCommittedStore", "ManifestTable", "SqliteTable", "gives_numbers_once", "manifest_table"]
 
 _logger = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ _SUFFIX = ".manifest"
 _LAST = (1 << 64) - 1
 
 
-class ManifestIndex(Protocol):
+class ManifestTable(Protocol):
     """The rows of one dataset."""
 
     @property
@@ -84,28 +84,28 @@ class ManifestIndex(Protocol):
         ...
 
     def clear(self) -> None:
-        """Delete all rows, the highest one last; an index without rows is fine."""
+        """Delete all rows, the highest one last; a table without rows is fine."""
         ...
 
 
 class ExternallyCommittedStore:
-    """A store whose manifests are created through an index; all other calls go to the inner store.
+    """A store whose manifests are created through a table of a database; all other calls go to the inner store.
 
     Args:
         store: The store of the objects.
-        index: The rows that decide about versions.
+        table: The rows that decide about versions.
         root: The store's `root`; None for that of `store`.
     """
 
-    def __init__(self, store: ObjectStore, index: ManifestIndex, root: str | None = None) -> None:
+    def __init__(self, store: ObjectStore, table: ManifestTable, root: str | None = None) -> None:
         self._store = store
-        self._index = index
+        self._table = table
         self._root = root if root is not None else store.root
         self._newest = 0  # the highest known version; it only grows
 
     @property
     def root(self) -> str:
-        """The URI of the root, with the query that selects the index."""
+        """The URI of the root, with the query that selects the table."""
         return self._root
 
     @property
@@ -134,9 +134,9 @@ class ExternallyCommittedStore:
         return self._store
 
     @property
-    def index(self) -> ManifestIndex:
+    def table(self) -> ManifestTable:
         """The rows that decide about versions."""
-        return self._index
+        return self._table
 
     def __repr__(self) -> str:
         return f"ExternallyCommittedStore({self._root!r})"
@@ -176,21 +176,21 @@ class ExternallyCommittedStore:
         return self._store.put(key, data)
 
     def prepare_commits(self) -> None:
-        """Do nothing: the index provides the condition."""
+        """Do nothing: the table provides the condition."""
 
     def put_if_absent(self, key: str, data: ReadableBuffer, *, durable: bool = True) -> str | None:
-        """Write an object unless one exists; a manifest is created through the index.
+        """Write an object unless one exists; a manifest is created through the table.
 
         Raises:
             AlreadyExistsError: The object exists, or the manifest's version was committed.
-            DatasetExistsError: The index has versions of a dataset whose manifests were all deleted.
+            DatasetExistsError: The table has versions of a dataset whose manifests were all deleted.
             OutcomeUnknownError: Whether the object was written, or will be, is unknown.
         """
         version = _version_of(key)
         if version is None:
             return self._store.put_if_absent(key, data, durable=durable)
         staging, size = f"{key}-{uuid.uuid4()}", len(bytes_view(data))
-        latest = self._index.latest()
+        latest = self._table.latest()
         if latest is not None and latest[0] != version - 1:
             self._check_for_manifests(*latest)
         if (latest is not None and latest[0] >= version) or self._exists(key):
@@ -199,7 +199,7 @@ class ExternallyCommittedStore:
             self._store.put_if_absent(staging, data, durable=durable)  # the row may be durable at once
         else:
             self._store.put(staging, data)
-        if not self._index.add(version, staging, size):
+        if not self._table.add(version, staging, size):
             self._store.delete(staging)
             raise AlreadyExistsError(f"{self._root}/{key}: exists already")
         e_tag = None
@@ -207,7 +207,7 @@ class ExternallyCommittedStore:
             e_tag = self._store.put(key, data)
             if durable:
                 self._make_durable(key)
-            self._index.finalize(version, key, size)
+            self._table.finalize(version, key, size)
             self._store.delete(staging)
         except StoreError as error:
             # The version is committed; the next reader finishes it.
@@ -221,7 +221,7 @@ class ExternallyCommittedStore:
     def list(self, prefix: str, *, start_after: str | None = None, limit: int | None = None) -> Iterator[ObjectMeta]:
         """Yield objects in ascending order of keys, the latest version's manifest among them."""
         if prefix.startswith(_VERSIONS) or _VERSIONS.startswith(prefix):
-            latest = self._index.latest()
+            latest = self._table.latest()
             if latest is not None:
                 self._finish_commit(*latest)
         return self._store.list(prefix, start_after=start_after, limit=limit)
@@ -231,11 +231,11 @@ class ExternallyCommittedStore:
         return self._store.list_owned(prefix)
 
     def remove_empty_folders(self, folder: str) -> None:
-        """Remove folders that hold no file; the index is left as it is."""
+        """Remove folders that hold no file; the table is left as it is."""
         self._store.remove_empty_folders(folder)
 
     def remove_link(self, folder: str) -> bool:
-        """Remove a folder's name if it is a symbolic link; the index is left as it is."""
+        """Remove a folder's name if it is a symbolic link; the table is left as it is."""
         return self._store.remove_link(folder)
 
     def delete(self, key: str) -> None:
@@ -261,7 +261,7 @@ class ExternallyCommittedStore:
         """Remove the row of a manifest, except for the highest one; other objects have none."""
         version = _version_of(key)
         if version is not None and self._has_reached(version + 1):
-            self._index.remove(version)
+            self._table.remove(version)
 
     def copy(self, source_key: str, target_key: str) -> None:
         """Copy an object."""
@@ -270,7 +270,7 @@ class ExternallyCommittedStore:
     def _has_reached(self, version: int) -> bool:
         """Whether this version or a higher one was committed."""
         if self._newest < version:
-            latest = self._index.latest()
+            latest = self._table.latest()
             self._newest = latest[0] if latest is not None else 0
         return self._newest >= version
 
@@ -289,7 +289,7 @@ class ExternallyCommittedStore:
     def _finish_commit_of(self, key: str) -> None:
         version = _version_of(key)
         if version is not None:
-            current = self._index.get(version)
+            current = self._table.get(version)
             if current is not None:
                 self._finish_commit(version, current)
 
@@ -309,11 +309,11 @@ class ExternallyCommittedStore:
                     ) from None
                 return  # the dataset no longer exists: no commit to finish
         self._make_durable(final)
-        self._index.finalize(version, final, self._store.head(final).size)
+        self._table.finalize(version, final, self._store.head(final).size)
         self._store.delete(current)
 
     def _make_durable(self, key: str) -> None:
-        """Sync a manifest on a disk before the index names it and its staging object is deleted."""
+        """Sync a manifest on a disk before the table names it and its staging object is deleted."""
         if isinstance(self._store, LocalStore):
             self._store.sync(key)
             self._store.sync_folders([key])
@@ -326,7 +326,7 @@ class ExternallyCommittedStore:
         return True
 
 
-class SqliteIndex:
+class SqliteTable:
     """Rows in a SQLite file, for the writers of one host; the file must not be on a network drive.
 
     Args:
@@ -385,15 +385,15 @@ class SqliteIndex:
             raise StoreError(f"{self._path}: {error}") from error
 
 
-def manifest_index(store: ObjectStore) -> ManifestIndex | None:
-    """Return the index that decides on the versions of a store's dataset; None if the store itself decides."""
-    return store.index if isinstance(store, ExternallyCommittedStore) else None
+def manifest_table(store: ObjectStore) -> ManifestTable | None:
+    """Return the table that decides on the versions of a store's dataset; None if the store itself decides."""
+    return store.table if isinstance(store, ExternallyCommittedStore) else None
 
 
 def gives_numbers_once(store: ObjectStore) -> bool:
     """Whether a new version is always the last one: a number that cleanup has freed is never used again."""
-    index = manifest_index(store)
-    return index is not None and index.gives_numbers_once
+    table = manifest_table(store)
+    return table is not None and table.gives_numbers_once
 
 
 def _final_key(key: str) -> str:

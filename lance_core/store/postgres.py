@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 
 from lance_core.errors import InvalidInputError, OutcomeUnknownError, StoreError, UnsupportedError
 
-__all__ = ["PostgresIndex"]
+__all__ = ["PostgresTable"]
 
 _CREATE = (
     "CREATE TABLE IF NOT EXISTS lance_manifests "
@@ -48,7 +48,7 @@ _CONNECT_TIMEOUT_S = 10
 _CREATED_MEANWHILE = frozenset({"42P07", "42710", "23505"})
 
 
-class PostgresIndex:
+class PostgresTable:
     """Rows of one dataset in a PostgreSQL database.
 
     Args:
@@ -74,7 +74,7 @@ class PostgresIndex:
             raise InvalidInputError("storage option 'manifest_store' is not a URI that libpq can read") from None
 
     def __repr__(self) -> str:
-        return f"PostgresIndex({self._name!r}, {self._place!r})"
+        return f"PostgresTable({self._name!r}, {self._place!r})"
 
     def get(self, version: int) -> str | None:
         """Return the key of the version's manifest."""

@@ -27,13 +27,13 @@ from urllib.parse import unquote
 from lance_core.arguments import checked
 from lance_core.errors import CorruptFileError, InvalidInputError, UnsupportedError
 from lance_core.store.base import ObjectStore
-from lance_core.store.dynamodb import DynamoDbIndex
-from lance_core.store.external import ExternallyCommittedStore, SqliteIndex
+from lance_core.store.dynamodb import DynamoDbTable
+from lance_core.store.external import ExternallyCommittedStore, SqliteTable
 from lance_core.store.fsspec import FsspecStore
 from lance_core.store.local import LocalStore
 from lance_core.store.memory import MemoryStore
 from lance_core.store.options import OWN_OPTIONS, S3_OPTIONS, StorageOptions
-from lance_core.store.postgres import PostgresIndex
+from lance_core.store.postgres import PostgresTable
 from lance_core.store.s3 import S3Store
 
 __all__ = ["canonical_uri", "join_uri", "open_base", "open_object", "open_store", "split_uri", "uri_above"]
@@ -62,9 +62,9 @@ def open_store(uri: str | os.PathLike[str], storage_options: Mapping[str, Any] |
         return store
     kind, path = split_uri(database)
     if kind == "sqlite":
-        return ExternallyCommittedStore(store, SqliteIndex(path, store.root))
+        return ExternallyCommittedStore(store, SqliteTable(path, store.root))
     if kind in ("postgresql", "postgres"):
-        return ExternallyCommittedStore(store, PostgresIndex(database, store.root))
+        return ExternallyCommittedStore(store, PostgresTable(database, store.root))
     raise InvalidInputError("storage option 'manifest_store' must be sqlite:///path or postgresql://host/name")
 
 
@@ -228,8 +228,8 @@ def _check_own_options(options: Mapping[str, str]) -> None:
 
 def _dynamodb_store(uri: str, options: StorageOptions) -> ObjectStore:
     place, _, query = uri.removeprefix("s3+ddb://").partition("?")
-    index = DynamoDbIndex(query.partition("=")[2], place.partition("/")[2], options)
-    return ExternallyCommittedStore(S3Store(f"s3://{place}", options), index, uri)
+    table = DynamoDbTable(query.partition("=")[2], place.partition("/")[2], options)
+    return ExternallyCommittedStore(S3Store(f"s3://{place}", options), table, uri)
 
 
 # abfs://container@account.dfs.core.windows.net/path: the part before the @ is not a secret.

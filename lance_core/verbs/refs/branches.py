@@ -28,7 +28,7 @@ from lance_core.errors import (
     LanceError,
     VersionNotFoundError,
 )
-from lance_core.store import ObjectStore, delete_durably, manifest_index, replace_durably
+from lance_core.store import ObjectStore, delete_durably, manifest_table, replace_durably
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Clone
 from lance_core.table.paths import branch_ref_key, branch_root, tag_ref_key
@@ -297,8 +297,8 @@ class Branches:
         (report_torn if branch in torn else reject_torn)([*torn.values(), *torn_tags])
         own = refs.pop(branch, None)
         own_tags = [name for name, tag in tags.items() if _goes_with(name, tag, branch, own)]
-        index = manifest_index(self._refs.store_of(branch))
-        has_rows = index is not None and index.latest() is not None
+        table = manifest_table(self._refs.store_of(branch))
+        has_rows = table is not None and table.latest() is not None
         known = own is not None or branch in torn
         others = {*refs, *torn} - {branch}
         if not known and not (has_rows or own_tags or _own_files(root, branch, others)):
@@ -325,8 +325,8 @@ class Branches:
             for error in root.delete_many(list(_own_files(root, branch, others))).values():
                 raise error
             root.remove_empty_folders(branch_root(branch))
-        if index is not None:
-            index.clear()
+        if table is not None:
+            table.clear()
         for tag in own_tags:
             delete_durably(root, tag_ref_key(tag))
 

@@ -10,7 +10,7 @@ import pytest
 
 import lance_core
 from lance_core import LanceDataset
-from lance_core.store.external import SqliteIndex
+from lance_core.store.external import SqliteTable
 
 ROWS = pa.table({"id": range(100), "x": range(100)})
 
@@ -113,17 +113,17 @@ def test_an_index_of_manifests_names_what_is_on_disk(
     named = []
 
     def noting(record: Callable[..., Any]) -> Callable[..., Any]:
-        def note(index: SqliteIndex, version: int, path: str, size: int) -> Any:
+        def note(table: SqliteTable, version: int, path: str, size: int) -> Any:
             disk.check(tmp_path / "t")
             manifest = tmp_path / "t" / path
             named.append([one.stat().st_ino in disk.synced for one in (manifest, manifest.parent)])
             disk.synced.discard(manifest.parent.stat().st_ino)  # names that come later are not there yet
-            return record(index, version, path, size)
+            return record(table, version, path, size)
 
         return note
 
     for name_of in ("add", "finalize"):
-        monkeypatch.setattr(SqliteIndex, name_of, noting(getattr(SqliteIndex, name_of)))
+        monkeypatch.setattr(SqliteTable, name_of, noting(getattr(SqliteTable, name_of)))
     {**CHANGES, **DATA}[name](dataset)
     assert named == [[True, True], [True, True]], "the staged manifest, and the one that takes its place"
     assert disk.unsynced == []

@@ -75,7 +75,7 @@ class ExternalCommitConformance:
     def test_a_reader_finishes_what_a_writer_left(self, place, monkeypatch, step):
         store = place.store
         commit(store, creation())
-        owner = type(store.index if step == "finalize" else store._store)
+        owner = type(store.table if step == "finalize" else store._store)
 
         def fails(key, *_):
             return step == "finalize" or ("_versions/" in key and (".manifest-" in key) == (step == "delete"))
@@ -117,11 +117,11 @@ class ExternalCommitConformance:
         assert list_versions(store) == list(range(1, 14))
 
     def test_of_racing_rows_one_is_added(self, place):
-        indices = [place.store.index for _ in range(4)]
+        tables = [place.store.table for _ in range(4)]
         for version in range(1, 11):
-            added = race(4, lambda number, version=version: indices[number].add(version, f"key-{number}", 1))
+            added = race(4, lambda number, version=version: tables[number].add(version, f"key-{number}", 1))
             assert sorted(added) == [False] * 3 + [True]
-            assert indices[0].latest() == (version, f"key-{added.index(True)}")
+            assert tables[0].latest() == (version, f"key-{added.index(True)}")
 
     def test_of_racing_creators_one_wins(self, place):
         def create(_):
@@ -181,7 +181,7 @@ class ExternalCommitConformance:
     def test_another_drop_finishes_one_that_was_cut_short(self, place, monkeypatch):
         place.write(1).create_branch("b")
         place.write(2)
-        index = type(place.store.index)
+        table = type(place.store.table)
         for count in range(2):
             cleared = []
 
@@ -190,7 +190,7 @@ class ExternalCommitConformance:
                 return len(cleared) > count
 
             with monkeypatch.context() as patch:
-                patch.setattr(index, "clear", failing(index.clear, fails))
+                patch.setattr(table, "clear", failing(table.clear, fails))
                 with pytest.raises(StoreError, match="injected"):
                     place.drop()
             assert place.versions("tree/b") == ([1] if count == 0 else [])
@@ -207,9 +207,9 @@ class ExternalCommitConformance:
     def test_another_deletion_finishes_that_of_a_branch(self, place, monkeypatch):
         dataset = place.write(1)
         dataset.create_branch("b").delete("a = 1")
-        index = type(place.store.index)
+        table = type(place.store.table)
         with monkeypatch.context() as patch:
-            patch.setattr(index, "clear", failing(index.clear, lambda: True))
+            patch.setattr(table, "clear", failing(table.clear, lambda: True))
             with pytest.raises(StoreError, match="injected"):
                 dataset.branches.delete("b")
         with pytest.raises(DatasetExistsError, match=re.escape("branches.delete('b')")):

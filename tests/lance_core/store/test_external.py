@@ -13,7 +13,7 @@ import lance_core
 from lance_core.commit import commit, list_versions, load_latest
 from lance_core.errors import AlreadyExistsError, DatasetExistsError, InvalidInputError, OutcomeUnknownError, StoreError
 from lance_core.store import join_uri, open_store
-from lance_core.store.external import ExternallyCommittedStore, SqliteIndex
+from lance_core.store.external import ExternallyCommittedStore, SqliteTable
 from lance_core.store.local import LocalStore
 from lance_core.table.paths import manifest_key
 from lance_core.testing import StoreConformance
@@ -124,9 +124,9 @@ def test_the_highest_row_stays_and_no_number_is_given_twice(sqlite_store):
         manifest = done.manifest
     for version in (1, 2, 3):
         sqlite_store.delete(manifest_key(version))
-    index = sqlite_store._index
-    assert [index.get(version) is not None for version in (1, 2, 3)] == [False, False, True]
-    assert not index.add(2, manifest_key(2), 1)
+    table = sqlite_store._table
+    assert [table.get(version) is not None for version in (1, 2, 3)] == [False, False, True]
+    assert not table.add(2, manifest_key(2), 1)
     for version in (1, 2, 3):
         with pytest.raises(AlreadyExistsError):
             sqlite_store.put_if_absent(manifest_key(version), b"again")
@@ -143,7 +143,7 @@ def test_rows_that_an_interrupted_cleanup_left_are_removed_by_the_next(tmp_path,
         raise StoreError("injected")
 
     with monkeypatch.context() as patch:
-        patch.setattr(SqliteIndex, "remove", failing)
+        patch.setattr(SqliteTable, "remove", failing)
         assert dataset.cleanup_old_versions(retain_versions=1).failed_deletes == 2
     assert dataset.cleanup_old_versions(retain_versions=1).old_versions == 2
     with closing(sqlite3.connect(tmp_path / "index.db")) as connection:
@@ -175,7 +175,7 @@ def test_pylance_finishes_our_commit(dynamodb, monkeypatch):
         raise StoreError("injected")
 
     with monkeypatch.context() as patch:
-        patch.setattr(type(store._index), "finalize", no_update)
+        patch.setattr(type(store._table), "finalize", no_update)
         commit(store, appending(1))
     assert lance.dataset(uri, storage_options=options).version == 2
     assert not [found.key for found in store._store.list("_versions/") if ".manifest-" in found.key]
@@ -205,7 +205,7 @@ def test_a_drop_that_is_cut_short_anywhere_can_be_finished(tmp_path, monkeypatch
         dataset.create_branch("b").delete("a = 0")
         calls = []
         with monkeypatch.context() as patch:
-            for owner, name in ((LocalStore, "delete"), (SqliteIndex, "remove"), (SqliteIndex, "clear")):
+            for owner, name in ((LocalStore, "delete"), (SqliteTable, "remove"), (SqliteTable, "clear")):
                 patch.setattr(owner, name, counted(getattr(owner, name), calls, at))
             with contextlib.suppress(StoreError):
                 lance_core.LanceDataset.drop(uri, options)

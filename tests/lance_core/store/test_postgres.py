@@ -14,7 +14,7 @@ import lance_core
 from lance_core.errors import InvalidInputError, OutcomeUnknownError, StoreError
 from lance_core.store import open_store
 from lance_core.store.external import ExternallyCommittedStore
-from lance_core.store.postgres import PostgresIndex
+from lance_core.store.postgres import PostgresTable
 from lance_core.testing import StoreConformance
 from lance_core.testing.racing import race
 from tests import processes
@@ -78,8 +78,8 @@ def test_one_row_for_each_version(postgres, database, options, tmp_path):
 @pytest.mark.heavy
 def test_racing_creators_of_the_table(postgres, database):
     """Sessions that find no table all try to make it."""
-    indices = [PostgresIndex(postgres.uri(database), "place") for _ in range(8)]
-    won = race(8, lambda number: indices[number].add(1, f"key-{number}", 1))
+    tables = [PostgresTable(postgres.uri(database), "place") for _ in range(8)]
+    won = race(8, lambda number: tables[number].add(1, f"key-{number}", 1))
     assert sorted(won) == [False] * 7 + [True]
 
 
@@ -87,8 +87,8 @@ def test_racing_creators_of_the_table(postgres, database):
 def test_a_lost_answer_is_not_another_writer(postgres, database, monkeypatch):
     import psycopg
 
-    index = PostgresIndex(postgres.uri(database), "place")
-    assert index.latest() is None
+    table = PostgresTable(postgres.uri(database), "place")
+    assert table.latest() is None
     real = psycopg.Connection.execute
 
     def lost(self, statement, *args):
@@ -98,26 +98,26 @@ def test_a_lost_answer_is_not_another_writer(postgres, database, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(psycopg.Connection, "execute", lost)
         with pytest.raises(OutcomeUnknownError):
-            index.add(7, "mine", 1)
-    assert index.add(7, "mine", 1)
-    assert not index.add(7, "another", 1)
-    assert index.latest() == (7, "mine")
+            table.add(7, "mine", 1)
+    assert table.add(7, "mine", 1)
+    assert not table.add(7, "another", 1)
+    assert table.latest() == (7, "mine")
     with pytest.raises(StoreError, match="version 8 was deleted"):
-        index.finalize(8, "mine", 1)
-    index.remove(7)
-    index.remove(7)
-    assert index.get(7) is None
+        table.finalize(8, "mine", 1)
+    table.remove(7)
+    table.remove(7)
+    assert table.get(7) is None
 
 
 @pytest.mark.heavy
 def test_large_numbers(postgres, database):
-    index = PostgresIndex(postgres.uri(database), "place")
-    assert index.add(5, "fifth", 1)
-    assert index.add((1 << 64) - 1, "last", 1 << 40)
-    index.remove(5)
-    assert not index.add(5, "fifth", 1), "no number is given below the highest"
-    assert index.get(5) is None
-    assert index.latest() == ((1 << 64) - 1, "last")
+    table = PostgresTable(postgres.uri(database), "place")
+    assert table.add(5, "fifth", 1)
+    assert table.add((1 << 64) - 1, "last", 1 << 40)
+    table.remove(5)
+    assert not table.add(5, "fifth", 1), "no number is given below the highest"
+    assert table.get(5) is None
+    assert table.latest() == ((1 << 64) - 1, "last")
 
 
 @pytest.mark.heavy
@@ -125,7 +125,7 @@ def test_the_password_shows_nowhere(postgres, database, options, caplog, tmp_pat
     caplog.set_level(logging.DEBUG)
     uri = str(tmp_path / "t")
     lance_core.write_dataset(pa.table({"a": [1]}), uri, storage_options=options)
-    shown = [repr(open_store(uri, options)), repr(open_store(uri, options)._index), caplog.text]
+    shown = [repr(open_store(uri, options)), repr(open_store(uri, options)._table), caplog.text]
     rejected = [
         postgres.uri(database) + "?application_name=x&unheard=of",
         postgres.uri(database).replace("tester", "nobody"),
@@ -154,7 +154,7 @@ def test_the_driver_is_imported_when_it_is_needed():
 def test_the_option_selects_the_database():
     store = open_store("memory://x/t", {"manifest_store": "postgresql://u:secret@h:1/d?sslmode=require"})
     assert isinstance(store, ExternallyCommittedStore)
-    assert repr(store._index) == "PostgresIndex('PostgreSQL at h:1/d', 'memory://x/t')"
+    assert repr(store._table) == "PostgresTable('PostgreSQL at h:1/d', 'memory://x/t')"
     for bad in ("mysql://h/d", "/path", "postgresql://u:secret@h/d?unheard=of"):
         with pytest.raises(InvalidInputError) as caught:
             open_store("memory://x", {"manifest_store": bad})
