@@ -136,8 +136,8 @@ def check_concurrent_attempts(write: WriteAttempt, root: str, committed: Mapping
     others = committed.keys() - attempts.keys()
     if write.conflict_policy == "exclusive" and others:
         raise RetryableConflictError(
-            f"{root}: version {max(others)} was committed meanwhile by another writer, and this write would take its "
-            "rows out; do it again"
+            f"{root}: version {max(others)} was committed meanwhile by another writer, and this write would remove "
+            "its rows; do it again"
         )
     if earlier:
         raise EarlierAttemptCommittedError(

@@ -306,7 +306,7 @@ class ReadingVerbs(Handle):
             [b'second']
         """
         if buffer_size < 0:
-            raise InvalidInputError(f"buffer_size must not be {buffer_size}")
+            raise InvalidInputError(f"buffer_size must be at least 0, not {buffer_size}")
         payloads = blobs_at(self.source, blob_column, ids, addresses, indices)
         return [None if payload is None else BlobFile(payload) for _, payload in payloads]
 

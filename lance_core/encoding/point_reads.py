@@ -164,7 +164,9 @@ class _Chunked(PointPage):
         if int(bounds[-1]) > end:
             raise CorruptFileError(f"chunks of {int(bounds[-1]) - start} bytes in a buffer of {end - start}")
         if before > num_items or num_items != self._page.num_rows:
-            raise CorruptFileError(f"{max(before, num_items)} values in pages of {self._page.num_rows} rows")
+            raise CorruptFileError(
+                f"{max(before, num_items)} values in pages of {self._page.num_rows} rows cannot be read"
+            )
         ends[-1] = num_items
         items = self._items(answers[1]) if self._layout.num_dictionary_items else None
         self._table = _ChunkTable(bounds, ends, items)

@@ -143,7 +143,7 @@ class LanceFileReader:
 
     def _read(self, rows: Any, batch_size: int, batch_readahead: int) -> ReaderResults:
         if batch_readahead < 0:
-            raise InvalidInputError(f"batch_readahead must not be {batch_readahead}")
+            raise InvalidInputError(f"batch_readahead must be at least 0, not {batch_readahead}")
         stored = schema_to_arrow(self._schema)
         typed = resolve_extensions(stored)
         for index, field in enumerate(typed):

@@ -124,7 +124,9 @@ def _check_schema(fields: Mapping[int, tuple[Field, int]], own: Mapping[int, tup
         if old_parent != parent:
             raise InvalidInputError(f"field {field.name!r}, id {field_id}, cannot move to another parent")
         if old.logical_type != field.logical_type:
-            raise InvalidInputError(f"field {field.name!r}, id {field_id}: another type takes a new field id")
+            raise InvalidInputError(
+                f"field {field.name!r}, id {field_id}: its type differs from the dataset's, so it needs a new id"
+            )
 
 
 def _check_files(after: Manifest, highest_known: int) -> None:

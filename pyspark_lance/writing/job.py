@@ -243,7 +243,7 @@ def open_version(
         VersionNotFoundError: The table has no such version, and no identity was given.
     """
     if identity is not None and not version:
-        raise InvalidInputError("identity says which version read_version is: give that, too")
+        raise InvalidInputError("identity identifies the version read_version: give read_version as well")
     if version == 0:
         return None
     try:

@@ -119,7 +119,7 @@ def decode_miniblock(encoding: CompressiveEncoding, buffers: Sequence[ChunkBuffe
     """
     compression = described(encoding)
     if compression.decode_miniblock is None:
-        raise UnsupportedError(f"{compression.name} in a mini-block page")
+        raise UnsupportedError(f"{compression.name} in a mini-block page is not supported")
     for buffer in buffers:
         check_chunks(buffer, counts)
     return _counted(compression.decode_miniblock(encoding, buffers, counts), total_count(counts))
@@ -239,7 +239,7 @@ def encode_miniblock(block: DataBlock, name: str, *, max_values: int = 4096, max
     """
     compression, argument = parse_name(name)
     if compression.encode_miniblock is None:
-        raise UnsupportedError(f"writing {compression.name} in a mini-block page")
+        raise UnsupportedError(f"writing {compression.name} in a mini-block page is not supported")
     limits = ChunkLimits(max_values=max_values, max_bytes=max_bytes)
     return compression.encode_miniblock(block, argument, limits)
 

@@ -237,7 +237,7 @@ def decode(pages: Sequence[PageInfo], layers: tuple[Layer, ...], rows: RowRuns) 
         )
     index = _read_index(answers[step - 1 : step * len(pages) : step], chunks, num_rows) if is_list else None
     if index is None and bool((np.add.reduceat(chunks.counts, chunks.first[:-1]) != num_rows).any()):
-        raise CorruptFileError(f"{int(chunks.counts.sum())} values in pages of {total_rows} rows")
+        raise CorruptFileError(f"{int(chunks.counts.sum())} values in pages of {total_rows} rows cannot be read")
     wanted = np.arange(chunks.counts.size, dtype=np.int64)
     if not rows.covers(total_rows):
         wanted = _chunks_of_values(chunks.counts, rows) if index is None else index.chunks_of_rows(rows)

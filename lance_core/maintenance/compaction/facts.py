@@ -17,7 +17,7 @@ from lance_core._proto import table_pb2
 from lance_core.errors import SchemaError
 from lance_core.index.kinds.registry import is_supported
 from lance_core.maintenance.compaction.options import CompactionOptions
-from lance_core.maintenance.compaction.plan import FragmentFacts
+from lance_core.maintenance.compaction.plan import FragmentFacts, is_candidate
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.reuse import live_coverage
 from lance_core.threads import ThreadPool
@@ -76,7 +76,10 @@ def _counts(source: Snapshot, position: int, message: table_pb2.DataFragment) ->
 def _with_partitions(
     source: Snapshot, facts: Sequence[FragmentFacts], options: CompactionOptions
 ) -> list[FragmentFacts]:
-    """Add the values of the partition columns, which are read of every fragment."""
+    """Add the values of the partition columns, from the first fragment that may be rewritten to the last one.
+
+    Fragments in between are read as well: one that stays as it is separates those of its partition before and after it.
+    """
     names = source.manifest.schema.names
     missing = [name for name in options.partition_by if name not in names]
     if missing:
@@ -85,8 +88,10 @@ def _with_partitions(
     def with_partition(fact: FragmentFacts) -> FragmentFacts:
         return replace(fact, partition=_partition_of(source, fact, options))
 
+    candidates = [place for place, fact in enumerate(facts) if is_candidate(fact, options)]
+    first, end = (candidates[0], candidates[-1] + 1) if candidates else (0, 0)
     with ThreadPool(READ_AHEAD) as pool:
-        return list(pool.map(with_partition, facts))
+        return [*facts[:first], *pool.map(with_partition, facts[first:end]), *facts[end:]]
 
 
 def _partition_of(source: Snapshot, fact: FragmentFacts, options: CompactionOptions) -> Hashable:

@@ -28,7 +28,7 @@ import numpy as np
 
 from lance_core.maintenance.compaction.options import CompactionOptions
 
-__all__ = ["FragmentFacts", "bins", "within_limits"]
+__all__ = ["FragmentFacts", "bins", "is_candidate", "within_limits"]
 
 
 LARGEST: Final = 2
@@ -118,17 +118,22 @@ def _candidates(facts: Sequence[FragmentFacts], options: CompactionOptions) -> I
     """The groups for a list of fragments, without a second look at their results."""
     run: list[FragmentFacts] = []
     for fact in facts:
-        candidate = _is_full_of_holes(fact, options) or (
-            fact.physical_rows < options.target_rows_per_fragment
-            and not _has_the_bytes(fact.num_bytes, options)
-            and fact.fragment_id not in options.excluded_fragment_ids
-        )
+        candidate = is_candidate(fact, options)
         if run and not (candidate and fact.indices == run[0].indices):
             yield from _tiers(run, options)
             run = []
         if candidate:
             run.append(fact)
     yield from _tiers(run, options)
+
+
+def is_candidate(fact: FragmentFacts, options: CompactionOptions) -> bool:
+    """Whether a fragment may be rewritten: enough of it is deleted, or it is smaller than the target."""
+    return _is_full_of_holes(fact, options) or (
+        fact.physical_rows < options.target_rows_per_fragment
+        and not _has_the_bytes(fact.num_bytes, options)
+        and fact.fragment_id not in options.excluded_fragment_ids
+    )
 
 
 def _has_the_bytes(num_bytes: int, options: CompactionOptions) -> bool:

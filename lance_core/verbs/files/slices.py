@@ -206,9 +206,9 @@ class Slices:
         columns = ", ".join(map(repr, self.columns))
         raise InvalidInputError(
             f"{where}: the key {key} is in the table in a row with {values}. Rows like that "
-            f"{self.outside.format(count=len(self.slices))} ({self._shown_names}), and a merge takes rows that it "
-            f"matches away. Nothing was written. Add {columns} to the key, so that each partition has keys of its own; "
-            f"leave that key out; or {self.remedy}."
+            f"{self.outside.format(count=len(self.slices))} ({self._shown_names}), and a merge replaces or deletes the "
+            f"rows that it matches. Nothing was written. Add {columns} to the key, so that each partition has keys of "
+            f"its own; leave that key out; or {self.remedy}."
         )
 
     @property
@@ -325,7 +325,7 @@ def _column_type(schema: pa.Schema, name: str) -> pa.DataType:
 def _exact(value: object, kind: pa.DataType, name: str) -> object:
     """The value, after a check that the column's type represents it without loss."""
     if value is None:
-        raise InvalidInputError(f"column {name!r}: null is not a value that a slice can have")
+        raise InvalidInputError(f"column {name!r}: null is not a bound of a range")
     if pa.types.is_timestamp(kind):
         aware = isinstance(value, dt.datetime) and value.tzinfo is not None
         if not isinstance(value, dt.datetime) or aware != (kind.tz is not None):

@@ -61,7 +61,7 @@ def optimize_indices(
         InvalidInputError: The number is negative.
     """
     if num_indices_to_merge is not None and num_indices_to_merge < 0:
-        raise InvalidInputError(f"num_indices_to_merge must not be {num_indices_to_merge}")
+        raise InvalidInputError(f"num_indices_to_merge must be at least 0, not {num_indices_to_merge}")
     merged = 1 if num_indices_to_merge is None else num_indices_to_merge
 
     def attempt(base: Snapshot) -> Manifest:

@@ -304,7 +304,7 @@ def _check_others(others: dict[str, Any]) -> None:
     for name in _WITHOUT_MEANING:
         value = others.pop(name, None)
         if isinstance(value, int) and not isinstance(value, bool) and value < 0:
-            raise InvalidInputError(f"{name} must not be {value}")
+            raise InvalidInputError(f"{name} must be at least 0, not {value}")
     if others.get("fast_search") is False:
         del others["fast_search"]
     reject("scanner", others)

@@ -76,7 +76,8 @@ def live_counts(source: Snapshot, fragments: Sequence[Fragment]) -> list[int]:
     known = fragments.live_counts() if isinstance(fragments, FragmentList) else [None] * len(fragments)
     counts = [live_count(source, fragments[i]) if count is None else count for i, count in enumerate(known)]
     if counts and not 0 <= min(counts) <= max(counts) < 1 << 62:
-        raise CorruptFileError(f"fragments of {min(counts)} to {max(counts)} rows that are alive")
+        stated = f"{min(counts)} to {max(counts)} live rows"
+        raise CorruptFileError(f"{source.store.root}: the manifest gives fragments {stated}, which cannot be")
     return counts
 
 

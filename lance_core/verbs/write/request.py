@@ -73,7 +73,7 @@ class CommitRequest:
                 "idempotency_key keeps the first of several commits, write_attempt the last one: give one of them"
             )
         if self.identity is not None and not self.read_version:
-            raise InvalidInputError("identity says which version read_version is: give that, too")
+            raise InvalidInputError("identity identifies the version read_version: give read_version as well")
 
     def properties(self) -> dict[str, str]:
         """The transaction properties of the commit."""

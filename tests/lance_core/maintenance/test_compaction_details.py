@@ -6,9 +6,12 @@ import pyarrow as pa
 import pytest
 
 import lance_core
+import lance_core.maintenance.compaction.facts as facts_module
 from lance_core.commit import load_manifest
 from lance_core.maintenance.cleanup.plan import Selectors
+from lance_core.maintenance.compaction.compaction import plan_of
 from lance_core.store import open_store
+from lance_core.verbs.scan.read_fragment import read_fragment
 
 
 @pytest.mark.parametrize("batch_size", [100, 8192, None])
@@ -32,3 +35,23 @@ def test_a_version_of_exactly_the_time_that_is_named_stays(tmp_path):
     manifests = [load_manifest(store, version) for version in (1, 2, 3)]
     selectors = Selectors(before=manifests[1].timestamp)
     assert [selectors.takes(manifest, ()) for manifest in manifests] == [True, False, False]
+
+
+def test_partitions_of_full_fragments_at_the_ends_are_not_read(tmp_path, monkeypatch):
+    uri = str(tmp_path / "t")
+    for rows in (10, 3, 10, 3, 3, 10):
+        lance_core.write_dataset(pa.table({"day": [1] * rows}), uri, mode="append")
+    dataset, read = lance_core.dataset(uri), []
+
+    def noting(source, fragment, *arguments):
+        read.append(fragment.id)
+        return read_fragment(source, fragment, *arguments)
+
+    monkeypatch.setattr(facts_module, "read_fragment", noting)
+    options = {"partition_by": ["day"], "target_rows_per_fragment": 10}
+    tasks = plan_of(dataset.source, options).tasks
+    assert [task.fragment_ids for task in tasks] == [[3, 4]], "a full fragment separates those before and after it"
+    assert sorted(read) == [1, 2, 3, 4]
+    read.clear()
+    assert not plan_of(dataset.source, options | {"target_rows_per_fragment": 2}).tasks
+    assert not read
