@@ -16,15 +16,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-import numpy as np
 from pyroaring import BitMap
 
 from lance_core.commit import Verdict, judge, load_following, load_manifest, load_transaction
 from lance_core.errors import NotFoundError, RetryableConflictError
 from lance_core.retry import retrying
-from lance_core.row_addresses import bitmap_of, offsets_of
 from lance_core.store import make_durable
-from lance_core.table.deletion import DeletionVector
 from lance_core.table.fragment import Fragment
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Delete, Rewrite, RewriteGroup, Update
@@ -32,6 +29,7 @@ from lance_core.table.transaction import Transaction
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.context.uncommitted_files import staged
 from lance_core.verbs.rows.removal import with_deletions
+from lance_core.verbs.rows.rewritten_rows import rewritten_rows
 from lance_core.verbs.scan.read_fragment import physical_rows
 
 __all__ = ["commit_despite_deletions", "late_deletions"]
@@ -104,7 +102,7 @@ def late_deletions(source: Snapshot, old: Sequence[Fragment], new: Sequence[Frag
         Offsets for each new fragment; None if the old fragments changed in another way, or if a new fragment would have
         no live row.
     """
-    places, start = [np.empty(0, np.int64)], 0
+    live, hidden = [], []
     for planned in old:
         now = source.manifest.fragments.get(planned.id)
         if now is None or replace(now, deletion_file=planned.deletion_file) != planned:
@@ -113,21 +111,11 @@ def late_deletions(source: Snapshot, old: Sequence[Fragment], new: Sequence[Frag
         after = before if now == planned else source.deleted_rows(now)
         if not before <= after:
             return None
-        live = np.flatnonzero(DeletionVector(before).live_rows(physical_rows(source, planned)))
-        places.append(np.searchsorted(live, offsets_of(after - before)) + start)
-        start += len(live)
-    ends = np.cumsum([fragment.physical_rows for fragment in new])
-    if start != (ends[-1] if len(ends) else 0):
-        return None
-    found = np.concatenate(places)
-    late = []
-    for fragment, end in zip(new, ends, strict=True):
-        first = end - fragment.physical_rows
-        rows = bitmap_of(found[(found >= first) & (found < end)] - first)
-        if len(rows) == fragment.physical_rows:
-            return None
-        late.append(rows)
-    return late
+        live.append(BitMap(range(physical_rows(source, planned))) - before)
+        hidden.append(after - before)
+    sizes = [fragment.physical_rows for fragment in new]
+    late = rewritten_rows(live, hidden, sizes)
+    return None if late is None or any(len(rows) == size for rows, size in zip(late, sizes, strict=True)) else late
 
 
 def _check_others(source: Snapshot, planned: Transaction, since: int, latest: int) -> None:

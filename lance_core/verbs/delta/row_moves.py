@@ -35,6 +35,7 @@ from lance_core.table.operations import (
 from lance_core.table.rowids import U64Array
 from lance_core.table.transaction import SLICES_KEY, Transaction
 from lance_core.verbs.context.snapshot import Snapshot
+from lance_core.verbs.rows.rewritten_rows import numbered_fragments
 from lance_core.verbs.scan.read_fragment import physical_rows
 
 __all__ = ["RowMoves"]
@@ -134,8 +135,9 @@ class RowMoves:
             ids, deletions = self.ids(before, old), before.deletions(old)
             parts.append(ids if deletions is None else ids[deletions.live_rows(len(ids))])
         ids = np.concatenate(parts) if parts else np.zeros(0, np.uint64)
-        by_name = {_name(fragment): fragment for fragment in after.manifest.fragments}
-        new = [by_name[_name(fragment)] for fragment in group.new_fragments]
+        new = numbered_fragments(group, after.manifest)
+        if new is None:
+            raise self._unknown(after.manifest.version, "does not hold the fragments that it wrote")
         ends = np.cumsum([physical_rows(after, fragment) for fragment in new]) if new else np.zeros(1, np.int64)
         if int(ends[-1]) != len(ids):
             raise self._unknown(after.manifest.version, f"rewrote {len(ids)} rows as {int(ends[-1])}")
@@ -177,8 +179,3 @@ def _has_other_files(before: Manifest, after: Manifest) -> bool:
 
 def _files(fragment: Fragment) -> set[tuple[int, str]]:
     return {(field, file.path) for file in fragment.files for field in file.fields if field != TOMBSTONE}
-
-
-def _name(fragment: Fragment) -> str:
-    """The name of the first data file of a fragment, which is unique."""
-    return fragment.files[0].path if fragment.files else f"fragment {fragment.id}"

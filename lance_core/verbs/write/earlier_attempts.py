@@ -41,7 +41,7 @@ from lance_core.errors import (
     HistoryGapError,
     NotFoundError,
 )
-from lance_core.row_addresses import bitmap_of, offsets_of
+from lance_core.row_addresses import bitmap_of
 from lance_core.store import ObjectStore
 from lance_core.table.fragment import Fragment
 from lance_core.table.idempotency import CommittedAttempt, Proofs
@@ -63,6 +63,7 @@ from lance_core.table.rowids import row_ids_of
 from lance_core.table.transaction import FIRST_ADDED_KEY, SLICES_KEY, Transaction
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.rows.removal import RowsByFragment
+from lance_core.verbs.rows.rewritten_rows import fragment_name, numbered_fragments, rewritten_rows
 from lance_core.verbs.scan.read_fragment import physical_rows
 
 __all__ = ["TraceLostError", "committed_attempts", "gap_error", "rows_of_attempts", "rows_of_version"]
@@ -216,16 +217,11 @@ def _added_fragments(manifest: Manifest, operation: Operation, first: str | None
         added = tuple(fragment for fragment in operation.fragments if fragment.id >= int(first))
     else:
         raise TraceLostError(f"it was made by {operation.name}")
-    names = {_name(fragment) for fragment in added}
-    found = [fragment for fragment in manifest.fragments if _name(fragment) in names]
+    names = {fragment_name(fragment) for fragment in added}
+    found = [fragment for fragment in manifest.fragments if fragment_name(fragment) in names]
     if len(found) != len(names):
         raise TraceLostError("its manifest does not hold the fragments of its transaction")
     yield from found
-
-
-def _name(fragment: Fragment) -> str:
-    """An identifier of a fragment: the name of its first data file, which is unique."""
-    return fragment.files[0].path if fragment.files else ""
 
 
 def _by_row_id(source: Snapshot, mine: Iterable[Fragment]) -> RowsByFragment:
@@ -323,35 +319,17 @@ class _Trace:
         return result
 
     def _moved(self, group: RewriteGroup, after: Snapshot) -> RowsByFragment:
-        """The rows after a group of fragments was rewritten: live rows keep their order."""
-        flags = []
-        for old in group.old_fragments:
-            # As it was read: rows that were deleted after that are in the new fragments, and hidden there.
-            alive = np.ones(physical_rows(self._before, old), bool)
-            alive[offsets_of(_deleted(self._before, old))] = False
-            mine = np.zeros(len(alive), bool)
-            mine[offsets_of(self._rows.get(old.id, BitMap()))] = True
-            flags.append(mine[alive])
-        moved = np.concatenate(flags)
-        new = self._new(group, after)
-        if sum(physical_rows(after, fragment) for fragment in new) != len(moved):
-            raise TraceLostError(f"version {after.manifest.version} does not hold as many rows as it rewrote")
-        result, start = {}, 0
-        for fragment in new:
-            end = start + physical_rows(after, fragment)
-            offsets = np.flatnonzero(moved[start:end])
-            if len(offsets):
-                result[fragment.id] = bitmap_of(offsets)
-            start = end
-        return result
-
-    def _new(self, group: RewriteGroup, after: Snapshot) -> list[Fragment]:
-        """The new fragments of a group with the ids that they have in the manifest."""
-        by_name = {_name(fragment): fragment for fragment in after.manifest.fragments}
-        found = [by_name.get(_name(fragment)) for fragment in group.new_fragments]
-        if not all(found):
+        """The rows after a group of fragments was rewritten."""
+        new = numbered_fragments(group, after.manifest)
+        if new is None:
             raise TraceLostError(f"version {after.manifest.version} does not hold the fragments that it wrote")
-        return [fragment for fragment in found if fragment is not None]
+        # As they were read: rows that were deleted after that are in the new fragments, and hidden there.
+        live = [_all_rows(self._before, old) - _deleted(self._before, old) for old in group.old_fragments]
+        mine = [self._rows.get(old.id, BitMap()) for old in group.old_fragments]
+        moved = rewritten_rows(live, mine, [physical_rows(after, fragment) for fragment in new])
+        if moved is None:
+            raise TraceLostError(f"version {after.manifest.version} does not hold as many rows as it rewrote")
+        return {fragment.id: rows for fragment, rows in zip(new, moved, strict=True) if rows}
 
 
 def _all_rows(source: Snapshot, fragment: Fragment) -> BitMap:

@@ -14,16 +14,14 @@ conflict.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-import numpy as np
 from pyroaring import BitMap
 
 from lance_core.commit import AffectedRows, Verdict, affected_fragments, judge
 from lance_core.errors import RetryableConflictError
-from lance_core.row_addresses import bitmap_of, offsets_of
 from lance_core.schema import Schema
 from lance_core.table.fragment import Fragment
 from lance_core.table.manifest.manifest import Manifest
@@ -38,6 +36,7 @@ from lance_core.verbs.refs.promotion.added_columns import AddedColumns
 from lance_core.verbs.refs.promotion.record import slice_names
 from lance_core.verbs.refs.promotion.updated_columns import fit_updated_columns
 from lance_core.verbs.rows.removal import RowsByFragment, remove_rows
+from lance_core.verbs.rows.rewritten_rows import rewritten_rows
 from lance_core.verbs.scan.read_fragment import live_offsets
 
 __all__ = ["rebase_by_commits", "rows_taken"]
@@ -257,28 +256,14 @@ def rows_taken(branch: Branch, changes: BranchChanges, columns: set[int]) -> Row
 
 def _follow(source: Snapshot, group: RewriteGroup, rows: RowsByFragment, version: int) -> None:
     """Map rows of a group's old fragments to rows of the new ones."""
-    positions, before = [], 0
-    for fragment in group.old_fragments:
-        live = offsets_of(live_offsets(source, fragment))
-        taken = offsets_of(rows.pop(fragment.id, BitMap()))
-        places = np.searchsorted(live, taken)
-        if not np.array_equal(live[np.minimum(places, len(live) - 1)] if len(live) else live, taken):
-            raise _conflict(version, Rewrite.name, "rows that the branch removed")
-        positions.append(places + before)
-        before += len(live)
-    if before != sum(fragment.physical_rows for fragment in group.new_fragments):
+    live = [live_offsets(source, fragment) for fragment in group.old_fragments]
+    taken = [rows.pop(fragment.id, BitMap()) for fragment in group.old_fragments]
+    if any(not own <= alive for own, alive in zip(taken, live, strict=True)):
+        raise _conflict(version, Rewrite.name, "rows that the branch removed")
+    moved = rewritten_rows(live, taken, [fragment.physical_rows for fragment in group.new_fragments])
+    if moved is None:
         raise _conflict(version, Rewrite.name, "fragments that had lost rows")
-    _place(np.concatenate(positions), group.new_fragments, rows)
-
-
-def _place(positions: np.ndarray, fragments: Sequence[Fragment], rows: RowsByFragment) -> None:
-    start = 0
-    for fragment in fragments:
-        end = start + fragment.physical_rows
-        inside = positions[(positions >= start) & (positions < end)] - start
-        if len(inside):
-            rows[fragment.id] = bitmap_of(inside)
-        start = end
+    rows |= {fragment.id: own for fragment, own in zip(group.new_fragments, moved, strict=True) if own}
 
 
 def _in(latest: Manifest, rows: RowsByFragment) -> list[tuple[Fragment, BitMap]]:
