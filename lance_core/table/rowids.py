@@ -156,21 +156,16 @@ def assign_row_ids(fragments: Iterable[Fragment], next_row_id: int) -> tuple[lis
     """
     result = []
     for fragment in fragments:
-        if fragment.row_ids is None:
-            ids = np.arange(next_row_id, next_row_id + fragment.physical_rows, dtype=np.uint64)
-        else:
-            ids = decode_row_ids(fragment.row_ids)
-            if len(ids) > fragment.physical_rows:
-                raise InvalidInputError(f"fragment {fragment.id} has {len(ids)} row ids for fewer rows")
-            if len(ids) == fragment.physical_rows:
-                result.append(fragment)
-                continue
-            fresh = np.arange(next_row_id, next_row_id + fragment.physical_rows - len(ids), dtype=np.uint64)
-            next_row_id += len(fresh)
-            result.append(replace(fragment, row_ids=encode_row_ids(np.concatenate([ids, fresh]))))
+        ids = decode_row_ids(fragment.row_ids or b"")
+        missing = fragment.physical_rows - len(ids)
+        if missing < 0:
+            raise InvalidInputError(f"fragment {fragment.id} has {len(ids)} row ids for fewer rows")
+        if fragment.row_ids is not None and not missing:
+            result.append(fragment)
             continue
-        next_row_id += len(ids)
-        result.append(replace(fragment, row_ids=encode_row_ids(ids)))
+        fresh = np.arange(next_row_id, next_row_id + missing, dtype=np.uint64)
+        next_row_id += missing
+        result.append(replace(fragment, row_ids=encode_row_ids(np.concatenate([ids, fresh]))))
     return result, next_row_id
 
 
