@@ -1,4 +1,4 @@
-"""Writing a version: its transaction file, manifest and hint; then a check that it became part of the history.
+"""Writes a version: its transaction file, manifest and hint; then checks that it became part of the history.
 
     local disk, memory   `_transactions/<read version>-<uuid>.txn`, the manifest, on a disk the hint
     everything else      the manifest alone, in one request

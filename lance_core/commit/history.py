@@ -1,4 +1,4 @@
-"""Reading the history of a dataset: a summary of each version, and the search for a version by a transaction property.
+"""Reads the history of a dataset: a summary of each version, and the search for a version by a transaction property.
 
 Cleanup can remove versions meanwhile. Where a caller has to know that the result may be incomplete, the versions
 without a known transaction are returned as well.

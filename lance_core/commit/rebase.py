@@ -1,4 +1,4 @@
-"""Adapting a transaction to versions that were committed since its read version.
+"""Adapts a transaction to versions that were committed since its read version.
 
     Delete, Update   deletion vectors of fragments that others also deleted from are merged, and the transaction is
                      recorded as made from the latest version

@@ -1,4 +1,4 @@
-"""Reading the history of a dataset: which versions there are, their manifests and transactions.
+"""Reads the history of a dataset: which versions there are, their manifests and transactions.
 
 The latest version is always found by listing, never by guessing the next number from one that is known: versions in
 between can have been cleaned up, and a guess would take the gap for the end of the history. With V2 names the newest

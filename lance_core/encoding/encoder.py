@@ -1,4 +1,4 @@
-"""Encoding the columns of 2.1 and 2.2 files: arrays to pages."""
+"""Encodes the columns of 2.1 and 2.2 files: arrays to pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading the pages of one column, a few pages ahead of the rows that are returned."""
+"""Reads the pages of one column, a few pages ahead of the rows that are returned."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading one data file.
+"""Reads one data file.
 
     open      the tail of the file: footer, offset tables, column metadata and file descriptor, usually in one request
     read      per column the pages that hold wanted rows; the first byte ranges of all columns in one request; pages

@@ -1,4 +1,4 @@
-"""Writing one data file.
+"""Writes one data file.
 
 Rows are buffered per column until they fill a page of some megabytes; a page is encoded in the pool while rows of the
 next one are buffered. Buffers are appended to the file as they become ready, each at a multiple of 64 bytes, and the

@@ -1,4 +1,4 @@
-"""Reading the pages of 0.1 files (see the package)."""
+"""Reads the pages of 0.1 files (see the package)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writing the pages of 0.1 files (see the package)."""
+"""Writes the pages of 0.1 files (see the package)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading the pages of 2.0 files.
+"""Reads the pages of 2.0 files.
 
     numbers           flat, bitpacked, bitpacked_for_non_neg, constant: see `integers`
     nullable          no_nulls{values} | some_nulls{validity: one bit per value, values} | all_nulls

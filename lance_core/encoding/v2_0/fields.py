@@ -1,4 +1,4 @@
-"""Reading the fields of 2.0 files, whose structs and lists have columns of their own.
+"""Reads the fields of 2.0 files, whose structs and lists have columns of their own.
 
     struct    the children, row by row
     list      per page the ends of the lists, counted from the page's first item; the items of all pages follow each

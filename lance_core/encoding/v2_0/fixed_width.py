@@ -1,4 +1,4 @@
-"""Reading the numbers of 2.0 pages: values of a fixed width that are stored flat or bit-packed.
+"""Reads the numbers of 2.0 pages: values of a fixed width that are stored flat or bit-packed.
 
     flat                     bits_per_value bits per value, back to back; 1 bit: least significant first
     bitpacked                compressed bits per value, back to back, least significant first, whatever the bytes;
