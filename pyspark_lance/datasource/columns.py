@@ -2,15 +2,16 @@
 
 columns change after the query began        the query ends with an error that names the columns; after a restart it
                                             reads the new columns
-columns changed before the query began,     the rows are read in a later version that has all columns, if it has
-after rows that are still to be read        their fragment with the same rows; otherwise columns that were added
-                                            without values are null in these rows
+columns changed before the query began,     the rows are read in a later version that has all columns, if one has
+after rows that are still to be read        their fragment with the same rows; otherwise columns that were renamed
+                                            are read by their names of then, and columns that were added without
+                                            values are null in these rows
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
@@ -24,11 +25,19 @@ __all__ = ["FragmentRead", "WatchedColumns"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FragmentRead:
-    """Fragments to read, the version in which they are read, and columns that it has."""
+    """Fragments to read, the version in which they are read, and columns that it has.
+
+    Attributes:
+        dataset: The version.
+        columns: Its names of the columns.
+        fragments: The fragments.
+        renamed: The names under which columns are read that were renamed since, by the version's names.
+    """
 
     dataset: LanceDataset
     columns: tuple[str, ...]
     fragments: tuple[LanceFragment, ...]
+    renamed: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,19 +117,27 @@ class WatchedColumns:
         if self.fits(dataset):
             return [FragmentRead(dataset=dataset, columns=self.read, fragments=tuple(fragments))]
         later = [one for one in (end, self._planned(options)) if one is not None and self.fits(one)]
-        found: dict[int, list[LanceFragment]] = {}
-        left: list[LanceFragment] = []
-        for fragment in fragments:
-            at = next((one for one in later if _is_intact(one, fragment)), None)
-            if at is None:
-                left.append(fragment)
-            else:
-                found.setdefault(later.index(at), []).append(fragment)
-        reads = [
-            FragmentRead(dataset=later[index], columns=self.read, fragments=tuple(some))
-            for index, some in found.items()
-        ]
-        return [*reads, *self._without(options, dataset, left, later)]
+        until = max((one.version for one in later), default=dataset.version)
+        reads: list[FragmentRead] = []
+        left = fragments
+        for one in (*later, *self._between(options, dataset.version, until)):
+            intact = [fragment for fragment in left if _is_intact(one, fragment)]
+            if intact:
+                reads.append(FragmentRead(dataset=one, columns=self.read, fragments=tuple(intact)))
+                left = [fragment for fragment in left if fragment not in intact]
+            if not left:
+                return reads
+        return [*reads, self._without(options, dataset, left, until)]
+
+    def _between(self, options: SourceOptions, version: int, until: int) -> Iterator[LanceDataset]:
+        """Yield the versions between two that have all columns."""
+        for number in range(version + 1, until):
+            try:
+                found = version_at(options, number)
+            except LanceError:  # it was cleaned up
+                continue
+            if self.fits(found):
+                yield found
 
     def _planned(self, options: SourceOptions) -> LanceDataset | None:
         """The version for which the query was planned; None if it was cleaned up."""
@@ -130,25 +147,39 @@ class WatchedColumns:
             return None
 
     def _without(
-        self, options: SourceOptions, dataset: LanceDataset, fragments: list[LanceFragment], later: list[LanceDataset]
-    ) -> list[FragmentRead]:
-        """The reads of fragments that no later version has unchanged."""
-        if not fragments:
-            return []
+        self, options: SourceOptions, dataset: LanceDataset, fragments: list[LanceFragment], until: int
+    ) -> FragmentRead:
+        """The read of fragments that no later version has unchanged.
+
+        Raises:
+            LanceError: A column got values after the rows were moved.
+        """
         then = _columns(dataset)
         others = [name for name, column in self.columns.items() if then.get(name) != column]
-        lacking = [name for name in others if name not in then]
+        names_then = {column: name for name, column in then.items()}
+        # A filter has the names of now.
+        is_renamed = {name for name in others if self.columns[name] in names_then and options.value("filter") is None}
+        lacking = {name for name in others if name not in is_renamed}
         numbers = {number for _, number in then.values()}
-        until = max((one.version for one in later), default=dataset.version)
-        for name in others:
-            renamed = name in then or self.columns[name][1] in numbers
-            if renamed or not _began_as_null(options, name, dataset.version, until):
+        for name in lacking:
+            is_changed = name in then or self.columns[name][1] in numbers
+            if is_changed or not _began_as_null(options, name, dataset.version, until):
                 raise LanceError(
                     f"rows of version {dataset.version} of {options.uri} were moved before column {name!r} was added "
-                    f"or changed, so that their values in it are not known. {RESTART}"
+                    f"or changed, so that their values in it are not known. {RESTART}; startingVersion="
+                    f"{dataset.version + 1} or later passes over these rows"
                 )
-        kept = tuple(name for name in self.read if (name if name in lacking else name.partition(".")[0]) not in lacking)
-        return [FragmentRead(dataset=dataset, columns=kept, fragments=tuple(fragments))]
+        read: dict[str, str] = {}
+        for name in self.read:
+            root = name if name in self.columns else name.partition(".")[0]
+            if root not in lacking:
+                read[name] = names_then[self.columns[root]] + name[len(root) :] if root in is_renamed else name
+        return FragmentRead(
+            dataset=dataset,
+            columns=tuple(read.values()),
+            fragments=tuple(fragments),
+            renamed={then: now for now, then in read.items() if then != now},
+        )
 
 
 def _columns(dataset: LanceDataset) -> dict[str, tuple[pa.DataType, int]]:

@@ -301,6 +301,9 @@ class StreamReader(DataSourceStreamReader):
         adds = name == "Append" or (name == "Overwrite" and before is None)
         if name == "Merge" and before is not None:  # columns, and perhaps rows in the same version
             adds = _deletes_no_rows(before, dataset)
+        if name == "Delete" and before is not None:  # its condition was true of no row
+            has_all = known == {fragment.fragment_id for fragment in dataset.get_fragments()}
+            adds = has_all and _deletes_no_rows(before, dataset)
         if name == "Update" and transaction is not None:
             operation: Any = transaction.operation
             adds = not operation.removed_fragment_ids and not operation.updated_fragments
@@ -323,7 +326,7 @@ class StreamReader(DataSourceStreamReader):
     def _parts(self, read: FragmentRead) -> Iterator[InputPartition]:
         """Tasks for fragments of a version."""
         version, identity = read.dataset.version, read.dataset.identity
-        plan = replace(self._plan, version=version, identity=identity, columns=read.columns)
+        plan = replace(self._plan, version=version, identity=identity, columns=read.columns, renamed=read.renamed)
         sizes = [
             FragmentSize(fragment_id=one.fragment_id, num_rows=one.metadata.num_rows, num_bytes=one.metadata.num_bytes)
             for one in read.fragments

@@ -110,6 +110,7 @@ class ReadPlan:
         filter: Condition on the rows; None for all rows.
         storage_options: Credentials and options of the storage.
         blob_handling: How blobs are read.
+        renamed: Names of columns in `expected`, by their names in the version, of those that are called otherwise.
     """
 
     uri: str
@@ -120,6 +121,7 @@ class ReadPlan:
     filter: pc.Expression | None = None
     storage_options: Mapping[str, str] | None = field(default=None, repr=False)
     blob_handling: str = AS_STORED
+    renamed: Mapping[str, str] = field(default_factory=dict)
 
     def open(self) -> LanceDataset:
         """The version that is read."""
@@ -174,7 +176,9 @@ class ReadPlan:
             limit=min((n for n in (pieces[0].num_rows, limit) if n is not None), default=None),
             fragment_readahead=_FRAGMENTS_AHEAD,
         )
-        return iter(scanner.to_batches())
+        for batch in scanner.to_batches():
+            names = [self.renamed.get(name, name) for name in batch.schema.names]
+            yield batch.rename_columns(names) if self.renamed else batch
 
 
 def _fragment(dataset: LanceDataset, number: int) -> LanceFragment:

@@ -212,9 +212,56 @@ class TestColumns:
         append(uri, 3)
         lance.dataset(uri).optimize.compact_files()
         lance.dataset(uri).add_columns({"b": "id * 10"})
-        with pytest.raises(LanceError, match=f"version 2 .* moved before column 'b' was added.*{RESTART}"):
+        with pytest.raises(LanceError, match=f"version 2 .* moved before column 'b' was added.*{RESTART}.*=3 or later"):
             query.load().batch()
         assert query.rows == [{"id": 1}]
+        assert Query(uri, startingVersion="4").all() == []
+
+    @pytest.mark.parametrize("stable", [False, True])
+    @pytest.mark.parametrize("change", ["rename", "values", "nulls"])
+    @pytest.mark.parametrize("moved_first", [False, True])
+    def test_rows_that_were_moved_have_their_values_where_a_version_has_them(self, uri, stable, change, moved_first):
+        lance_core.write_dataset(pa.table({"id": [1], "v": [10]}), uri, enable_stable_row_ids=stable)
+        query = Query(uri)
+        query.all()
+        for number in (2, 3):
+            lance.write_dataset(pa.table({"id": [number], "v": [number * 10]}), uri, mode="append")
+        if moved_first:
+            lance.dataset(uri).optimize.compact_files()
+        if change == "rename":
+            lance.dataset(uri).alter_columns({"path": "v", "name": "r"})
+        else:
+            lance.dataset(uri).add_columns({"b": "id + 1"} if change == "values" else pa.field("b", pa.int64()))
+        if not moved_first:
+            lance.dataset(uri).optimize.compact_files()
+        if moved_first and change == "values":
+            with pytest.raises(LanceError, match="moved before column 'b' was added"):
+                query.load().all()
+            return
+        query.load().all()
+        assert query.rows[1:] == lance.dataset(uri).to_table(filter="id > 1").to_pylist()
+
+    def test_a_column_that_was_renamed_is_read_beside_one_that_has_its_name_now(self, uri):
+        lance_core.write_dataset(pa.table({"id": [1], "v": [10], "s": [{"x": 1, "y": 1}]}), uri)
+        lance.write_dataset(pa.table({"id": [2], "v": [20], "s": [{"x": 2, "y": 2}]}), uri, mode="append")
+        lance.dataset(uri).optimize.compact_files()
+        for path, name in (("id", "old"), ("v", "id"), ("old", "v"), ("s", "t")):
+            lance.dataset(uri).alter_columns({"path": path, "name": name})
+        assert Query(uri, startingVersion="2").all() == [{"v": 2, "id": 20, "t": {"x": 2, "y": 2}}]
+        found = Query(uri, startingVersion="2", columns="t.y,id,_rowid").all()
+        assert [{**row, "_rowid": None} for row in found] == [{"t.y": 2, "id": 20, "_rowid": None}]
+
+    def test_a_delete_of_no_row_is_passed_over(self, uri):
+        append(uri, 1)
+        query = Query(uri)
+        query.all()
+        lance.dataset(uri).delete("id = 77")
+        assert lance.dataset(uri).read_transaction(2).operation.__class__.__name__ == "Delete"
+        append(uri, 2)
+        assert ids(query.all()) == [1, 2]
+        lance.dataset(uri).delete("id = 2")
+        with pytest.raises(LanceError, match="does not only append"):
+            query.all()
 
     def test_columns_that_began_as_null_are_null_in_rows_that_were_moved(self, uri):
         append(uri, 1)
