@@ -20,6 +20,7 @@ from pyspark_lance.changing.merge_frames import kind_column, renamed, row_id_col
 from pyspark_lance.changing.task import ADDRESS, DELETE, UPDATE
 from pyspark_lance.changing.update_values import Value, as_column, assigned, spelled_values
 from pyspark_lance.engine.errors import short_errors
+from pyspark_lance.engine.lexing import has_usual_settings
 from pyspark_lance.engine.spark_internals import names_of_column
 from pyspark_lance.reading.filter_pushdown import push
 from pyspark_lance.types.column_names import case_sensitive, check_spellings, quoted
@@ -51,7 +52,8 @@ class RowCondition:
     def rows(self, base: LanceDataset, columns: list[str], storage_options: Mapping[str, str] | None) -> DataFrame:
         """The rows of a version, with these columns and the ones that the condition needs."""
         needed = [name for name in mentioned([self.condition], base) if name not in columns]
-        pushed = push(self.condition, base.schema, self.alias) if isinstance(self.condition, str) else None
+        is_pushed = isinstance(self.condition, str) and has_usual_settings(self.session)
+        pushed = push(str(self.condition), base.schema, self.alias) if is_pushed else None
         within = None if pushed is None else pushed.filter
         rows = rows_of(self.session, base, [*columns, *needed], within, storage_options)
         rows = rows if self.alias is None else rows.alias(self.alias)
@@ -77,7 +79,7 @@ def mentioned(expressions: list[Value | None], base: LanceDataset) -> list[str]:
     texts: list[str] = []
     for one in expressions:
         found = [one or ""] if one is None or isinstance(one, str) else names_of_column(one)
-        if found is None or any(_STAR.search(text) for text in found):
+        if found is None or any(_STAR.search(text) or "${" in text for text in found):
             return names
         texts += found
     known = names_in_text(texts)

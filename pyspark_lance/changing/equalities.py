@@ -16,8 +16,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from lance_core.errors import InvalidInputError
 from pyspark_lance.changing.update_values import Value, as_column
 from pyspark_lance.engine.errors import without_error_log
+from pyspark_lance.engine.lexing import without_comments
 from pyspark_lance.engine.spark_internals import called_function, column_path, expression_text, names_of_column
 from pyspark_lance.types.column_names import matched_names, quoted
 
@@ -213,9 +215,11 @@ class _Lexeme:
 def _tokens(text: str) -> list[_Lexeme]:
     import sqlglot  # noqa: PLC0415 - loads for half a second
 
+    if "${" in text:
+        return []  # a setting decides what stands there
     try:
-        found = sqlglot.tokenize(text, read="spark")
-    except (sqlglot.errors.SqlglotError, RecursionError):
+        found = sqlglot.tokenize(without_comments(text), read="spark")
+    except (sqlglot.errors.SqlglotError, RecursionError, InvalidInputError):
         return []  # Spark says what is wrong
     return [
         _Lexeme(kind=one.token_type.name, text=text[one.start : one.end + 1], start=one.start, end=one.end + 1)

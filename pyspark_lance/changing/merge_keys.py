@@ -29,7 +29,7 @@ from pyspark_lance.changing.task import INSERT
 from pyspark_lance.changing.update_values import Value, as_column
 from pyspark_lance.keys.equality import check_keys_of
 from pyspark_lance.keys.narrowing import narrowed_by_frame
-from pyspark_lance.reading.filter_pushdown import push_tree
+from pyspark_lance.reading.filter_pushdown import parsed_condition, push_tree
 from pyspark_lance.types.spark_types import spark_schema
 
 if TYPE_CHECKING:
@@ -123,15 +123,10 @@ class MergeKeys:
 
 def _own_tree(part: Value, alias: str) -> Any:
     """A condition that concerns the table alone, parsed and without qualifiers; None for others."""
-    import sqlglot  # noqa: PLC0415 - loads for half a second
-
-    if not isinstance(part, str) or '"' in part or "\\" in part:  # settings of the session decide what these mean
+    tree = parsed_condition(part) if isinstance(part, str) else None
+    if tree is None:
         return None
-    try:
-        tree: Any = sqlglot.parse_one(part, read="spark")
-    except (sqlglot.errors.SqlglotError, RecursionError):
-        return None
-    columns = list(tree.find_all(sqlglot.exp.Column))
+    columns = [one for one in tree.walk() if type(one).__name__ == "Column"]
     if not columns or not all(len(one.parts) == 2 and one.table.lower() == alias.lower() for one in columns):
         return None
     for one in columns:

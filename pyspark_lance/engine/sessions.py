@@ -16,7 +16,16 @@ from lance_core.errors import InvalidInputError, LanceError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["is_connect", "is_utc", "parallelism_of", "reject_memory", "session_of", "session_zone", "use_cores_of_task"]
+__all__ = [
+    "has_times_without_zone",
+    "is_connect",
+    "is_utc",
+    "parallelism_of",
+    "reject_memory",
+    "session_of",
+    "session_zone",
+    "use_cores_of_task",
+]
 
 _UNKNOWN: Final = 8
 """Parallelism that is assumed if Spark does not report it."""
@@ -76,6 +85,11 @@ def _connect_parallelism(spark: SparkSession) -> int:
 def session_zone(spark: SparkSession) -> str:
     """The name of the time zone of a session."""
     return spark.conf.get("spark.sql.session.timeZone", "UTC") or "UTC"
+
+
+def has_times_without_zone(spark: SparkSession) -> bool:
+    """Whether TIMESTAMP is TIMESTAMP_NTZ in a session."""
+    return str(spark.conf.get("spark.sql.timestampType")).upper() == "TIMESTAMP_NTZ"
 
 
 def is_utc(zone: str) -> bool:

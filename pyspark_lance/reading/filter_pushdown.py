@@ -20,7 +20,10 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["Pushed", "push", "push_tree"]
+from lance_core.errors import InvalidInputError
+from pyspark_lance.engine.lexing import is_plain, without_comments
+
+__all__ = ["Pushed", "parsed_condition", "push", "push_tree"]
 
 _DATE: Final = re.compile(r"\d{4}-\d\d-\d\d")
 _COMPARISONS: Final[dict[str, Callable[[Any, Any], Any]]] = {
@@ -55,29 +58,40 @@ def push(condition: str, schema: pa.Schema, alias: str | None = None) -> Pushed 
         schema: The table's columns.
         alias: The name that qualifies the table's columns.
     """
-    import sqlglot  # noqa: PLC0415 - a second that reads without a condition need not spend
-
-    if '"' in condition or "\\" in condition:  # settings of the session decide what these mean
+    tree = parsed_condition(condition)
+    if tree is None:
         return None
-    try:
-        tree: Any = sqlglot.parse_one(condition, read="spark")
-    except (sqlglot.errors.SqlglotError, RecursionError):
-        return None
-    for column in tree.find_all(sqlglot.exp.Column) if alias is not None else ():
+    for column in [one for one in tree.walk() if _kind(one) == "COLUMN"] if alias is not None else ():
         if len(column.parts) == 2 and column.table.lower() == (alias or "").lower():
             column.set("table", None)
     return push_tree(tree, schema)
 
 
-def push_tree(tree: Any, schema: pa.Schema) -> Pushed | None:
+def parsed_condition(condition: str) -> Any:
+    """The tree of a condition in Spark's SQL; None if settings decide what it means, or it is not understood."""
+    import sqlglot  # noqa: PLC0415 - a second that reads without a condition need not spend
+
+    if not is_plain(condition):
+        return None
+    try:
+        return sqlglot.parse_one(without_comments(condition), read="spark")
+    except (sqlglot.errors.SqlglotError, RecursionError, InvalidInputError):
+        return None
+
+
+def push_tree(tree: Any, schema: pa.Schema, *, exact: bool = False) -> Pushed | None:
     """The filter of a condition that is parsed already; None if no part of it can be pushed.
 
     Args:
         tree: The condition, parsed as Spark's SQL, over columns without qualifiers.
         schema: The table's columns.
+        exact: Whether case matters in names.
     """
     twins = Counter(name.lower() for name in schema.names)
     columns = {field.name.lower(): field for field in schema if twins[field.name.lower()] == 1}
+    if exact:
+        named = {one.name for one in tree.walk() if _kind(one) == "COLUMN"}
+        columns = {name: field for name, field in columns.items() if field.name in named}
     known, rest = [], 0
     for part in _conjuncts(tree):
         try:
@@ -170,8 +184,7 @@ def _plain(tree: Any) -> int | str | dt.date:
         value, to = _plain(tree.this), tree.to.sql("spark").lower()
         if isinstance(value, int) and value.bit_length() < _BITS.get(to, 0):
             return value
-        if to == "string" and isinstance(value, str):
-            return value
+        # To a string: not known, because sqlglot takes `char(3)`, which can pad a string, for one.
         if to == "date" and isinstance(value, str) and _DATE.fullmatch(value):
             return _date(value)
     raise _NotPushed

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow.compute as pc
 
+from lance_core.errors import InvalidInputError
+from pyspark_lance.engine.lexing import without_comments
 from pyspark_lance.engine.spark_internals import condition_sql, in_place_of, is_classic, needed_columns
 from pyspark_lance.reading.filter_pushdown import push
 from pyspark_lance.types.column_names import quoted
@@ -274,7 +276,7 @@ def _knows(what: Any, columns: tuple[str, ...]) -> bool:
     import sqlglot  # noqa: PLC0415 - a second that is seldom needed
 
     try:
-        tree: Any = sqlglot.parse_one(what, read="spark")
-    except (sqlglot.errors.SqlglotError, RecursionError):
+        tree: Any = sqlglot.parse_one(without_comments(what), read="spark")
+    except (sqlglot.errors.SqlglotError, RecursionError, InvalidInputError):
         return False
     return all(len(one.parts) == 1 and one.name in columns for one in tree.find_all(sqlglot.exp.Column))

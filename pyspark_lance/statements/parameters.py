@@ -10,13 +10,16 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import re
+import time
+import zoneinfo
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from lance_core.errors import InvalidInputError
+from pyspark_lance.engine.sessions import is_utc
 from pyspark_lance.statements.tokens import Cursor
 
-__all__ = ["bound", "literal", "parameters_in", "replaced"]
+__all__ = ["bound", "is_in_zone", "literal", "parameters_in", "replaced"]
 
 _PLAIN: Final = re.compile(r"[\w .,:/@+=-]*", re.ASCII)
 
@@ -103,10 +106,40 @@ def literal(name: str, value: Any) -> str:
     if isinstance(value, bytes):
         return f"x'{bytes.hex(value)}'"
     if isinstance(value, dt.datetime):
-        return f"cast('{dt.datetime.isoformat(value, sep=' ')}' as timestamp)"
+        kind = "timestamp" if value.tzinfo is None else "timestamp_ltz"
+        return f"cast('{dt.datetime.isoformat(_with_zone(name, value), sep=' ')}' as {kind})"
     if isinstance(value, dt.date):
         return f"date'{dt.date.isoformat(value)}'"
     raise InvalidInputError(
         f"parameter :{name} is a {type(value).__name__}; numbers, strings, bytes, dates, times, booleans and None can"
         " be parameters here"
     )
+
+
+def _with_zone(name: str, value: dt.datetime) -> dt.datetime:
+    """A time with its zone; one without a zone gets that of the process, as in a query, where Spark binds it.
+
+    Where the session has TIMESTAMP_NTZ for TIMESTAMP, Spark takes no notice of the zone, as it does of no zone.
+
+    Raises:
+        InvalidInputError: The time is out of the range of times with a zone.
+    """
+    if value.tzinfo is not None:
+        return value
+    try:
+        moment = dt.datetime.fromtimestamp(int(time.mktime(value.timetuple())), dt.UTC).astimezone()
+    except (OverflowError, ValueError, OSError):
+        raise InvalidInputError(
+            f"parameter :{name} is {dt.datetime.isoformat(value)} without a zone, which the zone of this process takes"
+            " out of the range of times: give it a zone, tzinfo=datetime.UTC"
+        ) from None
+    return dt.datetime.replace(moment, microsecond=value.microsecond)
+
+
+def is_in_zone(name: str, value: dt.datetime, zone: str) -> bool:
+    """Whether a time without a zone is the same time in the zone of this process and in another one."""
+    try:
+        there = dt.UTC if is_utc(zone) else zoneinfo.ZoneInfo(zone)
+        return dt.datetime.replace(value, tzinfo=there).timestamp() == _with_zone(name, value).timestamp()
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OverflowError):
+        return False

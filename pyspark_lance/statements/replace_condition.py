@@ -16,7 +16,8 @@ from typing import Any, Final
 import pyarrow as pa
 
 from lance_core.errors import InvalidInputError
-from pyspark_lance.statements.parameters import bound, literal, replaced
+from pyspark_lance.engine.lexing import is_plain, without_comments
+from pyspark_lance.statements.parameters import bound, is_in_zone, literal, parameters_in, replaced
 from pyspark_lance.types.column_names import matched_names
 
 __all__ = ["replace_condition"]
@@ -26,7 +27,15 @@ _ZONED: Final = re.compile(r".*:.*(Z|UTC|[+-]\d\d(:?\d\d)?)", re.DOTALL)
 """A time with a zone that Spark and Lance read alike."""
 
 
-def replace_condition(text: str, params: Mapping[str, Any], schema: pa.Schema, *, exact: bool) -> str:
+def replace_condition(
+    text: str,
+    params: Mapping[str, Any],
+    schema: pa.Schema,
+    *,
+    exact: bool,
+    usual: bool = True,
+    zone: str | None = None,
+) -> str:
     """The condition in Lance's SQL, with its parameters bound; Spark and Lance evaluate it alike.
 
     Args:
@@ -34,12 +43,25 @@ def replace_condition(text: str, params: Mapping[str, Any], schema: pa.Schema, *
         params: The values of its parameters.
         schema: The columns of the table.
         exact: Whether case matters in names.
+        usual: Whether no setting of the session changes what constants mean.
+        zone: The zone of the session; None if it takes a time without a zone for a TIMESTAMP_NTZ.
 
     Raises:
         InvalidInputError: The condition is more than comparisons of columns with constants of their kind, or a
             parameter has no value.
     """
-    # Spark joins 'O''Brien' to another string than Lance does, so that the tree has strings without quotes.
+    text = without_comments(text)
+    if "${" in text or not (usual or is_plain(text)):
+        raise _rejected(text)
+    for _, _, name in parameters_in(text) if zone is not None else ():
+        value = params.get(name)
+        if isinstance(value, dt.datetime) and value.tzinfo is None and not is_in_zone(name, value, str(zone)):
+            raise InvalidInputError(
+                f"REPLACE WHERE: parameter :{name} has no zone, and the zones of this process and of the session"
+                f" ({zone}) make two times of {value}: write it into the condition, or give it as a string. Nothing was"
+                " done"
+            )
+    # The tree has strings without quotes, which Spark and Lance may read in two ways.
     _check(replaced(text, bound(text, params, _stand_in)), schema, exact=exact)
     return replaced(text, bound(text, params, _literal))
 
@@ -75,11 +97,15 @@ def _check(text: str, schema: pa.Schema, *, exact: bool) -> None:
     except (sqlglot.errors.SqlglotError, RecursionError):
         tree = None
     if tree is None or '"' in text or "\\" in text or not _is_known(tree, schema, exact=exact):
-        raise InvalidInputError(
-            f"REPLACE WHERE {text}: the condition compares columns of the table with constants of their type, joined by"
-            " AND, OR and NOT; for anything else, DELETE and then INSERT, or let pyspark_lance.write(replace_where=...)"
-            " read it as Lance's SQL. Nothing was done"
-        )
+        raise _rejected(text)
+
+
+def _rejected(text: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"REPLACE WHERE {text}: the condition compares columns of the table with constants of their type, joined by"
+        " AND, OR and NOT; for anything else, DELETE and then INSERT, or let pyspark_lance.write(replace_where=...)"
+        " read it as Lance's SQL. Nothing was done"
+    )
 
 
 def _is_known(tree: Any, schema: pa.Schema, *, exact: bool) -> bool:

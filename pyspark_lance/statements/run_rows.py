@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -17,6 +17,8 @@ from pyspark_lance.changing.conditional import RowCondition, delete_where, updat
 from pyspark_lance.changing.merge_clauses import ClauseMerge
 from pyspark_lance.changing.task import DELETE, INSERT, UPDATE
 from pyspark_lance.changing.update_values import spelled_values, stored_as
+from pyspark_lance.engine.lexing import has_usual_settings
+from pyspark_lance.engine.sessions import has_times_without_zone, session_zone
 from pyspark_lance.statements import records
 from pyspark_lance.statements.context import Context
 from pyspark_lance.statements.names import mentions_of
@@ -29,7 +31,17 @@ from pyspark_lance.writing.write import write
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["PARTITIONED_BY", "delete", "insert", "merge", "partition_by", "stored_partition_by", "truncate", "update"]
+__all__ = [
+    "PARTITIONED_BY",
+    "check_not_partitioned_by",
+    "delete",
+    "insert",
+    "merge",
+    "partition_by",
+    "stored_partition_by",
+    "truncate",
+    "update",
+]
 
 PARTITIONED_BY: Final = "lance-dagster.partitioned_by"
 """Key of the table's configuration with the columns of PARTITIONED BY: a,b, or a list in JSON if a name has a comma."""
@@ -38,10 +50,44 @@ _OVERWRITE: Final = "spark.sql.sources.partitionOverwriteMode"
 
 
 def partition_by(dataset: LanceDataset) -> list[str] | None:
-    """The columns of PARTITIONED BY of the statement that created a table; None without any."""
+    """The columns of PARTITIONED BY of the statement that created a table, as far as it has them; None without any."""
+    return [name for name in _partitioned_by(dataset) if name in dataset.schema.names] or None
+
+
+def _partitioned_by(dataset: LanceDataset) -> list[str]:
     stored = dataset.config().get(PARTITIONED_BY, "")
-    names = json.loads(stored) if stored.startswith("[") else stored.split(",")
-    return [name for name in names if name in dataset.schema.names] or None
+    names: list[str] = json.loads(stored) if stored.startswith("[") else [name for name in stored.split(",") if name]
+    return names
+
+
+def check_not_partitioned_by(table: TableName, dataset: LanceDataset, names: Iterable[str]) -> None:
+    """Make sure that a table is not partitioned by columns that are to be dropped or renamed.
+
+    Raises:
+        InvalidInputError: The table is partitioned by one of them, so that a dynamic overwrite would replace all rows.
+    """
+    found = sorted(set(names) & set(_partitioned_by(dataset)))
+    if found:
+        raise InvalidInputError(
+            f"{table} is PARTITIONED BY {', '.join(found)}: to drop or rename the column, first run ALTER TABLE {table}"
+            f" UNSET TBLPROPERTIES ('{PARTITIONED_BY}'); SET TBLPROPERTIES ('{PARTITIONED_BY}' = 'column') partitions"
+            " it again. Nothing was done"
+        )
+
+
+def _check_partition_columns(table: TableName, dataset: LanceDataset) -> None:
+    """Make sure that a table has the columns that it is partitioned by.
+
+    Raises:
+        SchemaError: One was dropped or renamed, perhaps by another writer.
+    """
+    lacking = [name for name in _partitioned_by(dataset) if name not in dataset.schema.names]
+    if lacking:
+        raise SchemaError(
+            f"{table} is PARTITIONED BY {', '.join(lacking)}, and has no such columns any more, so that an overwrite of"
+            f" partitions would replace all rows: run ALTER TABLE {table} SET TBLPROPERTIES ('{PARTITIONED_BY}' ="
+            " 'column') with their new names, or UNSET it. Nothing was done"
+        )
 
 
 def stored_partition_by(names: Sequence[str]) -> str:
@@ -56,11 +102,17 @@ def insert(context: Context, statement: records.Insert) -> DataFrame:
     rows = _in_columns(context, context.sources.query(statement.query), statement, dataset)
     columns = partition_by(dataset)
     is_dynamic = str(context.spark.conf.get(_OVERWRITE, "static")).lower() == "dynamic"
+    if statement.overwrites and is_dynamic:
+        _check_partition_columns(statement.table, dataset)
     replace_where = None
     if statement.replace_where is not None:
-        exact = case_sensitive(context.spark)
         replace_where = replace_condition(
-            statement.replace_where.text, context.sources.params, dataset.schema, exact=exact
+            statement.replace_where.text,
+            context.sources.params,
+            dataset.schema,
+            exact=case_sensitive(context.spark),
+            usual=has_usual_settings(context.spark),
+            zone=None if has_times_without_zone(context.spark) else session_zone(context.spark),
         )
     done = write(
         rows,

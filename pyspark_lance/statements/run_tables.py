@@ -17,7 +17,7 @@ from pyspark_lance.catalog.tables import CatalogTable, TableName
 from pyspark_lance.engine.errors import short_errors
 from pyspark_lance.statements import records
 from pyspark_lance.statements.context import Context
-from pyspark_lance.statements.run_rows import partition_by
+from pyspark_lance.statements.run_rows import check_not_partitioned_by, partition_by
 from pyspark_lance.statements.show_create import create_statement
 from pyspark_lance.statements.table_properties import COMMENT, TableProperties, encoded
 from pyspark_lance.statements.tokens import Piece
@@ -243,6 +243,7 @@ def drop_columns(context: Context, statement: records.DropColumns) -> DataFrame:
     names = [_spelled(context, dataset, name) for name in statement.columns]
     if statement.if_exists:
         names = [name for name in names if name.partition(".")[0] in dataset.schema.names]
+    check_not_partitioned_by(statement.table, dataset, names)
     if names:
         dataset.drop_columns(names)
     return context.nothing()
@@ -251,7 +252,9 @@ def drop_columns(context: Context, statement: records.DropColumns) -> DataFrame:
 def rename_column(context: Context, statement: records.RenameColumn) -> DataFrame:
     """Run an ALTER TABLE ... RENAME COLUMN."""
     dataset, _ = context.target(statement.table)
-    dataset.alter_columns({"path": _spelled(context, dataset, statement.column), "name": statement.to})
+    name = _spelled(context, dataset, statement.column)
+    check_not_partitioned_by(statement.table, dataset, [name])
+    dataset.alter_columns({"path": name, "name": statement.to})
     return context.nothing()
 
 

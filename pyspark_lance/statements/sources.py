@@ -20,10 +20,11 @@ from lance_core.errors import DatasetNotFoundError, InvalidInputError
 from pyspark_lance.catalog.reads import report_read
 from pyspark_lance.catalog.tables import TableFinder, TableName
 from pyspark_lance.engine.errors import short_errors
+from pyspark_lance.engine.lexing import has_usual_settings, position
 from pyspark_lance.reading.read import read_version
 from pyspark_lance.statements.names import Mention, is_path, mentions_of
 from pyspark_lance.statements.parameters import bound, replaced
-from pyspark_lance.statements.tokens import Piece, position, tokens_of
+from pyspark_lance.statements.tokens import Piece, tokens_of
 from pyspark_lance.statements.trees import Need, needs_of
 from pyspark_lance.types.column_names import case_sensitive, quoted
 
@@ -87,7 +88,15 @@ class Sources:
             piece: The expression.
             target: The table that is changed, whose name may qualify columns.
             alias: The name by which Spark knows its columns.
+
+        Raises:
+            InvalidInputError: The piece has `${variable}`, or a subquery that is not understood.
         """
+        if "${" in piece.text:
+            raise InvalidInputError(
+                f"{self.at(piece.start + piece.text.index('${'))}: Spark puts the value of a setting for ${{...}} into"
+                " queries, and not into conditions and values: put it into a parameter, :name. Nothing was done"
+            )
         changes, frames = self._tables(piece, 0, target, alias)
         for name, frame in frames.items():
             frame.createOrReplaceTempView(name)
@@ -162,7 +171,8 @@ class Sources:
         aligned = self._statement[: piece.start] + piece.text
         before = "".join(char if char == "\n" else " " for char in self._statement[: piece.start])
         shifted = {piece.start + start: parts for start, parts in starts.items()}
-        needs = needs_of(before + plain, shifted, self.params, aligned)
+        exact, usual = case_sensitive(self.spark), has_usual_settings(self.spark)
+        needs = needs_of(before + plain, shifted, self.params, aligned, usual=usual, exact=exact)
         # Double quotes hold strings, or names if a setting of the session says so.
         words = {one.value.lower() for one in tokens_of(piece.text) if one.is_name or one.text.startswith('"')}
         changes: list[Any] = []

@@ -16,8 +16,10 @@ from typing import Final, NoReturn
 
 from lance_core.errors import InvalidInputError
 from pyspark_lance.catalog.tables import TableName
+from pyspark_lance.engine.lexing import QUOTED_NAME, position, without_comments
+from pyspark_lance.engine.lexing import STRING as STRING_PATTERN
 
-__all__ = ["Assignment", "Cursor", "Piece", "Token", "position", "tokens_of"]
+__all__ = ["Assignment", "Cursor", "Piece", "Token", "tokens_of"]
 
 WORD: Final = "word"
 QUOTED: Final = "quoted"
@@ -25,12 +27,7 @@ STRING: Final = "string"
 SIGN: Final = "sign"
 
 _TOKEN: Final = re.compile(
-    r"""(?P<space>\s+|--[^\n]*)
-    |(?P<string>[rR]'[^']*'|[rR]"[^"]*"|'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*")
-    |(?P<quoted>`(?:[^`]|``)*`)
-    |(?P<word>\w+)
-    |(?P<sign>.)""",
-    re.DOTALL | re.VERBOSE,
+    rf"(?P<space>\s+)|(?P<string>{STRING_PATTERN})|(?P<quoted>{QUOTED_NAME})|(?P<word>\w+)|(?P<sign>.)", re.DOTALL
 )
 _ESCAPED: Final = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "0": "\0", "Z": "\x1a"}
 _OPENING: Final = {"(": ")", "[": "]"}
@@ -106,12 +103,6 @@ class Assignment(Piece):
     column: int
 
 
-def position(statement: str, offset: int) -> str:
-    """A position as messages name it."""
-    before = statement[:offset]
-    return f"line {before.count(chr(10)) + 1}, column {offset - before.rfind(chr(10))}"
-
-
 def tokens_of(statement: str) -> list[Token]:
     """The tokens of a statement, without comments; hints stay.
 
@@ -120,11 +111,9 @@ def tokens_of(statement: str) -> list[Token]:
     """
     found: list[Token] = []
     at = 0
-    while at < len(statement):
-        if statement.startswith("/*", at) and not statement.startswith("/*+", at):
-            at = _behind_comment(statement, at)
-            continue
-        match = _TOKEN.match(statement, at)
+    plain = without_comments(statement)
+    while at < len(plain):
+        match = _TOKEN.match(plain, at)
         assert match is not None, "any character is a sign"
         kind, text = str(match.lastgroup), match.group()
         if kind == SIGN and text in "'\"`":
@@ -133,17 +122,6 @@ def tokens_of(statement: str) -> list[Token]:
             found.append(Token(kind, text, at))
         at = match.end()
     return found
-
-
-def _behind_comment(statement: str, start: int) -> int:
-    depth, at = 1, start + 2
-    while depth:
-        found = re.compile(r"/\*|\*/").search(statement, at)
-        if found is None:
-            raise InvalidInputError(f"{position(statement, start)}: the comment is not closed")
-        depth += 1 if found.group() == "/*" else -1
-        at = found.end()
-    return at
 
 
 class Cursor:

@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from lance_core.errors import InvalidInputError
+from pyspark_lance.engine.lexing import is_plain, position, without_comments
 from pyspark_lance.reading.filter_pushdown import Pushed, push_tree
-from pyspark_lance.statements.tokens import position, tokens_of
+from pyspark_lance.statements.tokens import tokens_of
 
 __all__ = ["Need", "needs_of"]
 
@@ -37,23 +38,34 @@ class Need:
         scope: A key of the SELECT that it stands in.
         has_all: Whether all of its columns are needed.
         conditions: Conditions that each needed row meets, over columns without qualifiers.
+        exact: Whether case matters in their names.
     """
 
     alias: str
     scope: int
     has_all: bool
     conditions: tuple[Any, ...]
+    exact: bool
 
     def filter(self, schema: Any) -> Any:
         """The filter for a read; None if no condition can be pushed."""
-        found: list[Pushed] = [one for tree in self.conditions if (one := push_tree(tree, schema)) is not None]
+        trees = [push_tree(tree, schema, exact=self.exact) for tree in self.conditions]
+        found: list[Pushed] = [one for one in trees if one is not None]
         result = None
         for one in found:
             result = one.filter if result is None else result & one.filter
         return result
 
 
-def needs_of(text: str, starts: Mapping[int, int], params: Mapping[str, Any], statement: str) -> dict[int, Need]:
+def needs_of(
+    text: str,
+    starts: Mapping[int, int],
+    params: Mapping[str, Any],
+    statement: str,
+    *,
+    usual: bool = True,
+    exact: bool = False,
+) -> dict[int, Need]:
     """What a query needs of the tables whose names begin at some positions.
 
     Args:
@@ -61,6 +73,8 @@ def needs_of(text: str, starts: Mapping[int, int], params: Mapping[str, Any], st
         starts: The positions of names, with the number of parts of each.
         params: Values of parameters.
         statement: The statement as the user wrote it, for messages; the text has the same positions.
+        usual: Whether no setting of the session changes what names and constants mean.
+        exact: Whether case matters in names.
 
     Returns:
         What is needed, by position, of those names that are tables.
@@ -71,9 +85,8 @@ def needs_of(text: str, starts: Mapping[int, int], params: Mapping[str, Any], st
     from sqlglot import exp  # noqa: PLC0415 - loads for half a second
 
     tree = _parsed(text, statement)
-    words = {token.upper for token in tokens_of(text)}
-    is_plain = '"' not in text and "\\" not in text  # settings of the session decide what these mean
-    all_wide = bool(words & _WIDE) or "|>" in text
+    all_wide = not usual or _is_opaque(text)
+    pushes = not all_wide and is_plain(text)
     stars = list(tree.find_all(exp.Star))
     target = _target(exp, tree)
     if target in starts:
@@ -84,16 +97,39 @@ def needs_of(text: str, starts: Mapping[int, int], params: Mapping[str, Any], st
         if start not in starts:
             continue
         select = table.find_ancestor(exp.Select)
-        renames = bool(table.alias_column_names)  # FROM t AS a(x, y): the query knows no name of the table's
-        conditions = _conditions(exp, table, select, params) if is_plain and not renames else ()
-        is_wide = all_wide or renames or select is None
+        is_wide = all_wide or _is_renamed(exp, table, select)
         found[start] = Need(
             alias=table.alias,
             scope=id(select),
             has_all=is_wide or any(_stands_for(exp, star, table, select) for star in stars),
-            conditions=conditions,
+            conditions=_conditions(exp, table, select, params, exact=exact) if pushes and not is_wide else (),
+            exact=exact,
         )
     return found
+
+
+def _is_opaque(text: str) -> bool:
+    """Whether a query may need columns that it does not name, or has a WHERE that is not above its tables.
+
+    Such as that of `FROM t |> LIMIT 1 |> WHERE id = 3`, or what a setting puts into `${variable}`.
+    """
+    tokens = tokens_of(text)
+    bars = [token.start for token in tokens if token.text == "|"]
+    is_piped = any(bar - 1 not in bars and bar + 1 not in bars for bar in bars)
+    return is_piped or "${" in text or any(token.upper in _WIDE for token in tokens)
+
+
+def _is_renamed(exp: Any, table: Any, select: Any) -> bool:
+    """Whether a query sees columns of a table by other names, `FROM t AS a(x, y)`, or as the rows of a function."""
+    at = table
+    while at is not None and at is not select:
+        names = at.args.get("alias")
+        if names is not None and names.args.get("columns"):
+            return True
+        if not isinstance(at, exp.Table | exp.From | exp.Join | exp.Subquery | exp.Paren):
+            return True
+        at = at.parent
+    return select is None
 
 
 def _target(exp: Any, tree: Any) -> int:
@@ -110,7 +146,7 @@ def _parsed(text: str, statement: str) -> Any:
 
     try:
         with _quiet():
-            tree = sqlglot.parse_one(text, read="spark")
+            tree = sqlglot.parse_one(without_comments(text), read="spark")
     except sqlglot.errors.ParseError as error:
         at = error.errors[0] if error.errors else {}
         lines = text.split("\n")
@@ -158,23 +194,29 @@ def _stands_for(exp: Any, star: Any, table: Any, select: Any) -> bool:
     return star.find_ancestor(exp.Select) is select
 
 
-def _conditions(exp: Any, table: Any, select: Any, params: Mapping[str, Any]) -> tuple[Any, ...]:
+def _conditions(exp: Any, table: Any, select: Any, params: Mapping[str, Any], *, exact: bool) -> tuple[Any, ...]:
     """The conditions of the WHERE next to a table that only concern the table."""
-    joins = select.args.get("joins") or [] if select is not None else []
+    joins = select.args.get("joins") or []
     is_first, is_joined = isinstance(table.parent, exp.From), isinstance(table.parent, exp.Join)
-    if select is None or not (is_first or is_joined) or table.args.get("pivots") or table.args.get("sample"):
+    if not (is_first or is_joined) or table.args.get("pivots") or table.args.get("sample"):
         return ()
     if select.args.get("sample") or any(join.side in ("RIGHT", "FULL") or join.method for join in joins):
         return ()
-    if is_joined and table.parent.side:
+    if is_joined and (table.parent.side or table.parent.parent is not select):
         return ()
     where = select.args.get("where")
     is_only = len(joins) == 0 and not select.args.get("laterals")
-    qualifiers = {table.alias_or_name.lower(), *([""] if is_only else [])}
+    own = table.alias_or_name
+
+    def is_own(column: Any) -> bool:
+        name = column.table
+        is_its = name == own or (not exact and name.lower() == own.lower())
+        return (is_its or (is_only and not name)) and not column.args.get("db")
+
     found = []
     for part in _conjuncts(exp, where.this) if where is not None else ():
         columns = list(part.find_all(exp.Column))
-        if columns and all(one.table.lower() in qualifiers and not one.args.get("db") for one in columns):
+        if columns and all(is_own(one) for one in columns):
             found.append(_unqualified(exp, part.copy(), params))
     return tuple(found)
 
@@ -191,10 +233,22 @@ def _unqualified(exp: Any, tree: Any, params: Mapping[str, Any]) -> Any:
     def changed(node: Any) -> Any:
         if isinstance(node, exp.Column):
             node.set("table", None)
-        elif isinstance(node, exp.Placeholder) and isinstance(params.get(node.name), int | str | dt.date):
-            value = params[node.name]
-            if not isinstance(value, bool | dt.datetime):
-                return exp.convert(value)
+        elif isinstance(node, exp.Placeholder):
+            return _constant(exp, params.get(node.name)) or node
         return node
 
     return tree.transform(changed)
+
+
+def _constant(exp: Any, value: Any) -> Any:
+    """The constant of a parameter; None for values that are not pushed.
+
+    It is made by the methods of the plain types, because a subclass, such as an enumeration, can print as anything.
+    """
+    if isinstance(value, bool | dt.datetime):
+        return None
+    if isinstance(value, int):
+        return exp.convert(int.__int__(value))
+    if isinstance(value, str):
+        return exp.convert(str.__str__(value))
+    return exp.cast(exp.Literal.string(dt.date.isoformat(value)), "date") if isinstance(value, dt.date) else None

@@ -36,6 +36,37 @@ def test_tokens_are_the_user_s_characters():
     assert (quoted, raw, string) == ("a`b", "\\n", "it's")
 
 
+@pytest.mark.parametrize(
+    ("statement", "tokens"),
+    [
+        ("a -- b\rc", ["a", "c"]),
+        ("a -- b\r\nc", ["a", "c"]),
+        ("a -- b\x0bc\x85d\u2028e", ["a"]),
+        ("a -- b \\\nc\nd", ["a", "d"]),
+        ("a -- b \\\r\nc", ["a", "c"]),
+        ("a /* /*+ b */ c /* d */ -- */", ["a", "c"]),
+        ("a /* /* b */ c */ d", ["a", "d"]),
+        ("a /*/ b */ c /**/ d /*** / ***/ e", ["a", "c", "d", "e"]),
+        ("a /* /*/ b */ c */ d", ["a", "d"]),
+        ("a '-- b' `/* c` \"--\" r'/*' d", ["a", "'-- b'", "`/* c`", '"--"', "r'/*'", "d"]),
+        ("bar'/*\\'' --'", ["bar", "'/*\\''"]),
+    ],
+)
+def test_comments_end_where_spark_ends_them(statement, tokens):
+    assert [token.text for token in tokens_of(statement)] == tokens
+
+
+@pytest.mark.parametrize("end", ["\r", "\r\n", "\n"])
+def test_a_condition_behind_a_comment_is_no_part_of_it(end):
+    assert read(f"DELETE FROM lake.t -- old rows{end}WHERE id = 1").where.text == "id = 1"
+    assert read(f"UPDATE lake.t SET v = 0 -- reset{end}WHERE id = 1").where.text == "id = 1"
+    assert read("DELETE FROM lake.t /* /*+ a */ WHERE id = 1 /* b */ -- */").where.text == "id = 1"
+    merge = read(f"MERGE INTO lake.t USING s ON t.id = s.id WHEN MATCHED -- c{end}AND s.x > 0\nTHEN DELETE")
+    assert merge.clauses[0].condition.text == "s.x > 0"
+    insert = read(f"INSERT INTO lake.t -- c{end}REPLACE WHERE day = 1\nSELECT 1")
+    assert insert.replace_where.text == "day = 1"
+
+
 @pytest.mark.parametrize("text", ["select 'a", "select `a", "select /* /* */ 1", 'select "'])
 def test_what_does_not_end_is_rejected_with_its_position(text):
     with pytest.raises(InvalidInputError, match=r"line 1, column 8: the .* is not closed"):

@@ -3,6 +3,7 @@
 import datetime as dt
 import decimal
 import enum
+import time
 
 import numpy as np
 import pyarrow as pa
@@ -43,12 +44,31 @@ class Word(str, enum.Enum):  # noqa: UP042 - prints as Word.ONE, a StrEnum would
         (evil(bytes)(b"'"), "x'27'"),
         (evil(decimal.Decimal)("1.50"), "(1.50BD)"),
         (evil(dt.date)(2024, 1, 2), "date'2024-01-02'"),
-        (evil(dt.datetime)(2024, 1, 2, 3), "cast('2024-01-02 03:00:00' as timestamp)"),
+        (
+            evil(dt.datetime)(2024, 1, 2, 3, tzinfo=dt.UTC),
+            "cast('2024-01-02 03:00:00+00:00' as timestamp_ltz)",
+        ),
     ],
     ids=map(str, range(11)),
 )
 def test_literals_are_those_of_the_value(value, wanted):
     assert literal("p", value) == wanted
+
+
+@pytest.mark.parametrize("micros", [0, 7])
+def test_a_time_without_a_zone_is_in_that_of_the_process(monkeypatch, micros):
+    """As in a query, where Spark binds the parameter."""
+    shown = "2024-01-02 03:00:00" + (".000007" if micros else "")
+    try:
+        with monkeypatch.context() as patched:
+            patched.setenv("TZ", "Asia/Tokyo")
+            time.tzset()
+            found = literal("p", evil(dt.datetime)(2024, 1, 2, 3, microsecond=micros))
+            assert found == f"cast('{shown}+09:00' as timestamp)"
+            with pytest.raises(InvalidInputError, match="parameter :p is 0001-01-01T00:00:00 without a zone"):
+                literal("p", dt.datetime.min)
+    finally:
+        time.tzset()
 
 
 ROWS = {
@@ -89,6 +109,35 @@ def test_each_type_can_be_a_parameter_of_replace_where(tmp_path, name):
 def test_values_that_spark_and_lance_would_read_in_two_ways_are_rejected(condition, value):
     with pytest.raises(InvalidInputError, match=r"REPLACE WHERE .*Nothing was done"):
         replace_condition(condition, {"value": value}, pa.table(ROWS).schema, exact=True)
+
+
+def test_a_time_of_which_two_zones_make_two_is_rejected(monkeypatch):
+    schema, params = pa.table(ROWS).schema, {"value": dt.datetime(2024, 1, 1)}
+    try:
+        with monkeypatch.context() as patched:
+            patched.setenv("TZ", "Asia/Tokyo")
+            time.tzset()
+            for zone in ("Asia/Tokyo", None):
+                found = replace_condition("n = :value", params, schema, exact=True, zone=zone)
+                assert found == "n = timestamp '2024-01-01 00:00:00'"
+            for zone in ("UTC", "America/New_York", "+03:00"):
+                with pytest.raises(InvalidInputError, match="parameter :value has no zone"):
+                    replace_condition("n = :value", params, schema, exact=True, zone=zone)
+    finally:
+        time.tzset()
+
+
+def test_comments_of_a_condition_end_where_spark_ends_them():
+    schema = pa.table(ROWS).schema
+    found = replace_condition("i = 5 -- c\r OR /* a /*+ b */ i = 6", {}, schema, exact=True)
+    assert "".join(found.split()) == "i=5ORi=6"
+    assert replace_condition("s = '-- a '", {}, schema, exact=True) == "s = '-- a '"
+
+
+@pytest.mark.parametrize(("condition", "usual"), [("s = '${spark.app.name}'", True), ("s = 'O''Brien'", False)])
+def test_constants_that_the_session_decides_are_rejected(condition, usual):
+    with pytest.raises(InvalidInputError, match="REPLACE WHERE"):
+        replace_condition(condition, {}, pa.table(ROWS).schema, exact=True, usual=usual)
 
 
 def test_times_with_a_zone_are_compared_with_times_that_have_one():

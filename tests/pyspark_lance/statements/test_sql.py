@@ -1,5 +1,6 @@
 """Statements of SQL over Lance tables, with pylance looking at what became of them."""
 
+import datetime as dt
 import re
 
 import numpy as np
@@ -146,6 +147,85 @@ def test_columns_that_no_part_of_a_query_needs_are_not_read(spark, table, plans,
     assert plans[0][0] == columns
 
 
+@pytest.mark.parametrize(
+    ("setting", "query"),
+    [
+        ("spark.sql.parser.quotedRegexColumnNames", "SELECT `(id)?+.+` FROM {t} ORDER BY id"),
+        ("spark.sql.preserveCharVarcharTypeInfo", "SELECT id FROM {t} WHERE s = cast('s1' as char(2))"),
+        ("spark.sql.legacy.consecutiveStringLiterals.enabled", "SELECT id FROM {t} WHERE s = 's''1'"),
+        ("spark.sql.caseSensitive", "SELECT q.id FROM {t} q JOIN {t} Q ON q.id = Q.id - 1 WHERE Q.id = 1"),
+        ("spark.sql.caseSensitive", "SELECT 1 FROM range(3) AS o(ID) WHERE EXISTS (SELECT 1 FROM {t} WHERE ID = id)"),
+    ],
+)
+def test_a_setting_that_changes_names_or_constants_changes_no_answer(spark, sql, table, setting, query):
+    spark.createDataFrame(lance_core.dataset(table).to_table()).createOrReplaceTempView("same_rows")
+    spark.conf.set(setting, "true")
+    try:
+        expected = [tuple(row) for row in spark.sql(query.replace("{t}", "same_rows")).collect()]
+        assert sql(query.replace("{t}", "lake.nyc.t")) == expected
+    finally:
+        spark.conf.unset(setting)
+
+
+def test_variables_of_the_session_are_read_by_spark(spark, sql, table):
+    spark.conf.set("lance.test.wanted", "s3")
+    try:
+        assert sql("SELECT id FROM lake.nyc.t WHERE s = '${lance.test.wanted}'") == [(3,)]
+        with pytest.raises(InvalidInputError, match="REPLACE WHERE"):
+            sql("INSERT INTO lake.nyc.t REPLACE WHERE s = '${lance.test.wanted}' SELECT 3, 3, 's3'")
+        for change in ("DELETE FROM lake.nyc.t WHERE x = 1", "UPDATE lake.nyc.t SET x = 1 WHERE x = 1"):
+            with pytest.raises(InvalidInputError, match=r"line 1, column \d+: .* into a parameter"):
+                sql(change + " OR s = '${lance.test.wanted}'")
+    finally:
+        spark.conf.unset("lance.test.wanted")
+
+
+def test_a_where_that_is_piped_is_evaluated_where_it_stands(spark, sql, table):
+    spark.createDataFrame(lance_core.dataset(table).to_table()).createOrReplaceTempView("same_rows")
+    for query in (
+        "FROM {t} |> ORDER BY id |> LIMIT 1 |> WHERE id = 3 |> SELECT id",
+        "SELECT id, row_number() OVER (ORDER BY id DESC) AS x FROM {t} |> WHERE x = 1",
+        "SELECT x AS id, id AS x FROM {t} |> WHERE x = 3",
+    ):
+        assert sql(query.replace("{t}", "lake.nyc.t")) == sql(query.replace("{t}", "same_rows"))
+    assert sql("DELETE FROM lake.nyc.t WHERE EXISTS (FROM lake.nyc.t z |> ORDER BY id |> LIMIT 1 |> WHERE id = 3)") == [
+        (0,)
+    ]
+
+
+def test_a_delete_finds_the_floats_that_a_select_finds(sql, lake):
+    for condition in ("f > 0.1", "NOT (f > 0.1)", "NOT (f NOT BETWEEN 0.0 AND 0.1)"):
+        floats = pa.table({"f": pa.array([0.1, 0.5, None], pa.float32())})
+        lance_core.write_dataset(floats, f"{lake}/floats.lance", mode="overwrite")
+        selected = sql(f"SELECT count(*) FROM lake.floats WHERE {condition}")
+        assert sql(f"DELETE FROM lake.floats WHERE {condition}") == selected
+
+
+def test_a_delete_ends_its_comments_where_spark_does(sql, table):
+    assert sql("DELETE FROM lake.nyc.t -- old rows\rWHERE id = 1 -- and\rAND x > 0") == [(1,)]
+    assert sql("DELETE FROM lake.nyc.t /* /*+ a */ WHERE id = 2 /* b */ -- */") == [(1,)]
+    assert sql("SELECT count(*) FROM lake.nyc.t") == [(8,)]
+
+
+@pytest.mark.parametrize("type_", ["TIMESTAMP_LTZ", "TIMESTAMP_NTZ"])
+def test_a_time_as_a_parameter_is_one_time_in_each_statement(spark, sql, lake, type_):
+    """A time without a zone is in the zone of the process, which the session's need not be."""
+    hours = [dt.datetime(2024, 1, 1) + dt.timedelta(hours=hour) for hour in range(48)]
+    rows = {"id": range(48), "t": pa.array(hours, pa.timestamp("us", "UTC")), "n": pa.array(hours, pa.timestamp("us"))}
+    values = dt.datetime(2024, 1, 2), dt.datetime(2024, 1, 2, tzinfo=dt.timezone(dt.timedelta(hours=-3)))
+    spark.conf.set("spark.sql.timestampType", type_)
+    try:
+        for value in values:
+            for column in ("t", "n"):
+                lance_core.write_dataset(pa.table(rows), f"{lake}/times.lance", mode="overwrite")
+                selected = sql(f"SELECT id FROM lake.times WHERE {column} = :p", p=value)
+                assert len(selected) == 1
+                assert sql(f"DELETE FROM lake.times WHERE {column} = :p", p=value) == [(1,)]
+                assert sql("SELECT count(*) FROM lake.times WHERE id = :id", id=selected[0][0]) == [(0,)]
+    finally:
+        spark.conf.unset("spark.sql.timestampType")
+
+
 def test_listeners_are_called_once_a_read_until_they_are_stopped(sql, table):
     read = []
     stops = [pyspark_lance.on_read(read.append) for _ in range(2)]
@@ -290,6 +370,10 @@ def test_tables_are_created_changed_and_dropped(sql, lake, lance):
     sql("ALTER TABLE lake.a.t ADD COLUMNS (n int, m struct<a: int>)")
     sql("ALTER TABLE lake.a.t RENAME COLUMN N TO number")
     sql("ALTER TABLE lake.a.t ALTER COLUMN number TYPE bigint")
+    for change in ("DROP COLUMN m, S", "RENAME COLUMN S TO u"):
+        with pytest.raises(InvalidInputError, match=r"PARTITIONED BY s: .* UNSET TBLPROPERTIES"):
+            sql(f"ALTER TABLE lake.a.t {change}")
+    sql("ALTER TABLE lake.a.t UNSET TBLPROPERTIES ('lance-dagster.partitioned_by')")
     sql("ALTER TABLE lake.a.t DROP COLUMN m, s")
     sql("ALTER TABLE lake.a.t SET TBLPROPERTIES ('k' = 'w')")
     sql("ALTER TABLE lake.a.t UNSET TBLPROPERTIES ('owner')")
@@ -305,6 +389,20 @@ def test_tables_are_created_changed_and_dropped(sql, lake, lance):
     sql("DROP TABLE lake.a.t")
     sql("DROP TABLE IF EXISTS lake.a.t")
     assert lance_core.list_tables(lake) == []
+
+
+def test_an_overwrite_of_partitions_needs_their_columns(spark, sql, lake, lance):
+    sql("CREATE TABLE lake.a.p PARTITIONED BY (day) AS SELECT id, cast(id AS int) AS day FROM range(3)")
+    lance.dataset(f"{lake}/a/p.lance").alter_columns({"path": "day", "name": "d"})
+    spark.conf.set("spark.sql.sources.partitionOverwriteMode", "dynamic")
+    try:
+        with pytest.raises(SchemaError, match="PARTITIONED BY day, and has no such columns"):
+            sql("INSERT OVERWRITE lake.a.p SELECT 30L, 2")
+        sql("ALTER TABLE lake.a.p SET TBLPROPERTIES ('lance-dagster.partitioned_by' = 'd')")
+        assert sql("INSERT OVERWRITE lake.a.p SELECT 30L, 2") == [(1, 1)]
+    finally:
+        spark.conf.unset("spark.sql.sources.partitionOverwriteMode")
+    assert sql("SELECT * FROM lake.a.p ORDER BY d") == [(0, 0), (1, 1), (30, 2)]
 
 
 def test_maintenance_indices_branches_and_clones(sql, lake, table, lance):

@@ -1,0 +1,94 @@
+r"""What is a comment, a string or a name in Spark's SQL, as Spark's own lexer has it.
+
+    DELETE FROM t -- old\rWHERE id = 1        the comment ends at the carriage return
+    DELETE FROM t /* /*+ a */ WHERE id = 1    a hint in a comment opens no comment of its own
+
+Other parsers of SQL end a comment elsewhere. They get statements whose comments are blanks, so that they cannot take a
+condition for a comment.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from lance_core.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = [
+    "QUOTED_NAME", "STRING", "has_usual_settings", "is_plain", "position", "without_comments",
+]  # fmt: skip
+
+_SETTINGS: Final = (
+    "spark.sql.parser.escapedStringLiterals",
+    "spark.sql.parser.quotedRegexColumnNames",
+    "spark.sql.legacy.charVarcharAsString",
+    "spark.sql.legacy.consecutiveStringLiterals.enabled",
+    "spark.sql.legacy.typeCoercion.datetimeToString.enabled",
+    "spark.sql.preserveCharVarcharTypeInfo",
+)
+"""Settings that are false by default, and by which names and constants mean something else."""
+
+STRING: Final = r"""[rR]'[^']*'|[rR]"[^"]*"|'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*\""""
+"""The pattern of strings; two that touch are one."""
+QUOTED_NAME: Final = r"`(?:[^`]|``)*`"
+"""The pattern of names in backticks."""
+
+_LEXEME: Final = re.compile(
+    rf"(?P<line>--(?:\\\n|[^\r\n])*)|(?P<bracket>/\*(?!\+))|(?P<space>\s)|{STRING}|{QUOTED_NAME}|\w+|.", re.DOTALL
+)
+_BRACKETS: Final = re.compile(r"/\*(?!\+)|\*/")
+
+
+def position(statement: str, offset: int) -> str:
+    """A position as messages name it."""
+    before = statement[:offset]
+    return f"line {before.count(chr(10)) + 1}, column {offset - before.rfind(chr(10))}"
+
+
+def without_comments(statement: str) -> str:
+    """A statement with blanks in place of its comments and of each kind of space; all else keeps its position.
+
+    Raises:
+        InvalidInputError: A comment does not end.
+    """
+    found: list[str] = []
+    at = 0
+    while at < len(statement):
+        match = _LEXEME.match(statement, at)
+        assert match is not None, "any character is one"
+        end = _behind_comment(statement, at) if match["bracket"] else match.end()
+        part = statement[at:end]
+        found.append(re.sub(r"[^\n]", " ", part) if match.lastgroup else part)
+        at = end
+    return "".join(found)
+
+
+def is_plain(statement: str) -> bool:
+    """Whether no setting of the session decides what the strings of a statement mean.
+
+    Settings decide about double quotes, about backslashes and doubled quotes in strings, and about `${variable}`, for
+    which Spark puts the value of a setting.
+    """
+    if any(sign in statement for sign in ('"', "\\", "${")):
+        return False
+    return not any("''" in one.group()[1:-1] for one in _LEXEME.finditer(statement) if one.group()[0] in "'rR")
+
+
+def has_usual_settings(spark: SparkSession) -> bool:
+    """Whether no setting of a session changes what names and constants mean."""
+    given = spark.conf.getAll
+    return not any(str(given.get(name, "false")).lower() == "true" for name in _SETTINGS)
+
+
+def _behind_comment(statement: str, start: int) -> int:
+    depth, at = 1, start + 2
+    while depth:
+        found = _BRACKETS.search(statement, at)
+        if found is None:
+            raise InvalidInputError(f"{position(statement, start)}: the comment is not closed")
+        depth += -1 if found.group() == "*/" else 1
+        at = found.end()
+    return at
