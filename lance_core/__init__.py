@@ -24,8 +24,8 @@ from lance_core.store import bytes_read_counter, canonical_uri, iops_counter
 from lance_core.table.manifest.manifest import WRITER
 from lance_core.table.watermarks import Watermark, WatermarkMove
 from lance_core.verbs.columns.batch_udf import BatchUDF, batch_udf
-from lance_core.verbs.columns.write_columns import ColumnsResult
-from lance_core.verbs.columns.write_columns_tasks import ColumnPlan, ColumnTask, WrittenColumns
+from lance_core.verbs.columns.write_columns.commit import ColumnsResult
+from lance_core.verbs.columns.write_columns.tasks import ColumnPlan, ColumnTask, WrittenColumns
 from lance_core.verbs.context.bases import DatasetBasePath
 from lance_core.verbs.context.session import Session
 from lance_core.verbs.delta.change_task import ChangeTask

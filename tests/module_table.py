@@ -38,8 +38,8 @@ FROM_OUTSIDE = {
     "lance_core/verbs/columns": [
         "tests/interop/columns/test_changing_columns.py",
         "tests/interop/columns/test_casting_columns.py",
-        "tests/interop/columns/test_write_columns.py",
     ],
+    "lance_core/verbs/columns/write_columns": ["tests/interop/columns/test_write_columns.py"],
     "lance_core/verbs/delta": ["tests/interop/changes/test_delta.py", "tests/interop/changes/test_same_columns.py"],
     "lance_core/verbs/expressions/sql": [
         "tests/interop/sql/test_sql_by_hypothesis.py",

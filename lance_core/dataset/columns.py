@@ -13,8 +13,13 @@ from lance_core.schema import schema_to_bytes
 from lance_core.verbs.columns.add import add_columns, commit_made, with_null_columns
 from lance_core.verbs.columns.alter import alter_columns, drop_columns
 from lance_core.verbs.columns.makers import joined
-from lance_core.verbs.columns.write_columns import ColumnCommit, ColumnsResult, commit_columns, write_matched_columns
-from lance_core.verbs.columns.write_columns_tasks import ColumnPlan, Missing, WrittenColumns, plan_columns
+from lance_core.verbs.columns.write_columns.commit import (
+    ColumnCommit,
+    ColumnsResult,
+    commit_columns,
+    write_matched_columns,
+)
+from lance_core.verbs.columns.write_columns.tasks import ColumnPlan, Missing, WrittenColumns, plan_columns
 from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.files.fragment_writer import ReaderLike
 

@@ -1,12 +1,12 @@
 """Set columns of existing rows in one commit: only new files with these columns are written (`write_columns`).
 
-    plan    the rows and columns, of one version                                    (`write_columns_tasks`)
-    match   which rows the data names                                               (`write_columns_match`)
-    write   a file per fragment                                                     (`write_columns_tasks`)
+    plan    the rows and columns, of one version                                    (`tasks`)
+    match   which rows the data names                                               (`match`)
+    write   a file per fragment                                                     (`tasks`)
     commit  Update, REWRITE_COLUMNS   the table has the columns
             Merge                     it lacks one: schema and files in one version
 
-After a conflict the files are fitted to the latest version (`write_columns_rebase`), and committed there.
+After a conflict the files are fitted to the latest version (`rebase`), and committed there.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from lance_core.table.fragment import Fragment
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Merge, Operation, Update, UpdateMode
 from lance_core.table.transaction import COMMIT_MESSAGE_KEY, Transaction
-from lance_core.verbs.columns.write_columns_match import matched_rows
-from lance_core.verbs.columns.write_columns_rebase import PendingColumns, rebased_columns
-from lance_core.verbs.columns.write_columns_tasks import (
+from lance_core.verbs.columns.write_columns.match import matched_rows
+from lance_core.verbs.columns.write_columns.rebase import PendingColumns, rebased_columns
+from lance_core.verbs.columns.write_columns.tasks import (
     ColumnPlan,
     Missing,
     WrittenColumns,

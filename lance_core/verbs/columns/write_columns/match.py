@@ -15,7 +15,7 @@ from lance_core.schema import Schema, schema_to_arrow
 from lance_core.table.fragment import Fragment
 from lance_core.table.rowids import row_ids_of
 from lance_core.threads import ThreadPool
-from lance_core.verbs.columns.write_columns_tasks import ColumnTask
+from lance_core.verbs.columns.write_columns.tasks import ColumnTask
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.rows.keys import KeyIndex
 from lance_core.verbs.rows.removal import READ_AHEAD, live_rows
