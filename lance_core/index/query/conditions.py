@@ -104,21 +104,21 @@ class UnknownCondition:
 
 @dataclass(frozen=True, slots=True)
 class Not:
-    """NOT."""
+    """`NOT part`; null where the part is null."""
 
     part: Condition
 
 
 @dataclass(frozen=True, slots=True)
 class All:
-    """AND."""
+    """All parts hold, by the three-valued AND of SQL."""
 
     parts: tuple[Condition, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class AnyOf:
-    """OR."""
+    """At least one part holds, by the three-valued OR of SQL."""
 
     parts: tuple[Condition, ...]
 

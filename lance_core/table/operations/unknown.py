@@ -26,7 +26,7 @@ class UnknownOperation:
     wire_name: ClassVar[str] = ""
 
     def to_protobuf(self) -> NoReturn:
-        """Reject.
+        """Reject writing an operation that is not known.
 
         Raises:
             UnsupportedError: The operation is not known.
@@ -35,7 +35,7 @@ class UnknownOperation:
 
     @classmethod
     def from_protobuf(cls, message: object) -> NoReturn:
-        """Reject.
+        """Reject reading an operation that is not known.
 
         Raises:
             UnsupportedError: The operation is not known.
@@ -43,7 +43,7 @@ class UnknownOperation:
         raise UnsupportedError(f"operation {type(message).__name__} is not read")
 
     def apply(self, manifest: Manifest | None, context: ApplyContext) -> NoReturn:
-        """Reject.
+        """Reject applying an operation that is not known.
 
         Raises:
             UnsupportedError: The operation is not known.
