@@ -18,7 +18,7 @@ from lance_core.errors import (
     SupersededError,
     UnsupportedError,
 )
-from lance_core.verbs.columns import write_columns
+from lance_core.verbs.columns.write_columns import commit
 
 BOTH = pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable ids"])
 
@@ -481,7 +481,7 @@ def test_rows_that_others_changed_meanwhile_are_counted_once(tmp_path, monkeypat
         stale.write_columns({"id": [0], "v": [-5]}, on="id")
     lance.dataset(stale.uri).update({"n": "0"}, where="id in (0, 5)")
     lance.dataset(stale.uri).delete("id = 3")
-    fit, calls = write_columns.rebased_columns, []
+    fit, calls = commit.rebased_columns, []
 
     def beside_others(pending, latest):
         found = fit(pending, latest)
@@ -490,7 +490,7 @@ def test_rows_that_others_changed_meanwhile_are_counted_once(tmp_path, monkeypat
         calls.append(latest.version)
         return found
 
-    monkeypatch.setattr(write_columns, "rebased_columns", beside_others)
+    monkeypatch.setattr(commit, "rebased_columns", beside_others)
     done = write(stale)
     assert len(calls) == 1 + again
     assert column(stale.uri, "v") == {i: 10 * i for i in (0, 2, 4, 5, 7, 8, 9)}
