@@ -65,7 +65,8 @@ class ColumnVerbs(Handle):
         """The schema as it will be with further columns, for a `FragmentWriter` whose commit adds them.
 
         Args:
-            fields: The columns. A struct that is there already gets the fields that it lacks.
+            fields: The columns. A struct that is there already gets the fields that it lacks, and a column of the
+                type null the type.
 
         Raises:
             SchemaError: A column exists, does not allow nulls, or cannot be stored.

@@ -351,8 +351,9 @@ def commit_fragments(
         table_config: Table configuration to set, unless it has these values already. It is part of the same commit if
             that creates or overwrites the dataset; else it is set in a version of its own before, as transactions of
             appends and replacements cannot hold configuration.
-        add_columns: Add the columns that the dataset lacks, in the same version; they are null in its rows.
-            The fragments were written with `LanceDataset.lance_schema_with`.
+        add_columns: Add the columns that the dataset lacks, in the same version; they are null in its rows. A column
+            of the type null gets the type that it has in `schema`. The fragments were written with
+            `LanceDataset.lance_schema_with`.
         max_retries: Attempts of the commit, at least one; after a lost race it is rebased and put again.
         initial_bases: Base paths of a dataset that is created.
         enable_v2_manifest_paths: False gives a dataset that is created the old names of manifests.

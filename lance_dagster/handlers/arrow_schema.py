@@ -31,7 +31,8 @@ __all__ = [
     "known_schema",
     "owners",
     "target_schema",
-    "widened",
+    "typed",
+    "types_for_nulls",
     "with_known_types",
     "with_vectors",
     "without_owners",
@@ -156,10 +157,16 @@ def with_known_types(frame: pa.Schema, schema: pa.Schema, table: pa.Schema | Non
     )
 
 
-def widened(frame: pa.Schema, table: pa.Schema) -> dict[str, pa.DataType]:
+def types_for_nulls(table: pa.Schema, frame: pa.Schema) -> dict[str, pa.DataType]:
     """The columns of a table that are null so far, with the types that a frame gives them."""
     nulls = {field.name for field in table if pa.types.is_null(field.type)}
     return {field.name: field.type for field in frame if field.name in nulls and not pa.types.is_null(field.type)}
+
+
+def typed(table: pa.Schema, frame: pa.Schema) -> pa.Schema:
+    """The table's columns as the commit of the frame leaves them: those that are null so far have the frame's types."""
+    types = types_for_nulls(table, frame)
+    return pa.schema([field.with_type(types.get(field.name, field.type)) for field in table]) if types else table
 
 
 def target_schema(frame: pa.Schema, table: pa.Schema | None, mode: CommitMode, schema_mode: SchemaMode) -> pa.Schema:

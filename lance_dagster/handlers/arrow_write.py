@@ -22,7 +22,8 @@ from lance_dagster.handlers.arrow_schema import (
     fit_batch,
     owners,
     target_schema,
-    widened,
+    typed,
+    types_for_nulls,
     with_known_types,
     with_vectors,
 )
@@ -31,7 +32,7 @@ from lance_dagster.handlers.columns import write_column_batches
 from lance_dagster.handlers.merge_clauses import check_plain
 from lance_dagster.handlers.merging import after_creation, check_keys, merge_arrow, merge_on_attempts
 
-__all__ = ["check_arrow", "widen_nulls", "write_arrow"]
+__all__ = ["check_arrow", "write_arrow"]
 
 # Streams come in any order; more open writers than this hold too much unwritten data.
 _MAX_OPEN_WRITERS = 32
@@ -90,7 +91,7 @@ def _target(batches: Iterable[pa.RecordBatch | pa.Table], schema: pa.Schema, req
     wanted = with_known_types(schema, request.known, existing, without_rows=without_rows)
     wanted = with_vectors(wanted, request.output.vector_columns)
     if existing is not None and request.output.schema_mode != "overwrite":
-        existing = widen_nulls(request, wanted, existing)
+        existing = typed(existing, wanted)
     return target_schema(wanted, existing, request.mode, request.output.schema_mode)
 
 
@@ -131,21 +132,6 @@ def check_arrow(batches: Iterable[pa.RecordBatch | pa.Table], schema: pa.Schema,
     return not skips_empty(num_rows, request)
 
 
-def widen_nulls(request: WriteRequest, frame: pa.Schema, table: pa.Schema) -> pa.Schema:
-    """The table's columns, with the frame's types for those that were null so far.
-
-    An overwrite changes them in its own commit; other writes do so in a version before.
-    """
-    types = widened(frame, table)
-    if not types:
-        return table
-    if request.mode == "overwrite":
-        return pa.schema([field.with_type(types.get(field.name, field.type)) for field in table])
-    assert request.existing is not None
-    request.existing.alter_columns(*({"path": name, "data_type": kind} for name, kind in types.items()))
-    return request.existing.schema
-
-
 def _merge(table: pa.Table, request: WriteRequest) -> WriteResult | None:
     if request.slices is not None and request.output.out_of_partition == "error":
         for rows in (table, *([] if request.deletes is None else [request.deletes])):
@@ -174,7 +160,7 @@ def _commit(
             data_storage_version=request.data_storage_version,
             enable_stable_row_ids=request.creates_stable_row_ids,
             table_config=dict(request.table.table_config) or None,
-            add_columns=request.output.schema_mode == "add_columns",
+            add_columns=request.output.schema_mode == "add_columns" or bool(_without_type(schema, request)),
         )
     except CommitConflictError:
         writer.discard()  # after a conflict nothing was committed. After other errors the files may be in use.
@@ -212,6 +198,11 @@ def _field_ids(schema: pa.Schema, request: WriteRequest) -> bytes | None:
     existing = request.existing
     if existing is None or request.mode == "overwrite":
         return None
-    known = set(existing.schema.names)
+    known = set(existing.schema.names) - _without_type(schema, request)
     added = [field for field in schema if field.name not in known]
     return existing.lance_schema_with(added) if added else existing.lance_schema_bytes
+
+
+def _without_type(schema: pa.Schema, request: WriteRequest) -> set[str]:
+    """The columns of the table that have no type yet and get one."""
+    return set() if request.existing is None else set(types_for_nulls(request.existing.schema, schema))

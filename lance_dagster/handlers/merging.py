@@ -36,6 +36,7 @@ from lance_core.errors import (
     SupersededError,
     VersionNotFoundError,
 )
+from lance_dagster.handlers.arrow_schema import types_for_nulls
 from lance_dagster.handlers.base import WriteRequest
 from lance_dagster.handlers.exact_cast import shown_row
 from lance_dagster.handlers.merge_clauses import inserts_rows, merges_again_alike, plain_merge
@@ -51,6 +52,7 @@ __all__ = [
     "merge_arrow",
     "merge_on_attempts",
     "merge_result",
+    "set_types",
 ]
 
 
@@ -62,6 +64,7 @@ def merge_arrow(table: pa.Table, request: WriteRequest) -> WriteResult:
     """
     dataset, output, plain = request.existing, request.output, plain_merge(request.output)
     assert dataset is not None
+    set_types(dataset, table.schema)
     merge = dataset.merge_insert(output.merge_key).commit_properties(commit_properties(request))
     if request.write_attempt is not None:
         merge = merge.write_attempt(request.write_attempt)
@@ -126,6 +129,18 @@ def configure(request: WriteRequest) -> None:
     missing = {key: value for key, value in request.table.table_config.items() if config.get(key) != value}
     if missing:
         existing.checkout_version(existing.version).update_config(missing)
+
+
+def set_types(dataset: LanceDataset, frame: pa.Schema) -> None:
+    """Give columns that are null so far a frame's types, in a version before the merge, whose commit cannot do that.
+
+    Args:
+        dataset: The table; it is at the new version then.
+        frame: The frame's columns.
+    """
+    types = types_for_nulls(dataset.schema, frame)
+    if types:
+        dataset.alter_columns(*({"path": name, "data_type": kind} for name, kind in types.items()))
 
 
 def merge_result(dataset: LanceDataset, request: WriteRequest, **facts: Any) -> WriteResult:

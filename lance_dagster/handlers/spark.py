@@ -13,7 +13,7 @@ import pyarrow as pa
 from lance_core import WriteResult
 from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
 from lance_dagster.handlers.arrow_schema import owners
-from lance_dagster.handlers.arrow_write import widen_nulls, write_arrow
+from lance_dagster.handlers.arrow_write import write_arrow
 from lance_dagster.handlers.base import CHANGE_TYPE, LanceTypeHandler, ReadRequest, WriteRequest, skips_empty
 from lance_dagster.handlers.changes import KINDS, count_changes
 from lance_dagster.handlers.columns import (
@@ -32,6 +32,7 @@ from lance_dagster.handlers.merging import (
     configure,
     confined_to,
     merge_on_attempts,
+    set_types,
 )
 from lance_dagster.handlers.spark_cast import cast_in_job, lossy_values
 from lance_dagster.properties import ASSET_KEY
@@ -98,7 +99,6 @@ class SparkHandler(LanceTypeHandler):
             return _write_columns(value, request)
         value = _with_columns_of_others(value, request)
         if request.existing is not None and request.output.schema_mode != "overwrite":
-            widen_nulls(replace(request, mode="append"), self.arrow_schema(value), request.existing.schema)
             value = cast_in_job(value, self.arrow_schema(value), request.existing.schema)
         with lossy_values():
             return self._write_or_merge(value, request)
@@ -343,6 +343,7 @@ def _merge(value: DataFrame, request: WriteRequest) -> WriteResult | None:
 
     def merge(asked: WriteRequest) -> WriteResult:
         if asked.existing is not None:
+            set_types(asked.existing, SparkHandler().arrow_schema(value))
             configure(asked)
         done = pyspark_lance.merge(
             value,

@@ -178,7 +178,7 @@ class WriteJob:
             data_storage_version=options.data_storage_version,
             enable_stable_row_ids=options.enable_stable_row_ids,
             table_config=options.table_config,
-            add_columns=options.schema_mode == "add_columns",
+            add_columns=options.schema_mode == "add_columns" or bool(self.plan.grown_columns),
         )
 
     def base(self) -> LanceDataset:
@@ -320,6 +320,7 @@ def prepare_write(source: pa.Schema, uri: str | PathLike[str], options: WriteArg
         slices=options.slices,
         case_sensitive=options.case_sensitive,
         has_schema_mode=options.merge_on is None,
+        sets_types=options.sets_types,
     )
     options = _with_names(options, plan.stored.names)
     lacking = plan.new_columns + plan.grown_columns

@@ -98,6 +98,11 @@ class WriteArguments(JobOptions):
         return self.mode in ("append", "replace") or self.replace_where is not None or self.is_dynamic
 
     @property
+    def sets_types(self) -> bool:
+        """Whether the commit can give types to columns of the table that are null so far."""
+        return not (self.is_dynamic or self.replace_where is not None or self.merge_on is not None)
+
+    @property
     def has_rules(self) -> bool:
         """Whether tasks have rules for rows beyond the slices."""
         return self.replace_where is not None or self.partition_by is not None or self.merge_on is not None

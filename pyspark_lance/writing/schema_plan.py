@@ -7,6 +7,7 @@
                   the table's rows; a write that replaces some rows by a condition accepts no new ones
     overwrite     has any columns, which replace the table's; the mode must be overwrite
 
+A column of the table that has no type yet, as all its values are null, takes the DataFrame's in every mode.
 A column fits if Spark reads the stored type as the type that the DataFrame has (`spark_types`): what Spark read from
 columns of uint8 or of dictionaries can be written back, and a vector needs no mark if the table has its width. Numbers
 fit into any other type of numbers, value by value (`number_casts`). Names follow the session's rule (`column_names`).
@@ -41,7 +42,7 @@ class WritePlan:
         source: Schema of the batches that Spark hands over, with the table's spelling of names.
         stored: Schema of the fragments: the table's columns in its order, new ones last.
         new_columns: Names of the columns that the table does not have yet, if it exists and keeps its schema.
-        grown_columns: Names of the table's structs that get more fields.
+        grown_columns: Names of the table's columns that get a type, and of its structs that get more fields.
         respelled: Columns that the DataFrame spells differently from the table.
     """
 
@@ -62,6 +63,7 @@ def plan_write(
     slices: Slices | None = None,
     case_sensitive: bool = False,
     has_schema_mode: bool = True,
+    sets_types: bool = False,
 ) -> WritePlan:
     """Check a write against the table and decide how each column is stored.
 
@@ -74,6 +76,7 @@ def plan_write(
         slices: The slices that the rows lie in.
         case_sensitive: Whether names that differ only in case are different ones.
         has_schema_mode: Whether the caller's verb takes `schema_mode`, so that messages may name it as a remedy.
+        sets_types: Whether the write gives types to columns of the table that are null so far.
 
     Raises:
         SchemaError: A column is missing, unknown or of another type, or cannot be the vector that its metadata
@@ -95,7 +98,7 @@ def plan_write(
     plan = (
         _plan_new(source, widths)
         if new_schema
-        else _plan_existing(source, table, widths, schema_mode, has_mode=has_schema_mode)
+        else _plan_existing(source, table, widths, schema_mode, has_mode=has_schema_mode, sets_types=sets_types)
     )
     respelled = [old.name for old, new in zip(given, source, strict=True) if not old.equals(new)]
     plan = replace(plan, respelled=tuple(respelled))
@@ -130,7 +133,13 @@ def _declared_width(field: pa.Field, widths: Mapping[str, int]) -> int | None:
 
 
 def _plan_existing(
-    source: pa.Schema, table: pa.Schema, widths: Mapping[str, int], schema_mode: SchemaMode, *, has_mode: bool
+    source: pa.Schema,
+    table: pa.Schema,
+    widths: Mapping[str, int],
+    schema_mode: SchemaMode,
+    *,
+    has_mode: bool,
+    sets_types: bool,
 ) -> WritePlan:
     missing = [field.name for field in table if source.get_field_index(field.name) < 0]
     new = [field for field in source if table.get_field_index(field.name) < 0]
@@ -149,6 +158,8 @@ def _plan_existing(
     kept = {field.name: field for field in table}
     if schema_mode == "add_columns":
         kept |= {field.name: _grown(kept[field.name], field, field.name) for field in known}
+    if sets_types:
+        kept |= {one.name: _typed(kept[one.name], one, _declared_width(one, widths)) for one in known}
     grown = tuple(field.name for field in table if kept[field.name] != field)
     if has_mode:
         kept |= {field.name: as_payloads(kept[field.name], field) for field in known}
@@ -179,6 +190,14 @@ def as_payloads(stored: pa.Field, given: pa.Field) -> pa.Field:
         return pa.field(stored.name, pa.string(), stored.nullable)
     is_bytes = pa.types.is_binary(given.type) or pa.types.is_large_binary(given.type)
     return pa.field(stored.name, pa.large_binary(), stored.nullable) if is_bytes else stored
+
+
+def _typed(stored: pa.Field, given: pa.Field, width: int | None) -> pa.Field:
+    """A column of the table that is null so far, with the type of the DataFrame's; other columns as they are."""
+    if pa.types.is_null(given.type) or not pa.types.is_null(stored.type):
+        return stored
+    field = stored_field(given, width).with_nullable(True)
+    return field.with_metadata({**(field.metadata or {}), **(stored.metadata or {})} or None)
 
 
 def _grown(stored: pa.Field, given: pa.Field, path: str) -> pa.Field:

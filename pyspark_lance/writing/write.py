@@ -77,7 +77,8 @@ def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a de
             with the metadata `arrow.fixed-size-list.size` (`df.withMetadata`), and columns that are vectors in the
             table, need not be listed.
         schema_mode: "strict": the columns must be the table's, in any order; "add_columns": nullable columns may be
-            missing, and columns may be new; "overwrite": with mode "overwrite", the columns replace the table's.
+            missing, and columns may be new; "overwrite": with mode "overwrite", the columns replace the table's. In
+            each, a column of the table that is of the type null, as all its values are null, gets a type.
         empty_output: What happens to a write without rows: "write" makes a version, "skip" makes none, "error" raises.
         transaction_properties: Strings by key that the commit records.
         commit_message: A message that the commit records.

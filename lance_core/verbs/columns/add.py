@@ -94,13 +94,20 @@ def add_null_columns(source: Snapshot, fields: Iterable[pa.Field]) -> Manifest:
         SchemaError: A column exists, or does not allow nulls.
         UnsupportedError: The files are of version 0.1, all of which must have all columns.
     """
+    fields = list(fields)
+    for name in null_columns(source.manifest.schema) & {field.name for field in fields}:
+        raise SchemaError(f"column {name!r} exists already")
     schema = with_null_columns(source.manifest, fields)
     fragments = tuple(source.manifest.fragments)
     return commit_merge(UncommittedFiles(source), fragments, schema, preserves_nullability=True)
 
 
 def with_null_columns(base: Manifest, fields: Iterable[pa.Field]) -> Schema:
-    """The dataset's schema with new columns, and new fields of structs, with the errors of `add_null_columns`."""
+    """The dataset's schema with new columns, new fields of structs, and types for columns of the type null.
+
+    A typed column has a new field id: files refer to the old one, and its rows stay null. Errors are as in
+    `add_null_columns`; a column with an index gets no type.
+    """
     if base.data_storage_version == "0.1":
         raise UnsupportedError("Cannot add all-null columns to a dataset of the file version 0.1")
     fields = list(fields)
@@ -108,21 +115,43 @@ def with_null_columns(base: Manifest, fields: Iterable[pa.Field]) -> Schema:
     added = [field_from_arrow(field) for field in fields]
     check_primary_key(tuple(added))
     result = list(base.schema.fields)
+    untyped = null_columns(base.schema)
     for field in added:
         _check_nullable(field, field.name)
         at = base.schema.names.index(field.name) if field.name in base.schema.names else None
         if at is None:
             check_column_name(field.name)
             result.append(field)
+        elif field.name in untyped:
+            _check_no_index(base, result[at])
+            result[at] = replace(field, metadata={**result[at].metadata, **field.metadata})
         else:
             result[at] = _grown(result[at], field, field.name)
     return replace(base.schema, fields=tuple(result)).with_ids(base.max_field_id + 1)
 
 
 def lacking_fields(schema: Schema, wanted: pa.Schema) -> list[pa.Field]:
-    """The columns of an Arrow schema that a dataset lacks; also structs of which it lacks fields."""
+    """The columns of an Arrow schema that a dataset lacks, or has without their type or some of their fields."""
     known = {field.name: field for field in schema.fields}
-    return [field for field in wanted if field.name not in known or _lacks(known[field.name], field.type)]
+    untyped = null_columns(schema) - {field.name for field in wanted if pa.types.is_null(field.type)}
+    return [
+        field
+        for field in wanted
+        if field.name not in known or field.name in untyped or _lacks(known[field.name], field.type)
+    ]
+
+
+def null_columns(schema: Schema) -> set[str]:
+    """The columns of the type null, which have no value in any row."""
+    return {field.name for field in schema.fields if field.logical_type == "null"}
+
+
+def _check_no_index(base: Manifest, field: Field) -> None:
+    for index in base.indices:
+        if field.id in (*index.fields, *index.covering_fields):
+            raise UnsupportedError(
+                f"column {field.name!r} has an index and cannot get a type: drop the index {index.name!r} first"
+            )
 
 
 def _lacks(field: Field, wanted: pa.DataType) -> bool:

@@ -140,13 +140,12 @@ class _Commit:
                     ) from error
         if self.request.mode == "create" and len(attempts) < base.version:  # somebody else has written to it, too
             raise already_exists(self.uri)
-        base = self._configured(base)
         if self.request.mode in ("append", "replace"):
             schema = schema_with_added_columns(self.request, base)
             lance_schema(self.request.schema, schema)
             if any(file.file_major_version == 0 for one in self.request.fragments for file in one.files):
                 check_dictionaries(schema, self.request.fragments, self.store)
-        return self._follow(base, attempts)
+        return self._follow(self._configured(base), attempts)
 
     def _base(self) -> Manifest | None:
         known, read_version = self.target.base, self.request.read_version
