@@ -24,6 +24,7 @@ from lance_dagster._context.runs import MAINTAINED
 
 if TYPE_CHECKING:
     from lance_dagster.maintenance.steps import MaintenanceOutcome
+    from lance_dagster.maintenance.survey import Survey
 
 __all__ = ["has_work", "is_last", "observation_of", "outcome_of", "summary_of"]
 
@@ -42,7 +43,7 @@ def outcome_of(table: MaintenanceOutcome) -> str:
     return "partly done" if has_work(table) else "put off"
 
 
-def summary_of(surveyed: Mapping[str, Any], tables: Sequence[MaintenanceOutcome]) -> dict[str, Any]:
+def summary_of(surveyed: Survey, tables: Sequence[MaintenanceOutcome]) -> dict[str, Any]:
     """The summary of a run: each table stands under one entry, those of a dry run under what it foresees as well.
 
     Args:
@@ -56,14 +57,14 @@ def summary_of(surveyed: Mapping[str, Any], tables: Sequence[MaintenanceOutcome]
     reasons = {kind: {one.plan.asset: one.deferred for one in found} for kind, found in kinds.items()}
     return {
         "done": named.get("done", []),
-        "partly_done": {**surveyed["partly done"], **reasons.get("partly done", {})},
+        "partly_done": {**surveyed.partly_done, **reasons.get("partly done", {})},
         "skipped": named.get("skipped", []),
-        "healthy": [*surveyed["healthy"], *named.get("healthy", [])],
-        "dry_run": surveyed["dry run"],
-        "absent": [*surveyed["absent"], *named.get("absent", [])],
-        "left_alone": surveyed["left alone"],
+        "healthy": [*surveyed.healthy, *named.get("healthy", [])],
+        "dry_run": surveyed.dry_run,
+        "absent": [*surveyed.absent, *named.get("absent", [])],
+        "left_alone": surveyed.left_alone,
         "failed": {one.plan.asset: one.error for one in kinds.get("failed", [])},
-        "put_off": {**surveyed["put off"], **reasons.get("put off", {})},
+        "put_off": {**surveyed.put_off, **reasons.get("put off", {})},
     }
 
 

@@ -14,6 +14,7 @@ from lance_dagster.maintenance.limits import is_over
 from lance_dagster.maintenance.observations import has_work, is_last, observation_of, outcome_of, summary_of
 from lance_dagster.maintenance.on_spark import spark_rewriter
 from lance_dagster.maintenance.run_config import MaintenanceConfig
+from lance_dagster.maintenance.survey import RewriteOutcome, Survey
 from lance_dagster.maintenance.targets import (
     choose_targets,
     failure_of,
@@ -125,21 +126,18 @@ def plan_op(job: MaintenanceOps) -> dg.OpDefinition:
         from lance_dagster.maintenance.receipts import receipts_of  # noqa: PLC0415 - heavy imports at first use
 
         changed = job.policy.changed(config.overrides(), where="configuration of the run")
-        surveyed: dict[str, Any] = {"due": [], "healthy": [], "absent": [], "left alone": [], "dry run": []}
-        surveyed |= {"policy": changed, "receipts": [], "put off": {}, "partly done": {}}
-        root, due = job.root(context), []
+        surveyed, root, due = Survey(policy=changed), job.root(context), []
         for target in choose_targets(context, root, job.refs, job.lake, config.tables):
             found, tasks = survey_target(context, root, target, job.policy, job.lake, config.overrides())
             if isinstance(found, str):
-                surveyed[found].append(target.ref.name)
+                (surveyed.absent if found == "absent" else surveyed.left_alone).append(target.ref.name)
             elif found.error is None and not found.plan.is_due:
-                kind = "dry run" if found.plan.policy.dry_run else "healthy"
-                seen = observation_of(found, kind, found.plan.before, found.plan.health)
-                is_news = kind == "dry run" or not is_last(context.instance, seen)
-                if config.tables or (target.is_asset and is_news):
+                is_dry = found.plan.policy.dry_run
+                seen = observation_of(found, "dry run" if is_dry else "healthy", found.plan.before, found.plan.health)
+                if config.tables or (target.is_asset and (is_dry or not is_last(context.instance, seen))):
                     context.log_event(seen)
-                surveyed[kind].append(target.ref.name)
-                surveyed["receipts"] += receipts_of(found, kind) if kind == "healthy" else ()
+                (surveyed.dry_run if is_dry else surveyed.healthy).append(target.ref.name)
+                surveyed.receipts.extend(() if is_dry else receipts_of(found, "healthy"))
             else:
                 due.append((found, tasks))
         for found, tasks in spent(context, job.place(context), due, job.budget.changed(config.limits())):
@@ -147,7 +145,7 @@ def plan_op(job: MaintenanceOps) -> dg.OpDefinition:
             if found.error is None and (found.plan.policy.dry_run or found.is_put_off):
                 _report_planned(context, found, surveyed, is_asked=bool(config.tables))
             else:
-                surveyed["due"].append(found)
+                surveyed.due.append(found)
                 yield from _task_outputs(job, found.plan, tasks)
         yield dg.Output(surveyed, "surveyed")
 
@@ -157,7 +155,7 @@ def plan_op(job: MaintenanceOps) -> dg.OpDefinition:
 def _report_planned(
     context: dg.OpExecutionContext,
     table: "MaintenanceOutcome",
-    surveyed: dict[str, Any],
+    surveyed: Survey,
     *,
     is_asked: bool,
 ) -> None:
@@ -166,16 +164,16 @@ def _report_planned(
 
     plan = table.plan
     if plan.policy.dry_run:
-        surveyed["dry run"].append(plan.asset)
+        surveyed.dry_run.append(plan.asset)
     else:
-        surveyed["receipts"] += receipts_of(table, "put off")
+        surveyed.receipts.extend(receipts_of(table, "put off"))
     kind, after = ("dry run", table.after) if plan.policy.dry_run else ("put off", plan.before)
     seen = observation_of(table, kind, after, plan.health)
     if is_asked or plan.policy.dry_run or not is_last(context.instance, seen):
         context.log_event(seen)
     if table.deferred:
         does_nothing = table.is_put_off or not (plan.indices_due or has_work(table))
-        surveyed["put off" if does_nothing else "partly done"][plan.asset] = table.deferred
+        (surveyed.put_off if does_nothing else surveyed.partly_done)[plan.asset] = table.deferred
 
 
 def _in_dry_run(
@@ -220,13 +218,13 @@ def rewrite_op(job: MaintenanceOps) -> dg.OpDefinition:
     """The op that runs a task."""
 
     @job.op("rewrite", "Writes new files for small ones; nothing refers to them yet.", tags={EXECUTOR_TAG: "true"})
-    def rewrite(context: dg.OpExecutionContext, task: dict[str, Any]) -> dict[str, Any]:
+    def rewrite(context: dg.OpExecutionContext, task: dict[str, Any]) -> Any:
         from lance_core.errors import CorruptFileError, NotFoundError  # noqa: PLC0415 - heavy imports at first use
         from lance_core.maintenance import CompactionTask  # noqa: PLC0415 - heavy imports at first use
 
         started, results, failed = time.monotonic(), [], None
         if is_over(task["deadline"]):
-            return {"asset": task["asset"], "results": [], "error": None, "seconds": 0.0, "put_off": len(task["tasks"])}
+            return RewriteOutcome(asset=task["asset"], put_off=len(task["tasks"]))
         try:
             dataset = job.open(context, task["uri"], task["asset"])
             rewriter = job.rewriter(context, task["asset"])
@@ -234,13 +232,13 @@ def rewrite_op(job: MaintenanceOps) -> dg.OpDefinition:
             results = [result.json() for result in done]
         except Exception as error:  # the other tables go on; `report` fails with it
             if job.was_dropped(context, task["uri"], task["asset"]):
-                return {"asset": task["asset"], "results": [], "error": None, "seconds": 0.0, "put_off": 0}
+                return RewriteOutcome(asset=task["asset"])
             if context.retry_number < _RETRIES and not isinstance(error, CorruptFileError | NotFoundError):
                 raise dg.RetryRequested(max_retries=_RETRIES, seconds_to_wait=2**context.retry_number) from error
             context.log.exception("asset %s: a rewrite failed", task["asset"])
             failed = failure_of("rewrite", error)
         seconds = time.monotonic() - started
-        return {"asset": task["asset"], "results": results, "error": failed, "seconds": seconds, "put_off": 0}
+        return RewriteOutcome(asset=task["asset"], results=results, error=failed, seconds=seconds)
 
     return rewrite
 
@@ -249,17 +247,17 @@ def tables_op(job: MaintenanceOps) -> dg.OpDefinition:
     """The op that gives each table the results of its tasks."""
 
     @job.op("tables", "Gives each table the results of its rewrites.", out=dg.DynamicOut(io_manager_key=PAYLOADS))
-    def tables(surveyed: dict[str, Any], rewritten: list[Any]) -> Iterator[dg.DynamicOutput[Any]]:
-        for found in surveyed["due"]:
-            own = [one for one in rewritten if one["asset"] == found.plan.asset]
-            late = sum(one["put_off"] for one in own)
+    def tables(surveyed: Any, rewritten: list[Any]) -> Iterator[dg.DynamicOutput[Any]]:
+        for found in surveyed.due:
+            own: list[RewriteOutcome] = [one for one in rewritten if one.asset == found.plan.asset]
+            late = sum(one.put_off for one in own)
             reason = f"max_duration: the time was up before {late} rewrites began" if late else None
             table = replace(
                 found,
-                results=[result for one in own for result in one["results"]],
-                seconds=found.seconds + sum(one["seconds"] for one in own),
+                results=[result for one in own for result in one.results],
+                seconds=found.seconds + sum(one.seconds for one in own),
                 deferred="; ".join(filter(None, (found.deferred, reason))) or None,
-                error=found.error or next((one["error"] for one in own if one["error"]), None),
+                error=found.error or next((one.error for one in own if one.error), None),
             )
             yield dg.DynamicOutput(table, mapping_key=mapping_key(found.plan.asset))
 
@@ -381,7 +379,7 @@ def summarize_op(job: MaintenanceOps) -> dg.OpDefinition:
     """The op that counts the tables, and records the work in the log of maintenance."""
 
     @job.op("summarize", "Counts tables, and records them in the log; fails, and names them, if any failed.")
-    def summarize(context: dg.OpExecutionContext, surveyed: dict[str, Any], tables: list[Any]) -> dict[str, Any]:
+    def summarize(context: dg.OpExecutionContext, surveyed: Any, tables: list[Any]) -> dict[str, Any]:
         from lance_dagster.maintenance.receipts import record_run  # noqa: PLC0415 - heavy imports at first use
 
         summary = summary_of(surveyed, tables)
@@ -405,10 +403,10 @@ def op_outputs_op(job: MaintenanceOps) -> dg.OpDefinition:
     """The op that removes outputs of ops."""
 
     @job.op("op_outputs", "Removes the outputs of ops of runs that ended long ago.")
-    def op_outputs(context: dg.OpExecutionContext, surveyed: dict[str, Any]) -> dict[str, int]:
+    def op_outputs(context: dg.OpExecutionContext, surveyed: Any) -> dict[str, int]:
         from lance_dagster.op_outputs.cleanup import clean_op_outputs  # noqa: PLC0415 - heavy imports at first use
 
-        policy = surveyed["policy"]
+        policy = surveyed.policy
         found = clean_op_outputs(context.instance, job.root(context), policy.age, dry_run=policy.dry_run)
         verb = "due" if policy.dry_run else "removed"
         numbers = {

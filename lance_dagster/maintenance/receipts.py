@@ -14,6 +14,7 @@ from lance_dagster.health.log import LOG, SCHEMA, WHOLE
 from lance_dagster.health.policy import LanceMaintenancePolicy
 from lance_dagster.maintenance import steps
 from lance_dagster.maintenance.observations import outcome_of
+from lance_dagster.maintenance.survey import Survey
 from lance_dagster.tables.location import below_root
 from lance_dagster.tables.refs import TableRoot
 
@@ -65,9 +66,7 @@ def receipts_of(table: steps.MaintenanceOutcome, outcome: str) -> Iterator[dict[
     }
 
 
-def record_run(
-    root: TableRoot, surveyed: Mapping[str, Any], tables: Sequence[steps.MaintenanceOutcome], **run: str
-) -> None:
+def record_run(root: TableRoot, surveyed: Survey, tables: Sequence[steps.MaintenanceOutcome], **run: str) -> None:
     """Append what a run did to the log; a dry run does nothing.
 
     Args:
@@ -76,12 +75,12 @@ def record_run(
         tables: The tables that were worked on.
         **run: The columns `run_id` and `job`.
     """
-    rows = list(surveyed["receipts"])
+    rows = list(surveyed.receipts)
     for table in tables:
         if not table.was_dropped:
             rows += receipts_of(table, outcome_of(table))
-    if rows and not surveyed["policy"].dry_run:
-        append_receipts(root.root_uri, root.options, rows, surveyed["policy"], **run)
+    if rows and not surveyed.policy.dry_run:
+        append_receipts(root.root_uri, root.options, rows, surveyed.policy, **run)
 
 
 def append_receipts(

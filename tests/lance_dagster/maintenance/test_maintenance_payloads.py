@@ -15,6 +15,8 @@ RECORDS = {
     ("lance_dagster.health.policy", "LanceMaintenancePolicy"),
     ("lance_dagster.maintenance.steps", "MaintenanceOutcome"),
     ("lance_dagster.maintenance.steps", "MaintenancePlan"),
+    ("lance_dagster.maintenance.survey", "RewriteOutcome"),
+    ("lance_dagster.maintenance.survey", "Survey"),
 }
 
 
