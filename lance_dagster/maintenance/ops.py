@@ -18,6 +18,7 @@ from lance_dagster.maintenance.survey import RewriteOutcome, Survey
 from lance_dagster.maintenance.targets import (
     choose_targets,
     failure_of,
+    in_order_of_run,
     owner_properties,
     survey_target,
     versions_in_use,
@@ -127,7 +128,8 @@ def plan_op(job: MaintenanceOps) -> dg.OpDefinition:
 
         changed = job.policy.changed(config.overrides(), where="configuration of the run")
         surveyed, root, due = Survey(policy=changed), job.root(context), []
-        for target in choose_targets(context, root, job.refs, job.lake, config.tables):
+        targets = choose_targets(context, root, job.refs, job.lake, config.tables, log=context.log)
+        for target in in_order_of_run(context, targets):
             found, tasks = survey_target(context, root, target, job.policy, job.lake, config.overrides())
             if isinstance(found, str):
                 (surveyed.absent if found == "absent" else surveyed.left_alone).append(target.ref.name)

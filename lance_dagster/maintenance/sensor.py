@@ -28,7 +28,7 @@ from lance_dagster.health.policy import LanceMaintenancePolicy, policy_of
 from lance_dagster.maintenance.job import TABLES_KEY
 from lance_dagster.maintenance.open_runs import OpenRun, open_runs
 from lance_dagster.maintenance.schedule import config_for, has_lake, tables_of
-from lance_dagster.maintenance.targets import MaintenanceTarget, each_table_once, is_left_alone
+from lance_dagster.maintenance.targets import MaintenanceTarget, choose_targets, is_left_alone, policy_of_target
 from lance_dagster.tables.refs import (
     MAINTENANCE_KEY,
     TableLike,
@@ -161,12 +161,12 @@ def build_maintenance_sensor(  # noqa: PLR0913 - each is a choice of its own, mo
         tables_root = table_root(getattr(context.resources, io_manager_key))
         states = _read(context.cursor)
         _resolve_requests(context, job, states, silent_after)
-        targets = _targets(context, tables_root, refs, lake)
+        targets = choose_targets(context, tables_root, refs, lake)
         running = open_runs(context.instance, job, silent_after)
         names = [target.ref.name for target in targets]
         busy = {name for one in running if not one.is_silent for name in one.tables or names}
         waits = {name for name, state in states.items() if state.waits(timedelta(seconds=minimum_interval_seconds))}
-        policies = {target.ref.name: _policy(context, target, chosen, lake) for target in targets}
+        policies = {target.ref.name: policy_of_target(context, target, chosen, lake) for target in targets}
         left_alone = {name for name, own in policies.items() if own is None}
         asked = [target for target in targets if target.ref.name not in busy | waits | left_alone]
         due = _due(context, tables_root, asked, policies, states, partial(is_left_alone, policy=chosen, lake=lake))
@@ -322,30 +322,6 @@ def _kinds(instance: dg.DagsterInstance, run_id: str) -> dict[str, str]:
     }
 
 
-def _targets(
-    context: dg.SensorEvaluationContext, root: TableRoot, refs: Sequence[TableRef], lake: Lake | None
-) -> list[MaintenanceTarget]:
-    """The tables to look at, each once."""
-    known = [ref.resolved(context) for ref in refs]
-    found = {} if lake is None else {one.ref.name: one for one in lake.find(root, known, context)}
-    named = {ref.name for ref in known}
-    targets = [
-        *(MaintenanceTarget(ref=ref, table=found.get(ref.name)) for ref in known),
-        *(MaintenanceTarget(ref=one.ref, table=one) for name, one in found.items() if name not in named),
-    ]
-    return each_table_once(context, root, targets)
-
-
-def _policy(
-    context: dg.SensorEvaluationContext, target: MaintenanceTarget, policy: LanceMaintenancePolicy, lake: Lake | None
-) -> LanceMaintenancePolicy | None:
-    """The policy for a table; None if it is to be left alone."""
-    if lake is not None and target.table is not None:
-        return lake.policy(policy, target.table)
-    own = policy_of(policy, target.ref.metadata, where=f"asset {target.ref.name}")
-    return None if is_foreign(target.ref, context) else own
-
-
 def _needs(
     context: dg.SensorEvaluationContext,
     root: TableRoot,
@@ -373,7 +349,7 @@ def _needs(
     problems = found.problems(policy, versions=since, indices=False)
     if state.failures or state.left:
         problems.append("the last run for it did not finish it")
-    if not problems or (not target.is_defined and recorded_so(dataset, target)):
+    if not problems or (not target.is_defined and recorded_so(context, dataset, target)):
         return None
     return found.version, problems
 

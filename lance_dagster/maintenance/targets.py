@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
+from logging import Logger
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import dagster as dg
@@ -28,16 +29,22 @@ __all__ = [
     "ORDER_TAG",
     "MaintenanceTarget",
     "choose_targets",
-    "each_table_once",
     "failure_of",
+    "in_order_of_run",
     "is_left_alone",
     "owner_properties",
+    "policy_of_target",
     "survey_target",
     "versions_in_use",
 ]
 
 ORDER_TAG: Final = "lance/order"
 """Tag of a run: what its order of tables is drawn from."""
+
+_FOREIGN: Final = (
+    "others write it, as it is an external or observable asset here; metadata lance/maintenance with True or a policy "
+    "has it maintained all the same"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,20 +86,23 @@ class MaintenanceTarget:
 
 
 def choose_targets(
-    context: dg.OpExecutionContext,
+    context: dg.OpExecutionContext | dg.SensorEvaluationContext,
     root: TableRoot,
     refs: Sequence[TableRef],
     lake: Lake | None,
-    wanted: Sequence[str],
+    wanted: Sequence[str] = (),
+    *,
+    log: Logger | None = None,
 ) -> list[MaintenanceTarget]:
-    """The tables of a run, each once, as their definitions describe them; a schedule changes their order.
+    """The tables of a run or a tick, each once, as their definitions describe them.
 
     Args:
-        context: The op.
+        context: The op or the tick.
         root: The tables of the IO manager.
         refs: The tables of the job by asset.
         lake: The tables of the job below a root; None without one.
         wanted: The names of those that the run is for; all if empty.
+        log: Takes notes of policies and globs that choose no table, and of assets that share one; None for no notes.
 
     Raises:
         Failure: A name is that of no table of the job.
@@ -100,23 +110,35 @@ def choose_targets(
     found: dict[str, LakeTable] = {}
     if lake is not None:
         found = {one.ref.name: one for one in lake.find(root, [ref.resolved(context) for ref in refs], context)}
-        for name in lake.unused(found.values()):
-            context.log.warning("policies[%r]: no table below the root is, or lies in, %s", name, name)
-        for glob in lake.unmatched(found.values()):
-            context.log.warning("include %r chooses no table below the root; those in folder a are 'a/*'", glob)
     known = [*refs, *(one.ref for name, one in found.items() if name not in {ref.name for ref in refs})]
     chosen = [MaintenanceTarget(ref=ref, table=found.get(ref.name)) for ref in chosen_refs(context, known, wanted)]
-    targets = each_table_once(context, root, chosen)
-    for target in targets:
-        for other in target.others:
-            context.log.info("asset %s is the table of %s, with which it is maintained", other, _where(target))
-    salt = context.run.tags.get(ORDER_TAG)
-    if salt is not None:
-        targets.sort(key=lambda target: sha256(f"{salt}:{target.ref.name}".encode()).digest())
+    targets = _each_table_once(context, root, chosen)
+    if log is not None:
+        _log_choice(log, lake, found.values(), targets)
     return targets
 
 
-def each_table_once(
+def _log_choice(
+    log: Logger, lake: Lake | None, found: Collection[LakeTable], targets: Sequence[MaintenanceTarget]
+) -> None:
+    for name in () if lake is None else lake.unused(found):
+        log.warning("policies[%r]: no table below the root is, or lies in, %s", name, name)
+    for glob in () if lake is None else lake.unmatched(found):
+        log.warning("include %r chooses no table below the root; those in folder a are 'a/*'", glob)
+    for target in targets:
+        for other in target.others:
+            log.info("asset %s is the table of %s, with which it is maintained", other, _where(target))
+
+
+def in_order_of_run(context: dg.OpExecutionContext, targets: list[MaintenanceTarget]) -> list[MaintenanceTarget]:
+    """The tables of a run in the order that a schedule gives it; else as they are."""
+    salt = context.run.tags.get(ORDER_TAG)
+    if salt is None:
+        return targets
+    return sorted(targets, key=lambda target: sha256(f"{salt}:{target.ref.name}".encode()).digest())
+
+
+def _each_table_once(
     context: dg.OpExecutionContext | dg.SensorEvaluationContext, root: TableRoot, targets: Sequence[MaintenanceTarget]
 ) -> list[MaintenanceTarget]:
     """One target per table, in order, with the other assets that have it.
@@ -171,7 +193,7 @@ def survey_target(
     from lance_dagster.maintenance import steps  # noqa: PLC0415 - code locations load without lance_core
     from lance_dagster.maintenance.kept_versions import without_idle_cleanup  # noqa: PLC0415 - heavy imports
 
-    own = _policy(context, target, policy, lake)
+    own = policy_of_target(context, target, policy, lake, log=context.log)
     if own is None:
         return "left alone", []
     own, started, where = own.changed(overrides, where="configuration of the run"), time.monotonic(), _where(target)
@@ -191,7 +213,8 @@ def survey_target(
         elif plan.is_due:
             owners, recorded = _owners(dataset)
             if recorded is not None:
-                changed = _policy(context, target.with_metadata(json.loads(recorded)), policy, lake)
+                known = target.with_metadata(json.loads(recorded))
+                changed = policy_of_target(context, known, policy, lake, log=context.log)
                 if changed is None:
                     return "left alone", []
                 own = changed.changed(overrides, where="configuration of the run")
@@ -261,16 +284,17 @@ def versions_in_use(context: dg.OpExecutionContext, root: TableRoot, plan: Maint
 
 
 def is_left_alone(
-    dataset: lance_core.LanceDataset, target: MaintenanceTarget, policy: LanceMaintenancePolicy, lake: Lake | None
+    context: dg.SensorEvaluationContext,
+    dataset: lance_core.LanceDataset,
+    target: MaintenanceTarget,
+    policy: LanceMaintenancePolicy,
+    lake: Lake | None,
 ) -> bool:
     """Whether the owner of a table, which the code location does not know, recorded that it is to be left alone."""
     recorded = _owners(dataset)[1]
     if recorded is None:
         return False
-    known = target.with_metadata(json.loads(recorded))
-    if lake is not None and known.table is not None:
-        return lake.policy(policy, known.table) is None
-    return policy_of(policy, known.ref.metadata, where=_where(known)) is None
+    return policy_of_target(context, target.with_metadata(json.loads(recorded)), policy, lake) is None
 
 
 def owner_properties(plan: MaintenancePlan) -> dict[str, str]:
@@ -281,26 +305,35 @@ def owner_properties(plan: MaintenancePlan) -> dict[str, str]:
     return {ASSET_KEY: owners, **({} if plan.recorded is None else {MAINTENANCE_METADATA: plan.recorded})}
 
 
-def _policy(
-    context: dg.OpExecutionContext, target: MaintenanceTarget, policy: LanceMaintenancePolicy, lake: Lake | None
+def policy_of_target(
+    context: dg.OpExecutionContext | dg.SensorEvaluationContext,
+    target: MaintenanceTarget,
+    policy: LanceMaintenancePolicy,
+    lake: Lake | None,
+    *,
+    log: Logger | None = None,
 ) -> LanceMaintenancePolicy | None:
-    """The policy for a table; None, and a line in the log, if it is to be left alone.
+    """The policy for a table; None if it is to be left alone.
 
     A job with a root maintains all tables below the root. Of tables that a job names by their assets, those that others
     write are left alone.
+
+    Args:
+        context: The op or the tick.
+        target: The table.
+        policy: The policy of the job.
+        lake: The lake of the job.
+        log: Takes a note of a table that is to be left alone; None for no notes.
     """
+    why = "its metadata, or its policy, says so"
     if lake is not None and target.table is not None:
         own = lake.policy(policy, target.table)
     elif is_foreign(target.ref, context):
-        context.log.info(
-            "%s is left alone: others write it, as it is an external or observable asset here; metadata "
-            "lance/maintenance with True or a policy has it maintained all the same", _where(target)
-        )  # fmt: skip
-        return None
+        own, why = None, _FOREIGN
     else:
         own = policy_of(policy, target.ref.metadata, where=_where(target))
-    if own is None:
-        context.log.info("%s is left alone: its metadata, or its policy, says so", _where(target))
+    if own is None and log is not None:
+        log.info("%s is left alone: %s", _where(target), why)
     return own
 
 

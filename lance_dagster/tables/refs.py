@@ -261,11 +261,11 @@ class ChosenTables(dg.Config):
     tables: list[str] = Field(default=[], description='Keys, such as "nyc/flights"; all tables of the job if empty.')
 
 
-def chosen_refs(context: dg.OpExecutionContext, refs: Sequence[TableRef], wanted: Sequence[str]) -> Iterator[TableRef]:
+def chosen_refs(context: AnyContext, refs: Sequence[TableRef], wanted: Sequence[str]) -> Iterator[TableRef]:
     """The tables of a job that a run is for, each resolved.
 
     Args:
-        context: The op.
+        context: The op, or the sensor.
         refs: The tables of the job.
         wanted: Keys; all tables of the job if empty.
 
