@@ -11,7 +11,7 @@ Commits of such an asset have the property `dagster.columns`, so that they do no
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,14 +22,13 @@ import lance_core
 from lance_core.errors import DatasetNotFoundError, SchemaError
 from lance_dagster.branches.writing import branch_for_writing
 from lance_dagster.events.materialization import column_schema
-from lance_dagster.handlers.base import ROW_NAMES, CommitMode, WriteRequest
+from lance_dagster.handlers.base import ROW_NAMES, WriteRequest
 from lance_dagster.handlers.columns import set_columns, stored_columns
-from lance_dagster.io_manager.output import TableOutput
+from lance_dagster.io_manager.output import TableOutput, planned_partitions, write_request
 from lance_dagster.io_manager.ownership import check_column_owners
 from lance_dagster.properties import COLUMNS
 from lance_dagster.tables.location import TABLE_KEY
-from lance_dagster.tables.partitions import PartitionPlan
-from lance_dagster.tables.settings import OutputSettings, plain_metadata
+from lance_dagster.tables.settings import plain_metadata
 
 __all__ = [
     "check_still_column_owner",
@@ -52,14 +51,14 @@ def reject_without_table(output: TableOutput) -> None:
         )
 
 
-def check_still_column_owner(output: TableOutput, dataset: lance_core.LanceDataset, frame: Sequence[str]) -> None:
+def check_still_column_owner(output: TableOutput, dataset: lance_core.LanceDataset) -> None:
     """Reject a column that another asset added at the same time.
 
     Raises:
         DagsterInvalidDefinitionError: Another asset has added the column, and it holds the cells of both.
     """
     try:
-        check_column_owners(replace(output, existing=dataset), frame)
+        check_column_owners(replace(output, existing=dataset))
     except dg.DagsterInvalidDefinitionError as error:
         raise dg.DagsterInvalidDefinitionError(
             f"{error}. Both added it at the same time, and version {dataset.version} has the cells of both: drop the "
@@ -67,15 +66,15 @@ def check_still_column_owner(output: TableOutput, dataset: lance_core.LanceDatas
         ) from error
 
 
-def at_read_version(output: TableOutput, frame: Sequence[str]) -> lance_core.LanceDataset:
-    """The version in which a frame names its rows: that of the step's input, if it names rows by their addresses.
+def at_read_version(output: TableOutput) -> lance_core.LanceDataset:
+    """The version in which the value names its rows: that of the step's input, if it names rows by their addresses.
 
     Raises:
-        SchemaError: The frame names rows by addresses, and the step has not loaded the table on the same branch.
+        SchemaError: The value names rows by addresses, and the step has not loaded the table on the same branch.
     """
     existing = output.existing
     assert existing is not None
-    named = next((name for name in ROW_NAMES if name in frame), None)
+    named = next((name for name in ROW_NAMES if name in output.frame.names), None)
     if named is None or (named == "_rowid" and existing.has_stable_row_ids):
         return existing
     read = [one for one in output.inputs if one["uri"] == existing.root_uri]
@@ -95,39 +94,22 @@ def at_read_version(output: TableOutput, frame: Sequence[str]) -> lance_core.Lan
     )
 
 
-def columns_request(
-    output: TableOutput,
-    frame: Sequence[str],
-    partitions: Callable[[TableOutput, pa.Schema], PartitionPlan | None],
-    request: Callable[[TableOutput, CommitMode, PartitionPlan | None, OutputSettings], WriteRequest],
-) -> WriteRequest:
-    """The write that sets columns of the table of another asset.
-
-    Args:
-        output: The output.
-        frame: The columns of its value.
-        partitions: Makes slices of the run's partitions.
-        request: Makes a write of an output.
-    """
-    output = replace(output, existing=at_read_version(output, frame))
+def columns_request(output: TableOutput) -> WriteRequest:
+    """The write that sets columns of the table of another asset."""
+    output = replace(output, existing=at_read_version(output))
     assert output.existing is not None
-    plan, settings = partitions(output, output.existing.schema), output.settings
+    plan, settings = planned_partitions(output, output.existing.schema), output.settings
     if output.attempts.versions and settings.empty_output == "skip":
         settings = replace(settings, empty_output="write")  # the earlier cells are set to null nevertheless
-    made = request(output, "columns", plan, settings)
-    columns = {COLUMNS: json.dumps(set_columns(frame, settings.row_key))}
+    made = write_request(output, "columns", plan, settings)
+    columns = {COLUMNS: json.dumps(set_columns(output.frame.names, settings.row_key))}
     attempt = output.tags.write_attempt(
         earlier=output.attempts.versions, on_earlier_attempt=settings.on_earlier_attempt
     )
     return replace(made, write_attempt=attempt, properties={**made.properties, **columns})
 
 
-def columns_on_branch(
-    output: TableOutput,
-    main: lance_core.LanceDataset | None,
-    frame: pa.Schema,
-    request: Callable[[TableOutput, CommitMode, PartitionPlan | None, OutputSettings], WriteRequest],
-) -> TableOutput:
+def columns_on_branch(output: TableOutput, main: lance_core.LanceDataset | None) -> TableOutput:
     """The output on its branch; columns that the table lacks are added to main before the branch is forked.
 
     So branches that are forked at the same time and set the same new column can all be promoted. A branch that is there
@@ -136,8 +118,6 @@ def columns_on_branch(
     Args:
         output: The output.
         main: The newest version of main.
-        frame: The columns of its value.
-        request: Makes a write of an output.
 
     Raises:
         DatasetNotFoundError: There is no table.
@@ -145,9 +125,10 @@ def columns_on_branch(
     reject_without_table(output)
     if output.branch is None:
         return output
-    check_column_owners(output, frame.names)
+    check_column_owners(output)
     assert main is not None
-    stored = stored_columns(frame, request(replace(output, existing=main), "columns", None, output.settings))
+    request = write_request(replace(output, existing=main), "columns", None, output.settings)
+    stored = stored_columns(output.frame, request)
     if output.branch not in main.branches.list():
         _add(main, [field for field in stored if field.name not in main.schema.names])
     return replace(output, existing=branch_for_writing(main, output.branch))
@@ -165,10 +146,10 @@ def _add(main: lance_core.LanceDataset, fields: Sequence[pa.Field]) -> None:
     main.checkout_latest()
 
 
-def column_entries(output: TableOutput, frame: Sequence[str], outcome: lance_core.WriteResult) -> dict[str, Any]:
+def column_entries(output: TableOutput, outcome: lance_core.WriteResult) -> dict[str, Any]:
     """The entries of a materialization that are about columns."""
     before = () if output.existing is None else output.existing.schema.names
-    names = set_columns(frame, output.settings.row_key)
+    names = set_columns(output.frame.names, output.settings.row_key)
     added = [name for name in names if name not in before]
     nulled = (outcome.rows_updated or 0) - outcome.rows_written
     schema = outcome.dataset.schema

@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any
 
 import dagster as dg
-import pyarrow as pa
 
 import lance_core
 from lance_core.errors import DatasetExistsError, DatasetNotFoundError, LanceError
@@ -28,7 +27,6 @@ from lance_dagster._context.steps import (
     run_time_metadata,
     set_data_version,
     tag_run,
-    type_metadata,
 )
 from lance_dagster.branches.writing import branch_for_writing, branch_metadata, create_empty, is_created_empty
 from lance_dagster.events.materialization import (
@@ -40,8 +38,6 @@ from lance_dagster.events.materialization import (
 )
 from lance_dagster.events.reporting import rows_of_partitions
 from lance_dagster.handlers import LanceTypeHandler, handler_for_value
-from lance_dagster.handlers.arrow_schema import known_schema
-from lance_dagster.handlers.base import CommitMode, WriteRequest
 from lance_dagster.handlers.merging import may_insert
 from lance_dagster.io_manager.column_assets import (
     check_still_column_owner,
@@ -63,11 +59,13 @@ from lance_dagster.io_manager.output import (
     kept_attempts,
     move_watermarks,
     new_columns,
+    planned_partitions,
     reject_to_keep,
     release_consumed,
     wants_no_table,
     warn_of_earlier_attempts,
     without_change_type,
+    write_request,
 )
 from lance_dagster.io_manager.ownership import (
     check_column_owners,
@@ -88,13 +86,12 @@ from lance_dagster.lineage.consumers import consumers
 from lance_dagster.lineage.history import data_version
 from lance_dagster.lineage.spark_columns import has_plan, plan_lineage
 from lance_dagster.lineage.sql_inputs import note_sql_inputs
-from lance_dagster.lineage.step_inputs import changes_entries, consumed_changes, input_properties
+from lance_dagster.lineage.step_inputs import changes_entries, consumed_changes
 from lance_dagster.op_outputs.store import store_op_output
 from lance_dagster.tables.branch_policy import BRANCH_TAG, branch_of_run
 from lance_dagster.tables.location import TableLocation, locate_table
-from lance_dagster.tables.partitions import PartitionPlan, plan_partitions
 from lance_dagster.tables.refs import TableRef, TableRoot
-from lance_dagster.tables.settings import PREFIX, OutputSettings, TableSettings, plain_metadata
+from lance_dagster.tables.settings import PREFIX, TableSettings
 
 __all__ = ["LanceTableIOManager"]
 
@@ -133,7 +130,7 @@ class LanceTableIOManager(dg.IOManager):
         handler = handler_for_value(obj, where=output.where, own=self._settings.type_handlers)
         handler, obj, output = without_change_type(output, handler, obj)
         try:
-            output = self._with_branch(output, handler, obj)
+            output = self._with_branch(replace(output, frame=handler.arrow_schema(obj)), handler, obj)
             outcome = self._write(output, handler, obj)
         except LanceError as error:
             whole = output.keys is None and output.settings.write_mode == "overwrite"
@@ -147,7 +144,7 @@ class LanceTableIOManager(dg.IOManager):
             return
         warn_of_earlier_attempts(output, outcome)
         if output.sets_columns:
-            check_still_column_owner(output, outcome.dataset, handler.arrow_schema(obj).names)
+            check_still_column_owner(output, outcome.dataset)
         if output.existing is None or output.is_created_empty:
             check_still_owner(outcome.dataset, context.asset_key, context.definition_metadata, output.where)
         for version in outcome.overruled_versions:
@@ -170,17 +167,17 @@ class LanceTableIOManager(dg.IOManager):
             move_watermarks(output)
         else:
             release_consumed(output, outcome.dataset)
-        self._report(output, outcome, obj, handler.arrow_schema(obj))
+        self._report(output, outcome, obj)
         self._index_partitions(output, outcome.dataset)
 
-    def _report(self, output: TableOutput, outcome: lance_core.WriteResult, obj: Any, frame: pa.Schema) -> None:
+    def _report(self, output: TableOutput, outcome: lance_core.WriteResult, obj: Any) -> None:
         """Report the write to Dagster."""
-        casts = casts_of(frame, output, outcome)
+        casts = casts_of(output, outcome)
         context, written = output.context, outcome.dataset
         set_data_version(context, data_version(written.root_uri, written.version, written.branch))
         entries = event_metadata(outcome, output.location, kept_attempts(output, outcome))
         if output.sets_columns:
-            entries |= column_entries(output, frame.names, outcome)
+            entries |= column_entries(output, outcome)
         if written.branch is not None:
             entries |= branch_metadata(written, output.instance, context.asset_key)
         if output.changes:
@@ -208,12 +205,11 @@ class LanceTableIOManager(dg.IOManager):
             return {}
         key, definition = output.context.asset_key, output.context.asset_partitions_def
         try:
-            plan = self._partitions(output, outcome.dataset.schema)
             return rows_of_partitions(
                 outcome,
                 TableRef(key=key, metadata=output.metadata, partitions_def=definition),
                 output.keys,
-                () if plan is None else plan.slices.columns,
+                output.partition_columns(outcome.dataset),
                 adds=output.settings.write_mode in ("append", "merge", "columns"),
                 most_uncovered=self._settings.max_unindexed_fragments,
             )
@@ -282,6 +278,7 @@ class LanceTableIOManager(dg.IOManager):
             where=f"asset {asset}",
             metadata={**definition, **{key: value for key, value in said.items() if key.startswith(PREFIX)}},
             location=location,
+            table=self._settings,
             settings=settings,
             facts=facts,
             keys=keys,
@@ -312,9 +309,9 @@ class LanceTableIOManager(dg.IOManager):
         A branch needs a table to fork from. A missing table is created without rows on main, unless the write would be
         rejected; a table that was created so for other columns gets the columns of the value.
         """
-        existing, frame = output.existing, handler.arrow_schema(obj)
+        existing, frame = output.existing, output.frame
         if output.sets_columns:
-            return columns_on_branch(output, self._open(output.location.uri), frame, self._request)
+            return columns_on_branch(output, self._open(output.location.uri))
         if (
             output.branch is None
             or output.attempts.versions
@@ -324,12 +321,12 @@ class LanceTableIOManager(dg.IOManager):
         main = None if existing is None else self._open(output.location.uri)
         if main is not None and not is_created_empty(main, partial(is_over, output)):
             return output
-        plan = self._partitions(output, new_columns(output, frame, obj))
+        plan = planned_partitions(output, new_columns(output, obj))
         new = replace(output, existing=None)
-        if not handler.check(obj, self._request(new, "create", plan, output.settings)):
+        if not handler.check(obj, write_request(new, "create", plan, output.settings)):
             return output
         if main is None or have_other_columns(frame, main.schema):
-            request = self._request(replace(new, existing=main, branch=None), "create", None, output.settings)
+            request = write_request(replace(new, existing=main, branch=None), "create", None, output.settings)
             main = create_empty(handler, obj, request)
         if existing is not None:
             main.branches.discard(output.branch)
@@ -341,29 +338,15 @@ class LanceTableIOManager(dg.IOManager):
         except DatasetNotFoundError:
             return None
 
-    def _partitions(self, output: TableOutput, schema: pa.Schema) -> PartitionPlan | None:
-        """The run's partitions in terms of the columns that are written."""
-        if output.keys is None:
-            return None
-        return plan_partitions(
-            output.context.asset_key,
-            output.context.asset_partitions_def,
-            output.context.asset_partition_keys,
-            plain_metadata(output.metadata.get("partition_expr")),
-            schema,
-        )
-
     def _index_partitions(self, output: TableOutput, dataset: lance_core.LanceDataset) -> None:
         """Refresh zone maps on the partition columns; a failure is logged, as the write is done."""
         most_uncovered = self._settings.max_unindexed_fragments
         if most_uncovered is None or output.keys is None or dataset.branch is not None:
             return  # main is indexed after a promotion
         try:
-            plan = self._partitions(output, dataset.schema)
-            columns = [] if plan is None else plan.slices.columns
             made = index_partitions(
                 dataset,
-                columns,
+                output.partition_columns(dataset),
                 most_uncovered=most_uncovered,
                 transaction_properties=output.tags.of_run,
             )
@@ -374,13 +357,12 @@ class LanceTableIOManager(dg.IOManager):
             output.context.log.info("%s: zone maps refreshed: %s", output.where, ", ".join(made))
 
     def _write(self, output: TableOutput, handler: LanceTypeHandler, obj: Any) -> lance_core.WriteResult | None:
-        frame = handler.arrow_schema(obj)
-        check_column_owners(output, frame.names)
+        check_column_owners(output)
         if output.sets_columns:
-            return handler.write(obj, columns_request(output, frame.names, self._partitions, self._request))
-        alone = is_alone(output, frame)
+            return handler.write(obj, columns_request(output))
+        alone = is_alone(output)
         kept = None if alone else output.existing
-        plan = self._partitions(output, new_columns(output, frame, obj) if kept is None else kept.schema)
+        plan = planned_partitions(output, new_columns(output, obj) if kept is None else kept.schema)
         mode = "overwrite" if alone else commit_mode(output, plan)
         settings = output.settings
         if mode in ("append", "merge") and settings.on_earlier_attempt == "replace":
@@ -389,7 +371,7 @@ class LanceTableIOManager(dg.IOManager):
             settings = replace(settings, empty_output="write")  # the earlier rows are removed nevertheless
         if alone:
             settings = replace(settings, schema_mode="overwrite")
-        request = self._request(output, mode, plan, settings)
+        request = write_request(output, mode, plan, settings)
         if settings.write_mode == "merge" and output.existing is None:
             may_insert(request)
         exclusive = alone or (output.is_created_empty and wants_no_table(settings, plan))
@@ -403,32 +385,3 @@ class LanceTableIOManager(dg.IOManager):
             return handler.write(obj, replace(request, write_attempt=attempt))
         except DatasetExistsError as error:
             raise DatasetExistsError(f"{error}. The write_mode is {settings.write_mode}") from error
-
-    def _request(
-        self, output: TableOutput, mode: CommitMode, plan: PartitionPlan | None, settings: OutputSettings
-    ) -> WriteRequest:
-        existing, wanted = output.existing, plain_metadata(output.metadata.get("lance/stable_row_ids"))
-        if existing is not None and wanted is True and not existing.has_stable_row_ids:
-            raise dg.DagsterInvalidDefinitionError(
-                f"{output.where}: metadata lance/stable_row_ids: {output.uri} was created without stable row ids, and "
-                "a table keeps what it was created with. Remove the entry, or drop the table and materialize the "
-                "asset again"
-            )
-        return WriteRequest(
-            uri=output.uri,
-            mode=mode,
-            existing=output.existing,
-            slices=None if plan is None else plan.slices,
-            output=settings,
-            # The table's configuration belongs to main: a promotion does not copy it there.
-            table=self._settings if output.existing is None or output.branch is None else self._without_config,
-            properties={**output.tags.properties, **input_properties(output.step), **output.watermark_properties},
-            write_attempt=None,
-            require_empty=plan is not None and settings.write_mode == "error" and mode in ("append", "replace"),
-            known=known_schema(output.metadata, type_metadata(output.context), output.where),
-            deletes=output.deletes if mode == "merge" else None,
-        )
-
-    @property
-    def _without_config(self) -> TableSettings:
-        return replace(self._settings, table_config={})

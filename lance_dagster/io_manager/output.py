@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence, Sized
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,7 @@ from lance_dagster._context.steps import RunFacts, type_metadata
 from lance_dagster.branches.writing import NEUTRAL, is_created_empty
 from lance_dagster.handlers import LanceTypeHandler
 from lance_dagster.handlers.arrow_schema import known_schema, with_known_types
-from lance_dagster.handlers.base import CHANGE_TYPE, CommitMode
+from lance_dagster.handlers.base import CHANGE_TYPE, CommitMode, WriteRequest, no_columns
 from lance_dagster.handlers.columns import matched_by
 from lance_dagster.io_manager.write_attempts import (
     CommitTags,
@@ -27,8 +27,8 @@ from lance_dagster.lineage.reader_tags import release
 from lance_dagster.lineage.step_inputs import ConsumedChanges, input_properties
 from lance_dagster.lineage.watermarks import watermark_name
 from lance_dagster.tables.location import TableLocation
-from lance_dagster.tables.partitions import PartitionPlan
-from lance_dagster.tables.settings import OutputSettings
+from lance_dagster.tables.partitions import PartitionPlan, partition_columns, plan_partitions
+from lance_dagster.tables.settings import OutputSettings, TableSettings, plain_metadata
 
 __all__ = [
     "TableOutput",
@@ -42,11 +42,13 @@ __all__ = [
     "kept_attempts",
     "move_watermarks",
     "new_columns",
+    "planned_partitions",
     "reject_to_keep",
     "release_consumed",
     "wants_no_table",
     "warn_of_earlier_attempts",
     "without_change_type",
+    "write_request",
 ]
 
 
@@ -59,6 +61,7 @@ class TableOutput:
         where: The asset, for messages.
         metadata: The definition metadata, and the entries of this package that the step has added.
         location: The table.
+        table: The settings of tables.
         settings: The settings of the write.
         facts: The run; None outside of one.
         keys: The partition keys, sorted; None for an asset without partitions.
@@ -66,6 +69,7 @@ class TableOutput:
         existing: The newest version of the table, on the branch of the run; None if there is no table.
         attempts: The earlier attempts of the write.
         branch: The branch of the run; None for main.
+        frame: The columns of the value, without the kinds of changes; none before the value is known.
         changes: The changes of inputs that the step has read.
         merges_on: The key of a merge, also of one that is a full refresh.
         deletes: The rows whose keys a merge deletes.
@@ -76,6 +80,7 @@ class TableOutput:
     where: str
     metadata: Mapping[str, Any]
     location: TableLocation
+    table: TableSettings
     settings: OutputSettings
     facts: RunFacts | None
     keys: Sequence[str] | None
@@ -83,6 +88,7 @@ class TableOutput:
     existing: lance_core.LanceDataset | None
     attempts: EarlierAttempts
     branch: str | None = None
+    frame: pa.Schema = field(default_factory=no_columns)
     changes: Sequence[ConsumedChanges] = ()  # that the step has read
     merges_on: tuple[str, ...] = ()  # the key of a merge, also where it is a full refresh
     deletes: Any = None  # rows whose keys a merge deletes
@@ -114,10 +120,68 @@ class TableOutput:
         """The Dagster instance of the run; None outside of one."""
         return None if self.facts is None else self.facts.instance
 
+    def partition_columns(self, written: lance_core.LanceDataset) -> list[str]:
+        """The partition columns of the table; none for an asset without partitions."""
+        if self.keys is None:
+            return []
+        expression = plain_metadata(self.metadata.get("partition_expr"))
+        return partition_columns(expression, written.schema, self.context.asset_key)
+
     @property
     def uri(self) -> str:
         """The target of the commit: the table, or its branch."""
         return self.location.uri if self.branch is None or self.existing is None else self.existing.uri
+
+
+def planned_partitions(output: TableOutput, schema: pa.Schema) -> PartitionPlan | None:
+    """The run's partitions in terms of the columns that are written; None for an asset without partitions."""
+    if output.keys is None:
+        return None
+    return plan_partitions(
+        output.context.asset_key,
+        output.context.asset_partitions_def,
+        output.context.asset_partition_keys,
+        plain_metadata(output.metadata.get("partition_expr")),
+        schema,
+    )
+
+
+def write_request(
+    output: TableOutput, mode: CommitMode, plan: PartitionPlan | None, settings: OutputSettings
+) -> WriteRequest:
+    """The write of an output, without its attempt.
+
+    Args:
+        output: The output.
+        mode: The mode of the commit.
+        plan: The run's partitions; None for none.
+        settings: How to write.
+
+    Raises:
+        DagsterInvalidDefinitionError: The metadata asks for stable row ids, which the table does not have.
+    """
+    existing, wanted = output.existing, plain_metadata(output.metadata.get("lance/stable_row_ids"))
+    if existing is not None and wanted is True and not existing.has_stable_row_ids:
+        raise dg.DagsterInvalidDefinitionError(
+            f"{output.where}: metadata lance/stable_row_ids: {output.uri} was created without stable row ids, and "
+            "a table keeps what it was created with. Remove the entry, or drop the table and materialize the "
+            "asset again"
+        )
+    # The table's configuration belongs to main: a promotion does not copy it there.
+    on_branch = existing is not None and output.branch is not None
+    return WriteRequest(
+        uri=output.uri,
+        mode=mode,
+        existing=existing,
+        slices=None if plan is None else plan.slices,
+        output=settings,
+        table=replace(output.table, table_config={}) if on_branch else output.table,
+        properties={**output.tags.properties, **input_properties(output.step), **output.watermark_properties},
+        write_attempt=None,
+        require_empty=plan is not None and settings.write_mode == "error" and mode in ("append", "replace"),
+        known=known_schema(output.metadata, type_metadata(output.context), output.where),
+        deletes=output.deletes if mode == "merge" else None,
+    )
 
 
 def commit_mode(output: TableOutput, plan: PartitionPlan | None) -> CommitMode:
@@ -153,7 +217,7 @@ def wants_no_table(settings: OutputSettings, plan: PartitionPlan | None) -> bool
     return settings.write_mode == "create_only" or (settings.write_mode == "error" and plan is None)
 
 
-def is_alone(output: TableOutput, frame: pa.Schema) -> bool:
+def is_alone(output: TableOutput) -> bool:
     """Whether the write may replace the whole table, because no other write has contributed to the table.
 
     True for a table that earlier attempts of this write alone have made, if the write creates the table or has other
@@ -161,7 +225,9 @@ def is_alone(output: TableOutput, frame: pa.Schema) -> bool:
     """
     existing, attempts = output.existing, output.attempts
     if existing is not None and output.branch is None and output.tags.token is not None and not attempts.versions:
-        return have_other_columns(frame, existing.schema) and is_created_empty(existing, partial(is_over, output))
+        return have_other_columns(output.frame, existing.schema) and is_created_empty(
+            existing, partial(is_over, output)
+        )
     if (
         existing is None
         or attempts.cleaned_up
@@ -169,7 +235,7 @@ def is_alone(output: TableOutput, frame: pa.Schema) -> bool:
         or attempts.found[attempts.versions[0]].read_version != 0
     ):
         return False
-    if output.settings.write_mode in ("overwrite", "append") and not have_other_columns(frame, existing.schema):
+    if output.settings.write_mode in ("overwrite", "append") and not have_other_columns(output.frame, existing.schema):
         return False
     others = set(range(attempts.versions[0] + 1, existing.version + 1)) - set(attempts.found)
     made = (existing.read_transaction(version) for version in others)
@@ -181,10 +247,10 @@ def is_over(output: TableOutput, run_id: str) -> bool:
     return output.facts is None or output.facts.run_id == run_id or output.facts.ended(run_id)
 
 
-def new_columns(output: TableOutput, frame: pa.Schema, obj: Any) -> pa.Schema:
+def new_columns(output: TableOutput, obj: Any) -> pa.Schema:
     """The columns of a new table, as far as the frame or the metadata `lance/schema` gives their types."""
     known = known_schema(output.metadata, type_metadata(output.context), output.where)
-    return with_known_types(frame, known, None, without_rows=isinstance(obj, Sized) and not len(obj))
+    return with_known_types(output.frame, known, None, without_rows=isinstance(obj, Sized) and not len(obj))
 
 
 def have_other_columns(frame: pa.Schema, table: pa.Schema) -> bool:
@@ -215,12 +281,12 @@ def kept_attempts(output: TableOutput, outcome: lance_core.WriteResult) -> list[
     return [version for version in output.attempts.versions if version not in outcome.replaced_versions]
 
 
-def casts_of(frame: pa.Schema, output: TableOutput, outcome: lance_core.WriteResult) -> dict[str, str]:
+def casts_of(output: TableOutput, outcome: lance_core.WriteResult) -> dict[str, str]:
     """The columns whose values were cast to the types that the table had already, with both types."""
     if output.existing is None or outcome.deduplicated:
         return {}
     before, now = output.existing.schema, outcome.dataset.schema
-    kept = [field for field in frame if field.name in before.names and now.get_field_index(field.name) >= 0]
+    kept = [field for field in output.frame if field.name in before.names and now.get_field_index(field.name) >= 0]
     return {
         field.name: f"{field.type} -> {now.field(field.name).type}"
         for field in kept

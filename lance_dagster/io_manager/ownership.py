@@ -6,7 +6,7 @@ before anything is written, unless its metadata `lance/shared_table` says that s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -124,12 +124,8 @@ def check_mode(settings: OutputSettings, metadata: Mapping[str, object], where: 
     )
 
 
-def check_column_owners(output: TableOutput, frame: Sequence[str]) -> None:
-    """Reject columns that belong to another asset.
-
-    Args:
-        output: The output.
-        frame: The columns of its value.
+def check_column_owners(output: TableOutput) -> None:
+    """Reject columns of the output that belong to another asset.
 
     Raises:
         DagsterInvalidDefinitionError: A column belongs to another asset, or a column asset sets a partition column.
@@ -137,13 +133,13 @@ def check_column_owners(output: TableOutput, frame: Sequence[str]) -> None:
     if output.existing is None:
         return
     if output.sets_columns:
-        _check_partition_columns(output, output.existing, frame)
+        _check_partition_columns(output, output.existing)
     if is_shared(output.metadata, output.where):
         return
     schema, own = output.existing.schema, output.context.asset_key.to_user_string()
     known, sets_columns = owners(schema), output.sets_columns
     names_of_rows = (*ROW_NAMES, *output.settings.row_key) if sets_columns else ()
-    for name in [name for name in frame if name not in names_of_rows]:
+    for name in [name for name in output.frame.names if name not in names_of_rows]:
         owner = known.get(name)
         if owner == own or name not in schema.names or (owner is None and not sets_columns):
             continue
@@ -181,7 +177,7 @@ def _has_added(table: lance_core.LanceDataset, column: str, owner: str) -> bool:
     return added.operation.name != "Overwrite" and (ASSET_KEY not in properties or COLUMNS in properties)
 
 
-def _check_partition_columns(output: TableOutput, table: lance_core.LanceDataset, frame: Sequence[str]) -> None:
+def _check_partition_columns(output: TableOutput, table: lance_core.LanceDataset) -> None:
     """Reject a column asset that sets a partition column of its table, also where it may set columns of others.
 
     Raises:
@@ -197,7 +193,7 @@ def _check_partition_columns(output: TableOutput, table: lance_core.LanceDataset
         for key, metadata in named.items()
         for column in partition_columns(plain_metadata(metadata.get("partition_expr")), table.schema, key)
     }
-    for name in frame:
+    for name in output.frame.names:
         if name in columns and name not in (*ROW_NAMES, *output.settings.row_key):
             raise dg.DagsterInvalidDefinitionError(
                 f"{output.where}: column {name!r} of {output.location.uri} is a partition column of asset "
