@@ -37,6 +37,7 @@ __all__ = [
     "FragmentRange",
     "FragmentSize",
     "ReadPlan",
+    "check_read",
     "checked_blob_handling",
     "coalesced_batches",
     "estimated_bytes",
@@ -198,6 +199,20 @@ def checked_blob_handling(given: str | None) -> str:
     return given or _BLOB_HANDLINGS[0]
 
 
+def check_read(dataset: LanceDataset, schema: StructType, filter: pc.Expression | None = None) -> pa.Schema:  # noqa: A002 - the name that scanners give it
+    """The columns of a read, in Arrow's types.
+
+    Raises:
+        SchemaError: The table lacks a column, or the column cannot be converted to Spark's type.
+        InvalidInputError: The filter does not fit the columns.
+    """
+    expected = to_arrow(schema)
+    BatchConverter(_project(dataset.schema, expected.names), expected, exact=False)
+    if filter is not None:
+        _check_filter(filter, dataset.schema)
+    return expected
+
+
 def plan_read(
     dataset: LanceDataset,
     schema: StructType,
@@ -219,10 +234,7 @@ def plan_read(
         SchemaError: The table lacks a column, or the column cannot be converted to Spark's type.
         InvalidInputError: The filter does not fit the columns.
     """
-    expected = to_arrow(schema)
-    BatchConverter(_project(dataset.schema, expected.names), expected, exact=False)
-    if filter is not None:
-        _check_filter(filter, dataset.schema)
+    expected = check_read(dataset, schema, filter)
     return ReadPlan(
         uri=dataset.uri,
         version=dataset.version,

@@ -18,6 +18,7 @@ from pyspark_lance.keys.collations import ON_FRAME, check_condition
 from pyspark_lance.reading.plan import (
     FragmentRange,
     ReadPlan,
+    check_read,
     checked_blob_handling,
     estimated_bytes,
     first_rows,
@@ -120,7 +121,7 @@ def read_version(
     schema = table_schema(dataset, columns, case_sensitive=case_sensitive(spark))
     if isinstance(filter, str):
         filter = dataset.parse_filter(filter, assume_utc=is_utc(session_zone(spark)))  # noqa: A001 - the name that scanners give it
-    plan_read(dataset, schema, filter=filter, storage_options=storage_options, blob_handling=blobs)  # checks all
+    check_read(dataset, schema, filter)
     check_condition("filter", filter, dataset.schema, ON_FRAME)
 
     def frame(scan: Scan) -> DataFrame:
