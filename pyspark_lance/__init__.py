@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from pyspark_lance.reading.read import read
     from pyspark_lance.session import ensure_java, ensure_python, local_session
     from pyspark_lance.statements.run import sql
-    from pyspark_lance.writing.modes import EmptyOutput, OutOfPartition, SchemaMode
+    from pyspark_lance.writing.option_values import EmptyOutput, OutOfPartition, SchemaMode
     from pyspark_lance.writing.write import write
 
 __all__ = [
@@ -101,9 +101,9 @@ _HOMES: Final = {
     "CompactionReport": "pyspark_lance.distributed.compaction",
     "compact": "pyspark_lance.distributed.compaction",
     "DefaultSource": "pyspark_lance.datasource.source",
-    "EmptyOutput": "pyspark_lance.writing.modes",
-    "OutOfPartition": "pyspark_lance.writing.modes",
-    "SchemaMode": "pyspark_lance.writing.modes",
+    "EmptyOutput": "pyspark_lance.writing.option_values",
+    "OutOfPartition": "pyspark_lance.writing.option_values",
+    "SchemaMode": "pyspark_lance.writing.option_values",
     "WriteResult": "lance_core",
     "ensure_java": "pyspark_lance.session",
     "ensure_python": "pyspark_lance.session",

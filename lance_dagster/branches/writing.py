@@ -55,12 +55,12 @@ def discard_branch(main: lance_core.LanceDataset, branch: str) -> bool:
     return existed
 
 
-def is_created_empty(main: lance_core.LanceDataset, is_over: Callable[[str], bool]) -> bool:
+def is_created_empty(main: lance_core.LanceDataset, has_ended: Callable[[str], bool]) -> bool:
     """Whether a table was created for a branch to fork from, and has no rows on main or any branch.
 
     Args:
         main: The table.
-        is_over: Whether a run has ended: a run that has not may be about to write to the table that it created.
+        has_ended: Whether a run has ended: a run that has not may be about to write to the table that it created.
     """
     try:
         made = [main.read_transaction(1)]
@@ -71,7 +71,11 @@ def is_created_empty(main: lance_core.LanceDataset, is_over: Callable[[str], boo
         return False
     for one in made:
         run = properties_of(one).get(_CREATED_BY)
-        if one is None or not (_is_empty_creation(one) or one.operation.name in NEUTRAL) or (run and not is_over(run)):
+        if (
+            one is None
+            or not (_is_empty_creation(one) or one.operation.name in NEUTRAL)
+            or (run and not has_ended(run))
+        ):
             return False
     return not any(main.checkout_version((name, None)).count_rows() for name in main.branches.list())
 

@@ -49,19 +49,19 @@ from lance_dagster.io_manager.column_types import with_remedy
 from lance_dagster.io_manager.input import load_input
 from lance_dagster.io_manager.output import (
     TableOutput,
-    as_refreshed,
     casts_of,
     code_version,
     commit_mode,
+    has_ended,
     have_other_columns,
-    is_alone,
-    is_over,
+    is_sole_writer,
     kept_attempts,
     move_watermarks,
     new_columns,
     planned_partitions,
     reject_to_keep,
     release_consumed,
+    settings_of_refresh,
     wants_no_table,
     warn_of_earlier_attempts,
     without_change_type,
@@ -85,7 +85,7 @@ from lance_dagster.io_manager.write_attempts import (
 from lance_dagster.lineage.consumers import consumers
 from lance_dagster.lineage.history import data_version
 from lance_dagster.lineage.spark_columns import has_plan, plan_lineage
-from lance_dagster.lineage.sql_inputs import note_sql_inputs
+from lance_dagster.lineage.sql_inputs import watch_sql_inputs
 from lance_dagster.lineage.step_inputs import changes_entries, consumed_changes
 from lance_dagster.op_outputs.store import store_op_output
 from lance_dagster.tables.branch_policy import BRANCH_TAG, branch_of_run
@@ -101,7 +101,7 @@ class LanceTableIOManager(dg.IOManager):
 
     def __init__(self, settings: TableSettings) -> None:
         self._settings = settings
-        note_sql_inputs()
+        watch_sql_inputs()
 
     @property
     def table_root(self) -> TableRoot:
@@ -251,7 +251,7 @@ class LanceTableIOManager(dg.IOManager):
         location = self._locate(context.asset_key, definition)
         facts = run_facts(context)
         changes = consumed_changes(None if facts is None else facts.step)
-        merges_on, settings = settings.merge_key, as_refreshed(settings, changes)
+        merges_on, settings = settings.merge_key, settings_of_refresh(settings, changes)
         keys = sorted(context.asset_partition_keys) if partitioned else None
         tags = commit_tags(
             facts,
@@ -319,7 +319,7 @@ class LanceTableIOManager(dg.IOManager):
         ):
             return output
         main = None if existing is None else self._open(output.location.uri)
-        if main is not None and not is_created_empty(main, partial(is_over, output)):
+        if main is not None and not is_created_empty(main, partial(has_ended, output)):
             return output
         plan = planned_partitions(output, new_columns(output, obj))
         new = replace(output, existing=None)
@@ -360,7 +360,7 @@ class LanceTableIOManager(dg.IOManager):
         check_column_owners(output)
         if output.sets_columns:
             return handler.write(obj, columns_request(output))
-        alone = is_alone(output)
+        alone = is_sole_writer(output)
         kept = None if alone else output.existing
         plan = planned_partitions(output, new_columns(output, obj) if kept is None else kept.schema)
         mode = "overwrite" if alone else commit_mode(output, plan)

@@ -32,19 +32,19 @@ from lance_dagster.tables.settings import OutputSettings, TableSettings, plain_m
 
 __all__ = [
     "TableOutput",
-    "as_refreshed",
     "casts_of",
     "code_version",
     "commit_mode",
+    "has_ended",
     "have_other_columns",
-    "is_alone",
-    "is_over",
+    "is_sole_writer",
     "kept_attempts",
     "move_watermarks",
     "new_columns",
     "planned_partitions",
     "reject_to_keep",
     "release_consumed",
+    "settings_of_refresh",
     "wants_no_table",
     "warn_of_earlier_attempts",
     "without_change_type",
@@ -217,7 +217,7 @@ def wants_no_table(settings: OutputSettings, plan: PartitionPlan | None) -> bool
     return settings.write_mode == "create_only" or (settings.write_mode == "error" and plan is None)
 
 
-def is_alone(output: TableOutput) -> bool:
+def is_sole_writer(output: TableOutput) -> bool:
     """Whether the write may replace the whole table, because no other write has contributed to the table.
 
     True for a table that earlier attempts of this write alone have made, if the write creates the table or has other
@@ -226,7 +226,7 @@ def is_alone(output: TableOutput) -> bool:
     existing, attempts = output.existing, output.attempts
     if existing is not None and output.branch is None and output.tags.token is not None and not attempts.versions:
         return have_other_columns(output.frame, existing.schema) and is_created_empty(
-            existing, partial(is_over, output)
+            existing, partial(has_ended, output)
         )
     if (
         existing is None
@@ -242,7 +242,7 @@ def is_alone(output: TableOutput) -> bool:
     return all(one is not None and one.operation.name in NEUTRAL for one in made)
 
 
-def is_over(output: TableOutput, run_id: str) -> bool:
+def has_ended(output: TableOutput, run_id: str) -> bool:
     """Whether a run is the one that writes, has ended, or is unknown."""
     return output.facts is None or output.facts.run_id == run_id or output.facts.ended(run_id)
 
@@ -319,7 +319,7 @@ def code_version(context: dg.OutputContext) -> str | None:
         return None
 
 
-def as_refreshed(settings: OutputSettings, changes: Sequence[ConsumedChanges]) -> OutputSettings:
+def settings_of_refresh(settings: OutputSettings, changes: Sequence[ConsumedChanges]) -> OutputSettings:
     """The settings of an output; in a full refresh an append or merge becomes an overwrite of table or partitions."""
     if settings.write_mode in ("append", "merge") and any(one.is_refresh for one in changes):
         return replace(settings, write_mode="overwrite", merge_on=None)

@@ -21,10 +21,10 @@ from lance_dagster.tables.refs import TableRef, TableRoot
 if TYPE_CHECKING:
     import lance_core
 
-__all__ = ["note_sql_inputs"]
+__all__ = ["watch_sql_inputs"]
 
 
-def note_sql_inputs() -> None:
+def watch_sql_inputs() -> None:
     """Note from now on the tables that `pyspark_lance.sql` reads in the bodies of assets and ops of this process."""
     with suppress(ImportError):  # without Spark there are no such statements
         from pyspark_lance import on_read  # noqa: PLC0415 - optional

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 __all__ = [
     "LanceMaintenanceBudget",
     "checked_budget",
-    "spend",
-    "spent",
+    "rank_and_fit",
+    "within_budget",
 ]
 
 
@@ -92,7 +92,7 @@ def checked_budget(budget: LanceMaintenanceBudget | Mapping[str, Any] | None) ->
         raise dg.DagsterInvalidDefinitionError(f"budget: {error}") from error
 
 
-def spend(
+def rank_and_fit(
     due: Sequence[tuple[MaintenanceOutcome, list[CompactionTask]]],
     budget: LanceMaintenanceBudget,
     put_off_before: Collection[str],
@@ -106,14 +106,14 @@ def spend(
         budget: The limits.
         put_off_before: The URIs of tables of which the run before put something off.
     """
-    ranked = sorted(due, key=lambda work: (work[0].plan.uri not in put_off_before, -_rank(*work)))
-    left, tables, spent = budget.max_bytes_rewritten, 0, []
+    ranked = sorted(due, key=lambda one: (one[0].plan.uri not in put_off_before, -_rank(*one)))
+    left, tables, work = budget.max_bytes_rewritten, 0, []
     for table, tasks in ranked:
         if table.error is not None:
-            spent.append((table, tasks))
+            work.append((table, tasks))
             continue
         if budget.max_tables is not None and tables >= budget.max_tables:
-            spent.append((_put_off(table, f"max_tables: {budget.max_tables:,} tables come first"), []))
+            work.append((_put_off(table, f"max_tables: {budget.max_tables:,} tables come first"), []))
             continue
         kept = fitting(tasks, left)
         left = None if left is None else left - num_bytes(kept)
@@ -123,28 +123,28 @@ def spend(
         tables += not does_nothing
         if len(kept) < len(tasks):
             table = replace(table, plan=plan, deferred=reason, is_put_off=does_nothing)  # noqa: PLW2901 - its outcome
-        spent.append((table, kept))
-    return spent if left is None else _with_shares(spent, left)
+        work.append((table, kept))
+    return work if left is None else _with_shares(work, left)
 
 
 def _with_shares(
-    spent: Sequence[tuple[MaintenanceOutcome, list[CompactionTask]]], left: int
+    work: Sequence[tuple[MaintenanceOutcome, list[CompactionTask]]], left: int
 ) -> list[tuple[MaintenanceOutcome, list[CompactionTask]]]:
     """The work, each table with the bytes that its rewrites may read, those of further attempts included.
 
     Tables are worked on in parallel, perhaps by several machines: what is left is divided beforehand, in proportion to
     the bytes of their rewrites, or evenly if nothing is to be rewritten.
     """
-    is_idle = not any(tasks for _, tasks in spent)
-    parts = [0 if table.is_put_off else int(is_idle) or num_bytes(tasks) for table, tasks in spent]
+    is_idle = not any(tasks for _, tasks in work)
+    parts = [0 if table.is_put_off else int(is_idle) or num_bytes(tasks) for table, tasks in work]
     shares = [left * part // max(1, sum(parts)) for part in parts]
     return [
         (replace(table, plan=replace(table.plan, max_bytes_rewritten=num_bytes(tasks) + share)), tasks)
-        for (table, tasks), share in zip(spent, shares, strict=True)
+        for (table, tasks), share in zip(work, shares, strict=True)
     ]
 
 
-def spent(
+def within_budget(
     context: dg.OpExecutionContext,
     root: TableRoot,
     due: Sequence[tuple[MaintenanceOutcome, list[CompactionTask]]],
@@ -163,7 +163,7 @@ def spent(
     if budget == LanceMaintenanceBudget():
         return list(due)
     log = open_log(root.root_uri, root.options)
-    chosen = spend(due, budget, put_off_last(log) if log is not None else ())
+    chosen = rank_and_fit(due, budget, put_off_last(log) if log is not None else ())
     for table, _ in chosen:
         if table.deferred:
             context.log.info("asset %s: put off: %s", table.plan.asset, table.deferred)

@@ -1,7 +1,7 @@
 """`build_maintenance_job`: the maintenance of tables as a Dagster job.
 
     plan ──tasks──> rewrite (mapped, retried) ──┐
-      └──tables──────────────────────────────> tables ──one per table──> commit > materialize_deletions
+      └──surveyed────────────────────────────> collect ──one per table─> commit > materialize_deletions
                                                      > refresh_indices > clean_up ┬> report (one per table)
       └──policy──> op_outputs                                                     └> summarize
 
@@ -28,13 +28,13 @@ from lance_dagster.maintenance.ops import (
     STEPS,
     Engine,
     MaintenanceOps,
+    collect_op,
     op_outputs_op,
     plan_op,
     report_op,
     rewrite_op,
     step_op,
     summarize_op,
-    tables_op,
 )
 from lance_dagster.tables.names import checked_job_name
 from lance_dagster.tables.refs import TableLike, is_foreign, table_refs
@@ -139,7 +139,7 @@ def _executor(job: MaintenanceOps) -> dg.ExecutorDefinition | None:
 
 
 def _graph(job: MaintenanceOps) -> dg.GraphDefinition:
-    plan, rewrite, tables = plan_op(job), rewrite_op(job), tables_op(job)
+    plan, rewrite, collect = plan_op(job), rewrite_op(job), collect_op(job)
     steps = [(step, step_op(job, step, description)) for step, description in STEPS.items()]
     report, summarize, op_outputs = report_op(job), summarize_op(job), op_outputs_op(job)
 
@@ -148,7 +148,7 @@ def _graph(job: MaintenanceOps) -> dg.GraphDefinition:
         tasks, surveyed = plan.alias("plan")()
         op_outputs.alias("op_outputs")(surveyed)
         rewritten = tasks.map(rewrite.alias("rewrite")).collect()
-        each = tables.alias("tables")(surveyed, rewritten)
+        each = collect.alias("collect")(surveyed, rewritten)
         for step, op in steps:
             each = each.map(op.alias(step))
         each.map(report.alias("report"))

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from lance_core.maintenance import CompactionTask
 
-__all__ = ["SEEK", "fitting", "is_over", "not_fitting", "num_bytes"]
+__all__ = ["SEEK", "fitting", "not_fitting", "num_bytes", "time_is_up"]
 
 SEEK: Final = 1024 * 1024
 """Bytes that cost about as much as opening a file."""
 
 
-def is_over(deadline: float | None) -> bool:
+def time_is_up(deadline: float | None) -> bool:
     """Whether a time, in seconds since 1970, has passed."""
     return deadline is not None and time.time() >= deadline
 

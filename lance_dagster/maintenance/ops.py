@@ -9,8 +9,8 @@ import dagster as dg
 
 from lance_dagster.health.lake import Lake
 from lance_dagster.health.policy import LanceMaintenancePolicy
-from lance_dagster.maintenance.budget import LanceMaintenanceBudget, spent
-from lance_dagster.maintenance.limits import is_over
+from lance_dagster.maintenance.budget import LanceMaintenanceBudget, within_budget
+from lance_dagster.maintenance.limits import time_is_up
 from lance_dagster.maintenance.observations import has_work, is_last, observation_of, outcome_of, summary_of
 from lance_dagster.maintenance.on_spark import spark_rewriter
 from lance_dagster.maintenance.run_config import MaintenanceConfig
@@ -38,13 +38,13 @@ __all__ = [
     "STEPS",
     "Engine",
     "MaintenanceOps",
+    "collect_op",
     "op_outputs_op",
     "plan_op",
     "report_op",
     "rewrite_op",
     "step_op",
     "summarize_op",
-    "tables_op",
 ]
 
 Engine = Literal["process", "spark"]
@@ -79,7 +79,7 @@ class MaintenanceOps:
         """The tables of the IO manager."""
         return table_root(getattr(context.resources, self.io_manager_key))
 
-    def place(self, context: dg.OpExecutionContext) -> TableRoot:
+    def log_root(self, context: dg.OpExecutionContext) -> TableRoot:
         """The root whose log is written."""
         root = self.root(context)
         return root if self.lake is None else self.lake.place(root)
@@ -142,7 +142,7 @@ def plan_op(job: MaintenanceOps) -> dg.OpDefinition:
                 surveyed.receipts.extend(() if is_dry else receipts_of(found, "healthy"))
             else:
                 due.append((found, tasks))
-        for found, tasks in spent(context, job.place(context), due, job.budget.changed(config.limits())):
+        for found, tasks in within_budget(context, job.log_root(context), due, job.budget.changed(config.limits())):
             found = _in_dry_run(job, context, found, tasks)  # noqa: PLW2901 - its outcome
             if found.error is None and (found.plan.policy.dry_run or found.is_put_off):
                 _report_planned(context, found, surveyed, is_asked=bool(config.tables))
@@ -225,7 +225,7 @@ def rewrite_op(job: MaintenanceOps) -> dg.OpDefinition:
         from lance_core.maintenance import CompactionTask  # noqa: PLC0415 - heavy imports at first use
 
         started, results, failed = time.monotonic(), [], None
-        if is_over(task["deadline"]):
+        if time_is_up(task["deadline"]):
             return RewriteOutcome(asset=task["asset"], put_off=len(task["tasks"]))
         try:
             dataset = job.open(context, task["uri"], task["asset"])
@@ -245,11 +245,11 @@ def rewrite_op(job: MaintenanceOps) -> dg.OpDefinition:
     return rewrite
 
 
-def tables_op(job: MaintenanceOps) -> dg.OpDefinition:
+def collect_op(job: MaintenanceOps) -> dg.OpDefinition:
     """The op that gives each table the results of its tasks."""
 
-    @job.op("tables", "Gives each table the results of its rewrites.", out=dg.DynamicOut(io_manager_key=PAYLOADS))
-    def tables(surveyed: Any, rewritten: list[Any]) -> Iterator[dg.DynamicOutput[Any]]:
+    @job.op("collect", "Gives each table the results of its rewrites.", out=dg.DynamicOut(io_manager_key=PAYLOADS))
+    def collect(surveyed: Any, rewritten: list[Any]) -> Iterator[dg.DynamicOutput[Any]]:
         for found in surveyed.due:
             own: list[RewriteOutcome] = [one for one in rewritten if one.asset == found.plan.asset]
             late = sum(one.put_off for one in own)
@@ -263,7 +263,7 @@ def tables_op(job: MaintenanceOps) -> dg.OpDefinition:
             )
             yield dg.DynamicOutput(table, mapping_key=mapping_key(found.plan.asset))
 
-    return tables
+    return collect
 
 
 STEPS = {
@@ -302,7 +302,7 @@ def _run_step(
     from lance_dagster.maintenance import deadlines, receipts, steps  # noqa: PLC0415 - heavy imports at first use
 
     dataset, started = job.open(context, table.plan.uri, table.plan.asset), time.monotonic()
-    if step != "commit" and is_over(table.plan.deadline):
+    if step != "commit" and time_is_up(table.plan.deadline):
         late = deadlines.put_off_step(dataset, table, step)
         return steps.measured(dataset, late) if step == "clean_up" else late
     before = dataset.version
@@ -387,7 +387,7 @@ def summarize_op(job: MaintenanceOps) -> dg.OpDefinition:
         summary = summary_of(surveyed, tables)
         failed = summary["failed"]
         try:
-            record_run(job.place(context), surveyed, tables, run_id=context.run_id, job=context.job_name)
+            record_run(job.log_root(context), surveyed, tables, run_id=context.run_id, job=context.job_name)
         except Exception as error:  # with the tables that failed it is named below
             context.log.exception("the log of maintenance could not be written")
             failed["the log of maintenance"] = failure_of("append", error)

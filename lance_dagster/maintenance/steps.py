@@ -38,7 +38,7 @@ from lance_core.maintenance import (
 from lance_core.retry import backoff
 from lance_dagster.health.facts import TableHealth, measure
 from lance_dagster.health.policy import LanceMaintenancePolicy
-from lance_dagster.maintenance.limits import fitting, is_over, not_fitting
+from lance_dagster.maintenance.limits import fitting, not_fitting, time_is_up
 
 __all__ = [
     "ATTEMPTS",
@@ -323,10 +323,10 @@ def _rewrite_within_budget(
 ) -> tuple[MaintenanceOutcome, list[RewriteResult]]:
     """Do the tasks for which bytes and time of the budget are left; the outcome says what is put off."""
     left = outcome.plan.bytes_left(outcome.done)
-    kept = [] if is_over(outcome.plan.deadline) else fitting(tasks, left)
+    kept = [] if time_is_up(outcome.plan.deadline) else fitting(tasks, left)
     if len(kept) == len(tasks):
         return outcome, rewriter(dataset, tasks)
-    if is_over(outcome.plan.deadline):
+    if time_is_up(outcome.plan.deadline):
         reason = f"max_duration: the time was up before {len(tasks):,} rewrites began again"
     else:
         reason = not_fitting(tasks, kept, f"{left:,} that are left for further attempts")

@@ -29,7 +29,7 @@ from pyspark_lance.changing.task import INSERT
 from pyspark_lance.changing.update_values import Value, as_column
 from pyspark_lance.keys.equality import check_keys_of
 from pyspark_lance.keys.narrowing import narrowed_by_frame
-from pyspark_lance.reading.filter_pushdown import parsed_condition, push_tree
+from pyspark_lance.reading.filter_pushdown import parsed_condition, pushed_filter_of_tree
 from pyspark_lance.types.spark_types import spark_schema
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class MergeKeys:
         if self.alias is None:
             return None  # a name without qualifier may be the source's
         trees = [_own_tree(part, self.alias) for part in conjuncts(condition)]
-        pushed = [push_tree(tree, base.schema) for tree in trees if tree is not None]
+        pushed = [pushed_filter_of_tree(tree, base.schema) for tree in trees if tree is not None]
         known = [one.filter for one in pushed if one is not None]
         return reduce(and_, known) if known else None
 

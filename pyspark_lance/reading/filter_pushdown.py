@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from lance_core.errors import InvalidInputError
 from pyspark_lance.engine.lexing import is_plain, without_comments
 
-__all__ = ["Pushed", "parsed_condition", "push", "push_tree"]
+__all__ = ["PushedFilter", "parsed_condition", "pushed_filter", "pushed_filter_of_tree"]
 
 _DATE: Final = re.compile(r"\d{4}-\d\d-\d\d")
 _COMPARISONS: Final[dict[str, Callable[[Any, Any], Any]]] = {
@@ -34,7 +34,7 @@ _BITS: Final = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pushed:
+class PushedFilter:
     """A filter that keeps at least the rows that a condition keeps.
 
     Attributes:
@@ -50,7 +50,7 @@ class _NotPushed(Exception):  # noqa: N818 - no error: Spark evaluates the condi
     """A condition that is not pushed."""
 
 
-def push(condition: str, schema: pa.Schema, alias: str | None = None) -> Pushed | None:
+def pushed_filter(condition: str, schema: pa.Schema, alias: str | None = None) -> PushedFilter | None:
     """The filter of a condition; None if no part of it can be pushed.
 
     Args:
@@ -64,7 +64,7 @@ def push(condition: str, schema: pa.Schema, alias: str | None = None) -> Pushed 
     for column in [one for one in tree.walk() if _kind(one) == "COLUMN"] if alias is not None else ():
         if len(column.parts) == 2 and column.table.lower() == (alias or "").lower():
             column.set("table", None)
-    return push_tree(tree, schema)
+    return pushed_filter_of_tree(tree, schema)
 
 
 def parsed_condition(condition: str) -> Any:
@@ -79,7 +79,7 @@ def parsed_condition(condition: str) -> Any:
         return None
 
 
-def push_tree(tree: Any, schema: pa.Schema, *, exact: bool = False) -> Pushed | None:
+def pushed_filter_of_tree(tree: Any, schema: pa.Schema, *, exact: bool = False) -> PushedFilter | None:
     """The filter of a condition that is parsed already; None if no part of it can be pushed.
 
     Args:
@@ -98,7 +98,7 @@ def push_tree(tree: Any, schema: pa.Schema, *, exact: bool = False) -> Pushed | 
             known.append(_translated(part, columns))
         except _NotPushed:
             rest += 1
-    return Pushed(filter=reduce(and_, known), is_exact=not rest) if known else None
+    return PushedFilter(filter=reduce(and_, known), is_exact=not rest) if known else None
 
 
 def _kind(tree: Any) -> str:

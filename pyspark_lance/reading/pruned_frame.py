@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from lance_core.errors import InvalidInputError
 from pyspark_lance.engine.lexing import without_comments
 from pyspark_lance.engine.spark_internals import condition_sql, in_place_of, is_classic, needed_columns
-from pyspark_lance.reading.filter_pushdown import push
+from pyspark_lance.reading.filter_pushdown import pushed_filter
 from pyspark_lance.types.column_names import quoted
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class _Pruned:
         if not is_classic(made) and not _knows(condition, scan.columns):
             return self._lance.plain().filter(condition)
         sql = condition_sql(made) if is_classic(made) else condition
-        pushed = None if sql is None else push(sql, scan.dataset.schema)
+        pushed = None if sql is None else pushed_filter(sql, scan.dataset.schema)
         if pushed is None:
             return made
         narrowed = scan.narrowed(pushed.filter)

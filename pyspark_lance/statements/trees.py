@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from lance_core.errors import InvalidInputError
 from pyspark_lance.engine.lexing import is_plain, position, without_comments
-from pyspark_lance.reading.filter_pushdown import Pushed, push_tree
+from pyspark_lance.reading.filter_pushdown import PushedFilter, pushed_filter_of_tree
 from pyspark_lance.statements.tokens import tokens_of
 
 __all__ = ["Need", "needs_of"]
@@ -49,8 +49,8 @@ class Need:
 
     def filter(self, schema: Any) -> Any:
         """The filter for a read; None if no condition can be pushed."""
-        trees = [push_tree(tree, schema, exact=self.exact) for tree in self.conditions]
-        found: list[Pushed] = [one for one in trees if one is not None]
+        trees = [pushed_filter_of_tree(tree, schema, exact=self.exact) for tree in self.conditions]
+        found: list[PushedFilter] = [one for one in trees if one is not None]
         result = None
         for one in found:
             result = one.filter if result is None else result & one.filter

@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 from lance_core import Slices, WriteAttempt
 from lance_core.errors import InvalidInputError
-from pyspark_lance.writing.modes import EmptyOutput, Mode, OutOfPartition, PartitionOverwrite, SchemaMode
+from pyspark_lance.writing.option_values import EmptyOutput, Mode, OutOfPartition, PartitionOverwrite, SchemaMode
 
 __all__ = ["JobOptions", "WriteArguments"]
 

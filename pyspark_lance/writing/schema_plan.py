@@ -27,7 +27,7 @@ from pyspark_lance.types.batch_convert import converter
 from pyspark_lance.types.column_names import matched_names, with_names_of
 from pyspark_lance.types.number_casts import are_numbers
 from pyspark_lance.types.spark_types import spark_view, stored_field, vector_width
-from pyspark_lance.writing.modes import Mode, SchemaMode
+from pyspark_lance.writing.option_values import Mode, SchemaMode
 
 __all__ = ["ADD_FIRST", "WritePlan", "as_payloads", "plan_write"]
 

@@ -16,7 +16,7 @@ from pyspark_lance.types.column_names import case_sensitive, check_spellings
 from pyspark_lance.types.spark_types import batch_schema
 from pyspark_lance.writing.clustering import cluster_by_columns, cluster_by_slice
 from pyspark_lance.writing.job import find_earlier_write, open_version, prepare_write
-from pyspark_lance.writing.modes import EmptyOutput, OutOfPartition, PartitionOverwrite, SaveMode, SchemaMode
+from pyspark_lance.writing.option_values import EmptyOutput, OutOfPartition, PartitionOverwrite, SaveMode, SchemaMode
 from pyspark_lance.writing.options import WriteArguments
 
 if TYPE_CHECKING:

@@ -91,7 +91,7 @@ def test_a_part_of_a_table_that_fits_is_done_and_the_rest_later(lake):
 def test_what_is_not_begun_in_time_is_put_off(lake, monkeypatch):
     fill_wide(lake, "a/t", 10)
     job = with_budget(max_duration="1h")
-    monkeypatch.setattr("lance_dagster.maintenance.ops.is_over", lambda deadline: deadline is not None)
+    monkeypatch.setattr("lance_dagster.maintenance.ops.time_is_up", lambda deadline: deadline is not None)
     found = summary(run(lake, job))
     assert found["put_off"] == {"a/t": "max_duration: the time was up before 1 rewrites began"}
     assert fragments(lake, "a/t") == 6
@@ -195,7 +195,7 @@ def test_no_further_attempt_begins_after_the_time(lake, monkeypatch):
     size = fill_wide(lake, "a/t", 1000)
     over = []
     losing(monkeypatch, 2, lambda: over.append(1))
-    monkeypatch.setattr(steps, "is_over", lambda deadline: deadline is not None and bool(over))
+    monkeypatch.setattr(steps, "time_is_up", lambda deadline: deadline is not None and bool(over))
     found = run(lake, with_budget(max_duration="1h"))
     assert summary(found)["put_off"] == {"a/t": "max_duration: the time was up before 1 rewrites began again"}
     assert observations(found)["a/t"]["lance/bytes_read"] == size

@@ -62,7 +62,7 @@ def test_all_of_them_can_be_pickled_and_hold_plain_records(lake):
         fill(lake, name)
     payloads = maintain(lake)
     steps = {key[0].partition("[")[0] for key in payloads.kept}
-    assert {"plan", "rewrite", "tables", "commit", "clean_up"} <= steps
+    assert {"plan", "rewrite", "collect", "commit", "clean_up"} <= steps
     for key in payloads.kept:
         payloads.kept_value(key)
     assert [len(lake.table(name).get_fragments()) for name in ("a/one", "a/two")] == [3, 3]

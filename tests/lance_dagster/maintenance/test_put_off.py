@@ -42,7 +42,7 @@ def up_after(monkeypatch, *begun):
         return real(job, context, step, table, dataset)
 
     monkeypatch.setattr(ops, "_work", work)
-    monkeypatch.setattr(ops, "is_over", lambda deadline: deadline is not None and set(begun) <= set(seen))
+    monkeypatch.setattr(ops, "time_is_up", lambda deadline: deadline is not None and set(begun) <= set(seen))
 
 
 def test_a_table_that_was_never_begun_is_put_off_everywhere(lake, monkeypatch):

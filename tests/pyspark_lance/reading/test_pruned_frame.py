@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, functions  # noqa: TID253 - what the tests ar
 import lance_core
 import pyspark_lance
 from pyspark_lance.engine import spark_internals
-from pyspark_lance.reading.filter_pushdown import push
+from pyspark_lance.reading.filter_pushdown import pushed_filter
 
 
 @pytest.fixture
@@ -208,6 +208,6 @@ SCHEMA = pa.schema(
     ],
 )
 def test_only_conditions_that_arrow_evaluates_like_spark_are_pushed(condition, pushed, exact):
-    found = push(condition, SCHEMA)
+    found = pushed_filter(condition, SCHEMA)
     assert (found and str(found.filter)) == pushed
     assert (found and found.is_exact) == exact
