@@ -23,7 +23,7 @@ def spark_rewriter(manager: Any, options: dict[str, str] | None, at_a_time: int 
 
         if not hasattr(manager, "spark_session"):
             raise dg.DagsterInvalidDefinitionError(
-                f"a {type(manager).__name__} has no Spark session; use engine process"
+                f'a {type(manager).__name__} has no Spark session; use engine="process"'
             )
         results: list[Any] = []
         for start in range(0, len(tasks), at_a_time or len(tasks) or 1):

@@ -21,4 +21,4 @@ def test_without_a_session_the_remedy_is_named(lake):
     job = build_maintenance_job(["nyc/boats"], engine="spark")
     result = run(lake, job, resources={"io_manager": LanceTableResource(root_uri=lake.root)})
     assert not result.success
-    assert "has no Spark session; use engine process" in failures(result)["summarize"]
+    assert 'has no Spark session; use engine="process"' in failures(result)["summarize"]
