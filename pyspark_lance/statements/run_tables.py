@@ -19,7 +19,7 @@ from pyspark_lance.statements import records
 from pyspark_lance.statements.context import Context
 from pyspark_lance.statements.run_rows import check_not_partitioned_by, partition_by
 from pyspark_lance.statements.show_create import create_statement
-from pyspark_lance.statements.table_properties import COMMENT, TableProperties, encoded
+from pyspark_lance.statements.table_properties import COMMENT, TableProperties, with_encodings
 from pyspark_lance.statements.tokens import Piece
 from pyspark_lance.types.column_names import case_sensitive, matched_names, spelled_path
 from pyspark_lance.types.spark_types import batch_schema, spark_schema
@@ -86,7 +86,7 @@ def create_view(context: Context, statement: records.CreateView) -> DataFrame:
 def _create_empty(
     context: Context, statement: records.CreateTable, location: CatalogTable, properties: TableProperties
 ) -> DataFrame:
-    schema = encoded(_schema(context, statement.columns or (), properties.widths), properties.encodings)
+    schema = with_encodings(_schema(context, statement.columns or (), properties.widths), properties.encodings)
     _check_partitions(statement, schema.names)
     lance_core.commit_fragments(
         location.uri,

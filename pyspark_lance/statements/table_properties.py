@@ -21,7 +21,7 @@ from pyspark_lance.statements import records
 from pyspark_lance.statements.run_rows import PARTITIONED_BY, stored_partition_by
 from pyspark_lance.types.spark_types import VECTOR_WIDTH
 
-__all__ = ["COMMENT", "TableProperties", "encoded", "format_properties"]
+__all__ = ["COMMENT", "TableProperties", "format_properties", "with_encodings"]
 
 _VECTOR: Final = f".{VECTOR_WIDTH}"
 _ENCODED: Final = ".lance."
@@ -119,7 +119,7 @@ def format_properties(dataset: LanceDataset) -> dict[str, str]:
     return found
 
 
-def encoded(schema: pa.Schema, encodings: Mapping[str, Mapping[str, str]]) -> pa.Schema:
+def with_encodings(schema: pa.Schema, encodings: Mapping[str, Mapping[str, str]]) -> pa.Schema:
     """The columns with the encodings that are requested for them.
 
     Raises:
