@@ -20,6 +20,7 @@ The promotion of a branch joins the values of the branch's commits to JSON lists
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
@@ -53,6 +54,7 @@ __all__ = [
     "WRITE_TOKEN",
     "hashed",
     "is_shortened",
+    "joined",
     "listed_keys",
     "properties_of",
     "several",
@@ -106,6 +108,11 @@ def several(value: str | None) -> list[str]:
     except ValueError:
         return [value]
     return found if isinstance(found, list) and all(isinstance(one, str) for one in found) else [value]
+
+
+def joined(values: Sequence[str]) -> str:
+    """The property that `several` reads as these values: the value itself if it is the only one, as promotions do."""
+    return values[0] if len(values) == 1 else json.dumps(values)
 
 
 def listed_keys(keys: str) -> str:

@@ -275,7 +275,7 @@ def _unreported(context: dg.AssetCheckExecutionContext, ref: TableRef, one: "Tab
     """
     from lance_dagster.events.reporting import known_versions  # noqa: PLC0415 - heavy imports at first use
 
-    if one.branch is not None or one.asset not in (None, ref.name):
+    if one.branch is not None or (one.assets and ref.name not in one.assets):
         return None
     known = known_versions(context.instance, ref.key, [])[None].version
     if known is not None and known >= one.version:

@@ -61,6 +61,8 @@ def _missing_values_check(
     ) -> dg.AssetCheckResult:
         own = ref.resolved(context)
         columns = _columns_set(dataset, own)
+        if not columns:
+            return _without_columns(context, dataset, own, severity)
         found = _rows_without_values(dataset, own, columns, _partitions(context, own))
         total = sum(found.values())
         named = {str(name): count for name, count in found.items() if name is not None and count}
@@ -90,23 +92,42 @@ def _partitions(context: dg.AssetCheckExecutionContext, ref: TableRef) -> Sequen
 
 
 def _columns_set(dataset: "lance_core.LanceDataset", ref: TableRef) -> list[str]:
-    """The columns that an asset owns, as far as its last run has set them: what it returns no more stays as it is.
-
-    Raises:
-        SchemaError: The asset owns no column of the table.
-    """
-    from lance_core.errors import SchemaError  # noqa: PLC0415 - heavy imports at first use
+    """The columns that an asset owns, as far as its last run has set them: what it returns no more stays as it is."""
     from lance_dagster.handlers.arrow_schema import owners  # noqa: PLC0415 - heavy imports at first use
     from lance_dagster.lineage.history import columns_set_by  # noqa: PLC0415 - heavy imports at first use
 
     columns = [name for name, owner in owners(dataset.schema).items() if owner == ref.name]
-    if not columns:
-        raise SchemaError(
-            f"asset {ref.name} owns no column of {dataset.uri}: the check is for assets whose lance/write_mode is "
-            "columns, after their first run"
-        )
     last = columns_set_by(dataset, ref.name)
     return [name for name in columns if name in last] or columns
+
+
+def _without_columns(
+    context: dg.AssetCheckExecutionContext,
+    dataset: "lance_core.LanceDataset",
+    ref: TableRef,
+    severity: dg.AssetCheckSeverity,
+) -> dg.AssetCheckResult:
+    """The result for an asset that owns no column; a check that warns passes if no run has set columns of main.
+
+    Raises:
+        SchemaError: The asset is not one that owns columns.
+    """
+    from lance_core.errors import SchemaError  # noqa: PLC0415 - heavy imports at first use
+    from lance_dagster.events.reporting import known_versions  # noqa: PLC0415 - heavy imports at first use
+
+    if (ref.metadata or {}).get("lance/write_mode") != "columns":
+        raise SchemaError(
+            f"asset {ref.name} owns no column of {dataset.uri}: the check is for assets whose lance/write_mode is "
+            "columns"
+        )
+    is_new = known_versions(context.instance, ref.key, [])[None].version is None
+    said = "has set no columns of the table yet" if is_new else "owns no columns of the table now: materialize it again"
+    return dg.AssetCheckResult(
+        passed=is_new and severity is dg.AssetCheckSeverity.WARN,
+        severity=severity,
+        description=f"asset {ref.name} {said}",
+        metadata={"lance/version": dataset.version, "lance/columns": []},
+    )
 
 
 def _rows_without_values(

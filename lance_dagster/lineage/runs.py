@@ -115,7 +115,7 @@ def lineage(
                 for one in read_history(branch, count_changes=False, ahead=_AHEAD)
                 if (run_id is None or one.is_of(run_id))
                 and version in (None, one.version)
-                and asset in (None, one.asset)
+                and (asset is None or asset in one.assets)
             ]
             found += [_entry(table, one) for one in reversed(wanted)]
     return found

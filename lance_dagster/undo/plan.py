@@ -34,6 +34,7 @@ from lance_dagster.properties import (
     TAKES_BACK,
     UNDO_RUN_ID,
     UNDONE_VERSIONS,
+    joined,
     listed_keys,
     several,
 )
@@ -89,12 +90,6 @@ class Undo:
         return tuple(one.version for one in self.made)
 
     @property
-    def asset(self) -> str | None:
-        """The asset that the undone versions were made for; None if they name none, or several."""
-        named = {one.asset for one in self.made}
-        return named.pop() if len(named) == 1 else None
-
-    @property
     def assets(self) -> list[str]:
         """The assets that the undone versions were made for; none if they name none."""
         return sorted({name for one in self.made for name in one.assets})
@@ -119,7 +114,7 @@ class Undo:
             UNDO_RUN_ID: self.run_id,
             UNDONE_VERSIONS: json.dumps(self.versions),
             TAKES_BACK: ",".join(map(str, self.versions)),
-            **({ASSET_KEY: self.asset} if self.asset is not None else {}),
+            **({ASSET_KEY: joined(self.assets)} if self.assets else {}),
             **_partition_properties(self.made),
             **lance_core.WatermarkMove.properties(self.moves),
             **_column_properties(self.made),

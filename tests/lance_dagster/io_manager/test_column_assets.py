@@ -559,14 +559,6 @@ def test_the_kind_of_change_is_no_column(lake, kind, key):
         assert cells(lake, "twice") == {1: 1, 3: 30}
 
 
-def test_the_check_of_missing_values_is_for_owners_of_columns(lake):
-    images = images_asset()
-    (check,) = build_lance_missing_values_checks([images])
-    lake.run(images, span=("2024-01-01", "2024-01-01"))
-    result = lake.run(images, check, select=dg.AssetSelection.checks(check), fails=True)
-    assert "asset images owns no column of" in errors(result)
-
-
 @pytest.mark.parametrize("below", [{}, {"root": True}])
 def test_maintenance_looks_after_the_shared_table_once(lake, below):
     images, embeddings = images_asset(), embeddings_asset()
