@@ -2,7 +2,8 @@
 
 A record (a manifest, a transaction, a tag) mentions the condition if it holds one of the condition's values: a string
 of at least four characters anywhere in the bytes of the record; a shorter string, or a number, as a word of the
-predicate or of a property of a transaction.
+predicate or of a property of a transaction. A transaction also does if a string of its predicate is another value of
+the rows: a delete by `email = 'bob@example.org'` names a row that `id = 1` erases.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from lance_core.verbs.rows.removal import each_matching
 from lance_core.verbs.scan.blob_view import described_columns
 from lance_core.verbs.scan.conditions import to_condition
 
-__all__ = ["ErasureCondition", "stored_rows"]
+__all__ = ["ErasureCondition", "stored_rows", "strings_of"]
 
 _ROW_COLUMNS: Final = re.compile(r"_row(id|addr|offset|_created_at_version|_last_updated_at_version)")
 _STRINGS: Final = re.compile(r"'((?:[^']|'')*)'")
@@ -44,9 +45,11 @@ class ErasureCondition:
 
     Attributes:
         where: The condition, in SQL.
+        row_values: Strings of predicates in the history that are values of the rows; see `named_values`.
     """
 
     where: str = field(repr=False)
+    row_values: frozenset[str] = field(default=frozenset(), repr=False)
 
     def of(self, columns: Schema) -> pc.Expression:
         """The condition over the columns of a version.
@@ -75,28 +78,28 @@ class ErasureCondition:
             source: The version, in which the condition can be evaluated.
             fragments: Fragments of the version.
         """
-        return {fragment.id: len(rows) for fragment, rows in self._matching(stored_rows(source, fragments))}
+        return {fragment.id: len(rows) for fragment, rows in self.matching(stored_rows(source, fragments))}
 
     def count_live(self, source: Snapshot) -> int:
         """The number of rows of a version that match."""
         live = source.at(replace(source.manifest, indices=()))
-        return sum(len(rows) for _, rows in self._matching(live))
+        return sum(len(rows) for _, rows in self.matching(live))
 
-    def _matching(self, source: Snapshot) -> Iterator[tuple[Fragment, BitMap]]:
+    def matching(self, source: Snapshot) -> Iterator[tuple[Fragment, BitMap]]:
+        """The fragments of a version with live rows that match, and the offsets of these."""
         columns = described_columns(source.manifest)
         return each_matching(source, self.of(columns or source.manifest.schema), columns)
 
     @cached_property
     def _values(self) -> tuple[str, ...]:
         """The strings and numbers of the condition."""
-        strings = [found.replace("''", "'").strip("%") for found in _STRINGS.findall(self.where)]
+        strings = _strings(self.where)
         numbers = _NUMBERS.findall(_STRINGS.sub(" ", self.where))
         return tuple(dict.fromkeys(value for value in (*strings, *numbers) if value))
 
     @cached_property
     def _long(self) -> tuple[bytes, ...]:
-        strings = [found.replace("''", "'").strip("%") for found in _STRINGS.findall(self.where)]
-        return tuple(string.encode() for string in strings if len(string) >= _LONG)
+        return tuple(string.encode() for string in _strings(self.where) if len(string) >= _LONG)
 
     def is_in_bytes(self, data: bytes | memoryview) -> bool:
         """Whether a long string of the condition stands in the bytes of a record."""
@@ -104,11 +107,12 @@ class ErasureCondition:
         return any(value in whole for value in self._long)
 
     def is_in_transaction(self, transaction: Transaction | None) -> bool:
-        """Whether a transaction names a value of the condition."""
+        """Whether a transaction names a value of the condition, or its predicate another value of the rows."""
         if transaction is None:
             return False
-        predicate = transaction.operation.predicate if isinstance(transaction.operation, Delete) else ""
-        return any(self.is_in_string(string) for string in (predicate, *transaction.properties.values()))
+        strings = (_predicate(transaction), *transaction.properties.values())
+        named = any(self.is_in_string(string) for string in strings)
+        return named or not self.row_values.isdisjoint(strings_of(transaction))
 
     def is_in_string(self, string: str) -> bool:
         """Whether a value of the condition is a word of a string."""
@@ -117,6 +121,20 @@ class ErasureCondition:
     @cached_property
     def _words(self) -> tuple[re.Pattern[str], ...]:
         return tuple(re.compile(rf"(?<![\w.-]){re.escape(value)}(?![\w.-])") for value in self._values)
+
+
+def strings_of(transaction: Transaction | None) -> list[str]:
+    """The strings of the predicate that a transaction records."""
+    return [] if transaction is None else _strings(_predicate(transaction))
+
+
+def _predicate(transaction: Transaction) -> str:
+    return transaction.operation.predicate if isinstance(transaction.operation, Delete) else ""
+
+
+def _strings(sql: str) -> list[str]:
+    """The strings of a condition, without the wildcards at their ends."""
+    return [found.replace("''", "'").strip("%") for found in _STRINGS.findall(sql)]
 
 
 def stored_rows(source: Snapshot, fragments: Sequence[Fragment]) -> Snapshot:

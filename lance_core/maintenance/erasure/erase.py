@@ -166,7 +166,7 @@ class _Erasure:
         refs, torn = read_branches(root)
         reject_torn([*torn_tags, *torn.values()])
         found = survey(root, refs, self.condition, known)
-        self.columns = found.columns
+        self.condition, self.columns = found.condition, found.columns
         return found, tags, refs
 
     def _planned(

@@ -19,7 +19,7 @@ from lance_core.errors import ObjectNotFoundError, VersionNotFoundError
 from lance_core.file.reader import DataFileReader
 from lance_core.index.kinds.registry import is_supported
 from lance_core.maintenance.compaction.dictionary_values import dictionary_columns, has_unused_values
-from lance_core.maintenance.erasure.condition import ErasureCondition, stored_rows
+from lance_core.maintenance.erasure.condition import ErasureCondition, stored_rows, strings_of
 from lance_core.maintenance.erasure.indices import holds_only_stored_values, lists_values
 from lance_core.maintenance.erasure.names import (
     Columns,
@@ -31,6 +31,7 @@ from lance_core.maintenance.erasure.names import (
     related,
     renamed,
 )
+from lance_core.maintenance.erasure.row_values import named_values
 from lance_core.store import ObjectStore
 from lance_core.table.fragment import Fragment
 from lance_core.table.index import IndexMetadata
@@ -187,6 +188,10 @@ def survey(
         if any(not is_detached(number) for number in line.versions):  # else it was deleted meanwhile
             found.lines.append(line)
     reader.count_renamed()
+    named = reader.named_values() - condition.row_values
+    if named:
+        also = replace(condition, row_values=condition.row_values | named)
+        return survey(root, refs, also, found, columns)
     reader.spread()
     for line in found.lines:
         _judge_indices(found, line)
@@ -210,6 +215,7 @@ class _VersionSurveyor:
     found: ErasureSurvey
     unread: dict[str, set[int]] = field(default_factory=dict)
     stores: dict[str, tuple[ObjectStore, str]] = field(default_factory=dict)
+    strings: set[str] = field(default_factory=set)
 
     def version(self, store: ObjectStore, manifest: Manifest) -> SurveyedVersion:
         """Read one version: count the rows of fragments that no version before had."""
@@ -229,6 +235,7 @@ class _VersionSurveyor:
             has_dictionaries=_is_legacy(manifest) and bool(dictionary_columns(manifest.schema)),
             continues=continued_version(manifest.version, made_by),
         )
+        self.strings.update(strings_of(made_by))
         if self.found.condition.is_in_transaction(made_by) or self._is_mentioned(store, manifest):
             version.reasons.add("record")
         self._note_columns(source, fragments)
@@ -269,6 +276,24 @@ class _VersionSurveyor:
             held = any(self.found.counts[files, names] for files in version.pieces.values())
             if held and version is line.latest and self.found.condition.count_live(source):
                 version.renamed += (renamed(columns, manifest.schema),)
+
+    def named_values(self) -> frozenset[str]:
+        """Strings of predicates in the history that are values of rows to erase."""
+        found: set[str] = set()
+        read: set[frozenset[str]] = set()
+        for line in self.found.lines if self.strings else ():
+            for version in line.versions.values():
+                held = {
+                    key
+                    for key, files in version.pieces.items()
+                    if files not in read and any(self.found.counts.get((files, names)) for names in version.columns)
+                }
+                if held:
+                    source = Snapshot(line.store, load_manifest(line.store, version.number), line.store.options)
+                    fragments = [one for one in source.manifest.fragments if one.id in held]
+                    found |= named_values(stored_rows(source, fragments), self.found.condition, self.strings)
+                    read.update(version.pieces[key] for key in held)
+        return frozenset(found)
 
     def _is_mentioned(self, store: ObjectStore, manifest: Manifest) -> bool:
         keys = [manifest.location.key] if manifest.location is not None else []

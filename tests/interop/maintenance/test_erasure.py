@@ -751,3 +751,29 @@ def test_links_to_folders_are_named(tmp_path):
     Path(uri, "old").unlink()
     Path(uri, "data", "dangling.lance").unlink()
     assert lance_core.dataset(uri).erase_rows(crowd[1].where).proven
+
+
+@pytest.mark.parametrize("library", [lance_core, lance])
+@pytest.mark.parametrize("compacts", [False, True])
+@pytest.mark.parametrize("dry_run_first", [False, True])
+def test_a_delete_whose_predicate_names_another_column_of_the_rows(tmp_path, library, compacts, dry_run_first):
+    uri = str(tmp_path / "t.lance")
+    kinds = pa.schema({"id": pa.int64(), "mail": pa.string(), "at": pa.struct({"names": pa.list_(pa.large_string())})})
+    mails = [{"id": 1, "mail": "bob@example.org", "at": {"names": ["bobby-b"]}}]
+    others = [{"id": 2, "mail": "ann@example.org", "at": {"names": ["annie-a"]}}]
+    lance_core.write_dataset(pa.Table.from_pylist(mails, kinds), uri)
+    lance_core.write_dataset(pa.Table.from_pylist(others, kinds), uri, mode="append")
+    library.dataset(uri).delete("mail = 'bob@example.org' OR at.names[0] = 'bobby-b'")
+    library.dataset(uri).delete("mail = 'nobody@example.org'")
+    if compacts:
+        library.dataset(uri).optimize.compact_files()
+    table = lance_core.dataset(uri)
+    if dry_run_first:
+        planned = table.erase_rows("id = 1", dry_run=True)
+        assert not planned.proven
+        assert 3 in planned.versions_removed["main"]
+    assert table.erase_rows("id = 1").proven
+    left = b"".join(every_byte(uri).values())
+    assert b"bob" not in left
+    assert table.to_table().to_pylist() == others
+    assert lance.dataset(uri).to_table().to_pylist() == others
