@@ -5,6 +5,7 @@ from __future__ import annotations
 # Descriptors and fsync are the business of this module.
 # ruff: noqa: PTH104, PTH108, PTH112, PTH120, PTH102
 import contextlib
+import logging
 import os
 import secrets
 import stat
@@ -24,6 +25,8 @@ from lance_core.store.base import (
 from lance_core.store.kernel_copy import BLOCK_BYTES
 
 __all__ = ["LocalWriter", "e_tag_of", "opened", "store_error", "sync_directory"]
+
+_logger = logging.getLogger(__name__)
 
 _SYNC_BYTES = 32 * 1024 * 1024
 """Bytes in the page cache at which a durable writer starts to write them to disk."""
@@ -201,13 +204,20 @@ class LocalWriter(ObjectWriter):
         return self._size
 
     def abort(self) -> None:
-        """Remove the staging file; does nothing once the file has its name."""
+        """Remove the staging file; does nothing once the file has its name.
+
+        A staging file that cannot be removed is left to cleanup: what was or was not written does not depend on it.
+        """
         self._end_sync()
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-        with contextlib.suppress(FileNotFoundError):
+        try:
             os.unlink(self.staging)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            _logger.warning("%s was left behind: %s", self.staging, error.strerror)
 
 
 @contextlib.contextmanager

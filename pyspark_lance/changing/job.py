@@ -27,7 +27,7 @@ from lance_core import (
     WriteResult,
     key_filter,
 )
-from lance_core.errors import InvalidInputError, StoreError
+from lance_core.errors import InvalidInputError, LanceError, StoreError
 from lance_core.row_addresses import offsets_of, row_addresses, row_offsets
 from pyspark_lance.changing.task import ChangeReport, RowLevelTask
 from pyspark_lance.engine.partitions import run_on_partitions
@@ -145,7 +145,7 @@ class RowLevelChange:
             )
         except StoreError:
             raise  # the commit may have taken effect, or may still do so
-        except BaseException:
+        except LanceError:
             delete_orphan_files(self.dataset.uri, task.job, (), self.options.storage_options)
             raise
         kept = [one.metadata for one in done.dataset.get_fragments()] if done.deduplicated else made

@@ -328,3 +328,18 @@ def test_a_small_source_writes_one_file_and_only_its_rows_are_handed_over(spark,
         for text in ("'a'", "'a' collate UTF8_LCASE")
     ]
     assert narrowed == [True, False]
+
+
+def test_an_interruption_after_the_commit_leaves_its_files(spark, table, lance, monkeypatch):
+    commit = job.commit_update
+
+    def interrupted(*arguments, **options):
+        commit(*arguments, **options)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(job, "commit_update", interrupted)
+    source = spark.createDataFrame([(1, 11, "new"), (200, 0, "added")], "id long, x long, s string")
+    with pytest.raises(KeyboardInterrupt):
+        pyspark_lance.merge(source, table, on="id")
+    rows = {row["id"]: row["s"] for row in contents(lance, table)}
+    assert (len(rows), rows[1], rows[200]) == (101, "new", "added")

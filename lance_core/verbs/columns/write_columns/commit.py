@@ -11,7 +11,8 @@ After a conflict the files are fitted to the latest version (`rebase`), and comm
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -24,10 +25,13 @@ from lance_core.errors import (
     EarlierAttemptCommittedError,
     IncompatibleConflictError,
     InvalidInputError,
+    LanceError,
     OutcomeUnknownError,
     RetryableConflictError,
+    StoreError,
 )
 from lance_core.retry import retrying
+from lance_core.store import ObjectStore
 from lance_core.table.fragment import Fragment
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import Merge, Operation, Update, UpdateMode
@@ -48,6 +52,8 @@ from lance_core.verbs.files.fragment_writer import ReaderLike
 from lance_core.verbs.scan.row_columns import ROW_ADDRESS, ROW_ID
 
 __all__ = ["ColumnCommit", "ColumnsResult", "commit_columns", "write_matched_columns"]
+
+_logger = logging.getLogger(__name__)
 
 _CONFLICT_RETRIES: Final = 20
 """How often files are fitted to a later version: that takes little more than a commit."""
@@ -207,14 +213,14 @@ def commit_columns(
         done, committed = pending.run(begin)
     except OutcomeUnknownError:
         raise
-    except BaseException:
+    except LanceError:  # an interruption leaves open whether a version refers to the files
         remove_files(pending.last.rewritten if pending.last is not None else ())
         raise
     if done.deduplicated or done.transaction is None:
-        remove_files([*own, *committed.rewritten])
+        _remove_unused([*own, *committed.rewritten])
         return done.manifest, ColumnsResult(version=done.manifest.version, read_version=plan.version, deduplicated=True)
     used = {source.data_file(one.file)[1] for one in committed.written}
-    remove_files([one for one in (*own, *committed.rewritten) if one[1] not in used])
+    _remove_unused([one for one in (*own, *committed.rewritten) if one[1] not in used])
     rewritten = {key for _, key in committed.rewritten}
     return done.manifest, ColumnsResult(
         version=done.manifest.version,
@@ -228,6 +234,14 @@ def commit_columns(
         files=len(committed.written),
         files_rewritten=sum(source.data_file(one.file)[1] in rewritten for one in committed.written),
     )
+
+
+def _remove_unused(files: Collection[tuple[ObjectStore, str]]) -> None:
+    """Delete files that the committed version does not use; what cannot be deleted is left to cleanup."""
+    try:
+        remove_files(files)
+    except StoreError as error:
+        _logger.warning("files that no version uses were left behind: %s", error)
 
 
 def _checked(plan: ColumnPlan, written: Iterable[WrittenColumns | None]) -> tuple[WrittenColumns, ...]:
@@ -273,10 +287,14 @@ def write_matched_columns(
                 own = values.take(rows).append_column(ROW_ADDRESS, addresses)
                 one = task.write_table(base, own)
                 written.extend([] if one is None else [one])
+        except BaseException:
+            remove_files([base.data_file(one.file) for one in written])
+            raise
+        try:
             return commit_columns(base, plan, written, how)
         except OutcomeUnknownError:
             raise
-        except BaseException:
+        except LanceError:  # an interruption leaves open whether a version refers to the files
             remove_files([base.data_file(one.file) for one in written])
             raise
 
