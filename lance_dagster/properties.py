@@ -42,7 +42,9 @@ __all__ = [
     "MAINTENANCE_METADATA",
     "PARTITION_HASH",
     "PARTITION_KEYS",
+    "PROMOTED_FORK",
     "PROMOTED_FROM",
+    "PROMOTED_VERSION",
     "PROMOTION_JOB_NAME",
     "PROMOTION_RUN_ID",
     "ROOT_RUN_ID",
@@ -86,6 +88,8 @@ UNDO_RUN_ID: Final = "dagster.undo.run_id"
 UNDONE_VERSIONS: Final = "dagster.undo.versions"
 
 PROMOTED_FROM: Final = "promoted_from"
+PROMOTED_FORK: Final = "promoted_fork"
+PROMOTED_VERSION: Final = "promoted_version"
 TAKES_BACK: Final = "lance.takes_back"
 """On a commit after which the table holds no row that it did not hold before; `LanceDataset.ensure_branch` reads it."""
 

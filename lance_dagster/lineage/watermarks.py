@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from lance_core.errors import IncompatibleConflictError, UnsupportedError, VersionNotFoundError
 from lance_dagster.lineage.history import read_history
-from lance_dagster.properties import PROMOTED_FROM, hashed, several
+from lance_dagster.properties import PROMOTED_FORK, PROMOTED_FROM, PROMOTED_VERSION, hashed, several
 from lance_dagster.tables.location import TABLE_KEY, is_shared
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def parts_of(partitions: Iterable[str] | None) -> dict[str, str | None]:
 
 
 def next_after(dataset: lance_core.LanceDataset, position: InputPosition, where: str) -> int:
-    """The version after which changes are read: the one that was consumed last.
+    """The version after which changes are read: the one that was consumed last, or that promoted its branch.
 
     Raises:
         VersionNotFoundError: The version was cleaned up.
@@ -150,10 +150,7 @@ def next_after(dataset: lance_core.LanceDataset, position: InputPosition, where:
     """
     version, branch = position.version, position.branch
     if branch not in (None, dataset.branch):
-        found = _promotion_of(dataset, branch)
-        if found is None:
-            raise _other_rows(dataset, position, where)
-        return found
+        return _promotion_of(dataset, position, where)
     own = dataset.branch
     if branch is None and own is not None and version > dataset.branches.list()[own]["parent_version"]:
         raise _other_rows(dataset, position, where)
@@ -182,13 +179,27 @@ def _other_rows(dataset: lance_core.LanceDataset, position: InputPosition, where
     )
 
 
-def _promotion_of(dataset: lance_core.LanceDataset, branch: str | None) -> int | None:
-    """The version that promoted a branch, if nothing else changed rows between the fork and it; None if not known."""
+def _promotion_of(dataset: lance_core.LanceDataset, position: InputPosition, where: str) -> int:
+    """The version that promoted the branch that was consumed.
+
+    Raises:
+        IncompatibleConflictError: The branch was not promoted; or the promotion has rows that were not consumed: from
+            later versions of the branch, or of others, who wrote to main between the fork and the promotion.
+    """
     for one in read_history(dataset, count_changes=False):
-        if branch in several(one.properties.get(PROMOTED_FROM)):
-            between = list(
-                read_history(dataset.checkout_version(one.version), after=one.read_version or 0, count_changes=False)
-            )
-            others = [other for other in between if other.changes_rows and other.version != one.version]
-            return None if others else one.version
-    return None
+        if position.branch not in several(one.properties.get(PROMOTED_FROM)):
+            continue
+        fork = one.properties.get(PROMOTED_FORK)
+        promoted = one.properties.get(PROMOTED_VERSION)
+        if fork is None or promoted != str(position.version):
+            break
+        since = read_history(dataset.checkout_version(one.version), after=int(fork), count_changes=False)
+        others = [other.version for other in since if other.changes_rows and other.version != one.version]
+        if not others:
+            return one.version
+        raise IncompatibleConflictError(
+            f"{where}: version {position.version} of branch {position.branch!r} was consumed last, which version "
+            f"{one.version} of {dataset.uri} promoted. Others had written to main since the fork (version "
+            f"{min(others)}), and these rows were not consumed. Run with the tag {FULL_REFRESH}=true to read all of it"
+        )
+    raise _other_rows(dataset, position, where)

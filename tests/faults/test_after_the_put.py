@@ -1,6 +1,7 @@
 """Interruptions and errors once the manifest has its name: the version stays, and so do its files, whatever the verb."""
 
 import os
+from pathlib import Path
 
 import lance
 import pyarrow as pa
@@ -77,7 +78,7 @@ def test_an_interruption_leaves_the_files_of_the_version(tmp_path, monkeypatch, 
 
     def interrupted(folder):
         sync(folder)
-        if len([name for name in os.listdir(folder) if name.endswith(".manifest")]) == expected[0]:
+        if len(list(Path(folder).glob("*.manifest"))) == expected[0]:
             raise KeyboardInterrupt
 
     monkeypatch.setattr(local, "sync_directory", interrupted)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import lance_core
-from lance_dagster import BranchPolicy, LanceMaintenancePolicy, build_maintenance_job
+from lance_dagster import BranchPolicy, LanceMaintenancePolicy, build_lance_lag_checks, build_maintenance_job
 from lance_dagster.lineage.reader_tags import holders
 from lance_dagster.undo.plan import CannotUndoError, plan_undo
 from tests.lance_dagster.lake import QUIET, Lake, errors
@@ -587,6 +587,32 @@ class TestBranches:
         assert copy.run(lake)[0] == []
         lance.write_dataset(rows(9), lake.uri("source"), mode="append")
         assert copy.run(lake)[0] == [(9, 0, "insert")]
+
+    @pytest.mark.parametrize("is_late_on", ["main", "the branch"])
+    @pytest.mark.parametrize("stable", [True, False])
+    def test_rows_that_came_between_the_run_and_the_promotion_are_not_passed_over(self, lake, is_late_on, stable):
+        lance.write_dataset(rows(1), lake.uri("source"), enable_stable_row_ids=stable)
+        copy = Copy()
+        copy.run(lake)
+        branch = lake.table("source").ensure_branch("draft")
+        branch.insert(rows(2))
+        copy.run(lake, tags={"lance/branch": "draft"}, branching=BranchPolicy.from_tag())
+        (lake.table("source") if is_late_on == "main" else branch).insert(rows(3))
+        lake.table("source").branches.promote("draft")
+        lake.table("copy").branches.promote("draft")
+        assert lake.rows("source") == [(1, 0), (2, 0), (3, 0)]
+        assert lake.rows("copy") == [(1, 0), (2, 0)]
+        (check,) = build_lance_lag_checks(copy.assets[1:])
+        selection = dg.AssetSelection.checks(check)
+        done = lake.run(*copy.assets, check, select=selection, fails=None)
+        (found,) = done.get_asset_check_evaluations()
+        assert not found.passed
+        assert "lance/full_refresh=true" in found.description
+        _, failed = copy.run(lake, fails=True)
+        assert "lance/full_refresh=true" in errors(failed)
+        copy.run(lake, tags={"lance/full_refresh": "true"})
+        assert lake.rows("copy") == [(1, 0), (2, 0), (3, 0)]
+        assert copy.run(lake)[0] == []
 
 
 def test_on_object_storage(s3):

@@ -63,6 +63,7 @@ from lance_core.verbs.refs.promotion.files import OwnFiles
 from lance_core.verbs.refs.promotion.rebase import rebase_by_commits
 from lance_core.verbs.refs.promotion.rebase_without_history import check_slices, rebase_to_latest
 from lance_core.verbs.refs.promotion.record import (
+    PROMOTED_FORK_KEY,
     PROMOTED_FROM_KEY,
     PROMOTED_VERSION_KEY,
     PROMOTION_KEY,
@@ -270,6 +271,7 @@ class _PromotionCall:
             | {
                 PROMOTED_FROM_KEY: branch.name,
                 PROMOTED_VERSION_KEY: str(self.head_version),
+                PROMOTED_FORK_KEY: str(branch.fork_version),
                 **self.extra,
                 PROMOTION_KEY: self.token,
             }
