@@ -31,6 +31,7 @@ __all__ = [
     "ASSET_KEY",
     "ATTEMPT",
     "BACKFILL_ID",
+    "BEGUN_EMPTY",
     "CODE_VERSION",
     "COLUMNS",
     "COLUMN_TYPE",
@@ -81,7 +82,9 @@ DATA_VERSION: Final = "dagster.data_version"
 ERASURE: Final = "dagster.erasure"
 """On the commits of an erasure: "true"."""
 COLUMN_TYPE: Final = "dagster.column_type"
-"""On a commit that changes the type of a column: the column and both types."""
+"""On a commit that changes the type of a column, or adds columns without values: which, and what becomes of them."""
+BEGUN_EMPTY: Final = ("lance/branch", "begun empty")
+"""On the commit of a table without rows, from which branches are forked: the property and its value."""
 PROMOTION_RUN_ID: Final = "dagster.promotion_run_id"
 PROMOTION_JOB_NAME: Final = "dagster.promotion_job_name"
 UNDO_RUN_ID: Final = "dagster.undo.run_id"

@@ -20,12 +20,11 @@ from lance_dagster.handlers import LanceTypeHandler
 from lance_dagster.handlers.arrow_schema import with_known_types, with_vectors, without_owners
 from lance_dagster.handlers.arrow_write import write_arrow
 from lance_dagster.handlers.base import WriteRequest
-from lance_dagster.properties import ASSET_KEY, PROMOTED_FROM, RUN_ID, properties_of
+from lance_dagster.properties import ASSET_KEY, BEGUN_EMPTY, PROMOTED_FROM, RUN_ID, properties_of
 from lance_dagster.tables.branch_policy import BRANCH_TAG, MAIN
 
 __all__ = ["NEUTRAL", "branch_for_writing", "branch_metadata", "create_empty", "discard_branch", "is_created_empty"]
 
-_CREATED_EMPTY: Final = (BRANCH_TAG, "begun empty")
 """The property of the commit that creates a table without rows for a branch to fork from."""
 
 _CREATED_BY: Final = "lance/begun_by"
@@ -81,7 +80,7 @@ def is_created_empty(main: lance_core.LanceDataset, has_ended: Callable[[str], b
 
 
 def _is_empty_creation(made: lance_core.Transaction | None) -> bool:
-    return properties_of(made).get(_CREATED_EMPTY[0]) == _CREATED_EMPTY[1]
+    return properties_of(made).get(BEGUN_EMPTY[0]) == BEGUN_EMPTY[1]
 
 
 def create_empty(handler: LanceTypeHandler, value: Any, request: WriteRequest) -> lance_core.LanceDataset:
@@ -105,8 +104,8 @@ def create_empty(handler: LanceTypeHandler, value: Any, request: WriteRequest) -
         slices=None,
         require_empty=False,
         output=replace(output, schema_mode="overwrite") if again else output,
-        properties={**dict([_CREATED_EMPTY]), **owner},
-        write_attempt=lance_core.WriteAttempt(token=_CREATED_EMPTY, conflict_policy="exclusive") if again else None,
+        properties={**dict([BEGUN_EMPTY]), **owner},
+        write_attempt=lance_core.WriteAttempt(token=BEGUN_EMPTY, conflict_policy="exclusive") if again else None,
     )
     try:
         limit = getattr(value, "limit", None) if type(value).__module__.startswith("pyspark.") else None

@@ -19,7 +19,7 @@ import dagster as dg
 
 from lance_dagster._context.steps import run_partition_keys
 from lance_dagster.checks.table_check import missing_table, open_or_none, table_check
-from lance_dagster.properties import COLUMN_TYPE
+from lance_dagster.properties import BEGUN_EMPTY, COLUMN_TYPE
 from lance_dagster.tables.refs import TableLike, TableRef, table_ref, table_refs
 
 if TYPE_CHECKING:
@@ -248,7 +248,7 @@ def build_lance_drift_check(
 
         foreign, unreported = [], None
         for one in read_history(dataset, count_changes=False):
-            if COLUMN_TYPE in one.properties:
+            if COLUMN_TYPE in one.properties or one.properties.get(BEGUN_EMPTY[0]) == BEGUN_EMPTY[1]:
                 continue
             if (one.run_id or one.undid) is not None and not one.is_maintenance:
                 unreported = _unreported(context, ref, one)

@@ -26,7 +26,7 @@ from lance_dagster.handlers.base import ROW_NAMES, WriteRequest
 from lance_dagster.handlers.columns import set_columns, stored_columns
 from lance_dagster.io_manager.output import TableOutput, planned_partitions, write_request
 from lance_dagster.io_manager.ownership import check_column_owners
-from lance_dagster.properties import COLUMNS
+from lance_dagster.properties import COLUMN_TYPE, COLUMNS
 from lance_dagster.tables.location import TABLE_KEY
 from lance_dagster.tables.settings import plain_metadata
 
@@ -137,12 +137,9 @@ def columns_on_branch(output: TableOutput, main: lance_core.LanceDataset | None)
 def _add(main: lance_core.LanceDataset, fields: Sequence[pa.Field]) -> None:
     if not fields:
         return
-    try:
-        main.add_columns(pa.schema(fields))
-    except SchemaError:  # by another run of the backfill
-        latest = main.checkout_version((None, None))
-        if any(field.name not in latest.schema.names for field in fields):
-            raise
+    said = f"without values: {', '.join(field.name for field in fields)}"
+    schema = pa.schema([*main.schema, *fields])
+    lance_core.commit_fragments(main, [], schema, add_columns=True, transaction_properties={COLUMN_TYPE: said})
     main.checkout_latest()
 
 

@@ -109,3 +109,25 @@ def test_the_check_of_missing_values_is_for_owners_of_columns(lake, launch):
     launch([images], "mon")
     result = lake.run(images, check, select=dg.AssetSelection.checks(check), fails=True)
     assert "asset images owns no column of" in errors(result)
+
+
+def test_what_a_run_on_a_branch_prepares_on_main_is_no_drift(lake, assets, launch):
+    launch([images], "mon")
+    launch([assets[1]], "mon", branch="backfill")
+    table = lake.table("images")
+    assert (table.version, table.schema.names) == (2, ["id", "day", "captions"])
+    checks = [build_lance_drift_check(one) for one in assets]
+    found = results(lake, assets, checks)
+    assert found == {one.key.to_user_string(): (True, "Dagster wrote the newest rows") for one in assets}
+    table.insert({"id": [7], "day": ["mon"], "captions": ["by hand"]})
+    found = results(lake, assets, checks)
+    assert set(found.values()) == {(False, "versions that Dagster did not write: 3 (Append)")}
+    launch("lance_promote", branch="backfill")
+    assert lake.table("images").to_table(filter="id = 0")["captions"].null_count == 0
+
+
+def test_a_table_that_a_run_on_a_branch_begins_has_no_drift(lake, launch):
+    launch([images], "mon", branch="new")
+    assert lake.table("images").count_rows() == 0
+    (passed, _) = results(lake, [images], [build_lance_drift_check(images)])["images"]
+    assert passed
