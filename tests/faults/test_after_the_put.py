@@ -95,12 +95,12 @@ def test_a_staging_file_that_cannot_be_removed_is_left_to_cleanup(tmp_path, monk
     lance_core.write_dataset(ROWS, uri)
     unlink = os.unlink
 
-    def refused(path, **options):
+    def rejects(path, **options):
         if "_versions/" in str(path) and "#" in str(path):
             raise error
         unlink(path, **options)
 
-    monkeypatch.setattr(os, "unlink", refused)
+    monkeypatch.setattr(os, "unlink", rejects)
     verb(lance_core.dataset(uri))
     monkeypatch.undo()
     assert state(uri) == expected
