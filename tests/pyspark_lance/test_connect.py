@@ -18,7 +18,7 @@ IS_THAT = pytest.mark.skipif(os.environ.get("LANCE_TEST_CONNECT") == "1", reason
 
 @IS_THAT
 def test_sessions_over_connect():
-    run(["test_sessions.py", "distributed/test_compaction.py", "distributed/test_indices.py"], 30)
+    run(["test_sessions.py"], 20)
 
 
 @IS_THAT
@@ -26,6 +26,8 @@ def test_sessions_over_connect():
 def test_changes_streams_and_conversion_over_connect():
     run(
         [
+            "distributed/test_compaction.py",
+            "distributed/test_indices.py",
             "changing/test_changes.py",
             "datasource/test_source.py",
             "conversion/test_conversion.py",

@@ -231,7 +231,7 @@ def run_all(engines, check, seeds):
 
 @pytest.mark.parametrize("check", [check_query, check_change])
 def test_statements_do_what_spark_s_own_tables_do(engines, check):
-    run_all(engines, check, range(24 if check is check_query else 6))
+    run_all(engines, check, range(12 if check is check_query else 4))
 
 
 @pytest.mark.slow

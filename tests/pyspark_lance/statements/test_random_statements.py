@@ -8,7 +8,7 @@ import lance_core
 import pyspark_lance
 
 SETTINGS = settings(
-    max_examples=12,
+    max_examples=6,
     deadline=None,
     derandomize=True,
     phases=[Phase.generate],  # a shorter example takes Spark too long to find
