@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -166,11 +167,22 @@ def _type(context: Context, column: str, piece: Piece) -> DataType:
 
 
 def _schema(context: Context, columns: Iterable[records.Column], widths: dict[str, int]) -> pa.Schema:
-    """The columns as they are stored."""
+    """The columns as they are stored.
+
+    Raises:
+        SchemaError: Two names differ only in case, and the session does not distinguish case.
+    """
     from pyspark.sql.types import StructField as Field
     from pyspark.sql.types import StructType
 
     given = list(columns)
+    twins = [name for name, count in Counter(one.name.lower() for one in given).items() if count > 1]
+    if twins and not case_sensitive(context.spark):
+        names = [one.name for one in given if one.name.lower() == twins[0]]
+        raise SchemaError(
+            f"columns {names} differ only in case: Spark distinguishes them by name only with"
+            " spark.sql.caseSensitive=true. Nothing was done"
+        )
     fields = [Field(one.name, _type(context, one.name, one.type), True) for one in given]
     stored = plan_write(batch_schema(StructType(fields)), None, vector_columns=widths or None).stored
     made = []

@@ -90,7 +90,10 @@ def needs_of(
     stars = list(tree.find_all(exp.Star))
     target = _target(exp, tree)
     if target in starts:
-        raise _not_understood(statement, target)
+        raise InvalidInputError(
+            f"{position(statement, target)}: a statement that changes a Lance table begins with its verb, and WITH"
+            " stands in its query, INSERT INTO t WITH c AS (...) SELECT ...; nothing was done"
+        )
     found = {}
     for table in tree.find_all(exp.Table):
         start = int(table.parts[0].meta.get("start", -1)) if table.parts else -1

@@ -45,6 +45,13 @@ def test_pipes_of_one_character_are_not_understood():
         reads("FROM {t} | LIMIT 1 | WHERE id = 3 | SELECT id")
 
 
+@pytest.mark.parametrize("verb", ["INSERT INTO {t} SELECT * FROM c", "DELETE FROM {t} WHERE id IN (SELECT * FROM c)"])
+def test_a_statement_that_changes_a_table_begins_with_its_verb(verb):
+    with pytest.raises(InvalidInputError, match=r"column \d+: ") as raised:
+        reads(f"WITH c AS (SELECT 1) {verb}")
+    assert "INSERT INTO t WITH c" in str(raised.value)
+
+
 def test_a_piped_where_in_a_subquery_is_not_pushed():
     query = "SELECT id FROM {t} q WHERE EXISTS (FROM {t} z |> LIMIT 1 |> WHERE id = 3)"
     assert reads(query) == [("None", True)] * 2
