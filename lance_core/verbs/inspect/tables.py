@@ -10,6 +10,7 @@ On object storage the keys are read in ascending order, a page by one request, a
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -19,9 +20,12 @@ from typing import Final
 from lance_core.arguments import checked
 from lance_core.errors import ObjectNotFoundError
 from lance_core.store import ObjectStore, StorageOptions, open_store
+from lance_core.store.local_writer import store_error
 from lance_core.table.paths import VERSIONS_PREFIX, is_detached, parse_manifest_key
 
 __all__ = ["FoundTable", "find_tables", "is_deregistered", "list_tables"]
+
+_logger = logging.getLogger(__name__)
 
 SUFFIX: Final = ".lance"
 _AFTER_EVERYTHING: Final = "\U0010ffff"
@@ -53,6 +57,8 @@ def list_tables(
 
     Nothing inside of a table is listed on a local disk: the walk stops at its folder. On object storage a request
     lists 1,000 keys, and the files of a table are skipped: most tables cost less than a request, none more than two.
+    On a local disk links to folders are followed, except for those that lead back to a folder above them; a folder that
+    cannot be read is named in the log, and the tables below it are left out.
 
     Args:
         root_uri: A folder, or a URI such as `s3://bucket/path`.
@@ -118,21 +124,46 @@ def _numbers(keys: list[str]) -> tuple[int, ...] | None:
     return tuple(numbers) or None
 
 
-def _walk(folder: str, prefix: str) -> Iterator[tuple[str, bool]]:
-    """The tables below a folder, and whether they have versions."""
+def _walk(folder: str, prefix: str, above: frozenset[tuple[int, int]] = frozenset()) -> Iterator[tuple[str, bool]]:
+    """The tables below a folder, and whether they have versions.
+
+    A link to a folder that the walk came through is passed over: it would have no end. A folder that cannot be read is
+    named in the log, unless it is the root.
+
+    Args:
+        folder: The folder.
+        prefix: Its path below the root, with a slash at its end; empty for the root.
+        above: The folders that the walk came through, as the device and the number of each.
+    """
     try:
+        status = os.stat(folder)  # noqa: PTH116 - as scandir gives it
         entries = list(os.scandir(folder))
     except (FileNotFoundError, NotADirectoryError):
         return
+    except OSError as error:
+        if not prefix:
+            raise store_error(folder, error) from error
+        _logger.warning("%s cannot be listed, so tables below it are left out: %s", folder, error.strerror)
+        return
+    own = (status.st_dev, status.st_ino)
+    if own in above:
+        return
     for entry in entries:
-        if not entry.is_dir():
+        if not _is_folder(entry):
             continue
         if entry.name.endswith(SUFFIX):
             if os.path.lexists(os.path.join(entry.path, DEREGISTERED)):  # noqa: PTH118 - as scandir gives it
                 continue
             yield prefix + entry.name, os.path.isdir(os.path.join(entry.path, VERSIONS_PREFIX))  # noqa: PTH112, PTH118 - as scandir gives it
         else:
-            yield from _walk(entry.path, f"{prefix}{entry.name}/")
+            yield from _walk(entry.path, f"{prefix}{entry.name}/", above | {own})
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False  # a link to itself, or to what may not be looked at
 
 
 def _read_keys(store: ObjectStore, most_versions: int | None = None) -> Iterator[tuple[str, list[str]]]:

@@ -1,5 +1,7 @@
 """The tables of a lake: the ones that are there, with their versions, by few requests."""
 
+import errno
+import os
 import random
 from pathlib import Path
 
@@ -8,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 import lance_core
+from lance_core.errors import StoreError
 from lance_core.maintenance import find_tables
 from lance_core.store import open_store
 from lance_core.store.s3_client import S3Client
@@ -113,3 +116,38 @@ def test_a_folder_without_versions_is_no_table_and_a_link_is_one(tmp_path):
     Path(tmp_path / "other.lance").symlink_to(tmp_path / "real.lance")
     assert [one.path for one in find_tables(tmp_path)] == ["other.lance", "real.lance"]
     assert lance_core.list_tables(tmp_path, unfinished=True) == ["empty.lance"]
+
+
+def test_links_that_lead_back_end_no_listing(tmp_path):
+    root = tmp_path / "lake"
+    for name in ("a", "b/c/d"):
+        lance_core.write_dataset(ROWS, root / f"{name}.lance")
+    lance_core.write_dataset(ROWS, tmp_path / "elsewhere" / "e.lance")
+    (root / "loop").symlink_to(root)
+    (root / "b" / "c" / "up").symlink_to(root / "b")
+    (root / "self").symlink_to(root / "self")
+    (root / "nothing").symlink_to(tmp_path / "none")
+    (root / "other").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere" / "back").symlink_to(root)
+    expected = ["a.lance", "b/c/d.lance", "other/e.lance"]
+    assert lance_core.list_tables(root) == expected
+    assert [one.path for one in find_tables(root)] == expected
+    assert lance_core.list_tables(root, unfinished=True) == []
+
+
+def test_a_folder_that_cannot_be_read_is_named_and_the_rest_is_listed(tmp_path, monkeypatch, caplog):
+    for name in ("a", "b/c"):
+        lance_core.write_dataset(ROWS, tmp_path / f"{name}.lance")
+    locked, real = {str(tmp_path / "b")}, os.scandir
+
+    def scandir(path):
+        if path in locked:
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    assert lance_core.list_tables(tmp_path) == ["a.lance"]
+    assert f"{tmp_path / 'b'} cannot be listed" in caplog.text
+    locked.add(str(tmp_path))
+    with pytest.raises(StoreError, match="Permission denied"):
+        lance_core.list_tables(tmp_path)
