@@ -48,7 +48,7 @@ from lance_core.threads import ThreadPool
 from lance_core.verbs.context.branch_roots import dataset_store, store_of_branch
 from lance_core.verbs.context.references import read_branches, read_tags, report_torn
 from lance_core.verbs.refs.clones import is_clone_tag
-from lance_core.verbs.refs.sweep import FORK_TAG_PREFIX
+from lance_core.verbs.refs.sweep import is_fork_tag
 
 __all__ = ["UNVERIFIED_AGE", "Candidate", "CleanupPlan", "ReferencedBranch", "Selectors", "plan_cleanup"]
 
@@ -439,11 +439,11 @@ def _keep_named(tags: Mapping[str, TagRef], branch: str | None, taken: set[int],
     """Keep the versions that are tagged or in use; returns the warnings about them."""
     warnings = []
     tagged: dict[int, list[str]] = {}
-    named: dict[int, list[str]] = {}  # by users; tags of forks are not reported
+    named: dict[int, list[str]] = {}  # by users; tags of branches and shallow clones are not reported
     for name, ref in tags.items():
         if ref.branch == branch and ref.version in taken:
             tagged.setdefault(ref.version, []).append(name)
-            if not _is_fork_tag(name, ref):
+            if not (is_fork_tag(name, ref) or is_clone_tag(name, ref)):
                 named.setdefault(ref.version, []).append(name)
     if named and selectors.error_if_tagged:
         names = sorted(name for names in named.values() for name in names)
@@ -459,11 +459,6 @@ def _keep_named(tags: Mapping[str, TagRef], branch: str | None, taken: set[int],
             taken.discard(version)
             warnings.append(f"version {version} is kept: it is in use by {name}")
     return warnings
-
-
-def _is_fork_tag(name: str, ref: TagRef) -> bool:
-    """Whether a tag was made with a branch or a shallow clone, to keep the version that it was forked from."""
-    return is_clone_tag(name, ref) or (name.startswith(FORK_TAG_PREFIX) and "lance.branch" in ref.metadata)
 
 
 def _branches(

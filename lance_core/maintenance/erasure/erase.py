@@ -3,7 +3,7 @@
     survey      all versions of all branches: which hold the rows, or traces of them
     obstacles   tags, branches forked from such versions, clones, versions in use: then nothing is changed
     per branch  delete, without the condition in the history -> write the fragments again -> build indices again
-    clean up    versions that hold anything, branches first; tags move before, those of readers of changes go
+    clean up    versions that hold anything, branches first; tags move before, those of readers and forks go
     proof       survey again, from the files alone; then every file below the root
 
 Each step finds by itself what is left to do, so that a repeated call finishes an interrupted erasure. The next survey
@@ -30,6 +30,7 @@ from lance_core.maintenance.erasure.names import Columns, Node
 from lance_core.maintenance.erasure.obstacles import (
     find_obstacles,
     holding_versions,
+    is_needless_fork_tag,
     released_branches,
     released_readers,
 )
@@ -47,7 +48,7 @@ from lance_core.verbs.context.snapshot import Snapshot, retrying_on_latest
 from lance_core.verbs.context.uncommitted_files import staged
 from lance_core.verbs.indices.optimize import optimize_indices
 from lance_core.verbs.refs.readers import READER_KEY, is_reader_tag
-from lance_core.verbs.refs.sweep import FORK_TAG_PREFIX
+from lance_core.verbs.refs.sweep import is_fork_tag
 from lance_core.verbs.refs.tags import Tags
 from lance_core.verbs.rows.removal import each_matching, remove_rows
 from lance_core.verbs.scan.blob_view import described_columns
@@ -290,6 +291,7 @@ class _Erasure:
     def _clean_up(self, found: ErasureSurvey, tags: Mapping[str, TagRef]) -> None:
         """Move tags, then remove the versions that hold anything, on branches before the branches' parents."""
         self._move_tags(found, tags)
+        self._release_forks(found, tags)
         self._release_readers(found, tags)
         for line in sorted(found.lines, key=lambda one: -len(one.ref.identifier) if one.ref else 1):
             doomed = line.doomed()
@@ -323,13 +325,23 @@ class _Erasure:
         lines = {line.branch: line for line in found.lines}
         for name, ref in tags.items():
             line = lines.get(ref.branch)
-            allowed = self.options.release_branches if name.startswith(FORK_TAG_PREFIX) else self.options.retag
-            if line is None or not allowed or ref.version not in line.doomed() or line.latest.reasons:
+            if line is None or not self.options.retag or ref.version not in line.doomed() or line.latest.reasons:
                 continue
             if is_reader_tag(name, ref):
                 continue  # a later version is not what the reader has consumed: it would miss rows
+            if is_fork_tag(name, ref):
+                continue  # a branch cannot be promoted on a later version
             Tags(self.dataset._refs).update(name, (line.name, line.latest.number))  # noqa: SLF001 - the handle is its own
             self.report = replace(self.report, tags_moved={**self.report.tags_moved, name: line.latest.number})
+
+    def _release_forks(self, found: ErasureSurvey, tags: Mapping[str, TagRef]) -> None:
+        """Delete the tags of forks on versions that go, of branches that may be released or were released before."""
+        refs = {line.name: line.ref for line in found.lines if line.ref is not None}
+        doomed = {line.branch: set(line.doomed()) for line in found.lines}
+        for name, ref in tags.items():
+            is_allowed = self.options.release_branches or is_needless_fork_tag(name, ref, refs)
+            if is_fork_tag(name, ref) and is_allowed and ref.version in doomed.get(ref.branch, ()):
+                delete_durably(self.dataset._refs.root, tag_ref_key(name))  # noqa: SLF001 - the handle is its own
 
     def _release_readers(self, found: ErasureSurvey, tags: Mapping[str, TagRef]) -> None:
         """Delete the tags of readers on versions that go: their next run finds no version, and needs a full refresh."""

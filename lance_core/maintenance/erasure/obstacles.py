@@ -19,11 +19,11 @@ from lance_core.verbs.context.references import TableRefs
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.refs.clones import Clones, is_clone_tag
 from lance_core.verbs.refs.readers import READER_KEY, is_reader_tag
-from lance_core.verbs.refs.sweep import FORK_TAG_PREFIX, find_orphans
+from lance_core.verbs.refs.sweep import FORKED_KEY, find_orphans, is_fork_tag
 from lance_core.verbs.rows.removal import each_matching
 from lance_core.verbs.scan.blob_view import described_columns
 
-__all__ = ["find_obstacles", "holding_versions", "released_branches", "released_readers"]
+__all__ = ["find_obstacles", "holding_versions", "is_needless_fork_tag", "released_branches", "released_readers"]
 
 
 class _Allowed(Protocol):
@@ -54,7 +54,7 @@ def find_obstacles(
     clones = Clones(table).list()
     obstacles = [*_tagged(found, tags, allowed), *_used(found, allowed), *_renamed(found), *_with_external_blobs(found)]
     if not allowed.release_branches:
-        obstacles += _forked(found, refs, allowed)
+        obstacles += [*_forked(found, refs, allowed), *_begun(found, tags, refs, allowed)]
     for name in find_orphans(table, refs.keys(), timedelta(0)):
         message = f"no reference names the branch: remove its files by branches.discard({name!r})"
         obstacles.append(ErasureFinding(kind="orphan branch", path=name, message=message))
@@ -72,7 +72,7 @@ def _tagged(found: ErasureSurvey, tags: Mapping[str, TagRef], allowed: _Allowed)
             clone = ref.metadata["lance.clone"]
             message = f"the clone {clone} refers to files of {where}: erase there, or drop the clone, then release it"
             yield ErasureFinding(kind="clone", path=clone, message=message)
-        elif not name.startswith(FORK_TAG_PREFIX) and not allowed.retag:
+        elif not is_fork_tag(name, ref) and not allowed.retag:
             message = f"the tag names {where}: retag moves it to the version after the erasure"
             yield ErasureFinding(kind="tag", path=name, message=message)
 
@@ -127,6 +127,31 @@ def _forked(found: ErasureSurvey, refs: Mapping[str, BranchRef], allowed: _Allow
             "branch, or release_branches removes that version, after which the branch cannot be promoted"
         )
         yield ErasureFinding(kind="branch", path=name, message=message)
+
+
+def _begun(
+    found: ErasureSurvey, tags: Mapping[str, TagRef], refs: Mapping[str, BranchRef], allowed: _Allowed
+) -> Iterator[ErasureFinding]:
+    """The branches that somebody began to create on a version which has to be removed."""
+    going = {line.branch: line.going(drops=allowed.drop_indices) for line in found.lines}
+    for name, ref in sorted(tags.items()):
+        if is_fork_tag(name, ref) and ref.metadata[FORKED_KEY] not in refs and ref.version in going.get(ref.branch, ()):
+            message = (
+                f"its creation on {ref.branch or 'main'}:{ref.version}, which holds the rows, was not finished: let it "
+                f"finish; if it was interrupted, tags.delete({name!r}) removes what is left of it"
+            )
+            yield ErasureFinding(kind="branch", path=ref.metadata[FORKED_KEY], message=message)
+
+
+def is_needless_fork_tag(name: str, tag: TagRef, refs: Mapping[str, BranchRef]) -> bool:
+    """Whether a tag was made for the fork of a branch, and names a version that the branch was not forked from.
+
+    Such a branch was released: it cannot be promoted, whatever the tag keeps.
+    """
+    if not is_fork_tag(name, tag) or tag.metadata[FORKED_KEY] not in refs:
+        return False
+    fork = refs[tag.metadata[FORKED_KEY]]
+    return (fork.parent_branch, fork.parent_version) != (tag.branch, tag.version)
 
 
 def released_branches(found: ErasureSurvey, refs: Mapping[str, BranchRef], allowed: _Allowed) -> set[str]:

@@ -27,7 +27,16 @@ from lance_core.verbs.refs.promotion.record import is_promotion_tag
 from lance_core.verbs.refs.readers import is_reader_tag
 from lance_core.verbs.refs.tags import load_tags
 
-__all__ = ["FORKED_KEY", "FORK_TAG_PREFIX", "ORPHAN_AGE", "Sweep", "find_orphans", "find_stale", "is_made_tag"]
+__all__ = [
+    "FORKED_KEY",
+    "FORK_TAG_PREFIX",
+    "ORPHAN_AGE",
+    "Sweep",
+    "find_orphans",
+    "find_stale",
+    "is_fork_tag",
+    "is_made_tag",
+]
 
 FORK_TAG_PREFIX: Final = "fork."
 """Start of the names of tags that keep fork versions; the branch and its identifier follow."""
@@ -86,8 +95,12 @@ def is_made_tag(name: str, tag: TagRef) -> bool:
 
     A tag that was made for a clone does not count: another dataset needs it.
     """
-    is_fork_tag = name.startswith(FORK_TAG_PREFIX) and FORKED_KEY in tag.metadata
-    return is_fork_tag or is_reader_tag(name, tag) or is_promotion_tag(name, tag)
+    return is_fork_tag(name, tag) or is_reader_tag(name, tag) or is_promotion_tag(name, tag)
+
+
+def is_fork_tag(name: str, tag: TagRef) -> bool:
+    """Whether a tag was made with a branch, to keep the version that it was forked from."""
+    return name.startswith(FORK_TAG_PREFIX) and FORKED_KEY in tag.metadata
 
 
 def find_orphans(table: TableRefs, refs: Collection[str], older_than: timedelta) -> list[str]:
