@@ -64,6 +64,7 @@ _REASONS: Final = {
     "rows": "its files hold the rows: they were written meanwhile, or cleanup keeps the version for five minutes more "
     "(without delete_unverified): erase again",
     "columns": "the condition cannot be evaluated with its columns: erase by a column that it has",
+    "files": "files of it are missing, as a cleanup that was killed leaves it, and it was not removed: erase again",
     "record": "its manifest or transaction mentions a value of the condition: change the configuration, the metadata "
     "or the names in which it stands, then erase again",
 }

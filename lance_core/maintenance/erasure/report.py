@@ -20,7 +20,8 @@ class HoldingVersion:
         version: Its number.
         is_latest: Whether it is the latest version of the branch; older ones stop being readable.
         fragments: Its fragments with data files that hold a row.
-        reasons: Why it cannot stay: "rows", "columns" (the condition cannot be evaluated in it), "index", "record".
+        reasons: Why it cannot stay: "rows", "columns" (the condition cannot be evaluated in it), "files" (files of it
+            are missing, as a cleanup that was killed leaves it), "index", "record".
         tags: The tags that name it.
     """
 

@@ -3,6 +3,7 @@
 rows      a data file of a fragment holds a row that matches, be it deleted or by a column that was renamed since,
           or a dictionary with values of no row; or a fragment shares a file with such a fragment, in whatever version
 columns   the condition cannot be evaluated in the version, or a column of its name in a file that nothing reads
+files     files of an older version are missing, as a cleanup that was killed leaves it: what else it has is removed
 index     an index can hold values of erased rows
 record    the transaction, or the manifest, mentions a value of the condition
 """
@@ -21,6 +22,7 @@ from lance_core.index.kinds.registry import is_supported
 from lance_core.maintenance.compaction.dictionary_values import dictionary_columns, has_unused_values
 from lance_core.maintenance.erasure.condition import ErasureCondition, stored_rows, strings_of
 from lance_core.maintenance.erasure.indices import holds_only_stored_values, lists_values
+from lance_core.maintenance.erasure.missing_files import FolderFiles
 from lance_core.maintenance.erasure.names import (
     Columns,
     FieldNames,
@@ -82,7 +84,7 @@ class SurveyedVersion:
     @property
     def holds_data(self) -> bool:
         """Whether its data files can hold a row."""
-        return bool(self.reasons & {"rows", "columns"})
+        return bool(self.reasons & {"rows", "columns", "files"})
 
 
 @dataclass(slots=True)
@@ -183,8 +185,12 @@ def survey(
     reader = _VersionSurveyor(found)
     for branch, ref in [(None, None), *refs.items()]:
         line = Line(branch=branch, ref=ref, store=store_of_branch(root, branch))
+        files = FolderFiles(line.store)
         for manifest in _manifests(line.store):
-            line.versions[manifest.version] = reader.version(line.store, manifest)
+            # The latest version is needed: where it cannot be read, nothing can be erased.
+            is_older = any(not is_detached(number) for number in line.versions)
+            lacks_files = (is_older or is_detached(manifest.version)) and files.lack(manifest)
+            line.versions[manifest.version] = reader.version(line.store, manifest, lacks_files=lacks_files)
         if any(not is_detached(number) for number in line.versions):  # else it was deleted meanwhile
             found.lines.append(line)
     reader.count_renamed()
@@ -217,8 +223,8 @@ class _VersionSurveyor:
     stores: dict[str, tuple[ObjectStore, str]] = field(default_factory=dict)
     strings: set[str] = field(default_factory=set)
 
-    def version(self, store: ObjectStore, manifest: Manifest) -> SurveyedVersion:
-        """Read one version: count the rows of fragments that no version before had."""
+    def version(self, store: ObjectStore, manifest: Manifest, *, lacks_files: bool) -> SurveyedVersion:
+        """Read one version: count the rows of fragments that no version before had, unless files of it are missing."""
         source = Snapshot(store, manifest, store.options, Session())
         fragments = list(manifest.fragments)
         pieces = {fragment.id: frozenset(data_key(file.path) for file in fragment.files) for fragment in fragments}
@@ -238,14 +244,18 @@ class _VersionSurveyor:
         self.strings.update(strings_of(made_by))
         if self.found.condition.is_in_transaction(made_by) or self._is_mentioned(store, manifest):
             version.reasons.add("record")
-        self._note_columns(source, fragments)
+        if lacks_files:
+            version.reasons.add("files")
+        else:
+            self._note_columns(source, fragments)
         names = self.found.condition.columns(source)
         if names is None:
             version.reasons.add("columns")
             return version
         columns = manifest.schema.project(names)
         version.columns = {field_names(columns): columns}
-        self._count(source, field_names(columns), pieces)
+        if not lacks_files:
+            self._count(source, field_names(columns), pieces)
         return version
 
     def count_renamed(self) -> None:
@@ -263,7 +273,7 @@ class _VersionSurveyor:
         for line in self.found.lines:
             for number, version in line.versions.items():
                 others = self.found.columns[line.name, number]
-                if others.keys() - version.columns.keys():
+                if others.keys() - version.columns.keys() and "files" not in version.reasons:
                     self._count_others(line, version, others)
 
     def _count_others(self, line: Line, version: SurveyedVersion, others: Columns) -> None:
