@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Final, Generic, TypeVar
 from uuid import uuid4
 
@@ -216,9 +215,5 @@ def _addresses(fragments: Sequence[Fragment]) -> bytes:
 
 
 def _references(manifest: Manifest) -> FileReferences:
-    return FileReferences(
-        version=manifest.version,
-        timestamp=datetime.fromtimestamp(manifest.timestamp_ns / 1e9, UTC),
-        raw_fragments=tuple(manifest.fragments.raw),
-        indices=manifest.indices,
-    )
+    """What cleanup would read of a version: from its bytes, so that no property of it is left out."""
+    return FileReferences.from_bytes(manifest.to_bytes(), f"expected version {manifest.version}")
