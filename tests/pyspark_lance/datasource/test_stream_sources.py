@@ -63,6 +63,41 @@ def ids(rows):
 RESTART = "Start a new query with another option checkpointLocation"
 
 
+NO_CHANGES = {
+    "delete": lambda table: table.delete("id = 77"),
+    "update": lambda table: table.update({"id": "5"}, where="id = 77"),
+    "merge": lambda table: table.merge_insert("id").when_matched_update_all().execute(pa.table({"id": [77]})),
+    "merge that deletes": lambda table: (
+        table.merge_insert("id").when_not_matched_by_source_delete("id = 88").execute(pa.table({"id": [77]}))
+    ),
+}
+
+
+@pytest.mark.parametrize("library", [lance, lance_core])
+@pytest.mark.parametrize("change", NO_CHANGES.values(), ids=NO_CHANGES)
+@pytest.mark.parametrize("options", [{}, {"readChangeFeed": "true"}], ids=["appends", "changes"])
+def test_versions_that_change_no_row_are_passed_over(uri, library, change, options):
+    append(uri, 1, 2)
+    query = Query(uri, **options)
+    query.all()
+    change(library.dataset(uri))
+    assert lance_core.dataset(uri).version == 2
+    append(uri, 3)
+    change(library.dataset(uri))
+    assert ids(query.all()) == [1, 2, 3]
+    assert query.start["version"] == 4
+
+
+def test_a_delete_that_takes_rows_ends_a_stream_of_appends(uri):
+    append(uri, 1, 2)
+    query = Query(uri)
+    query.all()
+    lance_core.dataset(uri).delete("id = 77")
+    lance_core.dataset(uri).delete("id = 1")
+    with pytest.raises(LanceError, match=r"version 3 of .* does not only append \(Delete\)"):
+        query.batch()
+
+
 class TestIdentity:
     def test_an_offset_says_of_which_table_and_branch_it_is(self, uri):
         append(uri, 1)
