@@ -9,8 +9,8 @@
                that finds it by a base path, or detached
                ... or if nothing at all refers to it and it is older than seven days: a write under way may need it
 
-Unknown files, other base paths, `_refs/` and `tree/` are never touched, nor are files behind a symbolic link: a version
-whose manifest lies behind one is kept.
+Unknown files, other base paths, `_refs/` (but for staging files) and `tree/` are never touched, nor are files behind a
+symbolic link: a version whose manifest lies behind one is kept.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from lance_core.table.paths import (
     DATA_PREFIX,
     DELETIONS_PREFIX,
     INDICES_PREFIX,
+    REFS_PREFIX,
     TRANSACTIONS_PREFIX,
     VERSIONS_PREFIX,
     is_detached,
@@ -216,6 +217,8 @@ def plan_cleanup(
     borrowed, branches = _branches(main, refs, current.branch, manifests, taken, keep_forks=selectors.keep_forks)
     survey = _file_decisions(manifests, taken, borrowed, selectors)
     files = [*survey.files(store), *survey.temporary(removable.values())]
+    if current.branch is None and not store.put_is_a_request:  # object storage has no staging files
+        files += survey.temporary(store.list_owned(REFS_PREFIX))
     files += _manifest_files(removable.values(), taken, selectors)
     return CleanupPlan(
         read_version=current.version,
@@ -309,9 +312,9 @@ class _FileDecisions:
                     )
 
     def temporary(self, metas: Iterable[ObjectMeta]) -> Iterator[Candidate]:
-        """Staging files of commits that were not finished."""
+        """Staging files of commits, and of tags and branches, that were not finished."""
         for meta in metas:
-            name = meta.key.removeprefix(VERSIONS_PREFIX)
+            name = meta.key.rpartition("/")[2]
             if _TEMPORARY.search(name) and self._is_stale(meta):
                 yield Candidate(path=meta.key, kind="temporary", unverified=True, size_bytes=meta.size)
 
