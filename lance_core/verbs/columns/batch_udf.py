@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from lance_core.arguments import checked_methods
 from lance_core.errors import InvalidInputError, SchemaError
+from lance_core.verbs.files.python_rows import table_of_frame
 
 __all__ = ["BatchUDF", "BatchUDFCheckpoint", "as_batch", "batch_udf", "check_output"]
 
@@ -177,11 +178,12 @@ def as_batch(result: Any) -> pa.RecordBatch:
 
     Raises:
         InvalidInputError: The result is neither a batch nor a table nor a pandas frame.
+        SchemaError: Values of a frame do not fit a column.
     """
     if isinstance(result, pa.RecordBatch):
         return result
     if type(result).__module__.split(".")[0] == "pandas":
-        return pa.RecordBatch.from_pandas(result, preserve_index=False).replace_schema_metadata(None)
+        result = table_of_frame(result).replace_schema_metadata(None)
     if isinstance(result, pa.Table):
         batches = result.combine_chunks().to_batches()
         return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=result.schema)

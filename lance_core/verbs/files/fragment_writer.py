@@ -28,6 +28,7 @@ from lance_core.verbs.files.conform import check_column_name, check_metadata, ch
 from lance_core.verbs.files.dictionaries import known_dictionaries
 from lance_core.verbs.files.presence import note_begun
 from lance_core.verbs.files.progress import FragmentWriteProgress
+from lance_core.verbs.files.python_rows import table_of_columns, table_of_dicts, table_of_frame
 from lance_core.verbs.pylance_types.fragments import DataFile, FragmentMetadata
 
 __all__ = [
@@ -285,6 +286,7 @@ def to_batches(
 
     Raises:
         InvalidInputError: The data is of an unsupported kind, or an iterable came without a schema.
+        SchemaError: Values of a dict of columns, of a list of dicts or of a frame do not fit a column.
         UnsupportedError: The data comes from another library, and Arrow cannot take its types over.
     """
     if isinstance(data, pa.Table | pa.RecordBatch):
@@ -320,7 +322,8 @@ def _from_python(data: ReaderLike, schema: pa.Schema | None) -> pa.Table | None:
     """The rows of a pandas frame, of columns by name or of a list of dicts; None if it is something else.
 
     Raises:
-        ArgumentTypeError: The data is a string or a path.
+        ArgumentTypeError: The data is a string or a path, or a column is not a list or an array.
+        SchemaError: Values do not fit a column.
     """
     if isinstance(data, str | bytes | PathLike):
         raise ArgumentTypeError(
@@ -328,11 +331,11 @@ def _from_python(data: ReaderLike, schema: pa.Schema | None) -> pa.Table | None:
             "pyarrow.csv.open_csv or pyarrow.dataset.dataset"
         )
     if type(data).__module__.split(".")[0] == "pandas":
-        return pa.Table.from_pandas(data, schema=schema, preserve_index=False)
+        return table_of_frame(data, schema)
     if isinstance(data, dict):
-        return pa.Table.from_pydict(data, schema=schema)
+        return table_of_columns(data, schema)
     if isinstance(data, list) and data and isinstance(data[0], dict):
-        return pa.Table.from_pylist(data, schema=schema)
+        return table_of_dicts(data, schema)
     return None
 
 
