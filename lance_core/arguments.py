@@ -15,6 +15,7 @@ import types
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from os import PathLike
 from typing import (
+    Annotated,
     Any,
     Final,
     NamedTuple,
@@ -36,6 +37,7 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _Class = TypeVar("_Class", bound=type)
 _Check = Callable[[object], bool]
+_Item = tuple[_Check, str]
 
 _NAMES: Final = {
     int: "a whole number",
@@ -46,6 +48,13 @@ _NAMES: Final = {
     type(None): "None",
     PathLike: "a path",
 }
+_NAMES_OF_CLASSES: Final = {"Expression": "a pyarrow expression"}
+"""Words for classes whose modules are imported late."""
+_HINTS: Final[dict[str, object]] = {
+    "transaction_properties": Mapping[str, str] | None,  # protobuf's own error is unclear
+    "storage_options": Mapping[str, Any] | None,  # `store.options` names the key, and takes numbers as well
+}
+"""The types of arguments that are checked in one way whatever their annotations."""
 _LOOKED_AT: Final = 1000
 """Number of items of a list whose types are checked."""
 _PLAIN: Final = frozenset({int, float, str, bool})
@@ -88,11 +97,15 @@ def checked_methods(cls: _Class) -> _Class:
 
 
 class _ArgumentCheck(NamedTuple):
-    """How one argument is checked: its check, the expected type in words, and types whose values always pass."""
+    """How one argument is checked: its check, the expected type in words, and types whose values always pass.
+
+    If a mapping is allowed, `items` says which keys and values it may have.
+    """
 
     check: _Check
     words: str
     kinds: frozenset[type]
+    items: tuple[_Item | None, _Item | None] | None = None
 
 
 class _FunctionChecks:
@@ -112,16 +125,21 @@ class _FunctionChecks:
         for argument, value in zip(self._order, args, strict=False):
             known = checks.get(argument)
             if known is not None and type(value) not in known.kinds and not known.check(value):
-                self._reject(argument, value, known.words)
+                self._reject(argument, value, known)
         for argument, value in kwargs.items():
             known = checks.get(argument)
             if known is not None and type(value) not in known.kinds and not known.check(value):
-                self._reject(argument, value, known.words)
+                self._reject(argument, value, known)
 
-    def _reject(self, argument: str, value: object, words: str) -> NoReturn:
+    def _reject(self, argument: str, value: object, known: _ArgumentCheck) -> NoReturn:
+        what, words = argument, known.words
+        if isinstance(value, Mapping) and known.items is not None:
+            wrong = _wrong_item(value, *known.items)
+            if wrong is not None:
+                what, words, value = f"{argument}: {wrong[0]}", wrong[1], wrong[2]
         # Storage options can be secret, whatever their type.
         shown = f"a {type(value).__name__}" if argument.endswith("_options") else f"{value!r:.80}"
-        raise ArgumentTypeError(f"{self._name}: {argument} must be {words}, not {shown}")
+        raise ArgumentTypeError(f"{self._name}: {what} must be {words}, not {shown}")
 
     def _learn(self) -> None:
         signature = inspect.signature(self._function)
@@ -133,9 +151,8 @@ class _FunctionChecks:
             if parameter.kind is parameter.VAR_KEYWORD:
                 self._learn_options(hint)
                 continue
+            hint = _HINTS.get(parameter.name, hint)
             found = _check_of(hint)
-            if parameter.name == "transaction_properties":  # protobuf's own error is unclear
-                found = _or_none(_are_strings), "a mapping of strings or None"
             if hint is bool and parameter.default is False:
                 found = _or_none(_NUMBERS[bool]), _NAMES[bool]  # None counts as False
             if found is not None:
@@ -143,7 +160,7 @@ class _FunctionChecks:
                 # A default is always accepted, whatever its type.
                 exact = _exact_types(hint) | ({type(None)} if default is None else set())
                 check = found[0] if default is not None else _or_none(found[0])
-                self._checks[parameter.name] = _ArgumentCheck(check, found[1], frozenset(exact))
+                self._checks[parameter.name] = _ArgumentCheck(check, found[1], frozenset(exact), _items_of(hint))
         kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
         self._order = [one.name for one in signature.parameters.values() if one.kind in kinds]
 
@@ -153,7 +170,7 @@ class _FunctionChecks:
             for name, one in get_type_hints(options).items():
                 found = _check_of(one)
                 if found is not None:
-                    self._checks[name] = _ArgumentCheck(*found, frozenset(_exact_types(one)))
+                    self._checks[name] = _ArgumentCheck(*found, frozenset(_exact_types(one)), _items_of(one))
 
 
 def _evaluated(annotation: object, space: dict[str, Any]) -> object:
@@ -169,14 +186,17 @@ def _or_none(check: _Check) -> _Check:
     return lambda value: value is None or check(value)
 
 
-def _check_of(hint: object) -> tuple[_Check, str] | None:
+def _check_of(hint: object) -> _Item | None:
     """The check of an annotation and its expected type in words; None for an annotation without a check."""
     origin = get_origin(hint)
+    if origin is Annotated:  # with words of its own
+        found = _check_of(get_args(hint)[0])
+        return None if found is None else (found[0], get_args(hint)[1])
     if origin in (Union, types.UnionType):
-        found = [_check_of(part) for part in get_args(hint)]
-        if any(part is None for part in found):
+        parts = [_check_of(part) for part in get_args(hint)]
+        if any(part is None for part in parts):
             return None
-        known = [part for part in found if part is not None]
+        known = [part for part in parts if part is not None]
         checks = [part[0] for part in known]
         return lambda value: any(check(value) for check in checks), " or ".join(dict.fromkeys(p[1] for p in known))
     if origin is not None:
@@ -193,14 +213,16 @@ def _check_of(hint: object) -> tuple[_Check, str] | None:
         and hint not in (Any, object, inspect.Parameter.empty)
     ):
         kind = hint
-        return lambda value: _is_of(value, kind), _NAMES.get(
-            hint, f"{'an' if hint.__name__[0] in 'AEIOU' else 'a'} {hint.__name__}"
-        )
+        name = hint.__name__
+        words = _NAMES.get(hint) or _NAMES_OF_CLASSES.get(name, f"{'an' if name[0] in 'AEIOU' else 'a'} {name}")
+        return lambda value: _is_of(value, kind), words
     return None
 
 
 def _exact_types(hint: object) -> set[type]:
     """Types whose values an annotation accepts without a further check; they decide most calls."""
+    if get_origin(hint) is Annotated:
+        return _exact_types(get_args(hint)[0])
     if get_origin(hint) in (Union, types.UnionType):
         return set().union(*map(_exact_types, get_args(hint)))
     if hint is None:
@@ -215,7 +237,7 @@ def _is_of(value: object, kind: type) -> bool:
     return isinstance(value, kind) or kind.__name__ in (one.__name__ for one in type(value).__mro__)
 
 
-def _check_of_generic(origin: object, arguments: tuple[object, ...]) -> tuple[_Check, str] | None:
+def _check_of_generic(origin: object, arguments: tuple[object, ...]) -> _Item | None:
     if origin is PathLike:
         return lambda value: isinstance(value, PathLike), "a path"
     if origin in (Sequence, Collection, Iterable, list):
@@ -227,13 +249,13 @@ def _check_of_generic(origin: object, arguments: tuple[object, ...]) -> tuple[_C
         words = f"{len(items)} values: {', '.join(item[1] if item is not None else 'any' for item in items)}"
         return lambda value: _is_tuple(value, [item[0] if item is not None else None for item in items]), words
     if origin in (Mapping, dict):
-        key = _check_of(arguments[0]) if arguments else None
-        return lambda value: _is_mapping(value, key[0] if key is not None else None), "a mapping"
+        pair = (_check_of(arguments[0]), _check_of(arguments[1])) if arguments else (None, None)
+        return lambda value: isinstance(value, Mapping) and _wrong_item(value, *pair) is None, "a mapping"
     return (callable, "a function") if origin is Callable else None
 
 
 def _is_list(value: object, check: _Check | None) -> bool:
-    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         return False
     if check is None or not (isinstance(value, list | tuple) or type(value).__module__.startswith("pyarrow")):
         return True
@@ -249,12 +271,24 @@ def _is_tuple(value: object, checks: Sequence[_Check | None]) -> bool:
     return all(check is None or check(item) for check, item in zip(checks, value, strict=True))
 
 
-def _is_mapping(value: object, check: _Check | None) -> bool:
-    return isinstance(value, Mapping) and (check is None or all(map(check, value)))
+def _items_of(hint: object) -> tuple[_Item | None, _Item | None] | None:
+    """The checks of the keys and the values of the mapping that an annotation allows; None if it allows none."""
+    arguments = get_args(hint)
+    if get_origin(hint) in (Mapping, dict) and arguments:
+        return _check_of(arguments[0]), _check_of(arguments[1])
+    if get_origin(hint) in (Annotated, Union, types.UnionType):
+        return next(filter(None, map(_items_of, arguments)), None)
+    return None
 
 
-def _are_strings(value: object) -> bool:
-    return isinstance(value, Mapping) and all(isinstance(string, str) for string in (*value, *value.values()))
+def _wrong_item(value: Mapping[Any, object], key: _Item | None, item: _Item | None) -> tuple[str, str, object] | None:
+    """Which key or value of a mapping has a wrong type: what it is, the expected type in words, and itself."""
+    for name, one in itertools.islice(value.items(), _LOOKED_AT):
+        if key is not None and not key[0](name):
+            return "a key", key[1], name
+        if item is not None and not item[0](one):
+            return f"the value of {name!r}", item[1], one
+    return None
 
 
 def _is_whole(value: object) -> bool:

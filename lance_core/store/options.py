@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager
 from difflib import get_close_matches
 from typing import Any, TypeAlias
 
-from lance_core.errors import InvalidInputError
+from lance_core.errors import ArgumentTypeError, InvalidInputError
 
 __all__ = ["OWN_OPTIONS", "S3_OPTIONS", "CommitLock", "StorageOptions", "parse_seconds"]
 
@@ -72,7 +72,7 @@ class StorageOptions(Mapping[str, str]):
 
     def __init__(self, options: Mapping[str, Any] | None = None, *, commit_lock: CommitLock | None = None) -> None:
         if commit_lock is not None and not callable(commit_lock):
-            raise TypeError(f"commit_lock must be a function, got {type(commit_lock)}")
+            raise ArgumentTypeError(f"commit_lock must be a function, got {type(commit_lock)}")
         if commit_lock is None and isinstance(options, StorageOptions):
             commit_lock = options.commit_lock
         self._commit_lock = commit_lock

@@ -182,6 +182,10 @@ def test_wrong_options_of_a_storage_are_not_shown(options):
     assert "canary" not in str(caught.value)
 
 
+def scanned_by_default(dataset, columns):
+    return lance_core.dataset(dataset.uri, default_scan_options={"columns": columns}).to_table()
+
+
 @pytest.mark.parametrize(
     ("call", "named"),
     [
@@ -195,8 +199,32 @@ def test_wrong_options_of_a_storage_are_not_shown(options):
         (lambda d: d.alter_columns({"path": "a", "data_type": "int32"}), "data_type"),
         (lambda d: d.alter_columns({"path": "a", "nullable": "yes"}), "nullable"),
         (lambda d: d.replace_field_metadata("a", {"k": ["x"]}), "metadata"),
-        (lambda d: d.update_config({"k": 1}), "metadata"),
+        (lambda d: d.update_config({"k": 1}), "values: the value of 'k' must be a string or None, not 1"),
         (lambda d: d.update({"a": 5}), "expression"),
+        (
+            lambda d: d.to_table(columns={"a": 1}),
+            "columns: the value of 'a' must be a string or a pyarrow expression, not 1",
+        ),
+        (lambda d: d.take([0], columns={"a": None}), "columns: the value of 'a' must be a string .*, not None"),
+        (lambda d: d.scanner(columns={1: "a"}).to_table(), "columns: a key must be a string, not 1"),
+        (lambda d: scanned_by_default(d, {"x": 1}), "columns: 'x' is an SQL string or a pyarrow expression, not int"),
+        (lambda d: scanned_by_default(d, {1: "a"}), "columns: a name is a string, not 1"),
+        (lambda d: d.add_columns({"n": 1}), "Column expressions must be a string. Got <class 'int'>"),
+        (lambda d: d.add_columns({1: "1"}), "Column names must be a string. Got <class 'int'>"),
+        (lambda d: d.drop_columns({"a": 1}), "columns must be a list"),
+        (lambda d: d.merge_insert("a").retry_timeout(5), "retry_timeout"),
+        (lambda _: lance_core.write_dataset(ROWS, 5), "uri must be a string or a path"),
+        (lambda d: lance_core.dataset(d.uri, commit_lock=5), "commit_lock"),
+        (lambda d: d.update({1: "1"}), "updates: a key must be a string, not 1"),
+        (lambda d: d.update_field_metadata({"a": {"k": 1}}), "the value of 'a' must be a mapping"),
+        (
+            lambda d: d.cleanup_old_versions(in_use={"reader": "1"}),
+            "in_use: the value of 'reader' must be a whole number",
+        ),
+        (
+            lambda d: lance_core.dataset(d.uri, version=1.0),
+            r"a number, the name of a tag, or a pair \(branch, version\), not 1.0",
+        ),
         (lambda _: lance_core.write_dataset(None, "memory://rows-of-none"), "NoneType"),
     ],
 )

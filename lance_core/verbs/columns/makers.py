@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_core.errors import InvalidInputError, SchemaError
+from lance_core.errors import ArgumentTypeError, InvalidInputError, SchemaError
 from lance_core.schema import Schema, typed_schema
 from lance_core.verbs.columns.batch_udf import BatchUDF, BatchUDFCheckpoint, as_batch, check_output
 from lance_core.verbs.context.snapshot import Snapshot
@@ -191,15 +191,16 @@ def column_maker(
     """The maker for an argument of `add_columns`.
 
     Raises:
+        ArgumentTypeError: A name is not a string, or a value neither SQL nor an expression.
         InvalidInputError: The argument is of an unsupported kind.
     """
     schema = typed_schema(source.manifest.schema)
     if isinstance(transforms, Mapping):
         for name, value in transforms.items():
             if not isinstance(name, str):
-                raise TypeError(f"Column names must be a string. Got {type(name)}")
+                raise ArgumentTypeError(f"Column names must be a string. Got {type(name)}")
             if not isinstance(value, str | pc.Expression):
-                raise TypeError(f"Column expressions must be a string. Got {type(value)}")
+                raise ArgumentTypeError(f"Column expressions must be a string. Got {type(value)}")
         return _Expressions(transforms, schema)
     if isinstance(transforms, BatchUDF) or callable(transforms):
         udf = transforms if isinstance(transforms, BatchUDF) else BatchUDF(transforms)

@@ -13,7 +13,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from lance_core.commit import identity_of, latest_version, load_latest, load_manifest
-from lance_core.errors import DatasetNotFoundError
+from lance_core.errors import ArgumentTypeError, DatasetNotFoundError
 from lance_core.schema import resolve_extensions, schema_to_arrow, schema_to_bytes
 from lance_core.store import CommitLock, ObjectStore, StorageOptions, canonical_uri, open_store
 from lance_core.table.manifest.manifest import Manifest
@@ -286,10 +286,10 @@ def table_target(
         commit_lock: The lock that is held around commits; None for that of the dataset.
 
     Raises:
-        TypeError: The argument is neither a path nor a dataset, or the lock is not a function.
+        ArgumentTypeError: The argument is neither a path nor a dataset, or the lock is not a function.
     """
     if not isinstance(where, Handle | str | PathLike):
-        raise TypeError(f"a dataset is given by str, Path or LanceDataset, not {type(where)}")
+        raise ArgumentTypeError(f"a dataset is given by str, Path or LanceDataset, not {type(where)}")
     if not isinstance(where, Handle) and fspath(where) == "memory://":
         where = f"memory://{uuid.uuid4()}"  # a place of its own, as in pylance
     if not isinstance(where, Handle):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final
 
 import numpy as np
 
@@ -48,7 +48,10 @@ __all__ = [
 
 _logger = logging.getLogger(__name__)
 
-Reference = int | str | tuple[str | None, int | None] | None
+Reference = Annotated[
+    int | str | tuple[str | None, int | None] | None,
+    "a number, the name of a tag, or a pair (branch, version)",
+]
 """A version on the current branch, a tag, or a branch (None or "main" for main) and a version (None for its latest);
 None for the current version."""
 

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from lance_core.arguments import checked_methods
 from lance_core.commit import CommitOptions, WriteAttempt
-from lance_core.errors import UnsupportedError
+from lance_core.errors import ArgumentTypeError, UnsupportedError
 from lance_core.index.kinds.registry import KINDS
 from lance_core.retry import CONFLICT_RETRIES, RETRY_TIMEOUT
 from lance_core.schema import typed_schema
@@ -147,7 +147,7 @@ class MergeInsertBuilder:
     def retry_timeout(self, timeout: timedelta) -> Self:
         """The time after which no further attempt begins."""
         if not isinstance(timeout, timedelta):
-            raise TypeError(f"retry_timeout takes a timedelta, not {type(timeout).__name__}")
+            raise ArgumentTypeError(f"retry_timeout takes a timedelta, not {type(timeout).__name__}")
         self._timeout = timeout
         return self
 

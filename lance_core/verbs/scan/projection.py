@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.encoding.levels.paths import is_packed
-from lance_core.errors import InvalidInputError, SchemaError
+from lance_core.errors import ArgumentTypeError, InvalidInputError, SchemaError
 from lance_core.schema import (
     Field,
     Schema,
@@ -83,6 +83,7 @@ class Projection:
                 column that is named again is given once, and one about rows as often as it is named.
 
         Raises:
+            ArgumentTypeError: A name is not a string, or a column of a mapping neither SQL nor an expression.
             InvalidInputError: A column is named twice, or an expression is invalid.
             SchemaError: A column does not exist.
             UnsupportedError: An expression uses a function or syntax that is not supported.
@@ -119,6 +120,12 @@ class Projection:
         outputs = []
         read: dict[str, None] = {}
         for name, given in columns.items():
+            if not isinstance(name, str):
+                raise ArgumentTypeError(f"columns: a name is a string, not {name!r}")
+            if not isinstance(given, str | pc.Expression):
+                raise ArgumentTypeError(
+                    f"columns: {name!r} is an SQL string or a pyarrow expression, not {type(given).__name__}"
+                )
             if isinstance(given, str) and given in schema.names:
                 outputs.append(OutputColumn(field=_field_at(schema, (given,)).with_name(name), path=(given,)))
                 read.setdefault(given)
