@@ -91,7 +91,7 @@ def blob_array(values: Iterable[bytes | bytearray | memoryview | str | Blob | No
         A struct array for a `blob_field`; pylance returns an extension array of the same storage.
 
     Raises:
-        ArgumentTypeError: A value is of another type.
+        ArgumentTypeError: A value is of another type, or a blob is given without a list.
         InvalidInputError: A URI is empty.
 
     Examples:
@@ -101,6 +101,8 @@ def blob_array(values: Iterable[bytes | bytearray | memoryview | str | Blob | No
         >>> [blob.read() for blob in photos.take_blobs("photo", indices=[0])]
         [b'...']
     """
+    if not isinstance(values, Iterable) or isinstance(values, str | bytes):
+        raise ArgumentTypeError(f"blob_array: values must be a list of blobs, not {type(values).__name__}")
     found = [_blob(value) for value in values]
     rows = [None if one is None else (one.data, one.uri, one.position, one.size) for one in found]
     columns = zip(*((None,) * 4 if row is None else row for row in rows), strict=True) if rows else [()] * 4
@@ -138,12 +140,17 @@ def blob_field(
         pack_file_size_threshold: Most bytes of a file that blobs share; 1 GiB if it is None.
 
     Raises:
-        InvalidInputError: A threshold is below 0, or 0 but for `inline_size_threshold`.
+        ArgumentTypeError: The name is not a string.
+        InvalidInputError: The name is empty, or a threshold is below 0, or 0 but for `inline_size_threshold`.
 
     Examples:
         >>> lance.blob_field("photo", inline_size_threshold=0).name
         'photo'
     """
+    if not isinstance(name, str):
+        raise ArgumentTypeError(f"blob_field: name must be a string, not {name!r}")
+    if not name:
+        raise InvalidInputError("blob_field: the name of a column cannot be empty")
     metadata = {"ARROW:extension:name": BLOB_V2_NAME}
     for middle, value, least in (
         ("inline-size", inline_size_threshold, 0),

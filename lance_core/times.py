@@ -9,9 +9,17 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from lance_core.errors import InvalidInputError
 
-__all__ = ["moment", "since_epoch", "zone_named"]
+__all__ = ["ago", "moment", "since_epoch", "zone_named"]
 
 _OFFSET: Final = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{2}))?(?::?(\d{2}))?")
+
+
+def ago(age: timedelta) -> datetime:
+    """The time that lies an age before now, in UTC; the first or last one of the calendar if that is beyond it."""
+    try:
+        return datetime.now(UTC) - age
+    except OverflowError:
+        return datetime.min.replace(tzinfo=UTC) if age > timedelta(0) else datetime.max.replace(tzinfo=UTC)
 
 
 def moment(value: datetime | date | str, *, zone: tzinfo = UTC) -> datetime:

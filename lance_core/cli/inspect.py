@@ -136,7 +136,9 @@ def schema(dataset: LanceDataset, output: CommandOutput) -> None:
 
 
 @command("head")
-@click.option("-n", "--rows", "count", default=10, show_default=True, help="How many rows to show.")
+@click.option(
+    "-n", "--rows", "count", type=click.IntRange(min=0), default=10, show_default=True, help="How many rows to show."
+)
 @click.option("-c", "--column", multiple=True, help="Only these columns; can be repeated.")
 def head(dataset: LanceDataset, output: CommandOutput, count: int, column: tuple[str, ...]) -> None:
     """Show the first rows of a version."""

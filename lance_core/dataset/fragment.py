@@ -14,7 +14,7 @@ from lance_core.table.fragment import Fragment
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.pylance_types.fragments import DataFile, FragmentMetadata
 from lance_core.verbs.scan.blob_view import AS_STORED
-from lance_core.verbs.scan.options import Columns, Filter, ScanArguments, ScanOptions, scan_options
+from lance_core.verbs.scan.options import Columns, Filter, ScanArguments, ScanOptions, check_num_rows, scan_options
 from lance_core.verbs.scan.read_fragment import physical_rows
 from lance_core.verbs.scan.scanner import LanceScanner
 from lance_core.verbs.scan.take import take_rows
@@ -129,6 +129,7 @@ class LanceFragment(FragmentChanges):
 
     def head(self, num_rows: int) -> pa.Table:
         """Its first rows."""
+        check_num_rows(num_rows)
         return self.scanner(limit=num_rows).to_table()
 
     def open_session(self, columns: Columns = None, with_row_address: bool | None = None) -> FragmentSession:

@@ -15,7 +15,7 @@ from lance_core.table.fragment import Fragment
 from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.scan.blob_view import AS_STORED, scanned_columns
 from lance_core.verbs.scan.nearest import NearestQuery, NearestScanner
-from lance_core.verbs.scan.options import Columns, Filter, ScanArguments, scan_options
+from lance_core.verbs.scan.options import Columns, Filter, ScanArguments, check_num_rows, scan_options
 from lance_core.verbs.scan.row_ids import take_ids
 from lance_core.verbs.scan.scanner import LanceScanner
 from lance_core.verbs.scan.take import take_rows
@@ -238,10 +238,14 @@ class ReadingVerbs(Handle):
     def head(self, num_rows: int | None, **options: Any) -> pa.Table:
         """The first rows, all with None, with the arguments of `scanner`.
 
+        Raises:
+            InvalidInputError: The number is negative.
+
         Examples:
             >>> lance.write_dataset({"id": [1, 2, 3]}, "t.lance").head(2).to_pylist()
             [{'id': 1}, {'id': 2}]
         """
+        check_num_rows(num_rows)
         return self.scanner(**{**options, "limit": num_rows}).to_table()
 
     def take(self, indices: Sequence[int] | pa.Array, columns: Columns = None) -> pa.Table:
@@ -397,7 +401,9 @@ class ReadingVerbs(Handle):
         """
         total = self.count_rows()
         if not 0 <= num_rows <= total:
-            raise InvalidInputError(f"a sample of {num_rows} rows of {total}")
+            raise InvalidInputError(
+                f"sample: num_rows must be from 0 to {total}, the number of rows of the table, not {num_rows}"
+            )
         indices = random.sample(range(total), num_rows)
         return self.take(indices if randomize_order else sorted(indices), columns)
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from lance_core.errors import InvalidInputError, UnsupportedError
+from lance_core.errors import ArgumentTypeError, InvalidInputError, UnsupportedError
 from lance_core.schema.arrow import check_depth, resolve_extensions
 from lance_core.schema.c_data import exported_metadata
 from lance_core.schema.field import MOST_LEVELS
@@ -60,14 +60,14 @@ def schema_to_json(schema: pa.Schema) -> dict[str, Any]:
 
     Raises:
         UnsupportedError: A type has no form in JSON (maps, views, intervals), or is nested too deep.
-        InvalidInputError: The argument is not a pyarrow schema.
+        ArgumentTypeError: The argument is not a pyarrow schema.
 
     Examples:
         >>> lance.schema_to_json(pa.schema({"id": pa.int64()}))
         {'fields': [{'name': 'id', 'type': {'type': 'int64'}, 'nullable': True}]}
     """
     if not isinstance(schema, pa.Schema):
-        raise InvalidInputError(f"schema_to_json takes a pyarrow.Schema, not {type(schema).__name__}")
+        raise ArgumentTypeError(f"schema_to_json takes a pyarrow.Schema, not {type(schema).__name__}")
     for field in schema:
         check_depth(field)
     made: dict[str, Any] = {"fields": [_field_to_json(field) for field in schema]}
@@ -80,6 +80,7 @@ def json_to_schema(schema_json: Mapping[str, Any]) -> pa.Schema:
     """The inverse of `schema_to_json`.
 
     Raises:
+        ArgumentTypeError: The argument is not a mapping.
         InvalidInputError: A field is missing, a type is unknown, or the schema is nested too deep.
 
     Examples:
@@ -87,6 +88,8 @@ def json_to_schema(schema_json: Mapping[str, Any]) -> pa.Schema:
         >>> lance.json_to_schema(lance.schema_to_json(schema)) == schema
         True
     """
+    if not isinstance(schema_json, Mapping):
+        raise ArgumentTypeError(f"json_to_schema takes what schema_to_json gives, not {schema_json!r:.80}")
     try:
         fields = [_field_from_json(field) for field in schema_json["fields"]]
         schema = pa.schema(fields, metadata=schema_json.get("metadata"))

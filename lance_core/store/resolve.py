@@ -133,11 +133,13 @@ def split_uri(uri: str | os.PathLike[str]) -> tuple[str, str]:
     """Return scheme (empty for a path) and the rest of a URI; a single slash is allowed: `file:/path`.
 
     Raises:
-        InvalidInputError: The URI is empty, or its scheme is followed by no slash: `dbfs:path`.
+        InvalidInputError: The URI is empty, has a character that no name can have, or its scheme is followed by no
+            slash: `dbfs:path`.
     """
     string = os.fspath(uri)
     if not isinstance(string, str) or not string:
         raise InvalidInputError("a URI must be a non-empty string")
+    _check_characters(string)
     scheme, separator, rest = string.partition("://")
     if separator and scheme.isascii() and "/" not in scheme:
         return scheme.lower(), rest
@@ -174,7 +176,9 @@ def canonical_uri(uri: str | os.PathLike[str]) -> str:
     if scheme == "":
         return os.path.abspath(os.path.expanduser(rest))
     if scheme in ("file", "local"):
-        return os.path.abspath("/" + unquote(rest).removeprefix("localhost").lstrip("/"))
+        path = unquote(rest)
+        _check_characters(path)
+        return os.path.abspath("/" + path.removeprefix("localhost").lstrip("/"))
     host = rest.partition("/")[0]
     if "@" in host and scheme not in _CONTAINER_SCHEMES:
         raise InvalidInputError(f"a {scheme} URI must not hold user information; pass storage_options")
@@ -207,6 +211,18 @@ def uri_above(uri: str, path: str) -> str | None:
     return None if above == place else above + query
 
 
+def _check_characters(string: str) -> None:
+    """Reject what no file can be called by, or no manifest can hold, as the names there are UTF-8.
+
+    Raises:
+        InvalidInputError: There is a NUL, or half of a surrogate pair.
+    """
+    if "\0" in string:
+        raise InvalidInputError(f"a URI cannot contain a NUL character: {string!r}")
+    if not string.isascii() and _SURROGATE.search(string):
+        raise InvalidInputError(f"a URI must be valid Unicode, and {string!r} has half of a surrogate pair")
+
+
 def _split_query(uri: str) -> tuple[str, str]:
     """A URI, and the query that selects a database, for schemes that allow one."""
     place, mark, query = uri.partition("?") if split_uri(uri)[0] == "s3+ddb" else (uri, "", "")
@@ -231,6 +247,8 @@ def _dynamodb_store(uri: str, options: StorageOptions) -> ObjectStore:
     table = DynamoDbTable(query.partition("=")[2], place.partition("/")[2], options)
     return ExternallyCommittedStore(S3Store(f"s3://{place}", options), table, uri)
 
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 # abfs://container@account.dfs.core.windows.net/path: the part before the @ is not a secret.
 _CONTAINER_SCHEMES = ("abfs", "abfss")

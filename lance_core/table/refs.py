@@ -42,6 +42,9 @@ MAIN = "main"
 """The name of the branch at the dataset's root."""
 
 _PART = re.compile(r"[A-Za-z0-9._-]+")
+_LONGEST = {"tag": 230, "branch": 216}
+"""Characters of new names: a file of a local disk has 255, of which `.json` and the staging name take 25. The tag that
+keeps the fork of a branch has 14 more than the branch."""
 _KNOWN_PART = re.compile("[A-Za-z0-9._\\-\u0080-\ud7ff\ue000-\U0010ffff]+")
 
 
@@ -244,6 +247,12 @@ def _possible(name: str, parts: Sequence[str], kind: str) -> str:
 
 
 def _checked(name: str, parts: Sequence[str], kind: str) -> str:
+    length = len(name if kind == "tag" else name_in_tag(name)) if name.strip(".") else 0
+    if length > _LONGEST[kind]:
+        raise InvalidInputError(
+            f"Ref is invalid: {kind} name {name[:20]!r}... has {length} characters, and at most {_LONGEST[kind]} are "
+            "possible, as it becomes the name of a file"
+        )
     good = all(_PART.fullmatch(part) and part not in (".", "..") for part in parts)
     dotted = kind == "tag" and (name.startswith(".") or name.endswith("."))
     if not good or ".." in name or name.endswith(".lock") or dotted:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from lance_core.errors import VersionNotFoundError
 from lance_core.maintenance import explain_cleanup_old_versions
+from lance_core.times import ago
 from lance_dagster.lineage.reader_tags import expired
 from lance_dagster.maintenance.steps import MaintenancePlan, cleanup_selectors, removed, with_cleanup_of
 
@@ -58,7 +59,7 @@ def _oldest_to_go(
         oldest = dataset.checkout_version(free[0])
     except VersionNotFoundError:  # somebody else cleans up
         return None
-    if policy.age is not None and oldest.timestamp >= datetime.now(UTC) - policy.age:
+    if policy.age is not None and oldest.timestamp >= ago(policy.age):
         return None
     is_young = oldest.timestamp > datetime.now(UTC) - _YOUNG
     if not is_young and not dataset.readers.list() and not dataset.branches.list():

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 import lance_core
+from lance_core.times import ago
 from lance_dagster.health.log import LOG, SCHEMA, WHOLE
 from lance_dagster.health.policy import LanceMaintenancePolicy
 from lance_dagster.maintenance import steps
@@ -117,6 +118,6 @@ def _delete_old(log: lance_core.LanceDataset, age: timedelta | None) -> None:
     """Delete rows older than `age`, once they are a tenth of the log: each deletion is a version."""
     if age is None:
         return
-    old = f"time < timestamp '{datetime.now(UTC) - age:%Y-%m-%d %H:%M:%S}'"
+    old = f"time < timestamp '{ago(age).replace(tzinfo=None).isoformat(' ', 'seconds')}'"
     if log.count_rows(old) * 10 > log.count_rows():
         log.delete(old)

@@ -16,7 +16,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from importlib.util import find_spec
 from typing import Any, Final
 
@@ -36,6 +35,7 @@ from lance_core.maintenance import (
     select,
 )
 from lance_core.retry import backoff
+from lance_core.times import ago
 from lance_dagster.health.facts import TableHealth, measure
 from lance_dagster.health.policy import LanceMaintenancePolicy
 from lance_dagster.maintenance.limits import fitting, not_fitting, time_is_up
@@ -221,7 +221,7 @@ def _expired(
         oldest = dataset.checkout_version(found.oldest)
     except VersionNotFoundError:  # somebody else cleans up
         return None
-    return oldest if policy.age is None or oldest.timestamp < datetime.now(UTC) - policy.age else None
+    return oldest if policy.age is None or oldest.timestamp < ago(policy.age) else None
 
 
 def _is_extended_here(dataset: lance_core.LanceDataset, name: str) -> bool:

@@ -26,6 +26,7 @@ import pyarrow as pa
 
 import lance_core
 from lance_core.errors import DatasetNotFoundError
+from lance_core.times import ago
 from lance_dagster._context.runs import is_silent
 from lance_dagster.tables.location import below_root
 from lance_dagster.tables.names import RESERVED_FOLDER
@@ -75,7 +76,7 @@ def clean_op_outputs(
         names.setdefault(run, [])
     records = _records(instance, [_plain(run) for run in names])
     busy = _busy_roots(instance, max(age, _SILENT))
-    before = datetime.now(UTC) - age
+    before = ago(age)
     for run, tables in names.items():
         record = records.get(_plain(run))
         if record is not None and _root(record.dagster_run) in busy:

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Final
 
 import numpy as np
@@ -20,6 +20,7 @@ from lance_core.errors import InvalidInputError, StoreError
 from lance_core.maintenance.cleanup.plan import Candidate, CleanupPlan, ReferencedBranch, Selectors, plan_cleanup
 from lance_core.store import ObjectStore
 from lance_core.threads import ThreadPool
+from lance_core.times import ago
 from lance_core.verbs.context.handle import Handle
 
 __all__ = [
@@ -114,7 +115,7 @@ def select(
         raise InvalidInputError("versions must not be empty when specified")
     return Selectors(
         # As in pylance, an age of nothing is not a condition at all.
-        before=datetime.now(UTC) - older_than if older_than else None,
+        before=ago(older_than) if older_than else None,
         retain_versions=retain_versions,
         versions=frozenset(versions) if versions is not None else None,
         in_use=in_use or {},

@@ -38,7 +38,7 @@ class CompactionOptions:
         max_bytes_per_file: Bytes after which a new file is started, counted between batches; None for no limit. A
             fragment with as many is left alone.
         materialize_deletions: Whether a fragment with many deletions is rewritten even without neighbours.
-        materialize_deletions_threshold: ... if more than this share of its rows is deleted.
+        materialize_deletions_threshold: ... if more than this share of its rows is deleted: 0 for any, 1 for none.
         num_threads: Tasks that run at a time; None lets the number of processors and the amount of data decide.
         batch_size: Rows that are read at a time; None leaves it to the files.
         io_buffer_size: Accepted for compatibility with pylance, without effect: reads are bounded by pages.
@@ -92,6 +92,10 @@ class CompactionOptions:
                     f"CompactionOptions::{name} must be greater than 0"
                     + (" (use None for no limit)" if name.startswith("max_source") else f", got {value}")
                 )
+        for name in _AT_LEAST_NOTHING:
+            value = getattr(self, name)
+            if value is not None and not value >= 0:  # NaN is not at least anything
+                raise InvalidInputError(f"CompactionOptions::{name} must be at least 0, not {value}")
         if self.deletions_only and not self.materialize_deletions:
             raise InvalidInputError("deletions_only contradicts materialize_deletions=False")
 
@@ -167,6 +171,13 @@ def _names(string: str) -> tuple[str, ...]:
 _MODES_OF_JSON: Final = {"Reencode": REENCODE, "TryBinaryCopy": TRY_COPY, "ForceBinaryCopy": FORCE_COPY}
 
 _TUPLES: Final = frozenset({"excluded_fragment_ids", "partition_by"})
+_AT_LEAST_NOTHING: Final = (
+    "target_rows_per_fragment",
+    "max_rows_per_group",
+    "max_bytes_per_file",
+    "materialize_deletions_threshold",
+)
+"""pylance takes 0 for each: no fragment is small, and any deletion is a reason."""
 _AT_LEAST_ONE: Final = (
     "target_bytes_per_fragment",
     "num_threads",

@@ -18,7 +18,7 @@ from os import PathLike
 from typing import Final
 
 from lance_core.arguments import checked
-from lance_core.errors import ObjectNotFoundError
+from lance_core.errors import InvalidInputError, ObjectNotFoundError
 from lance_core.store import ObjectStore, StorageOptions, open_store
 from lance_core.store.local_writer import store_error
 from lance_core.table.paths import VERSIONS_PREFIX, is_detached, parse_manifest_key
@@ -67,7 +67,11 @@ def list_tables(
             was killed, before the first commit.
 
     Returns:
-        Paths relative to the root, such as "nyc/flights.lance", in ascending order; empty if the root does not exist.
+        Paths relative to the root, such as "nyc/flights.lance", in ascending order; empty if the root does not exist,
+        as object storage has no folders, and a root without a table is none.
+
+    Raises:
+        InvalidInputError: The root is a file.
 
     Examples:
         >>> written = lance.write_dataset({"id": [1]}, "lake/public/t.lance")
@@ -76,6 +80,8 @@ def list_tables(
     """
     store = open_store(root_uri, StorageOptions(storage_options))
     if store.is_local:
+        if os.path.isfile(store.root):  # noqa: PTH113 - as scandir gives it
+            raise InvalidInputError(f"list_tables: {store.root} is a file, and tables lie in a folder")
         return sorted(path for path, has_versions in _walk(store.root, "") if has_versions is not unfinished)
     return sorted(path for path, keys in _read_keys(store, most_versions=1) if bool(keys) is not unfinished)
 
@@ -90,6 +96,9 @@ def find_tables(root_uri: str | PathLike[str], *, storage_options: Mapping[str, 
 
     Returns:
         The tables in ascending order of their paths; empty if the root does not exist.
+
+    Raises:
+        InvalidInputError: The root is a file.
 
     Examples:
         >>> written = lance.write_dataset({"id": [1]}, "lake/public/t.lance")

@@ -13,7 +13,7 @@ import hashlib
 import json
 import re
 from collections.abc import Collection, Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any, Final
 
 from lance_core.arguments import checked_methods
@@ -21,6 +21,7 @@ from lance_core.errors import InvalidInputError, VersionNotFoundError
 from lance_core.store import delete_durably
 from lance_core.table.paths import tag_ref_key
 from lance_core.table.refs import TagRef
+from lance_core.times import ago
 from lance_core.verbs.context.references import TableRefs
 from lance_core.verbs.refs.tags import Tags, describe_tag, load_tags, write_tag
 
@@ -138,7 +139,7 @@ class Readers:
             >>> table.readers.older_than(timedelta(days=30))
             []
         """
-        oldest = datetime.now(UTC) - age
+        oldest = ago(age)
         found = {name: describe_tag(ref) for name, ref in self._load().items()}
         times = {name: one["updated_at"] or one["created_at"] for name, one in found.items()}
         return [name for name, time in times.items() if time is not None and time < oldest]

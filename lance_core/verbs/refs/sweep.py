@@ -22,6 +22,7 @@ from lance_core.table.paths import (
     branch_root,
 )
 from lance_core.table.refs import BranchRef, TagRef, is_branch_name
+from lance_core.times import ago
 from lance_core.verbs.context.references import TableRefs
 from lance_core.verbs.refs.promotion.record import is_promotion_tag
 from lance_core.verbs.refs.readers import is_reader_tag
@@ -69,7 +70,7 @@ def find_stale(
     table: TableRefs, refs: Mapping[str, BranchRef], older_than: timedelta
 ) -> tuple[list[str], dict[str, str]]:
     """The branches without a commit for some time, children first, and those that must stay, with the reasons."""
-    limit = datetime.now(UTC) - older_than
+    limit = ago(older_than)
     tagged = {ref.branch for name, ref in load_tags(table).items() if not is_made_tag(name, ref)}
     stale: list[str] = []
     kept: dict[str, str] = {}

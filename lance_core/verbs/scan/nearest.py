@@ -23,7 +23,7 @@ from lance_core.table.rowids import U64Array
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.scan.explain import PlanStep
 from lance_core.verbs.scan.fragment_scan import FragmentScan
-from lance_core.verbs.scan.options import ScanOptions
+from lance_core.verbs.scan.options import ScanOptions, check_num_rows
 from lance_core.verbs.scan.row_columns import ROW_ADDRESS
 from lance_core.verbs.scan.scanner import LanceScanner
 from lance_core.verbs.scan.take import take_addresses
@@ -159,6 +159,7 @@ class NearestScanner(LanceScanner):
 
     def head(self, num_rows: int) -> pa.Table:
         """The first rows."""
+        check_num_rows(num_rows)
         return self.to_table().slice(0, num_rows)
 
     def explain_plan(self, verbose: bool = False) -> str:

@@ -21,7 +21,7 @@ from lance_core.verbs.scan.ordering import ColumnOrdering, to_orderings
 from lance_core.verbs.scan.projection import Projection, with_row_fields
 from lance_core.verbs.scan.row_columns import ROW_ADDRESS, ROW_ID
 
-__all__ = ["STRICT_ROWS", "Columns", "Filter", "ScanArguments", "ScanOptions", "scan_options"]
+__all__ = ["STRICT_ROWS", "Columns", "Filter", "ScanArguments", "ScanOptions", "check_num_rows", "scan_options"]
 
 STRICT_ROWS: Final = 8192
 """Rows per batch where they must be equal and no number is given."""
@@ -123,6 +123,16 @@ class ScanArguments(TypedDict, total=False):
     scan_stats_callback: Any
     row_addr_allowlist: bytes | None
     row_addr_blocklist: bytes | None
+
+
+def check_num_rows(num_rows: int | None) -> None:
+    """Check the argument of `head`.
+
+    Raises:
+        InvalidInputError: The number is negative.
+    """
+    if num_rows is not None and num_rows < 0:
+        raise InvalidInputError(f"head: num_rows must not be negative, not {num_rows}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

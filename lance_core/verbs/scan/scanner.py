@@ -29,7 +29,7 @@ from lance_core.threads import ThreadPool
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.scan.explain import FragmentPart, PlanStep, order_steps, scan_steps
 from lance_core.verbs.scan.fragment_scan import FragmentScan
-from lance_core.verbs.scan.options import STRICT_ROWS, ScanOptions
+from lance_core.verbs.scan.options import STRICT_ROWS, ScanOptions, check_num_rows
 from lance_core.verbs.scan.ordering import order_of
 from lance_core.verbs.scan.plan import ScanPlan, until_consistent
 from lance_core.verbs.scan.projection import Projection
@@ -142,6 +142,7 @@ class LanceScanner:
 
     def head(self, num_rows: int) -> pa.Table:
         """The first rows; no more than those are read."""
+        check_num_rows(num_rows)
         limit = num_rows if self._options.limit is None else min(num_rows, self._options.limit)
         return LanceScanner(self._source, self._fragments, replace(self._options, limit=limit)).to_table()
 

@@ -446,3 +446,10 @@ class TestBranches:
         call("discard", table, code=2)
         assert "Aborted" in CliRunner().invoke(cli, ["discard", table, "other"], input="n\n").output
         assert "other" in lance_core.dataset(table).branches.list()
+
+
+def test_a_negative_number_of_rows_is_named_as_it_was_given(tmp_path):
+    lance_core.write_dataset(pa.table({"n": [1]}), tmp_path / "t")
+    result = CliRunner().invoke(cli, ["head", str(tmp_path / "t"), "-n", "-1"])
+    assert result.exit_code == 2
+    assert "Invalid value for '-n' / '--rows': -1 is not in the range x>=0." in result.output

@@ -105,9 +105,12 @@ class SqlCompiler:
         """
         first = _find(names[0], self._schema.names)
         if first is None:
+            name = ".".join(names)
+            holders = [one.name for one in self._schema if pa.types.is_struct(one.type) and names[0] in one.type.names]
+            remedy = f"write {' or '.join(f'{one}.{name}' for one in holders)}" if holders else ""
             raise SchemaError(
-                f"No field named {'.'.join(names)}: no column {'.'.join(names)!r}, in {self.sql!r}; "
-                f"the columns are {list(self._schema.names)}"
+                f"No field named {name}: no column {name!r}, in {self.sql!r}; "
+                + (remedy or f"the columns are {list(self._schema.names)}")
             )
         found = Typed(pc.field(first), self._schema.field(first).type, is_column=True)
         for name in names[1:]:
