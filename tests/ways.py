@@ -344,6 +344,10 @@ def main() -> int:
             aim = "" if found <= limit.target else f", target {limit.target}"
             print(f"{name}: {found} files, limit {limit.files}{aim}", flush=True)
             longer = longer or found > limit.files
+    if not given.check:
+        print(
+            "files: those that call others; leaf: a file in which the call ends; return: a call of a file entered before"
+        )
     if given.check and longer:
         print("A way is longer than its limit in tests/ways.py.")
     return int(given.check and longer)
