@@ -62,7 +62,10 @@ def test_the_example_of_s3_gives_options_that_are_known(monkeypatch):
 
 
 def test_the_example_of_spark_alone(spark, here):
-    exec(EXAMPLES[2].replace('"numbers.lance"', repr(str(here / "numbers.lance"))), {})
+    # The session is that of all tests of this process.
+    assert "\nspark.stop()" in EXAMPLES[2]
+    example = EXAMPLES[2].replace("\nspark.stop()", "\n")
+    exec(example.replace('"numbers.lance"', repr(str(here / "numbers.lance"))), {})
     assert lance_core.dataset(here / "numbers.lance").count_rows() == 1000
 
 
