@@ -16,7 +16,7 @@ import logging
 import time
 import uuid
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor  # noqa: TID251 - in the main thread
 from contextlib import contextmanager
 from datetime import date, timedelta
@@ -218,8 +218,11 @@ def _run(job: str, tags: Mapping[str, str], title: str, instance: dg.DagsterInst
             tags=dict(tags),
             partition_key=tags.get(_PARTITION),
         )
+        reported = set[str]()
         while not future.done():
             steps = instance.get_run_step_stats(run_id)
+            if bar.disable:
+                _report(steps, reported, bar.console)
             running = [step.step_key.removeprefix("nyc__") for step in steps if step.end_time is None]
             bar.update(task, completed=len(steps) - len(running), step=" ".join(running))
             time.sleep(1)
@@ -227,6 +230,14 @@ def _run(job: str, tags: Mapping[str, str], title: str, instance: dg.DagsterInst
     bar.update(task, completed=len(definition.nodes), step=f"run {run_id[:8]}")
     if bar.disable:
         bar.console.print(f"{title}: run {run_id[:8]}, {time.monotonic() - began:.0f} s")
+
+
+def _report(steps: Sequence[Any], reported: set[str], console: Console) -> None:
+    """Print a line for each step that has ended since the last call, so that a run without a bar is seen to go on."""
+    for step in steps:
+        if step.end_time is not None and step.step_key not in reported:
+            reported.add(step.step_key)
+            console.print(f"  {step.step_key}: {step.end_time - (step.start_time or step.end_time):.0f} s")
 
 
 def _print_histories(console: Console) -> None:
