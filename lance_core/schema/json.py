@@ -89,7 +89,9 @@ def json_to_schema(schema_json: Mapping[str, Any]) -> pa.Schema:
         True
     """
     if not isinstance(schema_json, Mapping):
-        raise ArgumentTypeError(f"json_to_schema takes what schema_to_json gives, not {schema_json!r:.80}")
+        raise ArgumentTypeError(
+            f"Failed to convert json to schema: json_to_schema takes what schema_to_json gives, not {schema_json!r:.80}"
+        )
     try:
         fields = [_field_from_json(field) for field in schema_json["fields"]]
         schema = pa.schema(fields, metadata=schema_json.get("metadata"))
