@@ -401,9 +401,7 @@ class ReadingVerbs(Handle):
         """
         total = self.count_rows()
         if not 0 <= num_rows <= total:
-            raise InvalidInputError(
-                f"sample: num_rows must be from 0 to {total}, the number of rows of the table, not {num_rows}"
-            )
+            raise InvalidInputError(f"sample: num_rows must be from 0 to {total}, all rows, not {num_rows}")
         indices = random.sample(range(total), num_rows)
         return self.take(indices if randomize_order else sorted(indices), columns)
 

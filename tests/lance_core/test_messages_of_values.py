@@ -94,7 +94,7 @@ def test_arguments_of_functions(call, kind, message):
         (lambda d: d.head(-1), "head: num_rows must not be negative, not -1"),
         (lambda d: d.scanner().head(-1), "head: num_rows must not be negative, not -1"),
         (lambda d: d.get_fragments()[0].head(-1), "head: num_rows must not be negative, not -1"),
-        (lambda d: d.sample(99), "sample: num_rows must be from 0 to 3, the number of rows of the table, not 99"),
+        (lambda d: d.sample(99), "sample: num_rows must be from 0 to 3, all rows, not 99"),
         (lambda d: d.sample(-1), "sample: num_rows must be from 0 to 3, .* not -1"),
         (lambda d: d.optimize.optimize_indices(num_indices_to_merge=-1), "must be at least 0, not -1"),
         (

@@ -69,7 +69,7 @@ def table_of_frame(frame: Any, schema: pa.Schema | None = None) -> pa.Table:
     """The table of a pandas frame, without its index.
 
     Raises:
-        ArgumentTypeError: It is a series or an index.
+        ArgumentTypeError: A series or an index is given.
         SchemaError: Values do not fit a column's type, or columns have the same name.
         UnsupportedError: Arrow cannot convert to the type of a column.
     """
