@@ -245,8 +245,7 @@ class ReadingVerbs(Handle):
             >>> lance.write_dataset({"id": [1, 2, 3]}, "t.lance").head(2).to_pylist()
             [{'id': 1}, {'id': 2}]
         """
-        check_num_rows(num_rows)
-        return self.scanner(**{**options, "limit": num_rows}).to_table()
+        return self.scanner(**{**options, "limit": check_num_rows(num_rows)}).to_table()
 
     def take(self, indices: Sequence[int] | pa.Array, columns: Columns = None) -> pa.Table:
         """Rows by position, in the order of the positions.

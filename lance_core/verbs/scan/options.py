@@ -125,14 +125,15 @@ class ScanArguments(TypedDict, total=False):
     row_addr_blocklist: bytes | None
 
 
-def check_num_rows(num_rows: int | None) -> None:
-    """Check the argument of `head`.
+def check_num_rows(num_rows: int | None) -> int | None:
+    """Check the argument of `head`, and return it.
 
     Raises:
         InvalidInputError: The number is negative.
     """
     if num_rows is not None and num_rows < 0:
         raise InvalidInputError(f"head: num_rows must not be negative, not {num_rows}")
+    return num_rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
