@@ -238,9 +238,6 @@ class ReadingVerbs(Handle):
     def head(self, num_rows: int | None, **options: Any) -> pa.Table:
         """The first rows, all with None, with the arguments of `scanner`.
 
-        Raises:
-            InvalidInputError: The number is negative.
-
         Examples:
             >>> lance.write_dataset({"id": [1, 2, 3]}, "t.lance").head(2).to_pylist()
             [{'id': 1}, {'id': 2}]
