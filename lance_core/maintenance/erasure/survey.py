@@ -293,6 +293,8 @@ class _VersionSurveyor:
         read: set[frozenset[str]] = set()
         for line in self.found.lines if self.strings else ():
             for version in line.versions.values():
+                if "files" in version.reasons:
+                    continue  # a cleanup that was killed has removed files that it needs
                 held = {
                     key
                     for key, files in version.pieces.items()

@@ -46,6 +46,7 @@ MAX_ROWS_PER_FILE: Final = 1024 * 1024
 MAX_BYTES_PER_FILE: Final = 90 * 1024**3
 CLOSING_AT_A_TIME: Final = 8
 """Files of one writer that become durable in parallel, while the next one is filled."""
+_VERSION_NUMBERS: Final = {version: version.manifest_numbers for version in FileVersion}
 
 ReaderLike = Any
 """A table, batch, reader, scanner or dataset of Arrow, a pandas or polars frame, a dict of columns, a list of dicts, or
@@ -392,7 +393,7 @@ def _cast(batch: pa.RecordBatch | pa.Table, schema: pa.Schema) -> pa.RecordBatch
 
 def data_file_record(file: WrittenFile, base_id: int | None = None, prefix: str = DATA_PREFIX) -> records.DataFile:
     """The record in a manifest of a file that was written; `WriteTarget` says what base and prefix are."""
-    major, minor = file.version.manifest_numbers
+    major, minor = _VERSION_NUMBERS[file.version]
     return records.DataFile(
         path=file.key.removeprefix(prefix),
         fields=file.field_ids,
