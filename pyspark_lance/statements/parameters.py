@@ -131,7 +131,7 @@ def _with_zone(name: str, value: dt.datetime) -> dt.datetime:
     except (OverflowError, ValueError, OSError):
         raise InvalidInputError(
             f"parameter :{name} is {dt.datetime.isoformat(value)} without a zone, which the zone of this process takes"
-            " out of the range of times: give it a zone, tzinfo=datetime.UTC"
+            " out of the range of times: give it a zone, such as datetime.UTC"
         ) from None
     return dt.datetime.replace(moment, microsecond=value.microsecond)
 
