@@ -45,6 +45,7 @@ __all__ = [
     "PARTITION_KEYS",
     "PROMOTED_FORK",
     "PROMOTED_FROM",
+    "PROMOTED_IDENTITY",
     "PROMOTED_VERSION",
     "PROMOTION_JOB_NAME",
     "PROMOTION_RUN_ID",
@@ -92,6 +93,7 @@ UNDONE_VERSIONS: Final = "dagster.undo.versions"
 
 PROMOTED_FROM: Final = "promoted_from"
 PROMOTED_FORK: Final = "promoted_fork"
+PROMOTED_IDENTITY: Final = "promoted_identity"
 PROMOTED_VERSION: Final = "promoted_version"
 TAKES_BACK: Final = "lance.takes_back"
 """On a commit after which the table holds no row that it did not hold before; `LanceDataset.ensure_branch` reads it."""

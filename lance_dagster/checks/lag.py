@@ -61,7 +61,7 @@ class _Lag:
         asset: The input.
         from_version: The version after which the next run reads; the earliest one of several partitions.
         to_version: The newest version of the input.
-        rows: Rows that it reads.
+        rows: Rows that it reads, with those that the run after it reads where it ends at a promotion.
         age: How long ago the first of the commits was made that no run has consumed; 0 if there are no rows.
     """
 
@@ -152,7 +152,7 @@ def _lag_of(
         DatasetNotFoundError: The input's table was dropped.
     """
     from lance_dagster.checks.unread_changes import UnreadChanges  # noqa: PLC0415 - heavy imports at first use
-    from lance_dagster.lineage.watermarks import unread_after  # noqa: PLC0415 - heavy imports at first use
+    from lance_dagster.lineage.watermarks import unread_by_partition  # noqa: PLC0415 - heavy imports at first use
 
     upstream = table_ref(key).resolved(context)
     dataset = root.open_in_run(upstream, facts_of(context.run, context.instance))
@@ -160,10 +160,11 @@ def _lag_of(
     if own.partitions_def is not None:
         partitions = sorted(context.instance.get_materialized_partitions(own.key))
     where = f"input {upstream.name} of asset {own.name}"
-    begins = unread_after(dataset, table, _name(own, upstream.name), partitions, where)
-    found = [UnreadChanges.of(context, root, dataset, (own, upstream), begin, some) for begin, some in begins.items()]
+    unread = unread_by_partition(dataset, table, _name(own, upstream.name), partitions, where)
+    found = [UnreadChanges.of(context, root, one, (own, upstream), some) for ranges, some in unread for one in ranges]
     waiting = [(one, count) for one in found if one is not None and (count := one.count())]
-    lag = _Lag(asset=upstream.name, from_version=min(begins, default=dataset.version), to_version=dataset.version)
+    begin = min((ranges[0].begin for ranges, _ in unread), default=dataset.version)
+    lag = _Lag(asset=upstream.name, from_version=begin, to_version=dataset.version)
     if not waiting:
         return lag
     since = min(one.since() for one, _ in waiting)

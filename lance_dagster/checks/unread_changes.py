@@ -18,7 +18,7 @@ from lance_dagster.handlers.base import ChangesPart, ChangesRequest, ReadRequest
 from lance_dagster.handlers.changes import count_changes
 from lance_dagster.handlers.input_selection import columns_of_asset, counted_columns, wanted_columns, wanted_rows
 from lance_dagster.lineage.history import read_history
-from lance_dagster.lineage.watermarks import updates_unknown
+from lance_dagster.lineage.watermarks import UnreadRange, updates_unknown
 from lance_dagster.tables.partitions import plan_partitions
 from lance_dagster.tables.refs import TableRef, TableRoot
 from lance_dagster.tables.settings import OutputSettings, TableSettings, plain_metadata
@@ -48,9 +48,8 @@ class UnreadChanges:
         cls,
         context: dg.AssetCheckExecutionContext,
         root: TableRoot,
-        dataset: lance_core.LanceDataset,
+        unread: UnreadRange,
         assets: tuple[TableRef, TableRef],
-        begin: int,
         partitions: Sequence[str] | None,
     ) -> UnreadChanges | None:
         """The changes for some partitions of an asset; None if they map to no partition of the input.
@@ -58,15 +57,14 @@ class UnreadChanges:
         Args:
             context: The check.
             root: Where the tables are.
-            dataset: The input's table at the version up to which changes are read.
+            unread: The versions of the input.
             assets: The asset that reads, and the one that is read.
-            begin: The version after which changes are read.
             partitions: The partitions of the asset that reads; None if it has none.
 
         Raises:
             LanceError: The next run cannot read the input: a column does not exist.
         """
-        own, upstream = assets
+        (own, upstream), dataset = assets, unread.dataset
         where = f"input {upstream.name} of asset {own.name}"
         metadata = _metadata_of_input(context, own, upstream)
         columns = wanted_columns(metadata.get("columns"), dataset.schema, where)
@@ -82,7 +80,7 @@ class UnreadChanges:
         beside = dict(assets_of_same_definition(context, own.key)) or {own.key: own.metadata or {}}
         key = _merge_key(root, beside, dataset)
         changes = ChangesRequest(
-            parts=(ChangesPart(begin_version=begin, filter=reduce(and_, wanted) if wanted else None),),
+            parts=(ChangesPart(begin_version=unread.begin, filter=reduce(and_, wanted) if wanted else None),),
             key=key,
             updates_of=counted_columns(columns, key, dataset.schema, [one.to_user_string() for one in beside]),
         )

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce
 from operator import or_
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,7 +21,10 @@ import pyarrow.compute as pc
 from lance_core.errors import InvalidInputError, SchemaError
 from lance_dagster.handlers.base import CHANGE_TYPE, ChangesPart, ReadRequest
 
-__all__ = ["KINDS", "changes_schema", "count_changes", "read_changes", "split_table"]
+if TYPE_CHECKING:
+    import lance_core
+
+__all__ = ["KINDS", "changes_schema", "count_changes", "has_changes", "read_changes", "split_table"]
 
 ROW_ID = "_rowid"
 _MOST_COUNTED = 1_000_000
@@ -61,8 +64,7 @@ def count_changes(request: ReadRequest, *, all_of_them: bool = False) -> None:
     """
     assert request.changes is not None
     dataset, key, counted = request.dataset, request.changes.key, request.changes.updates_of
-    # A column that is cheap to read, where none is needed.
-    column = next((one.name for one in dataset.schema if pa.types.is_primitive(one.type)), dataset.schema.names[0])
+    column = _cheap_column(dataset)
     total = Counter(dict.fromkeys(KINDS, 0))
     for part in request.changes.parts:
         delta = dataset.delta(begin_version=part.begin_version, end_version=dataset.version)
@@ -79,6 +81,30 @@ def count_changes(request: ReadRequest, *, all_of_them: bool = False) -> None:
         else:
             return
     request.changes.counts.update({kind: total[kind] for kind in KINDS})
+
+
+def has_changes(dataset: lance_core.LanceDataset, begin_version: int, rows: pc.Expression | None) -> bool:
+    """Whether some rows of a table were changed after a version.
+
+    Args:
+        dataset: The table at the later version.
+        begin_version: The version after which changes count.
+        rows: Which rows; None for all.
+
+    Raises:
+        LanceError: A version that is needed was cleaned up, or the changes cannot be read.
+    """
+    delta, column = dataset.delta(begin_version=begin_version, end_version=dataset.version), _cheap_column(dataset)
+    if rows is None:
+        return bool(delta.plan([column]).tasks)
+    return any(batch.num_rows for batch in delta.get_changes([column], preimages=True, filter=rows))
+
+
+def _cheap_column(dataset: lance_core.LanceDataset) -> str:
+    """A column that is cheap to read, where none is needed."""
+    schema: pa.Schema = dataset.schema
+    names: list[str] = schema.names
+    return next((one.name for one in schema if pa.types.is_primitive(one.type)), names[0])
 
 
 def _of_part(request: ReadRequest, part: ChangesPart) -> pa.Table:

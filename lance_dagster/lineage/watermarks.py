@@ -4,6 +4,14 @@ watermark   <asset key of the input> / <part>, or of a table that several assets
             <asset key of the input> for <asset key of the reader> / <part>
 part        "all", or the beginning of the digest of a partition's key
 position    {"version": 9, "identity": "...", "branch": "b", "since": 7, "run": "..."}
+            and "read": 8 where the changes of version 9 itself, a promotion, were consumed before, on its branch
+
+After the promotion of a branch that was consumed up to version V come, in this order, these ranges of versions; a run
+reads the first that has changes, so that each change is read once:
+
+    branch  (V, promoted]     that the branch got after the run
+    main    (fork, P - 1]     that others wrote to main before P, the version that promoted the branch
+    main    (P, latest]
 """
 
 from __future__ import annotations
@@ -15,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 
 from lance_core.errors import IncompatibleConflictError, UnsupportedError, VersionNotFoundError
 from lance_dagster.lineage.history import read_history
-from lance_dagster.properties import PROMOTED_FORK, PROMOTED_FROM, PROMOTED_VERSION, hashed, several
+from lance_dagster.properties import PROMOTED_FORK, PROMOTED_FROM, PROMOTED_IDENTITY, PROMOTED_VERSION, hashed, several
 from lance_dagster.tables.location import TABLE_KEY, is_shared
 
 if TYPE_CHECKING:
@@ -24,11 +32,12 @@ if TYPE_CHECKING:
 __all__ = [
     "FULL_REFRESH",
     "InputPosition",
-    "by_version",
+    "UnreadRange",
+    "consumed_range",
     "consumed_versions",
-    "next_after",
     "parts_of",
-    "unread_after",
+    "unread_by_partition",
+    "unread_ranges",
     "updates_unknown",
     "watermark_name",
 ]
@@ -48,6 +57,7 @@ class InputPosition:
         identity: The identity of `version`.
         branch: The branch of the input; None for main.
         run: The run that consumed them.
+        read: The last version whose changes the run has read; None for `version`.
     """
 
     version: int
@@ -55,6 +65,7 @@ class InputPosition:
     identity: str
     branch: str | None
     run: str
+    read: int | None = None
 
     @classmethod
     def of(cls, value: str) -> InputPosition:
@@ -64,7 +75,47 @@ class InputPosition:
 
     def entry(self) -> str:
         """The position as a watermark holds it."""
-        return json.dumps({name: getattr(self, name) for name in self.__slots__}, separators=(",", ":"))
+        entry = {name: getattr(self, name) for name in self.__slots__}
+        if self.read is None:
+            del entry["read"]
+        return json.dumps(entry, separators=(",", ":"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnreadRange:
+    """Versions of an input whose changes a run can read.
+
+    Attributes:
+        begin: The version after which the changes begin; 0 for all rows.
+        dataset: The input's table at the last version whose changes are read.
+        consumed: The version that is consumed then: that of `dataset`, or the promotion that follows it.
+    """
+
+    begin: int
+    dataset: lance_core.LanceDataset
+    consumed: lance_core.LanceDataset
+
+    @classmethod
+    def up_to(cls, dataset: lance_core.LanceDataset, begin: int) -> UnreadRange:
+        """The versions after one, up to that of a table."""
+        return cls(begin=begin, dataset=dataset, consumed=dataset)
+
+    @property
+    def end(self) -> tuple[str, int]:
+        """The branch and the last version whose changes are read."""
+        return self.dataset.branch or "main", self.dataset.version
+
+    def position(self, run: str) -> InputPosition:
+        """The position of a part that has consumed the range, in a run."""
+        last = self.consumed.version
+        return InputPosition(
+            version=last,
+            since=self.begin,
+            identity=self.consumed.identity,
+            branch=self.consumed.branch,
+            run=run,
+            read=None if self.dataset.version == last else self.dataset.version,
+        )
 
 
 def watermark_name(asset: str, reader: str, metadata: Mapping[str, object]) -> str:
@@ -85,14 +136,14 @@ def consumed_versions(table: lance_core.LanceDataset, name: str, branch: str | N
     return {one.version for one in positions if one.branch == branch}
 
 
-def unread_after(
+def unread_by_partition(
     dataset: lance_core.LanceDataset,
     table: lance_core.LanceDataset,
     name: str,
     partitions: Sequence[str] | None,
     where: str,
-) -> Mapping[int, Sequence[str] | None]:
-    """The versions of an input after which the next run reads it, each with its partitions of the reader; None for all.
+) -> list[tuple[list[UnreadRange], Sequence[str] | None]]:
+    """What is not read of an input, in the order in which runs read it, with the partitions of the reader that lack it.
 
     Args:
         dataset: The input's table at the latest version.
@@ -105,11 +156,17 @@ def unread_after(
         VersionNotFoundError: The version that was consumed last was cleaned up.
         IncompatibleConflictError: The table was made again, or another branch of it was consumed.
     """
-    known = {part: InputPosition.of(one.position) for part, one in table.watermarks(name).items()}
-    return by_version(
-        (0 if part not in known else next_after(dataset, known[part], where), key)
-        for part, key in parts_of(partitions).items()
-    )
+    known = {part: one.position for part, one in table.watermarks(name).items()}
+    read: dict[str | None, list[UnreadRange]] = {}
+    found: dict[tuple[object, ...], tuple[list[UnreadRange], list[str] | None]] = {}
+    for part, key in parts_of(partitions).items():
+        stored = known.get(part)
+        if stored not in read:
+            read[stored] = unread_ranges(dataset, None if stored is None else InputPosition.of(stored), where)
+        same = tuple((one.begin, *one.end) for one in read[stored])
+        _, keys = found.get(same, (None, None))
+        found[same] = read[stored], None if key is None else [*(keys or []), key]
+    return list(found.values())
 
 
 def updates_unknown(uri: str, where: str, error: UnsupportedError) -> UnsupportedError:
@@ -128,47 +185,83 @@ def updates_unknown(uri: str, where: str, error: UnsupportedError) -> Unsupporte
     )
 
 
-def by_version(begins: Iterable[tuple[int, str | None]]) -> dict[int, list[str] | None]:
-    """Partitions by the version after which they read; None for an asset without any."""
-    found: dict[int, list[str] | None] = {}
-    for begin, partition in begins:
-        found[begin] = None if partition is None else [*(found.get(begin) or []), partition]
-    return found
-
-
 def parts_of(partitions: Iterable[str] | None) -> dict[str, str | None]:
     """Partitions by the part of the table that they are."""
     return {_WHOLE: None} if partitions is None else {hashed(one)[:16]: one for one in sorted(partitions)}
 
 
-def next_after(dataset: lance_core.LanceDataset, position: InputPosition, where: str) -> int:
-    """The version after which changes are read: the one that was consumed last, or that promoted its branch.
+def unread_ranges(dataset: lance_core.LanceDataset, position: InputPosition | None, where: str) -> list[UnreadRange]:
+    """The versions of an input that are not consumed, in the order in which runs read them; see the head.
+
+    Args:
+        dataset: The input's table at the latest version.
+        position: What was consumed; None for nothing.
+        where: The input, for messages.
+
+    Returns:
+        At least one range; the last one ends at the version of `dataset`.
 
     Raises:
-        VersionNotFoundError: The version was cleaned up.
+        VersionNotFoundError: A version was cleaned up, so that the changes are not known.
         IncompatibleConflictError: The version is another one now, or of a branch whose rows are not those of main.
     """
+    if position is None:
+        return [UnreadRange.up_to(dataset, 0)]
     version, branch = position.version, position.branch
     if branch not in (None, dataset.branch):
-        return _promotion_of(dataset, position, where)
+        return _ranges_after_promotion(dataset, position, where)
     own = dataset.branch
     if branch is None and own is not None and version > dataset.branches.list()[own]["parent_version"]:
         raise _other_rows(dataset, position, where)
-    try:
-        consumed = dataset if version == dataset.version else dataset.checkout_version((branch, version))
-    except VersionNotFoundError as error:
-        oldest = dataset.version_refs()[0]["version"]
-        raise VersionNotFoundError(
-            f"{where}: version {version} of {dataset.uri}, which was consumed last, was cleaned up, so that what "
-            f"changed since is not known; the oldest available version is {oldest}. Run with the tag "
-            f"{FULL_REFRESH}=true to read all of the table and replace what was derived from it"
-        ) from error
+    consumed = _checked_out(dataset, branch, version, where)
     if consumed.identity != position.identity:
         raise IncompatibleConflictError(
             f"{where}: version {version} of {dataset.uri} is another one than was consumed: the table was dropped and "
             f"made again. Run with the tag {FULL_REFRESH}=true to read all of it"
         )
-    return version
+    return [UnreadRange.up_to(dataset, version)]
+
+
+def consumed_range(dataset: lance_core.LanceDataset, position: InputPosition, where: str) -> UnreadRange:
+    """The versions that a run has consumed, to be read once more.
+
+    Args:
+        dataset: The input's table at the latest version.
+        position: What the run has stored.
+        where: The input, for messages.
+
+    Raises:
+        VersionNotFoundError: A version was cleaned up.
+    """
+    consumed = _checked_out(dataset, position.branch, position.version, where)
+    read = consumed if position.read is None else _checked_out(dataset, position.branch, position.read, where)
+    return UnreadRange(begin=position.since, dataset=read, consumed=consumed)
+
+
+def _checked_out(
+    dataset: lance_core.LanceDataset, branch: str | None, version: int, where: str
+) -> lance_core.LanceDataset:
+    """A version that was consumed last, or whose changes were not consumed.
+
+    Raises:
+        VersionNotFoundError: The version was cleaned up.
+    """
+    if (branch, version) == (dataset.branch, dataset.version):
+        return dataset
+    try:
+        return dataset.checkout_version((branch, version))
+    except VersionNotFoundError as error:
+        kept = dataset.checkout_version((branch, None)).version_refs()
+        raise VersionNotFoundError(
+            f"{where}: version {version} of {_place(dataset, branch)}, which was consumed last or not consumed yet, "
+            "was cleaned up, so that what changed since is not known; the oldest available version is "
+            f"{kept[0]['version']}. Run with the tag {FULL_REFRESH}=true to read all of the table and replace what was "
+            "derived from it"
+        ) from error
+
+
+def _place(dataset: lance_core.LanceDataset, branch: str | None) -> str:
+    return dataset.uri if branch in (None, dataset.branch) else f"branch {branch!r} of {dataset.uri}"
 
 
 def _other_rows(dataset: lance_core.LanceDataset, position: InputPosition, where: str) -> IncompatibleConflictError:
@@ -179,27 +272,63 @@ def _other_rows(dataset: lance_core.LanceDataset, position: InputPosition, where
     )
 
 
-def _promotion_of(dataset: lance_core.LanceDataset, position: InputPosition, where: str) -> int:
-    """The version that promoted the branch that was consumed.
+def _ranges_after_promotion(dataset: lance_core.LanceDataset, position: InputPosition, where: str) -> list[UnreadRange]:
+    """The ranges after the promotion of the branch that was consumed.
 
     Raises:
-        IncompatibleConflictError: The branch was not promoted; or the promotion has rows that were not consumed: from
-            later versions of the branch, or of others, who wrote to main between the fork and the promotion.
+        VersionNotFoundError: A version that others wrote was cleaned up.
+        IncompatibleConflictError: The branch was not promoted; or it was removed after later versions of it were.
     """
-    for one in read_history(dataset, count_changes=False):
-        if position.branch not in several(one.properties.get(PROMOTED_FROM)):
-            continue
-        fork = one.properties.get(PROMOTED_FORK)
-        promoted = one.properties.get(PROMOTED_VERSION)
-        if fork is None or promoted != str(position.version):
-            break
-        since = read_history(dataset.checkout_version(one.version), after=int(fork), count_changes=False)
-        others = [other.version for other in since if other.changes_rows and other.version != one.version]
-        if not others:
-            return one.version
-        raise IncompatibleConflictError(
-            f"{where}: version {position.version} of branch {position.branch!r} was consumed last, which version "
-            f"{one.version} of {dataset.uri} promoted. Others had written to main since the fork (version "
-            f"{min(others)}), and these rows were not consumed. Run with the tag {FULL_REFRESH}=true to read all of it"
-        )
+    promotions = [
+        one
+        for one in read_history(dataset, count_changes=False)
+        if position.branch in several(one.properties.get(PROMOTED_FROM)) and PROMOTED_IDENTITY in one.properties
+    ]
+    # Later ones are of branches that were forked again by the same name, or of later versions of this one.
+    exact = [one for one in promotions if one.properties[PROMOTED_IDENTITY] == position.identity]
+    for one in (exact or promotions)[:1]:
+        later = _later_on_branch(dataset, position, one.properties, where)
+        promotion = _checked_out(dataset, dataset.branch, one.version, where)
+        others = _by_others(promotion, int(one.properties[PROMOTED_FORK]), where)
+        return [*later, *others, UnreadRange.up_to(dataset, one.version)]
     raise _other_rows(dataset, position, where)
+
+
+def _later_on_branch(
+    dataset: lance_core.LanceDataset, position: InputPosition, properties: Mapping[str, str], where: str
+) -> list[UnreadRange]:
+    """The promoted versions of a branch after the one that was consumed.
+
+    Raises:
+        VersionNotFoundError: A promoted version was cleaned up.
+        IncompatibleConflictError: The versions are not known any more: the branch was removed, or made again.
+    """
+    promoted, identity = int(properties[PROMOTED_VERSION]), properties[PROMOTED_IDENTITY]
+    if position.identity == identity:
+        return []
+    assert position.branch is not None
+    if position.branch in dataset.branches.list() and position.version < promoted:
+        consumed = _checked_out(dataset, position.branch, position.version, where)
+        last = _checked_out(dataset, position.branch, promoted, where)
+        if (consumed.identity, last.identity) == (position.identity, identity):
+            return [UnreadRange.up_to(last, position.version)]
+    raise IncompatibleConflictError(
+        f"{where}: version {position.version} of branch {position.branch!r} was consumed last. Its version {promoted} "
+        "was promoted, and the versions between are not known any more, as the branch was removed or made again. Run "
+        f"with the tag {FULL_REFRESH}=true to read all of {dataset.uri}"
+    )
+
+
+def _by_others(promotion: lance_core.LanceDataset, fork: int, where: str) -> list[UnreadRange]:
+    """The versions between a fork and its promotion that may have changed rows; a version that is not known may have.
+
+    Raises:
+        VersionNotFoundError: The last version that others wrote was cleaned up.
+    """
+    history = read_history(promotion, after=fork, count_changes=False)
+    unchanged = {one.version for one in history if not one.changes_rows}
+    others = [version for version in range(fork + 1, promotion.version) if version not in unchanged]
+    if not others:
+        return []
+    last = _checked_out(promotion, promotion.branch, max(others), where)
+    return [UnreadRange(begin=fork, dataset=last, consumed=promotion)]

@@ -13,28 +13,34 @@ their watermarks:
     the attempt before this one has committed              the same changes again: from `since` up to `version`
     else                                                   from `version` up to the latest, which is noted on the run,
                                                            so that a retry of it reads the same
+    a branch was consumed, which was promoted since        the first of the ranges of `lineage.watermarks` that has
+                                                           changes; the next run reads the one after it
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import dagster as dg
+import pyarrow.compute as pc
 
 import lance_core
 from lance_core import WatermarkMove
-from lance_core.errors import IncompatibleConflictError
+from lance_core.errors import IncompatibleConflictError, UnsupportedError
 from lance_dagster._context.steps import RunFacts, defined_metadata, facts_of, outputs_of_step, tag_run
+from lance_dagster.handlers.changes import has_changes
 from lance_dagster.lineage.step_inputs import ConsumedChanges
 from lance_dagster.lineage.watermarks import (
     FULL_REFRESH,
     InputPosition,
-    by_version,
-    next_after,
+    UnreadRange,
+    consumed_range,
     parts_of,
+    unread_ranges,
+    updates_unknown,
     watermark_name,
 )
 from lance_dagster.properties import hashed
@@ -78,15 +84,17 @@ class _Span:
         reader: The reader.
         part: The part.
         stored: Its position, as it is stored; None if it has none.
-        begin: The version after which the changes begin.
-        end: The last version, if an earlier attempt has consumed them; None for the latest.
+        range: The versions.
+        is_last: Whether the range ends at the latest version, or at one that the run has noted.
+        is_own: Whether an earlier attempt of the run has consumed them.
     """
 
     reader: _InputReader
     part: str
     stored: str | None
-    begin: int
-    end: int | None = None
+    range: UnreadRange
+    is_last: bool = True
+    is_own: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +130,11 @@ def is_full_refresh(tags: Mapping[str, str]) -> bool:
 
 
 def range_of_input(
-    context: dg.InputContext, facts: RunFacts | None, dataset: lance_core.LanceDataset, where: str
+    context: dg.InputContext,
+    facts: RunFacts | None,
+    dataset: lance_core.LanceDataset,
+    rows_of: Callable[[str | None], pc.Expression | None],
+    where: str,
 ) -> ChangeRange:
     """The changes that an input reads, noted on the run.
 
@@ -130,6 +142,7 @@ def range_of_input(
         context: The input.
         facts: The run that loads it.
         dataset: Its table at the latest version.
+        rows_of: Gives the rows of the input that a partition of the downstream reads; None for all.
         where: The input, for messages.
 
     Raises:
@@ -143,10 +156,14 @@ def range_of_input(
     readers = [_reader(output, manager, facts, asset, where) for output, manager in outputs_of_step(context)]
     if not readers:
         raise dg.DagsterInvalidDefinitionError(f"{where}: {CHANGES} is for inputs of assets, whose table notes it")
-    spans = [_span(facts, dataset, reader, part, where, refresh=refresh) for reader in readers for part in reader.keys]
-    begins = by_version((span.begin, span.reader.keys[span.part]) for span in spans)
-    ends = {span.end for span in spans if span.end is not None}
-    end = _end(context, facts, dataset, ends, min(begins), where)
+    spans = [
+        _span(facts, dataset, reader, part, rows_of, where, refresh=refresh)
+        for reader in readers
+        for part in reader.keys
+    ]
+    spans = _up_to_one_end(context, facts, dataset, spans, where)
+    end, consumed = spans[0].range.dataset, max((span.range.consumed for span in spans), key=lambda one: one.version)
+    begins = _by_begin(spans)
     if not end.has_stable_row_ids and all(span.stored is None for span in spans):
         context.log.warning(
             "%s: %s has no stable row ids, so that later runs fail where rows of it were updated. An asset with the "
@@ -154,16 +171,7 @@ def range_of_input(
             where, end.uri,
         )  # fmt: skip
     for reader in readers:
-        end.readers.hold(reader.asset)
-    after = InputPosition(version=end.version, since=0, identity=end.identity, branch=end.branch, run=facts.run_id)
-    moves: dict[str, tuple[WatermarkMove, ...]] = {}
-    for span in spans:
-        if span.begin != end.version or span.stored is None or refresh or ends:
-            position = replace(after, since=span.begin).entry()
-            move = WatermarkMove(
-                name=span.reader.name, parts=(span.part,), before=span.stored, after=position, by=facts.root_run_id
-            )
-            moves[span.reader.asset] = (*moves.get(span.reader.asset, ()), move)
+        consumed.readers.hold(reader.asset)
     if len(begins) > 1 and len(readers) > 1:
         raise IncompatibleConflictError(
             f"{where}: the outputs of the step have consumed the input up to different versions, {sorted(begins)}; run "
@@ -176,10 +184,10 @@ def range_of_input(
         readers=tuple(reader.asset for reader in readers),
         consumed=ConsumedChanges(
             asset=asset,
-            dataset=end,
+            dataset=consumed,
             begin_version=min(begins),
             end_version=end.version,
-            moves=moves,
+            moves=_moves(facts, spans, refresh=refresh),
             is_refresh=refresh,
         ),
     )
@@ -207,44 +215,106 @@ def _reader(output: dg.OutputContext, manager: Any, facts: RunFacts, asset: str,
 
 
 def _span(
-    facts: RunFacts, dataset: lance_core.LanceDataset, reader: _InputReader, part: str, where: str, *, refresh: bool
-) -> _Span:
-    """The changes that a part of a reader's table is to consume."""
-    stored = reader.known.get(part)
-    position = None if stored is None else InputPosition.of(stored)
-    if position is not None and _is_own(facts, reader.by[part], position):
-        return _Span(reader=reader, part=part, stored=stored, begin=position.since, end=position.version)
-    begin = 0 if position is None or refresh else next_after(dataset, position, where)
-    return _Span(reader=reader, part=part, stored=stored, begin=begin)
-
-
-def _is_own(facts: RunFacts, by: str, position: InputPosition) -> bool:
-    """Whether an earlier attempt of this write has consumed the changes, and is to be replaced."""
-    if not facts.is_retry or by != facts.root_run_id:
-        return False
-    return position.run == facts.run_id or not facts.succeeded(position.run)
-
-
-def _end(
-    context: dg.InputContext,
     facts: RunFacts,
     dataset: lance_core.LanceDataset,
-    committed: set[int],
-    begin: int,
+    reader: _InputReader,
+    part: str,
+    rows_of: Callable[[str | None], pc.Expression | None],
     where: str,
-) -> lance_core.LanceDataset:
-    """The last version whose changes are read: that of the attempt before, or the latest, which is noted on the run."""
-    tag = f"{CHANGES}.{hashed(json.dumps([facts.step_key, context.asset_key.to_user_string(), dataset.branch]))[:12]}"
-    if len(committed) > 1:
-        raise IncompatibleConflictError(
-            f"{where}: earlier attempts have consumed the input up to different versions, {sorted(committed)}; run it "
-            f"with the tag {FULL_REFRESH}=true"
+    *,
+    refresh: bool,
+) -> _Span:
+    """The changes that a part of a reader's table is to consume: those of the attempt before, or the first unread."""
+    stored = reader.known.get(part)
+    position = None if stored is None else InputPosition.of(stored)
+    if position is not None and _is_own(facts, reader, part):
+        again = consumed_range(dataset, position, where)
+        return _Span(reader=reader, part=part, stored=stored, range=again, is_last=False, is_own=True)
+    *earlier, last = unread_ranges(dataset, None if refresh else position, where)
+    rows = rows_of(reader.keys[part]) if earlier else None
+    for one in earlier:
+        if _has_changes(one, rows, where):
+            return _Span(reader=reader, part=part, stored=stored, range=one, is_last=False)
+    return _Span(reader=reader, part=part, stored=stored, range=last)
+
+
+def _has_changes(unread: UnreadRange, rows: pc.Expression | None, where: str) -> bool:
+    try:
+        return has_changes(unread.dataset, unread.begin, rows)
+    except UnsupportedError as error:
+        raise updates_unknown(unread.dataset.uri, where, error) from error
+
+
+def _is_own(facts: RunFacts, reader: _InputReader, part: str) -> bool:
+    """Whether an earlier attempt of this write has consumed the changes, and is to be replaced."""
+    if part not in reader.known or not facts.is_retry or reader.by[part] != facts.root_run_id:
+        return False
+    run = InputPosition.of(reader.known[part]).run
+    return run == facts.run_id or not facts.succeeded(run)
+
+
+def _moves(facts: RunFacts, spans: Iterable[_Span], *, refresh: bool) -> dict[str, tuple[WatermarkMove, ...]]:
+    """The moves of watermarks that the commits of the outputs make, by the asset of the output."""
+    moves: dict[str, tuple[WatermarkMove, ...]] = {}
+    for span in spans:
+        is_same = span.range.begin == span.range.consumed.version and span.stored is not None
+        if is_same and not refresh and not span.is_own:
+            continue
+        move = WatermarkMove(
+            name=span.reader.name,
+            parts=(span.part,),
+            before=span.stored,
+            after=span.range.position(facts.run_id).entry(),
+            by=facts.root_run_id,
         )
-    noted = _noted(facts, tag)
-    end = committed.pop() if committed else noted if noted is not None and noted >= begin else dataset.version
-    if noted != end:
-        tag_run(context, {tag: str(end)})
-    return dataset if end == dataset.version else dataset.checkout_version(end)
+        moves[span.reader.asset] = (*moves.get(span.reader.asset, ()), move)
+    return moves
+
+
+def _by_begin(spans: Iterable[_Span]) -> dict[int, list[str] | None]:
+    """Partitions of the downstream by the version after which they read; None for an asset without any."""
+    found: dict[int, list[str] | None] = {}
+    for span in spans:
+        partition = span.reader.keys[span.part]
+        found[span.range.begin] = None if partition is None else [*(found.get(span.range.begin) or []), partition]
+    return found
+
+
+def _up_to_one_end(
+    context: dg.InputContext, facts: RunFacts, dataset: lance_core.LanceDataset, spans: Sequence[_Span], where: str
+) -> list[_Span]:
+    """The changes that a run reads, all up to one version, which is noted on the run where it is the latest.
+
+    Raises:
+        IncompatibleConflictError: The changes of some partitions end before those of others begin.
+    """
+    fixed = {span.range.end: span.range.dataset for span in spans if not span.is_last}
+    if not fixed:
+        tag = (
+            f"{CHANGES}.{hashed(json.dumps([facts.step_key, context.asset_key.to_user_string(), dataset.branch]))[:12]}"
+        )
+        noted, begin = _noted(facts, tag), min(span.range.begin for span in spans)
+        version = noted if noted is not None and noted >= begin else dataset.version
+        if noted != version:
+            tag_run(context, {tag: str(version)})
+        fixed = {
+            (dataset.branch or "main", version): dataset
+            if version == dataset.version
+            else dataset.checkout_version(version)
+        }
+    (branch, version), end = next(iter(fixed.items()))
+    if len(fixed) > 1 or (end.branch != dataset.branch and any(span.is_last for span in spans)):
+        raise IncompatibleConflictError(
+            f"{where}: the partitions of this run are to consume the input up to different versions, "
+            f"{', '.join(f'{version} of {branch}' for branch, version in sorted(fixed))}; run them one by one, or with "
+            f"the tag {FULL_REFRESH}=true"
+        )
+    if any(not span.is_last and not span.is_own for span in spans):
+        context.log.info(
+            "%s: a branch was promoted after version %d of %s; what came later is read by the next run",
+            where, end.version, branch,
+        )  # fmt: skip
+    return [replace(span, range=UnreadRange.up_to(end, span.range.begin)) if span.is_last else span for span in spans]
 
 
 def _noted(facts: RunFacts, tag: str) -> int | None:

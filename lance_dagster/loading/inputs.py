@@ -86,20 +86,20 @@ def read_requests(
         if (keys != [] and not is_own_upstream(context)) or loading.optional:
             raise MissingInputError(str(error)) from error
         return None
-    changes = _changes(context, facts, dataset, loading, where) if CHANGES in metadata else None
-    dataset = dataset if changes is None else changes.dataset
-    schema = dataset.schema
-    if metadata.get("lance/missing") != "empty":
-        if keys == [] and loading.optional:
-            raise MissingInputError(f"{where}: no partition goes with that of this run")
-        if keys:
-            rows = _partition_filter(context, keys, upstream.get("partition_expr"), schema)
-            _check_written(context, facts, dataset, rows, where, optional=loading.optional)
     own = wanted_rows(metadata.get("lance/filter"), dataset, where)
 
     def filter_of(wanted: Sequence[str] | None) -> pc.Expression | None:
-        return _both(_partition_filter(context, wanted, upstream.get("partition_expr"), schema), own)
+        return _both(_partition_filter(context, wanted, upstream.get("partition_expr"), dataset.schema), own)
 
+    def rows_of(partition: str | None) -> pc.Expression | None:
+        return filter_of([partition] if partition is not None and partition in (keys or ()) else keys)
+
+    changes = _changes(context, facts, dataset, loading, rows_of, where) if CHANGES in metadata else None
+    dataset = dataset if changes is None else changes.dataset
+    schema = dataset.schema
+    if metadata.get("lance/missing") != "empty" and keys is not None:
+        rows = _partition_filter(context, keys, upstream.get("partition_expr"), schema)
+        _check_written(context, facts, dataset, rows, where, optional=loading.optional)
     columns = wanted_columns(metadata.get("columns"), schema, where)
     if columns is None and not isinstance(loading.handler, LanceDatasetHandler):
         columns = columns_of_asset(context.asset_key, upstream, schema, where)
@@ -139,7 +139,12 @@ def _loads_several(context: dg.InputContext, loading: Loading, keys: Sequence[st
 
 
 def _changes(
-    context: dg.InputContext, facts: RunFacts | None, dataset: lance_core.LanceDataset, loading: Loading, where: str
+    context: dg.InputContext,
+    facts: RunFacts | None,
+    dataset: lance_core.LanceDataset,
+    loading: Loading,
+    rows_of: Callable[[str | None], pc.Expression | None],
+    where: str,
 ) -> ChangeRange:
     """The changes to read, which the commits of the step's outputs will note.
 
@@ -152,7 +157,7 @@ def _changes(
             f"{where}: metadata {CHANGES} is for one frame or table of another asset, not for one value per "
             f"partition, for an asset's own table, or for {type(loading.handler).__name__}"
         )
-    changes = range_of_input(context, facts, dataset, where)
+    changes = range_of_input(context, facts, dataset, rows_of, where)
     remember_changes(None if facts is None else facts.step, changes.consumed)
     return changes
 
@@ -200,7 +205,7 @@ def _check_written(
     *,
     optional: bool,
 ) -> None:
-    """Reject an input of which no partition was ever written, by Dagster or by others.
+    """Reject an input of which no partition was ever written, by Dagster or by others, or an optional one without any.
 
     Of an asset that others write, or that loads its own earlier partitions, only an optional input must have some.
     Partitions that are missing beside others are named in the log.
@@ -208,10 +213,14 @@ def _check_written(
     Raises:
         MissingInputError: None of the partitions was ever written.
     """
+    keys = sorted(context.asset_partition_keys)
+    if not keys:
+        if optional:
+            raise MissingInputError(f"{where}: no partition goes with that of this run")
+        return
     instance = None if facts is None else facts.instance
     if instance is None or ((is_own_upstream(context) or is_external(context)) and not optional):
         return
-    keys = sorted(context.asset_partition_keys)
     wanted = dg.AssetRecordsFilter(asset_key=context.asset_key, asset_partitions=keys)
     if not instance.fetch_materializations(wanted, limit=1).records and not dataset.count_rows(filter=rows):
         raise MissingInputError(

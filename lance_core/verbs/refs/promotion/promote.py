@@ -32,6 +32,7 @@ from lance_core.commit import (
     Committed,
     Rebased,
     commit,
+    identity_of,
     list_versions,
     load_latest,
     load_manifest,
@@ -65,6 +66,7 @@ from lance_core.verbs.refs.promotion.rebase_without_history import check_slices,
 from lance_core.verbs.refs.promotion.record import (
     PROMOTED_FORK_KEY,
     PROMOTED_FROM_KEY,
+    PROMOTED_IDENTITY_KEY,
     PROMOTED_VERSION_KEY,
     PROMOTION_KEY,
     PROMOTION_TAG_PREFIX,
@@ -271,6 +273,7 @@ class _PromotionCall:
             | {
                 PROMOTED_FROM_KEY: branch.name,
                 PROMOTED_VERSION_KEY: str(self.head_version),
+                PROMOTED_IDENTITY_KEY: identity_of(branch.head.manifest),
                 PROMOTED_FORK_KEY: str(branch.fork_version),
                 **self.extra,
                 PROMOTION_KEY: self.token,

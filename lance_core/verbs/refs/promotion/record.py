@@ -2,6 +2,7 @@
 
 promoted_from       name of the branch
 promoted_version    the branch's version
+promoted_identity   the identity of that version (`LanceDataset.identity`)
 promoted_fork       the parent's version that the branch was forked from
 lance.promotion     "<uuid of the branch>@<its version>": at most one version of the parent carries it
 lance.slices        all slices that the branch filled: two writers of one slice meet (see `commit.conflict`)
@@ -27,6 +28,7 @@ from lance_core.verbs.rows.keys import any_keys
 __all__ = [
     "PROMOTED_FORK_KEY",
     "PROMOTED_FROM_KEY",
+    "PROMOTED_IDENTITY_KEY",
     "PROMOTED_VERSION_KEY",
     "PROMOTION_KEY",
     "PROMOTION_TAG_PREFIX",
@@ -40,6 +42,7 @@ __all__ = [
 
 PROMOTED_FROM_KEY: Final = "promoted_from"
 PROMOTED_VERSION_KEY: Final = "promoted_version"
+PROMOTED_IDENTITY_KEY: Final = "promoted_identity"
 PROMOTED_FORK_KEY: Final = "promoted_fork"
 PROMOTION_KEY: Final = "lance.promotion"
 PROMOTION_TAG_PREFIX: Final = "promoted."
