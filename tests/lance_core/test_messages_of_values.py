@@ -9,6 +9,7 @@ import pytest
 
 import lance_core
 from lance_core.errors import ArgumentTypeError, InvalidInputError, SchemaError
+from lance_core.maintenance import Compaction
 from lance_core.table.refs import check_branch_name, check_tag_name
 from lance_core.times import ago
 
@@ -146,6 +147,8 @@ def test_options_of_a_compaction_that_mean_nothing(table, options):
     (name,) = options
     with pytest.raises(InvalidInputError, match=f"{name} must be at least 0, not"):
         table.optimize.compact_files(**options)
+    with pytest.raises(InvalidInputError, match=f"{name} must be a number, not 'x'"):
+        Compaction.plan(table, {name: "x"})
     assert table.latest_version == 2
 
 

@@ -94,6 +94,8 @@ class CompactionOptions:
                 )
         for name in _AT_LEAST_NOTHING:
             value = getattr(self, name)
+            if value is not None and not isinstance(value, int | float):
+                raise InvalidInputError(f"CompactionOptions::{name} must be a number, not {value!r}")
             if value is not None and not value >= 0:  # NaN is not at least anything
                 raise InvalidInputError(f"CompactionOptions::{name} must be at least 0, not {value}")
         if self.deletions_only and not self.materialize_deletions:
