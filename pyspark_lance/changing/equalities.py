@@ -68,7 +68,7 @@ def equalities(
         alias: The name that qualifies the columns of the table.
         exact: Whether case matters.
     """
-    sides = _Sides(source, target, alias)
+    sides = _Sides(source, target, alias, exact=exact)
     found = []
     for part in conjuncts(condition):
         for one, two, is_null_safe in _compared(part):
@@ -78,7 +78,7 @@ def equalities(
             own, other = (one, two) if kinds[0] == "target" else (two, one)
             path = path_of(own) or ()
             known = matched_names(path[-1:], names, exact=exact) if len(path) in (1, 2) else {}
-            is_column = bool(known) and (len(path) == 1 or path[0].lower() == alias.lower())
+            is_column = bool(known) and (len(path) == 1 or sides.is_target(path[0]))
             column = known[path[-1]] if is_column else None
             found.append(Equality(own=own, other=other, column=column, is_null_safe=is_null_safe))
     return found
@@ -128,13 +128,21 @@ def _compared(part: Value) -> Iterator[tuple[Value, Value, bool]]:
 class _Sides:
     """Decides for each expression whether it belongs to the table or to the source."""
 
-    def __init__(self, source: DataFrame, target: DataFrame, alias: str) -> None:
+    def __init__(self, source: DataFrame, target: DataFrame, alias: str, *, exact: bool) -> None:
         self._frames = {"target": target, "source": source}
+        self._exact = exact
         self._kinds = {
-            side: {one.name.lower(): one.dataType.typeName() for one in frame.schema}
+            side: {self._folded(one.name): one.dataType.typeName() for one in frame.schema}
             for side, frame in self._frames.items()
         }
-        self._alias = alias.lower()
+        self._alias = self._folded(alias)
+
+    def _folded(self, name: str) -> str:
+        return name if self._exact else name.lower()
+
+    def is_target(self, name: str) -> bool:
+        """Whether a name is the alias of the table."""
+        return self._folded(name) == self._alias
 
     def of(self, value: Value) -> str | None:
         """The side of an expression; None if it is a constant, or uses or fits both sides."""
@@ -148,7 +156,7 @@ class _Sides:
 
     def _of_name(self, path: Sequence[str]) -> list[str]:
         """The sides that a name may belong to; none for keywords."""
-        first = path[0].lower()
+        first = self._folded(path[0])
         if len(path) == 1:
             return [side for side, kinds in self._kinds.items() if first in kinds]
         if first == self._alias:

@@ -30,6 +30,7 @@ from pyspark_lance.changing.update_values import Value, as_column
 from pyspark_lance.keys.equality import check_keys_of
 from pyspark_lance.keys.narrowing import narrowed_by_frame
 from pyspark_lance.reading.filter_pushdown import parsed_condition, pushed_filter_of_tree
+from pyspark_lance.types.column_names import case_sensitive
 from pyspark_lance.types.spark_types import spark_schema
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ class MergeKeys:
             few: The result of `few_keys` for the source.
         """
         names, keys = self.frame(source, base)
-        found = [self._pushed(base, condition)]
+        found = [self._pushed(base, condition, exact=case_sensitive(source.sparkSession))]
         null_safe = [name for name in names if self._of_columns[name].is_null_safe]
         for group in ([name for name in names if name not in null_safe], *([name] for name in null_safe)):
             known = None if few is None or not set(group) <= set(few.column_names) else few.select(group)
@@ -86,12 +87,12 @@ class MergeKeys:
         conditions = [one for one in found if one is not None]
         return reduce(and_, conditions) if conditions else None
 
-    def _pushed(self, base: LanceDataset, condition: Value) -> pc.Expression | None:
+    def _pushed(self, base: LanceDataset, condition: Value, *, exact: bool) -> pc.Expression | None:
         """The parts of the condition that concern the table alone, as far as they can be pushed."""
         if self.alias is None:
             return None  # a name without qualifier may be the source's
-        trees = [_own_tree(part, self.alias) for part in conjuncts(condition)]
-        pushed = [pushed_filter_of_tree(tree, base.schema) for tree in trees if tree is not None]
+        trees = [_own_tree(part, self.alias, exact=exact) for part in conjuncts(condition)]
+        pushed = [pushed_filter_of_tree(tree, base.schema, exact=exact) for tree in trees if tree is not None]
         known = [one.filter for one in pushed if one is not None]
         return reduce(and_, known) if known else None
 
@@ -121,13 +122,14 @@ class MergeKeys:
         return mentioned([one.own for one in self.equalities], base), False
 
 
-def _own_tree(part: Value, alias: str) -> Any:
+def _own_tree(part: Value, alias: str, *, exact: bool) -> Any:
     """A condition that concerns the table alone, parsed and without qualifiers; None for others."""
     tree = parsed_condition(part) if isinstance(part, str) else None
     if tree is None:
         return None
     columns = [one for one in tree.walk() if type(one).__name__ == "Column"]
-    if not columns or not all(len(one.parts) == 2 and one.table.lower() == alias.lower() for one in columns):
+    tables = {one.table if exact else one.table.lower() for one in columns if len(one.parts) == 2}
+    if tables != {alias if exact else alias.lower()} or any(len(one.parts) != 2 for one in columns):
         return None
     for one in columns:
         one.set("table", None)

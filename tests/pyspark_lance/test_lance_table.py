@@ -48,6 +48,18 @@ def test_a_merge_by_delta_s_names(spark, table, lance):
     assert lance_core.dataset(table).version == 2
 
 
+def test_aliases_that_differ_in_case_alone(spark, table, lance):
+    spark.conf.set("spark.sql.caseSensitive", "true")
+    try:
+        source = spark.createDataFrame([(1, 0), (2, 20), (3, 30)], "id long, x long").alias("T")
+        merge = LanceTable.forPath(spark, table).alias("t").merge(source, "t.id = T.id AND T.x = 0")
+        done = merge.whenMatchedUpdate(set={"s": "concat(t.s, T.x)"}).whenNotMatchedInsert("T.id < 3", {"id": "T.x"})
+        assert (done.execute().rows_updated, done.table.toDF().count()) == (1, 11)
+    finally:
+        spark.conf.unset("spark.sql.caseSensitive")
+    assert contents(lance, table)[1] == (10, "s10")
+
+
 def test_update_and_delete_with_spark_s_conditions(spark, table, lance):
     from pyspark.sql import functions
 
