@@ -101,9 +101,14 @@ class CatalogTable:
 
 
 class TableFinder:
-    """Finds the tables of one statement; the manifest table of each catalog is read at most once."""
+    """Finds the tables of one statement; the manifest table of each catalog is read at most once.
+
+    Attributes:
+        spelled: The names of the tables that were looked for, without branches, by their URIs.
+    """
 
     def __init__(self, spark: SparkSession) -> None:
+        self.spelled: dict[str, str] = {}
         self._spark = spark
         self._catalogs = catalogs_of(spark)
         self._manifests: dict[str, Listing] = {}
@@ -130,10 +135,16 @@ class TableFinder:
         Raises:
             InvalidInputError: The name cannot be that of a table, or could stand for two tables.
         """
+        found = self._found(name)
+        self.spelled[found.uri] = ".".join(name.parts)
+        return found
+
+    def _found(self, name: TableName) -> CatalogTable:
         if self._is(name.parts[0], PATHS):
             return self._at_path(name)
         catalog = self.catalog(name.parts[0])
-        assert catalog is not None, "the caller has checked the first part"
+        if catalog is None:
+            raise InvalidInputError(f"{name} is not a Lance table: its name begins with that of no registered catalog")
         path = name.parts[1:]
         if not path:
             raise InvalidInputError(f"{name} is a catalog, not a table")

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from lance_core import LanceDataset
+from lance_core.errors import InvalidInputError
 from pyspark_lance.changing.job import ChangeOptions, ChangeResult, RowLevelChange, run_change
 from pyspark_lance.changing.merge_frames import kind_column, renamed, row_id_columns, rows_of
 from pyspark_lance.changing.task import ADDRESS, DELETE, UPDATE
@@ -33,6 +34,8 @@ __all__ = ["RowCondition", "delete_where", "mentioned", "names_in_text", "update
 
 _NAME: Final = re.compile(r"\w+|`(?:[^`]|``)*`")
 _STAR: Final = re.compile(r"\.\s*\*")
+_NOT_BOOLEAN: Final = "FILTER_NOT_BOOLEAN"
+"""Spark's code for a condition of another type, which a plain NULL has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,16 +64,27 @@ class RowCondition:
             return rows
         return rows.where(as_column(self.condition))
 
-    def check(self, verb: str, base: LanceDataset) -> None:
-        """Let Spark check the condition, before anything runs.
+    def checked(self, verb: str, base: LanceDataset) -> RowCondition:
+        """Let Spark check the condition, before anything runs; a NULL, which no row meets, becomes `false`.
 
         Raises:
             InvalidInputError: The condition does not fit the table.
         """
-        if self.condition is not None:
-            rows = self.session.createDataFrame([], spark_schema(base.schema))
+        from pyspark.sql import types
+
+        if self.condition is None:
+            return self
+        rows = self.session.createDataFrame([], spark_schema(base.schema))
+        rows = rows if self.alias is None else rows.alias(self.alias)
+        condition = as_column(self.condition)
+        try:
             with short_errors(f"{verb}: {self.condition}"):
-                (rows if self.alias is None else rows.alias(self.alias)).where(as_column(self.condition)).schema  # noqa: B018 - Spark looks at it
+                rows.where(condition).schema  # noqa: B018 - Spark looks at it
+        except InvalidInputError as error:
+            if _NOT_BOOLEAN in str(error) and isinstance(rows.select(condition).schema[0].dataType, types.NullType):
+                return replace(self, condition="false")
+            raise
+        return self
 
 
 def mentioned(expressions: list[Value | None], base: LanceDataset) -> list[str]:
@@ -99,7 +113,7 @@ def delete_where(dataset: LanceDataset, where: RowCondition, options: ChangeOpti
         InvalidInputError: The condition does not fit the table.
         RetryableConflictError: Each attempt lost the race with a concurrent change of the same rows.
     """
-    where.check("delete", dataset)
+    where = where.checked("delete", dataset)
 
     def change(base: LanceDataset) -> RowLevelChange:
         with short_errors(f"delete: {where.condition}"):
@@ -121,7 +135,7 @@ def update_where(
         RetryableConflictError: Each attempt lost the race with a concurrent change of the same rows.
     """
     exact = case_sensitive(where.session)
-    where.check("update", dataset)
+    where = where.checked("update", dataset)
     given = spelled_values(values, dataset.schema.names, "update", alias=where.alias, exact=exact)
 
     def change(base: LanceDataset) -> RowLevelChange:

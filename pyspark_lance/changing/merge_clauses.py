@@ -118,7 +118,8 @@ class ClauseMerge:
         """This merge with the keys of its condition; no job is run."""
         check_clauses(self.clauses)
         check_spellings(self.source, self.source.columns)
-        self._frame(base, None, has_rows=False)  # Spark checks all expressions
+        with short_errors("merge"):
+            self._frame(base, None, has_rows=False).schema  # noqa: B018 - Spark checks all expressions
         target = self._empty(base, base.schema.names).alias(self._alias)
         exact = case_sensitive(self.source.sparkSession)
         found = equalities(self.condition, self.source, target, base.schema.names, alias=self._alias, exact=exact)
@@ -303,11 +304,18 @@ class ClauseMerge:
         if strict and clause.action == INSERT:
             raise SchemaError(f"{clause}: rows cannot be inserted without values for the columns {strict}")
         columns = {name: as_column(value) for name, value in given.items()}
-        with short_errors(f"{clause}: values {given}"):
+        with short_errors(f"{clause}: values {clause.values or '*'}"):
             types = self._side(clause, joined, base).select(*[c.alias(f"v{i}") for i, c in enumerate(columns.values())])
             schema = types.schema
         return {
-            name: stored_as(column, _sql(given[name], name), one.dataType, kinds[name], _alone(base, name))
+            name: stored_as(
+                column,
+                name if clause.values is None else str(given[name]),
+                one.dataType,
+                kinds[name],
+                pa.schema([base.schema.field(name)]),
+                what=str(clause),
+            )
             for (name, column), one in zip(columns.items(), schema, strict=True)
         }
 
@@ -328,11 +336,3 @@ def _first_of(clauses: Sequence[Column], cells: Sequence[Column]) -> Column:
     for clause, cell in zip(clauses, cells, strict=True):
         found = found.when(clause.isNotNull(), cell)
     return found  # type: ignore[no-any-return]  # there is a side
-
-
-def _alone(base: LanceDataset, name: str) -> pa.Schema:
-    return pa.schema([base.schema.field(name)])
-
-
-def _sql(value: Value, name: str) -> str:
-    return value if isinstance(value, str) else f"source.{name}"

@@ -83,11 +83,11 @@ def assigned(
         column = as_column(expression).alias(name)
         given = rows.select(column).schema[0].dataType
         own = pa.schema([stored.field(name)])
-        found[name] = stored_as(column, str(expression), given, kinds[name], own).alias(name)
+        found[name] = stored_as(column, str(expression), given, kinds[name], own, what="update").alias(name)
     return found
 
 
-def stored_as(column: Column, expression: str, given: Any, wanted: Any, stored: pa.Schema) -> Column:
+def stored_as(column: Column, expression: str, given: Any, wanted: Any, stored: pa.Schema, *, what: str) -> Column:
     """A value in the type of its column.
 
     Args:
@@ -96,6 +96,7 @@ def stored_as(column: Column, expression: str, given: Any, wanted: Any, stored: 
         given: Its type.
         wanted: Spark's type of the column that it is for.
         stored: The schema of that column alone.
+        what: The verb or the clause, for messages.
 
     Raises:
         SchemaError: The type cannot be stored in the column; the message names both.
@@ -105,9 +106,12 @@ def stored_as(column: Column, expression: str, given: Any, wanted: Any, stored: 
     if given == wanted:
         return column
     if not _can_be_stored(given, wanted):
+        remedy = f"write cast({expression} as {wanted.simpleString()}) if that is meant"
+        if isinstance(wanted, types.StructType) and isinstance(given, types.StructType):
+            remedy = f"give it the fields {wanted.names} in this order, named_struct('name', value, ...)"
         raise SchemaError(
-            f"update: column {stored.names[0]!r} is of type {wanted.simpleString()}, {expression!r} of type"
-            f" {given.simpleString()}: write cast({expression} as {wanted.simpleString()}) if that is meant"
+            f"{what}: column {stored.names[0]!r} is of type {wanted.simpleString()}, {expression!r} of type"
+            f" {given.simpleString()}: {remedy}"
         )
     numbers = isinstance(given, types.NumericType)
     if isinstance(wanted, types.DecimalType) and numbers and not isinstance(given, types.IntegralType):

@@ -64,6 +64,12 @@ _SPARKS: Final = re.compile(r"\[[A-Z][A-Z_.0-9]+\][^\n]*")
 """Spark's own message of an error, without the plan or the Java stack below it."""
 
 
+_OWN_NAMES: Final = "__lance_"
+"""Prefix of the columns that a frame has for our own use."""
+_SUGGESTED: Final = re.compile(r" Did you mean one of the following\? \[(.*?)\]\.")
+_ADDED: Final = re.compile(rf"`({_OWN_NAMES}\w+|_rowid|_rowaddr)`\Z")
+
+
 @contextlib.contextmanager
 def short_errors(what: str) -> Iterator[None]:
     """Turn an error of Spark into one line.
@@ -82,7 +88,18 @@ def short_errors(what: str) -> Iterator[None]:
         found = _SPARKS.search(str(error))
         if found is None:
             raise
-        raise errors.InvalidInputError(f"{what}: {found.group()}") from error
+        raise errors.InvalidInputError(f"{what}: {_without_own_names(found.group())}") from error
+
+
+def _without_own_names(message: str) -> str:
+    """A message of Spark's in which no column is named that this package added to a frame."""
+    message = message.replace(f"`{_OWN_NAMES}target`.", "")  # a table without an alias
+    found = _SUGGESTED.search(message)
+    if found is None:
+        return message
+    kept = [one for one in found[1].split(", ") if not _ADDED.search(one)]
+    said = f" Did you mean one of the following? [{', '.join(kept)}]." if kept else ""
+    return message[: found.start()] + said + message[found.end() :]
 
 
 @contextlib.contextmanager

@@ -67,8 +67,8 @@ def read(
         spark: The session.
         uri: The table: a path or a URI.
         version: Version number or tag; None for the latest.
-        asof: Read the version that was the latest at this time; a time without a zone is in the session's
-            (`spark.sql.session.timeZone`).
+        asof: Read the version that was the latest at this time, which may be after the latest version; a time without
+            a zone is in the session's (`spark.sql.session.timeZone`).
         columns: Names of the columns; None for all columns. A dotted path reads a field of a struct, as a column of
             that name. `_rowid`, `_rowaddr`, `_rowoffset`, `_row_created_at_version` and
             `_row_last_updated_at_version` are the row columns.

@@ -20,6 +20,8 @@ _INDICES: Final = frozenset(
     {"btree", "bitmap", "zonemap", "zone_map", "bloomfilter", "bloom", "bloom_filter", "label_list"}
 )
 """Types of indices that Spark builds."""
+_MOST_HOURS: Final = 10_000_000
+"""Hours that a point in time can be back: more would be before the year 1000."""
 
 
 def optimize(cursor: Cursor) -> records.Optimize:
@@ -40,7 +42,10 @@ def vacuum(cursor: Cursor) -> records.Vacuum:
     hours, versions, dry = None, None, False
     while not cursor.is_done:
         if cursor.takes("RETAIN"):
+            start = cursor.peek()
             hours = cursor.number()
+            if not hours <= _MOST_HOURS:
+                cursor.fail(f"at most {_MOST_HOURS} HOURS", start)
             if not cursor.takes("HOURS", "HOUR"):
                 cursor.fail("HOURS")
         elif cursor.takes("DRY RUN"):
@@ -51,9 +56,11 @@ def vacuum(cursor: Cursor) -> records.Vacuum:
             start = cursor.peek()
             options = dict(cursor.arguments())
             given = options.pop("retain_versions", options.pop("retainVersions", None))
-            versions = None if given is None else int(given)
             if options:
                 cursor.fail(f"retain_versions, and not {', '.join(options)}", start)
+            if given is not None and not given.isdecimal():
+                cursor.fail(f"a number of versions, and not {given!r}", start)
+            versions = None if given is None else int(given)
         else:
             cursor.fail("RETAIN n HOURS, DRY RUN or WITH (retain_versions = n)")
     return records.Vacuum(table=table, retain_hours=hours, dry_run=dry, retain_versions=versions)
@@ -115,7 +122,8 @@ def _ref_source(cursor: Cursor) -> records.RefSource:
     if not cursor.takes("AS OF BRANCH"):
         return records.RefSource()
     branch = cursor.ref()
-    return records.RefSource(branch=branch, version=cursor.token().value if cursor.takes("VERSION") else None)
+    version = str(cursor.whole_number("the number of a version")) if cursor.takes("VERSION") else None
+    return records.RefSource(branch=branch, version=version)
 
 
 def _on(cursor: Cursor, table: TableName | None) -> TableName:
@@ -123,6 +131,7 @@ def _on(cursor: Cursor, table: TableName | None) -> TableName:
         return table
     if not cursor.takes("ON", "IN", "FROM"):
         cursor.fail("ON and a table")
+    cursor.takes("TABLE")
     return cursor.table()
 
 

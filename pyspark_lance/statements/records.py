@@ -195,12 +195,13 @@ class RenameColumn(Statement):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterColumn(Statement):
-    """ALTER TABLE table ALTER COLUMN a TYPE type | SET NOT NULL | DROP NOT NULL."""
+    """ALTER TABLE table ALTER COLUMN a TYPE type | SET NOT NULL | DROP NOT NULL | COMMENT string."""
 
     table: TableName
     column: str
     type: Piece | None = None
     nullable: bool | None = None
+    comment: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -316,18 +317,20 @@ class PromoteBranch(Statement):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Describe(Statement):
-    """DESCRIBE TABLE [EXTENDED] | HISTORY | DETAIL table."""
+    """DESCRIBE TABLE [EXTENDED] | DETAIL table, DESCRIBE HISTORY table [LIMIT n]."""
 
     table: TableName
     what: str
+    limit: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Show(Statement):
-    """SHOW CREATE TABLE | TBLPROPERTIES | COLUMNS | INDEXES | BRANCHES | TAGS of a table."""
+    """SHOW CREATE TABLE | TBLPROPERTIES [(key)] | COLUMNS | INDEXES | BRANCHES | TAGS of a table."""
 
     table: TableName
     what: str
+    key: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

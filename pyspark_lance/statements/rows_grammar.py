@@ -37,9 +37,10 @@ def insert(cursor: Cursor) -> records.Insert:
         cursor.fail("REPLACE WHERE condition, or MERGE INTO", cursor.peek(1))
     if by_name and columns is not None:
         cursor.fail("either BY NAME or a list of columns")
+    _reject_defaults(cursor.copy())
     return records.Insert(
         table=table,
-        query=cursor.rest(),
+        query=cursor.query(),
         columns=columns,
         by_name=by_name,
         overwrites=overwrites,
@@ -85,7 +86,7 @@ def merge(cursor: Cursor) -> records.Merge:
     is_query = cursor.sees("(")
     if is_query:
         cursor.expect("(")
-        source = cursor.piece()
+        source = cursor.query(is_within=True)
         cursor.expect(")")
     else:
         source = _name(cursor)
@@ -141,10 +142,32 @@ def _values(cursor: Cursor, *stops: str) -> dict[str, Piece]:
             cursor.fail("each column once", start)
         if not cursor.takes("= ="):
             cursor.expect("=")
-        piece = cursor.piece(",", *stops)
+        piece = _value(cursor, *stops)
         found[name] = Assignment(piece.text, piece.start, column=start.start)
         if not cursor.takes(","):
             return found
+
+
+_NO_DEFAULT: Final = "a value: Lance has no default values, so write NULL, or the value itself"
+
+
+def _value(cursor: Cursor, *stops: str) -> Piece:
+    """Read the value of a column, up to a comma or one of these words."""
+    start = cursor.peek()
+    found = cursor.piece(",", *stops)
+    if start.upper == "DEFAULT" and found.text == start.text:
+        cursor.fail(_NO_DEFAULT, start)
+    return found
+
+
+def _reject_defaults(cursor: Cursor) -> None:
+    """Reject DEFAULT for a value in the rows of an INSERT; a query that reads tables may have a column of that name."""
+    is_rows, before = cursor.sees("VALUES"), ""
+    while is_rows and not cursor.is_done:
+        token = cursor.token()
+        if token.upper == "DEFAULT" and before in ("(", ",", "VALUES") and cursor.peek().text in ("", ",", ")"):
+            cursor.fail(_NO_DEFAULT, token)
+        before = token.upper
 
 
 def _when(cursor: Cursor) -> records.MergeWhen:
@@ -176,9 +199,9 @@ def _inserted(cursor: Cursor) -> dict[str, Piece]:
     cursor.expect("VALUES")
     opening = cursor.peek()
     cursor.expect("(")
-    pieces = [cursor.piece(",")]
+    pieces = [_value(cursor)]
     while cursor.takes(","):
-        pieces.append(cursor.piece(","))
+        pieces.append(_value(cursor))
     cursor.expect(")")
     if len(pieces) != len(names) or len(set(names)) < len(names):
         cursor.fail(f"a value for each of {len(names)} different columns", opening)

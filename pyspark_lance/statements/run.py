@@ -12,9 +12,18 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyspark_lance.statements import maintenance_grammar as maintenance
-from pyspark_lance.statements import records, rows_grammar, run_maintenance, run_refs, run_rows, run_tables
+from pyspark_lance.statements import (
+    records,
+    rows_grammar,
+    run_describe,
+    run_maintenance,
+    run_refs,
+    run_rows,
+    run_tables,
+)
 from pyspark_lance.statements import tables_grammar as tables
 from pyspark_lance.statements.context import Context
+from pyspark_lance.statements.messages import in_words_of_sql
 from pyspark_lance.statements.names import mentions_of, names_lance, reject_names_in_strings
 from pyspark_lance.statements.sources import Sources
 from pyspark_lance.statements.tokens import Cursor, Piece
@@ -61,6 +70,7 @@ _FORMS: Final = (
     _Form("DESCRIBE", tables.describe),
     _Form("DESC", tables.describe),
     _Form("SHOW", tables.show),
+    _Form("COMMENT ON", tables.comment),
     _Form("CREATE INDEX", maintenance.create_or_drop),
     _Form("CREATE OR REPLACE INDEX", maintenance.create_or_drop),
     _Form("CREATE BRANCH", maintenance.create_or_drop),
@@ -76,7 +86,7 @@ _FORMS: Final = (
 _VIEWS: Final = tuple(
     f"CREATE {words}" for kind in ("VIEW", "TEMP", "TEMPORARY", "GLOBAL") for words in (kind, f"OR REPLACE {kind}")
 )
-_READERS: Final = ("SELECT", "WITH", "FROM", "VALUES", "(", "INSERT", "UPDATE", "DELETE", "MERGE", "CREATE")
+_READERS: Final = ("SELECT", "WITH", "FROM", "VALUES", "TABLE", "(", "INSERT", "UPDATE", "DELETE", "MERGE", "CREATE")
 """Words with which a statement begins that Spark runs, and that may read Lance tables."""
 _EXPLAINS: Final = ("EXTENDED", "CODEGEN", "COST", "FORMATTED", "LOGICAL")
 
@@ -96,9 +106,9 @@ _RUNNERS: Final[dict[type[records.Statement], Callable[[Context, Any], DataFrame
     records.AlterColumn: run_tables.alter_column,
     records.SetProperties: run_tables.set_properties,
     records.UnsetProperties: run_tables.unset_properties,
-    records.Describe: run_tables.describe,
-    records.Show: run_tables.show,
-    records.ShowTables: run_tables.show_tables,
+    records.Describe: run_describe.describe,
+    records.Show: run_describe.show,
+    records.ShowTables: run_describe.show_tables,
     records.Optimize: run_maintenance.optimize,
     records.Vacuum: run_maintenance.vacuum,
     records.CreateIndex: run_maintenance.create_index,
@@ -149,7 +159,7 @@ def sql(spark: SparkSession, statement: str, **params: Any) -> DataFrame:
     record = read(statement, sources.finder)
     if record is None:
         return spark.sql(statement, args=params or None)
-    with sources.views():
+    with in_words_of_sql(sources), sources.views():
         return _RUNNERS[type(record)](Context(spark=spark, sources=sources), record)
 
 
@@ -241,6 +251,8 @@ def _query(cursor: Cursor) -> records.Query:
     if cursor.takes("EXPLAIN"):
         cursor.takes(*_EXPLAINS)
         prefix = cursor.peek().start - start
+    if cursor.sees("CREATE") and cursor.peek(1).upper in ("SCHEMA", "DATABASE", "NAMESPACE"):
+        cursor.fail("CREATE TABLE: a namespace is there once it has a table", cursor.peek(1))
     if cursor.peek().upper not in _READERS:
         cursor.fail("a query, or one of the statements about Lance tables (docs/spark-sql.md)")
     if cursor.sees("FROM"):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 from typing import TYPE_CHECKING, Any, Final
 
 from lance_core.errors import DatasetExistsError, InvalidInputError, NotFoundError
+from lance_core.maintenance import CompactionOptions
 from pyspark_lance.distributed.cloning import deep_clone
 from pyspark_lance.distributed.compaction import compact
 from pyspark_lance.distributed.indices import create_scalar_index
@@ -34,6 +36,10 @@ def optimize(context: Context, statement: records.Optimize) -> DataFrame:
     """Run an OPTIMIZE."""
     dataset, location = context.target(statement.table)
     options = {key: _value(value) for key, value in statement.options.items()}
+    known = [one.name for one in dataclasses.fields(CompactionOptions)]
+    unknown = [name for name in options if name not in known]
+    if unknown:
+        raise InvalidInputError(f"OPTIMIZE has no options {unknown}; it has {', '.join(known)}. Nothing was done")
     done = compact(context.spark, dataset.uri, options or None, storage_options=location.storage_options).metrics
     row = (dataset.uri, done.fragments_removed, done.fragments_added, done.files_removed, done.files_added)
     schema = "path string, fragments_removed long, fragments_added long, files_removed long, files_added long"

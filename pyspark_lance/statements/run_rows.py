@@ -17,6 +17,7 @@ from pyspark_lance.changing.conditional import RowCondition, delete_where, updat
 from pyspark_lance.changing.merge_clauses import ClauseMerge
 from pyspark_lance.changing.task import DELETE, INSERT, UPDATE
 from pyspark_lance.changing.update_values import spelled_values, stored_as
+from pyspark_lance.engine.errors import short_errors
 from pyspark_lance.engine.lexing import has_usual_settings
 from pyspark_lance.engine.sessions import has_times_without_zone, session_zone
 from pyspark_lance.statements import records
@@ -164,7 +165,9 @@ def _in_columns(context: Context, rows: DataFrame, statement: records.Insert, da
         one = plain.schema[places[name]]
         stored = pa.schema([dataset.schema.field(name)])
         name_given = rows.columns[places[name]]
-        values.append(stored_as(functions.col(one.name), name_given, one.dataType, kinds[name], stored).alias(name))
+        value = functions.col(one.name)
+        value = stored_as(value, name_given, one.dataType, kinds[name], stored, what=f"INSERT INTO {statement.table}")
+        values.append(value.alias(name))
     return plain.select(*values)
 
 
@@ -265,7 +268,9 @@ def _source(context: Context, statement: records.Merge) -> tuple[DataFrame, str 
             frame = context.sources.frame(mentions[0], statement.source.start)
             alias = statement.source_alias or mentions[0].name.last
         else:
-            frame = context.spark.table(statement.source.text)
+            with short_errors(context.sources.at(statement.source.start)):
+                frame = context.spark.table(statement.source.text)
+                frame.columns  # noqa: B018 - Spark looks for the table
             alias = statement.source_alias
     if statement.source_columns:
         if len(statement.source_columns) != len(frame.columns):

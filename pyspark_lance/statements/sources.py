@@ -13,7 +13,7 @@ import datetime as dt
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from lance_core import LanceDataset
 from lance_core.errors import DatasetNotFoundError, InvalidInputError
@@ -22,9 +22,9 @@ from pyspark_lance.catalog.tables import TableFinder, TableName
 from pyspark_lance.engine.errors import short_errors
 from pyspark_lance.engine.lexing import has_usual_settings, position
 from pyspark_lance.reading.read import read_version
-from pyspark_lance.statements.names import Mention, is_path, mentions_of
+from pyspark_lance.statements.names import Mention, is_path, mentions_of, names_lance
 from pyspark_lance.statements.parameters import bound, replaced
-from pyspark_lance.statements.tokens import Piece, tokens_of
+from pyspark_lance.statements.tokens import Cursor, Piece, tokens_of
 from pyspark_lance.statements.trees import Need, needs_of
 from pyspark_lance.types.column_names import case_sensitive, quoted
 
@@ -43,6 +43,8 @@ class Sources:
         finder: Finds tables by name.
         spark: The session.
         params: Values of parameters, by name.
+        spelled: The statement's words for the frames that take the place of tables, by what Spark got instead.
+        columns: The columns of the tables that were read.
     """
 
     def __init__(self, spark: SparkSession, statement: str, params: Mapping[str, Any]) -> None:
@@ -52,6 +54,8 @@ class Sources:
         self._statement = statement
         self._opened: dict[TableName, LanceDataset] = {}
         self._views: list[str] = []
+        self.spelled: dict[str, str] = {}
+        self.columns: list[str] = []
 
     @contextmanager
     def views(self) -> Iterator[None]:
@@ -76,6 +80,7 @@ class Sources:
         Raises:
             InvalidInputError: The query is not understood, or Spark rejects it.
         """
+        piece = Piece(_without_table(piece.text, self.finder), piece.start)
         changes, frames = self._tables(piece, parsed_from)
         text = replaced(piece.text, changes, escape=bool(frames))
         with short_errors(f"{position(self._statement, piece.start)}"):
@@ -190,7 +195,9 @@ class Sources:
                 short = _short(mention.name)
                 self._check_once(seen, need.scope, short, mention, piece)
                 changes.append((mention.sample_end, mention.sample_end, f" AS {quoted(short)}", name))
+                self.spelled[f"{name} AS {quoted(short)}"] = str(mention.name)
                 aliases.append((mention.name, short))
+            self.spelled[name] = str(mention.name)
         for mention in mentions:
             if piece.start + mention.start not in needs:
                 changes += self._qualifier(mention, aliases)
@@ -198,6 +205,7 @@ class Sources:
 
     def _frame(self, mention: Mention, need: Need, words: set[str], start: int) -> DataFrame:
         dataset = self.dataset(mention, start)
+        self.columns += dataset.schema.names
         columns = None
         if not need.has_all:
             known = [*dataset.schema.names, *_ROW_COLUMNS]
@@ -223,6 +231,26 @@ class Sources:
             if count < len(parts) and all(a == b or (not exact and a.lower() == b.lower()) for a, b in pairs):
                 return [(mention.start, mention.ends[count - 1], quoted(short), "")]
         return []
+
+
+_QUERIES: Final = frozenset({"", "AS", "FROM", "IN", "EXISTS", "JOIN", "UNION", "ALL", "DISTINCT", "("})
+"""What stands before the parenthesis around a query, and not before that around arguments."""
+_NO_QUERIES: Final = frozenset({">", ",", "INTO", "OVERWRITE", "CREATE", "REPLACE", "EXTERNAL"})
+"""What stands before a TABLE that begins no query."""
+
+
+def _without_table(text: str, finder: TableFinder) -> str:
+    """A query with `FROM t` in the place of `TABLE t`, which means the same, where t is a Lance table."""
+    cursor, found = Cursor(text), text
+    while not cursor.is_done:
+        word = cursor.token()
+        if word.upper != "TABLE" or not names_lance(cursor, finder):
+            continue
+        before, outer = cursor.peek(-2), cursor.peek(-3)
+        is_argument = before.text == "(" and outer.upper not in _QUERIES
+        if not is_argument and before.upper not in _NO_QUERIES:
+            found = f"{found[: word.start]}FROM {found[word.end :]}"
+    return found
 
 
 def _short(name: TableName) -> str:

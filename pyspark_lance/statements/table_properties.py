@@ -19,9 +19,10 @@ from lance_core import LanceDataset
 from lance_core.errors import InvalidInputError, SchemaError
 from pyspark_lance.statements import records
 from pyspark_lance.statements.run_rows import PARTITIONED_BY, stored_partition_by
+from pyspark_lance.statements.tables_grammar import COMMENT
 from pyspark_lance.types.spark_types import VECTOR_WIDTH
 
-__all__ = ["COMMENT", "TableProperties", "format_properties", "with_encodings"]
+__all__ = ["TableProperties", "format_properties", "with_encodings"]
 
 _VECTOR: Final = f".{VECTOR_WIDTH}"
 _ENCODED: Final = ".lance."
@@ -47,8 +48,6 @@ _ENCODINGS: Final = {
 _METADATA: Final = "lance-encoding:"
 """Before a request for an encoding, in the metadata of a field."""
 _STABLE: Final = "enable_stable_row_ids"
-COMMENT: Final = "comment"
-"""Key of the metadata of a column, or of the configuration of a table, with its comment."""
 
 
 class TableProperties:

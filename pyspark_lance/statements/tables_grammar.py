@@ -8,7 +8,10 @@ from pyspark_lance.catalog.tables import TableName
 from pyspark_lance.statements import records
 from pyspark_lance.statements.tokens import Cursor, Piece
 
-__all__ = ["alter", "create_table", "create_view", "describe", "drop_table", "show"]
+__all__ = ["COMMENT", "alter", "comment", "create_table", "create_view", "describe", "drop_table", "show"]
+
+COMMENT: Final = "comment"
+"""Key of the metadata of a column, or of the configuration of a table, with its comment."""
 
 _SHOWN: Final = {
     "INDEXES": "INDEXES",
@@ -37,7 +40,7 @@ def create_table(cursor: Cursor) -> records.CreateTable | records.CloneTable:
         return _clone(cursor, table, if_not_exists=if_not_exists)
     columns = _columns(cursor) if cursor.sees("(") else None
     clauses = _Clauses(cursor)
-    query = cursor.rest() if cursor.takes("AS") or cursor.sees("SELECT") or cursor.sees("WITH") else None
+    query = cursor.query() if cursor.takes("AS") or cursor.sees("SELECT") or cursor.sees("WITH") else None
     if (columns is None) == (query is None):
         cursor.fail("columns in parentheses, or AS and a query" if query is None else "no columns: the query has them")
     return records.CreateTable(
@@ -66,15 +69,36 @@ class _Clauses:
                 if cursor.identifier("lance").lower() != "lance":
                     cursor.fail("USING lance, for a table of a Lance catalog", start)
             elif cursor.takes("PARTITIONED BY"):
-                self.partitioned_by = cursor.identifiers()
+                self.partitioned_by = _partitions(cursor)
             elif cursor.takes("TBLPROPERTIES", "OPTIONS"):
                 self.properties |= cursor.properties()
             elif cursor.takes("COMMENT"):
                 self.comment = cursor.string("the comment")
             elif cursor.sees("LOCATION"):
                 cursor.fail("no LOCATION: the catalog decides it; lance.`path` names a table elsewhere")
+            elif cursor.sees("CLUSTER BY") or cursor.sees("CLUSTERED BY"):
+                cursor.fail("PARTITIONED BY and columns: rows are not clustered; CREATE INDEX narrows what is read")
             else:
                 return
+
+
+def _partitions(cursor: Cursor) -> tuple[str, ...]:
+    """Read the columns of PARTITIONED BY."""
+    cursor.expect("(")
+    found: list[str] = []
+    while not found or cursor.takes(","):
+        start = cursor.peek()
+        found.append(cursor.path())
+        if cursor.sees("("):
+            cursor.fail(
+                f"a column: tables are partitioned by values of columns, and not by {start.text}(...); give the table"
+                " a column with that value, and fill it in each INSERT",
+                start,
+            )
+        if cursor.peek().is_name:
+            cursor.fail("a comma or ): a column of PARTITIONED BY is declared among the columns of the table")
+    cursor.expect(")")
+    return tuple(found)
 
 
 def _clone(cursor: Cursor, table: TableName, *, if_not_exists: bool) -> records.CloneTable:
@@ -111,7 +135,27 @@ def _columns(cursor: Cursor) -> tuple[records.Column, ...]:
     return tuple(found)
 
 
+_CONSTRAINED: Final = ("PRIMARY KEY", "FOREIGN KEY", "UNIQUE (", "CHECK (")
+"""How the constraints of a table begin."""
+_NO_CONSTRAINTS: Final = "a column: tables have no constraints but NOT NULL"
+_NO_DEFAULTS: Final = "another column: Lance has no default values; columns that an INSERT leaves out are NULL"
+_NO_ORDER: Final = "a comma or the end: new columns come last; a query names columns in the order that it needs"
+_NO_KEYS: Final = "a comma or a parenthesis: tables have no constraints but NOT NULL"
+_NOT_IN_COLUMNS: Final = {
+    "DEFAULT": _NO_DEFAULTS,
+    "GENERATED": _NO_DEFAULTS,
+    "FIRST": _NO_ORDER,
+    "AFTER": _NO_ORDER,
+    **dict.fromkeys(("PRIMARY", "UNIQUE", "CHECK", "REFERENCES", "CONSTRAINT"), _NO_KEYS),
+}
+"""Words behind the type of a column in Spark and Delta, and what is expected here instead."""
+
+
 def _column(cursor: Cursor) -> records.Column:
+    if any(cursor.sees(words) for words in _CONSTRAINED):
+        cursor.fail(_NO_CONSTRAINTS)
+    if cursor.sees("CONSTRAINT") and cursor.peek(2).upper in ("PRIMARY", "FOREIGN", "UNIQUE", "CHECK"):
+        cursor.fail(_NO_CONSTRAINTS)
     name = cursor.identifier("the name of a column")
     kind = cursor.type()
     nullable, comment = True, None
@@ -122,8 +166,8 @@ def _column(cursor: Cursor) -> records.Column:
             comment = cursor.string("the comment")
         else:
             break
-    if cursor.sees("DEFAULT") or cursor.sees("GENERATED") or cursor.sees("FIRST") or cursor.sees("AFTER"):
-        cursor.fail("a comma or a parenthesis: Lance has no default values, and new columns come last")
+    if (remedy := _NOT_IN_COLUMNS.get(cursor.peek().upper)) is not None:
+        cursor.fail(remedy)
     return records.Column(name=name, type=kind, nullable=nullable, comment=comment)
 
 
@@ -137,7 +181,7 @@ def create_view(cursor: Cursor) -> records.CreateView:
     name = cursor.identifier("the name of the view")
     columns = cursor.identifiers() if cursor.sees("(") else ()
     cursor.expect("AS")
-    return records.CreateView(name=name, columns=columns, query=cursor.rest(), replaces=replaces, is_global=is_global)
+    return records.CreateView(name=name, columns=columns, query=cursor.query(), replaces=replaces, is_global=is_global)
 
 
 def drop_table(cursor: Cursor) -> records.DropTable:
@@ -153,6 +197,8 @@ def alter(cursor: Cursor) -> records.Statement:
     """Read an ALTER TABLE that changes columns or properties."""
     cursor.expect("ALTER TABLE")
     table = cursor.table()
+    if cursor.sees("RENAME TO"):
+        cursor.fail(f"{_CHANGES}; a table keeps its name, and CREATE TABLE ... DEEP CLONE copies it")
     if cursor.takes("ADD COLUMNS", "ADD COLUMN", "ADD"):
         return records.AddColumns(table=table, columns=_columns(cursor) if cursor.sees("(") else _listed(cursor))
     if cursor.takes("DROP COLUMNS", "DROP COLUMN"):
@@ -170,10 +216,13 @@ def alter(cursor: Cursor) -> records.Statement:
     if cursor.takes("UNSET TBLPROPERTIES"):
         if_exists = cursor.takes("IF EXISTS")
         return records.UnsetProperties(table=table, keys=_keys(cursor), if_exists=if_exists)
-    return cursor.fail(
-        "ADD COLUMNS, DROP COLUMNS, RENAME COLUMN, ALTER COLUMN, SET or UNSET TBLPROPERTIES, CREATE or DROP INDEX,"
-        " BRANCH or TAG, or PROMOTE BRANCH"
-    )
+    return cursor.fail(_CHANGES)
+
+
+_CHANGES: Final = (
+    "ADD COLUMNS, DROP COLUMNS, RENAME COLUMN, ALTER COLUMN, SET or UNSET TBLPROPERTIES, CREATE or DROP INDEX,"
+    " BRANCH or TAG, or PROMOTE BRANCH"
+)
 
 
 def _listed(cursor: Cursor) -> tuple[records.Column, ...]:
@@ -192,9 +241,9 @@ def _paths(cursor: Cursor) -> tuple[str, ...]:
 
 def _keys(cursor: Cursor) -> tuple[str, ...]:
     cursor.expect("(")
-    found = [cursor.token().value]
+    found = [cursor.key()]
     while cursor.takes(","):
-        found.append(cursor.token().value)
+        found.append(cursor.key())
     cursor.expect(")")
     return tuple(found)
 
@@ -207,7 +256,26 @@ def _alter_column(cursor: Cursor, table: TableName) -> records.AlterColumn:
         return records.AlterColumn(table=table, column=column, nullable=False)
     if cursor.takes("DROP NOT NULL"):
         return records.AlterColumn(table=table, column=column, nullable=True)
-    return cursor.fail("TYPE, SET NOT NULL or DROP NOT NULL")
+    if cursor.takes("COMMENT"):
+        return records.AlterColumn(table=table, column=column, comment=cursor.string("the comment"))
+    if cursor.sees("FIRST") or cursor.sees("AFTER"):
+        cursor.fail(f"{_ALTERED}: columns keep their order; a query names them in the order that it needs")
+    if cursor.sees("SET DEFAULT") or cursor.sees("DROP DEFAULT"):
+        cursor.fail(f"{_ALTERED}: Lance has no default values; a column that an INSERT leaves out is NULL")
+    return cursor.fail(_ALTERED)
+
+
+_ALTERED: Final = "TYPE, COMMENT, SET NOT NULL or DROP NOT NULL"
+
+
+def comment(cursor: Cursor) -> records.SetProperties | records.UnsetProperties:
+    """Read a COMMENT ON TABLE, which is the property `comment`."""
+    cursor.expect("COMMENT ON TABLE")
+    table = cursor.table()
+    cursor.expect("IS")
+    if cursor.takes("NULL"):
+        return records.UnsetProperties(table=table, keys=(COMMENT,), if_exists=True)
+    return records.SetProperties(table=table, properties={COMMENT: cursor.string("the comment")})
 
 
 def describe(cursor: Cursor) -> records.Describe:
@@ -222,7 +290,9 @@ def describe(cursor: Cursor) -> records.Describe:
     else:
         cursor.takes("TABLE")
         what = "EXTENDED" if cursor.takes("EXTENDED", "FORMATTED") else "COLUMNS"
-    return records.Describe(table=cursor.table(), what=what)
+    table = cursor.table()
+    is_limited = what == "HISTORY" and cursor.takes("LIMIT")
+    return records.Describe(table=table, what=what, limit=cursor.whole_number() if is_limited else None)
 
 
 def show(cursor: Cursor) -> records.Show | records.ShowTables:
@@ -239,7 +309,11 @@ def show(cursor: Cursor) -> records.Show | records.ShowTables:
     if cursor.takes("CREATE TABLE"):
         return records.Show(table=cursor.table(), what="CREATE TABLE")
     if cursor.takes("TBLPROPERTIES"):
-        return records.Show(table=cursor.table(), what="TBLPROPERTIES")
+        table, key = cursor.table(), None
+        if cursor.takes("("):
+            key = cursor.key()
+            cursor.expect(")")
+        return records.Show(table=table, what="TBLPROPERTIES", key=key)
     what = _SHOWN.get(cursor.peek().upper, "")
     if not what:
         cursor.fail("TABLES, NAMESPACES, CREATE TABLE, TBLPROPERTIES, COLUMNS, INDEXES, BRANCHES or TAGS")

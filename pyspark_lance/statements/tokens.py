@@ -30,6 +30,10 @@ _TOKEN: Final = re.compile(
     rf"(?P<space>\s+)|(?P<string>{STRING_PATTERN})|(?P<quoted>{QUOTED_NAME})|(?P<word>\w+)|(?P<sign>.)", re.DOTALL
 )
 _ESCAPED: Final = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "0": "\0", "Z": "\x1a"}
+_QUERIES: Final = ("SELECT", "WITH", "FROM", "VALUES", "TABLE", "(", "MAP", "REDUCE")
+"""How queries begin."""
+_CHANGES: Final = ("INSERT INTO", "INSERT OVERWRITE", "MERGE INTO", "DELETE FROM")
+"""How statements begin that can follow on WITH and FROM."""
 _OPENING: Final = {"(": ")", "[": "]"}
 
 
@@ -268,10 +272,18 @@ class Cursor:
             if not (self.peek().kind == WORD or self.peek().text == "."):
                 break
             found += self.token().text
+        if not found[:1].isdecimal():  # neither nan nor inf
+            self.fail("a number", start)
         try:
             return float(found)
         except ValueError:
             self.fail("a number", start)
+
+    def whole_number(self, what: str = "a whole number") -> int:
+        """Read a whole number that is not negative."""
+        if not self.peek().text.isdecimal():
+            self.fail(what)
+        return int(self.token().text)
 
     def piece(self, *stops: str) -> Piece:
         """Read up to one of these sequences of words outside of parentheses and CASE, or up to the end.
@@ -325,13 +337,17 @@ class Cursor:
         self.expect("(")
         found: dict[str, str] = {}
         while not self.sees(")"):
-            key = self.token().value if self.peek().kind == STRING else self.path()
+            key = self.key()
             self.expect("=")
             found[key] = self._constant()
             if not self.takes(","):
                 break
         self.expect(")")
         return found
+
+    def key(self) -> str:
+        """Read the key of a property: a string, or a name of several parts."""
+        return self.token().value if self.peek().kind == STRING else self.path()
 
     def _constant(self) -> str:
         if self.peek().kind == STRING:
@@ -353,6 +369,21 @@ class Cursor:
             self.fail("a query")
         self._at = len(self._tokens)
         return Piece(self.statement[first.start : self._tokens[-1].end], first.start)
+
+    def query(self, *, is_within: bool = False) -> Piece:
+        """Read a query, up to the end, or up to the parenthesis around it.
+
+        Raises:
+            InvalidInputError: There is another statement, which Spark would run.
+        """
+        if self.peek().upper not in _QUERIES:
+            self.fail("a query")
+        if self.peek().upper in ("WITH", "FROM"):
+            ahead = self.copy()
+            ahead.piece(*_CHANGES)
+            if any(ahead.sees(words) for words in _CHANGES):
+                ahead.fail("the end of the query")
+        return self.piece() if is_within else self.rest()
 
     def copy(self) -> Cursor:
         """Another cursor at the same place."""

@@ -1,0 +1,84 @@
+"""Messages of errors in the words of SQL: whoever wrote a statement knows neither our names nor Python's methods.
+
+tags.update moves it                      ->  CREATE OR REPLACE TAG july ON lake.nyc.t moves it
+SELECT nope FROM lance_3f0a... AS `src`   ->  SELECT nope FROM lake.nyc.src
+Did you mean ...? [`_rowaddr`]            ->  Did you mean ...? [`id`, `x`]      only `_rowaddr` was read
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from lance_core.errors import LanceError
+from pyspark_lance.types.column_names import quoted
+
+if TYPE_CHECKING:
+    from pyspark_lance.statements.sources import Sources
+
+__all__ = ["in_words_of_sql"]
+
+_REMEDIES: Final = (
+    (r"tag (\S+) already exists in the table (\S+); tags\.update moves it",
+     r"tag \1 already exists in the table \2; CREATE OR REPLACE TAG \1 ON {table} moves it"),
+    (r"\btags\.delete\('([^']*)'\)", r"DROP TAG \1 ON {table}"),
+    (r"\bbranches\.delete\('([^']*)'\)", r"DROP BRANCH \1 ON {table}"),
+    (r"\btags\.list\(\) lists", r"SHOW TAGS IN {table} lists"),
+    (r"\bbranches\.list\(\) lists", r"SHOW BRANCHES IN {table} lists"),
+    (r"version main:(\d+) does not exist in the table (\S+); versions\(\) lists",
+     r"version \1 does not exist in the table \2; DESCRIBE HISTORY {table} lists"),
+    (r"version (\S+):(\d+) does not exist in the table (\S+); versions\(\) lists",
+     r"version \2 does not exist in branch \1 of {table}; DESCRIBE HISTORY {table}@\1 lists"),
+    (r"(has no version as old as \S+)\Z", r"\1; DESCRIBE HISTORY {table} lists the versions"),
+    (r"\AreplaceWhere ", "REPLACE WHERE "),
+    (r"\Avector_columns: ", "TBLPROPERTIES: "),
+    (r"\AAmbiguous merge inserts are prohibited: ", "Ambiguous change, which changes one row several times: "),
+)  # fmt: skip
+"""Patterns of messages that name methods and arguments of Python, and what they say about SQL."""
+_UNRESOLVED: Final = re.compile(
+    r"(with name (?P<name>\S+) cannot be resolved\.)(?: +Did you mean one of the following\? \[(?P<given>.*?)\]\.)?"
+)
+_MOST: Final = 5
+"""Names that Spark suggests in the place of an unknown one."""
+
+
+@contextlib.contextmanager
+def in_words_of_sql(sources: Sources) -> Iterator[None]:
+    """Let errors of a statement say what they say in the words of SQL.
+
+    Args:
+        sources: The tables of the statement.
+
+    Raises:
+        LanceError: The error that was raised, with its message changed.
+    """
+    try:
+        yield
+    except LanceError as error:
+        said = _spelled(str(error), sources)
+        if said != str(error):
+            error.args = (said, *error.args[1:])
+        raise
+
+
+def _spelled(message: str, sources: Sources) -> str:
+    for frame, name in sources.spelled.items():
+        message = message.replace(frame, name)
+    known = [name for uri, name in sources.finder.spelled.items() if uri in message]
+    table = max(known, key=len, default=next(iter(sources.finder.spelled.values()), "the table"))
+    for pattern, words in _REMEDIES:
+        message = re.sub(pattern, words.replace("{table}", table.replace("\\", r"\\")), message)
+    return _UNRESOLVED.sub(lambda found: _suggesting(found, sources.columns), message)
+
+
+def _suggesting(found: re.Match[str], columns: list[str]) -> str:
+    """A part of a message of Spark's with the columns of all tables: Spark knows those that are read."""
+    given = [one for one in (found["given"] or "").split(", ") if one]
+    wanted = found["name"].rpartition(".")[2].strip("`").lower()
+    others = {name.lower(): name for name in columns if not any(one.endswith(quoted(name)) for one in given)}
+    close = difflib.get_close_matches(wanted, list(others), n=_MOST, cutoff=0)
+    given += [quoted(others[name]) for name in close]
+    return f"{found[1]} Did you mean one of the following? [{', '.join(given[:_MOST])}]." if given else found[0]

@@ -1,0 +1,142 @@
+"""Runs DESCRIBE and SHOW, by lance_core's functions on the table."""
+
+from __future__ import annotations
+
+import fnmatch
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+from lance_core import LanceDataset
+from lance_core.dataset import LANCE_COMMIT_MESSAGE_KEY
+from pyspark_lance.catalog.tables import TableName
+from pyspark_lance.statements import records
+from pyspark_lance.statements.context import Context
+from pyspark_lance.statements.run_rows import partition_by
+from pyspark_lance.statements.show_create import create_statement
+from pyspark_lance.statements.tables_grammar import COMMENT
+from pyspark_lance.types.column_names import case_sensitive
+from pyspark_lance.types.spark_types import spark_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["describe", "show", "show_tables"]
+
+_INTERNAL: Final = "lance-dagster."
+
+
+def _properties(dataset: LanceDataset) -> dict[str, str]:
+    """The configuration of a table, without what this package keeps there."""
+    return {key: value for key, value in sorted(dataset.config().items()) if not key.startswith(_INTERNAL)}
+
+
+def describe(context: Context, statement: records.Describe) -> DataFrame:
+    """Run a DESCRIBE."""
+    dataset = context.finder.open(statement.table)
+    if statement.what == "HISTORY":
+        return _history(context, dataset, statement.limit)
+    if statement.what == "DETAIL":
+        return _detail(context, statement.table, dataset)
+    rows: list[tuple[Any, ...]] = []
+    for field, stored in zip(spark_schema(dataset.schema), dataset.schema, strict=True):
+        comment = (stored.metadata or {}).get(COMMENT.encode())
+        rows.append((field.name, field.dataType.simpleString(), None if comment is None else comment.decode()))
+    if statement.what == "EXTENDED":
+        facts = {
+            "Name": statement.table,
+            "Location": dataset.uri,
+            "Provider": "lance",
+            "Version": dataset.version,
+            "Partitioned by": ", ".join(partition_by(dataset) or ()),
+            "Table Properties": _properties(dataset),
+        }
+        rows += [("", "", ""), ("# Detailed Table Information", "", "")]
+        rows += [(name, str(value), "") for name, value in facts.items()]
+    return context.answer("col_name string, data_type string, comment string", rows)
+
+
+def _history(context: Context, dataset: LanceDataset, limit: int | None) -> DataFrame:
+    rows = []
+    for version, transaction in islice(dataset.history(), limit):
+        properties = dict((transaction.transaction_properties or {}) if transaction is not None else {})
+        message = properties.pop(LANCE_COMMIT_MESSAGE_KEY, None)
+        operation = None if transaction is None else transaction.operation.name
+        rows.append((version.version, version.timestamp, operation, message, properties))
+    schema = (
+        "version long, timestamp timestamp, operation string, message string, operationParameters map<string, string>"
+    )
+    return context.answer(schema, rows)
+
+
+def _detail(context: Context, name: TableName, dataset: LanceDataset) -> DataFrame:
+    row = (
+        "lance",
+        str(name),
+        dataset.uri,
+        partition_by(dataset) or [],
+        len(dataset.get_fragments()),
+        dataset.count_rows(),
+        _properties(dataset),
+        dataset.version,
+    )
+    schema = (
+        "format string, name string, location string, partitionColumns array<string>, numFragments long, numRows long,"
+        " properties map<string, string>, version long"
+    )
+    return context.answer(schema, [row])
+
+
+def show(context: Context, statement: records.Show) -> DataFrame:
+    """Run a SHOW about one table."""
+    dataset = context.finder.open(statement.table)
+    if statement.what == "COLUMNS":
+        return context.answer("col_name string", [(name,) for name in dataset.schema.names])
+    if statement.what == "TBLPROPERTIES" and statement.key is not None:
+        lacking = f"Table {statement.table} does not have property: {statement.key}"  # Spark's words
+        return context.table_of({statement.key: dataset.config().get(statement.key, lacking)})
+    if statement.what == "TBLPROPERTIES":
+        return context.table_of(_properties(dataset))
+    if statement.what == "CREATE TABLE":
+        made = create_statement(statement.table, dataset, _properties(dataset))
+        return context.answer("createtab_stmt string", [(made,)])
+    if statement.what == "BRANCHES":
+        branches = [
+            (name, str(one["parent_branch"] or "main"), one["parent_version"])
+            for name, one in sorted(dataset.branches.list().items())
+        ]
+        return context.answer("name string, parent string, parent_version long", branches)
+    if statement.what == "TAGS":
+        tags = [(name, one["branch"] or "main", one["version"]) for name, one in sorted(dataset.tags.list().items())]
+        return context.answer("name string, branch string, version long", tags)
+    indices = [
+        (one.name, list(one.field_names), one.index_type.lower(), one.num_rows_indexed)
+        for one in dataset.describe_indices()
+    ]
+    return context.answer("name string, fields array<string>, index_type string, num_indexed_rows long", indices)
+
+
+def show_tables(context: Context, statement: records.ShowTables) -> DataFrame:
+    """Run a SHOW TABLES or SHOW NAMESPACES."""
+    catalog = context.finder.catalog(statement.parts[0])
+    assert catalog is not None, "the caller has checked"
+    within = statement.parts[1:]
+    exact = case_sensitive(context.spark)
+    names = [one for one in context.finder.tables(catalog) if _is_within(one, within, exact=exact)]
+    if statement.what == "TABLES":
+        rows = [(".".join(one[:-1]), one[-1], False) for one in names if len(one) == len(within) + 1 or not within]
+        kept = [row for row in rows if _like(row[1], statement.pattern)]
+        return context.answer("namespace string, tableName string, isTemporary boolean", kept)
+    spaces = sorted({".".join(one[: len(within) + 1]) for one in names if len(one) > len(within) + 1})
+    return context.answer("namespace string", [(one,) for one in spaces if _like(one, statement.pattern)])
+
+
+def _is_within(name: tuple[str, ...], within: tuple[str, ...], *, exact: bool) -> bool:
+    pairs = zip(name, within, strict=False)
+    return len(name) > len(within) and all(a == b or (not exact and a.lower() == b.lower()) for a, b in pairs)
+
+
+def _like(name: str, pattern: str | None) -> bool:
+    """Whether a name fits a pattern of Spark's: `*` for any characters, `|` between choices."""
+    if pattern is None:
+        return True
+    return any(fnmatch.fnmatch(name.lower(), one.strip().lower()) for one in pattern.split("|"))

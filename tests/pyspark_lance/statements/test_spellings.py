@@ -1,0 +1,215 @@
+"""Spellings of Delta and Spark, and messages that whoever writes SQL understands; pylance looks at what is stored."""
+
+import re
+
+import pyarrow as pa
+import pytest
+
+import lance_core
+from lance_core.errors import InvalidInputError, NotFoundError, SchemaError, UnsupportedError
+
+
+@pytest.fixture
+def source(lake, table):
+    lance_core.write_dataset(
+        pa.table({"id": pa.array([1, 2, 30], pa.int64()), "x": [7, 8, 9], "s": ["a", "b", "c"]}),
+        f"{lake}/nyc/src.lance",
+    )
+    return f"{lake}/nyc/src.lance"
+
+
+def test_the_history_is_limited(sql, table):
+    for number in range(3):
+        sql(f"DELETE FROM lake.nyc.t WHERE id = {number}")
+    assert [row[0] for row in sql("DESCRIBE HISTORY lake.nyc.t LIMIT 2")] == [4, 3]
+    assert sql("DESC HISTORY lake.nyc.t LIMIT 0") == []
+    assert len(sql("DESCRIBE HISTORY lake.nyc.t LIMIT 99")) == 4
+
+
+def test_one_property_is_shown(sql, table):
+    sql("ALTER TABLE lake.nyc.t SET TBLPROPERTIES ('owner' = 'me', a.b = 5)")
+    assert sql("SHOW TBLPROPERTIES lake.nyc.t ('owner')") == [("owner", "me")]
+    assert sql("SHOW TBLPROPERTIES lake.nyc.t (a.b)") == [("a.b", "5")]
+    assert sql("SHOW TBLPROPERTIES lake.nyc.t ('nope')") == [("nope", "Table lake.nyc.t does not have property: nope")]
+    sql("ALTER TABLE lake.nyc.t UNSET TBLPROPERTIES (a.b)")
+    assert sql("SHOW TBLPROPERTIES lake.nyc.t") == [("owner", "me")]
+
+
+def test_comments_of_columns_and_tables_are_kept(sql, lake, table, lance):
+    sql(
+        "CREATE TABLE lake.nyc.c (id INT COMMENT 'first', st STRUCT<a: INT, b: STRING>) TBLPROPERTIES ('id.lance.compression' = 'zstd')"
+    )
+    sql("ALTER TABLE lake.nyc.c ALTER COLUMN ID COMMENT 'the \\'key\\''")
+    sql("ALTER TABLE lake.nyc.c CHANGE COLUMN st.a COMMENT 'inner'")
+    sql("ALTER TABLE lake.nyc.c ALTER COLUMN st COMMENT 'outer'")
+    for change in (
+        "INSERT INTO lake.nyc.c VALUES (1, named_struct('a', 1, 'b', 'x'))",
+        "UPDATE lake.nyc.c SET id = 2",
+        "INSERT OVERWRITE lake.nyc.c VALUES (3, named_struct('a', 3, 'b', 'x'))",
+        "ALTER TABLE lake.nyc.c ADD COLUMN more INT",
+        "ALTER TABLE lake.nyc.c RENAME COLUMN id TO number",
+        "ALTER TABLE lake.nyc.c ALTER COLUMN number TYPE BIGINT",
+        "INSERT INTO lake.nyc.c VALUES (4, NULL, 4)",
+        "OPTIMIZE lake.nyc.c",
+    ):
+        sql(change)
+        assert [row[2] for row in sql("DESCRIBE lake.nyc.c")][:2] == ["the 'key'", "outer"], change
+    opened = lance.dataset(f"{lake}/nyc/c.lance")
+    opened.add_columns({"made": "number + 1"})
+    schema = opened.schema
+    assert schema.field("number").metadata[b"comment"] == b"the 'key'"
+    assert schema.field("number").metadata[b"lance-encoding:compression"] == b"zstd"
+    assert schema.field("st").type.field("a").metadata == {b"comment": b"inner"}
+    made = sql("SHOW CREATE TABLE lake.nyc.c")[0][0]
+    assert "COMMENT 'outer'" in made
+    assert "COMMENT 'inner'" in made
+    sql("COMMENT ON TABLE lake.nyc.c IS 'numbers'")
+    assert sql("SHOW TBLPROPERTIES lake.nyc.c") == [("comment", "numbers")]
+    sql("COMMENT ON TABLE lake.nyc.c IS NULL")
+    assert sql("SHOW TBLPROPERTIES lake.nyc.c") == []
+    with pytest.raises(SchemaError, match="nope"):
+        sql("ALTER TABLE lake.nyc.c ALTER COLUMN nope COMMENT 'x'")
+
+
+def test_table_is_a_query(spark, sql, source):
+    rows = [(1, 7, "a"), (2, 8, "b"), (30, 9, "c")]
+    assert sorted(sql("TABLE lake.nyc.src")) == rows
+    assert sorted(sql("TABLE lake.nyc.src UNION ALL TABLE lake.nyc.src@v1")) == sorted([*rows, *rows])
+    assert sql("WITH c AS (TABLE lake.nyc.src) SELECT count(*) FROM c") == [(3,)]
+    assert sql("SELECT count(*) FROM lake.nyc.t WHERE EXISTS (TABLE lake.nyc.src)") == [(10,)]
+    assert sql("INSERT INTO lake.nyc.t TABLE lake.nyc.src") == [(3, 3)]
+    assert sql("INSERT INTO TABLE lake.nyc.t BY NAME TABLE lake.nyc.src") == [(3, 3)]
+    assert sql("CREATE TABLE lake.nyc.copy AS TABLE lake.nyc.src") == [(3, 3)]
+    assert sql(
+        "MERGE INTO lake.nyc.copy USING (TABLE lake.nyc.src) s ON copy.id = s.id WHEN MATCHED THEN UPDATE SET x = s.x + 1"
+    ) == [(3, 3, 0, 0)]
+    spark.range(2).selectExpr("id", "id AS x", "'p' AS s").createOrReplaceTempView("plain")
+    assert sql("INSERT OVERWRITE lake.nyc.t TABLE plain") == [(2, 2)]
+    assert sql("EXPLAIN TABLE lake.nyc.src")
+    assert "MapInArrow lance" in sql("EXPLAIN TABLE lake.nyc.src")[0][0]
+    spark.catalog.dropTempView("plain")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE lake.nyc.t SET x = DEFAULT",
+        "UPDATE lake.nyc.t SET s = 'a', x = default WHERE id = 1",
+        "MERGE INTO lake.nyc.t USING lake.nyc.src s ON t.id = s.id WHEN MATCHED THEN UPDATE SET x = DEFAULT",
+        "MERGE INTO lake.nyc.t USING lake.nyc.src s ON t.id = s.id WHEN NOT MATCHED THEN INSERT (id, x) VALUES (s.id, DEFAULT)",
+        "INSERT INTO lake.nyc.t VALUES (1, 2, 'a'), (1, DEFAULT, 'a')",
+        "INSERT INTO lake.nyc.t (id) VALUES DEFAULT",
+    ],
+)
+def test_there_are_no_default_values(sql, source, table, statement):
+    column = re.search("default", statement, re.IGNORECASE).start() + 1
+    with pytest.raises(InvalidInputError, match=f"line 1, column {column}: .*no default values, so write NULL"):
+        sql(statement)
+    assert lance_core.dataset(table).version == 1
+
+
+@pytest.mark.parametrize("condition", ["NULL", "(NULL)", "coalesce(NULL, NULL)", "NULL AND id > 0", "id = NULL"])
+def test_a_condition_that_is_null_selects_no_row(sql, table, condition):
+    assert sql(f"DELETE FROM lake.nyc.t WHERE {condition}") == [(0,)]
+    assert sql(f"UPDATE lake.nyc.t SET x = 1 WHERE {condition}") == [(0,)]
+    assert sql(
+        f"MERGE INTO lake.nyc.t USING (SELECT 1L AS id) s ON t.id = s.id WHEN MATCHED AND {condition.replace('id', 't.id')} THEN DELETE"
+    ) == [(0, 0, 0, 0)]
+    assert lance_core.dataset(table).count_rows() == 10
+
+
+def test_a_condition_of_another_type_is_rejected(sql, table):
+    for condition in ("1", "'a'", "id", "date'2026-01-01'"):
+        with pytest.raises(InvalidInputError, match="is not a boolean"):
+            sql(f"DELETE FROM lake.nyc.t WHERE {condition}")
+
+
+def test_a_time_after_the_latest_version_is_that_version_in_each_read(spark, sql, table):
+    """As for `pyspark_lance.read` and pylance, and as in Iceberg; Delta rejects it."""
+    import pyspark_lance
+
+    assert sql("SELECT count(*) FROM lake.nyc.t TIMESTAMP AS OF '2099-01-01'") == [(10,)]
+    assert pyspark_lance.read(spark, table, asof="2099-01-01").count() == 10
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "INSERT INTO lake.nyc.t SET spark.sql.shuffle.partitions = 7",
+        "INSERT INTO lake.nyc.t DROP VIEW kept",
+        "INSERT INTO lake.nyc.t WITH c AS (SELECT 1 AS id) INSERT INTO other SELECT * FROM c",
+        "INSERT INTO lake.nyc.t FROM kept INSERT INTO other SELECT id",
+        "CREATE TABLE lake.nyc.u AS DROP VIEW kept",
+        "CREATE TEMP VIEW w AS WITH c AS (SELECT id FROM lake.nyc.t) INSERT INTO other SELECT * FROM c",
+        "MERGE INTO lake.nyc.t USING (DROP VIEW kept) s ON t.id = s.id WHEN MATCHED THEN DELETE",
+    ],
+)
+def test_another_statement_in_the_place_of_a_query_is_not_run(spark, sql, table, statement):
+    spark.range(3).createOrReplaceTempView("kept")
+    before = spark.conf.get("spark.sql.shuffle.partitions")
+    with pytest.raises(InvalidInputError, match=r"line 1, column \d+: .* expected (a query|the end of the query)"):
+        sql(statement)
+    assert spark.conf.get("spark.sql.shuffle.partitions") == before
+    assert spark.catalog.dropTempView("kept")
+
+
+@pytest.mark.parametrize(
+    ("statement", "error", "message"),
+    [
+        ("ALTER TABLE lake.nyc.t ADD COLUMN n INT FIRST", InvalidInputError, "column 41: 'FIRST'.*new columns come last"),
+        ("ALTER TABLE lake.nyc.t ADD COLUMNS (n INT AFTER id)", InvalidInputError, "'AFTER'.*new columns come last"),
+        ("ALTER TABLE lake.nyc.t ALTER COLUMN s FIRST", InvalidInputError, "'FIRST'.*columns keep their order"),
+        ("ALTER TABLE lake.nyc.t ALTER COLUMN s SET DEFAULT 'a'", InvalidInputError, "no default values"),
+        ("ALTER TABLE lake.nyc.t RENAME TO lake.nyc.u", InvalidInputError, "DEEP CLONE copies it"),
+        ("CREATE TABLE lake.nyc.u (c CHAR(3))", UnsupportedError, "'c': strings have no length here.*STRING"),
+        ("ALTER TABLE lake.nyc.t ADD COLUMN c VARCHAR(3)", UnsupportedError, "strings have no length here"),
+        ("CREATE TABLE lake.nyc.u (s STRUCT<c: VARCHAR(3)>)", UnsupportedError, "strings have no length here"),
+        ("CREATE TABLE lake.nyc.u (id INT) PARTITIONED BY (bucket(4, id))", InvalidInputError, r"'bucket' is not.*not by bucket\(...\)"),
+        ("CREATE TABLE lake.nyc.u (id INT, d DATE) PARTITIONED BY (id, years(d))", InvalidInputError, "'years' is not.*fill it"),
+        ("CREATE TABLE lake.nyc.u (id INT) PARTITIONED BY (d DATE)", InvalidInputError, "'DATE'.*declared among the columns"),
+        ("CREATE TABLE lake.nyc.u (id INT) CLUSTER BY (id)", InvalidInputError, "'CLUSTER'.*CREATE INDEX"),
+        ("CREATE TABLE lake.nyc.u (id INT PRIMARY KEY)", InvalidInputError, "'PRIMARY'.*no constraints"),
+        ("CREATE TABLE lake.nyc.u (id INT, CONSTRAINT c CHECK (id > 0))", InvalidInputError, "'CONSTRAINT'.*no constraints"),
+        ("CREATE SCHEMA lake.x", InvalidInputError, "a namespace is there once it has a table"),
+        ("CREATE TABLE lake.nyc.u CLONE plain", InvalidInputError, "plain is not a Lance table"),
+        ("CREATE TABLE lake.nyc.u (id INT) TBLPROPERTIES ('v.arrow.fixed-size-list.size' = '3')", SchemaError, "^TBLPROPERTIES: there is no column 'v'"),
+        ("OPTIMIZE lake.nyc.t WITH (nope = 1)", InvalidInputError, r"OPTIMIZE has no options \['nope'\]; it has target_rows"),
+        ("OPTIMIZE lake.nyc.t WITH (target_rows_per_fragment = 'x')", InvalidInputError, "target_rows_per_fragment must be a number"),
+        ("VACUUM lake.nyc.t WITH (retain_versions = 'x')", InvalidInputError, "a number of versions, and not 'x'"),
+        ("VACUUM lake.nyc.t RETAIN 1e300 HOURS", InvalidInputError, "at most 10000000 HOURS"),
+        ("VACUUM lake.nyc.t RETAIN inf HOURS", InvalidInputError, "'inf'.*expected a number"),
+        ("CREATE BRANCH b ON lake.nyc.t AS OF BRANCH dev VERSION x", InvalidInputError, "'x'.*the number of a version"),
+        ("CREATE TAG july ON lake.nyc.t", InvalidInputError, "CREATE OR REPLACE TAG july ON lake.nyc.t moves it"),
+        ("DROP TAG nope ON TABLE lake.nyc.t", NotFoundError, "SHOW TAGS IN lake.nyc.t lists those that do"),
+        ("PROMOTE BRANCH nope ON lake.nyc.t", NotFoundError, "SHOW BRANCHES IN lake.nyc.t lists those that do"),
+        ("SELECT * FROM lake.nyc.t VERSION AS OF 99", NotFoundError, "version 99 .*DESCRIBE HISTORY lake.nyc.t lists those that do"),
+        ("SELECT * FROM lake.nyc.t@dev VERSION AS OF 99", NotFoundError, "branch dev of lake.nyc.t; DESCRIBE HISTORY lake.nyc.t@dev lists"),
+        ("RESTORE TABLE lake.nyc.t TO VERSION AS OF nope", NotFoundError, "SHOW TAGS IN lake.nyc.t lists"),
+        ("RESTORE TABLE lake.nyc.t TO TIMESTAMP AS OF '1999-01-01'", NotFoundError, "DESCRIBE HISTORY lake.nyc.t lists the versions"),
+        ("INSERT INTO lake.nyc.t VALUES ('a', 1, 's')", SchemaError, "^INSERT INTO lake.nyc.t: column 'id' is of type bigint"),
+        ("MERGE INTO lake.nyc.t USING (SELECT 'a' AS id, 1 AS x, 's' AS s) z ON t.s = z.s WHEN NOT MATCHED THEN INSERT *", SchemaError, "^WHEN NOT MATCHED THEN INSERT: column 'id'"),
+        ("MERGE INTO lake.nyc.t USING (SELECT 1 AS id) z ON t.id = z.id WHEN NOT MATCHED THEN INSERT (x) VALUES (t.x)", InvalidInputError, r"\[`z`.`id`\]"),
+        ("MERGE INTO lake.nyc.t USING (SELECT 1 AS id) z ON t.id = z.id WHEN MATCHED AND max(z.id) = 1 THEN DELETE", InvalidInputError, "^merge: .*GROUP BY"),
+        ("MERGE INTO lake.nyc.t USING nope ON t.id = nope.id WHEN MATCHED THEN DELETE", InvalidInputError, "line 1, column 29: .*`nope` cannot be found"),
+        ("UPDATE lake.nyc.t SET x = (SELECT max(nope) FROM lake.nyc.src)", InvalidInputError, r"SELECT max\(nope\) FROM lake.nyc.src\).*`x`.*\]\. SQLSTATE"),
+        ("UPDATE lake.nyc.t SET x = nope", InvalidInputError, r"following\? \[`id`, `s`, `x`\]"),
+        ("DELETE FROM lake.nyc.t WHERE id IN (SELECT z.nope FROM lake.nyc.src z)", InvalidInputError, "FROM lake.nyc.src z"),
+        ("SELECT idd FROM lake.nyc.t", InvalidInputError, r"following\? \[`id`, "),
+        ("UPDATE lake.nyc.t SET x = explode(array(1, 2))", InvalidInputError, "changes one row several times"),
+        ("INSERT INTO lake.nyc.t REPLACE WHERE id = 1 SELECT 5, 5, 'a'", InvalidInputError, "^REPLACE WHERE 'id = 1' does not hold"),
+    ],
+)  # fmt: skip
+def test_messages_are_in_words_of_sql(sql, source, table, statement, error, message):
+    opened = lance_core.dataset(table)
+    opened.tags.create("july")
+    opened.create_branch("dev")
+    with pytest.raises(error, match=message) as raised:
+        sql(statement)
+    said = str(raised.value)
+    assert not re.search(r"__lance_|_rowaddr|_pyspark_|lance_[0-9a-f]{32}|\b\w+\.(list|delete|update)\b|\w+\(\) ", said)
+    assert lance_core.dataset(table).version == 1
+
+
+def test_constraint_words_are_names_of_columns(sql, lake):
+    sql("CREATE TABLE lake.nyc.w (check INT, primary STRING, constraint INT, unique INT)")
+    assert [row[0] for row in sql("DESCRIBE lake.nyc.w")] == ["check", "primary", "constraint", "unique"]
