@@ -2,7 +2,7 @@
 
     arrow_rdd      executor JVM: rows -> Arrow IPC messages -> RDD of bytes -> Python worker -> one answer
                    The mechanism of Spark's `toArrow` (`arrow_rdd.py`): classic sessions only, a third of the time.
-                   It limits the rows of a batch, but not the bytes.
+                   It limits the rows of a batch, but not the bytes: the length of strings is sampled before.
     map_in_arrow   executor JVM: rows -> Arrow stream -> Python worker -> Arrow stream of answers
                    `DataFrame.mapInArrow`: any session, including Spark Connect; it limits rows and bytes of a batch.
 
@@ -26,11 +26,12 @@ from lance_core.errors import LanceError
 from pyspark_lance.engine.arrow_rdd import ArrowRdd
 from pyspark_lance.engine.errors import plain_errors
 from pyspark_lance.engine.jobs import run_job
+from pyspark_lance.engine.row_samples import string_bytes_read
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["Answer", "PartitionFunction", "Transport", "rows_per_batch", "run_on_partitions"]
+__all__ = ["Answer", "PartitionFunction", "Transport", "rows_of_size", "rows_per_batch", "run_on_partitions"]
 
 PartitionFunction = Callable[[int, int, Iterator[pa.RecordBatch]], bytes]
 """Called with partition id, attempt number and the partition's batches; returns the answer."""
@@ -45,6 +46,8 @@ _BATCH_BYTES: Final = 64 << 20
 _STRING_BYTES: Final = 64
 _ROWS_WITH_STRINGS: Final = 2048
 """Most rows of a batch with strings, which may be long: even if each has a megabyte, the batch fits into Arrow's."""
+_LONG_BATCH_BYTES: Final = 16 << 20
+"""Bytes of a batch of long rows: the JVM holds each batch three times, and a worker the next one beside its file's."""
 _LEAST_ROWS: Final = 256
 """Batches of fewer rows cost more than the fast path saves."""
 
@@ -69,6 +72,18 @@ def rows_per_batch(schema: pa.Schema) -> int | None:
         _BATCH_BYTES // max(1, known), _ROWS_WITH_STRINGS if any(map(_has_string, schema.types)) else _BATCH_BYTES
     )
     return rows if None not in widths and rows >= _LEAST_ROWS else None
+
+
+def rows_of_size(rows: int, row_bytes: int | None) -> int:
+    """The number of rows of a batch, reduced if rows are long.
+
+    Args:
+        rows: The number of rows of a batch of short rows.
+        row_bytes: Bytes of a row, as they were sampled; None if they are not known.
+    """
+    if not row_bytes or rows * row_bytes <= _BATCH_BYTES:
+        return rows
+    return max(1, _LONG_BATCH_BYTES // row_bytes)
 
 
 def _width(kind: pa.DataType) -> int | None:
@@ -123,6 +138,8 @@ def run_on_partitions(
     """
     rows = rows_per_batch(stored)
     wanted = transport == "arrow_rdd" or (transport == "auto" and rows is not None)
+    if wanted and rows is not None and any(map(_has_string, stored.types)):
+        rows = rows_of_size(rows, string_bytes_read(frame))
     rdd = ArrowRdd.of(frame, rows) if wanted else None
     if rdd is not None:
         found, count = run_job(frame.sparkSession, partial(rdd.collect, partial(_answer_messages, function)))

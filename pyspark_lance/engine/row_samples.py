@@ -1,0 +1,99 @@
+"""The length of strings that a frame reads, sampled before its rows are divided into batches.
+
+    frame       Project [id, upper(body)] <- Join <- Relation [id, body]        Relation [id, name]
+    sampled     first rows of the first file                   [body]                      [name]
+
+Spark's `toArrowBatchRdd` limits the rows of a batch, never its bytes. Sampling the frame itself could run all that
+comes before its first row, such as a shuffle. Files, and frames that Spark keeps, give their first rows at once, and
+most strings that are written are strings that were read. The JVM alone does it: a Python worker that reads a part of
+its input is not used again. Long strings of other sources, or of an expression, are not detected.
+
+This module uses internals of classic sessions, as `arrow_rdd` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark_lance.engine.spark_internals import is_classic
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["string_bytes_read"]
+
+_ROWS: Final = 16
+"""Rows that are sampled of a relation."""
+_FIRST_ROWS: Final = ("HadoopFsRelation", "InMemoryRelation")
+"""Relations that give their first rows at once: files, and frames that Spark keeps."""
+
+
+def string_bytes_read(frame: DataFrame) -> int | None:
+    """The bytes that the strings of a row take in the files that a frame reads: the sum over all of them.
+
+    Returns:
+        The average of the first rows; None if this Spark does not show its plans, or if the frame reads no strings.
+
+    Raises:
+        Py4JJavaError: A file cannot be read; a write of the frame would fail as well.
+    """
+    if not is_classic(frame):
+        return None
+    from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]  # noqa: PLC0415 - comes with pyspark
+
+    try:
+        found = [_sampled(frame, leaf, strings) for leaf, strings in _relations(frame)]
+    except Py4JJavaError:
+        raise
+    except (Py4JError, AttributeError, TypeError):
+        return None
+    return sum(found) if found else None
+
+
+def _relations(frame: Any) -> Iterator[tuple[Any, list[Any]]]:
+    """The files and kept frames that a frame reads, each with the columns of strings that the frame uses."""
+    plan = frame._jdf.queryExecution().optimizedPlan()  # noqa: SLF001 - see the module
+    used = set()
+    pending, leaves = [plan], []
+    while pending:
+        node = pending.pop()
+        references = [*_items(node.references().toSeq()), *(_items(plan.output()) if node.equals(plan) else ())]
+        used |= {one.exprId().id() for one in references}
+        below = list(_items(node.children()))
+        pending += below
+        leaves += [] if below or not _gives_first_rows(node) else [node]
+    for leaf in leaves:
+        strings = [
+            one for one in _items(leaf.output())
+            if one.dataType().typeName().startswith("string") and one.exprId().id() in used
+        ]  # fmt: skip
+        if strings:
+            yield leaf, strings
+
+
+def _gives_first_rows(leaf: Any) -> bool:
+    """Whether a leaf of a plan gives its first rows without other work."""
+    kind: str = leaf.getClass().getSimpleName()
+    if kind == "LogicalRelation":
+        kind = leaf.relation().getClass().getSimpleName()
+    return kind in _FIRST_ROWS
+
+
+def _items(found: Any) -> Iterable[Any]:
+    return [found.apply(i) for i in range(found.length())]
+
+
+def _sampled(frame: Any, leaf: Any, strings: list[Any]) -> int:
+    """The average bytes of the strings of a relation's first rows; 0 without rows."""
+    from pyspark.sql import functions
+
+    session = frame.sparkSession
+    jvm: Any = session.sparkContext._jvm  # noqa: SLF001 - see the module
+    sql = jvm.org.apache.spark.sql
+    columns = sql.catalyst.plans.logical.Project(jvm.PythonUtils.toSeq(strings), leaf)
+    made = type(frame)(sql.classic.Dataset.ofRows(session._jsparkSession, columns), session)  # noqa: SLF001 - see the module
+    named = made.toDF(*(f"c{i}" for i in range(len(strings))))
+    lengths = [functions.coalesce(functions.octet_length(name), functions.lit(0)) for name in named.columns]
+    rows = named.select(*lengths).take(_ROWS)
+    return sum(sum(row) for row in rows) // len(rows) if rows else 0
