@@ -16,6 +16,7 @@ from lance_core.maintenance.cleanup.run import (
 )
 from lance_core.maintenance.compaction.compaction import Compaction, commit_what_fits, compact
 from lance_core.maintenance.compaction.options import CompactionOptions
+from lance_core.maintenance.compaction.rebase import rebase_results
 from lance_core.maintenance.compaction.results import CompactionMetrics, RewriteResult
 from lance_core.maintenance.compaction.tasks import CompactionPlan, CompactionTask
 from lance_core.maintenance.erasure.report import ErasureFinding, ErasureReading, ErasureReport, HoldingVersion
@@ -50,5 +51,6 @@ __all__ = [
     "explain_cleanup_old_versions",
     "find_tables",
     "index_partitions",
+    "rebase_results",
     "select",
 ]

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, Generic, TypeVar
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import numpy as np
 from pyroaring import BitMap, BitMap64
@@ -33,6 +33,7 @@ from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.operations import CreateIndex, ReserveFragments, Rewrite
 from lance_core.table.operations.base import ApplyContext, Operation
 from lance_core.table.paths import new_data_file_name
+from lance_core.table.reuse import live_coverage
 from lance_core.table.rowids import encode_row_ids
 from lance_core.table.transaction import Transaction
 from lance_core.verbs.context.handle import Handle
@@ -71,6 +72,7 @@ class ExpectedVersions(Generic[_Handle]):
         self._base: Manifest = dataset.source.manifest
         self._commits: list[Manifest] = []
         self._removed: frozenset[int] = frozenset()
+        self._unwritten: set[UUID] = set()
 
     def compact(self, tasks: Sequence[CompactionTask]) -> CompactionMetrics:
         """Replace the fragments of tasks, and extend indices, as `commit_what_fits` does with their results.
@@ -107,7 +109,7 @@ class ExpectedVersions(Generic[_Handle]):
         done = []
         for column in lacking:
             segment = self._zone_map(column)
-            self._commit(CreateIndex(new_indices=(segment,)))
+            self._change_indices((segment,), ())
             done.append(segment.name)
         self._extend(stale)
         return [*done, *stale]
@@ -115,16 +117,28 @@ class ExpectedVersions(Generic[_Handle]):
     def optimize_index(self, name: str) -> bool:
         """Extend an index to all rows; False if it is of a kind that is not built here."""
         try:
-            changes = expected_changes(self.dataset.source, [name])
+            changes = expected_changes(self.dataset.source, [name], self._unwritten)
         except UnsupportedError:
             return False
         self._change_indices(*changes)
         return True
 
-    def replace_index(self, name: str) -> None:
-        """Replace the last segment of an index by one that covers all rows, as pylance extends kinds of its own."""
-        last = [index for index in self._manifest.indices if index.name == name][-1]
-        self._change_indices((self._segment_like(last),), (last,))
+    def extend_by_pylance(self, name: str) -> None:
+        """Extend an index of a kind that is not built here, as pylance does unless it divides or joins its partitions.
+
+        An index of vectors has a segment more, for the rows that were missed; the last segment of any other kind is
+        replaced by one for all rows.
+
+        Args:
+            name: The index.
+        """
+        segments = [(index, covered) for index, covered in live_coverage(self._manifest.indices) if index.name == name]
+        last, every = segments[-1][0], BitMap(self._manifest.fragments.ids)
+        if last.is_vector:
+            missed = every.difference(*(covered for _, covered in segments))
+            self._change_indices((self._segment_like(last, missed),), ())
+        else:
+            self._change_indices((self._segment_like(last, every),), (last,))
 
     def explain_cleanup(self, selectors: Selectors) -> CleanupStats:
         """What a cleanup after these versions would remove of the files that exist now.
@@ -157,12 +171,13 @@ class ExpectedVersions(Generic[_Handle]):
         if not names:
             return
         try:
-            changes = expected_changes(self.dataset.source, names)
+            changes = expected_changes(self.dataset.source, names, self._unwritten)
         except LanceError:  # the compaction logs it: queries are merely slower
             return
         self._change_indices(*changes)
 
     def _change_indices(self, new: tuple[IndexMetadata, ...], dropped: tuple[IndexMetadata, ...]) -> None:
+        self._unwritten |= {one.uuid for one in new if not one.is_system}
         if new or dropped:
             self._commit(CreateIndex(new_indices=new, removed_indices=dropped))
 
@@ -199,10 +214,9 @@ class ExpectedVersions(Generic[_Handle]):
             details_type_url=_ZONE_MAP.type_url,
         )
 
-    def _segment_like(self, index: IndexMetadata) -> IndexMetadata:
-        covered = BitMap(self._manifest.fragments.ids).serialize()
+    def _segment_like(self, index: IndexMetadata, covered: BitMap) -> IndexMetadata:
         version = self._manifest.version
-        return replace(index, uuid=uuid4(), fragment_bitmap=covered, dataset_version=version, files=())
+        return replace(index, uuid=uuid4(), fragment_bitmap=covered.serialize(), dataset_version=version, files=())
 
 
 def _addresses(fragments: Sequence[Fragment]) -> bytes:

@@ -173,6 +173,7 @@ class LanceMaintenancePolicy:
             "target_bytes_per_fragment": self.target_bytes_per_fragment,
             "max_bytes_per_file": self.max_bytes_per_file,
             "materialize_deletions_threshold": self.materialize_deletions_threshold,
+            "merge_results": True,
         }
 
 

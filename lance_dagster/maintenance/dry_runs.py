@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from importlib.util import find_spec
 
 import lance_core
 from lance_core.maintenance import Compaction, CompactionTask, ExpectedVersions
 from lance_dagster.health.facts import measure
 from lance_dagster.lineage.reader_tags import expired
+from lance_dagster.maintenance.indices import expected_extensions, segments_of
 from lance_dagster.maintenance.limits import num_bytes
-from lance_dagster.maintenance.steps import MaintenanceOutcome, cleanup_selectors, removed, segments_of
+from lance_dagster.maintenance.steps import MaintenanceOutcome, cleanup_selectors, removed
 
 __all__ = ["dry_run"]
 
@@ -39,6 +39,8 @@ def dry_run(
     if outcome.is_put_off or not outcome.plan.is_due:
         return replace(outcome, after=outcome.plan.before)
     expected = ExpectedVersions(dataset)
+    if tasks and outcome.plan.indices_first:
+        outcome = outcome.plus(indices_refreshed=expected_extensions(expected, outcome.plan.indices_first))
     outcome = _rewritten(expected, outcome, tasks)
     if not outcome.deferred:
         options = {**outcome.plan.policy.compaction_options(), "deletions_only": True}
@@ -77,13 +79,7 @@ def _with_indices_refreshed(expected: _Expected, outcome: MaintenanceOutcome) ->
     due = []
     if plan.policy.refresh_indices:
         due = [name for name, share in measure(expected.dataset, plan.policy).unindexed.items() if share]
-    refreshed = 0
-    for name in due:
-        if expected.optimize_index(name):
-            refreshed += 1
-        elif find_spec("lance") is not None:  # pylance extends kinds that lance_core does not build
-            expected.replace_index(name)
-            refreshed += 1
     if due:
+        refreshed = expected_extensions(expected, due)
         outcome = outcome.plus(indices_refreshed=refreshed, indices_not_refreshed=len(due) - refreshed)
     return outcome

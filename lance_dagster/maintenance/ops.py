@@ -343,13 +343,15 @@ def _work(
         MAINTENANCE: "true",
         **owner_properties(table.plan),
     }
-    if step == "refresh_indices":
-        done, problems = steps.refresh_indices(dataset, table, properties, job.options(context, asset))
-        for problem in problems:
-            context.log.warning("asset %s: %s", asset, problem)
-        return done
-    work = steps.commit if step == "commit" else steps.materialize_deletions
-    return work(dataset, table, properties, rewriter=job.rewriter(context, asset))
+    rewriter, options = job.rewriter(context, asset), job.options(context, asset)
+    if step == "commit":
+        return steps.commit(dataset, table, properties, rewriter=rewriter, storage_options=options)
+    if step == "materialize_deletions":
+        return steps.materialize_deletions(dataset, table, properties, rewriter=rewriter)
+    done, problems = steps.refresh_indices(dataset, table, properties, options, rewriter=rewriter)
+    for problem in problems:
+        context.log.warning("asset %s: %s", asset, problem)
+    return done
 
 
 def report_op(job: MaintenanceOps) -> dg.OpDefinition:

@@ -169,10 +169,11 @@ def build_maintenance_sensor(  # noqa: PLR0913 - each is a choice of its own, mo
         policies = {target.ref.name: policy_of_target(context, target, chosen, lake) for target in targets}
         left_alone = {name for name, own in policies.items() if own is None}
         asked = [target for target in targets if target.ref.name not in busy | waits | left_alone]
-        due = _due(context, tables_root, asked, policies, states, partial(is_left_alone, policy=chosen, lake=lake))
+        recorded_so = partial(is_left_alone, policy=chosen, lake=lake)
+        due, unread = _due(context, tables_root, asked, policies, states, recorded_so)
         _log(context, due, [one for one in running if one.is_silent], silent_after)
         requests = [_request(due, states)] if due else []
-        reason = None if due else _reason(targets, left_alone)
+        reason = None if due else _reason(names, left_alone=left_alone, busy=busy, waits=waits, unread=unread)
         cursor = _written(states)
         if reason is not None and cursor == (context.cursor or "{}"):
             return dg.SkipReason(reason)
@@ -202,8 +203,8 @@ def _due(
     policies: Mapping[str, LanceMaintenancePolicy | None],
     states: dict[str, _TableRequest],
     recorded_so: Callable[..., bool],
-) -> dict[str, tuple[int, list[str]]]:
-    """Version of each table that needs maintenance, and why.
+) -> tuple[dict[str, tuple[int, list[str]]], set[str]]:
+    """Version of each table that needs maintenance, and why; and the tables that cannot be read.
 
     Args:
         context: The tick.
@@ -213,21 +214,36 @@ def _due(
         states: What the cursor knows.
         recorded_so: Whether the owner of a table, which the code location does not know, wants it left alone.
     """
-    due = {}
+    from lance_core.errors import LanceError  # noqa: PLC0415 - code locations load without lance_core
+
+    due, unread = {}, set[str]()
     for target in targets:
         name, own = target.ref.name, policies[target.ref.name]
-        need = (
-            None if own is None else _needs(context, root, target, own, states.get(name, _TableRequest()), recorded_so)
-        )
+        if own is None:
+            continue
+        try:
+            need = _needs(context, root, target, own, states.get(name, _TableRequest()), recorded_so)
+        except (LanceError, OSError) as error:  # the others are looked at; the next run of the schedule reports it
+            context.log.warning("%s cannot be read: %s", name, error)
+            unread.add(name)
+            continue
         if need is not None:
             due[name] = need
-    return due
+    return due, unread
 
 
-def _reason(targets: Sequence[MaintenanceTarget], left_alone: set[str]) -> str:
-    """Why there is no run, in words."""
-    rest = f"; {len(left_alone)} more are left alone by their metadata or policy" if left_alone else ""
-    return f"none of {len(targets) - len(left_alone)} tables needs maintenance{rest}"
+def _reason(names: Sequence[str], *, left_alone: set[str], busy: set[str], waits: set[str], unread: set[str]) -> str:
+    """Why there is no run, in words: each table counts once."""
+    looked_at = set(names) - left_alone - busy - waits - unread
+    groups = (
+        (busy - left_alone, "are in a run that has not ended"),
+        (waits - left_alone - busy, "wait after runs that failed or left them"),
+        (unread, "cannot be read, as the log of the tick says"),
+        (left_alone, "are left alone by their metadata or policy"),
+    )
+    counts = [(len(group & set(names)), why) for group, why in groups]
+    rest = "".join(f"; {count:,} more {why}" for count, why in counts if count)
+    return f"none of {len(looked_at):,} tables needs maintenance{rest}"
 
 
 def _log(
@@ -330,18 +346,12 @@ def _needs(
     state: _TableRequest,
     recorded_so: Callable[..., bool],
 ) -> tuple[int, list[str]] | None:
-    """Version of a table that needs maintenance, and why; None if it does not, or cannot be read."""
-    from lance_core.errors import LanceError  # noqa: PLC0415 - code locations load without lance_core
+    """Version of a table that needs maintenance, and why; None if it does not."""
     from lance_dagster.health.facts import measure  # noqa: PLC0415 - heavy imports at first use
 
-    name = target.ref.name
     if target.table is not None and _is_asked(state, target.table.latest):
         return None
-    try:
-        dataset = target.open(root)
-    except (LanceError, OSError) as error:  # the others are looked at; the next run of the schedule reports it
-        context.log.warning("%s cannot be read: %s", name, error)
-        return None
+    dataset = target.open(root)
     if dataset is None or _is_asked(state, dataset.version):
         return None
     found = measure(dataset, policy, count_versions=False)

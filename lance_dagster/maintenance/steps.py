@@ -3,6 +3,7 @@
     survey     the manifest -> a plan: numbers, tasks, and whether anything is due      (nothing is written)
     rewrite    one task -> new files that nothing refers to yet
     commit     all results of a table -> one Rewrite; fragments that a writer changed meanwhile are planned again
+               (indices of kinds that are not built here are extended first, where a Rewrite needs it: see `indices`)
     materialize_deletions   remaining fragments with many deleted rows -> one Rewrite
     refresh_indices         rows that an index does not cover -> the index; zone maps on partition columns are created
     clean_up   old versions are removed, with the files that only they need
@@ -16,28 +17,28 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
 from typing import Any, Final
 
 import lance_core
-from lance_core.errors import CommitConflictError, UnsupportedError, VersionNotFoundError
+from lance_core.errors import CommitConflictError, VersionNotFoundError
 from lance_core.maintenance import (
     CleanupStats,
     Compaction,
     CompactionTask,
-    ExpectedVersions,
     RewriteResult,
     Selectors,
     cleanup_old_versions,
     columns_without_zone_map,
     commit_what_fits,
     index_partitions,
+    rebase_results,
     select,
 )
 from lance_core.retry import backoff
 from lance_core.times import ago
 from lance_dagster.health.facts import TableHealth, measure
 from lance_dagster.health.policy import LanceMaintenancePolicy
+from lance_dagster.maintenance.indices import extend_indices, index_bytes, is_extended_here, rewrites_due, segments_of
 from lance_dagster.maintenance.limits import fitting, not_fitting, time_is_up
 
 __all__ = [
@@ -54,7 +55,6 @@ __all__ = [
     "removed",
     "rewrite",
     "run_here",
-    "segments_of",
     "survey",
     "with_cleanup_of",
 ]
@@ -84,6 +84,8 @@ class MaintenancePlan:
         cleanup_due: Whether there are versions to remove.
         indices_due: Whether an index does not cover all rows, or a partition column lacks a zone map.
         indices_left: The indices that do not cover all rows, and that nothing here can extend.
+        indices_first: The indices to extend before rewrites are committed, since these merge fragments that an index
+            covers with fragments that it misses.
         partition_columns: The columns on which zone maps are kept.
         most_unindexed: How many fragments may lie outside of a zone map.
         expired_bytes: Bytes of files of the oldest version that the surveyed one does not have, if cleanup is due.
@@ -106,6 +108,7 @@ class MaintenancePlan:
     cleanup_due: bool = False
     indices_due: bool = False
     indices_left: Sequence[str] = ()
+    indices_first: Sequence[str] = ()
     partition_columns: Sequence[str] = ()
     most_unindexed: int = 0
     expired_bytes: int = 0
@@ -187,11 +190,11 @@ def survey(
     """
     found = measure(dataset, policy, versions=versions)
     kept = [] if most_unindexed is None or not policy.refresh_indices else list(partition_columns)
-    tasks = list(Compaction.plan(dataset, policy.compaction_options()).tasks)
     lacking = columns_without_zone_map(dataset, kept, most_uncovered=most_unindexed or 0)
     oldest = _expired(dataset, found, policy)
     stale = [name for name, share in found.unindexed.items() if share and policy.refresh_indices]
-    left = [name for name in stale if not _is_extended_here(dataset, name)]
+    left = [name for name in stale if not is_extended_here(dataset, name)]
+    tasks, first = rewrites_due(dataset, policy.compaction_options(), [name for name in stale if name not in left])
     plan = MaintenancePlan(
         asset=asset,
         uri=dataset.uri,
@@ -205,6 +208,7 @@ def survey(
         expired_bytes=_bytes_left_behind(oldest, dataset),
         indices_due=bool(lacking) or len(left) < len(stale),
         indices_left=left,
+        indices_first=first,
         partition_columns=kept,
         most_unindexed=most_unindexed or 0,
     )
@@ -222,11 +226,6 @@ def _expired(
     except VersionNotFoundError:  # somebody else cleans up
         return None
     return oldest if policy.age is None or oldest.timestamp < ago(policy.age) else None
-
-
-def _is_extended_here(dataset: lance_core.LanceDataset, name: str) -> bool:
-    """Whether an index is of a kind that lance_core extends, or pylance, if it is installed."""
-    return find_spec("lance") is not None or ExpectedVersions(dataset).optimize_index(name)
 
 
 def with_cleanup_of(
@@ -263,18 +262,46 @@ def commit(
     properties: Mapping[str, str],
     *,
     rewriter: Rewriter = run_here,
+    storage_options: Mapping[str, str] | None = None,
 ) -> MaintenanceOutcome:
-    """Commit the results of the rewrites of a plan.
+    """Commit the results of the rewrites of a plan, after the indices that these need have been extended.
 
     Args:
         dataset: The table at any version; the handle moves to the version that was committed.
         outcome: The outcome with the results.
         properties: Transaction properties.
         rewriter: Does the tasks of further attempts.
+        storage_options: How pylance reaches the table.
     """
     results = [RewriteResult.from_json(one) for one in outcome.results]
-    missing = 0 if outcome.deferred else outcome.plan.num_tasks - len(results)
-    return _commit_all(dataset, outcome, results, properties, missing=missing, rewriter=rewriter)
+    missing, are_joined = 0 if outcome.deferred else outcome.plan.num_tasks - len(results), False
+    if results and outcome.plan.indices_first:
+        sizes = index_bytes(dataset)
+        done = extend_indices(dataset, outcome.plan.indices_first, properties, storage_options)
+        outcome = _with_grown_indices(dataset, outcome.plus(indices_refreshed=done.refreshed), sizes)
+        kept = rebase_results(dataset, results)
+        outcome = outcome.plus(bytes_read=_bytes_read(results) - _bytes_read(kept))
+        results, missing, are_joined = kept, missing + len(results) - len(kept), done.are_joined
+    outcome = _commit_all(dataset, outcome, results, properties, missing=missing, rewriter=rewriter)
+    return _rewrite_all(dataset, outcome, properties, rewriter) if are_joined else outcome
+
+
+def _rewrite_all(
+    dataset: lance_core.LanceDataset,
+    outcome: MaintenanceOutcome,
+    properties: Mapping[str, str],
+    rewriter: Rewriter,
+    **options: Any,
+) -> MaintenanceOutcome:
+    """Plan the newest version, and do and commit the rewrites, unless the budget of the run is spent."""
+    if outcome.deferred:
+        return outcome
+    tasks = Compaction.plan(dataset, {**outcome.plan.policy.compaction_options(), **options}).tasks
+    if not tasks:
+        return outcome
+    outcome, results = _rewrite_within_budget(dataset, outcome, tasks, rewriter)
+    missing = 0 if outcome.deferred else len(tasks) - len(results)
+    return _commit_all(dataset, outcome, results, properties, missing=missing, rewriter=rewriter, **options)
 
 
 def _commit_all(
@@ -342,7 +369,7 @@ def _commit(
     """Commit the results that no writer has made void; returns how many were made void."""
     before = segments_of(dataset)
     outcome = outcome.plus(
-        bytes_read=_file_bytes(record for result in results for record in result.original_records),
+        bytes_read=_bytes_read(results),
         bytes_written=_file_bytes(record for result in results for record in result.new_records),
     )
     try:
@@ -356,22 +383,14 @@ def _commit(
     return outcome, metrics.tasks_skipped
 
 
+def _bytes_read(results: Iterable[RewriteResult]) -> int:
+    """The bytes of the data files that rewrites have read."""
+    return _file_bytes(record for result in results for record in result.original_records)
+
+
 def _file_bytes(fragments: Iterable[Any]) -> int:
     """The bytes of the data files of fragments, as far as their metadata has them."""
     return sum(file.file_size_bytes or 0 for fragment in fragments for file in fragment.files)
-
-
-def segments_of(dataset: lance_core.LanceDataset) -> set[tuple[str, str]]:
-    """The segments of indices by name, without zone maps, which are counted where they are created for partitions."""
-    if not dataset.has_index:
-        return set()
-    described = [found for found in dataset.describe_indices() if not found.name.startswith("__lance_")]
-    return {
-        (found.name, str(segment.uuid))
-        for found in described
-        if found.index_type.upper() != "ZONEMAP"
-        for segment in found.segments
-    }
 
 
 def materialize_deletions(
@@ -382,15 +401,7 @@ def materialize_deletions(
     rewriter: Rewriter = run_here,
 ) -> MaintenanceOutcome:
     """Rewrite the remaining fragments that have a larger share of deleted rows than the policy allows."""
-    if outcome.deferred:
-        return outcome
-    options = {**outcome.plan.policy.compaction_options(), "deletions_only": True}
-    tasks = Compaction.plan(dataset, options).tasks
-    if not tasks:
-        return outcome
-    outcome, results = _rewrite_within_budget(dataset, outcome, tasks, rewriter)
-    missing = 0 if outcome.deferred else len(tasks) - len(results)
-    return _commit_all(dataset, outcome, results, properties, missing=missing, rewriter=rewriter, deletions_only=True)
+    return _rewrite_all(dataset, outcome, properties, rewriter, deletions_only=True)
 
 
 def refresh_indices(
@@ -398,6 +409,8 @@ def refresh_indices(
     outcome: MaintenanceOutcome,
     properties: Mapping[str, str],
     storage_options: Mapping[str, str] | None = None,
+    *,
+    rewriter: Rewriter = run_here,
 ) -> tuple[MaintenanceOutcome, list[str]]:
     """Create the zone maps that are due, and extend indices to the rows that they do not cover.
 
@@ -408,12 +421,13 @@ def refresh_indices(
         outcome: The outcome so far.
         properties: Transaction properties.
         storage_options: How pylance reaches the table.
+        rewriter: Does the rewrites of fragments that only the extension allows to merge.
 
     Returns:
         The outcome, and one sentence for each index that was not extended.
     """
-    plan, problems = outcome.plan, list[str]()
-    sizes = _index_bytes(dataset)
+    plan, problems, are_joined = outcome.plan, list[str](), False
+    sizes = index_bytes(dataset)
     made = index_partitions(
         dataset,
         plan.partition_columns,
@@ -425,51 +439,22 @@ def refresh_indices(
     due = []
     if plan.policy.refresh_indices:
         due = [name for name, share in measure(dataset, plan.policy).unindexed.items() if share]
-    lost = 0
-    for name in due:
-        try:
-            dataset.optimize.optimize_indices(index_names=[name], transaction_properties=properties)
-        except UnsupportedError as error:
-            problem = _extend_by_pylance(dataset, name, storage_options)
-            if problem is not None:
-                problems.append(f"index {name!r} was not refreshed: {error}; {problem}")
-        except CommitConflictError as error:
-            lost += 1
-            problems.append(f"index {name!r} was not refreshed, it lost the race against a writer: {error}")
-        dataset.checkout_latest()
     if due:
-        refreshed = len(due) - len(problems)
-        outcome = outcome.plus(lost=lost, indices_refreshed=refreshed, indices_not_refreshed=len(problems))
-    grown = sum(size for uuid, size in _index_bytes(dataset).items() if uuid not in sizes)
-    if grown:
-        outcome = outcome.plus(bytes_written=grown)
+        done = extend_indices(dataset, due, properties, storage_options)
+        problems, are_joined = done.problems, done.are_joined
+        outcome = outcome.plus(lost=done.lost, indices_refreshed=done.refreshed, indices_not_refreshed=len(problems))
+    outcome = _with_grown_indices(dataset, outcome, sizes)
+    if are_joined:
+        outcome = _rewrite_all(dataset, outcome, properties, rewriter)
     return outcome, problems
 
 
-def _index_bytes(dataset: lance_core.LanceDataset) -> dict[str, int]:
-    """The bytes of each segment of the indices."""
-    described = dataset.describe_indices() if dataset.has_index else []
-    return {str(segment.uuid): segment.size_bytes or 0 for found in described for segment in found.segments}
-
-
-def _extend_by_pylance(
-    dataset: lance_core.LanceDataset, name: str, storage_options: Mapping[str, str] | None
-) -> str | None:
-    """Let pylance extend an index of a kind that lance_core does not build, such as a vector index.
-
-    Returns:
-        The reason why pylance did not; None if it did.
-    """
-    try:
-        import lance  # noqa: PLC0415 - an extra
-    except ImportError:
-        return "pylance extends it where it is installed: pip install 'lance-dagster[search]'"
-    try:
-        found = lance.dataset(dataset.uri, storage_options=dict(storage_options or {}) or None)
-        found.optimize.optimize_indices(index_names=[name])
-    except (OSError, ValueError, RuntimeError, NotImplementedError) as error:
-        return f"nor could pylance extend it: {error}"
-    return None
+def _with_grown_indices(
+    dataset: lance_core.LanceDataset, outcome: MaintenanceOutcome, before: Mapping[str, int]
+) -> MaintenanceOutcome:
+    """The outcome with the bytes of segments of indices that were not there before."""
+    grown = sum(size for uuid, size in index_bytes(dataset).items() if uuid not in before)
+    return outcome.plus(bytes_written=grown) if grown else outcome
 
 
 def clean_up(

@@ -1,8 +1,8 @@
 """Options of a compaction: those of pylance with its names and defaults, and some that only this library has.
 
 Each option is looked up among the arguments, then in the table's configuration under `lance.compaction.<name>`, then
-among the defaults. `deletions_only`, `partition_by` and `repair_pages` are ours; pylance ignores them in the
-configuration and in the JSON of a plan. `target_bytes_per_fragment` is ours as well.
+among the defaults. `deletions_only`, `partition_by`, `repair_pages` and `merge_results` are ours; pylance ignores them
+in the configuration and in the JSON of a plan. `target_bytes_per_fragment` is ours as well.
 """
 
 from __future__ import annotations
@@ -55,6 +55,8 @@ class CompactionOptions:
         partition_by: Columns whose values must be one and the same in all rows of a merged fragment.
         repair_pages: Also rewrite the fragments in which `verify` finds pages that other readers misread; their files
             are read for that.
+        merge_results: Also merge fragments that become neighbours only by the compaction, since its new fragments
+            follow all that stay: otherwise a second compaction does.
     """
 
     target_rows_per_fragment: int = 1024 * 1024
@@ -77,6 +79,7 @@ class CompactionOptions:
     deletions_only: bool = False
     partition_by: tuple[str, ...] = ()
     repair_pages: bool = False
+    merge_results: bool = False
 
     def __post_init__(self) -> None:
         """Reject invalid values."""

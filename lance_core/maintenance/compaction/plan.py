@@ -9,6 +9,9 @@
     task                   fragments of a tier, in order, until their live rows or bytes reach the target; the rest
                            joins the last task if it does not reach the target itself
 
+With `merge_results` a task also takes fragments that others keep apart: new fragments follow those that stay, so that a
+second compaction would find them adjacent.
+
 A merged fragment is at least half as large again as each of its sources. The bytes that are rewritten for n bytes
 written in small pieces therefore grow as n log n, and a small piece never causes the rewrite of a large fragment. A
 task makes fewer fragments than it takes, or removes enough deleted rows, so that a second plan on its results is empty.
@@ -90,12 +93,15 @@ def _bins(facts: Sequence[FragmentFacts], options: CompactionOptions) -> list[li
     members: dict[int, list[FragmentFacts]] = {}
     current = list(facts)
     while groups := list(_candidates(current, options)):
-        into: dict[int, FragmentFacts] = {}
+        left = {fact.position: fact for fact in current}
         for group in groups:
+            old = [one for fact in group for one in members.pop(left.pop(fact.position).position, [fact])]
             made = _merged(group)
-            members[made.position] = [one for fact in group for one in members.pop(fact.position, [fact])]
-            into |= dict.fromkeys((fact.position for fact in group), made)
-        current = list({fact.position: fact for fact in (into.get(one.position, one) for one in current)}.values())
+            left[made.position] = made
+            members[made.position] = sorted(old, key=lambda fact: fact.position)
+        # The commit puts new fragments after those that stay, in the order of the tasks.
+        last = members if options.merge_results else ()
+        current = sorted(left.values(), key=lambda fact: (fact.position in last, fact.position))
     return list(members.values())
 
 
@@ -104,7 +110,7 @@ def _merged(group: Sequence[FragmentFacts]) -> FragmentFacts:
     rows, first = sum(fact.live_rows for fact in group), group[0]
     known = all(fact.num_bytes for fact in group)
     return FragmentFacts(
-        position=first.position,
+        position=min(fact.position for fact in group),
         fragment_id=-1,
         physical_rows=rows,
         deleted_rows=0,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import numpy as np
 from pyroaring import BitMap
@@ -79,13 +79,14 @@ def optimize_indices(
 
 
 def expected_changes(
-    source: Snapshot, index_names: Collection[str] | None
+    source: Snapshot, index_names: Collection[str] | None, unwritten: Collection[UUID] = ()
 ) -> tuple[tuple[IndexMetadata, ...], tuple[IndexMetadata, ...]]:
     """The segments that `optimize_indices` would write and remove; nothing is written, and the new ones have no files.
 
     Args:
         source: The version.
         index_names: Which indices; None for all that can be built here.
+        unwritten: Segments of an earlier call, which have no files: they hold the rows of the fragments they cover.
 
     Raises:
         NotFoundError: There is no index of a name.
@@ -93,7 +94,7 @@ def expected_changes(
     """
     new, dropped = list[IndexMetadata](), list[IndexMetadata]()
     for group in _groups(source.manifest, index_names):
-        choice = _SegmentChoice(source, group).merging(1)
+        choice = _SegmentChoice(source, group, unwritten).merging(1)
         if choice is None:
             continue
         for covered in [*(own for _, own in choice.left), choice.covered]:
@@ -178,10 +179,12 @@ class _SegmentChoice:
     Attributes:
         source: The version.
         segments: The segments of the index.
+        unwritten: Segments that have no files, as they are only expected.
     """
 
     source: Snapshot
     segments: Sequence[IndexMetadata]
+    unwritten: Collection[UUID] = ()
 
     @property
     def kind(self) -> Kind:
@@ -212,7 +215,7 @@ class _SegmentChoice:
         live = BitMap(source.manifest.fragments.ids)
         missing = BitMap(uncovered_fragments(source.manifest, segments))
         merged = segments[len(segments) - min(num_merged, len(segments)) :]
-        is_readable = all(source.indices.try_read(one, self.field.type) is not None for one in merged)
+        is_readable = all(map(self._is_readable, merged))
         if not missing and len(merged) < 2 and is_readable:
             return None
         # A segment that stays must have no entries of fragments that another one is to cover.
@@ -222,8 +225,14 @@ class _SegmentChoice:
         covered = missing.union(*(without_moved(source.manifest.indices, one) & live for one in merged))
         return _Choice(merged=merged, covered=covered, left=[(one, own) for one, own in left if own], stale=stale)
 
+    def _is_readable(self, index: IndexMetadata) -> bool:
+        """Whether the files of a segment can be read, or will be."""
+        return index.uuid in self.unwritten or self.source.indices.try_read(index, self.field.type) is not None
+
     def _has_entries(self, index: IndexMetadata, fragments: BitMap) -> bool:
         """Whether a segment may have entries of some fragments."""
+        if index.uuid in self.unwritten:
+            return bool((index.covered_fragments() or BitMap()) & fragments)
         content = self.source.indices.try_read(index, self.field.type)
         found = fragments if content is None else content.fragments()
         return found is None or bool(found & fragments)

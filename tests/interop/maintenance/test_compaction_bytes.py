@@ -152,16 +152,19 @@ def test_a_plan_for_the_results_of_a_plan_is_empty(seed):
     options = CompactionOptions(
         target_rows_per_fragment=numbers.choice([100, 1000, 2**20]),
         target_bytes_per_fragment=numbers.choice([None, 10**5, 10**7]),
+        merge_results=True,
     )
     fragments = [(numbers.randrange(1, 300), 2 ** numbers.randrange(8, 24)) for _ in range(numbers.randrange(1, 30))]
     planned = bins(_facts(fragments), options)
-    for group in reversed(planned):
-        first, last = group[0].position, group[-1].position
-        merged = [sum(column) for column in zip(*fragments[first : last + 1], strict=True)]
-        assert last > first
-        count = max(1, merged[0] // options.target_rows_per_fragment)
+    taken = {fact.position for group in planned for fact in group}
+    left = [fragment for position, fragment in enumerate(fragments) if position not in taken]
+    for group in planned:  # new fragments follow those that stay
+        rows, size = (sum(column) for column in zip(*(fragments[fact.position] for fact in group), strict=True))
+        assert [fact.position for fact in group] == sorted(fact.position for fact in group)
+        count = max(1, rows // options.target_rows_per_fragment)
         assert count < len(group)
-        fragments[first : last + 1] = [(merged[0] // count, merged[1] // count)] * count
+        left += [(rows // count, size // count)] * count
+    fragments = left
     assert bins(_facts(fragments), options) == []
 
 

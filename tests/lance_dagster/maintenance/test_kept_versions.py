@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from lance_dagster import LanceMaintenancePolicy, build_maintenance_job, build_maintenance_sensor
-from lance_dagster.maintenance import budget, steps
+from lance_dagster.maintenance import budget, indices
 from lance_dagster.maintenance.observations import outcome_of
 from lance_dagster.maintenance.steps import MaintenanceOutcome, MaintenancePlan
 from tests.lance_dagster.lake import QUIET
@@ -177,7 +177,7 @@ def test_an_index_that_nothing_here_extends_is_no_work(lake, monkeypatch, kind):
         made.create_index("v", kind, num_partitions=1, num_sub_vectors=1)
     pylance.write_dataset(found, lake.uri("nyc/docs"), mode="append")
     without_pylance(monkeypatch)
-    monkeypatch.setattr(steps, "find_spec", lambda _: None)
+    monkeypatch.setattr(indices, "find_spec", lambda _: None)
     policy = LanceMaintenancePolicy(max_small_fragments=10, target_rows_per_fragment=10)
     outcomes = [maintain(lake, policy=policy) for _ in range(2)]
     expected = ["healthy", "healthy"] if kind == "IVF_PQ" else ["done", "healthy"]

@@ -563,6 +563,27 @@ class TestSensor:
             reason = sensor(context).skip_message
         assert reason == "none of 1 tables needs maintenance; 1 more are left alone by their metadata or policy"
 
+    def test_the_reason_of_a_skip_counts_tables_in_open_runs_and_those_that_cannot_be_read(self, lake):
+        fill(lake, "nyc/flights", fragments=1)
+        fill(lake, "nyc/boats")
+        fill(lake, "nyc/torn")
+        for manifest in Path(lake.uri("nyc/torn"), "_versions").iterdir():
+            manifest.write_bytes(b"nothing")
+        job = build_maintenance_job(root=True)
+        sensor, cursor = build_maintenance_sensor(job, root=True), None
+        with dg.build_sensor_context(instance=lake.instance, resources={"io_manager": lake.manager()}) as context:
+            found = sensor(context)
+            (request,), cursor = found.run_requests, found.cursor
+        lake.instance.create_run_for_job(job, run_config=request.run_config, tags=request.tags)
+        with dg.build_sensor_context(
+            instance=lake.instance, resources={"io_manager": lake.manager()}, cursor=cursor
+        ) as context:
+            reason = sensor(context).skip_message
+        assert reason == (
+            "none of 1 tables needs maintenance; 1 more are in a run that has not ended; 1 more cannot be read, as the "
+            "log of the tick says"
+        )
+
     def test_deleted_rows_ask_for_a_run(self, lake, tick):
         fill(lake, "nyc/flights", fragments=1, rows=10)
         assert tick() == []

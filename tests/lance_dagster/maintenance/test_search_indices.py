@@ -95,3 +95,34 @@ def test_with_pylance_indices_are_extended_and_without_it_rows_are_counted(lake,
     maintain(lake)
     assert unindexed(uri) == {"v": 0, "t": 0}
     check(uri)
+
+
+@pytest.mark.parametrize("stable", [False, True])
+@pytest.mark.parametrize("indices", ["t", "vt"])
+def test_one_run_merges_what_an_index_covers_with_what_it_missed(lake, indices, stable):
+    uri = lake.uri("docs")
+    for i in range(6):
+        lance.write_dataset(rows(i * 300), uri, mode="append", enable_stable_row_ids=stable)
+    lance.dataset(uri).create_scalar_index("text", "INVERTED", name="t")
+    if "v" in indices:
+        lance.dataset(uri).create_index("vector", "IVF_FLAT", num_partitions=2, name="v")
+    for i in range(3):
+        lance.write_dataset(rows(9000 + i * 100, 100), uri, mode="append")
+    lance.dataset(uri).delete("id % 7 = 0")
+    expected = lance.dataset(uri).count_rows()
+    first = maintain(lake)
+    table = lake.table("docs")
+    found = {index.name: index.num_rows_indexed for index in table.describe_indices() if index.name in ("t", "v")}
+    assert found == dict.fromkeys(indices, expected)
+    # pylance adds a segment to an index of vectors, unless it joins partitions; no fragment can be in two segments.
+    assert len(table.get_fragments()) <= len(indices)
+    words = lance.dataset(uri).to_table(columns=["id"], full_text_query="word3", limit=10_000).num_rows
+    assert words == table.count_rows("text = 'word3 here'")
+    if "v" in indices:
+        check(uri)
+    (event,) = first.get_asset_observation_events()
+    entries = event.asset_observation_data.asset_observation.metadata
+    assert entries["lance/maintenance"].value == "done"
+    assert entries["lance/indices_refreshed"].value == len(indices)
+    maintain(lake)
+    assert lance.dataset(uri).version == table.version

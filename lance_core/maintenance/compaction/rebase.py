@@ -1,0 +1,50 @@
+"""Carries results of rewrites over to a later version, in which they can be committed as if planned there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from lance_core.maintenance.compaction.facts import facts_of
+from lance_core.maintenance.compaction.options import CompactionOptions
+from lance_core.maintenance.compaction.results import RewriteResult
+from lance_core.maintenance.compaction.rewrite import discard
+from lance_core.verbs.context.handle import Handle
+
+__all__ = ["rebase_results"]
+
+
+def rebase_results(dataset: Handle, results: Sequence[RewriteResult]) -> list[RewriteResult]:
+    """The results that can be committed in the version of a handle; the files of the others are deleted.
+
+    A result stays if its fragments have not changed, and if an index that cannot be extended after the commit covers
+    all of them or none. Between its plan and its commit such an index can be extended: it covers the rewritten rows
+    then, which a commit on the plan's own version would reject as a conflict.
+
+    Args:
+        dataset: The handle, at the version of the plan or a later one.
+        results: Results of tasks of one plan.
+
+    Examples:
+        >>> table = lance.write_dataset({"id": [1, 2, 3]}, "t.lance")
+        >>> table.insert(pa.table({"id": [4]}))
+        >>> results = [task.execute(table) for task in maintenance.Compaction.plan(table).tasks]
+        >>> table.create_scalar_index("id", "BTREE")
+        >>> [one.read_version for one in maintenance.rebase_results(table, results)]
+        [3]
+        >>> deleted = table.delete("id = 1")
+        >>> maintenance.rebase_results(table, results)
+        []
+    """
+    source = dataset.source
+    options = replace(CompactionOptions.of(None, source.manifest.config), partition_by=())
+    indices = {fact.fragment_id: fact.indices for fact in facts_of(source, options)}
+    kept = []
+    for result in results:
+        old = result.original_records
+        is_same = all(source.manifest.fragments.get(record.id) == record for record in old)
+        if is_same and len({indices[record.id] for record in old}) == 1:
+            kept.append(replace(result, read_version=source.manifest.version))
+        else:
+            discard(source.store, result.new_records)
+    return kept

@@ -1,0 +1,173 @@
+"""The indices of a table in its maintenance: their segments, and how they are extended to the rows that they miss.
+
+Kinds that lance_core builds are extended by it, other kinds (vectors, words) by pylance, where that is installed.
+
+An index of another kind must cover the fragments that are merged either all or not at all. If rewrites are due that
+would merge fragments which an index covers with fragments which it misses, the index is extended before these rewrites
+are committed: else a second run would have to merge what the first could not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
+from typing import Any
+
+import lance_core
+from lance_core.errors import CommitConflictError, UnsupportedError
+from lance_core.maintenance import Compaction, CompactionTask, ExpectedVersions
+
+__all__ = [
+    "Extension",
+    "expected_extensions",
+    "extend_indices",
+    "index_bytes",
+    "is_extended_here",
+    "rewrites_due",
+    "segments_of",
+]
+
+
+@dataclass(slots=True, kw_only=True)
+class Extension:
+    """What `extend_indices` did.
+
+    Attributes:
+        refreshed: How many indices were extended.
+        lost: How many of the others lost the race against a writer.
+        are_joined: Whether pylance has made one segment of those of an index of vectors, as it does when it divides or
+            joins partitions: further fragments can be merged then.
+        problems: One sentence for each index that was not extended.
+    """
+
+    refreshed: int = 0
+    lost: int = 0
+    are_joined: bool = False
+    problems: list[str] = field(default_factory=list)
+
+
+def is_extended_here(dataset: lance_core.LanceDataset, name: str) -> bool:
+    """Whether an index is of a kind that lance_core extends, or pylance, if it is installed."""
+    return find_spec("lance") is not None or ExpectedVersions(dataset).optimize_index(name)
+
+
+def rewrites_due(
+    dataset: lance_core.LanceDataset, options: Mapping[str, Any], names: Sequence[str]
+) -> tuple[list[CompactionTask], list[str]]:
+    """The rewrites that are due, and the indices that must be extended before their commit.
+
+    Args:
+        dataset: The table.
+        options: Options of the compaction.
+        names: The indices that miss rows, and can be extended here.
+    """
+    tasks = list(Compaction.plan(dataset, options).tasks)
+    if not names:
+        return tasks, []
+    expected = ExpectedVersions(dataset)
+    expected_extensions(expected, names)
+    later = [replace(task, read_version=dataset.version) for task in Compaction.plan(expected.dataset, options).tasks]
+    # Where the reuse index keeps its details in a file, no fragment that an index covers can be rewritten.
+    return (tasks, []) if later == tasks or _saved(later) < _saved(tasks) else (later, list(names))
+
+
+def _saved(tasks: Sequence[CompactionTask]) -> int:
+    """How many fragments rewrites save."""
+    return sum(len(task.raw) - 1 for task in tasks)
+
+
+def expected_extensions(expected: ExpectedVersions[lance_core.LanceDataset], names: Sequence[str]) -> int:
+    """How many indices `extend_indices` would extend; nothing is written.
+
+    Args:
+        expected: The versions, which grow by those of the extensions.
+        names: The indices.
+    """
+    done = 0
+    for name in names:
+        if expected.optimize_index(name):
+            done += 1
+        elif find_spec("lance") is not None:
+            expected.extend_by_pylance(name)
+            done += 1
+    return done
+
+
+def extend_indices(
+    dataset: lance_core.LanceDataset,
+    names: Sequence[str],
+    properties: Mapping[str, str],
+    storage_options: Mapping[str, str] | None,
+) -> Extension:
+    """Extend indices to the rows that they do not cover.
+
+    Args:
+        dataset: The table; the handle moves to the newest version.
+        names: The indices.
+        properties: Transaction properties.
+        storage_options: How pylance reaches the table.
+    """
+    done, before = Extension(), _vector_segments(dataset, names)
+    for name in names:
+        problem = None
+        try:
+            dataset.optimize.optimize_indices(index_names=[name], transaction_properties=properties)
+        except UnsupportedError as error:
+            reason = _extend_by_pylance(dataset, name, storage_options)
+            problem = None if reason is None else f"index {name!r} was not refreshed: {error}; {reason}"
+        except CommitConflictError as error:
+            done.lost += 1
+            problem = f"index {name!r} was not refreshed, it lost the race against a writer: {error}"
+        dataset.checkout_latest()
+        if problem is None:
+            done.refreshed += 1
+        else:
+            done.problems.append(problem)
+    done.are_joined = not before <= _vector_segments(dataset, names)
+    return done
+
+
+def _vector_segments(dataset: lance_core.LanceDataset, names: Sequence[str]) -> set[str]:
+    """The segments of those of some indices that are on vectors."""
+    vectors = [found for found in dataset.describe_indices() if found.name in names and "IVF" in found.index_type]
+    return {str(segment.uuid) for found in vectors for segment in found.segments}
+
+
+def _extend_by_pylance(
+    dataset: lance_core.LanceDataset, name: str, storage_options: Mapping[str, str] | None
+) -> str | None:
+    """Let pylance extend an index of a kind that lance_core does not build, such as a vector index.
+
+    Returns:
+        The reason why pylance did not; None if it did.
+    """
+    try:
+        import lance  # noqa: PLC0415 - an extra
+    except ImportError:
+        return "pylance extends it where it is installed: pip install 'lance-dagster[search]'"
+    try:
+        found = lance.dataset(dataset.uri, storage_options=dict(storage_options or {}) or None)
+        found.optimize.optimize_indices(index_names=[name])
+    except (OSError, ValueError, RuntimeError, NotImplementedError) as error:
+        return f"nor could pylance extend it: {error}"
+    return None
+
+
+def index_bytes(dataset: lance_core.LanceDataset) -> dict[str, int]:
+    """The bytes of each segment of the indices, by the segment."""
+    described = dataset.describe_indices() if dataset.has_index else []
+    return {str(segment.uuid): segment.size_bytes or 0 for found in described for segment in found.segments}
+
+
+def segments_of(dataset: lance_core.LanceDataset) -> set[tuple[str, str]]:
+    """The segments of indices by name, without zone maps, which are counted where they are created for partitions."""
+    if not dataset.has_index:
+        return set()
+    described = [found for found in dataset.describe_indices() if not found.name.startswith("__lance_")]
+    return {
+        (found.name, str(segment.uuid))
+        for found in described
+        if found.index_type.upper() != "ZONEMAP"
+        for segment in found.segments
+    }

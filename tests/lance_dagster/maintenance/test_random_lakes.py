@@ -1,0 +1,107 @@
+"""Lakes of random tables: a dry run gives the numbers of the run that follows, and a run leaves nothing to a second one.
+
+`LAKE_SEEDS=0:300 pytest -m slow` of this file tries 300 lakes.
+"""
+
+import os
+import random
+
+import pytest
+
+import lance_core
+from lance_dagster import LanceMaintenanceBudget, LanceMaintenancePolicy, build_maintenance_job
+from tests.lance_dagster.maintenance.random_tables import build
+from tests.lance_dagster.maintenance.test_dry_run import long_ago, numbers
+from tests.lance_dagster.maintenance.test_maintenance import failures, observations, run
+
+__all__ = ["long_ago"]
+
+POLICIES = (
+    {},
+    {"retain_versions": 1},
+    {"cleanup_older_than": None},
+    {"cleanup_older_than": None, "retain_versions": 1},
+    {"cleanup_older_than": None, "retain_versions": 3},
+    {"cleanup_older_than": "1d", "retain_versions": 2},
+    {"target_rows_per_fragment": 100},
+    {"materialize_deletions_threshold": 0.0, "cleanup_older_than": None, "retain_versions": 2},
+    {"refresh_indices": False},
+)
+LIMITS = ({}, {}, {"max_tables": 1}, {"max_tables": 2}, {"max_bytes_rewritten": 20_000}, {"max_bytes_rewritten": 5_000})
+FIRST, END = map(int, os.environ.get("LAKE_SEEDS", "0:40").split(":"))
+
+
+def build_tables(lake, draw):
+    return {
+        f"t{place}": build(draw.randrange(2**32), f"{lake.root}/t{place}.lance") for place in range(draw.randint(1, 4))
+    }
+
+
+def versions(lake, tables):
+    return {name: lance_core.dataset(f"{lake.root}/{name}.lance").version for name in tables}
+
+
+def counts(lake, tables):
+    return {name: lance_core.dataset(f"{lake.root}/{name}.lance").count_rows() for name in tables}
+
+
+def outcomes(result):
+    """The summary of a run without what a dry run lists beside it."""
+    assert result.success, failures(result)
+    found = result.output_for_node("summarize")
+    return {kind: found[kind] for kind in ("put_off", "partly_done", "failed", "absent", "left_alone")}
+
+
+def differences(dry, wet):
+    """The numbers in which a dry run and the run after it differ, by table."""
+    found = {name: (numbers(dry, name), numbers(wet, name)) for name in observations(wet)}
+    return {
+        f"{name} {key}": (one.get(key), other.get(key))
+        for name, (one, other) in found.items()
+        for key in {**one, **other}
+        if one.get(key) != other.get(key)
+    }
+
+
+def check_lake(lake, undo, seed):
+    draw = random.Random(seed)
+    policy, limits = draw.choice(POLICIES), draw.choice(LIMITS)
+    tables = build_tables(lake, draw)
+    undo()
+    lake_of = f"seed {seed}, policy {policy}, limits {limits}, tables {tables}"
+    job = build_maintenance_job(
+        root=True, policy=LanceMaintenancePolicy(**policy), budget=LanceMaintenanceBudget(**limits)
+    )
+    rows = counts(lake, tables)
+    for _ in range(6):
+        before = versions(lake, tables)
+        dry = run(lake, job, {"ops": {"plan": {"config": {"dry_run": True}}}})
+        assert dry.success, lake_of
+        assert versions(lake, tables) == before, lake_of
+        wet = run(lake, job)
+        worked = observations(wet)
+        assert outcomes(dry) == outcomes(wet), lake_of
+        assert differences(dry, wet) == {}, lake_of
+        assert set(observations(dry)) == set(worked), lake_of
+        assert counts(lake, tables) == rows, lake_of
+        left = outcomes(wet)
+        if not left["put_off"] and not left["partly_done"]:
+            break
+    if limits and (left["put_off"] or left["partly_done"]):
+        return  # rewrites that are larger than the whole budget
+    assert (left["put_off"], left["partly_done"]) == ({}, {}), lake_of
+    before = versions(lake, tables)
+    again = run(lake, job)
+    assert sorted(again.output_for_node("summarize")["healthy"]) == sorted(tables), lake_of
+    assert versions(lake, tables) == before, lake_of
+
+
+@pytest.mark.parametrize("seed", [12, 18, 24, 25, 26])  # each had a fault once
+def test_a_dry_run_foretells_the_run_and_a_second_run_does_nothing(lake, long_ago, seed):
+    check_lake(lake, long_ago, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(FIRST, END))
+def test_many_lakes(lake, long_ago, seed):
+    check_lake(lake, long_ago, seed)
