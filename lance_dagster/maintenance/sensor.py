@@ -163,17 +163,16 @@ def build_maintenance_sensor(  # noqa: PLR0913 - each is a choice of its own, mo
         _resolve_requests(context, job, states, silent_after)
         targets = choose_targets(context, tables_root, refs, lake)
         running = open_runs(context.instance, job, silent_after)
-        names = [target.ref.name for target in targets]
-        busy = {name for one in running if not one.is_silent for name in one.tables or names}
-        waits = {name for name, state in states.items() if state.waits(timedelta(seconds=minimum_interval_seconds))}
         policies = {target.ref.name: policy_of_target(context, target, chosen, lake) for target in targets}
+        busy = {name for one in running if not one.is_silent for name in one.tables or policies}
+        waits = {name for name, state in states.items() if state.waits(timedelta(seconds=minimum_interval_seconds))}
         left_alone = {name for name, own in policies.items() if own is None}
         asked = [target for target in targets if target.ref.name not in busy | waits | left_alone]
         recorded_so = partial(is_left_alone, policy=chosen, lake=lake)
         due, unread = _due(context, tables_root, asked, policies, states, recorded_so)
         _log(context, due, [one for one in running if one.is_silent], silent_after)
         requests = [_request(due, states)] if due else []
-        reason = None if due else _reason(names, left_alone=left_alone, busy=busy, waits=waits, unread=unread)
+        reason = None if due else _reason(list(policies), left_alone=left_alone, busy=busy, waits=waits, unread=unread)
         cursor = _written(states)
         if reason is not None and cursor == (context.cursor or "{}"):
             return dg.SkipReason(reason)
