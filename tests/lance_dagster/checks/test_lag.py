@@ -12,7 +12,7 @@ import pytest
 import lance_core
 from lance_dagster import BranchPolicy, build_lance_lag_checks
 from tests.lance_dagster.lake import errors
-from tests.lance_dagster.loading.test_changes import DAYS, ONE, SINCE, TWO, Copy, change, rows, source
+from tests.lance_dagster.loading.copies import DAYS, ONE, SINCE, TWO, Copy, change, rows, source
 
 
 def check(lake, copy, max_age=dt.timedelta(0), **options):

@@ -6,7 +6,7 @@ import pytest
 
 import pyspark_lance
 from lance_dagster.handlers import changes
-from tests.lance_dagster.loading.test_changes import ALL, CHANGED, DAYS, ONE, TWO, Copy, change, rows
+from tests.lance_dagster.loading.copies import ALL, CHANGED, DAYS, ONE, TWO, Copy, change, rows
 
 
 @pytest.fixture
