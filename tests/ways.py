@@ -69,7 +69,7 @@ LIMITS: Final = {
     "healthy-tick": Limit("lance_dagster", 7, 9),
     "tick": Limit("lance_dagster", 9, 9),
     "spark-write": Limit("pyspark_lance", 9, 9),
-    "spark-read": Limit("pyspark_lance", 5, 6),
+    "spark-read": Limit("pyspark_lance", 6, 6),
 }
 
 SUPPLIES: Final = (

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import lance_core
     from lance_dagster.health.policy import LanceMaintenancePolicy  # the reports of Pipes measure without Dagster
 
-__all__ = ["DEFAULT_TARGET", "TARGET_KEY", "TableHealth", "deleted_fraction", "measure"]
+__all__ = ["DEFAULT_TARGET", "TARGET_KEY", "TableHealth", "deleted_fraction", "index_bytes", "measure", "segments_of"]
 
 DEFAULT_TARGET: Final = 1024 * 1024
 _SYSTEM: Final = "__lance_"
@@ -168,3 +168,22 @@ def _unindexed(dataset: lance_core.LanceDataset, rows: int) -> dict[str, float]:
         if not found.name.startswith(_SYSTEM):  # that of moved rows, and those of the write-ahead log, cover no rows
             missed[found.name] = (rows - found.num_rows_indexed) / rows
     return missed
+
+
+def index_bytes(dataset: lance_core.LanceDataset) -> dict[str, int]:
+    """The bytes of each segment of the indices, by the segment."""
+    described = dataset.describe_indices() if dataset.has_index else []
+    return {str(segment.uuid): segment.size_bytes or 0 for found in described for segment in found.segments}
+
+
+def segments_of(dataset: lance_core.LanceDataset) -> set[tuple[str, str]]:
+    """The segments of indices by name, without zone maps, which are counted where they are created for partitions."""
+    if not dataset.has_index:
+        return set()
+    described = [found for found in dataset.describe_indices() if not found.name.startswith("__lance_")]
+    return {
+        (found.name, str(segment.uuid))
+        for found in described
+        if found.index_type.upper() != "ZONEMAP"
+        for segment in found.segments
+    }

@@ -11,9 +11,9 @@ from dataclasses import replace
 
 import lance_core
 from lance_core.maintenance import Compaction, CompactionTask, ExpectedVersions
-from lance_dagster.health.facts import measure
+from lance_dagster.health.facts import measure, segments_of
 from lance_dagster.lineage.reader_tags import expired
-from lance_dagster.maintenance.indices import expected_extensions, segments_of
+from lance_dagster.maintenance.indices import expected_extensions
 from lance_dagster.maintenance.limits import num_bytes
 from lance_dagster.maintenance.steps import MaintenanceOutcome, cleanup_selectors, removed
 

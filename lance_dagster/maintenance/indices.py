@@ -1,4 +1,4 @@
-"""The indices of a table in its maintenance: their segments, and how they are extended to the rows that they miss.
+"""The indices of a table in its maintenance: how they are extended to the rows that they miss.
 
 Kinds that lance_core builds are extended by it, other kinds (vectors, words) by pylance, where that is installed.
 
@@ -22,10 +22,8 @@ __all__ = [
     "Extension",
     "expected_extensions",
     "extend_indices",
-    "index_bytes",
     "is_extended_here",
     "rewrites_due",
-    "segments_of",
 ]
 
 
@@ -53,18 +51,16 @@ def is_extended_here(dataset: lance_core.LanceDataset, name: str) -> bool:
 
 
 def rewrites_due(
-    dataset: lance_core.LanceDataset, options: Mapping[str, Any], names: Sequence[str]
+    dataset: lance_core.LanceDataset, tasks: list[CompactionTask], options: Mapping[str, Any], names: Sequence[str]
 ) -> tuple[list[CompactionTask], list[str]]:
     """The rewrites that are due, and the indices that must be extended before their commit.
 
     Args:
         dataset: The table.
+        tasks: The rewrites that its indices allow as they are.
         options: Options of the compaction.
         names: The indices that miss rows, and can be extended here.
     """
-    tasks = list(Compaction.plan(dataset, options).tasks)
-    if not names:
-        return tasks, []
     expected = ExpectedVersions(dataset)
     expected_extensions(expected, names)
     later = [replace(task, read_version=dataset.version) for task in Compaction.plan(expected.dataset, options).tasks]
@@ -152,22 +148,3 @@ def _extend_by_pylance(
     except (OSError, ValueError, RuntimeError, NotImplementedError) as error:
         return f"nor could pylance extend it: {error}"
     return None
-
-
-def index_bytes(dataset: lance_core.LanceDataset) -> dict[str, int]:
-    """The bytes of each segment of the indices, by the segment."""
-    described = dataset.describe_indices() if dataset.has_index else []
-    return {str(segment.uuid): segment.size_bytes or 0 for found in described for segment in found.segments}
-
-
-def segments_of(dataset: lance_core.LanceDataset) -> set[tuple[str, str]]:
-    """The segments of indices by name, without zone maps, which are counted where they are created for partitions."""
-    if not dataset.has_index:
-        return set()
-    described = [found for found in dataset.describe_indices() if not found.name.startswith("__lance_")]
-    return {
-        (found.name, str(segment.uuid))
-        for found in described
-        if found.index_type.upper() != "ZONEMAP"
-        for segment in found.segments
-    }

@@ -36,9 +36,9 @@ from lance_core.maintenance import (
 )
 from lance_core.retry import backoff
 from lance_core.times import ago
-from lance_dagster.health.facts import TableHealth, measure
+from lance_dagster.health.facts import TableHealth, index_bytes, measure, segments_of
 from lance_dagster.health.policy import LanceMaintenancePolicy
-from lance_dagster.maintenance.indices import extend_indices, index_bytes, is_extended_here, rewrites_due, segments_of
+from lance_dagster.maintenance.indices import extend_indices, is_extended_here, rewrites_due
 from lance_dagster.maintenance.limits import fitting, not_fitting, time_is_up
 
 __all__ = [
@@ -194,7 +194,11 @@ def survey(
     oldest = _expired(dataset, found, policy)
     stale = [name for name, share in found.unindexed.items() if share and policy.refresh_indices]
     left = [name for name in stale if not is_extended_here(dataset, name)]
-    tasks, first = rewrites_due(dataset, policy.compaction_options(), [name for name in stale if name not in left])
+    options = policy.compaction_options()
+    tasks = list(Compaction.plan(dataset, options).tasks)
+    due, first = [name for name in stale if name not in left], list[str]()
+    if due:
+        tasks, first = rewrites_due(dataset, tasks, options, due)
     plan = MaintenancePlan(
         asset=asset,
         uri=dataset.uri,
@@ -206,7 +210,7 @@ def survey(
         num_tasks=len(tasks),
         cleanup_due=oldest is not None,
         expired_bytes=_bytes_left_behind(oldest, dataset),
-        indices_due=bool(lacking) or len(left) < len(stale),
+        indices_due=bool(lacking or due),
         indices_left=left,
         indices_first=first,
         partition_columns=kept,
