@@ -131,7 +131,7 @@ def watermark_name(asset: str, reader: str, metadata: Mapping[str, object]) -> s
 
 
 def consumed_versions(table: lance_core.LanceDataset, name: str, branch: str | None) -> set[int]:
-    """The versions of a branch of an input that parts of a table have consumed last, by the name of its watermarks."""
+    """The last versions of a branch of an input that parts of a table have consumed; `name` is of the watermarks."""
     positions = [InputPosition.of(one.position) for one in table.watermarks(name).values()]
     return {one.version for one in positions if one.branch == branch}
 
@@ -143,7 +143,9 @@ def unread_by_partition(
     partitions: Sequence[str] | None,
     where: str,
 ) -> list[tuple[list[UnreadRange], Sequence[str] | None]]:
-    """What is not read of an input, in the order in which runs read it, with the partitions of the reader that lack it.
+    """The unread ranges of an input, in the order in which runs read them, with the partitions that lack them.
+
+    Partitions that lack the same ranges are listed together.
 
     Args:
         dataset: The input's table at the latest version.
@@ -186,7 +188,7 @@ def updates_unknown(uri: str, where: str, error: UnsupportedError) -> Unsupporte
 
 
 def parts_of(partitions: Iterable[str] | None) -> dict[str, str | None]:
-    """Partitions by the part of the table that they are."""
+    """Partitions by the part that stands for them in watermarks; without partitions there is one part, for None."""
     return {_WHOLE: None} if partitions is None else {hashed(one)[:16]: one for one in sorted(partitions)}
 
 
@@ -208,11 +210,8 @@ def unread_ranges(dataset: lance_core.LanceDataset, position: InputPosition | No
     if position is None:
         return [UnreadRange.up_to(dataset, 0)]
     version, branch = position.version, position.branch
-    if branch not in (None, dataset.branch):
+    if not _led_to(dataset, branch, version):
         return _ranges_after_promotion(dataset, position, where)
-    own = dataset.branch
-    if branch is None and own is not None and version > dataset.branches.list()[own]["parent_version"]:
-        raise _other_rows(dataset, position, where)
     consumed = _checked_out(dataset, branch, version, where)
     if consumed.identity != position.identity:
         raise IncompatibleConflictError(
@@ -220,6 +219,17 @@ def unread_ranges(dataset: lance_core.LanceDataset, position: InputPosition | No
             f"made again. Run with the tag {FULL_REFRESH}=true to read all of it"
         )
     return [UnreadRange.up_to(dataset, version)]
+
+
+def _led_to(dataset: lance_core.LanceDataset, branch: str | None, version: int) -> bool:
+    """Whether a version led to that of a table: one of its branch, or of one that it was forked from, up to the fork."""
+    line, forks = dataset.branch, {} if branch == dataset.branch else dataset.branches.list()
+    last = version
+    while line != branch:
+        if line is None or line not in forks:
+            return False
+        line, last = forks[line]["parent_branch"], forks[line]["parent_version"]
+    return version <= last
 
 
 def consumed_range(dataset: lance_core.LanceDataset, position: InputPosition, where: str) -> UnreadRange:
@@ -241,7 +251,7 @@ def consumed_range(dataset: lance_core.LanceDataset, position: InputPosition, wh
 def _checked_out(
     dataset: lance_core.LanceDataset, branch: str | None, version: int, where: str
 ) -> lance_core.LanceDataset:
-    """A version that was consumed last, or whose changes were not consumed.
+    """A version of a branch of the input: the one that was consumed last, or one that was not consumed yet.
 
     Raises:
         VersionNotFoundError: The version was cleaned up.

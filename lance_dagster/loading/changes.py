@@ -6,7 +6,7 @@ The table of the downstream asset records up to which version each of its partit
 (`LanceDataset.watermarks`). The commit of the output moves these watermarks, so that one version has both the rows and
 their watermarks:
 
-    watermark   <asset key of the input> / <partition>; see `watermark_name`
+    watermark   <asset key of the input> / <part>; the head of `lineage.watermarks` has both in full
     position    {"version": 9, "identity": "...", "branch": "b", "since": 7, "run": "..."}
 
     nothing consumed yet, or run tag lance/full_refresh    from version 0: all rows, as inserts
@@ -105,7 +105,8 @@ class ChangeRange:
         dataset: The input's table at the last version whose changes are read.
         begins: The versions after which changes are read, each with the partitions of the downstream that it is for;
             None for all.
-        key: The columns whose update is a delete and an insert.
+        key: The columns by which a merge matches rows: where an update changes them, a reader gets a delete of the old
+            row and an insert of the new one.
         readers: The assets that read them.
         consumed: What the commits of the outputs note.
     """
@@ -286,7 +287,7 @@ def _up_to_one_end(
     """The changes that a run reads, all up to one version, which is noted on the run where it is the latest.
 
     Raises:
-        IncompatibleConflictError: The changes of some partitions end before those of others begin.
+        IncompatibleConflictError: The changes of some partitions end at another version than those of others.
     """
     fixed = {span.range.end: span.range.dataset for span in spans if not span.is_last}
     if not fixed:
@@ -303,11 +304,12 @@ def _up_to_one_end(
             else dataset.checkout_version(version)
         }
     (branch, version), end = next(iter(fixed.items()))
-    if len(fixed) > 1 or (end.branch != dataset.branch and any(span.is_last for span in spans)):
+    behind = [span for span in spans if span.is_last and (end.branch != dataset.branch or span.range.begin > version)]
+    if len(fixed) > 1 or behind:
+        ends = ", ".join(f"version {version} of {branch}" for branch, version in sorted(fixed))
         raise IncompatibleConflictError(
-            f"{where}: the partitions of this run are to consume the input up to different versions, "
-            f"{', '.join(f'{version} of {branch}' for branch, version in sorted(fixed))}; run them one by one, or with "
-            f"the tag {FULL_REFRESH}=true"
+            f"{where}: the changes that some partitions of this run are to consume end before those of others, at "
+            f"{ends}; run them one by one, or with the tag {FULL_REFRESH}=true"
         )
     if any(not span.is_last and not span.is_own for span in spans):
         context.log.info(
@@ -318,7 +320,7 @@ def _up_to_one_end(
 
 
 def _noted(facts: RunFacts, tag: str) -> int | None:
-    """The last version to read as this run noted it, or a run that it re-executes and that did not succeed."""
+    """The last version to read, noted by this run or by one that it re-executes, which did not succeed; else None."""
     value, run = None, facts.run_id
     while value is None and (record := facts.record(run)) is not None:
         known = facts_of(record.dagster_run, facts.instance)

@@ -210,6 +210,24 @@ class TestPartitions:
         assert [row[:2] for row in lake.rows("copy")] == [(2, 4), (5, 4)]
 
 
+def test_a_retry_of_partitions_of_which_one_was_read_further_meanwhile(lake):
+    lance.write_dataset(pa.concat_tables([rows(1, day=ONE), rows(2, day=TWO)]), lake.uri("source"))
+    copy, span = Copy(partitions=DAYS), ("2024-01-01", "2024-01-02")
+
+    @dg.asset(deps=["copy"])
+    def after():
+        raise dg.Failure("after")
+
+    copy.run(lake, span=span)
+    lake.table("source").insert(rows(3, day=ONE))
+    failed = lake.run(*copy.assets, after, select=["copy", "after"], span=span, fails=True)
+    lake.table("source").insert(rows(4, day=TWO))
+    copy.run(lake, partition="2024-01-02")
+    again = {"dagster/parent_run_id": failed.run_id, "dagster/root_run_id": failed.run_id}
+    _, failed = copy.run(lake, span=span, tags=again, fails=True)
+    assert "run them one by one, or with the tag lance/full_refresh=true" in errors(failed)
+
+
 def test_updates_of_a_table_without_stable_row_ids_name_the_metadata(lake):
     merged = iter([rows(1, 2), rows(2, 3, n=1), rows(3, n=2)])
     merge = {"lance/write_mode": "merge", "lance/merge_on": "id"}

@@ -7,6 +7,7 @@ import lance
 import pyarrow as pa
 import pytest
 
+import lance_core
 from lance_dagster import BranchPolicy, build_lance_lag_checks
 from tests.lance_dagster.lake import errors
 from tests.lance_dagster.loading.copies import CHANGED, DAYS, ONE, THREE, TWO, Copy, change, rows
@@ -160,6 +161,26 @@ class TestBranches:
         lake.table("source").branches.promote("draft")
         assert copy.run(lake)[0] == [(5, 0, "insert")]
         assert pairs(lake) == [(one, 0) for one in range(1, 6)]
+
+    @pytest.mark.parametrize("consumed", [1, 3])
+    def test_a_branch_of_a_branch(self, lake, consumed):
+        """Versions of main after the first fork do not lead to it, whatever the second was forked from."""
+        main = lance_core.write_dataset(rows(1), lake.uri("source"), enable_stable_row_ids=True)
+        main.ensure_branch("one").insert(rows(2))
+        copy, policy = Copy(), BranchPolicy.from_tag()
+        for id_ in range(3, 2 + consumed):
+            main.insert(rows(id_))
+        copy.run(lake)
+        two = main.create_branch("two", ("one", None))
+        two.insert(rows(9))
+        if consumed == 1:
+            assert copy.run(lake, tags={"lance/branch": "two"}, branching=policy)[0] == [
+                (2, 0, "insert"),
+                (9, 0, "insert"),
+            ]
+        else:
+            _, failed = copy.run(lake, tags={"lance/branch": "two"}, branching=policy, fails=True)
+            assert "lance/full_refresh=true" in errors(failed)
 
     @pytest.mark.parametrize("lost", ["branch", "version"])
     def test_what_is_not_known_any_more_needs_a_full_refresh(self, lake, table, lost):
