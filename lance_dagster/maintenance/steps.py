@@ -9,7 +9,8 @@
     clean_up   old versions are removed, with the files that only they need
 
 Plain records travel between the steps: the plan never changes, and each step returns a new outcome. Maintenance never
-waits for writers and never delays them: the first commit wins, and maintenance plans again, at most `ATTEMPTS` times.
+waits for writers and never delays them: the first commit wins, and what maintenance has lost is planned again, up to
+`ATTEMPTS` attempts in all.
 """
 
 from __future__ import annotations
@@ -88,7 +89,8 @@ class MaintenancePlan:
             covers with fragments that it misses.
         partition_columns: The columns on which zone maps are kept.
         most_unindexed: How many fragments may lie outside of a zone map.
-        expired_bytes: Bytes of files of the oldest version that the surveyed one does not have, if cleanup is due.
+        expired_bytes: Bytes of the fragments of the oldest version that the surveyed one does not have, if cleanup is
+            due; files that a fragment has exchanged for others do not count.
         deadline: Seconds since 1970 after which no further rewrite or step begins; None for no limit.
         max_bytes_rewritten: Bytes of data files that the rewrites of all attempts may read; None for no limit.
         owners: The assets that the table belongs to, as far as they are proven.
@@ -138,7 +140,8 @@ class MaintenanceOutcome:
     Attributes:
         plan: The plan.
         results: The results of its rewrites, as JSON.
-        lost: Rewrites that concurrent commits made void.
+        lost: Rewrites that concurrent commits made void or that have no result, and extensions of indices that lost
+            the race against a writer.
         done: Numbers of the work that was done, as entries of the event.
         seconds: Time that the steps took.
         error: Why a step failed; None if none did.
@@ -222,7 +225,7 @@ def survey(
 def _expired(
     dataset: lance_core.LanceDataset, found: TableHealth, policy: LanceMaintenancePolicy
 ) -> lance_core.LanceDataset | None:
-    """The oldest version, if it is too old or there are more than are to be kept; None if no cleanup is due."""
+    """The oldest version, if there are more than are to be kept and it is too old; None if no cleanup is due."""
     if not policy.cleans_up or found.versions <= max(1, policy.retain_versions or 1):
         return None
     try:
@@ -235,7 +238,7 @@ def _expired(
 def with_cleanup_of(
     oldest: lance_core.LanceDataset | None, dataset: lance_core.LanceDataset, plan: MaintenancePlan
 ) -> MaintenancePlan:
-    """A plan with the cleanup whose oldest version that goes is known; without a cleanup if none goes."""
+    """A plan whose cleanup removes the versions from `oldest` on; without a cleanup if that is None."""
     return replace(plan, cleanup_due=oldest is not None, expired_bytes=_bytes_left_behind(oldest, dataset))
 
 
@@ -297,7 +300,7 @@ def _rewrite_all(
     rewriter: Rewriter,
     **options: Any,
 ) -> MaintenanceOutcome:
-    """Plan the newest version, and do and commit the rewrites, unless the budget of the run is spent."""
+    """Plan the version of the handle, and do and commit the rewrites; nothing if something was put off before."""
     if outcome.deferred:
         return outcome
     tasks = Compaction.plan(dataset, {**outcome.plan.policy.compaction_options(), **options}).tasks
@@ -336,13 +339,15 @@ def _commit_all(
     # Not `retrying`: an attempt that met conflicts has committed its other tasks, and only the rest is planned again.
     for attempt in range(ATTEMPTS):
         outcome, skipped = _commit(dataset, results, outcome, properties)
-        lost, missing = missing + skipped, 0
+        lost = missing + skipped
         if not lost or outcome.deferred:
             break
         if attempt + 1 < ATTEMPTS:
             time.sleep(backoff(attempt + 1, first=0.2, longest=_LONGEST_PAUSE_S))
             dataset.checkout_latest()
-            outcome, results = _rewrite_within_budget(dataset, outcome, Compaction.plan(dataset, given).tasks, rewriter)
+            tasks = Compaction.plan(dataset, given).tasks
+            outcome, results = _rewrite_within_budget(dataset, outcome, tasks, rewriter)
+            missing = 0 if outcome.deferred else len(tasks) - len(results)
     return outcome.plus(lost=lost)
 
 
