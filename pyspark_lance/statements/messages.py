@@ -47,7 +47,7 @@ _MOST: Final = 5
 
 @contextlib.contextmanager
 def in_words_of_sql(sources: Sources) -> Iterator[None]:
-    """Let errors of a statement say what they say in the words of SQL.
+    """Put the messages of Lance errors of a statement into the words of SQL.
 
     Args:
         sources: The tables of the statement.
@@ -75,7 +75,7 @@ def _spelled(message: str, sources: Sources) -> str:
 
 
 def _suggesting(found: re.Match[str], columns: list[str]) -> str:
-    """A part of a message of Spark's with the columns of all tables: Spark knows those that are read."""
+    """The part of Spark's message that suggests columns, with those of the tables that Spark did not read as well."""
     given = [one for one in (found["given"] or "").split(", ") if one]
     wanted = found["name"].rpartition(".")[2].strip("`").lower()
     others = {name.lower(): name for name in columns if not any(one.endswith(quoted(name)) for one in given)}

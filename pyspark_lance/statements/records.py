@@ -241,7 +241,7 @@ class Vacuum(Statement):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateIndex(Statement):
-    """CREATE INDEX [IF NOT EXISTS] [name] ON table [USING kind] (column) [WITH (options)]."""
+    """CREATE [OR REPLACE] INDEX [IF NOT EXISTS] [name] ON table [USING kind] (column) [WITH (options)]."""
 
     table: TableName
     name: str | None

@@ -26,7 +26,7 @@ _INTERNAL: Final = "lance-dagster."
 
 
 def _properties(dataset: LanceDataset) -> dict[str, str]:
-    """The configuration of a table, without what this package keeps there."""
+    """The configuration of a table, without what lance_core, lance_dagster and pyspark_lance keep there."""
     return {key: value for key, value in sorted(dataset.config().items()) if not key.startswith(_INTERNAL)}
 
 
@@ -116,7 +116,10 @@ def show(context: Context, statement: records.Show) -> DataFrame:
 
 
 def show_tables(context: Context, statement: records.ShowTables) -> DataFrame:
-    """Run a SHOW TABLES or SHOW NAMESPACES."""
+    """Run a SHOW TABLES or SHOW NAMESPACES.
+
+    SHOW TABLES of a catalog lists the tables of all its namespaces, that of a namespace only its own.
+    """
     catalog = context.finder.catalog(statement.parts[0])
     assert catalog is not None, "the caller has checked"
     within = statement.parts[1:]

@@ -75,27 +75,32 @@ def vacuum(context: Context, statement: records.Vacuum) -> DataFrame:
 def create_index(context: Context, statement: records.CreateIndex) -> DataFrame:
     """Run a CREATE INDEX."""
     dataset, location = context.target(statement.table)
-    name = statement.name or f"{statement.column}_idx"
-    exists = name in {one.name for one in dataset.describe_indices()}
-    if exists and statement.if_not_exists:
+    column, kind = spelled_path(dataset.schema, statement.column), statement.kind.upper()
+    kind = _KINDS.get(kind, kind)
+    before = dataset.describe_indices()
+    # Without a name, as pylance makes one: another kind of index on the same column stays.
+    like = {one.name for one in before if one.field_names == [column] and one.index_type.upper() == kind}
+    same = [one.name for one in before if (one.name == statement.name if statement.name else one.name in like)]
+    if same and statement.if_not_exists:
         return context.nothing()
-    if exists and not statement.replaces:
+    if same and not statement.replaces:
         raise DatasetExistsError(
-            f"{statement.table} has an index {name} already; CREATE OR REPLACE INDEX builds it again"
+            f"{statement.table} has an index {same[0]} already; CREATE OR REPLACE INDEX builds it again"
         )
-    kind = statement.kind.upper()
     made = create_scalar_index(
         context.spark,
         dataset.uri,
-        spelled_path(dataset.schema, statement.column),
-        _KINDS.get(kind, kind),
-        statement.name,
+        column,
+        kind,
+        statement.name or (same[0] if same else None),
         replace=statement.replaces,
         storage_options=location.storage_options,
         **{key: _value(value) for key, value in statement.options.items()},
     )
-    fragments = len(made.get_fragments())
-    return context.answer("fragments_indexed long, index_name string", [(fragments, name)])
+    names = [one.name for one in made.describe_indices()]
+    new = [name for name in names if name not in {one.name for one in before}]
+    name = statement.name or (same or new)[0]
+    return context.answer("fragments_indexed long, index_name string", [(len(made.get_fragments()), name)])
 
 
 def drop_index(context: Context, statement: records.DropIndex) -> DataFrame:

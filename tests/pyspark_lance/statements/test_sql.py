@@ -388,6 +388,17 @@ def test_an_overwrite_of_partitions_needs_their_columns(spark, sql, lake, lance)
     assert sql("SELECT * FROM lake.a.p ORDER BY d") == [(0, 0), (1, 1), (30, 2)]
 
 
+def test_indices_without_a_name_are_named_as_pylance_does(sql, table, lance):
+    assert sql("CREATE INDEX ON lake.nyc.t USING btree (ID)")[0][1] == "id_idx"
+    assert sql("CREATE INDEX IF NOT EXISTS ON lake.nyc.t USING btree (ID)") == []
+    with pytest.raises(DatasetExistsError, match="id_idx already; CREATE OR REPLACE INDEX"):
+        sql("CREATE INDEX ON lake.nyc.t USING btree (ID)")
+    assert sql("CREATE INDEX IF NOT EXISTS ON lake.nyc.t USING bitmap (id)")[0][1] == "id_idx_2"
+    assert sql("CREATE OR REPLACE INDEX ON lake.nyc.t USING bitmap (id)")[0][1] == "id_idx_2"
+    found = lance.dataset(table).describe_indices()
+    assert sorted((one.name, one.index_type) for one in found) == [("id_idx", "BTree"), ("id_idx_2", "Bitmap")]
+
+
 def test_maintenance_indices_branches_and_clones(sql, lake, table, lance):
     for number in range(3):
         sql(f"INSERT INTO lake.nyc.t VALUES ({number + 50}, 0, 'more')")
