@@ -48,7 +48,7 @@ def run_job(session: SparkSession, call: Callable[[], _Result]) -> _Result:
         Its result.
 
     Raises:
-        LanceError: A task raised this error.
+        LanceError: A task raised this error, or Spark went away, and its tasks are not waited for.
         BaseException: The call raised another error, or an interruption ended the wait for it. As far as Spark reports,
             no task of its jobs runs any more.
     """

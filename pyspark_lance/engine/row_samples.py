@@ -4,9 +4,9 @@
     sampled     first rows of the first file                   [body]                      [name]
 
 Spark's `toArrowBatchRdd` limits the rows of a batch, never its bytes. Sampling the frame itself could run all that
-comes before its first row, such as a shuffle. Files, and frames that Spark keeps, give their first rows at once, and
-most strings that are written are strings that were read. The JVM alone does it: a Python worker that reads a part of
-its input is not used again. Long strings of other sources, or of an expression, are not detected.
+comes before its first row, such as a shuffle. Files, and cached frames that were computed, give their first rows at
+once, and most strings that are written are strings that were read. The JVM alone does it: a Python worker that reads a
+part of its input is not used again. Long strings of other sources, or of an expression, are not detected.
 
 This module uses internals of classic sessions, as `arrow_rdd` does.
 """
@@ -14,8 +14,10 @@ This module uses internals of classic sessions, as `arrow_rdd` does.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from pyspark_lance.engine.jobs import run_job
 from pyspark_lance.engine.spark_internals import is_classic
 
 if TYPE_CHECKING:
@@ -25,8 +27,6 @@ __all__ = ["string_bytes_read"]
 
 _ROWS: Final = 16
 """Rows that are sampled of a relation."""
-_FIRST_ROWS: Final = ("HadoopFsRelation", "InMemoryRelation")
-"""Relations that give their first rows at once: files, and frames that Spark keeps."""
 
 
 def string_bytes_read(frame: DataFrame) -> int | None:
@@ -74,10 +74,10 @@ def _relations(frame: Any) -> Iterator[tuple[Any, list[Any]]]:
 
 def _gives_first_rows(leaf: Any) -> bool:
     """Whether a leaf of a plan gives its first rows without other work."""
-    kind: str = leaf.getClass().getSimpleName()
+    kind = leaf.getClass().getSimpleName()
     if kind == "LogicalRelation":
-        kind = leaf.relation().getClass().getSimpleName()
-    return kind in _FIRST_ROWS
+        return bool(leaf.relation().getClass().getSimpleName() == "HadoopFsRelation")
+    return bool(kind == "InMemoryRelation" and leaf.cacheBuilder().isCachedColumnBuffersLoaded())
 
 
 def _items(found: Any) -> Iterable[Any]:
@@ -95,5 +95,5 @@ def _sampled(frame: Any, leaf: Any, strings: list[Any]) -> int:
     made = type(frame)(sql.classic.Dataset.ofRows(session._jsparkSession, columns), session)  # noqa: SLF001 - see the module
     named = made.toDF(*(f"c{i}" for i in range(len(strings))))
     lengths = [functions.coalesce(functions.octet_length(name), functions.lit(0)) for name in named.columns]
-    rows = named.select(*lengths).take(_ROWS)
+    rows = run_job(session, partial(named.select(*lengths).take, _ROWS))
     return sum(sum(row) for row in rows) // len(rows) if rows else 0
