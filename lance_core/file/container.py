@@ -279,7 +279,7 @@ class PageFile:
 
 
 def _one_struct_page(pages: list[ColumnMetadata.Page]) -> list[ColumnMetadata.Page]:
-    """The pages of a 2.0 column; those of a struct have no buffers and must be one."""
+    """The pages of a 2.0 column; pages without buffers (structs, nulls) of one encoding become one page."""
     if (
         len(pages) < 2
         or any(page.buffer_sizes for page in pages)

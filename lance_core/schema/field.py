@@ -1,7 +1,8 @@
 """Fields and schemas of Lance: trees of named, typed nodes with ids.
 
-A field id names a column for the life of a dataset: data files, manifests and transactions refer to columns by id
-only, so that a column can be renamed or moved. Ids are handed out depth-first, parents before children, from 0.
+Data files, manifests and transactions refer to columns by field id only, so that a column can be renamed or moved. Ids
+are handed out depth-first, parents before children, from 0. An overwrite numbers the columns again, and a restore goes
+back to earlier ids: `verbs.delta.same_columns` follows columns through these.
 """
 
 from __future__ import annotations
@@ -148,7 +149,7 @@ class Schema:
         its own name is given as well.
 
         Raises:
-            SchemaError: A column does not exist or is named twice.
+            SchemaError: A column does not exist, or a top-level column is named twice.
         """
         kept: dict[str, Field] = {}
         by_name, mentions = {f.name: f for f in self.fields}, Counter(columns)

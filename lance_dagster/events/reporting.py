@@ -8,6 +8,8 @@ Promotion, discarding and undoing change main, or make an earlier event about it
 Assets that share the table, and whose rows are the same as before, get an observation of the table.
 
 An event whose metadata has `lance/branch` reports a branch, and does not count as an event about main.
+
+The IO manager counts the rows of the partitions of an ordinary write here as well (`rows_of_partitions`).
 """
 
 from __future__ import annotations

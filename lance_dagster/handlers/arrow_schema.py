@@ -180,6 +180,7 @@ def target_schema(frame: pa.Schema, table: pa.Schema | None, mode: CommitMode, s
 
     Raises:
         SchemaError: The frame does not fit; the message names the column.
+        InvalidInputError: `schema_mode` is overwrite, and the write does not overwrite the whole table.
     """
     _reject_clashing_names(frame)
     frame = without_owners(frame, table)

@@ -248,7 +248,7 @@ def tables_when_loaded(
 def external_asset(
     table: LakeTable, storage_options: Mapping[str, Any] | None, group_name: str | None = None
 ) -> dg.AssetSpec:
-    """The external asset of a table that no asset stands for; whoever opens it here reaches it by the options."""
+    """The external asset of a table that no asset stands for; this process opens it with the storage options."""
     metadata = {
         "lance/uri": table.uri,
         "dagster/uri": table.uri,

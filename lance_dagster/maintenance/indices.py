@@ -2,9 +2,9 @@
 
 Kinds that lance_core builds are extended by it, other kinds (vectors, words) by pylance, where that is installed.
 
-An index of another kind must cover the fragments that are merged either all or not at all. If rewrites are due that
-would merge fragments which an index covers with fragments which it misses, the index is extended before these rewrites
-are committed: else a second run would have to merge what the first could not.
+Where a table has an index of another kind, each segment of an index must cover all fragments that are merged, or none.
+If an extension lets more fragments be merged, the indices are extended before the rewrites are committed: else a second
+run would have to merge what the first could not.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Extension:
 
     Attributes:
         refreshed: How many indices were extended.
-        lost: How many of the others lost the race against a writer.
+        lost: How many of the others lost the race against a writer; those that pylance extends do not count.
         are_joined: Whether pylance has made one segment of those of an index of vectors, as it does when it divides or
             joins partitions: further fragments can be merged then.
         problems: One sentence for each index that was not extended.
@@ -53,7 +53,7 @@ def is_extended_here(dataset: lance_core.LanceDataset, name: str) -> bool:
 def rewrites_due(
     dataset: lance_core.LanceDataset, tasks: list[CompactionTask], options: Mapping[str, Any], names: Sequence[str]
 ) -> tuple[list[CompactionTask], list[str]]:
-    """The rewrites that are due, and the indices that must be extended before their commit.
+    """The rewrites that are due, and the indices to extend before their commit: all of `names`, or none.
 
     Args:
         dataset: The table.

@@ -80,7 +80,7 @@ def has_bytes(field: pa.Field) -> bool:
 
 
 def exact_keys(fields: Iterable[pa.Field]) -> list[str]:
-    """The columns in which equal values are identical: no floats and no collations."""
+    """The columns without floats and collations, where equal values are identical, nanoseconds of timestamps aside."""
     return [f.name for f in fields if not pa.types.is_floating(f.type) and collation(f) == _BINARY]
 
 

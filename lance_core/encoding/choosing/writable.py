@@ -1,7 +1,7 @@
 """Checks that values can be written: some types of a schema cannot be stored in files of every version.
 
     lists of equal length   of numbers, of such lists, of nothing (the null type), and of structs
-    binary of no bytes      as a constant page in 2.2, not before
+    binary of width 0       (fixed_size_binary) as a constant page in 2.2, not before
     packed structs          stored row by row in one column (see `paths.is_packed`); their fields can be
         2.0                     numbers of whole bytes, and lists of equal length of such
         2.1                     numbers of whole bytes

@@ -33,10 +33,10 @@ def encode_field(field: Field, array: pa.Array) -> list[list[EncodedPage]]:
 
     Args:
         field: The field.
-        array: Its values: at least one row of a top-level field; the items of lists may be none.
+        array: Its values; only items of lists may be none at all.
 
     Returns:
-        For the field and every field below it, depth-first, its pages.
+        The pages of each column of the field, depth-first; a packed struct is one column.
 
     Raises:
         SchemaError: A struct is null, which 2.0 cannot store.

@@ -17,9 +17,9 @@ __all__ = ["rebase_results"]
 def rebase_results(dataset: Handle, results: Sequence[RewriteResult]) -> list[RewriteResult]:
     """The results that can be committed in the version of a handle; the files of the others are deleted.
 
-    A result stays if its fragments have not changed, and if an index that cannot be extended after the commit covers
-    all of them or none. Between its plan and its commit such an index can be extended: it covers the rewritten rows
-    then, which a commit on the plan's own version would reject as a conflict.
+    A result stays if its fragments have not changed, and if the compaction extends all indices, or else each segment of
+    an index covers all of these fragments or none. An index that was extended between plan and commit covers rows that
+    were rewritten: a commit on the plan's own version would end in a conflict.
 
     Args:
         dataset: The handle, at the version of the plan or a later one.

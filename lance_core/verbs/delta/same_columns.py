@@ -36,9 +36,10 @@ class SameColumns:
     """The columns that two versions have in common.
 
     Attributes:
-        names: Names of wanted columns, each with the name of the same column in the other version.
-        fields: Ids of fields, children included, each with the id of the same field in the other version; none if the
-            history was not read, as all columns are what they were.
+        names: Names of columns of the later version, the wanted ones among them, each with the name of the same column
+            in the earlier version.
+        fields: Ids of fields of the later version, children included, each with the id of the same field in the
+            earlier one; none if no wanted column needed the history.
     """
 
     names: Mapping[str, str]

@@ -55,7 +55,7 @@ def indexed_field(schema: Schema, field_id: int) -> IndexedField:
     """The field with an id, if it can be indexed.
 
     Raises:
-        UnsupportedError: The field lies in a list.
+        UnsupportedError: The field lies in a list or a map.
         InvalidInputError: The dataset has no field of that id.
     """
     for top in schema.fields:

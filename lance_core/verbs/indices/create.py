@@ -108,7 +108,9 @@ def create_scalar_index(
     arguments: Mapping[str, Any],
     properties: Mapping[str, str] | None = None,
 ) -> Manifest:
-    """Build an index and commit it, with the properties as strings for the history.
+    """Build an index and commit it; `properties` become properties of the transaction.
+
+    Without `train` the index covers no fragment.
 
     Raises:
         SchemaError: There is no such column, or the kind does not fit it.

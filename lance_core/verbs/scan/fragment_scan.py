@@ -1,7 +1,8 @@
 """Scan one fragment: yield its rows that are not deleted and match the filter.
 
-With a filter that keeps few rows the scan takes two steps: it reads the columns of the filter first, then the other
-columns of only the rows that match. In the second step a page without a match is neither read nor decoded.
+With a filter the scan takes two steps, unless it reads no other columns: it reads the columns of the filter first, then
+the other columns. If few rows match, these are read for them alone, and a page without a match is neither read nor
+decoded; else all rows from the first match to the last one are read.
 """
 
 from __future__ import annotations
@@ -182,7 +183,8 @@ class FragmentScan:
         """Yield the rows that are alive and match, with the columns of the options and the row columns.
 
         Args:
-            part: Which of the rows to read, counted among those that are alive; None for all.
+            part: Which of the rows to read, counted among those that are alive, or among all physical rows if the
+                options include deleted ones; None for all.
             most: The number of matching rows after which the scan may end; None for all.
         """
         num_rows, live = self._rows()
