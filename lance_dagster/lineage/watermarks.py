@@ -222,7 +222,7 @@ def unread_ranges(dataset: lance_core.LanceDataset, position: InputPosition | No
 
 
 def _led_to(dataset: lance_core.LanceDataset, branch: str | None, version: int) -> bool:
-    """Whether a version led to that of a table: one of its branch, or of one that it was forked from, up to the fork."""
+    """Whether a version led to that of a table: one of its branch, or, up to the fork, of those before it."""
     line, forks = dataset.branch, {} if branch == dataset.branch else dataset.branches.list()
     last = version
     while line != branch:
