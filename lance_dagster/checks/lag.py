@@ -27,7 +27,7 @@ def build_lance_lag_checks(
 ) -> list[dg.AssetChecksDefinition]:
     """Checks that assets have consumed the changes of their incremental inputs (`lance/changes`) within some time.
 
-    The result has the number of rows that the next run would read, how old the first commit is that no run has read,
+    The result has the number of rows that no run has read, how old the first commit is that no run has read,
     and the versions. Of a partitioned asset the partitions that it has materialized count, each with the rows of its
     own partitions of the input. What the input leaves out does not count: rows that its `lance/filter` excludes,
     updates of columns that it does not have, and the asset's own columns. An asset whose inputs have not changed
@@ -114,6 +114,8 @@ def _result(
     lags: Sequence[_Lag], problems: Sequence[str], limit: timedelta, severity: dg.AssetCheckSeverity
 ) -> dg.AssetCheckResult:
     rows, age = sum(one.rows for one in lags), max((one.age for one in lags), default=timedelta(0))
+    # Of an input that cannot be read it is not known how many rows wait.
+    numbers = {} if problems else {"lance/rows_unread": rows, "lance/lag_s": age.total_seconds()}
     said = [*problems]
     if rows:
         oldest = timedelta(seconds=int(age.total_seconds()))
@@ -122,11 +124,7 @@ def _result(
         passed=not problems and age <= limit,
         severity=severity,
         description="; ".join(said) or "all changes are consumed",
-        metadata={
-            "lance/rows_unread": rows,
-            "lance/lag_s": age.total_seconds(),
-            "lance/lag": [one.entry() for one in lags],
-        },
+        metadata={**numbers, "lance/lag": [one.entry() for one in lags]},
     )
 
 

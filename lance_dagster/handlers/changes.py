@@ -83,21 +83,25 @@ def count_changes(request: ReadRequest, *, all_of_them: bool = False) -> None:
     request.changes.counts.update({kind: total[kind] for kind in KINDS})
 
 
-def has_changes(dataset: lance_core.LanceDataset, begin_version: int, rows: pc.Expression | None) -> bool:
+def has_changes(
+    dataset: lance_core.LanceDataset, begin_version: int, rows: pc.Expression | None, updates_of: Sequence[str] | None
+) -> bool:
     """Whether some rows of a table were changed after a version.
 
     Args:
         dataset: The table at the later version.
         begin_version: The version after which changes count.
         rows: Which rows; None for all.
+        updates_of: Columns whose updates are changes; None for all.
 
     Raises:
         LanceError: A version that is needed was cleaned up, or the changes cannot be read.
     """
     delta, column = dataset.delta(begin_version=begin_version, end_version=dataset.version), _cheap_column(dataset)
     if rows is None:
-        return bool(delta.plan([column]).tasks)
-    return any(batch.num_rows for batch in delta.get_changes([column], preimages=True, filter=rows))
+        return bool(delta.plan([column], updates_of=updates_of).tasks)
+    feed = delta.get_changes([column], updates_of=updates_of, preimages=True, filter=rows)
+    return any(batch.num_rows for batch in feed)
 
 
 def _cheap_column(dataset: lance_core.LanceDataset) -> str:

@@ -25,13 +25,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import dagster as dg
-import pyarrow.compute as pc
 
 import lance_core
 from lance_core import WatermarkMove
 from lance_core.errors import IncompatibleConflictError, UnsupportedError
 from lance_dagster._context.steps import RunFacts, defined_metadata, facts_of, outputs_of_step, tag_run
-from lance_dagster.handlers.changes import has_changes
 from lance_dagster.lineage.step_inputs import ConsumedChanges
 from lance_dagster.lineage.watermarks import (
     FULL_REFRESH,
@@ -48,11 +46,16 @@ from lance_dagster.properties import hashed
 __all__ = [
     "CHANGES",
     "ChangeRange",
+    "Reads",
     "is_full_refresh",
     "range_of_input",
 ]
 
 CHANGES: Final = "lance/changes"
+
+Reads = Callable[[UnreadRange, str | None, Sequence[str], Sequence[str]], bool]
+"""Whether an input has changes in a range of versions, for a partition of the downstream, by the columns of its key and
+the assets that read it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +137,7 @@ def range_of_input(
     context: dg.InputContext,
     facts: RunFacts | None,
     dataset: lance_core.LanceDataset,
-    rows_of: Callable[[str | None], pc.Expression | None],
+    reads: Reads,
     where: str,
 ) -> ChangeRange:
     """The changes that an input reads, noted on the run.
@@ -143,7 +146,7 @@ def range_of_input(
         context: The input.
         facts: The run that loads it.
         dataset: Its table at the latest version.
-        rows_of: Gives the rows of the input that a partition of the downstream reads; None for all.
+        reads: Whether the input has changes in a range of versions for a partition of the downstream.
         where: The input, for messages.
 
     Raises:
@@ -158,9 +161,7 @@ def range_of_input(
     if not readers:
         raise dg.DagsterInvalidDefinitionError(f"{where}: {CHANGES} is for inputs of assets, whose table notes it")
     spans = [
-        _span(facts, dataset, reader, part, rows_of, where, refresh=refresh)
-        for reader in readers
-        for part in reader.keys
+        _span(facts, dataset, reader, part, reads, where, refresh=refresh) for reader in readers for part in reader.keys
     ]
     spans = _up_to_one_end(context, facts, dataset, spans, where)
     end, consumed = spans[0].range.dataset, max((span.range.consumed for span in spans), key=lambda one: one.version)
@@ -220,7 +221,7 @@ def _span(
     dataset: lance_core.LanceDataset,
     reader: _InputReader,
     part: str,
-    rows_of: Callable[[str | None], pc.Expression | None],
+    reads: Reads,
     where: str,
     *,
     refresh: bool,
@@ -232,16 +233,15 @@ def _span(
         again = consumed_range(dataset, position, where)
         return _Span(reader=reader, part=part, stored=stored, range=again, is_last=False, is_own=True)
     *earlier, last = unread_ranges(dataset, None if refresh else position, where)
-    rows = rows_of(reader.keys[part]) if earlier else None
     for one in earlier:
-        if _has_changes(one, rows, where):
+        if _reads(reads, one, reader, part, where):
             return _Span(reader=reader, part=part, stored=stored, range=one, is_last=False)
     return _Span(reader=reader, part=part, stored=stored, range=last)
 
 
-def _has_changes(unread: UnreadRange, rows: pc.Expression | None, where: str) -> bool:
+def _reads(reads: Reads, unread: UnreadRange, reader: _InputReader, part: str, where: str) -> bool:
     try:
-        return has_changes(unread.dataset, unread.begin, rows)
+        return reads(unread, reader.keys[part], reader.key, (reader.asset,))
     except UnsupportedError as error:
         raise updates_unknown(unread.dataset.uri, where, error) from error
 

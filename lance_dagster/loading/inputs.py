@@ -8,6 +8,7 @@ columns   `columns`, in that order
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import cast
 
 import dagster as dg
@@ -23,6 +24,7 @@ from lance_core.errors import (
 from lance_dagster._context.steps import RunFacts, is_external, is_fan_in, is_list_of_assets, is_own_upstream
 from lance_dagster.handlers import Loading
 from lance_dagster.handlers.base import ChangesPart, ChangesRequest, ReadRequest
+from lance_dagster.handlers.changes import has_changes
 from lance_dagster.handlers.input_selection import (
     MissingInputError,
     columns_of_asset,
@@ -33,8 +35,8 @@ from lance_dagster.handlers.input_selection import (
 from lance_dagster.handlers.lance import LanceDatasetHandler
 from lance_dagster.lineage.history import undo_after
 from lance_dagster.lineage.step_inputs import remember_changes
-from lance_dagster.lineage.watermarks import FULL_REFRESH
-from lance_dagster.loading.changes import CHANGES, ChangeRange, range_of_input
+from lance_dagster.lineage.watermarks import FULL_REFRESH, UnreadRange
+from lance_dagster.loading.changes import CHANGES, ChangeRange, Reads, range_of_input
 from lance_dagster.loading.recorded_versions import equal_version, recorded_version
 from lance_dagster.tables.branch_policy import branch_of_run
 from lance_dagster.tables.location import TableLocation
@@ -80,29 +82,29 @@ def read_requests(
     check_input(metadata, where)
     keys = sorted(context.asset_partition_keys) if context.has_asset_partitions else None
     several = _loads_several(context, loading, keys, where)
-    try:
-        dataset = _open(context, facts, location, settings, metadata, where)
-    except DatasetNotFoundError as error:
-        if (keys != [] and not is_own_upstream(context)) or loading.optional:
-            raise MissingInputError(str(error)) from error
+    if (found := _open_if_there(context, facts, location, settings, metadata, loading, where)) is None:
         return None
+    dataset = found
+    columns_of = partial(_columns, context, loading, metadata, upstream, where)
     own = wanted_rows(metadata.get("lance/filter"), dataset, where)
 
+    def filter_of_keys(wanted: Sequence[str] | None) -> pc.Expression | None:
+        return _partition_filter(context, wanted, upstream.get("partition_expr"), dataset.schema)
+
     def filter_of(wanted: Sequence[str] | None) -> pc.Expression | None:
-        return _both(_partition_filter(context, wanted, upstream.get("partition_expr"), dataset.schema), own)
+        return _both(filter_of_keys(wanted), own)
 
-    def rows_of(partition: str | None) -> pc.Expression | None:
-        return filter_of([partition] if partition is not None and partition in (keys or ()) else keys)
+    def reads(unread: UnreadRange, partition: str | None, key: Sequence[str], readers: Sequence[str]) -> bool:
+        wanted = [partition] if partition is not None and partition in (keys or ()) else keys
+        updates_of = counted_columns(columns_of(unread.dataset.schema), key, unread.dataset.schema, readers)
+        return has_changes(unread.dataset, unread.begin, filter_of(wanted), updates_of)
 
-    changes = _changes(context, facts, dataset, loading, rows_of, where) if CHANGES in metadata else None
+    changes = _changes(context, facts, dataset, loading, reads, where) if CHANGES in metadata else None
     dataset = dataset if changes is None else changes.dataset
-    schema = dataset.schema
-    if metadata.get("lance/missing") != "empty" and keys is not None:
-        rows = _partition_filter(context, keys, upstream.get("partition_expr"), schema)
-        _check_written(context, facts, dataset, rows, where, optional=loading.optional)
-    columns = wanted_columns(metadata.get("columns"), schema, where)
-    if columns is None and not isinstance(loading.handler, LanceDatasetHandler):
-        columns = columns_of_asset(context.asset_key, upstream, schema, where)
+    schema, columns = dataset.schema, columns_of(dataset.schema)
+    has_read = changes is not None and changes.consumed.begin_version > 0
+    if keys is not None and metadata.get("lance/missing") != "empty" and not has_read:
+        _check_written(context, facts, dataset, filter_of_keys(keys), where, optional=loading.optional)
 
     def request(wanted: Sequence[str] | None) -> ReadRequest:
         return ReadRequest(
@@ -116,6 +118,21 @@ def read_requests(
         )
 
     return {key: request([key]) for key in keys or ()} if several else {None: request(keys)}
+
+
+def _columns(
+    context: dg.InputContext,
+    loading: Loading,
+    metadata: Mapping[str, object],
+    upstream: Mapping[str, object],
+    where: str,
+    schema: pa.Schema,
+) -> list[str] | None:
+    """The columns of a version of its table that an input has; None for all."""
+    columns = wanted_columns(metadata.get("columns"), schema, where)
+    if columns is None and not isinstance(loading.handler, LanceDatasetHandler):
+        return columns_of_asset(context.asset_key, upstream, schema, where)
+    return columns
 
 
 def _loads_several(context: dg.InputContext, loading: Loading, keys: Sequence[str] | None, where: str) -> bool:
@@ -143,7 +160,7 @@ def _changes(
     facts: RunFacts | None,
     dataset: lance_core.LanceDataset,
     loading: Loading,
-    rows_of: Callable[[str | None], pc.Expression | None],
+    reads: Reads,
     where: str,
 ) -> ChangeRange:
     """The changes to read, which the commits of the step's outputs will note.
@@ -157,7 +174,7 @@ def _changes(
             f"{where}: metadata {CHANGES} is for one frame or table of another asset, not for one value per "
             f"partition, for an asset's own table, or for {type(loading.handler).__name__}"
         )
-    changes = range_of_input(context, facts, dataset, rows_of, where)
+    changes = range_of_input(context, facts, dataset, reads, where)
     remember_changes(None if facts is None else facts.step, changes.consumed)
     return changes
 
@@ -243,6 +260,29 @@ def _check_written(
 
 def _listed(keys: Sequence[str]) -> str:
     return ", ".join(map(repr, keys[:_KEYS_SHOWN])) + (" ..." if len(keys) > _KEYS_SHOWN else "")
+
+
+def _open_if_there(
+    context: dg.InputContext,
+    facts: RunFacts | None,
+    location: TableLocation,
+    settings: TableSettings,
+    metadata: dict[str, object],
+    loading: Loading,
+    where: str,
+) -> lance_core.LanceDataset | None:
+    """The table at the version to read; None if there is none yet, and none is expected.
+
+    Raises:
+        MissingInputError: There is no table, though the run asks for partitions of it, or the input is optional.
+    """
+    try:
+        return _open(context, facts, location, settings, metadata, where)
+    except DatasetNotFoundError as error:
+        asks = not context.has_asset_partitions or bool(context.asset_partition_keys)
+        if (asks and not is_own_upstream(context)) or loading.optional:
+            raise MissingInputError(str(error)) from error
+        return None
 
 
 def _open(

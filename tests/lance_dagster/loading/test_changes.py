@@ -228,6 +228,16 @@ def test_a_retry_of_partitions_of_which_one_was_read_further_meanwhile(lake):
     assert "run them one by one, or with the tag lance/full_refresh=true" in errors(failed)
 
 
+def test_a_partition_whose_rows_have_all_left(lake):
+    """Dagster knows of no materialization of it, but the reader has read rows of it."""
+    days = pa.concat_tables([rows(1, day=ONE), rows(2, day=TWO)])
+    lance.write_dataset(days, lake.uri("source"), enable_stable_row_ids=True)
+    copy = Copy(partitions=DAYS)
+    copy.run(lake, partition="2024-01-01")
+    lake.table("source").update({"day": "date '2024-01-02'"}, where="id = 1")
+    assert copy.run(lake, partition="2024-01-01")[0] == [(1, 0, "delete")]
+
+
 def test_updates_of_a_table_without_stable_row_ids_name_the_metadata(lake):
     merged = iter([rows(1, 2), rows(2, 3, n=1), rows(3, n=2)])
     merge = {"lance/write_mode": "merge", "lance/merge_on": "id"}

@@ -10,7 +10,7 @@ import pytest
 import lance_core
 from lance_dagster import BranchPolicy, build_lance_lag_checks
 from tests.lance_dagster.lake import errors
-from tests.lance_dagster.loading.copies import CHANGED, DAYS, ONE, THREE, TWO, Copy, change, rows
+from tests.lance_dagster.loading.copies import CHANGED, DAYS, ONE, THREE, TWO, Copy, change, rows, source
 
 
 class TestBranches:
@@ -149,6 +149,30 @@ class TestBranches:
         assert copy.run(lake, partition="2024-01-01")[0] == [(5, 0, "insert")]
         assert copy.run(lake, partition="2024-01-02")[0] == [(6, 0, "insert")]
         assert copy.run(lake, partition="2024-01-03")[0] == [(4, 0, "insert")]
+
+    def test_a_range_of_changes_that_the_input_leaves_out_takes_no_run(self, lake):
+        table = lance_core.write_dataset(rows(1), lake.uri("source"), enable_stable_row_ids=True)
+        given = []
+
+        @dg.asset(
+            ins={"source": dg.AssetIn(metadata={"lance/changes": "since_last_run", "columns": ["id"]})},
+            metadata={"lance/write_mode": "append"},
+        )
+        def copy(source: pa.Table):
+            given.append(source["id"].to_pylist())
+            return source
+
+        on_branch = {"tags": {"lance/branch": "draft"}, "branching": BranchPolicy.from_tag()}
+        lake.run(source, copy, select=["copy"])
+        branch = table.ensure_branch("draft")
+        branch.insert(rows(2))
+        lake.run(source, copy, select=["copy"], **on_branch)
+        branch.update({"n": "5"}, write_mode="rewrite_columns")
+        lake.table("source").branches.promote("draft")
+        lake.table("copy").branches.promote("draft")
+        lake.table("source").insert(rows(3))
+        lake.run(source, copy, select=["copy"])
+        assert given == [[1], [2], [3]]
 
     def test_a_branch_that_was_forked_again_by_the_same_name(self, lake, table):
         copy = Copy(write_mode="append")
