@@ -45,8 +45,7 @@ class TestBranches:
         branch.insert(rows(4))
         given, _ = copy.run(lake, tags={"lance/branch": "draft"}, branching=BranchPolicy.from_tag())
         assert given == [(3, 0, "delete"), (4, 0, "insert")]
-        lake.table("source").branches.promote("draft")
-        lake.table("copy").branches.promote("draft")
+        promote(lake)
         assert copy.run(lake)[0] == []
         lance.write_dataset(rows(9), lake.uri("source"), mode="append")
         assert copy.run(lake)[0] == [(9, 0, "insert")]
@@ -64,8 +63,7 @@ class TestBranches:
         for line in late:
             table = branch if line == "draft" else lake.table("source")
             table.optimize.compact_files() if line == "compaction" else table.insert(rows(expected[line][0]))
-        lake.table("source").branches.promote("draft")
-        lake.table("copy").branches.promote("draft")
+        promote(lake)
         lance.write_dataset(rows(5), lake.uri("source"), mode="append")
         assert pairs(lake) == [(1, 0), (2, 0)]
         ranges = [[(*row, "insert")] for line, row in expected.items() if line in late]
@@ -84,8 +82,7 @@ class TestBranches:
         copy.run(lake, tags={"lance/branch": "draft"}, branching=BranchPolicy.from_tag())
         lake.table("source").update({"n": "6"}, where="id = 3")
         lake.table("source").delete("id = 4")
-        lake.table("source").branches.promote("draft")
-        lake.table("copy").branches.promote("draft")
+        promote(lake)
         lake.table("source").update({"n": "n + 10"}, where="id in (2, 3)")
         assert copy.run(lake)[0] == [(3, 6, "update"), (4, 0, "delete")]
         assert copy.run(lake)[0] == [(2, 15, "update"), (3, 16, "update")]
@@ -97,8 +94,7 @@ class TestBranches:
         lake.table("source").ensure_branch("draft").insert(rows(4))
         copy.run(lake, tags={"lance/branch": "draft"}, branching=BranchPolicy.from_tag())
         lake.table("source").insert(rows(5))
-        lake.table("source").branches.promote("draft")
-        lake.table("copy").branches.promote("draft")
+        promote(lake)
         _, failed = copy.run(lake, fails=True)
         assert copy.given[-1] == [(5, 0, "insert")]
         again = {"dagster/parent_run_id": failed.run_id, "dagster/root_run_id": failed.run_id}
@@ -118,8 +114,7 @@ class TestBranches:
         lake.table("source").ensure_branch("draft").insert(rows(4))
         copy.run(lake, tags={"lance/branch": "draft"}, branching=BranchPolicy.from_tag())
         lake.table("source").insert(rows(5))
-        lake.table("source").branches.promote("draft")
-        lake.table("copy").branches.promote("draft")
+        promote(lake)
         then.append(True)
         failed = lake.run(*copy.assets, after, select=["copy", "after"], fails=True)
         assert pairs(lake) == [(one, 0) for one in range(1, 6)]
@@ -143,8 +138,7 @@ class TestBranches:
         branch.insert(rows(3, day=TWO))
         copy.run(lake, partition="2024-01-02", **on_branch)
         lake.table("source").insert(rows(4, day=THREE))
-        lake.table("source").branches.promote("draft")
-        lake.table("copy").branches.promote("draft")
+        promote(lake)
         lake.table("source").insert(pa.concat_tables([rows(5, day=ONE), rows(6, day=TWO)]))
         assert copy.run(lake, partition="2024-01-01")[0] == [(5, 0, "insert")]
         assert copy.run(lake, partition="2024-01-02")[0] == [(6, 0, "insert")]
@@ -168,8 +162,7 @@ class TestBranches:
         branch.insert(rows(2))
         lake.run(source, copy, select=["copy"], **on_branch)
         branch.update({"n": "5"}, write_mode="rewrite_columns")
-        lake.table("source").branches.promote("draft")
-        lake.table("copy").branches.promote("draft")
+        promote(lake)
         lake.table("source").insert(rows(3))
         lake.run(source, copy, select=["copy"])
         assert given == [[1], [2], [3]]
@@ -179,8 +172,7 @@ class TestBranches:
         copy.run(lake)
         lake.table("source").ensure_branch("draft").insert(rows(4))
         copy.run(lake, tags={"lance/branch": "draft"}, branching=BranchPolicy.from_tag())
-        lake.table("source").branches.promote("draft")
-        lake.table("copy").branches.promote("draft")
+        promote(lake)
         lake.table("source").ensure_branch("draft", renew_promoted=True).insert(rows(5))
         lake.table("source").branches.promote("draft")
         assert copy.run(lake)[0] == [(5, 0, "insert")]
@@ -214,8 +206,7 @@ class TestBranches:
         branch.insert(rows(4))
         copy.run(lake, tags={"lance/branch": "draft"}, branching=BranchPolicy.from_tag())
         (branch if lost == "branch" else lake.table("source")).insert(rows(5))
-        lake.table("source").branches.promote("draft")
-        lake.table("copy").branches.promote("draft")
+        promote(lake)
         if lost == "branch":
             lake.table("source").branches.delete("draft")
         else:
@@ -231,6 +222,12 @@ class TestBranches:
         copy.run(lake, tags={"lance/full_refresh": "true"})
         assert pairs(lake) == [(one, 0) for one in range(1, 6)]
         assert copy.run(lake)[0] == []
+
+
+def promote(lake):
+    """Promote the branch of both tables."""
+    for name in ("source", "copy"):
+        lake.table(name).branches.promote("draft")
 
 
 def pairs(lake):

@@ -1,6 +1,6 @@
 """Lakes of random tables: a dry run gives the numbers of the run that follows, and a run leaves nothing to a second one.
 
-`LAKE_SEEDS=0:300 pytest -m slow` of this file tries 300 lakes.
+`LAKE_SEEDS=0:300 pytest -m slow` of this file draws 300 lakes.
 """
 
 import os
