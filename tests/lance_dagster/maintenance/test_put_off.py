@@ -273,3 +273,17 @@ class TestSensor:
         with dg.build_sensor_context(instance=lake.instance, cursor=tick.cursor, resources=resources) as context:
             after = sensor(context)
         assert json.loads(after.cursor)["a/one"].get("failures", 0) == 0
+
+
+def test_rewrites_of_a_further_attempt_without_a_result_are_lost(tmp_path):
+    """A writer makes the first result void, and nothing is left of the version that is planned then."""
+    uri = str(tmp_path / "t.lance")
+    for number in range(3):
+        lance_core.write_dataset({"id": [number]}, uri, mode="append" if number else "create")
+    dataset = lance_core.dataset(uri)
+    plan, tasks = steps.survey(dataset, "t", LanceMaintenancePolicy())
+    results = [one.json() for one in steps.run_here(dataset, tasks)]
+    lance_core.dataset(uri).update({"id": "7"}, where="id = 1")
+    done = steps.commit(dataset, steps.MaintenanceOutcome(plan=plan, results=results), {}, rewriter=lambda *_: [])
+    assert (len(results), done.lost) == (1, 1)
+    assert sorted(lance_core.dataset(uri).to_table()["id"].to_pylist()) == [0, 2, 7]
