@@ -94,18 +94,21 @@ class ExpectedVersions(Generic[_Handle]):
         if deferring is not None:
             self._commit(deferring)
         self._commit(Rewrite(groups=tuple(groups), moved_rows=moved if is_recorded else ()))
+        extended = list[str]()
         if self._manifest.indices:
-            self._extend(sorted(indices_to_extend(self._manifest, [one.group for one in results], before)))
-        return sum((one.metrics for one in results), CompactionMetrics())
+            extended = sorted(indices_to_extend(self._manifest, [one.group for one in results], before))
+            self._extend(extended)
+        metrics = sum((one.metrics for one in results), CompactionMetrics())
+        return replace(metrics, indices_extended=tuple(extended))
 
-    def index_partitions(self, columns: Sequence[str], *, most_uncovered: int) -> list[str]:
+    def index_partitions(self, columns: Sequence[str], *, max_unindexed_fragments: int) -> list[str]:
         """Make zone maps, or refresh them, as the function of that name does.
 
         Args:
             columns: The columns.
-            most_uncovered: The most fragments that may lie outside.
+            max_unindexed_fragments: The most fragments that may lie outside.
         """
-        lacking, stale = due_zone_maps(self._manifest, columns, most_uncovered=most_uncovered)
+        lacking, stale = due_zone_maps(self._manifest, columns, max_unindexed_fragments=max_unindexed_fragments)
         done = []
         for column in lacking:
             segment = self._zone_map(column)

@@ -19,9 +19,9 @@ from lance_core.verbs.context.handle import Handle
 from lance_core.verbs.indices.create import create_scalar_index
 from lance_core.verbs.indices.optimize import optimize_indices, uncovered_fragments
 
-__all__ = ["MOST_UNCOVERED", "columns_without_zone_map", "due_zone_maps", "index_partitions"]
+__all__ = ["MAX_UNINDEXED_FRAGMENTS", "columns_without_zone_map", "due_zone_maps", "index_partitions"]
 
-MOST_UNCOVERED: Final = 64
+MAX_UNINDEXED_FRAGMENTS: Final = 64
 """The most fragments that may lie outside of a zone map before it is made, or refreshed."""
 
 ROWS_PER_ZONE: Final = 2**20
@@ -34,10 +34,10 @@ def index_partitions(
     dataset: Handle,
     columns: Sequence[str],
     *,
-    most_uncovered: int = MOST_UNCOVERED,
+    max_unindexed_fragments: int = MAX_UNINDEXED_FRAGMENTS,
     transaction_properties: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """Make or refresh zone maps on columns where more than `most_uncovered` fragments are not covered.
+    """Make or refresh zone maps on columns where more than `max_unindexed_fragments` fragments are not covered.
 
     Unknown columns, and columns of types without an order, are left alone. A conflict with a writer that also builds
     these zone maps is ignored.
@@ -45,7 +45,7 @@ def index_partitions(
     Args:
         dataset: The handle, which moves to the version that is made.
         columns: The columns, usually those by which the table is partitioned.
-        most_uncovered: The most fragments that may lie outside.
+        max_unindexed_fragments: The most fragments that may lie outside.
         transaction_properties: Transaction properties of the commits.
 
     Returns:
@@ -54,10 +54,10 @@ def index_partitions(
     Examples:
         >>> rows = {"day": ["2026-01-01", "2026-01-02"]}
         >>> table = lance.write_dataset(rows, "t.lance")
-        >>> maintenance.index_partitions(table, ["day"], most_uncovered=0)
+        >>> maintenance.index_partitions(table, ["day"], max_unindexed_fragments=0)
         ['day_idx']
     """
-    lacking, stale = due_zone_maps(dataset.source.manifest, columns, most_uncovered=most_uncovered)
+    lacking, stale = due_zone_maps(dataset.source.manifest, columns, max_unindexed_fragments=max_unindexed_fragments)
     done = []
     for column in lacking:
         before = {index.uuid for index in dataset.source.manifest.indices}
@@ -80,17 +80,19 @@ def index_partitions(
     return [*done, *_refresh(dataset, stale, properties=transaction_properties)]
 
 
-def due_zone_maps(manifest: Manifest, columns: Sequence[str], *, most_uncovered: int) -> tuple[list[str], list[str]]:
+def due_zone_maps(
+    manifest: Manifest, columns: Sequence[str], *, max_unindexed_fragments: int
+) -> tuple[list[str], list[str]]:
     """The columns on which `index_partitions` makes zone maps, and the names of the zone maps that it refreshes."""
     lacking, stale = list[str](), list[str]()
-    if len(manifest.fragments) <= most_uncovered:
+    if len(manifest.fragments) <= max_unindexed_fragments:
         return lacking, stale
     for column in columns:
         found = _zone_maps(manifest, column)
         if found is None:
             continue
         name = found[0].name if found else None
-        if len(uncovered_fragments(manifest, [one for one in found if one.name == name])) <= most_uncovered:
+        if len(uncovered_fragments(manifest, [one for one in found if one.name == name])) <= max_unindexed_fragments:
             continue
         if name is None:
             lacking.append(column)
@@ -100,23 +102,23 @@ def due_zone_maps(manifest: Manifest, columns: Sequence[str], *, most_uncovered:
 
 
 def columns_without_zone_map(
-    dataset: Handle, columns: Sequence[str], *, most_uncovered: int = MOST_UNCOVERED
+    dataset: Handle, columns: Sequence[str], *, max_unindexed_fragments: int = MAX_UNINDEXED_FRAGMENTS
 ) -> list[str]:
     """The columns for which `index_partitions` would make a zone map; only the manifest is read.
 
     Args:
         dataset: The handle.
         columns: The columns.
-        most_uncovered: The most fragments that may lie outside.
+        max_unindexed_fragments: The most fragments that may lie outside.
 
     Examples:
         >>> rows = {"day": ["2026-01-01", "2026-01-02"]}
         >>> table = lance.write_dataset(rows, "t.lance")
-        >>> maintenance.columns_without_zone_map(table, ["day"], most_uncovered=0)
+        >>> maintenance.columns_without_zone_map(table, ["day"], max_unindexed_fragments=0)
         ['day']
     """
     manifest = dataset.source.manifest
-    if len(manifest.fragments) <= most_uncovered:
+    if len(manifest.fragments) <= max_unindexed_fragments:
         return []
     return [column for column in dict.fromkeys(columns) if _zone_maps(manifest, column) == []]
 

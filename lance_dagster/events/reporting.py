@@ -223,7 +223,7 @@ def rows_of_partitions(
     columns: Sequence[str],
     *,
     adds: bool,
-    most_uncovered: int | None,
+    max_unindexed_fragments: int | None,
 ) -> dict[str, int]:
     """The rows of the partitions of a write in the version that it made; none where that is not known.
 
@@ -238,11 +238,11 @@ def rows_of_partitions(
         keys: The partitions.
         columns: The partition columns.
         adds: Whether the write leaves the rows that a partition has.
-        most_uncovered: How many fragments may lie outside of zone maps; None for no zone maps.
+        max_unindexed_fragments: How many fragments may lie outside of zone maps; None for no zone maps.
     """
     if result.slice_rows and (result.operation == "Overwrite" or not adds):
         return {key: result.slice_rows[key] for key in keys if key in result.slice_rows}
-    most = _MOST_OPENED if most_uncovered is None else most_uncovered
+    most = _MOST_OPENED if max_unindexed_fragments is None else max_unindexed_fragments
     if _uncovered(result.dataset, columns) > most + (result.fragments_added or 0):
         return {}
     return {key: found.rows for key, found in partition_rows(result.dataset, ref, keys).items()}

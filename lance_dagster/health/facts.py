@@ -9,7 +9,7 @@ lance/index_unindexed_fraction   rows outside of the index that covers the fewes
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -17,7 +17,15 @@ if TYPE_CHECKING:
     import lance_core
     from lance_dagster.health.policy import LanceMaintenancePolicy  # the reports of Pipes measure without Dagster
 
-__all__ = ["DEFAULT_TARGET", "TARGET_KEY", "TableHealth", "deleted_fraction", "index_bytes", "measure", "segments_of"]
+__all__ = [
+    "DEFAULT_TARGET",
+    "TARGET_KEY",
+    "TableHealth",
+    "deleted_fraction",
+    "index_bytes",
+    "measure",
+    "without_zone_maps",
+]
 
 DEFAULT_TARGET: Final = 1024 * 1024
 _SYSTEM: Final = "__lance_"
@@ -176,14 +184,9 @@ def index_bytes(dataset: lance_core.LanceDataset) -> dict[str, int]:
     return {str(segment.uuid): segment.size_bytes or 0 for found in described for segment in found.segments}
 
 
-def segments_of(dataset: lance_core.LanceDataset) -> set[tuple[str, str]]:
-    """The segments of indices by name, without zone maps, which are counted where they are created for partitions."""
-    if not dataset.has_index:
-        return set()
-    described = [found for found in dataset.describe_indices() if not found.name.startswith("__lance_")]
-    return {
-        (found.name, str(segment.uuid))
-        for found in described
-        if found.index_type.upper() != "ZONEMAP"
-        for segment in found.segments
-    }
+def without_zone_maps(dataset: lance_core.LanceDataset, names: Collection[str]) -> list[str]:
+    """The indices of some names that are no zone maps, which are counted where they are created for partitions."""
+    if not names:
+        return []
+    kinds = {found.name: found.index_type.upper() for found in dataset.describe_indices()}
+    return [name for name in names if kinds.get(name) != "ZONEMAP"]

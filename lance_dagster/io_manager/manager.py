@@ -211,7 +211,7 @@ class LanceTableIOManager(dg.IOManager):
                 output.keys,
                 output.partition_columns(outcome.dataset),
                 adds=output.settings.write_mode in ("append", "merge", "columns"),
-                most_uncovered=self._settings.max_unindexed_fragments,
+                max_unindexed_fragments=self._settings.max_unindexed_fragments,
             )
         except Exception as error:  # noqa: BLE001 - the write is done, and only a number of its report is missing
             output.context.log.warning("%s: the rows of its partitions were not counted: %s", output.where, error)
@@ -340,14 +340,14 @@ class LanceTableIOManager(dg.IOManager):
 
     def _index_partitions(self, output: TableOutput, dataset: lance_core.LanceDataset) -> None:
         """Refresh zone maps on the partition columns; a failure is logged, as the write is done."""
-        most_uncovered = self._settings.max_unindexed_fragments
-        if most_uncovered is None or output.keys is None or dataset.branch is not None:
+        max_unindexed_fragments = self._settings.max_unindexed_fragments
+        if max_unindexed_fragments is None or output.keys is None or dataset.branch is not None:
             return  # main is indexed after a promotion
         try:
             made = index_partitions(
                 dataset,
                 output.partition_columns(dataset),
-                most_uncovered=most_uncovered,
+                max_unindexed_fragments=max_unindexed_fragments,
                 transaction_properties=output.tags.of_run,
             )
         except Exception as error:  # noqa: BLE001 - an index only saves work

@@ -36,5 +36,5 @@ def _is_due(dataset: lance_core.LanceDataset, plan: steps.MaintenancePlan, step:
     if step == "materialize_deletions":
         options = {**plan.policy.compaction_options(), "deletions_only": True}
         return bool(Compaction.plan(dataset, options).tasks)
-    left, _ = steps.survey(dataset, plan.asset, plan.policy, plan.partition_columns, plan.most_unindexed)
+    left, _ = steps.survey(dataset, plan.asset, plan.policy, plan.partition_columns, plan.max_unindexed_fragments)
     return left.indices_due if step == "refresh_indices" else left.cleanup_due

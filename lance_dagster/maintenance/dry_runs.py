@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import lance_core
 from lance_core.maintenance import Compaction, CompactionTask, ExpectedVersions
-from lance_dagster.health.facts import measure, segments_of
+from lance_dagster.health.facts import measure, without_zone_maps
 from lance_dagster.lineage.reader_tags import expired
 from lance_dagster.maintenance.indices import expected_extensions
 from lance_dagster.maintenance.limits import num_bytes
@@ -59,21 +59,20 @@ def _rewritten(expected: _Expected, outcome: MaintenanceOutcome, tasks: Sequence
     """The outcome with rewrites, and with the indices that their commit extends."""
     if not tasks:
         return outcome
-    before = segments_of(expected.dataset)
     metrics = expected.compact(tasks)
     outcome = outcome.plus(
         bytes_read=num_bytes(tasks),
         fragments_removed=metrics.fragments_removed,
         fragments_added=metrics.fragments_added,
     )
-    extended = {name for name, _ in segments_of(expected.dataset) - before}
+    extended = without_zone_maps(expected.dataset, metrics.indices_extended)
     return outcome.plus(indices_refreshed=len(extended), indices_not_refreshed=0) if extended else outcome
 
 
 def _with_indices_refreshed(expected: _Expected, outcome: MaintenanceOutcome) -> MaintenanceOutcome:
     """The outcome with the zone maps and indices that are due."""
     plan = outcome.plan
-    made = expected.index_partitions(plan.partition_columns, most_uncovered=plan.most_unindexed)
+    made = expected.index_partitions(plan.partition_columns, max_unindexed_fragments=plan.max_unindexed_fragments)
     if made:
         outcome = outcome.plus(indices_refreshed=len(made))
     due = []

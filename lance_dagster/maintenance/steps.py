@@ -37,7 +37,7 @@ from lance_core.maintenance import (
 )
 from lance_core.retry import backoff
 from lance_core.times import ago
-from lance_dagster.health.facts import TableHealth, index_bytes, measure, segments_of
+from lance_dagster.health.facts import TableHealth, index_bytes, measure, without_zone_maps
 from lance_dagster.health.policy import LanceMaintenancePolicy
 from lance_dagster.maintenance.indices import extend_indices, is_extended_here, rewrites_due
 from lance_dagster.maintenance.limits import fitting, not_fitting, time_is_up
@@ -61,7 +61,7 @@ __all__ = [
 ]
 
 ATTEMPTS: Final = 3
-"""How often maintenance plans a table after it lost the race against writers."""
+"""How often maintenance commits the rewrites of a table: after it lost the race against writers, it plans again."""
 
 _LONGEST_PAUSE_S: Final = 5.0
 
@@ -88,9 +88,9 @@ class MaintenancePlan:
         indices_first: The indices to extend before rewrites are committed, since these merge fragments that an index
             covers with fragments that it misses.
         partition_columns: The columns on which zone maps are kept.
-        most_unindexed: How many fragments may lie outside of a zone map.
-        expired_bytes: Bytes of the fragments of the oldest version that the surveyed one does not have, if cleanup is
-            due; files that a fragment has exchanged for others do not count.
+        max_unindexed_fragments: How many fragments may lie outside of a zone map.
+        expired_bytes: Bytes of the data files of the oldest version that the surveyed one does not have, if cleanup is
+            due.
         deadline: Seconds since 1970 after which no further rewrite or step begins; None for no limit.
         max_bytes_rewritten: Bytes of data files that the rewrites of all attempts may read; None for no limit.
         owners: The assets that the table belongs to, as far as they are proven.
@@ -112,7 +112,7 @@ class MaintenancePlan:
     indices_left: Sequence[str] = ()
     indices_first: Sequence[str] = ()
     partition_columns: Sequence[str] = ()
-    most_unindexed: int = 0
+    max_unindexed_fragments: int = 0
     expired_bytes: int = 0
     deadline: float | None = None
     max_bytes_rewritten: int | None = None
@@ -177,7 +177,7 @@ def survey(
     asset: str,
     policy: LanceMaintenancePolicy,
     partition_columns: Sequence[str] = (),
-    most_unindexed: int | None = None,
+    max_unindexed_fragments: int | None = None,
     *,
     versions: Sequence[int] | None = None,
 ) -> tuple[MaintenancePlan, list[CompactionTask]]:
@@ -188,12 +188,12 @@ def survey(
         asset: The asset's key.
         policy: What to do.
         partition_columns: The columns by which it is partitioned.
-        most_unindexed: How many fragments may lie outside of zone maps on them; None if none are kept.
+        max_unindexed_fragments: How many fragments may lie outside of zone maps on them; None if none are kept.
         versions: The versions that there are, in ascending order; None to list them.
     """
     found = measure(dataset, policy, versions=versions)
-    kept = [] if most_unindexed is None or not policy.refresh_indices else list(partition_columns)
-    lacking = columns_without_zone_map(dataset, kept, most_uncovered=most_unindexed or 0)
+    kept = [] if max_unindexed_fragments is None or not policy.refresh_indices else list(partition_columns)
+    lacking = columns_without_zone_map(dataset, kept, max_unindexed_fragments=max_unindexed_fragments or 0)
     oldest = _expired(dataset, found, policy)
     stale = [name for name, share in found.unindexed.items() if share and policy.refresh_indices]
     left = [name for name in stale if not is_extended_here(dataset, name)]
@@ -217,7 +217,7 @@ def survey(
         indices_left=left,
         indices_first=first,
         partition_columns=kept,
-        most_unindexed=most_unindexed or 0,
+        max_unindexed_fragments=max_unindexed_fragments or 0,
     )
     return plan, tasks
 
@@ -243,11 +243,12 @@ def with_cleanup_of(
 
 
 def _bytes_left_behind(oldest: lance_core.LanceDataset | None, newest: lance_core.LanceDataset) -> int:
-    """The bytes of the fragments of a version that the newest one does not have."""
+    """The bytes of the data files of a version that the newest one does not have."""
     if oldest is None:
         return 0
-    kept = set(newest.fragment_ids())
-    return _file_bytes(one.metadata for one in oldest.get_fragments() if one.fragment_id not in kept)
+    kept = {file.path for one in newest.get_fragments() for file in one.metadata.files}
+    files = (file for one in oldest.get_fragments() for file in one.metadata.files)
+    return sum(file.file_size_bytes or 0 for file in files if file.path not in kept)
 
 
 def rewrite(dataset: lance_core.LanceDataset, task: CompactionTask) -> RewriteResult | None:
@@ -376,7 +377,6 @@ def _commit(
     properties: Mapping[str, str],
 ) -> tuple[MaintenanceOutcome, int]:
     """Commit the results that no writer has made void; returns how many were made void."""
-    before = segments_of(dataset)
     outcome = outcome.plus(
         bytes_read=_bytes_read(results),
         bytes_written=_file_bytes(record for result in results for record in result.new_records),
@@ -386,7 +386,7 @@ def _commit(
     except CommitConflictError:
         return outcome, len(results)
     outcome = outcome.plus(fragments_removed=metrics.fragments_removed, fragments_added=metrics.fragments_added)
-    extended = {name for name, _ in segments_of(dataset) - before}
+    extended = without_zone_maps(dataset, metrics.indices_extended)
     if extended:
         outcome = outcome.plus(indices_refreshed=len(extended), indices_not_refreshed=0)
     return outcome, metrics.tasks_skipped
@@ -440,7 +440,7 @@ def refresh_indices(
     made = index_partitions(
         dataset,
         plan.partition_columns,
-        most_uncovered=plan.most_unindexed,
+        max_unindexed_fragments=plan.max_unindexed_fragments,
         transaction_properties=properties,
     )
     if made:

@@ -205,7 +205,11 @@ def survey_target(
             return "absent", []
         versions = None if target.table is None else target.table.versions
         found = partial(
-            steps.survey, dataset, target.ref.name, most_unindexed=root.max_unindexed_fragments, versions=versions
+            steps.survey,
+            dataset,
+            target.ref.name,
+            max_unindexed_fragments=root.max_unindexed_fragments,
+            versions=versions,
         )
         plan, tasks = found(own, partition_columns=columns)
         if target.is_defined:

@@ -80,8 +80,13 @@ def has_bytes(field: pa.Field) -> bool:
 
 
 def exact_keys(fields: Iterable[pa.Field]) -> list[str]:
-    """The columns without floats and collations, where equal values are identical, nanoseconds of timestamps aside."""
-    return [f.name for f in fields if not pa.types.is_floating(f.type) and collation(f) == _BINARY]
+    """The columns whose equal values are identical: neither floats, nor strings with a collation, nor nanoseconds."""
+    return [f.name for f in fields if not _is_rounded(f.type) and collation(f) == _BINARY]
+
+
+def _is_rounded(kind: pa.DataType) -> bool:
+    """Whether values that are stored otherwise can be equal in Spark, whose timestamps have microseconds."""
+    return bool(pa.types.is_floating(kind) or (pa.types.is_timestamp(kind) and kind.unit == "ns"))
 
 
 def normalized_keys(keys: pa.Table) -> pa.Table:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import fnmatch
+import re
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from lance_core import LanceDataset
 from lance_core.dataset import LANCE_COMMIT_MESSAGE_KEY
+from lance_core.errors import InvalidInputError
 from pyspark_lance.catalog.tables import TableName
 from pyspark_lance.statements import records
 from pyspark_lance.statements.context import Context
@@ -93,7 +94,7 @@ def show(context: Context, statement: records.Show) -> DataFrame:
         return context.answer("col_name string", [(name,) for name in dataset.schema.names])
     if statement.what == "TBLPROPERTIES" and statement.key is not None:
         lacking = f"Table {statement.table} does not have property: {statement.key}"  # Spark's words
-        return context.table_of({statement.key: dataset.config().get(statement.key, lacking)})
+        return context.table_of({statement.key: _properties(dataset).get(statement.key, lacking)})
     if statement.what == "TBLPROPERTIES":
         return context.table_of(_properties(dataset))
     if statement.what == "CREATE TABLE":
@@ -139,7 +140,15 @@ def _is_within(name: tuple[str, ...], within: tuple[str, ...], *, exact: bool) -
 
 
 def _like(name: str, pattern: str | None) -> bool:
-    """Whether a name fits a pattern of Spark's: `*` for any characters, `|` between choices."""
+    """Whether a name fits a pattern of Spark's: a regular expression, but `*` for any characters, `|` between choices.
+
+    Raises:
+        InvalidInputError: The pattern is not a regular expression.
+    """
     if pattern is None:
         return True
-    return any(fnmatch.fnmatch(name.lower(), one.strip().lower()) for one in pattern.split("|"))
+    try:
+        choices = [re.compile(one.replace("*", ".*"), re.IGNORECASE) for one in pattern.strip().split("|")]
+    except re.error as error:
+        raise InvalidInputError(f"LIKE {pattern!r} is not a pattern of names: {error}") from error
+    return any(one.fullmatch(name) for one in choices)

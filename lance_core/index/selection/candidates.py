@@ -36,8 +36,8 @@ from lance_core.index.query.conditions import (
 )
 from lance_core.index.query.rows import ALL, NONE, SOME, Bools, Candidates, View
 from lance_core.index.selection.claims import Claim
-from lance_core.index.selection.segments import IndexReader, Segment, names_of, type_of, usable_segments
-from lance_core.schema import Field, Schema
+from lance_core.index.selection.segments import IndexReader, Segment, names_of, usable_segments
+from lance_core.schema import Field, Schema, arrow_type_of
 from lance_core.table.index import IndexMetadata
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.table.rowids import row_ids_of
@@ -244,7 +244,7 @@ class IndexAnswers:
             covered = self.view.covered(segment.covered)
             if not covered.any():
                 continue
-            content = self.reader.try_read(segment.index, type_of(node))
+            content = self.reader.try_read(segment.index, arrow_type_of(node))
             if content is None:
                 continue
             try:

@@ -15,7 +15,8 @@ import pyarrow.compute as pc
 from lance_core.index.kinds.zonemap import ZoneMap
 from lance_core.index.query.rows import Bools, View
 from lance_core.index.selection.candidates import view_of
-from lance_core.index.selection.segments import IndexReader, Segment, type_of, usable_segments
+from lance_core.index.selection.segments import IndexReader, Segment, usable_segments
+from lance_core.schema import arrow_type_of
 from lance_core.table.manifest.manifest import Manifest
 
 __all__ = ["constant_columns"]
@@ -47,7 +48,7 @@ def constant_columns(manifest: Manifest, columns: Sequence[str], reader: IndexRe
     found: list[pa.Array] = []
     for node, indices in zip(nodes, groups, strict=True):
         assert node is not None
-        own, values = _of_index(view, indices[0], reader, type_of(node))
+        own, values = _of_index(view, indices[0], reader, arrow_type_of(node))
         known &= own
         found.append(values)
     if not known.any():

@@ -18,8 +18,8 @@ from lance_core.index.kinds.zonemap import ZoneMap
 from lance_core.index.query.conditions import All, AnyOf, CaseWhen, Condition, Constant, Not, Test
 from lance_core.index.query.rows import Candidates
 from lance_core.index.selection.candidates import IndexAnswers, ask, fields_of
-from lance_core.index.selection.segments import IndexReader, Segment, type_of
-from lance_core.schema import Field
+from lance_core.index.selection.segments import IndexReader, Segment
+from lance_core.schema import Field, arrow_type_of
 from lance_core.table.manifest.manifest import Manifest
 
 __all__ = ["certain_matches"]
@@ -71,7 +71,7 @@ def _of_index(segments: list[Segment], node: Field, test: Test, wanted: bool, as
     vouched = np.sum(covered, axis=0)
     for segment, own in zip(segments, covered, strict=True):
         alone = own & (vouched == 1)
-        content = asked.reader.try_read(segment.index, type_of(node)) if alone.any() else None
+        content = asked.reader.try_read(segment.index, arrow_type_of(node)) if alone.any() else None
         if not isinstance(content, BitmapIndex | ZoneMap):
             continue
         try:

@@ -19,7 +19,7 @@ from pyroaring import BitMap
 
 from lance_core.errors import CorruptFileError, LanceError
 from lance_core.index.kinds.registry import KINDS, Content
-from lance_core.schema import Field, arrow_type_of
+from lance_core.schema import Field
 from lance_core.store import ObjectStore
 from lance_core.table.index import IndexMetadata
 from lance_core.table.manifest.manifest import Manifest
@@ -169,11 +169,6 @@ def usable_segments(manifest: Manifest, node: Field, cache: IndexCache | None = 
         if covered:
             groups.setdefault((index.name, index.kind), []).append(Segment(index, covered))
     yield from groups.values()
-
-
-def type_of(node: Field) -> pa.DataType:
-    """The stored type of a field's values."""
-    return arrow_type_of(node)
 
 
 def names_of(segments: Sequence[Segment]) -> str:

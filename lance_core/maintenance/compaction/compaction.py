@@ -352,9 +352,9 @@ def commit_what_fits(
             break
     if results:
         _follow(dataset)
-    _refresh(dataset, left, before, properties, deferred=deferred)
+    extended = _refresh(dataset, left, before, properties, deferred=deferred)
     metrics = sum((result.metrics for result in left), CompactionMetrics())
-    return replace(metrics, tasks_skipped=dropped)
+    return replace(metrics, tasks_skipped=dropped, indices_extended=tuple(extended))
 
 
 def _follow(dataset: Handle) -> None:
@@ -377,10 +377,11 @@ def _refresh(
     properties: Mapping[str, str],
     *,
     deferred: bool,
-) -> None:
-    """Extend indices to the new fragments after the commit, unless the caller defers that."""
-    if not deferred and dataset.source.manifest.indices:
-        extend_after_compaction(dataset, [result.group for result in results], before, properties)
+) -> list[str]:
+    """Extend indices to the new fragments after the commit, unless the caller defers that; returns their names."""
+    if deferred or not dataset.source.manifest.indices:
+        return []
+    return extend_after_compaction(dataset, [result.group for result in results], before, properties)
 
 
 def _fits(source: Snapshot, result: RewriteResult, *, keep_up: bool) -> bool:

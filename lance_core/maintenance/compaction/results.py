@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from lance_core.table.fragment import Fragment
 from lance_core.table.operations import RewriteGroup
 from lance_core.verbs.pylance_types.fragments import FragmentMetadata
 
 __all__ = ["CompactionMetrics", "RewriteResult", "fragments_from_json", "fragments_to_json"]
+
+_NOT_OF_PYLANCE: Final = frozenset({"tasks_skipped", "indices_extended"})
+"""The counters that pylance does not have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +27,7 @@ class CompactionMetrics:
         files_removed: Data and deletion files of the rewritten fragments.
         files_added: Files of the added fragments.
         tasks_skipped: Tasks whose fragments a concurrent commit changed; their work was dropped.
+        indices_extended: The names of the indices that were extended to the added fragments.
     """
 
     fragments_removed: int = 0
@@ -31,6 +35,7 @@ class CompactionMetrics:
     files_removed: int = 0
     files_added: int = 0
     tasks_skipped: int = 0
+    indices_extended: tuple[str, ...] = ()
 
     def __add__(self, other: CompactionMetrics) -> CompactionMetrics:
         """The sum of two counters."""
@@ -40,7 +45,7 @@ class CompactionMetrics:
 
     def to_json(self) -> dict[str, int]:
         """The counters as an object for `json.dumps`, in pylance's form."""
-        return {name: getattr(self, name) for name in CompactionMetrics.__slots__ if name != "tasks_skipped"}
+        return {name: getattr(self, name) for name in CompactionMetrics.__slots__ if name not in _NOT_OF_PYLANCE}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -91,7 +91,7 @@ class CompactionTask:
             read_version=read_version,
             options=options,
             fragment_ids=[record.id for record in given],
-            num_rows=sum(record.physical_rows for record in given) - deleted,
+            num_rows=max(0, sum(record.physical_rows for record in given) - deleted),  # old manifests count no rows
             num_deleted_rows=deleted,
             num_bytes=sum(file.file_size_bytes for record in given for file in record.files),
         )

@@ -305,18 +305,20 @@ class Branches:
             reject_dropped_dataset(root)
             raise VersionNotFoundError(f"Ref not found error: Branch {branch} does not exist in the table {root.root}")
         children = [
-            (name, ref.parent_version)
-            for name, ref in refs.items()
+            name
+            for name, ref in sorted(refs.items())
             if ref.parent_branch == branch or (own is not None and ref.descends_from(own))
         ]
         if children:
             raise InvalidInputError(
-                f"Ref conflict error: Branch {branch} is referenced by {children} versions, can not delete"
+                f"Ref conflict error: Branch {branch} is referenced by the branches {', '.join(children)}, which were"
+                f" forked from it, can not delete; branches.delete({children[0]!r}) deletes the first of them"
             )
         named = [name for name, tag in tags.items() if tag.branch == branch and name not in own_tags]
         if named:
             raise InvalidInputError(
-                f"Ref conflict error: Branch {branch} is referenced by tags {named}, can not delete"
+                f"Ref conflict error: Branch {branch} is referenced by the tags {', '.join(named)}, can not delete;"
+                f" tags.delete({named[0]!r}) deletes the first of them"
             )
         if own is not None:
             _check_deletable(self._refs.store_of(branch))

@@ -57,7 +57,7 @@ def uri(request, tmp_path):
     """`days` days, a file each, with the zone map that the IO manager makes."""
     uri = str(tmp_path / "t")
     dataset = lance_core.write_dataset(days(0, request.param), uri, max_rows_per_file=3)
-    assert index_partitions(dataset, ["day"], most_uncovered=10) == ["day_idx"]
+    assert index_partitions(dataset, ["day"], max_unindexed_fragments=10) == ["day_idx"]
     return uri
 
 
@@ -102,6 +102,6 @@ def test_a_refresh_opens_only_new_files(uri, opened):
     one_per_day(lance_core.dataset(uri), 1000, 64)
     dataset = lance_core.dataset(uri)
     assert index_partitions(dataset, ["day"]) == []
-    counted = opened(lambda: index_partitions(dataset, ["day"], most_uncovered=63))
+    counted = opened(lambda: index_partitions(dataset, ["day"], max_unindexed_fragments=63))
     assert counted == {"data": 64, "_indices": 1}
     assert dataset.stats.index_stats("day_idx")["num_unindexed_fragments"] == 0

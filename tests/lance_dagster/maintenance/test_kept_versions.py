@@ -140,6 +140,22 @@ def test_bytes_of_a_version_that_stays_do_not_count_as_a_benefit(lake, monkeypat
     assert seen == [0]
 
 
+def test_bytes_of_columns_that_were_written_again_count_as_a_benefit(lake, monkeypatch):
+    fill_foreign(lake, "nyc/flights", pieces=1)
+    table = lake.table("nyc/flights")
+    old = table.get_fragments()[0].metadata.files
+    table.alter_columns(*({"path": name, "data_type": pa.int32()} for name in table.schema.names))
+    seen, real = [], budget._rank
+
+    def rank(table, tasks):
+        seen.append(table.plan.expired_bytes)
+        return real(table, tasks)
+
+    monkeypatch.setattr(budget, "_rank", rank)
+    maintain(lake, budget={"max_tables": 1})
+    assert seen == [sum(file.file_size_bytes for file in old)]
+
+
 def test_a_run_that_finds_the_work_done_is_healthy(lake):
     assert outcome_of(MaintenanceOutcome(plan=MaintenancePlan(asset="a", uri="u"))) == "healthy"
     assert outcome_of(MaintenanceOutcome(plan=MaintenancePlan(asset="a", uri="u"), done={"files_removed": 1})) == "done"

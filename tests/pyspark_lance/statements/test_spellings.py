@@ -33,6 +33,38 @@ def test_one_property_is_shown(sql, table):
     assert sql("SHOW TBLPROPERTIES lake.nyc.t ('nope')") == [("nope", "Table lake.nyc.t does not have property: nope")]
     sql("ALTER TABLE lake.nyc.t UNSET TBLPROPERTIES (a.b)")
     assert sql("SHOW TBLPROPERTIES lake.nyc.t") == [("owner", "me")]
+    lance_core.dataset(table).update_config({"lance-dagster.kept": "1"})
+    [(_, answer)] = sql("SHOW TBLPROPERTIES lake.nyc.t ('lance-dagster.kept')")
+    assert answer == "Table lake.nyc.t does not have property: lance-dagster.kept"
+
+
+def test_names_are_listed_by_the_patterns_of_spark(spark, sql, lake, table):
+    """Spark's own tables of the same names are the oracle."""
+    names = ("t1", "t2", "taxi", "Zones")
+    for name in names:
+        sql(f"CREATE TABLE lake.nyc.{name} (id INT)")
+    spark.sql("CREATE DATABASE patterns")
+    try:
+        for name in names:
+            spark.sql(f"CREATE TABLE patterns.{name} (id INT) USING parquet")
+        for pattern in ("t*", "t.", "t[12]", "T1|zones", "t?1", "*x*", "t", " t1 "):
+            expected = {row.tableName for row in spark.sql(f"SHOW TABLES IN patterns LIKE '{pattern}'").collect()}
+            found = {row[1].lower() for row in sql(f"SHOW TABLES IN lake.nyc LIKE '{pattern}'")} - {"t"}
+            assert found == expected, pattern
+    finally:
+        spark.sql("DROP DATABASE patterns CASCADE")
+    with pytest.raises(InvalidInputError, match="not a pattern"):
+        sql("SHOW TABLES IN lake.nyc LIKE '[t'")
+
+
+def test_a_branch_with_branches_names_them(sql, table):
+    sql("CREATE BRANCH dev ON lake.nyc.t")
+    sql("CREATE BRANCH child ON lake.nyc.t@dev")
+    with pytest.raises(InvalidInputError, match=r"the branches child, .*; DROP BRANCH child ON lake\.nyc\.t deletes"):
+        sql("DROP BRANCH dev ON lake.nyc.t")
+    sql("CREATE TAG july ON lake.nyc.t@child")
+    with pytest.raises(InvalidInputError, match=r"the tags july, .*; DROP TAG july ON lake\.nyc\.t deletes"):
+        sql("DROP BRANCH child ON lake.nyc.t")
 
 
 def test_comments_of_columns_and_tables_are_kept(sql, lake, table, lance):
