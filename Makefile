@@ -64,7 +64,11 @@ format: setup ## Format the code, and mend what ruff mends
 	$(RUN)/ruff check --fix
 	$(RUN)/ruff format
 
+# Where Linux has 8 GiB of room in memory, tests have their files there: many of them mostly wait for the disk.
+MEMORY = $(shell df --output=avail -k /dev/shm 2>/dev/null | awk '$$1 > 8 * 1024 * 1024 {print "/dev/shm"}')
+
 .PHONY: test
+test: export PYTEST_DEBUG_TEMPROOT ?= $(MEMORY)
 test: java setup $(CLASSES) ## Run the tests
 	$(RUN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 40
 
