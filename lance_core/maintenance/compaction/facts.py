@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 import pyarrow as pa
+from pyroaring import BitMap
 
 from lance_core._proto import table_pb2
 from lance_core.errors import SchemaError
@@ -37,7 +38,7 @@ def facts_of(source: Snapshot, options: CompactionOptions) -> list[FragmentFacts
         SchemaError: A partition column does not exist.
     """
     manifest = source.manifest
-    covered = [] if _are_all_extended(manifest, options) else [bitmap for _, bitmap in live_coverage(manifest.indices)]
+    covered = _dividing(manifest, options)
     facts = []
     for position, message in enumerate(manifest.fragments.messages()):
         rows, deleted = _counts(source, position, message)
@@ -48,18 +49,22 @@ def facts_of(source: Snapshot, options: CompactionOptions) -> list[FragmentFacts
                 physical_rows=rows,
                 deleted_rows=deleted,
                 num_bytes=sum(file.file_size_bytes for file in message.files),
-                indices=tuple(i for i, bitmap in enumerate(covered) if message.id in bitmap) if covered else (),
+                indices=tuple(i for i, bitmap in enumerate(covered) if message.id in bitmap),
             )
         )
     return _with_partitions(source, facts, options) if options.partition_by else facts
 
 
-def _are_all_extended(manifest: Manifest, options: CompactionOptions) -> bool:
-    """Whether the compaction extends all indices to all fragments, so that any fragments can be merged.
+def _dividing(manifest: Manifest, options: CompactionOptions) -> list[BitMap]:
+    """What each segment covers whose fragments are not merged with those that it misses.
 
-    Where moves of rows are recorded, an index must cover a group of fragments as a whole, or not at all.
+    The commit extends an index of a supported kind to all fragments. Where it records moves of rows for indices of
+    other kinds, every index must cover a group of fragments as a whole, or not at all; with stable row ids no moves
+    are recorded.
     """
-    return not options.defer_index_remap and all(map(is_supported, manifest.indices))
+    are_extended = manifest.uses_stable_row_ids or all(map(is_supported, manifest.indices))
+    divides_all = options.defer_index_remap or not are_extended
+    return [bitmap for index, bitmap in live_coverage(manifest.indices) if divides_all or not is_supported(index)]
 
 
 def _counts(source: Snapshot, position: int, message: table_pb2.DataFragment) -> tuple[int, int]:

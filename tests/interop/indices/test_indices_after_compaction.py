@@ -173,3 +173,18 @@ def test_a_table_with_scalar_indices_alone_records_no_moves(tmp_path):
     uri = make(tmp_path / "t.lance", SCALARS)
     compact(uri)
     assert {one.name for one in lance_core.dataset(uri).describe_indices()} == set(SCALARS)
+
+
+@pytest.mark.parametrize("kind", SCALARS)
+def test_with_stable_row_ids_only_indices_of_other_kinds_divide_a_compaction(tmp_path, kind):
+    uri = make(tmp_path / "t.lance", [kind], fragments=2, stable=True)
+    lance_core.write_dataset(rows(100, 50), uri, mode="append")
+    lance.dataset(uri).create_scalar_index("text", "INVERTED", name="INVERTED")
+    lance_core.write_dataset(rows(150, 50), uri, mode="append")
+    lance_core.write_dataset(rows(200, 50), uri, mode="append")
+    table = lance_core.dataset(uri)
+    assert [task.fragment_ids for task in Compaction.plan(table, {}).tasks] == [[0, 1, 2], [3, 4]]
+    table.optimize.compact_files()
+    assert not Compaction.plan(table, {}).tasks
+    assert unindexed(uri) == {kind: 0, "INVERTED": 100}
+    check(uri)

@@ -45,6 +45,15 @@ def counts(lake, tables):
     return {name: lance_core.dataset(f"{lake.root}/{name}.lance").count_rows() for name in tables}
 
 
+def vectors(lake, tables):
+    """The segments of the indices of vectors of each table."""
+    found = {name: lance_core.dataset(f"{lake.root}/{name}.lance").describe_indices() for name in tables}
+    return {
+        name: {str(one.uuid) for index in indices if "IVF" in index.index_type for one in index.segments}
+        for name, indices in found.items()
+    }
+
+
 def outcomes(result):
     """The summary of a run without what a dry run lists beside it."""
     assert result.success, failures(result)
@@ -52,9 +61,9 @@ def outcomes(result):
     return {kind: found[kind] for kind in ("put_off", "partly_done", "failed", "absent", "left_alone")}
 
 
-def differences(dry, wet):
-    """The numbers in which a dry run and the run after it differ, by table."""
-    found = {name: (numbers(dry, name), numbers(wet, name)) for name in observations(wet)}
+def differences(dry, wet, joined=()):
+    """The numbers in which a dry run and the run after it differ, by table, but where pylance joined segments."""
+    found = {name: (numbers(dry, name), numbers(wet, name)) for name in observations(wet) if name not in joined}
     return {
         f"{name} {key}": (one.get(key), other.get(key))
         for name, (one, other) in found.items()
@@ -78,10 +87,12 @@ def check_lake(lake, undo, seed):
         dry = run(lake, job, {"ops": {"plan": {"config": {"dry_run": True}}}})
         assert dry.success, lake_of
         assert versions(lake, tables) == before, lake_of
+        segments = vectors(lake, tables)
         wet = run(lake, job)
+        joined = {name for name, now in vectors(lake, tables).items() if not segments[name] <= now}
         worked = observations(wet)
         assert outcomes(dry) == outcomes(wet), lake_of
-        assert differences(dry, wet) == {}, lake_of
+        assert differences(dry, wet, joined) == {}, lake_of
         assert set(observations(dry)) == set(worked), lake_of
         assert counts(lake, tables) == rows, lake_of
         left = outcomes(wet)
@@ -90,6 +101,8 @@ def check_lake(lake, undo, seed):
     if limits and (left["put_off"] or left["partly_done"]):
         return  # rewrites that are larger than the whole budget
     assert (left["put_off"], left["partly_done"]) == ({}, {}), lake_of
+    if policy == {"refresh_indices": False}:
+        run(lake, job)  # indices of several kinds may only allow a second run to merge what the first one has made
     before = versions(lake, tables)
     again = run(lake, job)
     assert sorted(again.output_for_node("summarize")["healthy"]) == sorted(tables), lake_of
