@@ -37,6 +37,10 @@ _MAX_ROWS: Final = 4 * 1024 * 1024
 _MAX_BYTES: Final = 128 * 1024 * 1024
 # Small pages are decoded together, up to about this many bytes.
 _GROUP_BYTES: Final = 4 * 1024 * 1024
+# Values that are up to this many times larger than their pages are read ahead by the bytes of the pages alone.
+_EXPECTED_EXPANSION: Final = 8
+# A page of strings or binary values with fewer bytes is decoded before it is known how much is read ahead.
+_TELLING_BYTES: Final = 1024 * 1024
 # The fixed cost of looking up a few rows of a page, in bytes.
 _LOOK_UP_BYTES: Final = 64 * 1024
 
@@ -118,15 +122,40 @@ class PageTask:
         return self._result
 
 
+class Expansion:
+    """How much memory the values of a column take, compared with its pages: strings can be a thousand times larger.
+
+    Args:
+        is_known: Whether no page has to be decoded before others are read ahead.
+    """
+
+    __slots__ = ("_times",)
+
+    def __init__(self, *, is_known: bool = True) -> None:
+        self._times: float | None = 1.0 if is_known else None
+
+    def weighed(self, num_bytes: int) -> float:
+        """The bytes of a page as they count for what is read ahead: the whole budget where nothing is known of it."""
+        if self._times is None:
+            return num_bytes if num_bytes >= _TELLING_BYTES else _MAX_BYTES
+        return num_bytes * max(1.0, self._times / _EXPECTED_EXPANSION)
+
+    def learn(self, values: pa.Array, num_bytes: int) -> None:
+        """Expect following pages to be like one that was decoded."""
+        self._times = values.nbytes / max(num_bytes, 1)
+
+
 class RowStream:
     """Wanted rows in order, from tasks that are started ahead of time.
 
     Args:
         tasks: The tasks, in the order of the rows.
+        expansion: What is known of the size of the values.
     """
 
-    def __init__(self, tasks: Iterator[PageTask]) -> None:
+    def __init__(self, tasks: Iterator[PageTask], expansion: Expansion | None = None) -> None:
         self._tasks = tasks
+        self._expansion = expansion or Expansion()
         self._waiting: deque[PageTask] = deque()
         self._current: pa.Array | None = None
         self._exhausted = False
@@ -142,21 +171,21 @@ class RowStream:
             return len(self._current)
         return self._waiting[0].num_rows if self._waiting else 0
 
-    def bytes_ahead(self) -> int:
-        """Bytes of the pages that are decoded or being decoded ahead of time."""
-        return sum(task.num_bytes for task in self._waiting)
+    def bytes_ahead(self) -> float:
+        """Bytes of the pages that are decoded or being decoded ahead of time, more if their values are far larger."""
+        return sum(self._expansion.weighed(task.num_bytes) for task in self._waiting)
 
     def next_tasks(self, num_bytes: int) -> list[PageTask]:
         """The tasks for the next pages, of about `num_bytes` bytes; none when all have been started."""
         tasks: list[PageTask] = []
-        total = 0
+        total = 0.0
         while not self._exhausted and (not tasks or total < num_bytes):
             task = next(self._tasks, None)
             if task is None:
                 self._exhausted = True
                 break
             tasks.append(task)
-            total += task.num_bytes
+            total += self._expansion.weighed(task.num_bytes)
         self._waiting.extend(tasks)
         return tasks
 
@@ -165,7 +194,9 @@ class RowStream:
         parts: list[pa.Array] = []
         while count:
             if self._current is None or not len(self._current):
-                self._current = self._waiting.popleft().result()
+                task = self._waiting.popleft()
+                self._current = task.result()
+                self._expansion.learn(self._current, task.num_bytes)
                 continue
             part = self._current.slice(0, count)
             self._current = self._current.slice(len(part))
@@ -247,6 +278,7 @@ class ColumnReadPlan:
 
     def __init__(self, key: str, path: tuple[Field, ...], pages: ColumnPages, num_rows: int) -> None:
         self._path = path
+        self.expansion = Expansion(is_known=not _is_of_any_width(path[-1]))
         self._name = f"{key}: column {'.'.join(f.name for f in path)!r}"
         self._pages = pages
         factor = items_per_row(path)
@@ -259,12 +291,12 @@ class ColumnReadPlan:
     def tasks(self, runs: RowRuns) -> Iterator[PageTask]:
         """One task per page, per group of pages that are described alike, or per part of a large page."""
         group: list[_WantedPage] = []
-        num_bytes = 0
+        num_bytes = 0.0
         for wanted in self._wanted_pages(runs):
             if group and (num_bytes >= _GROUP_BYTES or not self._fit(group[-1], wanted)):
                 yield self._task(group)
-                group, num_bytes = [], 0
-            num_bytes += wanted.num_bytes
+                group, num_bytes = [], 0.0
+            num_bytes += self.expansion.weighed(wanted.num_bytes)
             if wanted.is_large:
                 yield from self._parts(wanted)
             else:
@@ -330,6 +362,12 @@ class ColumnReadPlan:
                 steps = decode_pages([wanted.page], self._path, rows)
                 about = min(size, size * rows.count // num_rows + _LOOK_UP_BYTES)
                 yield PageTask(f"{self._name}, page {wanted.index}", steps, rows.count, about, is_whole=False)
+
+
+def _is_of_any_width(field: Field) -> bool:
+    """Whether values of a column are strings or binary values."""
+    kind = arrow_type_of(field)
+    return kind in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
 
 
 class _WantedPage:

@@ -310,7 +310,8 @@ class DataFileReader:
                 name = ".".join(f.name for f in path)
                 raise InvalidInputError(f"{self._key}: column {name!r} (field {path[-1].id}) is not in the file")
             pages = self._metadata.columns[index]
-            readers.append(RowStream(ColumnReadPlan(self._key, path, pages, self.num_rows).tasks(runs)))
+            column = ColumnReadPlan(self._key, path, pages, self.num_rows)
+            readers.append(RowStream(column.tasks(runs), column.expansion))
         return _FieldReader(field, readers)
 
     def _batches(

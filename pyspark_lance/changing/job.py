@@ -29,6 +29,7 @@ from lance_core import (
 )
 from lance_core.errors import InvalidInputError, LanceError, StoreError
 from lance_core.row_addresses import offsets_of, row_addresses, row_offsets
+from pyspark_lance.changing.finer_values import FinerColumns
 from pyspark_lance.changing.task import ChangeReport, RowLevelTask
 from pyspark_lance.engine.partitions import run_on_partitions
 from pyspark_lance.keys.equality import has_bytes
@@ -197,6 +198,7 @@ class RowLevelChange:
             # Other collations are compared by Spark alone: every key may equal one of the inserted keys.
             most_keys=MAX_EXACT_KEYS if all(has_bytes(self.dataset.schema.field(name)) for name in self.on) else 0,
             repeats=self.repeats,
+            finer=FinerColumns.of(self.dataset, self.options.storage_options) if len(self.stored) else None,
             options=options.of_writer(self.dataset.lance_schema_bytes, None),  # rows keep their blobs by URI
         )
 

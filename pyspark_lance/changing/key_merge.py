@@ -25,6 +25,7 @@ from pyroaring import BitMap
 import lance_core
 from lance_core import CommitResult, FragmentMetadata, LanceDataset
 from lance_core.errors import InvalidInputError, LanceError, StoreError
+from pyspark_lance.changing.finer_values import FinerColumns
 from pyspark_lance.changing.job import inserted_keys, rows_deleted_by
 from pyspark_lance.changing.task import ADDRESS, INSERT, KIND, ROW_ID, UPDATE, ChangeReport, RowLevelTask
 from pyspark_lance.keys.equality import joined_by_key
@@ -137,6 +138,7 @@ class KeyMergeJob:
     def task(self) -> KeyMergeTask:
         """The function to run on each partition."""
         plain = self.write.task()
+        base, options = self.write.base(), self.write.options.storage_options
         change = RowLevelTask(
             uri=plain.uri,
             job=plain.job,
@@ -144,9 +146,9 @@ class KeyMergeJob:
             on=self._on,
             stable=self.stable,
             most_keys=None,  # rows of a key may be in two tasks
+            finer=FinerColumns.of(base, options),
             options=plain.options,
         )
-        options = self.write.options.storage_options
         return KeyMergeTask(version=self.write.base_version, change=change, storage_options=options)
 
     def finish(self, messages: Iterable[bytes]) -> LanceDataset:

@@ -25,6 +25,7 @@ from pyroaring import BitMap
 from lance_core import MAX_EXACT_KEYS, FragmentMetadata, FragmentWriter
 from lance_core.errors import InvalidInputError
 from lance_core.row_addresses import rows_by_fragment
+from pyspark_lance.changing.finer_values import FinerColumns
 from pyspark_lance.types.batch_convert import BatchConverter, ConverterTo
 from pyspark_lance.types.column_names import columns_named, source_indices
 from pyspark_lance.writing.row_checks import AMBIGUOUS, hashes_of_keys
@@ -62,12 +63,14 @@ class RowLevelTask(PartitionTask):
         stable: Whether rows have stable ids.
         most_keys: Keys of new rows that are reported, by their hashes; None for any number.
         repeats: Whether several new rows may have one key.
+        finer: The columns whose values Spark rounds; None if there are none.
     """
 
     on: Sequence[str] = ()
     stable: bool = False
     most_keys: int | None = MAX_EXACT_KEYS
     repeats: bool = False
+    finer: FinerColumns | None = None
 
     def output(self, prefix: str) -> TaskOutput:
         """The output of one attempt."""
@@ -175,9 +178,14 @@ class _RowLevelOutput:
         files = kind if self._task.stable else INSERT
         if files not in self._writers:
             self._writers[files] = self._task.writer(self._prefix)
-        self._writers[files].write(self._convert(part))
-        if kind == UPDATE and self._task.stable:
-            self._ids.append(part.column(ROW_ID).to_numpy().astype(np.uint64))
+        rows = self._convert(part)
+        if kind == UPDATE and (self._task.stable or self._task.finer is not None):
+            ids = part.column(ROW_ID if self._task.stable else ADDRESS).to_numpy().astype(np.uint64)
+            if self._task.stable:
+                self._ids.append(ids)
+            if self._task.finer is not None:
+                rows = self._task.finer.kept(rows, ids)
+        self._writers[files].write(rows)
 
 
 def row_changed_twice(part: pa.RecordBatch, addresses: npt.NDArray[np.int64], on: Sequence[str]) -> str:
