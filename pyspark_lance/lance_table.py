@@ -237,9 +237,12 @@ class LanceMergeBuilder:
     clauses: tuple[MergeClause, ...] = ()
 
     def _with(self, side: Side, action: int, condition: Value | None, values: Any = None) -> LanceMergeBuilder:
+        if values is not None and not isinstance(values, Mapping):
+            raise InvalidInputError(f"merge: the values of a clause are a dict by name of the column, not {values!r}")
         if values is not None and not values:
             raise InvalidInputError(f"merge: a clause for rows {side} gives no column a value")
-        clause = MergeClause(side=side, action=action, condition=condition, values=values)
+        given = None if values is None else dict(values)
+        clause = MergeClause(side=side, action=action, condition=condition, values=given)
         return replace(self, clauses=(*self.clauses, clause))
 
     def whenMatchedUpdate(  # noqa: N802 - Delta's name
@@ -263,7 +266,7 @@ class LanceMergeBuilder:
             >>> merge.whenMatchedUpdate("t.id > 1", {"x": "t.x + s.id"}).execute().rows_updated
             1
         """
-        return self._with("matched", UPDATE, condition, dict(set or {}))
+        return self._with("matched", UPDATE, condition, set or {})
 
     def whenMatchedUpdateAll(self, condition: Value | None = None) -> LanceMergeBuilder:  # noqa: N802 - Delta's name
         """Give rows of the table that have a partner the values of the source's columns of the same names.
@@ -313,7 +316,7 @@ class LanceMergeBuilder:
             >>> merge.whenNotMatchedInsert("s.id > 3", {"id": "s.id", "x": "7"}).execute().rows_inserted
             1
         """
-        return self._with("not matched", INSERT, condition, dict(values or {}))
+        return self._with("not matched", INSERT, condition, values or {})
 
     def whenNotMatchedInsertAll(self, condition: Value | None = None) -> LanceMergeBuilder:  # noqa: N802 - Delta's name
         """Insert rows of the source that have no partner, with the values of the columns of the same names.
@@ -351,7 +354,7 @@ class LanceMergeBuilder:
             >>> merge.whenNotMatchedBySourceUpdate(set={"x": "-1"}).execute().rows_updated
             1
         """
-        return self._with("not matched by source", UPDATE, condition, dict(set or {}))
+        return self._with("not matched by source", UPDATE, condition, set or {})
 
     def whenNotMatchedBySourceDelete(self, condition: Value | None = None) -> LanceMergeBuilder:  # noqa: N802 - Delta's name
         """Delete rows of the table that have no partner.

@@ -19,7 +19,7 @@ from lance_core.errors import InvalidInputError
 from pyspark_lance.changing.job import ChangeOptions, ChangeResult, RowLevelChange, run_change
 from pyspark_lance.changing.merge_frames import kind_column, renamed, row_id_columns, rows_of
 from pyspark_lance.changing.task import ADDRESS, DELETE, UPDATE
-from pyspark_lance.changing.update_values import Value, as_column, assigned, spelled_values
+from pyspark_lance.changing.update_values import Value, as_column, assigned, is_column, spelled_values
 from pyspark_lance.engine.errors import short_errors
 from pyspark_lance.engine.lexing import has_usual_settings
 from pyspark_lance.engine.spark_internals import names_of_column
@@ -74,6 +74,8 @@ class RowCondition:
 
         if self.condition is None:
             return self
+        if not isinstance(self.condition, str) and not is_column(self.condition):
+            raise InvalidInputError(f"{verb}: the condition is Spark SQL or a column, not {self.condition!r}")
         rows = self.session.createDataFrame([], spark_schema(base.schema))
         rows = rows if self.alias is None else rows.alias(self.alias)
         condition = as_column(self.condition)
@@ -144,7 +146,7 @@ def update_where(
         names = base.schema.names
         ids = row_id_columns(base)
         kinds = {field.name: field.dataType for field in spark_schema(base.schema)}
-        with short_errors(f"update: {where.condition or 'all rows'}, set {dict(values)}"):
+        with short_errors(f"update: {'all rows' if where.condition is None else where.condition}, set {dict(values)}"):
             rows = where.rows(base, [*names, *ids], options.storage_options)
             check_spellings(rows, names)
             made = assigned(rows, given, base.schema, kinds)

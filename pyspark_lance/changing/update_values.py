@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
-from lance_core.errors import LanceError, SchemaError
-from pyspark_lance.types.column_names import matched_names
+from lance_core.errors import InvalidInputError, LanceError, SchemaError
+from pyspark_lance.types.column_names import matched_names, unquoted
 from pyspark_lance.types.spark_types import batch_schema
 from pyspark_lance.writing.schema_plan import plan_write
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["Value", "as_column", "assigned", "spelled_values", "stored_as", "unknown_columns"]
+__all__ = ["Value", "as_column", "assigned", "is_column", "spelled_values", "stored_as"]
 
 
 Value: TypeAlias = "str | Column"
@@ -49,19 +49,44 @@ def spelled_values(
 
     Raises:
         SchemaError: The table lacks a column, or a column has two values.
+        InvalidInputError: There are no values, or they are not expressions by name of the column.
     """
+    _check_values(values, what)
     plain: dict[str, Value] = {}
     for given, value in values.items():
         first, dot, rest = given.partition(".")
         is_own = dot and alias is not None and (first == alias or (not exact and first.lower() == alias.lower()))
-        plain[rest if is_own and given not in table else given] = value
+        name = rest if is_own and given not in table else given
+        plain[name if name in table else unquoted(name)] = value
     names = matched_names(plain, table, exact=exact)
     unknown = [name for name in plain if name not in names]
-    if unknown or not plain:
-        raise unknown_columns(what, unknown, list(table))
+    if unknown:
+        raise _unknown_columns(what, unknown, list(table))
     if len(plain) < len(values):
         raise SchemaError(f"{what}: a column has two values: {list(values)}")
     return {names[name]: value for name, value in plain.items()}
+
+
+def _check_values(values: Any, what: str) -> None:
+    if not isinstance(values, Mapping):
+        raise InvalidInputError(f"{what}: set is a dict of values by name of the column, not {values!r}")
+    if not values:
+        raise InvalidInputError(f"{what}: set gives no column a value")
+    for name, value in values.items():
+        if not isinstance(name, str):
+            raise InvalidInputError(f"{what}: {name!r} is not the name of a column")
+        if not isinstance(value, str) and not is_column(value):
+            raise InvalidInputError(
+                f"{what}: the value of {name!r} is an expression in Spark SQL, or a column of Spark's, such as"
+                f" functions.lit({value!r}), not {value!r}"
+            )
+
+
+def is_column(value: Any) -> bool:
+    """Whether a value is a column of Spark's, classic or Connect."""
+    from pyspark.sql import Column
+
+    return isinstance(value, Column)
 
 
 def assigned(
@@ -168,7 +193,7 @@ def _can_be_stored(given: Any, wanted: Any) -> bool:
     return isinstance(given, times) and isinstance(wanted, times)
 
 
-def unknown_columns(what: str, unknown: Sequence[str], table: Sequence[str]) -> SchemaError:
+def _unknown_columns(what: str, unknown: Sequence[str], table: Sequence[str]) -> SchemaError:
     """The error for names that are no columns."""
     fields = [name for name in unknown if name.partition(".")[0] in table]
     remedy = ""

@@ -36,9 +36,9 @@ from pyspark_lance.changing.merge_frames import (
     rows_of,
 )
 from pyspark_lance.changing.task import ADDRESS, DELETE, UPDATE
-from pyspark_lance.changing.update_values import assigned, unknown_columns
+from pyspark_lance.changing.update_values import assigned, spelled_values
 from pyspark_lance.engine.errors import short_errors
-from pyspark_lance.engine.sessions import is_utc, reject_memory, session_of, session_zone
+from pyspark_lance.engine.sessions import check_frame, is_utc, reject_memory, session_of, session_zone
 from pyspark_lance.keys.collations import check_condition
 from pyspark_lance.keys.equality import check_keys_of
 from pyspark_lance.types.column_names import case_sensitive, check_spellings, matched_names, quoted
@@ -143,6 +143,7 @@ def merge(  # noqa: PLR0913 - each is a choice of its own, all but three have a 
         >>> lance.dataset("t.lance").count_rows()
         4
     """
+    check_frame("merge: df is", df)
     keys = list(_spelled([on] if isinstance(on, str) else on, df.columns, df.sparkSession))
     _check_clauses(keys, when_matched, when_not_matched, when_not_matched_by_source)
     parsed = _parsed(clauses, (when_matched, when_not_matched, when_not_matched_by_source, condition))
@@ -280,6 +281,7 @@ def delete(
     reject_memory(uri)
     dataset = lance_core.dataset(uri, storage_options=storage_options)
     if not isinstance(where, str):
+        check_frame("delete: where is a condition in Lance's SQL, or", where)
         keys = list(_spelled([on] if isinstance(on, str) else on or (), where.columns, where.sparkSession))
         _check_clauses(keys, "delete", None, None)
         _check_source(where, keys, "delete")
@@ -346,11 +348,7 @@ def update(
     reject_memory(uri)
     dataset = lance_core.dataset(uri, storage_options=storage_options)
     session = session_of(spark)
-    given = matched_names(set, dataset.schema.names, exact=case_sensitive(session))
-    unknown = [name for name in set if name not in given]
-    if unknown or not set:
-        raise unknown_columns("update", unknown, dataset.schema.names)
-    expressions = {given[name]: expression for name, expression in set.items()}
+    expressions = spelled_values(set, dataset.schema.names, "update", alias=None, exact=case_sensitive(session))
     _check_where("update", dataset, where, session, _UPDATE_BY_KEY)
 
     def change(base: LanceDataset) -> RowLevelChange:

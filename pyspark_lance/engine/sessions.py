@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from lance_core.errors import InvalidInputError, LanceError
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = [
+    "check_frame",
     "has_times_without_zone",
     "is_connect",
     "is_utc",
@@ -42,6 +43,25 @@ def reject_memory(uri: str | os.PathLike[str]) -> None:
     if str(uri).lower().startswith("memory:"):
         raise InvalidInputError(
             f"{uri} is in the memory of this process, and Spark's tasks run in others: use a folder or object storage"
+        )
+
+
+def check_frame(what: str, given: Any) -> None:
+    """Make sure that an argument is a DataFrame of Spark's, classic or Connect.
+
+    Args:
+        what: The beginning of the message, before "a Spark DataFrame".
+        given: The argument.
+
+    Raises:
+        InvalidInputError: The argument is something else.
+    """
+    from pyspark.sql import DataFrame
+
+    if not isinstance(given, DataFrame):
+        kind = f"{type(given).__module__}.{type(given).__qualname__}".removeprefix("builtins.")
+        raise InvalidInputError(
+            f"{what} a Spark DataFrame, not a {kind}; spark.createDataFrame makes one of rows, pandas and Arrow"
         )
 
 

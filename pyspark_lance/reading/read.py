@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import lance_core
+from lance_core.errors import InvalidInputError
 from lance_core.times import moment, zone_named
 from pyspark_lance.engine.errors import plain_errors
 from pyspark_lance.engine.sessions import is_utc, parallelism_of, reject_memory, session_zone
@@ -119,6 +120,10 @@ def read_version(
     """Read a version that is open already as `read` does, with its handling of blobs."""
     blobs = checked_blob_handling(blob_handling)
     schema = table_schema(dataset, columns, case_sensitive=case_sensitive(spark))
+    if not isinstance(filter, str | pc.Expression | None):
+        raise InvalidInputError(
+            f"filter is Lance's SQL or an Arrow expression, not {filter!r}; the frame's where takes a column"
+        )
     if isinstance(filter, str):
         filter = dataset.parse_filter(filter, assume_utc=is_utc(session_zone(spark)))  # noqa: A001 - the name that scanners give it
     check_read(dataset, schema, filter)

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 import lance_core
 from lance_core import LanceDataset
-from lance_core.errors import DatasetExistsError, DatasetNotFoundError, InvalidInputError, SchemaError, UnsupportedError
+from lance_core.errors import (
+    DatasetExistsError,
+    DatasetNotFoundError,
+    InvalidInputError,
+    LanceError,
+    SchemaError,
+    UnsupportedError,
+)
 from pyspark_lance.catalog import manifest
 from pyspark_lance.catalog.tables import CatalogTable, TableName
 from pyspark_lance.engine.errors import short_errors
@@ -20,6 +28,7 @@ from pyspark_lance.statements.run_rows import check_not_partitioned_by
 from pyspark_lance.statements.table_properties import TableProperties, with_encodings
 from pyspark_lance.statements.tables_grammar import COMMENT
 from pyspark_lance.statements.tokens import Piece
+from pyspark_lance.types.arrow_types import SPARK_TYPE
 from pyspark_lance.types.column_names import case_sensitive, matched_names, spelled_path
 from pyspark_lance.types.spark_types import batch_schema
 from pyspark_lance.writing.schema_plan import plan_write
@@ -42,6 +51,9 @@ __all__ = [
     "set_properties",
     "unset_properties",
 ]
+
+_BY_UPDATE: Final = "ADD COLUMN of the new type, UPDATE it by CAST, then DROP COLUMN and RENAME COLUMN"
+_UNITS: Final = ("s", "ms", "us", "ns")
 
 
 def create_table(context: Context, statement: records.CreateTable) -> DataFrame:
@@ -219,6 +231,7 @@ def drop_table(context: Context, statement: records.DropTable) -> DataFrame:
         if statement.if_exists:
             return context.nothing()
         raise
+    _check_no_clones(name, location)
     if location.catalog is not None and location.path is not None:
         manifest.deregister(location.catalog, location.path)
     try:
@@ -227,6 +240,25 @@ def drop_table(context: Context, statement: records.DropTable) -> DataFrame:
         if location.object_id is None:
             raise
     return context.nothing()
+
+
+def _check_no_clones(name: TableName, location: CatalogTable) -> None:
+    """Make sure that no shallow clone needs the files of a table.
+
+    Raises:
+        InvalidInputError: There is such a clone; the message names it.
+    """
+    try:
+        clones = lance_core.dataset(location.uri, storage_options=location.storage_options).clones.list()
+    except LanceError:  # whatever cannot be opened can be dropped
+        return
+    for one in sorted({record["uri"] for record in clones.values()}):
+        with contextlib.suppress(DatasetNotFoundError):
+            lance_core.dataset(one, storage_options=location.storage_options)
+            raise InvalidInputError(
+                f"DROP TABLE {name}: the shallow clone {one} needs its files. Drop the clone first, or copy it by DEEP"
+                " CLONE. Nothing was done"
+            )
 
 
 def add_columns(context: Context, statement: records.AddColumns) -> DataFrame:
@@ -254,6 +286,7 @@ def drop_columns(context: Context, statement: records.DropColumns) -> DataFrame:
     if statement.if_exists:
         names = [name for name in names if name.partition(".")[0] in dataset.schema.names]
     check_not_partitioned_by(statement.table, dataset, names)
+    _check_fields_are_left(dataset, names)
     if names:
         dataset.drop_columns(names)
     return context.nothing()
@@ -264,8 +297,71 @@ def rename_column(context: Context, statement: records.RenameColumn) -> DataFram
     dataset, _ = context.target(statement.table)
     name = _spelled(context, dataset, statement.column)
     check_not_partitioned_by(statement.table, dataset, [name])
+    taken = [one for one in _beside(dataset.schema, name) if one.lower() == statement.to.lower()]
+    if taken and not case_sensitive(context.spark):
+        raise SchemaError(
+            f"RENAME COLUMN: {taken[0]!r} and {statement.to!r} differ only in case at most: Spark distinguishes them by"
+            " name only with spark.sql.caseSensitive=true. Nothing was done"
+        )
     dataset.alter_columns({"path": name, "name": statement.to})
     return context.nothing()
+
+
+def _struct_of(schema: pa.Schema, path: Sequence[str]) -> pa.DataType:
+    """The type of a column or a field of a struct; all columns are a struct as well."""
+    kind = pa.struct(list(schema))
+    for name in path:
+        kind = kind.field(name).type
+    return kind
+
+
+def _beside(schema: pa.Schema, path: str) -> list[str]:
+    """The names of the other columns, or of the other fields of the same struct."""
+    *above, own = path.split(".")
+    return [field.name for field in _struct_of(schema, above) if field.name != own]
+
+
+def _check_fields_are_left(dataset: LanceDataset, paths: Sequence[str]) -> None:
+    """Make sure that no struct loses all of its fields, with which Lance drops the struct.
+
+    Raises:
+        SchemaError: A struct would lose all of its fields.
+    """
+    for path in paths:
+        above = path.rpartition(".")[0]
+        left = {f"{above}.{name}" for name in _beside(dataset.schema, path)} - {*paths}
+        if above and above not in paths and not left:
+            raise SchemaError(
+                f"DROP COLUMN: no field of {above} would be left; DROP COLUMN {above} drops it as a whole. Nothing was"
+                " done"
+            )
+
+
+def _check_retype(path: str, stored: pa.Field, wanted: pa.Field) -> None:
+    """Make sure that a type holds all values of the type before it; casts check numbers themselves.
+
+    Raises:
+        SchemaError: Values would be rounded, a time would depend on the zone of the session, or a string would be
+            compared otherwise.
+    """
+    types, old, new = pa.types, stored.type, wanted.type
+    spark = [(field.metadata or {}).get(SPARK_TYPE) for field in (stored, wanted)]
+    if spark[0] != spark[1]:
+        kinds = [
+            str(field.type) if one is None else one.decode() for field, one in zip((stored, wanted), spark, strict=True)
+        ]
+        raise SchemaError(f"ALTER COLUMN {path}: {kinds[0]} cannot become {kinds[1]}; {_BY_UPDATE}. Nothing was done")
+    is_kept = True
+    if types.is_floating(old) and types.is_floating(new):
+        is_kept = new.bit_width >= old.bit_width
+    elif types.is_temporal(old) and types.is_temporal(new):
+        is_day = types.is_date(old) and types.is_timestamp(new) and new.tz is None
+        alike = type(old) is type(new) and getattr(old, "tz", None) == getattr(new, "tz", None)
+        is_kept = is_day or (alike and _UNITS.index(new.unit) >= _UNITS.index(old.unit)) or old == new
+    if not is_kept:
+        raise SchemaError(
+            f"ALTER COLUMN {path}: {new} does not hold all values of {old}; {_BY_UPDATE}. Nothing was done"
+        )
 
 
 def alter_column(context: Context, statement: records.AlterColumn) -> DataFrame:
@@ -277,8 +373,10 @@ def alter_column(context: Context, statement: records.AlterColumn) -> DataFrame:
         return context.nothing()
     change: dict[str, Any] = {"path": path}
     if statement.type is not None:
-        column = records.Column(name="c", type=statement.type)
-        change["data_type"] = _schema(context, [column], {}).field(0).type
+        *above, name = path.split(".")
+        made = _schema(context, [records.Column(name=name, type=statement.type)], {}).field(0)
+        _check_retype(path, _struct_of(dataset.schema, above).field(name), made)
+        change["data_type"] = made.type
     if statement.nullable is not None:
         change["nullable"] = statement.nullable
     dataset.alter_columns(change)

@@ -91,8 +91,9 @@ def needs_of(
     target = _target(exp, tree)
     if target in starts:
         raise InvalidInputError(
-            f"{position(statement, target)}: a statement that changes a Lance table begins with its verb, and WITH"
-            " stands in its query, INSERT INTO t WITH c AS (...) SELECT ...; nothing was done"
+            f"{position(statement, target)}: a statement that changes a Lance table begins with its verb:"
+            " EXPLAIN explains queries alone, and WITH stands in the query, INSERT INTO t WITH c AS (...) SELECT ...;"
+            " nothing was done"
         )
     found = {}
     for table in tree.find_all(exp.Table):

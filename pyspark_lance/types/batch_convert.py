@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lance_core.errors import InvalidInputError, SchemaError
 from pyspark_lance.types.column_names import source_indices
@@ -95,7 +96,7 @@ def converter(source: pa.DataType, target: pa.DataType, column: str, *, exact: b
     types = pa.types
     if source == target:
         return None
-    if types.is_dictionary(source) or any(isinstance(kind, pa.BaseExtensionType) for kind in (source, target)):
+    if any(isinstance(kind, pa.DictionaryType | pa.BaseExtensionType) for kind in (source, target)):
         return _through_storage(source, target, column, exact=exact)
     if types.is_null(source):
         return lambda array: pa.nulls(len(array), target)
@@ -130,19 +131,32 @@ def _through_storage(source: pa.DataType, target: pa.DataType, column: str, *, e
     if isinstance(target, pa.BaseExtensionType):
         inner = converter(source, target.storage_type, column, exact=exact)
         return lambda array: pa.ExtensionArray.from_storage(target, _apply(inner, array))
+    if isinstance(target, pa.DictionaryType):
+        return _to_dictionary(source, target, column, exact=exact)
     values = converter(source.value_type, target, column, exact=exact)
     return lambda array: _apply(values, array.dictionary_decode())
+
+
+def _to_dictionary(source: pa.DataType, target: pa.DataType, column: str, *, exact: bool) -> Converter:
+    values = converter(source, target.value_type, column, exact=exact)
+    numbers = _cast(pa.int32(), target.index_type, column, exact=True)
+
+    def to_dictionary(array: pa.Array) -> pa.Array:
+        encoded = _apply(values, array).dictionary_encode()
+        return pa.DictionaryArray.from_arrays(numbers(encoded.indices), encoded.dictionary, ordered=target.ordered)
+
+    return to_dictionary
 
 
 def _cast(source: pa.DataType, target: pa.DataType, column: str, *, exact: bool) -> Converter:
     """Arrow's own cast, between types that are not nested."""
     if exact and are_numbers(source, target):
         return by_value(source, target, column)
-    options: dict[str, Any] = {"safe": exact or not pa.types.is_temporal(source)}
+    options = pc.CastOptions(target, allow_time_truncate=not exact)
 
     def cast(array: pa.Array) -> pa.Array:
         try:
-            return array.cast(target, **options)
+            return array.cast(options=options)
         except pa.ArrowNotImplementedError as error:
             raise SchemaError(f"column {column!r}: {source} cannot become {target}") from error
         except pa.ArrowInvalid as error:

@@ -25,6 +25,7 @@ __all__ = [
     "quoted",
     "source_indices",
     "spelled_path",
+    "unquoted",
     "with_names_of",
 ]
 
@@ -32,6 +33,13 @@ __all__ = [
 def quoted(name: str) -> str:
     """A name in backticks, which Spark accepts as that of a column with any characters."""
     return f"`{name.replace('`', '``')}`"
+
+
+def unquoted(name: str) -> str:
+    """A name without the backticks around all of it; another name as it is."""
+    inner = name[1:-1]
+    is_quoted = len(name) > 2 and name[0] == name[-1] == "`" and "`" not in inner.replace("``", "")
+    return inner.replace("``", "`") if is_quoted else name
 
 
 def case_sensitive(spark: SparkSession) -> bool:

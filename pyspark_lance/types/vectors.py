@@ -98,7 +98,7 @@ def _validity_buffer(valid: np.ndarray[Any, Any] | None) -> pa.Buffer | None:
 def _spread(items: pa.Array, starts: np.ndarray[Any, Any], valid: np.ndarray[Any, Any], width: int) -> pa.Array:
     """Items with `width` slots for every row: those of the valid rows, zeros for the others."""
     index = starts.astype(np.int64)[:, None] + np.arange(width, dtype=np.int64)
-    if items.null_count:
+    if items.null_count or pa.types.is_nested(items.type):
         return items.take(pa.array(index.ravel(), mask=np.repeat(~valid, width)))
     spread = np.zeros((len(valid), width), dtype=items.type.to_pandas_dtype())
     if valid.any():

@@ -11,7 +11,7 @@ import lance_core
 from lance_core import Slices, WriteAttempt, WriteResult
 from lance_core.errors import DatasetExistsError, DatasetNotFoundError, InvalidInputError
 from pyspark_lance.engine.partitions import Transport, run_on_partitions
-from pyspark_lance.engine.sessions import is_connect, is_utc, reject_memory, session_zone
+from pyspark_lance.engine.sessions import check_frame, is_connect, is_utc, reject_memory, session_zone
 from pyspark_lance.types.column_names import case_sensitive, check_spellings
 from pyspark_lance.types.spark_types import batch_schema
 from pyspark_lance.writing.clustering import cluster_by_columns, cluster_by_slice
@@ -50,7 +50,7 @@ def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a de
     data_storage_version: str | None = None,
     enable_stable_row_ids: bool = False,
     replace_where: str | None = None,
-    partition_by: Sequence[str] | None = None,
+    partition_by: str | Sequence[str] | None = None,
     partition_overwrite: PartitionOverwrite = "static",
     require_empty: bool = False,
     allow_external_blob_outside_bases: bool = False,
@@ -135,7 +135,8 @@ def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a de
     given = {name: value for name, value in locals().items() if name not in ("df", "uri")}
     given["mode"] = "error" if mode in ("errorifexists", "ignore") else mode
     given["write_attempt"] = write_attempt or _attempt(uri, mode, transaction_properties, storage_options)
-    given["partition_by"] = None if partition_by is None else tuple(partition_by)
+    columns = [partition_by] if isinstance(partition_by, str) else partition_by
+    given["partition_by"] = None if columns is None else tuple(columns)
     return _write_as(mode, df, uri, WriteArguments(**given))
 
 
@@ -155,10 +156,7 @@ def write_with(
     df: DataFrame, uri: str | PathLike[str], options: WriteArguments, *, transport: Transport = "auto"
 ) -> WriteResult | None:
     """Write over a chosen transport, as `write` does."""
-    from pyspark.sql import DataFrame as AnyDataFrame
-
-    if not isinstance(df, AnyDataFrame):
-        raise InvalidInputError(f"a pyspark DataFrame is needed, not a {type(df).__name__}")
+    check_frame("write: df is", df)
     reject_memory(uri)
     done, options = find_earlier_write(uri, options)
     if done is not None:

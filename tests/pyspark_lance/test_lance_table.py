@@ -238,3 +238,55 @@ def test_merges_that_insert_the_same_rows_by_an_expression_meet(spark, table, mo
     merge = target.merge(source, condition).whenMatchedUpdate(set={"x": "-1"})
     done = merge.whenNotMatchedInsert(values={"id": "s.id", "s": "s.s"}).execute()
     assert (done.attempts, done.rows_inserted, done.rows_updated) == (2, 0, 1)
+
+
+def test_conditions_and_values_are_columns_as_well(spark, uri, lance):
+    from pyspark.sql import functions
+
+    lance.write_dataset(pa.table({"id": [1, 2], "a b": [1, 2]}), uri)
+    table = LanceTable.forPath(spark, uri)
+    assert table.update(functions.col("id") == 2, {"`a b`": functions.lit(7).cast("long")}).rows_updated == 1
+    assert table.update(functions.col("id") == 1, {"a b": functions.lit(None)}).rows_updated == 1
+    assert table.delete(functions.col("a b") == 7).rows_deleted == 1
+    assert lance.dataset(uri).to_table().to_pylist() == [{"id": 1, "a b": None}]
+
+
+def test_arguments_of_other_kinds_are_named(spark, uri, lance):
+    from pyspark.sql import functions
+
+    lance.write_dataset(pa.table({"id": [1, 2], "x": [1, 2]}), uri)
+    table, rows = LanceTable.forPath(spark, uri), spark.range(3)
+    builder = table.merge(rows, "id = 7")
+    column = functions.col("id") == 1
+    for call, words in (
+        (lambda: table.update("id = 1", {"x": 5}), "the value of 'x' is an expression in Spark SQL, or a column"),
+        (lambda: table.update({"x": "5"}, {"x": "5"}), "the condition is Spark SQL or a column"),
+        (lambda: table.update("id = 1", "x = 5"), "set is a dict of values by name of the column"),
+        (lambda: table.update("id = 1", {7: "5"}), "7 is not the name of a column"),
+        (lambda: table.delete(5), "the condition is Spark SQL or a column"),
+        (lambda: builder.whenMatchedUpdate(set=["x"]), "the values of a clause are a dict"),
+        (lambda: builder.whenNotMatchedInsert(values="x"), "the values of a clause are a dict"),
+        (lambda: pyspark_lance.update(uri, {"x": 5}, spark=spark), "the value of 'x' is an expression"),
+        (lambda: pyspark_lance.update(uri, {}, spark=spark), "set gives no column a value"),
+        (lambda: pyspark_lance.update(uri, "x = 1", spark=spark), "set is a dict"),
+        (
+            lambda: pyspark_lance.delete(uri, None),
+            "where is a condition in Lance's SQL, or a Spark DataFrame, not a NoneType",
+        ),
+        (lambda: pyspark_lance.delete(uri, column), "where is a condition in Lance's SQL, or a Spark DataFrame"),
+        (lambda: pyspark_lance.merge("rows", uri, on="id"), "df is a Spark DataFrame, not a str"),
+        (
+            lambda: pyspark_lance.write(rows.toPandas(), uri),
+            r"df is a Spark DataFrame, not a pandas\.\S*DataFrame; spark\.createDataFrame",
+        ),
+        (lambda: pyspark_lance.read(spark, uri, filter=column), "the frame's where takes a column"),
+    ):
+        with pytest.raises(InvalidInputError, match=words):
+            call()
+    assert lance.dataset(uri).version == 1
+
+
+def test_one_column_of_partitions_is_a_string(spark, uri, lance):
+    pyspark_lance.write(spark.sql("SELECT id, id % 2 AS half FROM range(4)"), uri, partition_by="half")
+    for fragment in lance.dataset(uri).get_fragments():
+        assert len(set(fragment.to_table()["half"].to_pylist())) == 1

@@ -245,3 +245,82 @@ def test_messages_are_in_words_of_sql(sql, source, table, statement, error, mess
 def test_constraint_words_are_names_of_columns(sql, lake):
     sql("CREATE TABLE lake.nyc.w (check INT, primary STRING, constraint INT, unique INT)")
     assert [row[0] for row in sql("DESCRIBE lake.nyc.w")] == ["check", "primary", "constraint", "unique"]
+
+
+def test_a_column_is_not_renamed_to_a_name_that_stands_for_another_one(spark, sql, table):
+    with pytest.raises(SchemaError, match="'x' and 'X' differ only in case"):
+        sql("ALTER TABLE lake.nyc.t RENAME COLUMN id TO X")
+    sql("ALTER TABLE lake.nyc.t RENAME COLUMN id TO ID")
+    assert sql("SELECT max(id) FROM lake.nyc.t") == [(9,)]
+    spark.conf.set("spark.sql.caseSensitive", "true")
+    try:
+        sql("ALTER TABLE lake.nyc.t RENAME COLUMN ID TO X")
+    finally:
+        spark.conf.unset("spark.sql.caseSensitive")
+
+
+def test_the_last_field_of_a_struct_is_not_dropped_alone(sql, table):
+    sql("CREATE TABLE lake.nyc.n (id INT, s STRUCT<a: INT, b: INT>, n STRUCT<m: STRUCT<z: INT>, k: INT>)")
+    for columns, struct in (("s.a, s.b", "s"), ("n.m.z", "n.m")):
+        with pytest.raises(SchemaError, match=rf"no field of {struct} would be left; DROP COLUMN {struct} drops"):
+            sql(f"ALTER TABLE lake.nyc.n DROP COLUMNS ({columns})")
+    sql("ALTER TABLE lake.nyc.n DROP COLUMNS (s.a, n.m)")
+    assert [row[1] for row in sql("DESCRIBE lake.nyc.n")] == ["int", "struct<b:int>", "struct<k:int>"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("TIMESTAMP", "DATE"),
+        ("TIMESTAMP_NTZ", "DATE"),
+        ("DATE", "TIMESTAMP"),
+        ("TIMESTAMP", "TIMESTAMP_NTZ"),
+        ("TIMESTAMP_NTZ", "TIMESTAMP"),
+        ("DOUBLE", "FLOAT"),
+        ("INT", "DOUBLE"),
+    ],
+)
+def test_a_type_that_does_not_hold_all_values_is_rejected_with_a_way(sql, table, old, new):
+    sql(f"CREATE TABLE lake.nyc.c (c {old})")
+    with pytest.raises(SchemaError, match=r"ADD COLUMN of the new type, UPDATE .*, then DROP COLUMN and RENAME COLUMN"):
+        sql(f"ALTER TABLE lake.nyc.c ALTER COLUMN c TYPE {new}")
+    sql(f"ALTER TABLE lake.nyc.c ADD COLUMN made {new}")
+    sql(f"UPDATE lake.nyc.c SET made = CAST(c AS {new})")
+    sql("ALTER TABLE lake.nyc.c DROP COLUMN c")
+    sql("ALTER TABLE lake.nyc.c RENAME COLUMN made TO c")
+    assert sql("DESCRIBE lake.nyc.c")[0][1] == new.lower()
+
+
+def test_a_type_that_holds_all_values_is_taken(sql, table):
+    sql("CREATE TABLE lake.nyc.c (a INT, b FLOAT, c DATE)")
+    sql("INSERT INTO lake.nyc.c VALUES (1, 0.5, DATE '2026-11-26')")
+    for column, kind in (("a", "BIGINT"), ("b", "DOUBLE"), ("c", "TIMESTAMP_NTZ")):
+        sql(f"ALTER TABLE lake.nyc.c ALTER COLUMN {column} TYPE {kind}")
+    assert sql("SELECT a, b, string(c) FROM lake.nyc.c") == [(1, 0.5, "2026-11-26 00:00:00")]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("STRING", "STRING COLLATE UTF8_LCASE", "string cannot become string collate UTF8_LCASE"),
+        ("STRING COLLATE UTF8_LCASE", "STRING", "string collate UTF8_LCASE cannot become string"),
+        ("TIME(6)", "TIME(0)", r"cannot become time\(0\)"),
+        ("STRING", "CHAR(2)", "column 'a b'"),
+    ],
+)
+def test_no_statement_reports_success_and_does_nothing(sql, table, old, new, words):
+    sql(f"CREATE TABLE lake.nyc.c (`a b` {old})")
+    with pytest.raises((SchemaError, UnsupportedError), match=words):
+        sql(f"ALTER TABLE lake.nyc.c ALTER COLUMN `a b` TYPE {new}")
+
+
+def test_a_table_that_a_clone_needs_is_not_dropped(sql, table, lance):
+    sql("CREATE TABLE lake.nyc.near SHALLOW CLONE lake.nyc.t")
+    with pytest.raises(
+        InvalidInputError, match=r"the shallow clone \S*near.lance needs its files. Drop the clone first"
+    ):
+        sql("DROP TABLE lake.nyc.t")
+    assert sql("SELECT count(*) FROM lake.nyc.near") == [(10,)]
+    sql("DROP TABLE lake.nyc.near")
+    sql("DROP TABLE lake.nyc.t")
+    assert sql("SHOW TABLES IN lake.nyc") == []

@@ -107,6 +107,14 @@ def test_extension_types_are_added_and_removed():
     assert convert(typed, pa.binary()).to_pylist() == values.to_pylist()
 
 
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize("kind", [pa.timestamp, pa.duration])
+def test_times_outside_of_those_of_microseconds_are_an_error(kind, exact):
+    seconds = pa.array([10**15], pa.int64()).cast(kind("s"))
+    with pytest.raises(InvalidInputError, match=r"column 'c': .*out of bounds"):
+        convert(seconds, kind("us"), exact=exact)
+
+
 def test_nanoseconds_are_truncated_only_if_that_is_allowed():
     nanoseconds = pa.array([1500, None], pa.timestamp("ns"))
     assert convert(nanoseconds, pa.timestamp("us"), exact=False).cast(pa.int64()).to_pylist() == [1, None]
@@ -158,3 +166,28 @@ def test_an_error_in_a_nested_vector_names_its_path():
 def test_numbers_are_widened(values, source, target):
     change = converter(source, target, "c")
     assert change(pa.array(values, source)).to_pylist() == pa.array(values, target).to_pylist()
+
+
+@pytest.mark.parametrize(
+    "values", [["a", None, "a"], [1, None, 1], [0.5, None, 0.5]], ids=["strings", "integers", "floats"]
+)
+@pytest.mark.parametrize("index", [pa.int8(), pa.int32(), pa.int64()], ids=str)
+def test_values_become_a_dictionary_of_any_type(values, index):
+    plain = pa.array(values)
+    wanted = pa.dictionary(index, plain.type)
+    made = convert(plain, wanted)
+    assert (made.type, made.to_pylist()) == (wanted, values)
+    assert convert(made, plain.type).to_pylist() == values
+
+
+def test_more_values_than_a_dictionary_can_number_are_an_error():
+    with pytest.raises(InvalidInputError, match="column 'c'"):
+        convert(pa.array(range(200)), pa.dictionary(pa.int8(), pa.int64()))
+
+
+def test_vectors_of_vectors_may_be_null():
+    inner = pa.list_(pa.float32(), 2)
+    lists = pa.array([[[1.0, 2.0]], None, [[3.0, 4.0]]], pa.list_(pa.list_(pa.float32())))
+    made = convert(lists, pa.list_(inner, 1))
+    assert made.to_pylist() == lists.to_pylist()
+    made.validate(full=True)
