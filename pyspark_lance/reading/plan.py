@@ -257,13 +257,9 @@ def plan_tasks(dataset: LanceDataset, plan: ReadPlan, *, parallelism: int) -> tu
     """
     possible = None if plan.filter is None else set(dataset.scanner(filter=plan.filter).fragment_ids())
     sizes = [
-        FragmentSize(
-            fragment_id=fragment.fragment_id,
-            num_rows=fragment.metadata.num_rows,
-            num_bytes=fragment.metadata.num_bytes,
-        )
-        for fragment in dataset.get_fragments()
-        if possible is None or fragment.fragment_id in possible
+        FragmentSize(fragment_id=one.id, num_rows=one.num_rows, num_bytes=one.num_bytes)
+        for one in (fragment.metadata for fragment in dataset.get_fragments())
+        if possible is None or one.id in possible
     ]
     return tuple(split_into_tasks(sizes, parallelism=parallelism, whole_fragments=plan.filter is not None))
 
