@@ -141,13 +141,11 @@ def reject_moved(config: Mapping[str, str], properties: Mapping[str, str], root:
                 now = known.get(part)
                 is_own = now is not None and bool(move.by) and now.by == move.by
                 if (None if now is None else now.position) != move.before and not is_own:
-                    there = (
-                        "it has none" if now is None else f"it is at {now.position}, by {now.by or 'another writer'}"
-                    )
+                    by = "was removed since" if now is None else f"was moved since by {now.by or 'another writer'}"
                     raise IncompatibleConflictError(
-                        f"{root}: the changes of {key.removeprefix(PREFIX)!r} were read from"
-                        f" {move.before or 'the start'} on, and that is no longer the watermark of {part!r}: {there}."
-                        " Nothing was committed; read the changes again"
+                        f"{root}: the changes of {key.removeprefix(PREFIX)!r} were read from a watermark of {part!r}"
+                        f" that {by}. Nothing was committed; run it again: the changes are then read from the"
+                        " watermark as it is"
                     )
 
 
