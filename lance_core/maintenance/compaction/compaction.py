@@ -329,6 +329,7 @@ def commit_what_fits(
         2
     """
     left, dropped, before = list(results), 0, dataset.source.manifest.indices
+    _reject_overtaken(dataset, [] if keep_up else left)
     while left:
         try:
             commit_rewrites(dataset.source, left, properties, deferred=deferred, keep_up=keep_up)
@@ -355,6 +356,29 @@ def commit_what_fits(
     extended = _refresh(dataset, left, before, properties, deferred=deferred)
     metrics = sum((result.metrics for result in left), CompactionMetrics())
     return replace(metrics, tasks_skipped=dropped, indices_extended=tuple(extended))
+
+
+def _reject_overtaken(dataset: Handle, results: Sequence[RewriteResult]) -> None:
+    """Find out whether any result can be committed before ids are reserved for them, which makes a version.
+
+    Raises:
+        RetryableConflictError: Concurrent commits changed the fragments of all results; their files are deleted.
+    """
+    if not results:
+        return
+    latest = load_following(dataset.source.store, dataset.source.manifest)
+    if any(_are_unchanged(latest, result) for result in results):
+        return
+    dataset.move_to(latest)
+    for result in results:
+        discard(dataset.source.store, result.new_records)
+    raise RetryableConflictError(
+        f"{dataset.uri}: concurrent commits changed the fragments of all {len(results):,} tasks; plan them again"
+    )
+
+
+def _are_unchanged(manifest: Manifest, result: RewriteResult) -> bool:
+    return all(manifest.fragments.get(record.id) == record for record in result.original_records)
 
 
 def _follow(dataset: Handle) -> None:
@@ -388,5 +412,4 @@ def _fits(source: Snapshot, result: RewriteResult, *, keep_up: bool) -> bool:
     """Whether a result can still replace its old fragments: they are unchanged, or have only lost rows."""
     if keep_up:
         return late_deletions(source, result.original_records, result.new_records) is not None
-    fragments = source.manifest.fragments
-    return all(fragments.get(record.id) == record for record in result.original_records)
+    return _are_unchanged(source.manifest, result)

@@ -8,6 +8,7 @@ import pytest
 
 import lance_core
 from lance_core import maintenance
+from lance_core.errors import RetryableConflictError
 
 
 def grown(uri, *, stable=False):
@@ -72,3 +73,17 @@ def test_segments_that_are_only_expected_are_not_read(tmp_path, kind):
     before = expected.dataset.version
     assert expected.optimize_index("n_idx")
     assert expected.dataset.version == before
+
+
+def test_results_that_were_all_overtaken_make_no_version(tmp_path):
+    uri = str(tmp_path / "t")
+    first, second = grown(uri), lance_core.dataset(uri)
+    results, overtaken = rewritten(first), rewritten(second)
+    maintenance.commit_what_fits(first, results, {})
+    used = {Path(file.path).name for one in first.get_fragments() for file in one.metadata.files}
+    with pytest.raises(RetryableConflictError, match=r"changed the fragments of all 2 tasks; plan them again"):
+        maintenance.commit_what_fits(second, overtaken, {})
+    assert second.version == first.version == lance.dataset(uri).version
+    new = {file.path for result in overtaken for record in result.new_records for file in record.files}
+    assert not new & {path.name for path in Path(uri, "data").iterdir()}
+    assert used <= {path.name for path in Path(uri, "data").iterdir()}
