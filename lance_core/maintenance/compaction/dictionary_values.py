@@ -35,7 +35,8 @@ def has_unused_values(batches: Iterable[pa.RecordBatch]) -> bool:
                 known.append(array.dictionary)
                 used.append(array.dictionary.take(pc.unique(array.indices.drop_null())))
     return any(
-        not pc.all(pc.is_in(_distinct(known), value_set=_distinct(used))).as_py() for known, used in there.values()
+        not pc.all(pc.is_in(_distinct(known), value_set=_distinct(used)), min_count=0).as_py()
+        for known, used in there.values()
     )
 
 

@@ -174,6 +174,8 @@ class _PlaceCollector:
             owner = f"{DATA_PREFIX}{blob[1]}.lance" if blob else key
             if owner in self.found.read:
                 return None  # read with its versions
+            if blob is None and not key.endswith(".lance"):
+                return "unknown", _UNKNOWN
             return None if blob is None and self._is_without_rows(path) else ("data", _UNVERIFIED)
         if key.startswith(INDICES_PREFIX):
             return None if key.split("/")[1] in self.found.indices else ("index", _UNVERIFIED)
