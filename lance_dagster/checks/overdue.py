@@ -66,6 +66,7 @@ def _overdue_check(
         required_resource_keys={io_manager_key},
     )
     def overdue(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
+        from lance_core.errors import LanceError  # noqa: PLC0415 - heavy imports at first use
         from lance_dagster.health.log import open_log  # noqa: PLC0415 - heavy imports at first use
 
         own = ref.resolved(context)
@@ -74,8 +75,13 @@ def _overdue_check(
         tables = table_root(getattr(context.resources, io_manager_key))
         if root is None and not _is_there(tables, own):
             return dg.AssetCheckResult(**missing_table(context, ref, severity))
-        log = open_log(root or tables.root_uri, tables.options)
-        last = None if log is None else _last(log, own, tables, root)
+        try:
+            log = open_log(root or tables.root_uri, tables.options)
+            last = None if log is None else _last(log, own, tables, root)
+        except LanceError as error:
+            return dg.AssetCheckResult(
+                passed=False, severity=severity, description=f"the log of maintenance cannot be read: {error}"
+            )
         if last is None:
             where = "there is no log of maintenance" if log is None else "no run in the log has finished this table"
             return dg.AssetCheckResult(passed=False, severity=severity, description=where)

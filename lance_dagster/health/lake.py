@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
@@ -26,6 +27,7 @@ from lance_dagster.tables.refs import MAINTENANCE_KEY, TableLike, TableRef, Tabl
 
 if TYPE_CHECKING:
     import lance_core
+    from lance_core.maintenance import FoundTable
 
 __all__ = ["Lake", "LakeTable", "checked_lake", "external_asset", "lance_external_assets", "tables_when_loaded"]
 
@@ -105,7 +107,7 @@ class Lake:
         declared = _by_uri(root, [*(() if context is None else map(_ref, known_assets(context))), *refs])
         taken = {ref.name for ref in declared.values()}
         found = []
-        for one in find_tables(place.root_uri, storage_options=place.options):
+        for one in _without_links(place.root_uri, find_tables(place.root_uri, storage_options=place.options)):
             path = one.path.removesuffix(SUFFIX)
             if one.path.startswith(RESERVED) or not self.takes(path):
                 continue
@@ -289,6 +291,20 @@ def _by_uri(root: TableRoot, refs: Iterable[TableRef]) -> dict[str, TableRef]:
         if uri not in found or TABLE_KEY not in (ref.metadata or {}) or TABLE_KEY in (found[uri].metadata or {}):
             found[uri] = ref
     return found
+
+
+def _without_links(root: str, tables: list[FoundTable]) -> list[FoundTable]:
+    """The tables below a root, each once: a link to one that is below the root as well is left out."""
+    folder = Path(_canonical(root))
+    if not folder.is_dir():
+        return tables  # object storage
+    real = folder.resolve()
+    kept: dict[Path, FoundTable] = {}
+    for one in tables:
+        place = (folder / one.path).resolve()
+        if place not in kept or place == real / one.path:
+            kept[place] = one
+    return sorted(kept.values(), key=lambda one: one.path)
 
 
 def _canonical(uri: str) -> str:

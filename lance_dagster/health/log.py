@@ -16,7 +16,7 @@ fragments, rows, deleted_rows, bytes, versions, unindexed   the table afterwards
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import pyarrow as pa
@@ -39,6 +39,9 @@ __all__ = [
     "tables_of",
     "trends",
 ]
+
+_CLOCKS_DIFFER: Final = timedelta(minutes=5)
+"""How far the clocks of machines may be apart."""
 
 LOG: Final = f"{RECEIPTS_FOLDER}/log.lance"
 WHOLE: Final = "table"
@@ -75,12 +78,15 @@ def open_log(root_uri: str, options: Mapping[str, str] | None) -> lance_core.Lan
 def last_maintained(log: lance_core.LanceDataset, uri: str) -> datetime | None:
     """When a run last found a table healthy, or finished it; None if none did.
 
+    A record of a time to come, which a clock that was ahead has made, says nothing.
+
     Args:
         log: The log.
         uri: The table, whatever its name was for the job.
     """
     finished = pc.field("outcome").isin(["done", "healthy"]) & pc.field("reason").is_null()
     wanted = (pc.field("uri") == lance_core.canonical_uri(uri)) & (pc.field("step") == WHOLE) & finished
+    wanted &= pc.field("time") <= pa.scalar(datetime.now(UTC) + _CLOCKS_DIFFER, pa.timestamp("us", "UTC"))
     times: list[datetime] = log.to_table(columns=["time"], filter=wanted)["time"].to_pylist()
     return max(times, default=None)
 

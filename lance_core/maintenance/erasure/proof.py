@@ -49,6 +49,7 @@ from lance_core.verbs.expressions.arrow import columns_of, matching
 __all__ = ["prove"]
 
 _DELETIONS: Final = re.compile(r"_deletions/\d+-\d+-\d+\.(arrow|bin)")
+_UUID: Final = re.compile(r"[0-9a-f-]{36}")
 _BLOB: Final = re.compile(r"data/([^/]+)/[^/]+\.blob")
 _RECORDS: Final = (VERSIONS_PREFIX, TRANSACTIONS_PREFIX, REFS_PREFIX)
 _UNVERIFIED: Final = (
@@ -178,7 +179,10 @@ class _PlaceCollector:
                 return "unknown", _UNKNOWN
             return None if blob is None and self._is_without_rows(path) else ("data", _UNVERIFIED)
         if key.startswith(INDICES_PREFIX):
-            return None if key.split("/")[1] in self.found.indices else ("index", _UNVERIFIED)
+            index = key.split("/")[1]
+            if index in self.found.indices:
+                return None
+            return ("index", _UNVERIFIED) if _UUID.fullmatch(index) else ("unknown", _UNKNOWN)
         if key.startswith(DELETIONS_PREFIX):
             return None if key in self.found.read or self._is_deletion_file(path, key) else ("unknown", _UNKNOWN)
         if key == HINT_KEY:

@@ -116,6 +116,17 @@ def test_a_healthy_asset_is_observed_again_when_its_facts_change(lake, run_with)
     assert set(observations(asked)) == {"nyc/flights"}  # the sensor looks for it in the run that it asked for
 
 
+def test_a_table_that_a_link_leads_to_is_done_once(lake):
+    fill_foreign(lake, "b/ships")
+    Path(lake.root, "a.lance").symlink_to(Path(lake.root, "b/ships.lance"))
+    Path(lake.root, "c").symlink_to(Path(lake.root, "b"))
+    result = run(lake, build_maintenance_job(root=True))
+    found = result.output_for_node("summarize")
+    assert (found["done"], found["healthy"]) == (["b/ships"], [])
+    log = lance.dataset(f"{lake.root}/_maintenance/log.lance").to_table(filter="step = 'table'")
+    assert log["table"].to_pylist() == ["b/ships"]
+
+
 def test_globs_choose_tables(lake):
     paths = ["nyc/flights", "nyc/tmp/a", "sea/ships", "top"]
     for path in paths:

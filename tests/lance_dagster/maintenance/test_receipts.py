@@ -252,6 +252,22 @@ class TestOverdue:
         assert self.check(lake, root=lake.root)[0]
         assert not self.check(lake, root=f"{lake.root}/other")[0]
 
+    def test_a_record_of_a_time_to_come_says_nothing(self, lake):
+        fill(lake, "nyc/flights")
+        run(lake, build_maintenance_job([flights]))
+        log = lance_core.dataset(f"{lake.root}/_maintenance/log.lance")
+        log.update({"time": "time + interval '30 days'"})
+        assert self.check(lake) == (False, "no run in the log has finished this table")
+
+    def test_a_log_that_cannot_be_read_is_named(self, lake):
+        fill(lake, "nyc/flights")
+        manifest = Path(lake.root, "_maintenance/log.lance/_versions/1.manifest")
+        manifest.parent.mkdir(parents=True)
+        manifest.write_bytes(b"nothing")
+        passed, said = self.check(lake)
+        assert not passed
+        assert said.startswith("the log of maintenance cannot be read: ")
+
     def test_a_failed_run_does_not_count(self, lake):
         fill(lake, "nyc/flights")
         for file in Path(lake.uri("nyc/flights"), "_versions").iterdir():
