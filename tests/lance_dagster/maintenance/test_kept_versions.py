@@ -124,11 +124,8 @@ def test_nor_is_the_budget_used_for_versions_that_a_plan_keeps(lake, kept_for):
     assert (found["done"], found["put_off"], found["healthy"]) == (["sea/ships"], {}, ["nyc/flights"])
 
 
-def test_bytes_of_a_version_that_stays_do_not_count_as_a_benefit(lake, monkeypatch):
-    fill_foreign(lake, "nyc/flights", pieces=1)
-    lake.table("nyc/flights").tags.create("july", 1)
-    pylance.write_dataset(pa.table({"n": [5]}), lake.uri("nyc/flights"), mode="overwrite")
-    change_settings(lake, "nyc/flights")
+def expired_bytes(monkeypatch):
+    """The bytes that cleanup would remove, of each table that is ranked from now on."""
     seen, real = [], budget._rank
 
     def rank(table, tasks):
@@ -136,6 +133,15 @@ def test_bytes_of_a_version_that_stays_do_not_count_as_a_benefit(lake, monkeypat
         return real(table, tasks)
 
     monkeypatch.setattr(budget, "_rank", rank)
+    return seen
+
+
+def test_bytes_of_a_version_that_stays_do_not_count_as_a_benefit(lake, monkeypatch):
+    fill_foreign(lake, "nyc/flights", pieces=1)
+    lake.table("nyc/flights").tags.create("july", 1)
+    pylance.write_dataset(pa.table({"n": [5]}), lake.uri("nyc/flights"), mode="overwrite")
+    change_settings(lake, "nyc/flights")
+    seen = expired_bytes(monkeypatch)
     maintain(lake, budget={"max_tables": 1})
     assert seen == [0]
 
@@ -145,13 +151,7 @@ def test_bytes_of_columns_that_were_written_again_count_as_a_benefit(lake, monke
     table = lake.table("nyc/flights")
     old = table.get_fragments()[0].metadata.files
     table.alter_columns(*({"path": name, "data_type": pa.int32()} for name in table.schema.names))
-    seen, real = [], budget._rank
-
-    def rank(table, tasks):
-        seen.append(table.plan.expired_bytes)
-        return real(table, tasks)
-
-    monkeypatch.setattr(budget, "_rank", rank)
+    seen = expired_bytes(monkeypatch)
     maintain(lake, budget={"max_tables": 1})
     assert seen == [sum(file.file_size_bytes for file in old)]
 
