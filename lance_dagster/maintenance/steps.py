@@ -285,6 +285,7 @@ def commit(
     missing, are_joined = 0 if outcome.deferred else outcome.plan.num_tasks - len(results), False
     if results and outcome.plan.indices_first:
         sizes = index_bytes(dataset)
+        # What was not extended here is tried again by `refresh_indices`, which reports it.
         done = extend_indices(dataset, outcome.plan.indices_first, properties, storage_options)
         outcome = _with_grown_indices(dataset, outcome.plus(indices_refreshed=done.refreshed), sizes)
         kept = rebase_results(dataset, results)
