@@ -97,6 +97,7 @@ def test_created_tables_are_listed_and_dropped_ones_are_not(sql, namespace, lake
     assert sql("SELECT a FROM lake.nyc.theirs") == [(7,)]
     sql("DROP TABLE lake.top")
     sql("DROP TABLE lake.nyc.theirs")
+    sql("DROP TABLE lake.nyc.deep.shallow")
     sql(f"DROP TABLE lance.`{lake}/nyc/t.lance`")
     assert namespace.tables() == ["other"]
     assert namespace.tables("nyc") == ["copy"]
