@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -253,12 +252,19 @@ def _check_no_clones(name: TableName, location: CatalogTable) -> None:
     except LanceError:  # whatever cannot be opened can be dropped
         return
     for one in sorted({record["uri"] for record in clones.values()}):
-        with contextlib.suppress(DatasetNotFoundError):
-            lance_core.dataset(one, storage_options=location.storage_options)
+        if _is_there(one, location):
             raise InvalidInputError(
                 f"DROP TABLE {name}: the shallow clone {one} needs its files. Drop the clone first, or copy it by DEEP"
                 " CLONE. Nothing was done"
             )
+
+
+def _is_there(uri: str, location: CatalogTable) -> bool:
+    try:
+        lance_core.dataset(uri, storage_options=location.storage_options)
+    except DatasetNotFoundError:
+        return False
+    return True
 
 
 def add_columns(context: Context, statement: records.AddColumns) -> DataFrame:
@@ -307,18 +313,18 @@ def rename_column(context: Context, statement: records.RenameColumn) -> DataFram
     return context.nothing()
 
 
-def _struct_of(schema: pa.Schema, path: Sequence[str]) -> pa.DataType:
-    """The type of a column or a field of a struct; all columns are a struct as well."""
-    kind = pa.struct(list(schema))
-    for name in path:
-        kind = kind.field(name).type
-    return kind
+def _fields_with(schema: pa.Schema, path: str) -> dict[str, pa.Field]:
+    """The columns by name, or the fields of the struct, among which a path leads; none if there is no such struct."""
+    found = {field.name: field for field in schema}
+    for name in path.split(".")[:-1]:
+        kind = found[name].type if name in found else None
+        found = {field.name: field for field in kind} if kind is not None and pa.types.is_struct(kind) else {}
+    return found
 
 
 def _beside(schema: pa.Schema, path: str) -> list[str]:
     """The names of the other columns, or of the other fields of the same struct."""
-    *above, own = path.split(".")
-    return [field.name for field in _struct_of(schema, above) if field.name != own]
+    return [name for name in _fields_with(schema, path) if name != path.rpartition(".")[2]]
 
 
 def _check_fields_are_left(dataset: LanceDataset, paths: Sequence[str]) -> None:
@@ -328,9 +334,9 @@ def _check_fields_are_left(dataset: LanceDataset, paths: Sequence[str]) -> None:
         SchemaError: A struct would lose all of its fields.
     """
     for path in paths:
-        above = path.rpartition(".")[0]
+        above, _, own = path.rpartition(".")
         left = {f"{above}.{name}" for name in _beside(dataset.schema, path)} - {*paths}
-        if above and above not in paths and not left:
+        if above and above not in paths and not left and own in _fields_with(dataset.schema, path):
             raise SchemaError(
                 f"DROP COLUMN: no field of {above} would be left; DROP COLUMN {above} drops it as a whole. Nothing was"
                 " done"
@@ -357,7 +363,8 @@ def _check_retype(path: str, stored: pa.Field, wanted: pa.Field) -> None:
     elif types.is_temporal(old) and types.is_temporal(new):
         is_day = types.is_date(old) and types.is_timestamp(new) and new.tz is None
         alike = type(old) is type(new) and getattr(old, "tz", None) == getattr(new, "tz", None)
-        is_kept = is_day or (alike and _UNITS.index(new.unit) >= _UNITS.index(old.unit)) or old == new
+        is_finer = alike and hasattr(old, "unit") and _UNITS.index(new.unit) >= _UNITS.index(old.unit)
+        is_kept = old == new or is_day or is_finer
     if not is_kept:
         raise SchemaError(
             f"ALTER COLUMN {path}: {new} does not hold all values of {old}; {_BY_UPDATE}. Nothing was done"
@@ -373,9 +380,11 @@ def alter_column(context: Context, statement: records.AlterColumn) -> DataFrame:
         return context.nothing()
     change: dict[str, Any] = {"path": path}
     if statement.type is not None:
-        *above, name = path.split(".")
+        name = path.rpartition(".")[2]
         made = _schema(context, [records.Column(name=name, type=statement.type)], {}).field(0)
-        _check_retype(path, _struct_of(dataset.schema, above).field(name), made)
+        stored = _fields_with(dataset.schema, path).get(name)
+        if stored is not None:  # else Lance says what there is
+            _check_retype(path, stored, made)
         change["data_type"] = made.type
     if statement.nullable is not None:
         change["nullable"] = statement.nullable

@@ -291,6 +291,28 @@ def test_a_type_that_does_not_hold_all_values_is_rejected_with_a_way(sql, table,
     assert sql("DESCRIBE lake.nyc.c")[0][1] == new.lower()
 
 
+def test_a_column_that_is_not_there_is_named(sql, table):
+    sql("CREATE TABLE lake.nyc.n (id INT, s STRUCT<a: INT>, l ARRAY<INT>)")
+    for change in (
+        "ALTER COLUMN nope TYPE BIGINT",
+        "ALTER COLUMN s.nope TYPE BIGINT",
+        "ALTER COLUMN nope.a TYPE BIGINT",
+        "RENAME COLUMN nope.a TO b",
+        "RENAME COLUMN id.a TO b",
+        "DROP COLUMN nope.a",
+        "DROP COLUMN s.nope",
+    ):
+        with pytest.raises((SchemaError, InvalidInputError, NotFoundError), match=r"nope|id"):
+            sql(f"ALTER TABLE lake.nyc.n {change}")
+
+
+def test_a_type_that_a_column_has_is_taken(sql, table):
+    kinds = ("DATE", "TIMESTAMP", "TIMESTAMP_NTZ", "INT", "FLOAT", "STRING", "STRING COLLATE UTF8_LCASE", "TIME(0)")
+    sql(f"CREATE TABLE lake.nyc.n ({', '.join(f'c{number} {kind}' for number, kind in enumerate(kinds))})")
+    for number, kind in enumerate(kinds):
+        sql(f"ALTER TABLE lake.nyc.n ALTER COLUMN c{number} TYPE {kind}")
+
+
 def test_a_type_that_holds_all_values_is_taken(sql, table):
     sql("CREATE TABLE lake.nyc.c (a INT, b FLOAT, c DATE)")
     sql("INSERT INTO lake.nyc.c VALUES (1, 0.5, DATE '2026-11-26')")
