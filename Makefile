@@ -65,7 +65,7 @@ format: setup ## Format the code, and mend what ruff mends
 	$(RUN)/ruff format
 
 # Where Linux has 8 GiB of room in memory, tests have their files there: many of them mostly wait for the disk.
-MEMORY = $(shell df --output=avail -k /dev/shm 2>/dev/null | awk '$$1 > 8 * 1024 * 1024 {print "/dev/shm"}')
+MEMORY = $(shell df --output=avail -k /dev/shm 2>/dev/null | awk 'NR > 1 && $$1 > 8 * 1024 * 1024 {print "/dev/shm"}')
 
 .PHONY: test
 test: export PYTEST_DEBUG_TEMPROOT ?= $(MEMORY)
