@@ -138,7 +138,7 @@ def update_where(
     """
     exact = case_sensitive(where.session)
     where = where.checked("update", dataset)
-    given = spelled_values(values, dataset.schema.names, "update", alias=where.alias, exact=exact)
+    given = spelled_values(values, dataset.schema, "update", alias=where.alias, exact=exact)
 
     def change(base: LanceDataset) -> RowLevelChange:
         from pyspark.sql import functions

@@ -262,9 +262,10 @@ class ClauseMerge:
         """The columns of the table that the merge needs: those of expressions, and those that keep their values."""
         found = set(mentioned([self.condition, *(clause.condition for clause in self.clauses)], base))
         for clause in self.clauses:
-            found |= set(mentioned(list((clause.values or {}).values()), base))
+            values = self._own_values(clause, base) if clause.values is not None or clause.action == UPDATE else {}
+            found |= set(mentioned(list(values.values()), base))
             if clause.action == UPDATE:
-                found |= set(base.schema.names) - set(self._own_values(clause, base))
+                found |= set(base.schema.names) - set(values)
         return [name for name in base.schema.names if name in found]
 
     def _own_values(self, clause: MergeClause, base: LanceDataset) -> dict[str, Value]:
@@ -273,7 +274,7 @@ class ClauseMerge:
 
         exact = case_sensitive(self.source.sparkSession)
         if clause.values is not None:
-            return spelled_values(clause.values, base.schema.names, str(clause), alias=self.alias, exact=exact)
+            return spelled_values(clause.values, base.schema, str(clause), alias=self._alias, exact=exact)
         places = {name: i for i, name in enumerate(self.source.columns)}
         found = matched_names(base.schema.names, self.source.columns, exact=exact)
         lacking = [name for name in base.schema.names if name not in found]

@@ -8,13 +8,14 @@ string -> int, boolean -> int   rejected before any job: cast it in the expressi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from lance_core.errors import InvalidInputError, LanceError, SchemaError
-from pyspark_lance.types.column_names import matched_names, unquoted
+from pyspark_lance.changing.struct_values import Value, as_column, whole_values
+from pyspark_lance.types.column_names import unquoted
 from pyspark_lance.types.spark_types import batch_schema
 from pyspark_lance.writing.schema_plan import plan_write
 
@@ -24,25 +25,14 @@ if TYPE_CHECKING:
 __all__ = ["Value", "as_column", "assigned", "is_column", "spelled_values", "stored_as"]
 
 
-Value: TypeAlias = "str | Column"
-"""An expression in Spark SQL, or a column of Spark's."""
-
-
-def as_column(value: Value) -> Column:
-    """A value as a column."""
-    from pyspark.sql import functions
-
-    return functions.expr(value) if isinstance(value, str) else value
-
-
 def spelled_values(
-    values: Mapping[str, Value], table: Sequence[str], what: str, *, alias: str | None, exact: bool
+    values: Mapping[str, Value], table: pa.Schema, what: str, *, alias: str | None, exact: bool
 ) -> dict[str, Value]:
-    """Values by the table's own names of the columns.
+    """Values by the table's own names of the columns; those of fields of structs become values of the columns.
 
     Args:
-        values: The values, by names as the user writes them.
-        table: The columns of the table.
+        values: The values, by names as the user writes them, or dotted paths of fields.
+        table: The schema of the table.
         what: The clause, for messages.
         alias: The name that may qualify the columns.
         exact: Whether case matters.
@@ -56,15 +46,11 @@ def spelled_values(
     for given, value in values.items():
         first, dot, rest = given.partition(".")
         is_own = dot and alias is not None and (first == alias or (not exact and first.lower() == alias.lower()))
-        name = rest if is_own and given not in table else given
-        plain[name if name in table else unquoted(name)] = value
-    names = matched_names(plain, table, exact=exact)
-    unknown = [name for name in plain if name not in names]
-    if unknown:
-        raise _unknown_columns(what, unknown, list(table))
+        name = rest if is_own and given not in table.names else given
+        plain[name if name in table.names else unquoted(name)] = value
     if len(plain) < len(values):
         raise SchemaError(f"{what}: a column has two values: {list(values)}")
-    return {names[name]: value for name, value in plain.items()}
+    return whole_values(plain, list(table), what, () if alias is None else (alias,), exact=exact)
 
 
 def _check_values(values: Any, what: str) -> None:
@@ -134,6 +120,8 @@ def stored_as(column: Column, expression: str, given: Any, wanted: Any, stored: 
         remedy = f"write cast({expression} as {wanted.simpleString()}) if that is meant"
         if isinstance(wanted, types.StructType) and isinstance(given, types.StructType):
             remedy = f"give it the fields {wanted.names} in this order, named_struct('name', value, ...)"
+            if given.names == wanted.names:
+                remedy = "cast the value of the field whose type is another one"
         raise SchemaError(
             f"{what}: column {stored.names[0]!r} is of type {wanted.simpleString()}, {expression!r} of type"
             f" {given.simpleString()}: {remedy}"
@@ -191,16 +179,3 @@ def _can_be_stored(given: Any, wanted: Any) -> bool:
         return isinstance(given, types.AtomicType)
     times = types.TimestampType | types.TimestampNTZType | types.DateType
     return isinstance(given, times) and isinstance(wanted, times)
-
-
-def _unknown_columns(what: str, unknown: Sequence[str], table: Sequence[str]) -> SchemaError:
-    """The error for names that are no columns."""
-    fields = [name for name in unknown if name.partition(".")[0] in table]
-    remedy = ""
-    if fields:
-        column = fields[0].partition(".")[0]
-        remedy = (
-            f"; {fields[0]!r} is a field of a struct: give {column!r} a value with all of its fields, "
-            "named_struct('name', value, ...)"
-        )
-    return SchemaError(f"{what}: there are no columns {list(unknown)}; the table has {list(table)}{remedy}")

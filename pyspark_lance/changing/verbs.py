@@ -348,7 +348,7 @@ def update(
     reject_memory(uri)
     dataset = lance_core.dataset(uri, storage_options=storage_options)
     session = session_of(spark)
-    expressions = spelled_values(set, dataset.schema.names, "update", alias=None, exact=case_sensitive(session))
+    expressions = spelled_values(set, dataset.schema, "update", alias=None, exact=case_sensitive(session))
     _check_where("update", dataset, where, session, _UPDATE_BY_KEY)
 
     def change(base: LanceDataset) -> RowLevelChange:

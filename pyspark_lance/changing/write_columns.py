@@ -1,8 +1,9 @@
 """`pyspark_lance.write_columns`: columns of rows that a table has, in one commit.
 
     frame with a key --join--> row addresses --shuffle--> one task has all rows of a fragment --> a file per fragment
-    frame with _rowaddr ------------------------^                                                       |
-    driver: tasks of fragments without rows, then one commit  <---------- their names ------------------'
+    frame with _rowaddr --> whole fragments in order? -^ no                                             |
+                                   '-- yes --> a file per fragment ----------- their names -------------|
+    driver: tasks of fragments without rows, then one commit  <---------------- their names ------------'
 
 Executors write the files of these columns; other columns are neither read nor written, but for the key. The driver gets
 no rows.
@@ -10,35 +11,31 @@ no rows.
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from operator import and_
 from os import PathLike
-from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 import lance_core
-from lance_core import ColumnPlan, ColumnsResult, ColumnTask, LanceDataset, WriteAttempt, WrittenColumns
+from lance_core import ColumnPlan, ColumnsResult, LanceDataset, WriteAttempt, WrittenColumns
 from lance_core.errors import (
     DatasetNotFoundError,
     InvalidInputError,
     LanceError,
     SchemaError,
     StoreError,
-    UnsupportedError,
 )
+from pyspark_lance.changing.columns_task import COUNT, KEY, ROW_ADDRESS, ColumnsReport, ColumnsTask, delete_written
 from pyspark_lance.changing.merge_frames import is_same_value, renamed, rows_of
 from pyspark_lance.changing.task import ADDRESS
+from pyspark_lance.changing.whole_fragments import write_whole_fragments
 from pyspark_lance.engine.partitions import run_on_partitions
-from pyspark_lance.engine.sessions import is_utc, parallelism_of, reject_memory, session_zone, use_cores_of_task
+from pyspark_lance.engine.sessions import is_utc, parallelism_of, reject_memory, session_zone
 from pyspark_lance.keys.equality import check_keys_of
-from pyspark_lance.types.batch_convert import ConverterTo
 from pyspark_lance.types.column_names import case_sensitive, in_case_of_table, matched_names, quoted
 from pyspark_lance.types.spark_types import batch_schema
 from pyspark_lance.writing.job import open_version
@@ -50,15 +47,11 @@ if TYPE_CHECKING:
 __all__ = ["write_columns"]
 
 _BLOB_MARK: Final = b"lance-encoding:blob"
-_KEY: Final = "__lance_key_{}"
-_COUNT: Final = "__lance_count"
-_ROW_ADDRESS: Final = "_rowaddr"
 _ROW_ID: Final = "_rowid"
-_ROW_NAMES: Final = {_ROW_ADDRESS: "__lance_row_address", _ROW_ID: "__lance_row_id"}
+_ROW_NAMES: Final = {ROW_ADDRESS: "__lance_row_address", _ROW_ID: "__lance_row_id"}
 """Names of row columns in the frame, where those of the table are reserved."""
 _ROUNDS: Final = 3
 """Most tasks for each core: fragments differ in size."""
-_REPORTED: Final = {kind.code: kind for kind in (InvalidInputError, SchemaError, UnsupportedError)}
 
 
 def write_columns(  # noqa: PLR0913 - each is a choice of its own, all but three have a default
@@ -83,8 +76,9 @@ def write_columns(  # noqa: PLR0913 - each is a choice of its own, all but three
 
     Executors write one file for each fragment with rows that are set, of these columns alone; other rows of such a
     fragment keep their values. Columns that the table lacks are added, and are nullable. Spark joins the key with row
-    addresses; a DataFrame that kept `_rowaddr` from its read needs no join. The rows of a fragment are then shuffled
-    together, without columns of the table besides the key. The DataFrame is computed once.
+    addresses, and shuffles the rows of a fragment together, without columns of the table besides the key. A DataFrame
+    that kept `_rowaddr` from its read needs no join, and only fragments that do not come whole and in order are
+    shuffled. The DataFrame is computed once.
 
     Args:
         df: The rows: the key, and the columns to set. Blobs of 2.2 are given as binary, or by their URIs as strings.
@@ -143,15 +137,18 @@ def write_columns(  # noqa: PLR0913 - each is a choice of its own, all but three
         missing=missing,
         allow_external_blob_outside_bases=allow_external_blob_outside_bases,
     )
-    frame = _by_fragment(_addressed(df, dataset, keys, stored.names, scope, storage_options), plan)
-    task = _ColumnsTask(
+    task = ColumnsTask(
         uri=dataset.uri,
         version=dataset.version,
-        keys=tuple(keys) if keys != [_ROW_ADDRESS] else (),
+        keys=tuple(keys) if keys != [ROW_ADDRESS] else (),
         stored=stored,
         tasks={one.fragment_id: one for one in plan.tasks},
         storage_options=storage_options,
     )
+    frame = _addressed(df, dataset, keys, stored.names, scope, storage_options)
+    if not task.keys:
+        frame = write_whole_fragments(frame, task)
+    frame = _by_fragment(frame, plan)
     messages = [answer.message for answer in run_on_partitions(frame, task, stored)]
     how = {
         "transaction_properties": transaction_properties,
@@ -159,14 +156,14 @@ def write_columns(  # noqa: PLR0913 - each is a choice of its own, all but three
         "idempotency_key": idempotency_key,
         "write_attempt": write_attempt,
     }
-    return _commit(dataset, plan, task, [_ColumnsReport.from_bytes(message) for message in messages], how)
+    return _commit(dataset, plan, task, [ColumnsReport.from_bytes(message) for message in messages], how)
 
 
 def _commit(
     dataset: LanceDataset,
     plan: ColumnPlan,
-    task: _ColumnsTask,
-    reports: Sequence[_ColumnsReport],
+    task: ColumnsTask,
+    reports: Sequence[ColumnsReport],
     how: Mapping[str, Any],
 ) -> ColumnsResult:
     """Commit what the tasks report; files that no version uses are deleted."""
@@ -179,7 +176,7 @@ def _commit(
     except StoreError:
         raise  # the commit may have taken effect, or may still do so
     except LanceError:
-        _delete(dataset.uri, written, task.storage_options)
+        delete_written(dataset.uri, written, task.storage_options)
         raise
 
 
@@ -191,7 +188,7 @@ def _keys(dataset: LanceDataset, on: Sequence[str], df: DataFrame) -> list[str]:
     """
     if not on:
         raise InvalidInputError("on names the key: a column, several of them, _rowid or _rowaddr")
-    row_names = [name for name in on if name in (_ROW_ADDRESS, _ROW_ID)]
+    row_names = [name for name in on if name in (ROW_ADDRESS, _ROW_ID)]
     if row_names and len(on) > 1:
         raise InvalidInputError(f"{row_names[0]} names rows by itself; on has {list(on)}")
     known = [*dataset.schema.names, *row_names]
@@ -264,17 +261,17 @@ def _addressed(
     """The values with the addresses of their rows, and with the key and its number of rows if it was joined."""
     from pyspark.sql import functions
 
-    if list(keys) == [_ROW_ADDRESS]:
-        return df.select(functions.col(_ROW_NAMES[_ROW_ADDRESS]).cast("bigint").alias(ADDRESS), *map(quoted, values))
-    rows = rows_of(df.sparkSession, dataset, [*keys, _ROW_ADDRESS], scope, storage_options)
-    named = [renamed(name, _KEY.format(i)) for i, name in enumerate(keys)]
-    ends = [_KEY.format(i) for i in range(len(keys))]
-    target = rows.select(*named, renamed(_ROW_ADDRESS, ADDRESS))
+    if list(keys) == [ROW_ADDRESS]:
+        return df.select(functions.col(_ROW_NAMES[ROW_ADDRESS]).cast("bigint").alias(ADDRESS), *map(quoted, values))
+    rows = rows_of(df.sparkSession, dataset, [*keys, ROW_ADDRESS], scope, storage_options)
+    named = [renamed(name, KEY.format(i)) for i, name in enumerate(keys)]
+    ends = [KEY.format(i) for i in range(len(keys))]
+    target = rows.select(*named, renamed(ROW_ADDRESS, ADDRESS))
     if list(keys) != [_ROW_ID]:
-        counted = [functions.min(ADDRESS).alias(ADDRESS), functions.count(functions.lit(1)).alias(_COUNT)]
+        counted = [functions.min(ADDRESS).alias(ADDRESS), functions.count(functions.lit(1)).alias(COUNT)]
         target = target.groupBy(*ends).agg(*counted)
     else:
-        target = target.withColumn(_COUNT, functions.lit(1))
+        target = target.withColumn(COUNT, functions.lit(1))
     given = [_ROW_NAMES.get(name, name) for name in keys]
     kinds = [(df.schema[name].dataType, target.schema[end].dataType) for name, end in zip(given, ends, strict=True)]
     same = [
@@ -285,7 +282,7 @@ def _addressed(
     own = [
         functions.col(f"source.{quoted(name)}").cast("string").alias(end) for name, end in zip(given, ends, strict=True)
     ]
-    return joined.select(ADDRESS, _COUNT, *own, *[functions.col(f"source.{quoted(name)}") for name in values])
+    return joined.select(ADDRESS, COUNT, *own, *[functions.col(f"source.{quoted(name)}") for name in values])
 
 
 def _by_fragment(frame: DataFrame, plan: ColumnPlan) -> DataFrame:
@@ -304,130 +301,6 @@ def _without_rows(
     if not plan.tasks or plan.tasks[0].missing == "keep":
         return []
     done = {one.fragment_id for one in written}
-    empty = pa.schema([pa.field(_ROW_ADDRESS, pa.uint64()), *stored]).empty_table()
+    empty = pa.schema([pa.field(ROW_ADDRESS, pa.uint64()), *stored]).empty_table()
     made = [task.write(dataset, empty) for task in plan.tasks if task.fragment_id not in done]
     return [one for one in made if one is not None]
-
-
-def _delete(uri: str, written: Sequence[WrittenColumns], storage_options: Mapping[str, str] | None) -> None:
-    for one in written:
-        name = PurePosixPath(one.file.path).stem
-        lance_core.delete_uncommitted_files(uri, file_prefix=name, keep=(), storage_options=storage_options)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _ColumnsReport:
-    """What a task has written, or the error in its data."""
-
-    written: tuple[WrittenColumns, ...] = ()
-    error: tuple[str, str] | None = None
-
-    def to_bytes(self) -> bytes:
-        return pickle.dumps(self)
-
-    @staticmethod
-    def from_bytes(data: bytes) -> _ColumnsReport:
-        report: _ColumnsReport = pickle.loads(data)  # noqa: S301 - from our own workers
-        return report
-
-    def reject(self) -> None:
-        """Raise the error in the data with its class."""
-        if self.error is not None:
-            code, message = self.error
-            raise _REPORTED[code](message)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _ColumnsTask:
-    """Writes the files of the fragments whose rows a partition has; it is pickled.
-
-    Attributes:
-        uri: The table.
-        version: The version that the rows are in.
-        keys: The columns of the key, whose values come as strings for messages; none for row addresses.
-        stored: The columns, as the table stores them.
-        tasks: The work on each fragment.
-        storage_options: Options of the storage.
-    """
-
-    uri: str
-    version: int
-    keys: tuple[str, ...]
-    stored: pa.Schema
-    tasks: Mapping[int, ColumnTask]
-    storage_options: Mapping[str, str] | None = field(default=None, repr=False)
-
-    def __call__(self, partition: int, attempt: int, batches: Iterator[pa.RecordBatch]) -> bytes:
-        """Write the rows of a partition; returns the report as bytes."""
-        del partition, attempt
-        use_cores_of_task()
-        written: list[WrittenColumns] = []
-        try:
-            for one in self._write(batches):
-                written += [one]
-        except tuple(_REPORTED.values()) as error:
-            _delete(self.uri, written, self.storage_options)
-            return _ColumnsReport(error=(error.code, str(error))).to_bytes()
-        except BaseException:
-            _delete(self.uri, written, self.storage_options)
-            raise
-        return _ColumnsReport(written=tuple(written)).to_bytes()
-
-    def _write(self, batches: Iterator[pa.RecordBatch]) -> Iterator[WrittenColumns]:
-        """Yield the file of each fragment; the rows of one are held in memory."""
-        dataset = lance_core.dataset(self.uri, self.version, storage_options=self.storage_options)
-        convert = ConverterTo(pa.schema([pa.field(ADDRESS, pa.int64()), *self.stored]))
-        fragment, parts = -1, list[pa.Table]()
-        for batch in batches:
-            self._check(batch)
-            table = pa.Table.from_batches([convert(batch)])
-            ids = pc.shift_right(table.column(ADDRESS), 32).to_numpy()
-            ends = [*(np.flatnonzero(ids[1:] != ids[:-1]) + 1), len(ids)] if len(ids) else []
-            start = 0
-            for end in ends:
-                if ids[start] != fragment:
-                    yield from self._file(dataset, fragment, parts)
-                    fragment, parts = int(ids[start]), []
-                parts.append(table.slice(start, end - start))
-                start = end
-        yield from self._file(dataset, fragment, parts)
-
-    def _file(self, dataset: LanceDataset, fragment: int, parts: Sequence[pa.Table]) -> Iterator[WrittenColumns]:
-        if not parts:
-            return
-        table = pa.concat_tables(parts)
-        task = self.tasks.get(fragment)
-        if task is None:
-            raise InvalidInputError(
-                f"row address {table.column(ADDRESS)[0].as_py()} names no row of the scope in version "
-                f"{self.version} of {self.uri}; nothing was written"
-            )
-        addresses = table.column(ADDRESS).cast(pa.uint64())
-        made = task.write(dataset, table.drop_columns([ADDRESS]).append_column(_ROW_ADDRESS, addresses))
-        if made is not None:
-            yield made
-
-    def _check(self, batch: pa.RecordBatch) -> None:
-        """Reject rows whose key names no row of the table, or several."""
-        addresses = batch.column(ADDRESS)
-        if addresses.null_count:
-            raise InvalidInputError(
-                f"{self._key(batch, addresses.is_null())} names no row of the scope in version {self.version} of "
-                f"{self.uri}; nothing was written"
-            )
-        if not self.keys:
-            return
-        several = pc.greater(batch.column(_COUNT), 1)
-        if pc.any(several).as_py():
-            raise InvalidInputError(
-                f"{self._key(batch, several)} names several rows of {self.uri}; nothing was written"
-            )
-        twice = pc.equal(addresses.slice(1), addresses.slice(0, max(0, len(addresses) - 1)))
-        if pc.any(twice).as_py():
-            raise InvalidInputError(f"{self._key(batch.slice(1), twice)} comes twice; nothing was written")
-
-    def _key(self, batch: pa.RecordBatch, rows: pa.Array) -> str:
-        """The key of the first of some rows."""
-        row = batch.filter(rows).slice(0, 1)
-        found = [f"{name} = {row.column(_KEY.format(i))[0].as_py()}" for i, name in enumerate(self.keys)]
-        return f"the key {', '.join(found)}" if found else "a null row address"

@@ -199,7 +199,7 @@ def _check_assignments(
         if not isinstance(piece, Assignment):
             continue
         try:
-            spelled_values({_own(name, table): piece.text}, dataset.schema.names, "SET", alias=alias, exact=exact)
+            spelled_values({_own(name, table): piece.text}, dataset.schema, "SET", alias=alias, exact=exact)
         except SchemaError as error:
             raise SchemaError(f"{context.sources.at(piece.column)}: {error}. Nothing was done") from None
 

@@ -44,16 +44,21 @@ def _without(target, changed):
 
 
 def _with(target, alias, values, place):
+    if "p.a" in values:
+        kept = {"t": f", 'b', {alias}.p.b, 'q', {alias}.p.q", "u": ""}[target]
+        values = {**values, "p": f"named_struct('a', {values['p.a']}{kept})"}
     cells = ", ".join(values.get(name, f"{alias}.{name}") for name in NAMES[target])
     return f"INSERT INTO own_result SELECT {cells} FROM {place}"
 
 
-def _assigned(draw, scope, target, count=2):
-    """Values of columns, most of them of the column's own kind."""
+def _assigned(draw, scope, target, count=2, *, fields=True):
+    """Values of columns, most of them of the column's own kind, and of a field of a struct."""
     found = {}
     for name in draw.random.sample(SETTABLE, draw.random.randint(1, count)):
         kind = COLUMNS[target][name] if draw.random.random() < 0.8 else draw.kind(scope)
         found[name] = draw.value(scope, kind)
+    if fields and draw.random.random() < 0.2:
+        found["p.a"] = draw.value(scope, COLUMNS[target]["p.a"])
     return found
 
 
@@ -176,7 +181,7 @@ def merge(draw):
         [""] if draw.random.random() < 0.6 else []
     )
     for condition, chosen in zip(inserts, _chosen(inserts), strict=True):
-        values = _assigned(draw, new, target, 3)
+        values = _assigned(draw, new, target, 3, fields=False)
         text.append(
             f"WHEN NOT MATCHED {draw.maybe('BY TARGET ')}{f'AND {condition} ' if condition else ''}THEN INSERT ({', '.join(values)}) VALUES ({', '.join(values.values())})"
         )

@@ -235,7 +235,13 @@ def test_statements_do_what_spark_s_own_tables_do(engines, check):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("ansi", ["true", "false"])
 @pytest.mark.parametrize(("check", "count"), [(check_query, 200), (check_change, 100)])
-def test_many_statements_do_what_spark_s_own_tables_do(engines, check, count):
+def test_many_statements_do_what_spark_s_own_tables_do(engines, check, count, ansi):
     start = int(os.environ.get("LANCE_TEST_SEED", "1000"))
-    run_all(engines, check, range(start, start + count))
+    before = engines.spark.conf.get("spark.sql.ansi.enabled")
+    engines.spark.conf.set("spark.sql.ansi.enabled", ansi)
+    try:
+        run_all(engines, check, range(start, start + count))
+    finally:
+        engines.spark.conf.set("spark.sql.ansi.enabled", before)

@@ -272,7 +272,7 @@ def test_insert_update_and_delete(sql, table, lance):
         ("INSERT INTO lake.nyc.t (id, nope) VALUES (1, 2)", SchemaError, "no columns \\['nope'\\]"),
         ("INSERT INTO lake.nyc.t VALUES ('a', 1, 's')", SchemaError, "'id'"),
         ("UPDATE lake.nyc.t SET x = 1, nope = 1", SchemaError, "line 1, column 30: SET: there are no columns .'nope'"),
-        ("UPDATE lake.nyc.t SET t.x.a = 1", SchemaError, "line 1, column 23: .*'x.a' is a field of a struct"),
+        ("UPDATE lake.nyc.t SET t.x.a = 1", SchemaError, "line 1, column 23: .*no columns .'x.a'"),
         ("MERGE INTO lake.nyc.t USING (SELECT 1 AS id) s ON t.id = s.id\nWHEN MATCHED THEN UPDATE SET x.a = 1", SchemaError, "line 2, column 30"),
         ("UPDATE lake.nyc.t SET x = 'a'", SchemaError, "'x'"),
         ("UPDATE lake.nyc.t SET x = nope", InvalidInputError, "nope"),
@@ -548,6 +548,54 @@ def test_fields_of_structs_that_are_never_null(sql, lake, lance):
     assert sql("SELECT s.x, s.y FROM lake.a.t WHERE s IS NOT NULL") == [(2, 3)]
     sql("ALTER TABLE lake.a.t ADD COLUMNS (z struct<q: int NOT NULL>)")
     assert lance.dataset(f"{lake}/a/t.lance").to_table()["z"].to_pylist() == [None, None]
+
+
+def structs(sql):
+    sql("CREATE TABLE lake.a.s (id int, `S t` struct<a: int, `in`: struct<b: int, c: string>>, d int)")
+    sql("INSERT INTO lake.a.s VALUES (1, named_struct('a', 1, 'in', named_struct('b', 2, 'c', 'x')), 5), (2, NULL, 6)")
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ("`s t`.a = `s t`.a + d", [{"a": 6, "in": {"b": 2, "c": "x"}}, {"a": None, "in": None}]),
+        ("s.`S T`.IN.b = id * 2L", [{"a": 1, "in": {"b": 2, "c": "x"}}, {"a": None, "in": {"b": 4, "c": None}}]),
+        (
+            "`S t`.in.c = 'y', d = 0, lake.a.s.`S t`.a = NULL",
+            [{"a": None, "in": {"b": 2, "c": "y"}}, {"a": None, "in": {"b": None, "c": "y"}}],
+        ),
+    ],
+)
+@pytest.mark.parametrize("verb", ["UPDATE", "MERGE"])
+def test_fields_of_structs_get_values(sql, lake, lance, verb, values, expected):
+    """As in Delta: other fields keep their values, and a struct that is null becomes one."""
+    structs(sql)
+    merge = "MERGE INTO lake.a.s USING (SELECT * FROM lake.a.s) AS n ON s.id = n.id WHEN MATCHED THEN UPDATE SET "
+    if verb == "UPDATE":
+        sql(f"UPDATE lake.a.s SET {values}")
+    else:
+        values = values.replace("+ d", "+ n.d").replace("= `s t`", "= n.`s t`").replace("= id", "= n.id")
+        sql(merge + values)
+    rows = lance.dataset(f"{lake}/a/s.lance").to_table().sort_by("id").to_pylist()
+    assert [row["S t"] for row in rows] == expected
+    assert [row["d"] for row in rows] == ([0, 0] if "d = 0" in values else [5, 6])
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ("`S t`.z = 1", r"no columns \['z'\].*\['a', 'in'\]"),
+        ("`S t`.in.b.q = 1", r"no columns \['b.q'\]"),
+        ("`S t` = NULL, `S t`.a = 1", "'S t' and its field 'a' both have a value"),
+        ("`S t`.a = 1, `s t`.A = 2", "both column 'a'|two values"),
+        ("`S t`.a = 'x'", "cast the value of the field"),
+    ],
+)
+def test_fields_of_structs_that_cannot_get_values(sql, lake, values, message):
+    structs(sql)
+    with pytest.raises(SchemaError, match=message):
+        sql(f"UPDATE lake.a.s SET {values}")
+    assert lance_core.dataset(f"{lake}/a/s.lance").version == 2
 
 
 @pytest.mark.parametrize("statement", ["(id, id) VALUES (1, 2)", "BY NAME SELECT 1 AS id, 2 AS id"])

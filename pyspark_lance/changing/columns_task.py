@@ -1,0 +1,228 @@
+"""What executors run for `pyspark_lance.write_columns`: rows with addresses become one file of each fragment.
+
+    rows of a partition, in order of addresses --> a file for each fragment --> one report: their names, or an error
+    rows that report files of the first pass ---------------------------------^
+
+The first pass writes fragments that came whole, see `whole_fragments`.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+import lance_core
+from lance_core import ColumnTask, LanceDataset, WrittenColumns
+from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
+from pyspark_lance.changing.task import ADDRESS
+from pyspark_lance.engine.sessions import use_cores_of_task
+from pyspark_lance.types.batch_convert import ConverterTo
+
+__all__ = [
+    "COUNT",
+    "DATA_ERRORS",
+    "KEY",
+    "REPORT",
+    "ROW_ADDRESS",
+    "ColumnsReport",
+    "ColumnsTask",
+    "delete_written",
+    "runs",
+]
+
+KEY: Final = "__lance_key_{}"
+"""Columns of the key, by number, as strings for messages."""
+COUNT: Final = "__lance_count"
+"""The number of rows of the table that a key names."""
+REPORT: Final = "__lance_report"
+"""A report of the first pass, in a row whose address is that of the first row of the fragment; null in other rows."""
+ROW_ADDRESS: Final = "_rowaddr"
+_REPORTED: Final = {kind.code: kind for kind in (InvalidInputError, SchemaError, UnsupportedError)}
+DATA_ERRORS: Final = tuple(_REPORTED.values())
+"""Errors in the data, which a task reports; another attempt would have them as well."""
+
+
+def delete_written(uri: str, written: Sequence[WrittenColumns], storage_options: Mapping[str, str] | None) -> None:
+    """Delete files that no version uses."""
+    for one in written:
+        name = PurePosixPath(one.file.path).stem
+        lance_core.delete_uncommitted_files(uri, file_prefix=name, keep=(), storage_options=storage_options)
+
+
+def runs(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The fragments of consecutive rows, with these rows; -1 for rows without an address."""
+    ids = pc.shift_right(batch.column(ADDRESS).fill_null(-1), 32).to_numpy()
+    ends = [*(np.flatnonzero(ids[1:] != ids[:-1]) + 1), len(ids)] if len(ids) else []
+    for start, end in zip([0, *ends], ends, strict=False):
+        yield int(ids[start]), batch.slice(start, end - start)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnsReport:
+    """What a task has written, or the error in its data."""
+
+    written: tuple[WrittenColumns, ...] = ()
+    error: tuple[str, str] | None = None
+
+    @staticmethod
+    def of(error: InvalidInputError | SchemaError | UnsupportedError) -> ColumnsReport:
+        """The report of an error in the data."""
+        return ColumnsReport(error=(error.code, str(error)))
+
+    def to_bytes(self) -> bytes:
+        """The report as an answer of a task."""
+        return pickle.dumps(self)
+
+    @staticmethod
+    def from_bytes(data: bytes) -> ColumnsReport:
+        """The report that `to_bytes` made."""
+        report: ColumnsReport = pickle.loads(data)  # noqa: S301 - from our own workers
+        return report
+
+    def reject(self) -> None:
+        """Raise the error in the data with its class."""
+        if self.error is not None:
+            code, message = self.error
+            raise _REPORTED[code](message)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnsTask:
+    """Writes the files of the fragments whose rows a partition has; it is pickled.
+
+    Attributes:
+        uri: The table.
+        version: The version that the rows are in.
+        keys: The columns of the key, whose values come as strings for messages; none for row addresses.
+        stored: The columns, as the table stores them.
+        tasks: The work on each fragment.
+        storage_options: Options of the storage.
+    """
+
+    uri: str
+    version: int
+    keys: tuple[str, ...]
+    stored: pa.Schema
+    tasks: Mapping[int, ColumnTask]
+    storage_options: Mapping[str, str] | None = field(default=None, repr=False)
+
+    def __call__(self, partition: int, attempt: int, batches: Iterator[pa.RecordBatch]) -> bytes:
+        """Write the rows of a partition; returns the report as bytes."""
+        del partition, attempt
+        use_cores_of_task()
+        written: list[WrittenColumns] = []
+        try:
+            self._write(batches, written)
+        except DATA_ERRORS as error:
+            for batch in batches:
+                written += _reported(batch)[0]
+            delete_written(self.uri, written, self.storage_options)
+            return ColumnsReport.of(error).to_bytes()
+        except BaseException:
+            delete_written(self.uri, written, self.storage_options)
+            raise
+        return ColumnsReport(written=tuple(written)).to_bytes()
+
+    def open(self) -> LanceDataset:
+        """The version of the table."""
+        return lance_core.dataset(self.uri, self.version, storage_options=self.storage_options)
+
+    def _write(self, batches: Iterator[pa.RecordBatch], written: list[WrittenColumns]) -> None:
+        """Write the file of each fragment; the rows of one are held in memory.
+
+        Args:
+            batches: The rows, in order of addresses, and the reports of the first pass.
+            written: Takes the files, those that were reported as well.
+        """
+        dataset, convert = self.open(), self.converter()
+        fragment, parts = -1, list[pa.RecordBatch]()
+        for batch in batches:
+            reported, errors = _reported(batch)
+            written += reported
+            for report in errors:
+                report.reject()
+            rows = _without_reports(batch)
+            self._check(rows)
+            for found, part in runs(rows):
+                if found != fragment:
+                    written += self.files(dataset, fragment, parts)
+                    fragment, parts = found, []
+                parts.append(convert(part))
+        written += self.files(dataset, fragment, parts)
+        _check_once(written)
+
+    def converter(self) -> ConverterTo:
+        """Turns batches of the frame into row addresses and columns as the table stores them."""
+        return ConverterTo(pa.schema([pa.field(ADDRESS, pa.int64()), *self.stored]))
+
+    def files(self, dataset: LanceDataset, fragment: int, parts: Sequence[pa.RecordBatch]) -> list[WrittenColumns]:
+        """Write the file of a fragment, from its rows; there is none without rows to set."""
+        if not parts:
+            return []
+        table = pa.Table.from_batches(parts)
+        task = self.tasks.get(fragment)
+        if task is None:
+            raise InvalidInputError(
+                f"row address {table.column(ADDRESS)[0].as_py()} names no row of the scope in version "
+                f"{self.version} of {self.uri}; nothing was written"
+            )
+        addresses = table.column(ADDRESS).cast(pa.uint64())
+        made = task.write(dataset, table.drop_columns([ADDRESS]).append_column(ROW_ADDRESS, addresses))
+        return [] if made is None else [made]
+
+    def _check(self, batch: pa.RecordBatch) -> None:
+        """Reject rows whose key names no row of the table, or several."""
+        addresses = batch.column(ADDRESS)
+        if addresses.null_count:
+            raise InvalidInputError(
+                f"{self._key(batch, addresses.is_null())} names no row of the scope in version {self.version} of "
+                f"{self.uri}; nothing was written"
+            )
+        if not self.keys:
+            return
+        several = pc.greater(batch.column(COUNT), 1)
+        if pc.any(several).as_py():
+            raise InvalidInputError(
+                f"{self._key(batch, several)} names several rows of {self.uri}; nothing was written"
+            )
+        twice = pc.equal(addresses.slice(1), addresses.slice(0, max(0, len(addresses) - 1)))
+        if pc.any(twice).as_py():
+            raise InvalidInputError(f"{self._key(batch.slice(1), twice)} comes twice; nothing was written")
+
+    def _key(self, batch: pa.RecordBatch, rows: pa.Array) -> str:
+        """The key of the first of some rows."""
+        row = batch.filter(rows).slice(0, 1)
+        found = [f"{name} = {row.column(KEY.format(i))[0].as_py()}" for i, name in enumerate(self.keys)]
+        return f"the key {', '.join(found)}" if found else "a null row address"
+
+
+def _reported(batch: pa.RecordBatch) -> tuple[list[WrittenColumns], list[ColumnsReport]]:
+    """What the first pass has written, and the reports of its errors."""
+    if REPORT not in batch.schema.names:
+        return [], []
+    reports = [ColumnsReport.from_bytes(data.as_py()) for data in batch.column(REPORT).drop_null()]
+    return [one for report in reports for one in report.written], [one for one in reports if one.error is not None]
+
+
+def _without_reports(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows with values."""
+    if REPORT not in batch.schema.names:
+        return batch
+    return batch.filter(batch.column(REPORT).is_null()).drop_columns([REPORT])
+
+
+def _check_once(written: Sequence[WrittenColumns]) -> None:
+    """Reject a fragment that has two files: it came whole, and some of its rows came again."""
+    seen: dict[int, WrittenColumns] = {}
+    for one in written:
+        other = seen.setdefault(one.fragment_id, one)
+        if other is not one:
+            address = (one.fragment_id << 32) | (one.offsets & other.offsets)[0]
+            raise InvalidInputError(f"row address {address} comes twice; nothing was written")

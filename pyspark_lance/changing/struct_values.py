@@ -1,0 +1,74 @@
+"""Values of fields of structs, which become values of the whole columns.
+
+    s.a = 1, s.in.b = 2     -->     s = struct(1 AS a, struct(2 AS b, s.in.c AS c) AS in)
+
+Fields without a new value keep theirs. A struct that is null becomes one whose other fields are null, as in Delta.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+import pyarrow as pa
+
+from lance_core.errors import SchemaError
+from pyspark_lance.types.column_names import matched_names, quoted
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+__all__ = ["Value", "as_column", "whole_values"]
+
+Value: TypeAlias = "str | Column"
+"""An expression in Spark SQL, or a column of Spark's."""
+
+
+def as_column(value: Value) -> Column:
+    """A value as a column."""
+    from pyspark.sql import functions
+
+    return functions.expr(value) if isinstance(value, str) else value
+
+
+def whole_values(
+    values: Mapping[str, Value], fields: Sequence[pa.Field], what: str, path: Sequence[str], *, exact: bool
+) -> dict[str, Value]:
+    """Values by the table's own names of the columns.
+
+    Args:
+        values: The values, by the names of columns or by the dotted paths of fields.
+        fields: The columns, or the fields of a struct.
+        what: The clause, for messages.
+        path: The parts of the name of the struct, after an alias of the table.
+        exact: Whether case matters.
+
+    Raises:
+        SchemaError: There is no such column or field, or one has two values.
+    """
+    from pyspark.sql import functions
+
+    known = {one.name: one for one in fields}
+    names = matched_names(values, list(known), exact=exact)
+    found = {names[name]: values[name] for name in names}
+    unknown = []
+    inner: dict[str, dict[str, Value]] = {}
+    for name in [one for one in values if one not in names]:
+        first, _, rest = name.partition(".")
+        own = matched_names([first], list(known), exact=exact).get(first)
+        if own is None or not rest or not pa.types.is_struct(known[own].type):
+            unknown.append(name)
+        else:
+            inner.setdefault(own, {})[rest] = values[name]
+    if unknown:
+        raise SchemaError(f"{what}: there are no columns {unknown}; the table has {list(known)}")
+    for own, given in inner.items():
+        if own in found:
+            raise SchemaError(f"{what}: column {own!r} and its field {next(iter(given))!r} both have a value")
+        below = (*path, own)
+        parts = whole_values(given, list(known[own].type), f"{what}: struct {own!r}", below, exact=exact)
+        kept = {one.name: functions.col(".".join(map(quoted, (*below, one.name)))) for one in known[own].type}
+        found[own] = functions.struct(
+            *[as_column(parts.get(name, column)).alias(name) for name, column in kept.items()]
+        )
+    return found

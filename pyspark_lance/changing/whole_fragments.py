@@ -1,0 +1,140 @@
+"""The first pass of `pyspark_lance.write_columns`: fragments that come whole and in order are not shuffled.
+
+    rows of a task    fragment 1, all rows in order  --> its file --> one row that reports it  --\
+                      fragment 2, its first rows     -----------------------------------------> shuffle by fragment
+
+A frame that kept its row addresses has whole fragments in order where each task reads whole fragments. Rows are held
+while those of their fragment are the next ones of its scope, from the first; all others are passed on as they come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyroaring import BitMap
+
+from lance_core import ColumnTask, LanceDataset, WrittenColumns
+from lance_core.row_addresses import offsets_of, row_offsets
+from pyspark_lance.changing.columns_task import (
+    DATA_ERRORS,
+    REPORT,
+    ColumnsReport,
+    ColumnsTask,
+    delete_written,
+    runs,
+)
+from pyspark_lance.changing.task import ADDRESS
+from pyspark_lance.engine.errors import plain_errors
+from pyspark_lance.engine.sessions import use_cores_of_task
+from pyspark_lance.types.batch_convert import ConverterTo
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["write_whole_fragments"]
+
+
+def write_whole_fragments(frame: DataFrame, task: ColumnsTask) -> DataFrame:
+    """The frame without the fragments that come whole, whose files are reported in a row each."""
+    from pyspark.sql.types import BinaryType, StructField, StructType
+
+    given = [StructField(one.name, one.dataType, True, one.metadata) for one in frame.schema]
+    return frame.mapInArrow(partial(_first_pass, task), StructType([*given, StructField(REPORT, BinaryType())]))
+
+
+def _first_pass(task: ColumnsTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Runs in a task of `mapInArrow`."""
+    use_cores_of_task()
+    written: list[WrittenColumns] = []
+    writer = _Writer(task, task.open(), task.converter(), written)
+    try:
+        with plain_errors():
+            yield from writer.passed_on(batches)
+    except BaseException:
+        delete_written(task.uri, written, task.storage_options)
+        raise
+
+
+@dataclass(slots=True)
+class _Rows:
+    """The rows of one fragment that have come so far.
+
+    Attributes:
+        fragment: The fragment.
+        scope: Offsets of the rows that a whole fragment has, in order.
+        held: The rows, while they are the first ones of the scope.
+    """
+
+    fragment: int
+    scope: npt.NDArray[np.int64]
+    held: list[pa.RecordBatch] = field(default_factory=list)
+    _count: int = 0
+
+    @staticmethod
+    def of(fragment: int, task: ColumnTask | None) -> _Rows:
+        rows = BitMap() if task is None else BitMap.deserialize(task.scope)
+        return _Rows(fragment, offsets_of(rows))
+
+    @property
+    def is_whole(self) -> bool:
+        return 0 < self._count == len(self.scope)
+
+    def take(self, rows: pa.RecordBatch) -> list[pa.RecordBatch]:
+        """Hold the next rows; returns those that are not held, or no longer."""
+        end = self._count + rows.num_rows
+        addresses = rows.column(ADDRESS).fill_null(-1).to_numpy()
+        if self._count >= 0 and np.array_equal(self.scope[self._count : end], row_offsets(addresses.view(np.uint64))):
+            self.held.append(rows)
+            self._count = end
+            return []
+        passed, self.held, self._count = [*self.held, rows], [], -1
+        return passed
+
+
+@dataclass(frozen=True, slots=True)
+class _Writer:
+    """Writes whole fragments of one task; `written` takes their files."""
+
+    task: ColumnsTask
+    dataset: LanceDataset
+    convert: ConverterTo
+    written: list[WrittenColumns]
+
+    def passed_on(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Write whole fragments; yield their reports and all other rows."""
+        rows = _Rows.of(-1, None)
+        for batch in batches:
+            for fragment, part in runs(batch):
+                if fragment != rows.fragment:
+                    yield from self._end(rows)
+                    rows = _Rows.of(fragment, self.task.tasks.get(fragment))
+                yield from map(_with_report, rows.take(part))
+        yield from self._end(rows)
+
+    def _end(self, rows: _Rows) -> Iterator[pa.RecordBatch]:
+        """Yield the report of a whole fragment, or the rows that are held."""
+        if not rows.is_whole:
+            yield from map(_with_report, rows.held)
+            return
+        try:
+            made = self.task.files(self.dataset, rows.fragment, [self.convert(part) for part in rows.held])
+            report = ColumnsReport(written=tuple(made))
+        except DATA_ERRORS as error:
+            report = ColumnsReport.of(error)
+        self.written.extend(report.written)
+        yield _with_report(rows.held[0].slice(0, 1), report)
+
+
+def _with_report(rows: pa.RecordBatch, report: ColumnsReport | None = None) -> pa.RecordBatch:
+    """Rows with a column of reports; a row that has one keeps its address, and no value."""
+    if report is None:
+        return rows.append_column(REPORT, pa.nulls(rows.num_rows, pa.binary()))
+    columns = [rows.column(ADDRESS) if one.name == ADDRESS else pa.nulls(1, one.type) for one in rows.schema]
+    arrays = [*columns, pa.array([report.to_bytes()], pa.binary())]
+    return pa.RecordBatch.from_arrays(arrays, schema=rows.schema.append(pa.field(REPORT, pa.binary())))
