@@ -229,9 +229,9 @@ def run_all(engines, check, seeds):
     assert done[ACCEPTED] > 0.6 * len(seeds), done
 
 
-@pytest.mark.parametrize("check", [check_query, check_change])
-def test_statements_do_what_spark_s_own_tables_do(engines, check):
-    run_all(engines, check, range(12 if check is check_query else 4))
+@pytest.mark.parametrize(("check", "seeds"), [(check_query, range(12)), (check_change, range(8, 12))])
+def test_statements_do_what_spark_s_own_tables_do(engines, check, seeds):
+    run_all(engines, check, seeds)
 
 
 @pytest.mark.slow
