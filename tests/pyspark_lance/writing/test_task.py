@@ -298,9 +298,10 @@ def test_a_table_that_is_made_again_during_a_job_is_left_alone(tmp_path, options
     lance_core.write_dataset(rows, tmp_path)
     job = prepare_write(SCHEMA, tmp_path, WriteArguments(**options))
     job = KeyMergeJob.of(job) if "merge_on" in options else job
+    task = job.task()
     lance_core.LanceDataset.drop(tmp_path)
     lance_core.write_dataset(rows, tmp_path)
-    report = job.task()(0, 0, batches("cd"))
+    report = task(0, 0, batches("cd"))
     with pytest.raises(IncompatibleConflictError, match="dropped and made again"):
         job.finish([report])
     assert lance_core.dataset(tmp_path).version == 1
