@@ -30,6 +30,7 @@ from lance_core import (
 from lance_core.errors import InvalidInputError, LanceError, StoreError
 from lance_core.row_addresses import offsets_of, row_addresses, row_offsets
 from pyspark_lance.changing.finer_values import FinerColumns
+from pyspark_lance.changing.key_lookup import KeyLookup
 from pyspark_lance.changing.task import ChangeReport, RowLevelTask
 from pyspark_lance.engine.partitions import run_on_partitions
 from pyspark_lance.keys.equality import has_bytes
@@ -91,6 +92,8 @@ class RowLevelChange:
         repeats: Whether several inserted rows may have one key.
         is_exact: Whether equal inserted rows have equal keys; if not, a concurrent change may insert any of them.
         checked_through: Version up to which the history was searched for other attempts.
+        lookup: What tasks do with rows whose keys they look up in the table; then the frame has the columns of the
+            table alone. None if the frame says what happens to each row.
     """
 
     dataset: LanceDataset
@@ -101,6 +104,7 @@ class RowLevelChange:
     repeats: bool = False
     is_exact: bool = True
     checked_through: int | None = None
+    lookup: KeyLookup | None = None
 
     @classmethod
     def writing(
@@ -111,11 +115,15 @@ class RowLevelChange:
         options: ChangeOptions,
         *,
         repeats: bool = False,
+        lookup: KeyLookup | None = None,
     ) -> RowLevelChange:
         """A change that writes rows, whose types are checked against the table's."""
         columns = frame.select(*map(quoted, base.schema.names))
         plan = plan_write(batch_schema(columns.schema), base.schema, has_schema_mode=False)
-        return cls(dataset=base, frame=frame, stored=plan.stored, on=on, options=options, repeats=repeats)
+        frame = frame if lookup is None else columns
+        return cls(
+            dataset=base, frame=frame, stored=plan.stored, on=on, options=options, repeats=repeats, lookup=lookup
+        )
 
     def run(self) -> ChangeResult:
         """Run the job and commit.
@@ -127,7 +135,9 @@ class RowLevelChange:
         """
         task = self._task()
         try:
-            answers = run_on_partitions(self.frame, task, self.stored)
+            version, storage_options = self.dataset.version, self.options.storage_options
+            run = task if self.lookup is None else self.lookup.task(version, task, storage_options)
+            answers = run_on_partitions(self.frame, run, self.stored)
         except BaseException:
             delete_orphan_files(self.dataset.uri, task.job, (), self.options.storage_options, failed=True)
             raise

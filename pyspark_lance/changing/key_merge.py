@@ -1,7 +1,6 @@
 """Option `merge_on` of the data source: an upsert whose tasks look up the keys of their rows in the table.
 
-    task      rows --> buffered (memory, then a temporary file)   | their keys
-              table: key columns with addresses --- join by key --+--> inserted and updated rows: `RowLevelTask`
+    task      `KeyMergeTask`: keys are looked up in the table; new rows, and bitmaps of deleted rows
     commit    one Update with bitmaps of deleted rows and hashes of new keys
 
 A data source has no session and cannot run Spark's joins: each task reads the key columns of the table, narrowed by an
@@ -12,13 +11,10 @@ files again.
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import IO, Any, Final
+from typing import Final
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap
 
@@ -27,95 +23,16 @@ from lance_core import CommitResult, FragmentMetadata, LanceDataset
 from lance_core.errors import InvalidInputError, LanceError, StoreError
 from pyspark_lance.changing.finer_values import FinerColumns
 from pyspark_lance.changing.job import inserted_keys, rows_deleted_by
-from pyspark_lance.changing.task import ADDRESS, INSERT, KIND, ROW_ID, UPDATE, ChangeReport, RowLevelTask
-from pyspark_lance.keys.equality import joined_by_key
-from pyspark_lance.types.batch_convert import BatchConverter
-from pyspark_lance.types.column_names import columns_named
+from pyspark_lance.changing.key_lookup import KeyLookup, KeyMergeTask
+from pyspark_lance.changing.task import ChangeReport, RowLevelTask
 from pyspark_lance.writing.job import WriteJob
 from pyspark_lance.writing.row_checks import hashes_of_keys
 from pyspark_lance.writing.row_lookup import rows_with_keys
-from pyspark_lance.writing.task import copied
 from pyspark_lance.writing.update_commit import commit_update, lost_each_time
 
-__all__ = ["KeyMergeJob", "KeyMergeTask"]
+__all__ = ["KeyMergeJob"]
 
-_IN_MEMORY: Final = 64 << 20
-"""Bytes of rows that a task keeps in memory while it collects their keys."""
 _ATTEMPTS: Final = 10
-_ROW: Final = "__lance_row"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyMergeTask:
-    """The function that runs on each partition; it is pickled.
-
-    Attributes:
-        version: Version of the table in which keys are looked up.
-        change: The task that writes the rows.
-        storage_options: Options of the storage.
-    """
-
-    version: int
-    change: RowLevelTask
-    storage_options: Mapping[str, str] | None
-
-    def __call__(self, partition: int, attempt: int, batches: Iterator[pa.RecordBatch]) -> bytes:
-        """Write the batches of a partition; returns a `ChangeReport` as bytes."""
-        with tempfile.SpooledTemporaryFile(_IN_MEMORY) as aside:
-            keys = self._keep(batches, aside)
-            return self.change(partition, attempt, _with_addresses(aside, self._look_up(keys)))
-
-    def _keep(self, batches: Iterable[pa.RecordBatch], aside: IO[bytes]) -> pa.Table:
-        """Buffer the rows in a file; returns their keys, in the table's types."""
-        stored, on = self.change.stored, list(self.change.on)
-        schema = pa.schema([stored.field(name) for name in on])
-        keys, writer = [], None
-        for batch in batches:
-            writer = writer or pa.ipc.new_stream(aside, batch.schema)
-            writer.write_batch(batch)
-            part = columns_named(batch, on)
-            keys.append(copied(BatchConverter(part.schema, schema)(part)))
-        if writer is not None:
-            writer.close()
-        aside.seek(0)
-        return pa.Table.from_batches(keys, schema=schema)
-
-    def _look_up(self, keys: pa.Table) -> _Matches:
-        """The addresses of the table's rows with the same keys."""
-        dataset = lance_core.dataset(self.change.uri, self.version, storage_options=self.storage_options)
-        about = ["_rowaddr", *(["_rowid"] if self.change.stable else [])]
-        numbered = keys.append_column(_ROW, pa.array(np.arange(keys.num_rows)))
-        found = [batch for batch in joined_by_key(dataset, numbered, about) if batch.num_rows]
-        names = [_ROW, *about]
-        rows, addresses, *ids = (
-            np.concatenate(
-                [np.zeros(0, np.int64), *(batch.column(name).to_numpy().astype(np.int64) for batch in found)]
-            )
-            for name in names
-        )
-        new = np.setdiff1d(np.arange(keys.num_rows), rows)
-        all_rows = np.concatenate([rows, new])
-        order = np.argsort(all_rows, kind="stable")
-        return _Matches(
-            rows=all_rows[order],
-            addresses=np.concatenate([addresses, np.full(len(new), -1)])[order],
-            ids=np.concatenate([ids[0], np.zeros(len(new), np.int64)])[order] if ids else None,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Matches:
-    """Rows of the source, each with the row of the table that it replaces, or as a new row.
-
-    Attributes:
-        rows: Position of the row in the source, ascending; a row that replaces several rows occurs once for each.
-        addresses: Address of the replaced row; -1 for a new row.
-        ids: Stable id of the replaced row, if rows have stable ids.
-    """
-
-    rows: npt.NDArray[np.int64]
-    addresses: npt.NDArray[np.int64]
-    ids: npt.NDArray[np.int64] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +66,7 @@ class KeyMergeJob:
             finer=FinerColumns.of(base, options),
             options=plain.options,
         )
-        return KeyMergeTask(version=self.write.base_version, change=change, storage_options=options)
+        return KeyLookup().task(self.write.base_version, change, options)
 
     def finish(self, messages: Iterable[bytes]) -> LanceDataset:
         """Commit what the tasks report, and delete the files that the commit does not use.
@@ -225,20 +142,3 @@ class KeyMergeJob:
         schema = pa.schema([self.write.plan.stored.field(name) for name in self._on])
         columns = [pa.chunked_array([c for t in tables for c in t.column(f.name).chunks], f.type) for f in schema]
         return pa.Table.from_arrays(columns, schema=schema)
-
-
-def _with_addresses(aside: IO[bytes], matches: _Matches) -> Iterator[pa.RecordBatch]:
-    """The buffered rows, with the columns of `changing/task.py`."""
-    if not len(matches.rows):
-        return
-    start = 0
-    for batch in pa.ipc.open_stream(aside):
-        first, last = np.searchsorted(matches.rows, [start, start + batch.num_rows])
-        rows, addresses = matches.rows[first:last] - start, matches.addresses[first:last]
-        more: dict[str, Any] = {ADDRESS: addresses, KIND: np.where(addresses < 0, INSERT, UPDATE).astype(np.int8)}
-        if matches.ids is not None:
-            more[ROW_ID] = matches.ids[first:last]
-        part = batch if len(rows) == batch.num_rows else batch.take(pa.array(rows))
-        columns = [*part.columns, *map(pa.array, more.values())]
-        yield pa.RecordBatch.from_arrays(columns, names=[*batch.schema.names, *more])
-        start += batch.num_rows

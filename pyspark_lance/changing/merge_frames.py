@@ -1,5 +1,8 @@
 """The DataFrame of a merge by a key: inserted, updated and deleted rows, found by joins of Spark's public API.
 
+A merge of whole rows into a table that is not large needs no such frame: its tasks look up the keys themselves
+(`key_lookup`).
+
 target  = key columns and addresses of the table's rows, and old values that are needed
 pairs   = target inner join source                      Spark sends the smaller side to the larger one
 found   = source left join pairs                        inserted rows: no address; updated rows: an address
@@ -51,6 +54,8 @@ TASK_ROWS: Final = 1 << 18
 """Rows of a merge's source for each task and its file."""
 _FEW_ROWS: Final = 200_000
 """Rows up to which keys and addresses are sent to all tasks instead of being shuffled."""
+_LOOKUP_ROWS: Final = 16 << 20
+"""Most keys of a table that the tasks of a merge read, all tasks together; of more Spark makes a join."""
 _ADD_OR_DROP: Final = f"Drop them (DataFrame.drop), or {ADD_FIRST}"
 _OLD: Final = "__lance_old_"
 _KEY: Final = "__lance_key_"
@@ -71,6 +76,7 @@ class MergeFrames:
         num_rows: Rows of the source, which Spark keeps; None if they are not counted.
         tasks: Number of tasks that write the rows; None for Spark's own number.
         few: The result of `few_keys` for the source.
+        looks_up: Whether tasks look up the keys of the source in the table, so that no frame is needed.
     """
 
     source: DataFrame
@@ -82,6 +88,7 @@ class MergeFrames:
     num_rows: int | None = None
     tasks: int | None = None
     few: pa.Table | None = None
+    looks_up: bool = False
 
     @property
     def writes(self) -> bool:
@@ -89,24 +96,39 @@ class MergeFrames:
         return self.inserts or self.matched == UPDATE
 
     @contextlib.contextmanager
-    def kept(self, base: LanceDataset) -> Iterator[MergeFrames]:
+    def kept(self, base: LanceDataset, *, is_alone: bool = True) -> Iterator[MergeFrames]:
         """A copy whose source is computed once, kept by Spark, counted and divided among tasks.
 
         Args:
             base: The version that is changed first.
+            is_alone: Whether the commit has no other changes.
         """
         kept = self.source.persist()
         try:
             if self.inserts and not all(has_bytes(base.schema.field(name)) for name in self.keys):
                 reject_duplicate_keys(kept, self.keys)  # tasks cannot detect them
-            few = None if self.deletes_others else few_keys(base, self.keys, kept)
-            rows = kept.count() if few is None else few.num_rows
-            tasks = -(-rows // TASK_ROWS) or 1
+            rows, few = kept.count() if is_alone and self._can_look_up(base) else None, None
+            looks_up = rows is not None and base.count_rows() * max(1, -(-rows // TASK_ROWS)) <= _LOOKUP_ROWS
+            if not looks_up and not self.deletes_others:
+                few = few_keys(base, self.keys, kept)
+            if rows is None:
+                rows = kept.count() if few is None else few.num_rows
+            tasks = max(1, -(-rows // TASK_ROWS))
             # From here on one task has all rows of a key, and detects if they are two.
             source = kept.coalesce(1) if tasks == 1 else kept.repartition(tasks, *map(quoted, self.keys))
-            yield replace(self, source=source, num_rows=rows, tasks=tasks, few=few)
+            yield replace(self, source=source, num_rows=rows, tasks=tasks, few=few, looks_up=looks_up)
         finally:
             kept.unpersist()
+
+    def _can_look_up(self, base: LanceDataset) -> bool:
+        """Whether tasks can do the merge: whole rows, without a condition, by keys that they compare as Spark does."""
+        if not self.writes or self.deletes_others or self.condition is not None or self._lacking(base):
+            return False
+        stored = spark_schema(base.schema)
+        return base.count_rows() <= _LOOKUP_ROWS and all(
+            has_bytes(base.schema.field(name)) and self.source.schema[name].dataType == stored[name].dataType
+            for name in self.keys
+        )
 
     def fitting(self, base: LanceDataset) -> MergeFrames:
         """A copy whose source has columns that are spelled and compared as the table's; no job is run.

@@ -27,6 +27,7 @@ from lance_core.errors import (
 from pyspark_lance.changing.clauses import MergeClause, parse_merge_clauses
 from pyspark_lance.changing.job import ChangeOptions, ChangeResult, RowLevelChange, run_change
 from pyspark_lance.changing.key_clauses import inserted_rows, merge_by_clauses
+from pyspark_lance.changing.key_lookup import KeyLookup
 from pyspark_lance.changing.merge_frames import (
     MergeFrames,
     kind_column,
@@ -184,7 +185,7 @@ def _run(
         return merge_by_clauses(
             merged.source, dataset, merged.keys, clauses, options, deleting=deleting, checked_through=checked_through
         )
-    with merged.fitting(dataset).kept(dataset) as counted:
+    with merged.fitting(dataset).kept(dataset, is_alone=deleting is None) as counted:
         return run_change(dataset, partial(_merged, counted, options, deleting=deleting), options, checked_through)
 
 
@@ -217,6 +218,10 @@ def _merged(
     clauses: MergeFrames, options: ChangeOptions, base: LanceDataset, *, deleting: MergeFrames | None = None
 ) -> RowLevelChange:
     """A merge into a version, together with deletes of other rows."""
+    if clauses.looks_up:
+        check_spellings(clauses.source, base.schema.names)
+        lookup = KeyLookup(matched=clauses.matched, inserts=clauses.inserts)
+        return RowLevelChange.writing(base, clauses.source, clauses.keys, options, lookup=lookup)
     frame = clauses.frame(base, options.storage_options)
     if deleting is not None:
         frame = frame.unionByName(deleting.frame(base, options.storage_options), allowMissingColumns=True)

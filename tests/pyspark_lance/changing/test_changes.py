@@ -38,6 +38,19 @@ def table(request, uri, lance):
 
 
 @pytest.fixture
+def joins(monkeypatch):
+    """Let Spark join the keys, as it does with large tables."""
+    monkeypatch.setattr(merge_frames, "_LOOKUP_ROWS", 0)
+
+
+@pytest.fixture(params=["lookups", "joins"])
+def either(request):
+    """Let tasks look up the keys of a merge, and let Spark join them."""
+    if request.param == "joins":
+        request.getfixturevalue("joins")
+
+
+@pytest.fixture
 def before_commit(monkeypatch):
     """Let something else happen before the next commit of a change, once."""
 
@@ -58,6 +71,7 @@ def source(spark):
     return spark.sql("select id, id * 100 as x, concat('new', id) as s from range(95, 105)")
 
 
+@pytest.mark.usefixtures("either")
 def test_upsert(spark, table, lance):
     ids = lance.dataset(table).to_table(columns=["id"], with_row_id=True).to_pylist()
     result = pyspark_lance.merge(source(spark), table, on="id")
@@ -122,6 +136,7 @@ def test_columns_that_the_source_lacks_keep_their_values(spark, table, lance):
     ]
 
 
+@pytest.mark.usefixtures("either")
 def test_keys_with_nulls_equal_no_other(spark, uri, lance):
     lance.write_dataset(pa.table({"id": pa.array([1, None], pa.int64()), "x": pa.array([1, 2], pa.int64())}), uri)
     new = spark.sql("select * from values (cast(null as long), 7L), (null, 8L), (1L, 9L) as t(id, x)")
@@ -130,6 +145,7 @@ def test_keys_with_nulls_equal_no_other(spark, uri, lance):
     assert sorted(row["x"] for row in contents(lance, uri)) == [2, 7, 8, 9]
 
 
+@pytest.mark.usefixtures("either")
 @pytest.mark.parametrize("keys", ["5L, 5L", "500L, 500L"], ids=["matched", "new"])
 def test_a_key_that_the_source_has_twice_is_an_error(spark, table, lance, keys):
     before = files(table)
@@ -141,6 +157,7 @@ def test_a_key_that_the_source_has_twice_is_an_error(spark, table, lance, keys):
         pyspark_lance.merge(twice, f"{table}-new", on="id")
 
 
+@pytest.mark.usefixtures("either")
 @pytest.mark.slow
 def test_two_column_keys(spark, uri, lance):
     lance.write_dataset(pa.table({"id": [1, 1, 2], "k": ["a", "b", "a"], "x": [1, 2, 3]}), uri)
@@ -204,6 +221,7 @@ def test_update(spark, table, lance):
         pyspark_lance.update(table, {"nope": "1"})
 
 
+@pytest.mark.usefixtures("either")
 def test_concurrent_merges_of_other_rows_both_commit(spark, table, lance, monkeypatch):
     first_is_ready, second_has_committed = threading.Event(), threading.Event()
     commit = job.commit_update
@@ -227,6 +245,7 @@ def test_concurrent_merges_of_other_rows_both_commit(spark, table, lance, monkey
     assert (found[91], found[95], found[104], len(found)) == ("z", "new95", "new104", 105)
 
 
+@pytest.mark.usefixtures("either")
 def test_a_merge_after_a_concurrent_change_of_its_rows_is_computed_again(
     spark, table, lance, monkeypatch, before_commit
 ):
@@ -250,6 +269,7 @@ def test_the_commit_of_a_change_carries_message_and_properties(spark, table, lan
     assert "hello" in properties.values()
 
 
+@pytest.mark.usefixtures("either")
 @pytest.mark.parametrize("first", ["merge", "append"])
 def test_a_key_that_a_concurrent_commit_inserts_is_updated(spark, table, lance, before_commit, first):
     def insert():
@@ -267,6 +287,7 @@ def test_a_key_that_a_concurrent_commit_inserts_is_updated(spark, table, lance, 
     assert found[104]["s"] == "new104"
 
 
+@pytest.mark.usefixtures("either")
 def test_concurrent_merges_that_insert_other_keys_both_commit(spark, table, lance, before_commit):
     def change():
         pyspark_lance.merge(spark.sql("select 500L as id, 0L as x, 'other' as s"), table, on="id")
@@ -290,6 +311,7 @@ def test_a_table_that_another_writer_creates_is_merged_into(spark, uri, lance, m
     assert lance.dataset(uri).count_rows() == 10
 
 
+@pytest.mark.usefixtures("joins")
 @pytest.mark.parametrize(
     "kind", ["BTREE", pytest.param("ZONEMAP", marks=pytest.mark.slow), pytest.param("BITMAP", marks=pytest.mark.slow)]
 )
@@ -308,6 +330,7 @@ def test_an_index_narrows_the_side_of_the_table(spark, table, lance, monkeypatch
     assert lance.dataset(table).count_rows() == 102
 
 
+@pytest.mark.usefixtures("joins")
 def test_a_small_source_writes_one_file_and_only_its_rows_are_handed_over(spark, table, lance, monkeypatch):
     conditions = []
     rows_of = merge_frames.rows_of

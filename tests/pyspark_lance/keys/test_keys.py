@@ -9,6 +9,7 @@ import pytest
 import lance_core
 import pyspark_lance
 from lance_core.errors import InvalidInputError, SchemaError
+from pyspark_lance.changing import merge_frames
 from pyspark_lance.keys.equality import normalized_keys
 from pyspark_lance.types.arrow_types import SPARK_TYPE
 
@@ -46,18 +47,20 @@ def numbers(uri):
 @pytest.mark.parametrize(
     "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in KEYS]
 )
-def test_all_interfaces_agree_with_a_join(spark, tmp_path, name):
+def test_all_interfaces_agree_with_a_join(spark, tmp_path, monkeypatch, name):
     kind, old, new = KEYS[name]
     table, source = frame(spark, kind, old, 0).coalesce(1), frame(spark, kind, new, 1).coalesce(1)
     left = [(0, row.n) for row in table.join(source, table.k == source.k, "left_anti").collect()]
     expected = sorted(left + [(1, number) for number in range(len(new))])
-    places = [str(tmp_path / place) for place in ("merge", "merge_on", "delete")]
+    places = [str(tmp_path / place) for place in ("merge", "merge_on", "delete", "joined")]
     for uri in places:
         pyspark_lance.write(table, uri)
     pyspark_lance.merge(source, places[0], on="k")
+    monkeypatch.setattr(merge_frames, "_LOOKUP_ROWS", 0)  # as with large tables
+    pyspark_lance.merge(source, places[3], on="k")
     source.write.format("lance").mode("append").option("merge_on", "k").save(places[1])
     assert pyspark_lance.delete(places[2], source, on="k").rows_deleted == len(old) - len(left)
-    assert [numbers(uri) for uri in places] == [expected, expected, sorted(left)]
+    assert [numbers(uri) for uri in places] == [expected, expected, sorted(left), expected]
 
 
 @pytest.mark.slow

@@ -1,0 +1,148 @@
+"""The task of a merge that looks up the keys of its rows in the table, without Spark's joins.
+
+    task      rows --> buffered (memory, then a temporary file)   | their keys
+              table: key columns with addresses --- join by key --+--> inserted and updated rows: `RowLevelTask`
+
+Each task reads the key columns of the table, narrowed by an index if the table has one. Rows of the table are not
+handed to Spark, which costs more than reading their keys once for each task.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import IO, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+import lance_core
+from pyspark_lance.changing.task import ADDRESS, INSERT, KIND, ROW_ID, UPDATE, RowLevelTask
+from pyspark_lance.keys.equality import joined_by_key
+from pyspark_lance.types.batch_convert import BatchConverter
+from pyspark_lance.types.column_names import columns_named
+from pyspark_lance.writing.task import copied
+
+__all__ = ["KeyLookup", "KeyMergeTask"]
+
+_IN_MEMORY: Final = 64 << 20
+"""Bytes of rows that a task keeps in memory while it collects their keys."""
+_ROW: Final = "__lance_row"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyLookup:
+    """What happens to rows whose keys tasks look up in the table.
+
+    Attributes:
+        matched: Rows whose key the table has: UPDATE, DELETE, or None if they are left out.
+        inserts: Whether the other rows are inserted.
+    """
+
+    matched: int | None = UPDATE
+    inserts: bool = True
+
+    def task(self, version: int, change: RowLevelTask, storage_options: Mapping[str, str] | None) -> KeyMergeTask:
+        """The task that looks up keys in a version, and hands the changes to another task."""
+        return KeyMergeTask(version=version, change=change, storage_options=storage_options, lookup=self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyMergeTask:
+    """The function that runs on each partition; it is pickled.
+
+    Attributes:
+        version: Version of the table in which keys are looked up.
+        change: The task that writes the rows.
+        storage_options: Options of the storage.
+        lookup: What happens to the rows.
+    """
+
+    version: int
+    change: RowLevelTask
+    storage_options: Mapping[str, str] | None = field(repr=False)
+    lookup: KeyLookup
+
+    def __call__(self, partition: int, attempt: int, batches: Iterator[pa.RecordBatch]) -> bytes:
+        """Write the batches of a partition; returns a `ChangeReport` as bytes."""
+        with tempfile.SpooledTemporaryFile(_IN_MEMORY) as aside:
+            return self.change(partition, attempt, self._changes(batches, aside))
+
+    def _changes(self, batches: Iterator[pa.RecordBatch], aside: IO[bytes]) -> Iterator[pa.RecordBatch]:
+        """The changes of some rows; in here, so that errors in the keys are reported as those of other columns are."""
+        keys = self._keep(batches, aside)
+        yield from self._with_addresses(aside, self._look_up(keys))
+
+    def _keep(self, batches: Iterable[pa.RecordBatch], aside: IO[bytes]) -> pa.Table:
+        """Buffer the rows in a file; returns their keys, in the table's types."""
+        stored, on = self.change.stored, list(self.change.on)
+        schema = pa.schema([stored.field(name) for name in on])
+        keys, writer = [], None
+        for batch in batches:
+            writer = writer or pa.ipc.new_stream(aside, batch.schema)
+            writer.write_batch(batch)
+            part = columns_named(batch, on)
+            keys.append(copied(BatchConverter(part.schema, schema)(part)))
+        if writer is not None:
+            writer.close()
+        aside.seek(0)
+        return pa.Table.from_batches(keys, schema=schema)
+
+    def _look_up(self, keys: pa.Table) -> _Matches:
+        """The addresses of the table's rows with the same keys."""
+        dataset = lance_core.dataset(self.change.uri, self.version, storage_options=self.storage_options)
+        about = ["_rowaddr", *(["_rowid"] if self.change.stable else [])]
+        numbered = keys.append_column(_ROW, pa.array(np.arange(keys.num_rows)))
+        found = [batch for batch in joined_by_key(dataset, numbered, about) if batch.num_rows]
+        names = [_ROW, *about]
+        rows, addresses, *ids = (
+            np.concatenate(
+                [np.zeros(0, np.int64), *(batch.column(name).to_numpy().astype(np.int64) for batch in found)]
+            )
+            for name in names
+        )
+        new = np.setdiff1d(np.arange(keys.num_rows), rows) if self.lookup.inserts else rows[:0]
+        if self.lookup.matched is None:
+            rows, addresses, ids = rows[:0], addresses[:0], [one[:0] for one in ids]
+        all_rows = np.concatenate([rows, new])
+        order = np.argsort(all_rows, kind="stable")
+        return _Matches(
+            rows=all_rows[order],
+            addresses=np.concatenate([addresses, np.full(len(new), -1)])[order],
+            ids=np.concatenate([ids[0], np.zeros(len(new), np.int64)])[order] if ids else None,
+        )
+
+    def _with_addresses(self, aside: IO[bytes], matches: _Matches) -> Iterator[pa.RecordBatch]:
+        """The buffered rows, with the columns of `changing/task.py`."""
+        if not len(matches.rows):
+            return
+        start = 0
+        for batch in pa.ipc.open_stream(aside):
+            first, last = np.searchsorted(matches.rows, [start, start + batch.num_rows])
+            rows, addresses = matches.rows[first:last] - start, matches.addresses[first:last]
+            kinds = np.where(addresses < 0, INSERT, self.lookup.matched or INSERT).astype(np.int8)
+            more: dict[str, Any] = {ADDRESS: addresses, KIND: kinds}
+            if matches.ids is not None:
+                more[ROW_ID] = matches.ids[first:last]
+            is_same = np.array_equal(rows, np.arange(batch.num_rows))
+            part = batch if is_same else batch.take(pa.array(rows))
+            columns = [*part.columns, *map(pa.array, more.values())]
+            yield pa.RecordBatch.from_arrays(columns, names=[*batch.schema.names, *more])
+            start += batch.num_rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Matches:
+    """Rows of the source, each with the row of the table that it replaces, or as a new row.
+
+    Attributes:
+        rows: Position of the row in the source, ascending; a row that replaces several rows occurs once for each.
+        addresses: Address of the replaced row; -1 for a new row.
+        ids: Stable id of the replaced row, if rows have stable ids.
+    """
+
+    rows: npt.NDArray[np.int64]
+    addresses: npt.NDArray[np.int64]
+    ids: npt.NDArray[np.int64] | None
