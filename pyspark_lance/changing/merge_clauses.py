@@ -28,12 +28,15 @@ from pyspark_lance.changing.clauses import MergeClause, Side, check_clauses
 from pyspark_lance.changing.conditional import mentioned
 from pyspark_lance.changing.equalities import equalities
 from pyspark_lance.changing.job import ChangeOptions, ChangeResult, RowLevelChange, run_change
+from pyspark_lance.changing.key_lookup import KeyLookup
 from pyspark_lance.changing.merge_frames import (
-    TASK_ROWS,
     MergeFrames,
+    by_key,
+    can_look_up,
     reject_duplicate_keys,
     row_id_columns,
     rows_of,
+    tasks_of,
 )
 from pyspark_lance.changing.merge_keys import MergeKeys
 from pyspark_lance.changing.task import ADDRESS, DELETE, INSERT, KIND, UPDATE
@@ -73,6 +76,7 @@ class ClauseMerge:
         deleting: Deletes of further rows in the same commit.
         keys: The equalities of the condition.
         few: The result of `few_keys` for the source.
+        looks_up: Whether tasks look up the keys of the source in the table, so that no join is needed.
     """
 
     source: DataFrame
@@ -84,6 +88,7 @@ class ClauseMerge:
     deleting: MergeFrames | None = None
     keys: MergeKeys = field(default_factory=MergeKeys)
     few: pa.Table | None = field(default=None, repr=False)
+    looks_up: bool = False
 
     def run(self, dataset: LanceDataset, options: ChangeOptions, checked_through: int | None = None) -> ChangeResult:
         """Merge into a table, in one commit.
@@ -137,13 +142,44 @@ class ClauseMerge:
         try:
             if self.unique:
                 reject_duplicate_keys(kept, self.unique)
+            if (whole := self._whole_rows(base)) is not None and can_look_up(base, *whole):
+                tasks = tasks_of(kept.count())
+                if can_look_up(base, *whole, tasks):
+                    yield replace(self, source=kept, tasks=tasks, looks_up=True)
+                    return
             few = None if self._sides(_OTHERS) else few_keys(base, *self.keys.frame(kept, base))
-            rows = kept.count() if few is None else few.num_rows
-            yield replace(self, source=kept, few=few, tasks=-(-rows // TASK_ROWS) or 1)
+            yield replace(self, source=kept, few=few, tasks=tasks_of(kept.count() if few is None else few.num_rows))
         finally:
             kept.unpersist()
 
+    def _whole_rows(self, base: LanceDataset) -> tuple[DataFrame, list[str]] | None:
+        """The rows of an upsert and their key, if rows of the table are only replaced by whole rows of the source."""
+        from pyspark.sql import functions
+
+        exact = case_sensitive(self.source.sparkSession)
+        is_plain = all(c.condition is None and c.values is None and c.action != DELETE for c in self.clauses)
+        places = matched_names(base.schema.names, self.source.columns, exact=exact)
+        keys = self.keys.whole(self.source, self.condition, exact=exact)
+        if not is_plain or not keys or self.deleting is not None or len(places) < len(base.schema.names):
+            return None
+        rows = self.source.select(*[functions.col(quoted(places[name])).alias(name) for name in base.schema.names])
+        guarded, is_exact = self.keys.guarded(base, self.source, self.clauses)
+        is_same = [one.dataType for one in rows.schema] == [one.dataType for one in spark_schema(base.schema)]
+        return (rows, keys) if is_same and is_exact and set(guarded) == set(keys) else None
+
+    def _upsert(self, base: LanceDataset, options: ChangeOptions) -> RowLevelChange | None:
+        """The change whose tasks look up the keys of the source; None if the columns have changed meanwhile."""
+        whole = self._whole_rows(base)
+        if whole is None:
+            return None
+        rows, keys = whole
+        source = by_key(rows, self.tasks or 1, keys)
+        lookup = KeyLookup(matched=UPDATE if self._sides(_BOTH) else None, inserts=bool(self._sides(_NEW)))
+        return RowLevelChange.writing(base, source, keys, options, repeats=True, lookup=lookup)
+
     def _change(self, base: LanceDataset, options: ChangeOptions) -> RowLevelChange:
+        if self.looks_up and (upsert := self._upsert(base, options)) is not None:
+            return upsert
         frame = self._frame(base, options.storage_options, has_rows=True)
         if self.deleting is not None:
             deleted = self.deleting.frame(base, options.storage_options)

@@ -40,14 +40,16 @@ if TYPE_CHECKING:
     from lance_core import LanceDataset
 
 __all__ = [
-    "TASK_ROWS",
     "MergeFrames",
+    "by_key",
+    "can_look_up",
     "is_same_value",
     "kind_column",
     "reject_duplicate_keys",
     "renamed",
     "row_id_columns",
     "rows_of",
+    "tasks_of",
 ]
 
 TASK_ROWS: Final = 1 << 18
@@ -108,27 +110,23 @@ class MergeFrames:
             if self.inserts and not all(has_bytes(base.schema.field(name)) for name in self.keys):
                 reject_duplicate_keys(kept, self.keys)  # tasks cannot detect them
             rows, few = kept.count() if is_alone and self._can_look_up(base) else None, None
-            looks_up = rows is not None and base.count_rows() * max(1, -(-rows // TASK_ROWS)) <= _LOOKUP_ROWS
+            looks_up = rows is not None and can_look_up(base, self.source, self.keys, tasks_of(rows))
             if not looks_up and not self.deletes_others:
                 few = few_keys(base, self.keys, kept)
             if rows is None:
                 rows = kept.count() if few is None else few.num_rows
-            tasks = max(1, -(-rows // TASK_ROWS))
+            tasks = tasks_of(rows)
             # From here on one task has all rows of a key, and detects if they are two.
-            source = kept.coalesce(1) if tasks == 1 else kept.repartition(tasks, *map(quoted, self.keys))
+            source = by_key(kept, tasks, self.keys)
             yield replace(self, source=source, num_rows=rows, tasks=tasks, few=few, looks_up=looks_up)
         finally:
             kept.unpersist()
 
     def _can_look_up(self, base: LanceDataset) -> bool:
-        """Whether tasks can do the merge: whole rows, without a condition, by keys that they compare as Spark does."""
+        """Whether tasks can do the merge: one of whole rows, without a condition."""
         if not self.writes or self.deletes_others or self.condition is not None or self._lacking(base):
             return False
-        stored = spark_schema(base.schema)
-        return base.count_rows() <= _LOOKUP_ROWS and all(
-            has_bytes(base.schema.field(name)) and self.source.schema[name].dataType == stored[name].dataType
-            for name in self.keys
-        )
+        return can_look_up(base, self.source, self.keys)
 
     def fitting(self, base: LanceDataset) -> MergeFrames:
         """A copy whose source has columns that are spelled and compared as the table's; no job is run.
@@ -282,6 +280,23 @@ class MergeFrames:
         """The condition that the key of the source equals the key of the table."""
         kinds = [(self.source.schema[name].dataType, target[name].dataType) for name in self.keys]
         return reduce(and_, [is_same_value(*pair, *of) for pair, of in zip(ends, kinds, strict=True)])
+
+
+def tasks_of(rows: int) -> int:
+    """The number of tasks that write the rows of a merge's source."""
+    return max(1, -(-rows // TASK_ROWS))
+
+
+def by_key(source: DataFrame, tasks: int, keys: Sequence[str]) -> DataFrame:
+    """The source, divided among tasks so that one has all rows of a key."""
+    return source.coalesce(1) if tasks == 1 else source.repartition(tasks, *map(quoted, keys))
+
+
+def can_look_up(base: LanceDataset, source: DataFrame, keys: Sequence[str], tasks: int = 1) -> bool:
+    """Whether tasks look up the keys of a source in the table: they compare them as Spark does, and read few enough."""
+    stored = {one.name: one.dataType for one in spark_schema(base.schema)}
+    same = all(has_bytes(base.schema.field(name)) and source.schema[name].dataType == stored[name] for name in keys)
+    return same and base.count_rows() * tasks <= _LOOKUP_ROWS
 
 
 def _deleted_rows(pairs: DataFrame, about: Mapping[str, str]) -> DataFrame:

@@ -96,6 +96,27 @@ class MergeKeys:
         known = [one.filter for one in pushed if one is not None]
         return reduce(and_, known) if known else None
 
+    def whole(self, source: DataFrame, condition: Value, *, exact: bool) -> list[str]:
+        """The columns of the table that equal source columns of the same names; none if the condition says more.
+
+        Args:
+            source: The source.
+            condition: The condition of the merge.
+            exact: Whether case matters.
+        """
+        if len(conjuncts(condition)) != len(self.equalities):
+            return []
+        structs = [one.name.lower() for one in source.schema if one.dataType.typeName() == "struct"]
+        found = []
+        for one in self.equalities:
+            path = path_of(one.other)
+            if one.column is None or one.is_null_safe or path is None or len(path) > 2 or path[0].lower() in structs:
+                return []
+            if path[-1] != one.column and (exact or path[-1].lower() != one.column.lower()):
+                return []
+            found.append(one.column)
+        return list(dict.fromkeys(found))
+
     def guarded(self, base: LanceDataset, source: DataFrame, clauses: Sequence[MergeClause]) -> tuple[list[str], bool]:
         """The columns by which concurrent inserts are detected, and whether equal inserted rows are equal in them.
 

@@ -7,7 +7,7 @@ import lance_core
 import pyspark_lance
 from lance_core.errors import DatasetNotFoundError, InvalidInputError, SchemaError
 from pyspark_lance import LanceTable
-from pyspark_lance.changing import job
+from pyspark_lance.changing import job, merge_clauses, merge_frames
 
 
 @pytest.fixture
@@ -284,6 +284,69 @@ def test_arguments_of_other_kinds_are_named(spark, uri, lance):
         with pytest.raises(InvalidInputError, match=words):
             call()
     assert lance.dataset(uri).version == 1
+
+
+@pytest.mark.parametrize(
+    ("clauses", "expected", "counts"),
+    [
+        (("update", "insert"), {0: (0, "s0"), 1: (-1, "new"), 20: (7, "i"), None: (3, "null")}, (3, 1)),
+        (("update",), {0: (0, "s0"), 1: (-1, "new")}, (0, 1)),
+        (("insert",), {0: (0, "s0"), 1: (10, "s1"), 20: (7, "i"), None: (3, "null")}, (3, 0)),
+    ],
+)
+@pytest.mark.parametrize("stable", [False, True])
+@pytest.mark.parametrize("most", [0, 1 << 20])
+def test_upserts_of_whole_rows_by_joins_and_by_lookups(
+    spark, uri, lance, monkeypatch, most, stable, clauses, expected, counts
+):
+    """Tasks look up the keys; new rows may have one key twice, as in Delta, and rows that match may not."""
+    rows = {"id": [0, 1], "x": [0, 10], "s": ["s0", "s1"]}
+    lance.write_dataset(pa.table(rows), uri, enable_stable_row_ids=stable)
+    handed_over = []
+    rows_of = merge_clauses.rows_of
+    monkeypatch.setattr(merge_clauses, "rows_of", lambda *given: handed_over.append(given) or rows_of(*given))
+    monkeypatch.setattr(merge_frames, "_LOOKUP_ROWS", most)
+    schema = "x long, ID long, s string, extra int"
+    given = [(-1, 1, "new", 0), (7, 20, "i", 0), (7, 20, "i", 0), (3, None, "null", 0)]
+    source = spark.createDataFrame(given, schema).repartition(3).alias("n")
+
+    def merge(source):
+        begun = LanceTable.forPath(spark, uri).alias("t").merge(source, "n.id = T.id")
+        begun = begun.whenMatchedUpdateAll() if "update" in clauses else begun
+        return (begun.whenNotMatchedInsertAll() if "insert" in clauses else begun).execute()
+
+    done = merge(source)
+    assert (done.rows_inserted, done.rows_updated) == counts
+    assert contents(lance, uri) == expected
+    assert lance.dataset(uri).count_rows() == 2 + counts[0]
+    assert bool(handed_over) == (not most)
+    twice = spark.createDataFrame([(1, 0, "a", 0), (2, 0, "b", 0)], schema).repartition(2).alias("n")
+    if "update" in clauses:
+        with pytest.raises(InvalidInputError, match="Ambiguous merge"):
+            merge(twice)
+    assert lance.dataset(uri).version == 2
+
+
+@pytest.mark.parametrize(
+    ("condition", "schema"),
+    [
+        ("t.id = n.id AND t.x > 5", "id long, x long, s string"),
+        ("t.id <=> n.id", "id long, x long, s string"),
+        ("t.id = n.id + 0", "id long, x long, s string"),
+        ("t.id = n.x", "id long, x long, s string"),
+        ("t.id = n.id", "id int, x long, s string"),
+        ("t.id = n.id.id", "id struct<id: long>, x long, s string"),
+    ],
+)
+def test_other_merges_are_joined_by_spark(spark, table, monkeypatch, condition, schema):
+    found = []
+    monkeypatch.setattr(merge_clauses, "KeyLookup", lambda **given: found.append(given))
+    source = spark.createDataFrame([], schema).alias("n")
+    begun = LanceTable.forPath(spark, table).alias("t").merge(source, condition)
+    begun.whenMatchedDelete("n.x = 1").whenMatchedUpdate(set={"s": "n.s"}).execute()
+    if "struct" not in schema:
+        begun.whenMatchedUpdateAll().execute()
+    assert not found
 
 
 def test_one_column_of_partitions_is_a_string(spark, uri, lance):
