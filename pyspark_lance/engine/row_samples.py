@@ -13,7 +13,7 @@ This module uses internals of classic sessions, as `arrow_rdd` does.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,6 +27,9 @@ __all__ = ["string_bytes_read"]
 
 _ROWS: Final = 16
 """Rows that are sampled of a relation."""
+_MOST_ROWS: Final = 4096
+_LONG: Final = 32 << 10
+"""Bytes of strings above which more rows are sampled, four times as many each time: the first may be exceptions."""
 
 
 def string_bytes_read(frame: DataFrame) -> int | None:
@@ -94,6 +97,23 @@ def _sampled(frame: Any, leaf: Any, strings: list[Any]) -> int:
     columns = sql.catalyst.plans.logical.Project(jvm.PythonUtils.toSeq(strings), leaf)
     made = type(frame)(sql.classic.Dataset.ofRows(session._jsparkSession, columns), session)  # noqa: SLF001 - see the module
     named = made.toDF(*(f"c{i}" for i in range(len(strings))))
-    lengths = [functions.coalesce(functions.octet_length(name), functions.lit(0)) for name in named.columns]
-    rows = run_job(session, partial(named.select(*lengths).take, _ROWS))
-    return sum(sum(row) for row in rows) // len(rows) if rows else 0
+    lengths = named.select(
+        *[functions.coalesce(functions.octet_length(name), functions.lit(0)) for name in named.columns]
+    )
+
+    def average(count: int) -> int:
+        rows = run_job(session, partial(lengths.take, count))
+        return sum(sum(row) for row in rows) // len(rows) if rows else 0
+
+    return _settled(average)
+
+
+def _settled(average: Callable[[int], int]) -> int:
+    """The average of enough rows: more are sampled while rows are long and each sample at least halves the average."""
+    count, found = _ROWS, average(_ROWS)
+    while found > _LONG and count < _MOST_ROWS:
+        count *= 4
+        last, found = found, average(count)
+        if found > last // 2:
+            break
+    return found

@@ -38,6 +38,13 @@ def test_the_longest_strings_of_all_relations_count(spark, files):
         kept.unpersist()
 
 
+def test_a_few_long_rows_at_the_beginning_do_not_make_batches_small(spark, tmp_path):
+    skewed = f"if(id < 5, repeat('x', {LONG}), 'short') as body"
+    spark.range(0, 5_000, 1, 1).selectExpr("id", skewed).write.parquet(f"{tmp_path}/skewed")
+    found = string_bytes_read(spark.read.parquet(f"{tmp_path}/skewed"))
+    assert (found > 5, rows_of_size(2_048, found)) == (True, 2_048)
+
+
 def test_a_relation_without_rows_counts_nothing(spark, files, tmp_path):
     spark.read.parquet(f"{files}/long").limit(0).write.parquet(f"{tmp_path}/none")
     assert not string_bytes_read(spark.read.parquet(f"{tmp_path}/none"))
