@@ -9,9 +9,11 @@ handed to Spark, which costs more than reading their keys once for each task.
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import IO, Any, Final
 
 import numpy as np
@@ -67,7 +69,7 @@ class KeyMergeTask:
 
     def __call__(self, partition: int, attempt: int, batches: Iterator[pa.RecordBatch]) -> bytes:
         """Write the batches of a partition; returns a `ChangeReport` as bytes."""
-        with tempfile.SpooledTemporaryFile(_IN_MEMORY) as aside:
+        with tempfile.SpooledTemporaryFile(_IN_MEMORY, dir=_spark_folder()) as aside:
             return self.change(partition, attempt, self._changes(batches, aside))
 
     def _changes(self, batches: Iterator[pa.RecordBatch], aside: IO[bytes]) -> Iterator[pa.RecordBatch]:
@@ -146,3 +148,9 @@ class _Matches:
     rows: npt.NDArray[np.int64]
     addresses: npt.NDArray[np.int64]
     ids: npt.NDArray[np.int64] | None
+
+
+def _spark_folder() -> str | None:
+    """A folder of this executor for temporary files (`spark.local.dir`), which may be larger than the system's."""
+    folders = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")  # Spark sets it for its Python workers
+    return next((folder for folder in folders if folder and Path(folder).is_dir()), None)
