@@ -27,7 +27,7 @@ from pyspark_lance.statements.names import parse_name
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from pyspark_lance.changing.update_values import Value
+    from pyspark_lance.changing.struct_values import Value
 
 __all__ = ["LanceMergeBuilder", "LanceTable"]
 

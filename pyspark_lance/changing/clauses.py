@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from lance_core.errors import InvalidInputError
+from pyspark_lance.changing.struct_values import Value
 from pyspark_lance.changing.task import DELETE, INSERT, UPDATE
-from pyspark_lance.changing.update_values import Value
 
 __all__ = ["MergeClause", "Side", "check_clauses", "parse_merge_clauses"]
 

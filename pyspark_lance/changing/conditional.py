@@ -18,8 +18,9 @@ from lance_core import LanceDataset
 from lance_core.errors import InvalidInputError
 from pyspark_lance.changing.job import ChangeOptions, ChangeResult, RowLevelChange, run_change
 from pyspark_lance.changing.merge_frames import kind_column, renamed, row_id_columns, rows_of
+from pyspark_lance.changing.struct_values import Value, as_column
 from pyspark_lance.changing.task import ADDRESS, DELETE, UPDATE
-from pyspark_lance.changing.update_values import Value, as_column, assigned, is_column, spelled_values
+from pyspark_lance.changing.update_values import assigned, is_column, spelled_values
 from pyspark_lance.engine.errors import short_errors
 from pyspark_lance.engine.lexing import has_usual_settings
 from pyspark_lance.engine.spark_internals import names_of_column

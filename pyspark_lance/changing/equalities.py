@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from lance_core.errors import InvalidInputError
-from pyspark_lance.changing.update_values import Value, as_column
+from pyspark_lance.changing.struct_values import Value, as_column
 from pyspark_lance.engine.errors import without_error_log
 from pyspark_lance.engine.lexing import without_comments
 from pyspark_lance.engine.spark_internals import called_function, column_path, expression_text, names_of_column

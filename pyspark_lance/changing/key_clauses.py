@@ -20,8 +20,8 @@ from pyspark_lance.changing.conditional import names_in_text
 from pyspark_lance.changing.job import ChangeOptions, ChangeResult
 from pyspark_lance.changing.merge_clauses import ClauseMerge
 from pyspark_lance.changing.merge_frames import MergeFrames
+from pyspark_lance.changing.struct_values import as_column
 from pyspark_lance.changing.task import DELETE, INSERT
-from pyspark_lance.changing.update_values import as_column
 from pyspark_lance.engine.errors import short_errors
 from pyspark_lance.types.column_names import quoted
 

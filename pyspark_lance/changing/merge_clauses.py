@@ -39,8 +39,9 @@ from pyspark_lance.changing.merge_frames import (
     tasks_of,
 )
 from pyspark_lance.changing.merge_keys import MergeKeys
+from pyspark_lance.changing.struct_values import Value, as_column
 from pyspark_lance.changing.task import ADDRESS, DELETE, INSERT, KIND, UPDATE
-from pyspark_lance.changing.update_values import Value, as_column, spelled_values, stored_as
+from pyspark_lance.changing.update_values import spelled_values, stored_as
 from pyspark_lance.engine.errors import short_errors
 from pyspark_lance.keys.narrowing import few_keys
 from pyspark_lance.reading.plan import table_schema

@@ -25,8 +25,8 @@ from lance_core.errors import SchemaError
 from pyspark_lance.changing.clauses import MergeClause
 from pyspark_lance.changing.conditional import mentioned
 from pyspark_lance.changing.equalities import Equality, conjuncts, path_of
+from pyspark_lance.changing.struct_values import Value, as_column
 from pyspark_lance.changing.task import INSERT
-from pyspark_lance.changing.update_values import Value, as_column
 from pyspark_lance.keys.equality import check_keys_of
 from pyspark_lance.keys.narrowing import narrowed_by_frame
 from pyspark_lance.reading.filter_pushdown import parsed_condition, pushed_filter_of_tree

@@ -22,7 +22,7 @@ from pyspark_lance.writing.schema_plan import plan_write
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["Value", "as_column", "assigned", "is_column", "spelled_values", "stored_as"]
+__all__ = ["assigned", "is_column", "spelled_values", "stored_as"]
 
 
 def spelled_values(

@@ -146,17 +146,21 @@ def write_columns(  # noqa: PLR0913 - each is a choice of its own, all but three
         storage_options=storage_options,
     )
     frame = _addressed(df, dataset, keys, stored.names, scope, storage_options)
-    if not task.keys:
-        frame = write_whole_fragments(frame, task)
-    frame = _by_fragment(frame, plan)
-    messages = [answer.message for answer in run_on_partitions(frame, task, stored)]
+    reports = _written(frame, plan, task)
     how = {
         "transaction_properties": transaction_properties,
         "commit_message": commit_message,
         "idempotency_key": idempotency_key,
         "write_attempt": write_attempt,
     }
-    return _commit(dataset, plan, task, [ColumnsReport.from_bytes(message) for message in messages], how)
+    return _commit(dataset, plan, task, reports, how)
+
+
+def _written(frame: DataFrame, plan: ColumnPlan, task: ColumnsTask) -> list[ColumnsReport]:
+    """Write the files of all fragments with rows in the frame."""
+    passed_on = frame if task.keys else write_whole_fragments(frame, task)
+    answers = run_on_partitions(_by_fragment(passed_on, plan), task, task.stored)
+    return [ColumnsReport.from_bytes(answer.message) for answer in answers]
 
 
 def _commit(
