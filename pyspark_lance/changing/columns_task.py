@@ -118,34 +118,39 @@ class ColumnsTask:
         del partition, attempt
         use_cores_of_task()
         written: list[WrittenColumns] = []
+        reported: list[WrittenColumns] = []
         try:
-            self._write(batches, written)
+            self._write(batches, written, reported)
         except DATA_ERRORS as error:
             for batch in batches:
-                written += _reported(batch)[0]
-            delete_written(self.uri, written, self.storage_options)
+                reported += _reported(batch)[0]
+            delete_written(self.uri, [*written, *reported], self.storage_options)
             return ColumnsReport.of(error).to_bytes()
         except BaseException:
+            # The next attempt of this task gets the same reports: their files must stay.
             delete_written(self.uri, written, self.storage_options)
             raise
-        return ColumnsReport(written=tuple(written)).to_bytes()
+        return ColumnsReport(written=(*reported, *written)).to_bytes()
 
     def open(self) -> LanceDataset:
         """The version of the table."""
         return lance_core.dataset(self.uri, self.version, storage_options=self.storage_options)
 
-    def _write(self, batches: Iterator[pa.RecordBatch], written: list[WrittenColumns]) -> None:
+    def _write(
+        self, batches: Iterator[pa.RecordBatch], written: list[WrittenColumns], reported: list[WrittenColumns]
+    ) -> None:
         """Write the file of each fragment; the rows of one are held in memory.
 
         Args:
             batches: The rows, in order of addresses, and the reports of the first pass.
-            written: Takes the files, those that were reported as well.
+            written: Takes the files.
+            reported: Takes the files of the first pass.
         """
         dataset, convert = self.open(), self.converter()
         fragment, parts = -1, list[pa.RecordBatch]()
         for batch in batches:
-            reported, errors = _reported(batch)
-            written += reported
+            found_files, errors = _reported(batch)
+            reported += found_files
             for report in errors:
                 report.reject()
             rows = _without_reports(batch)
@@ -156,7 +161,7 @@ class ColumnsTask:
                     fragment, parts = found, []
                 parts.append(convert(part))
         written += self.files(dataset, fragment, parts)
-        _check_once(written)
+        _check_once([*reported, *written])
 
     def converter(self) -> ConverterTo:
         """Turns batches of the frame into row addresses and columns as the table stores them."""

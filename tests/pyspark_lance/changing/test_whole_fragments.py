@@ -117,6 +117,27 @@ def test_files_of_a_pass_that_fails_are_deleted(uri):
     assert len(list(Path(uri, "data").iterdir())) == 3
 
 
+def test_an_attempt_that_fails_leaves_the_files_of_the_first_pass(uri):
+    """The next attempt of the task gets the same reports, and its answer names files that are there."""
+    task, table, plan = task_of(uri)
+    shuffled = sorted(
+        _first_pass(task, batches_of([*whole(0), *whole(1)[1:]], 100)), key=lambda batch: batch[ADDRESS][0].as_py()
+    )
+
+    def failing():
+        yield from shuffled
+        yield from _first_pass(task, batches_of([address(2, 1)]))
+        raise OSError("the network is gone")
+
+    with pytest.raises(OSError, match="gone"):
+        task(0, 0, failing())
+    report = ColumnsReport.from_bytes(task(0, 1, iter(shuffled)))
+    files = {one.name for one in Path(uri, "data").iterdir()}
+    assert len(files) == 3 + 2, "those of the table, of the first pass, and of the second attempt"
+    assert {one.file.path for one in report.written} <= files
+    assert table.commit_columns(plan, report.written).rows_updated == 2 * ROWS - 1
+
+
 def shuffled_bytes(spark):
     context = spark.sparkContext
     stages = context._jsc.sc().statusStore()
