@@ -218,7 +218,8 @@ def _merged(
     clauses: MergeFrames, options: ChangeOptions, base: LanceDataset, *, deleting: MergeFrames | None = None
 ) -> RowLevelChange:
     """A merge into a version, together with deletes of other rows."""
-    if clauses.looks_up:
+    # After a conflict the table may have other columns than it had when the merge began.
+    if clauses.looks_up and set(clauses.source.columns) == set(base.schema.names):
         check_spellings(clauses.source, base.schema.names)
         lookup = KeyLookup(matched=clauses.matched, inserts=clauses.inserts)
         return RowLevelChange.writing(base, clauses.source, clauses.keys, options, lookup=lookup)

@@ -261,6 +261,18 @@ def test_a_merge_after_a_concurrent_change_of_its_rows_is_computed_again(
         pyspark_lance.merge(source(spark), table, on="id", conflict_retries=0)
 
 
+@pytest.mark.usefixtures("either")
+def test_a_column_that_is_added_meanwhile_keeps_its_values(spark, table, lance, before_commit):
+    def add():
+        lance.dataset(table).add_columns({"more": "id + 1"})
+        lance.dataset(table).delete("id = 96")
+
+    before_commit(add)
+    assert pyspark_lance.merge(source(spark), table, on="id").attempts == 2
+    found = {row["id"]: row["more"] for row in contents(lance, table)}
+    assert (found[95], found[96], found[104], len(found)) == (96, None, None, 105)
+
+
 @pytest.mark.slow
 def test_the_commit_of_a_change_carries_message_and_properties(spark, table, lance):
     pyspark_lance.merge(source(spark), table, on="id", transaction_properties={"run": "7"}, commit_message="hello")
