@@ -38,7 +38,7 @@ _MAX_BYTES: Final = 128 * 1024 * 1024
 # Small pages are decoded together, up to about this many bytes.
 _GROUP_BYTES: Final = 4 * 1024 * 1024
 # Values that are up to this many times larger than their pages are read ahead by the bytes of the pages alone.
-_EXPECTED_EXPANSION: Final = 8
+_EXPECTED_EXPANSION: Final = 4
 # A page of strings or binary values with fewer bytes is decoded before it is known how much is read ahead.
 _TELLING_BYTES: Final = 1024 * 1024
 # The fixed cost of looking up a few rows of a page, in bytes.
@@ -81,17 +81,29 @@ class PageTask:
         num_rows: Number of rows of the array.
         num_bytes: Approximate number of bytes to read.
         is_whole: Whether the whole page is read, in one request.
+        encoded_bytes: Approximate number of bytes of the rows alone, without those that find them; None for
+            `num_bytes`.
     """
 
-    __slots__ = ("_future", "_result", "_steps", "_where", "is_whole", "num_bytes", "num_rows")
+    __slots__ = ("_future", "_result", "_steps", "_where", "encoded_bytes", "is_whole", "num_bytes", "num_rows")
 
-    def __init__(self, where: str, steps: Steps[pa.Array], num_rows: int, num_bytes: int, *, is_whole: bool) -> None:
+    def __init__(
+        self,
+        where: str,
+        steps: Steps[pa.Array],
+        num_rows: int,
+        num_bytes: int,
+        *,
+        is_whole: bool,
+        encoded_bytes: int | None = None,
+    ) -> None:
         self._where = where
         self._steps = steps
         self._future: Future[None] | None = None
         self._result: pa.Array | None = None
         self.num_rows = num_rows
         self.num_bytes = num_bytes
+        self.encoded_bytes = num_bytes if encoded_bytes is None else encoded_bytes
         self.is_whole = is_whole
 
     def advance(self, answer: Sequence[BytesLike] | None) -> Sequence[ByteRange] | None:
@@ -134,15 +146,15 @@ class Expansion:
     def __init__(self, *, is_known: bool = True) -> None:
         self._times: float | None = 1.0 if is_known else None
 
-    def weighed(self, num_bytes: int) -> float:
+    def weighed(self, page: PageTask | _WantedPage) -> float:
         """The bytes of a page as they count for what is read ahead: the whole budget where nothing is known of it."""
         if self._times is None:
-            return num_bytes if num_bytes >= _TELLING_BYTES else _MAX_BYTES
-        return num_bytes * max(1.0, self._times / _EXPECTED_EXPANSION)
+            return page.num_bytes if page.num_bytes >= _TELLING_BYTES else _MAX_BYTES
+        return max(page.num_bytes, page.encoded_bytes * self._times / _EXPECTED_EXPANSION)
 
-    def learn(self, values: pa.Array, num_bytes: int) -> None:
+    def learn(self, values: pa.Array, encoded_bytes: int) -> None:
         """Expect following pages to be like one that was decoded."""
-        self._times = values.nbytes / max(num_bytes, 1)
+        self._times = values.nbytes / max(encoded_bytes, 1)
 
 
 class RowStream:
@@ -173,7 +185,7 @@ class RowStream:
 
     def bytes_ahead(self) -> float:
         """Bytes of the pages that are decoded or being decoded ahead of time, more if their values are far larger."""
-        return sum(self._expansion.weighed(task.num_bytes) for task in self._waiting)
+        return sum(self._expansion.weighed(task) for task in self._waiting)
 
     def next_tasks(self, num_bytes: int) -> list[PageTask]:
         """The tasks for the next pages, of about `num_bytes` bytes; none when all have been started."""
@@ -185,7 +197,7 @@ class RowStream:
                 self._exhausted = True
                 break
             tasks.append(task)
-            total += self._expansion.weighed(task.num_bytes)
+            total += self._expansion.weighed(task)
         self._waiting.extend(tasks)
         return tasks
 
@@ -196,7 +208,7 @@ class RowStream:
             if self._current is None or not len(self._current):
                 task = self._waiting.popleft()
                 self._current = task.result()
-                self._expansion.learn(self._current, task.num_bytes)
+                self._expansion.learn(self._current, task.encoded_bytes)
                 continue
             part = self._current.slice(0, count)
             self._current = self._current.slice(len(part))
@@ -296,7 +308,7 @@ class ColumnReadPlan:
             if group and (num_bytes >= _GROUP_BYTES or not self._fit(group[-1], wanted)):
                 yield self._task(group)
                 group, num_bytes = [], 0.0
-            num_bytes += self.expansion.weighed(wanted.num_bytes)
+            num_bytes += self.expansion.weighed(wanted)
             if wanted.is_large:
                 yield from self._parts(wanted)
             else:
@@ -350,8 +362,9 @@ class ColumnReadPlan:
         first, last = group[0].index, group[-1].index
         where = f"{self._name}, page {first}" if first == last else f"{self._name}, pages {first} to {last}"
         num_bytes = sum(wanted.num_bytes for wanted in group)
+        encoded = sum(wanted.encoded_bytes for wanted in group)
         steps = decode_pages(pages, self._path, rows)
-        return PageTask(where, steps, rows.count, num_bytes, is_whole=group[0].is_whole)
+        return PageTask(where, steps, rows.count, num_bytes, is_whole=group[0].is_whole, encoded_bytes=encoded)
 
     def _parts(self, wanted: _WantedPage) -> Iterator[PageTask]:
         num_rows, size = wanted.page.num_rows, wanted.size
@@ -360,8 +373,10 @@ class ColumnReadPlan:
             rows = wanted.rows.clipped(first, first + step)
             if rows.count:
                 steps = decode_pages([wanted.page], self._path, rows)
-                about = min(size, size * rows.count // num_rows + _LOOK_UP_BYTES)
-                yield PageTask(f"{self._name}, page {wanted.index}", steps, rows.count, about, is_whole=False)
+                encoded = size * rows.count // num_rows
+                about = min(size, encoded + _LOOK_UP_BYTES)
+                where = f"{self._name}, page {wanted.index}"
+                yield PageTask(where, steps, rows.count, about, is_whole=False, encoded_bytes=encoded)
 
 
 def _is_of_any_width(field: Field) -> bool:
@@ -373,7 +388,7 @@ def _is_of_any_width(field: Field) -> bool:
 class _WantedPage:
     """A page and its wanted rows; `key` caches the key of its group."""
 
-    __slots__ = ("index", "is_large", "is_whole", "key", "num_bytes", "page", "rows", "size")
+    __slots__ = ("encoded_bytes", "index", "is_large", "is_whole", "key", "num_bytes", "page", "rows", "size")
 
     def __init__(self, index: int, page: PageInfo, rows: RowRuns) -> None:
         self.index = index
@@ -383,6 +398,7 @@ class _WantedPage:
         self.size = sum(end - start for start, end in page.buffers)
         self.is_whole = rows.covers(page.num_rows)
         self.is_large = page.num_rows > _MAX_ROWS or self.size > _MAX_BYTES
-        self.num_bytes = self.size
+        self.num_bytes = self.encoded_bytes = self.size
         if not self.is_whole:
-            self.num_bytes = min(self.size, self.size * rows.count // max(page.num_rows, 1) + _LOOK_UP_BYTES)
+            self.encoded_bytes = self.size * rows.count // max(page.num_rows, 1)
+            self.num_bytes = min(self.size, self.encoded_bytes + _LOOK_UP_BYTES)
