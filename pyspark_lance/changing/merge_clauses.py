@@ -39,9 +39,10 @@ from pyspark_lance.changing.merge_frames import (
     tasks_of,
 )
 from pyspark_lance.changing.merge_keys import MergeKeys
+from pyspark_lance.changing.stored_values import FieldOrder, stored_as
 from pyspark_lance.changing.struct_values import Value, as_column
 from pyspark_lance.changing.task import ADDRESS, DELETE, INSERT, KIND, UPDATE
-from pyspark_lance.changing.update_values import spelled_values, stored_as
+from pyspark_lance.changing.update_values import spelled_values
 from pyspark_lance.engine.errors import short_errors
 from pyspark_lance.keys.narrowing import few_keys
 from pyspark_lance.reading.plan import table_schema
@@ -342,6 +343,7 @@ class ClauseMerge:
         if strict and clause.action == INSERT:
             raise SchemaError(f"{clause}: rows cannot be inserted without values for the columns {strict}")
         columns = {name: as_column(value) for name, value in given.items()}
+        order = FieldOrder(exact=case_sensitive(self.source.sparkSession))
         with short_errors(f"{clause}: values {clause.values or '*'}"):
             types = self._side(clause, joined, base).select(*[c.alias(f"v{i}") for i, c in enumerate(columns.values())])
             schema = types.schema
@@ -353,6 +355,7 @@ class ClauseMerge:
                 kinds[name],
                 pa.schema([base.schema.field(name)]),
                 what=str(clause),
+                order=order,
             )
             for (name, column), one in zip(columns.items(), schema, strict=True)
         }

@@ -1,10 +1,4 @@
-"""The values of an update, converted to the types of their columns as Spark does when it stores values.
-
-int, bigint, ... -> int         value by value; a value that does not fit is an error in any mode of Spark
-double -> float, decimal        rounded: an expression such as price * 1.1 has more digits than its column
-date -> timestamp, x -> string  Spark's cast
-string -> int, boolean -> int   rejected before any job: cast it in the expression
-"""
+"""The values of an update: their names as the table has them, and their types as its columns have them."""
 
 from __future__ import annotations
 
@@ -13,16 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from lance_core.errors import InvalidInputError, LanceError, SchemaError
+from lance_core.errors import InvalidInputError, SchemaError
+from pyspark_lance.changing.stored_values import FieldOrder, stored_as
 from pyspark_lance.changing.struct_values import Value, as_column, whole_values
-from pyspark_lance.types.column_names import unquoted
-from pyspark_lance.types.spark_types import batch_schema
-from pyspark_lance.writing.schema_plan import plan_write
+from pyspark_lance.types.column_names import case_sensitive, unquoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["assigned", "is_column", "spelled_values", "stored_as"]
+__all__ = ["assigned", "is_column", "spelled_values"]
 
 
 def spelled_values(
@@ -89,93 +82,13 @@ def assigned(
     Raises:
         SchemaError: The type of an expression cannot be stored in its column; the message names both.
     """
+    order = FieldOrder(exact=case_sensitive(rows.sparkSession))
     found = {}
     for name, expression in values.items():
         column = as_column(expression).alias(name)
         given = rows.select(column).schema[0].dataType
         own = pa.schema([stored.field(name)])
-        found[name] = stored_as(column, str(expression), given, kinds[name], own, what="update").alias(name)
-    return found
-
-
-def stored_as(column: Column, expression: str, given: Any, wanted: Any, stored: pa.Schema, *, what: str) -> Column:
-    """A value in the type of its column.
-
-    Args:
-        column: The value.
-        expression: The value, for messages.
-        given: Its type.
-        wanted: Spark's type of the column that it is for.
-        stored: The schema of that column alone.
-        what: The verb or the clause, for messages.
-
-    Raises:
-        SchemaError: The type cannot be stored in the column; the message names both.
-    """
-    from pyspark.sql import functions, types
-
-    if given == wanted:
-        return column
-    if not _can_be_stored(given, wanted):
-        remedy = f"write cast({expression} as {wanted.simpleString()}) if that is meant"
-        if isinstance(wanted, types.StructType) and isinstance(given, types.StructType):
-            remedy = f"give it the fields {wanted.names} in this order, named_struct('name', value, ...)"
-            if given.names == wanted.names:
-                remedy = "cast the value of the field whose type is another one"
-        raise SchemaError(
-            f"{what}: column {stored.names[0]!r} is of type {wanted.simpleString()}, {expression!r} of type"
-            f" {given.simpleString()}: {remedy}"
+        found[name] = stored_as(column, str(expression), given, kinds[name], own, what="update", order=order).alias(
+            name
         )
-    numbers = isinstance(given, types.NumericType)
-    if isinstance(wanted, types.DecimalType) and numbers and not isinstance(given, types.IntegralType):
-        return functions.round(column, wanted.scale)
-    if _rounds(wanted) or not _fits(given, stored):
-        return column.cast(wanted)
-    return column
-
-
-def _fits(given: Any, stored: pa.Schema) -> bool:
-    """Whether a column of a type can be written as it is."""
-    from pyspark.sql import types
-
-    try:
-        plan_write(batch_schema(types.StructType([types.StructField(stored.names[0], given)])), stored)
-    except LanceError:
-        return False
-    return True
-
-
-def _rounds(kind: Any) -> bool:
-    """Whether a type has floats or decimals in it."""
-    from pyspark.sql import types
-
-    if isinstance(kind, types.ArrayType):
-        return _rounds(kind.elementType)
-    if isinstance(kind, types.MapType):
-        return _rounds(kind.keyType) or _rounds(kind.valueType)
-    if isinstance(kind, types.StructType):
-        return any(_rounds(field.dataType) for field in kind)
-    return isinstance(kind, types.FloatType | types.DoubleType | types.DecimalType)
-
-
-def _can_be_stored(given: Any, wanted: Any) -> bool:
-    """Spark's rule for values that are stored in a column of another type (`spark.sql.storeAssignmentPolicy=ANSI`)."""
-    from pyspark.sql import types
-
-    if type(given) is type(wanted) and not isinstance(given, types.ArrayType | types.MapType | types.StructType):
-        return True
-    if isinstance(given, types.NullType):
-        return True
-    if isinstance(given, types.ArrayType) and isinstance(wanted, types.ArrayType):
-        return _can_be_stored(given.elementType, wanted.elementType)
-    if isinstance(given, types.MapType) and isinstance(wanted, types.MapType):
-        return _can_be_stored(given.keyType, wanted.keyType) and _can_be_stored(given.valueType, wanted.valueType)
-    if isinstance(given, types.StructType) and isinstance(wanted, types.StructType):
-        pairs = zip(given, wanted, strict=False)
-        return len(given) == len(wanted) and all(_can_be_stored(g.dataType, w.dataType) for g, w in pairs)
-    if isinstance(given, types.NumericType) and isinstance(wanted, types.NumericType):
-        return True
-    if isinstance(wanted, types.StringType):
-        return isinstance(given, types.AtomicType)
-    times = types.TimestampType | types.TimestampNTZType | types.DateType
-    return isinstance(given, times) and isinstance(wanted, times)
+    return found

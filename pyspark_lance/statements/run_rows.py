@@ -15,8 +15,9 @@ from pyspark_lance.catalog.tables import TableName
 from pyspark_lance.changing.clauses import MergeClause
 from pyspark_lance.changing.conditional import RowCondition, delete_where, update_where
 from pyspark_lance.changing.merge_clauses import ClauseMerge
+from pyspark_lance.changing.stored_values import FieldOrder, stored_as
 from pyspark_lance.changing.task import DELETE, INSERT, UPDATE
-from pyspark_lance.changing.update_values import spelled_values, stored_as
+from pyspark_lance.changing.update_values import spelled_values
 from pyspark_lance.engine.errors import short_errors
 from pyspark_lance.engine.lexing import has_usual_settings
 from pyspark_lance.engine.sessions import has_times_without_zone, session_zone
@@ -157,6 +158,7 @@ def _in_columns(context: Context, rows: DataFrame, statement: records.Insert, da
     if strict:
         raise SchemaError(f"{statement.table}: rows cannot be inserted without values for the columns {strict}")
     kinds = {one.name: one.dataType for one in spark_schema(dataset.schema)}
+    order = FieldOrder(by_name=statement.by_name, exact=exact)
     values: list[Column] = []
     for name in names:
         if name not in places:
@@ -166,7 +168,8 @@ def _in_columns(context: Context, rows: DataFrame, statement: records.Insert, da
         stored = pa.schema([dataset.schema.field(name)])
         name_given = rows.columns[places[name]]
         value = functions.col(one.name)
-        value = stored_as(value, name_given, one.dataType, kinds[name], stored, what=f"INSERT INTO {statement.table}")
+        what = f"INSERT INTO {statement.table}"
+        value = stored_as(value, name_given, one.dataType, kinds[name], stored, what=what, order=order)
         values.append(value.alias(name))
     return plain.select(*values)
 

@@ -1,0 +1,179 @@
+"""Values in the types of the columns that store them, by the rules of Spark's default store assignment policy.
+
+int, bigint, ... -> int         value by value; a value that does not fit is an error in any mode of Spark
+double -> float, decimal        rounded: an expression such as price * 1.1 has more digits than its column
+date -> timestamp, x -> string  Spark's cast
+string -> int, boolean -> int   rejected before any job: cast it in the expression
+array, map, struct              each value in them, and the fields of structs
+                                - by their names in UPDATE, MERGE and INSERT BY NAME
+                                - by their positions in INSERT, where columns are matched so as well
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from lance_core.errors import LanceError, SchemaError
+from pyspark_lance.types.column_names import matched_names
+from pyspark_lance.types.spark_types import batch_schema
+from pyspark_lance.writing.schema_plan import plan_write
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+__all__ = ["FieldOrder", "stored_as"]
+
+
+@dataclass(frozen=True, slots=True)
+class FieldOrder:
+    """How the fields of a struct find those of the table.
+
+    Attributes:
+        by_name: Whether names decide, and not positions.
+        exact: Whether case matters.
+    """
+
+    by_name: bool = True
+    exact: bool = False
+
+    def of(self, given: Any, wanted: Any) -> list[Any] | None:
+        """The field for each field of the table's struct; None where a struct has other fields.
+
+        Args:
+            given: Spark's type of the value.
+            wanted: That of the column.
+
+        Raises:
+            SchemaError: A name could stand for two fields, or two names for one.
+        """
+        if len(given) != len(wanted):
+            return None
+        if not self.by_name:
+            return list(given)
+        names = matched_names(given.names, wanted.names, exact=self.exact)
+        fields = {names[one.name]: one for one in given if one.name in names}
+        return [fields[one.name] for one in wanted] if len(fields) == len(wanted) else None
+
+
+def stored_as(
+    column: Column,
+    expression: str,
+    given: Any,
+    wanted: Any,
+    stored: pa.Schema,
+    *,
+    what: str,
+    order: FieldOrder,
+) -> Column:
+    """A value in the type of its column.
+
+    Args:
+        column: The value.
+        expression: The value, for messages.
+        given: Its type.
+        wanted: Spark's type of the column that it is for.
+        stored: The schema of that column alone.
+        what: The verb or the clause, for messages.
+        order: How fields of structs are matched.
+
+    Raises:
+        SchemaError: The type cannot be stored in the column; the message names both.
+    """
+    if given.simpleString() == wanted.simpleString():  # they may differ in what can be null
+        return column
+    if not _can_be_stored(given, wanted, order):
+        raise SchemaError(
+            f"{what}: column {stored.names[0]!r} is of type {wanted.simpleString()}, {expression!r} of type"
+            f" {given.simpleString()}: {_remedy(expression, given, wanted, order)}"
+        )
+    return _converted(column, given, wanted, stored.field(0), order)
+
+
+def _remedy(expression: str, given: Any, wanted: Any, order: FieldOrder) -> str:
+    from pyspark.sql import types
+
+    if not isinstance(wanted, types.StructType) or not isinstance(given, types.StructType):
+        return f"write cast({expression} as {wanted.simpleString()}) if that is meant"
+    if order.of(given, wanted) is not None:
+        return "cast the value of the field whose type is another one"
+    return f"give it the fields {wanted.names}, named_struct('name', value, ...)"
+
+
+def _can_be_stored(given: Any, wanted: Any, order: FieldOrder) -> bool:
+    """Spark's rule for values that are stored in a column of another type (`spark.sql.storeAssignmentPolicy=ANSI`)."""
+    from pyspark.sql import types
+
+    if type(given) is type(wanted) and not isinstance(given, types.ArrayType | types.MapType | types.StructType):
+        return True
+    if isinstance(given, types.NullType):
+        return True
+    if isinstance(given, types.ArrayType) and isinstance(wanted, types.ArrayType):
+        return _can_be_stored(given.elementType, wanted.elementType, order)
+    if isinstance(given, types.MapType) and isinstance(wanted, types.MapType):
+        is_key = _can_be_stored(given.keyType, wanted.keyType, order)
+        return is_key and _can_be_stored(given.valueType, wanted.valueType, order)
+    if isinstance(given, types.StructType) and isinstance(wanted, types.StructType):
+        fields = order.of(given, wanted)
+        if fields is None:
+            return False
+        return all(_can_be_stored(one.dataType, w.dataType, order) for one, w in zip(fields, wanted, strict=True))
+    if isinstance(given, types.NumericType) and isinstance(wanted, types.NumericType):
+        return True
+    if isinstance(wanted, types.StringType):
+        return isinstance(given, types.AtomicType)
+    times = types.TimestampType | types.TimestampNTZType | types.DateType
+    return isinstance(given, times) and isinstance(wanted, times)
+
+
+def _converted(column: Column, given: Any, wanted: Any, stored: pa.Field, order: FieldOrder) -> Column:
+    """A value of a type that can be stored, value by value: a cast of the whole would wrap numbers without ANSI."""
+    from pyspark.sql import functions, types
+
+    if given.simpleString() == wanted.simpleString():
+        return column
+    if isinstance(given, types.ArrayType):
+        items, item = (given.elementType, wanted.elementType), stored.type.value_field
+        if isinstance(wanted.elementType, types.FloatType | types.DoubleType):
+            return column.cast(types.ArrayType(wanted.elementType))
+        return functions.transform(column, lambda one: _converted(one, *items, item, order))
+    if isinstance(given, types.MapType):
+        keys, key = (given.keyType, wanted.keyType), stored.type.key_field
+        values, value = (given.valueType, wanted.valueType), stored.type.item_field
+        column = functions.transform_keys(column, lambda one, _: _converted(one, *keys, key, order))
+        return functions.transform_values(column, lambda _, one: _converted(one, *values, value, order))
+    if isinstance(given, types.StructType):
+        fields = order.of(given, wanted) or []
+        parts = [
+            _converted(column.getField(one.name), one.dataType, w.dataType, child, order).alias(w.name)
+            for one, w, child in zip(fields, wanted, stored.type, strict=True)
+        ]
+        return functions.when(column.isNotNull(), functions.struct(*parts))
+    return _converted_scalar(column, given, wanted, stored)
+
+
+def _converted_scalar(column: Column, given: Any, wanted: Any, stored: pa.Field) -> Column:
+    from pyspark.sql import functions, types
+
+    if isinstance(given, types.NullType):
+        return column.cast(wanted)
+    numbers = isinstance(given, types.NumericType)
+    if isinstance(wanted, types.DecimalType) and numbers and not isinstance(given, types.IntegralType):
+        return functions.round(column, wanted.scale)
+    if isinstance(wanted, types.FloatType | types.DoubleType) or not _fits(given, stored):
+        return column.cast(wanted)
+    return column
+
+
+def _fits(given: Any, stored: pa.Field) -> bool:
+    """Whether a column of a type can be written as it is."""
+    from pyspark.sql import types
+
+    own = pa.schema([stored])
+    try:
+        plan_write(batch_schema(types.StructType([types.StructField(stored.name, given)])), own)
+    except LanceError:
+        return False
+    return True

@@ -1,0 +1,126 @@
+"""Values of structs, lists and maps in UPDATE, MERGE and INSERT: which field each goes to, and what does not fit."""
+
+import decimal
+import pathlib
+
+import pytest
+
+import lance_core
+import pyspark_lance
+from lance_core.errors import LanceError, SchemaError
+from pyspark_lance import LanceTable
+
+D = decimal.Decimal
+COLUMNS = "id bigint, i struct<x:int,y:int>, f struct<x:double,y:double>, l array<struct<x:float,y:decimal(4,2)>>"
+SWAPPED = (
+    "named_struct('y', {0}, 'x', {1}) as i, named_struct('Y', {0}D, 'X', {1}D) as f, "
+    "array(named_struct('y', {0}.5D, 'x', {1})) as l"
+)
+STORED = {"i": {"x": 2, "y": 1}, "f": {"x": 2.0, "y": 1.0}, "l": [{"x": 2.0, "y": D("1.50")}]}
+
+
+@pytest.fixture
+def table(spark, uri):
+    pyspark_lance.sql(spark, f"CREATE TABLE lance.`{uri}` ({COLUMNS})")
+    pyspark_lance.sql(spark, f"INSERT INTO lance.`{uri}` VALUES (1L, null, null, null)")
+    return str(uri)
+
+
+@pytest.fixture
+def without_ansi(spark):
+    before = spark.conf.get("spark.sql.ansi.enabled")
+    spark.conf.set("spark.sql.ansi.enabled", "false")
+    yield
+    spark.conf.set("spark.sql.ansi.enabled", before)
+
+
+def values(uri):
+    return [{**row, "id": 1} for row in lance_core.dataset(uri).to_table().to_pylist()]
+
+
+def by_update(spark, uri, _):
+    sets = SWAPPED.format(1, 2).replace(" as i, ", ", f = ").replace(" as f, ", ", l = ").replace(" as l", "")
+    pyspark_lance.sql(spark, f"UPDATE lance.`{uri}` SET i = {sets}")
+
+
+def by_statement(spark, uri, source):
+    source.createOrReplaceTempView("stored_values")
+    pyspark_lance.sql(
+        spark,
+        f"MERGE INTO lance.`{uri}` t USING stored_values s ON t.id = s.id WHEN MATCHED THEN UPDATE SET * "
+        "WHEN NOT MATCHED THEN INSERT *",
+    )
+
+
+def by_values(spark, uri, source):
+    source.createOrReplaceTempView("stored_values")
+    pyspark_lance.sql(
+        spark,
+        f"MERGE INTO lance.`{uri}` t USING stored_values s ON t.id = s.id AND t.id > 0 "
+        "WHEN MATCHED THEN UPDATE SET i = s.i, f = s.f, l = s.l",
+    )
+
+
+def by_table(spark, uri, source):
+    merge = LanceTable.forPath(spark, uri).alias("t").merge(source.alias("s"), "t.id = s.id")
+    merge.whenMatchedUpdateAll().whenNotMatchedInsertAll().execute()
+
+
+def by_merge(spark, uri, source):
+    pyspark_lance.merge(source, uri, on="id")
+
+
+def by_source(spark, uri, source):
+    source.write.format("lance").mode("append").option("merge_on", "id").save(uri)
+
+
+def by_name(spark, uri, source):
+    source.createOrReplaceTempView("stored_values")
+    pyspark_lance.sql(spark, f"INSERT OVERWRITE lance.`{uri}` BY NAME SELECT f, l, i, id FROM stored_values")
+
+
+@pytest.mark.parametrize("way", [by_update, by_statement, by_values, by_table, by_merge, by_source, by_name])
+def test_fields_of_structs_go_by_their_names(spark, table, way):
+    way(spark, table, spark.sql(f"SELECT 1L as id, {SWAPPED.format(1, 2)}"))
+    assert values(table) == [{"id": 1, **STORED}]
+
+
+def test_an_insert_by_position_does_what_it_does_in_tables_of_spark(spark, table):
+    spark.sql(f"CREATE TABLE stored_values_plain ({COLUMNS}) USING parquet")
+    try:
+        for name in ("stored_values_plain", f"lance.`{table}`"):
+            pyspark_lance.sql(spark, f"INSERT OVERWRITE {name} SELECT 1L, {SWAPPED.format(1, 2)}")
+        expected = [row.asDict(recursive=True) for row in spark.table("stored_values_plain").collect()]
+    finally:
+        spark.sql("DROP TABLE stored_values_plain")
+    assert values(table) == expected
+
+
+@pytest.mark.parametrize("way", [by_statement, by_values, by_table])
+def test_a_struct_with_other_fields_is_rejected(spark, table, way):
+    before = lance_core.dataset(table).version
+    source = spark.sql("SELECT 1L as id, named_struct('x', 1, 'z', 2) as i, struct(1D, 2D) as f, array() as l")
+    with pytest.raises(SchemaError, match=r"column 'i' is of type .* give it the fields \['x', 'y'\], named_struct"):
+        way(spark, table, source)
+    assert lance_core.dataset(table).version == before
+
+
+@pytest.mark.parametrize(
+    ("value", "path"),
+    [
+        ("i = named_struct('x', 5000000000L, 'y', 1)", "i.x"),
+        ("i.x = 5000000000L", "i.x"),
+        ("l = array(named_struct('x', 1F, 'y', 500))", "l.*y"),
+        ("l = array(named_struct('x', 1F, 'y', 500D))", "l.*y"),
+    ],
+)
+def test_what_does_not_fit_a_field_is_rejected_without_ansi_as_well(spark, table, without_ansi, value, path):
+    """Spark's cast would wrap the number, or make it null."""
+    pyspark_lance.sql(spark, f"UPDATE lance.`{table}` SET i = named_struct('x', 1, 'y', 2)")
+    before = lance_core.dataset(table).version, sorted(one.name for one in pathlib.Path(table, "data").iterdir())
+    with pytest.raises(LanceError, match=rf"column '{path}': the value 50+(\.0)? of type \w+ does not fit the table's"):
+        pyspark_lance.sql(spark, f"UPDATE lance.`{table}` SET {value}")
+    assert before == (
+        lance_core.dataset(table).version,
+        sorted(one.name for one in pathlib.Path(table, "data").iterdir()),
+    )
