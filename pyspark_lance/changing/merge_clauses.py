@@ -312,7 +312,10 @@ class ClauseMerge:
 
         exact = case_sensitive(self.source.sparkSession)
         if clause.values is not None:
-            return spelled_values(clause.values, base.schema, str(clause), alias=self._alias, exact=exact)
+            has_rows = clause.action != INSERT
+            return spelled_values(
+                clause.values, base.schema, str(clause), alias=self._alias, exact=exact, has_rows=has_rows
+            )
         places = {name: i for i, name in enumerate(self.source.columns)}
         found = matched_names(base.schema.names, self.source.columns, exact=exact)
         lacking = [name for name in base.schema.names if name not in found]

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from lance_core.errors import InvalidInputError, SchemaError
+from pyspark_lance.changing.stored_values import with_blobs
 from pyspark_lance.changing.task import ADDRESS, DELETE, INSERT, KIND, ROW_ID, UPDATE
 from pyspark_lance.engine.errors import short_errors
 from pyspark_lance.keys.equality import check_keys_of, has_bytes
@@ -147,6 +148,8 @@ class MergeFrames:
         keys = [base.schema.field(names[name]) for name in self.keys]
         check_keys_of("on", keys)
         source = _collated(source, keys)
+        if self.writes:
+            source = with_blobs(source, base.schema)
         found = replace(self, source=source, keys=tuple(field.name for field in keys))
         fields = found._fields_of_source(base) if self.writes else keys  # noqa: SLF001 - its own
         schema = batch_schema(source.select(*[quoted(field.name) for field in fields]).schema)

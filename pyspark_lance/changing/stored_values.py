@@ -7,6 +7,7 @@ string -> int, boolean -> int   rejected before any job: cast it in the expressi
 array, map, struct              each value in them, and the fields of structs
                                 - by their names in UPDATE, MERGE and INSERT BY NAME
                                 - by their positions in INSERT, where columns are matched so as well
+binary, struct<data, uri> -> blob of 2.2
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from lance_core.errors import LanceError, SchemaError
-from pyspark_lance.types.column_names import matched_names
-from pyspark_lance.types.spark_types import batch_schema
-from pyspark_lance.writing.schema_plan import plan_write
+from pyspark_lance.types.column_names import matched_names, quoted
+from pyspark_lance.types.spark_types import batch_schema, spark_schema
+from pyspark_lance.writing.schema_plan import has_blobs, plan_write
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column
+    from pyspark.sql import Column, DataFrame
 
-__all__ = ["FieldOrder", "stored_as"]
+__all__ = ["FieldOrder", "stored_as", "with_blobs"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,24 +83,72 @@ def stored_as(
     Raises:
         SchemaError: The type cannot be stored in the column; the message names both.
     """
+    blob = _blob(column, given, wanted) if has_blobs(stored.field(0)) else None
+    if blob is not None:
+        return blob
     if given.simpleString() == wanted.simpleString():  # they may differ in what can be null
         return column
     if not _can_be_stored(given, wanted, order):
+        path, inner, kind = _misfit((stored.names[0],), given, wanted, order)
+        value = repr(expression) if len(path) == 1 else "its value"
         raise SchemaError(
-            f"{what}: column {stored.names[0]!r} is of type {wanted.simpleString()}, {expression!r} of type"
-            f" {given.simpleString()}: {_remedy(expression, given, wanted, order)}"
+            f"{what}: column {'.'.join(path)!r} is of type {kind.simpleString()}, {value} of type"
+            f" {inner.simpleString()}: {_remedy(expression if len(path) == 1 else 'value', inner, kind)}"
         )
     return _converted(column, given, wanted, stored.field(0), order)
 
 
-def _remedy(expression: str, given: Any, wanted: Any, order: FieldOrder) -> str:
+def with_blobs(source: DataFrame, table: pa.Schema) -> DataFrame:
+    """A frame whose bytes for columns of blobs of 2.2 are the structs that Spark has for these columns.
+
+    Args:
+        source: Rows whose columns are called as the table's.
+        table: The schema of the table.
+    """
+    from pyspark.sql import functions
+
+    blobs = [field for field in table if field.name in source.columns and has_blobs(field)]
+    if not blobs:
+        return source
+    wanted, given = spark_schema(pa.schema(blobs)), {one.name: one.dataType for one in source.schema}
+    made = {one.name: _blob(functions.col(quoted(one.name)), given[one.name], one.dataType) for one in wanted}
+    return source.withColumns({name: column for name, column in made.items() if column is not None})
+
+
+def _blob(column: Column, given: Any, wanted: Any) -> Column | None:
+    """A blob by its bytes, or by `data` and `uri`, as the struct of a column of blobs; None for another value."""
+    from pyspark.sql import functions, types
+
+    if isinstance(given, types.BinaryType):
+        parts = {"data": column}
+    elif isinstance(given, types.StructType) and {one.lower() for one in given.names} == {"data", "uri"}:
+        parts = {name.lower(): column.getField(name) for name in given.names}
+    else:
+        return None
+    missing = functions.lit(None)
+    fields = [parts.get(one.name, missing).cast(one.dataType).alias(one.name) for one in wanted]
+    return functions.when(column.isNotNull(), functions.struct(*fields))
+
+
+def _misfit(path: tuple[str, ...], given: Any, wanted: Any, order: FieldOrder) -> tuple[tuple[str, ...], Any, Any]:
+    """The first value in a value that cannot be stored: its path, its type, and the type of the field."""
     from pyspark.sql import types
 
-    if not isinstance(wanted, types.StructType) or not isinstance(given, types.StructType):
-        return f"write cast({expression} as {wanted.simpleString()}) if that is meant"
-    if order.of(given, wanted) is not None:
-        return "cast the value of the field whose type is another one"
-    return f"give it the fields {wanted.names}, named_struct('name', value, ...)"
+    if isinstance(given, types.StructType) and isinstance(wanted, types.StructType):
+        for one, field in zip(order.of(given, wanted) or [], wanted, strict=False):
+            if not _can_be_stored(one.dataType, field.dataType, order):
+                return _misfit((*path, field.name), one.dataType, field.dataType, order)
+    return path, given, wanted
+
+
+def _remedy(expression: str, given: Any, wanted: Any) -> str:
+    from pyspark.sql import types
+
+    if isinstance(wanted, types.StructType):
+        return f"give it the fields {wanted.names}, named_struct('name', value, ...)"
+    if not isinstance(given, types.AtomicType) or not isinstance(wanted, types.AtomicType):
+        return "give it a value of that type"
+    return f"write cast({expression} as {wanted.simpleString()}) if that is meant"
 
 
 def _can_be_stored(given: Any, wanted: Any, order: FieldOrder) -> bool:

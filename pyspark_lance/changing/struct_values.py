@@ -32,7 +32,13 @@ def as_column(value: Value) -> Column:
 
 
 def whole_values(
-    values: Mapping[str, Value], fields: Sequence[pa.Field], what: str, path: Sequence[str], *, exact: bool
+    values: Mapping[str, Value],
+    fields: Sequence[pa.Field],
+    what: str,
+    path: Sequence[str],
+    *,
+    exact: bool,
+    has_rows: bool = True,
 ) -> dict[str, Value]:
     """Values by the table's own names of the columns.
 
@@ -42,9 +48,10 @@ def whole_values(
         what: The clause, for messages.
         path: The parts of the name of the struct, after an alias of the table.
         exact: Whether case matters.
+        has_rows: Whether there are rows, whose other fields stay.
 
     Raises:
-        SchemaError: There is no such column or field, or one has two values.
+        SchemaError: There is no such column or field, one has two values, or a field of a row that is not there yet.
     """
     from pyspark.sql import functions
 
@@ -61,10 +68,17 @@ def whole_values(
         else:
             inner.setdefault(own, {})[rest] = values[name]
     if unknown:
+        for name in unknown:
+            _check_is_struct(name, known, what, exact=exact)
         raise SchemaError(f"{what}: there are no columns {unknown}; the table has {list(known)}")
     for own, given in inner.items():
         if own in found:
             raise SchemaError(f"{what}: column {own!r} and its field {next(iter(given))!r} both have a value")
+        if not has_rows:
+            raise SchemaError(
+                f"{what}: {own + '.' + next(iter(given))!r} is a field of a struct, whose other fields an inserted row"
+                f" lacks: give {own!r} a value, named_struct('name', value, ...)"
+            )
         below = (*path, own)
         parts = whole_values(given, list(known[own].type), f"{what}: struct {own!r}", below, exact=exact)
         kept = {one.name: functions.col(".".join(map(quoted, (*below, one.name)))) for one in known[own].type}
@@ -72,3 +86,17 @@ def whole_values(
             *[as_column(parts.get(name, column)).alias(name) for name, column in kept.items()]
         )
     return found
+
+
+def _check_is_struct(name: str, known: Mapping[str, pa.Field], what: str, *, exact: bool) -> None:
+    """Reject a field of a column that is not a struct.
+
+    Raises:
+        SchemaError: The name is that of a field of such a column.
+    """
+    first, dot, _ = name.partition(".")
+    own = matched_names([first], list(known), exact=exact).get(first)
+    if dot and own is not None and not pa.types.is_struct(known[own].type):
+        raise SchemaError(
+            f"{what}: {own!r} is of type {known[own].type}, and {name!r} no field of a struct: set {own!r} whole"
+        )

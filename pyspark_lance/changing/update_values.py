@@ -19,7 +19,7 @@ __all__ = ["assigned", "is_column", "spelled_values"]
 
 
 def spelled_values(
-    values: Mapping[str, Value], table: pa.Schema, what: str, *, alias: str | None, exact: bool
+    values: Mapping[str, Value], table: pa.Schema, what: str, *, alias: str | None, exact: bool, has_rows: bool = True
 ) -> dict[str, Value]:
     """Values by the table's own names of the columns; those of fields of structs become values of the columns.
 
@@ -29,9 +29,10 @@ def spelled_values(
         what: The clause, for messages.
         alias: The name that may qualify the columns.
         exact: Whether case matters.
+        has_rows: Whether there are rows, whose other fields of structs stay.
 
     Raises:
-        SchemaError: The table lacks a column, or a column has two values.
+        SchemaError: The table lacks a column, a column has two values, or a field of an inserted row has one.
         InvalidInputError: There are no values, or they are not expressions by name of the column.
     """
     _check_values(values, what)
@@ -43,7 +44,7 @@ def spelled_values(
         plain[name if name in table.names else unquoted(name)] = value
     if len(plain) < len(values):
         raise SchemaError(f"{what}: a column has two values: {list(values)}")
-    return whole_values(plain, list(table), what, () if alias is None else (alias,), exact=exact)
+    return whole_values(plain, list(table), what, () if alias is None else (alias,), exact=exact, has_rows=has_rows)
 
 
 def _check_values(values: Any, what: str) -> None:

@@ -145,7 +145,7 @@ def merge(  # noqa: PLR0913 - each is a choice of its own, all but three have a 
         4
     """
     check_frame("merge: df is", df)
-    keys = list(_spelled([on] if isinstance(on, str) else on, df.columns, df.sparkSession))
+    keys = list(_spelled([on] if isinstance(on, str) else on or (), df.columns, df.sparkSession))
     _check_clauses(keys, when_matched, when_not_matched, when_not_matched_by_source)
     parsed = _parsed(clauses, (when_matched, when_not_matched, when_not_matched_by_source, condition))
     options = ChangeOptions(

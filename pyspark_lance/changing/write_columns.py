@@ -128,7 +128,7 @@ def write_columns(  # noqa: PLR0913 - each is a choice of its own, all but three
         raise DatasetNotFoundError(f"there is no table at {uri}: columns are set of rows that a table has")
     df = df.withColumnsRenamed(_ROW_NAMES)
     df = in_case_of_table(df, batch_schema(df.schema), dataset.schema)
-    keys = _keys(dataset, [on] if isinstance(on, str) else list(on), df)
+    keys = _keys(dataset, [on] if isinstance(on, str) else list(on or ()), df)
     stored = _stored(dataset, df, keys, vector_columns, field_metadata)
     scope = _scope(dataset, df, where)
     plan = dataset.plan_columns(

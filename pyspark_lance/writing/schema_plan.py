@@ -29,7 +29,7 @@ from pyspark_lance.types.number_casts import are_numbers
 from pyspark_lance.types.spark_types import spark_view, stored_field, vector_width
 from pyspark_lance.writing.option_values import Mode, SchemaMode
 
-__all__ = ["ADD_FIRST", "WritePlan", "as_payloads", "plan_write"]
+__all__ = ["ADD_FIRST", "WritePlan", "as_payloads", "has_blobs", "plan_write"]
 
 _BLOB: Final = "lance.blob.v2"
 
@@ -181,15 +181,20 @@ def as_payloads(stored: pa.Field, given: pa.Field) -> pa.Field:
         stored: The column of the table.
         given: The column of the DataFrame.
     """
-    kind = stored.type
-    name = kind.extension_name if isinstance(kind, pa.BaseExtensionType) else None
-    name = name or (stored.metadata or {}).get(b"ARROW:extension:name", b"").decode()
-    if name != _BLOB:
+    if not has_blobs(stored):
         return stored
     if pa.types.is_string(given.type) or pa.types.is_large_string(given.type):
         return pa.field(stored.name, pa.string(), stored.nullable)
     is_bytes = pa.types.is_binary(given.type) or pa.types.is_large_binary(given.type)
     return pa.field(stored.name, pa.large_binary(), stored.nullable) if is_bytes else stored
+
+
+def has_blobs(stored: pa.Field) -> bool:
+    """Whether a column of the table has blobs of 2.2."""
+    kind = stored.type
+    name = kind.extension_name if isinstance(kind, pa.BaseExtensionType) else None
+    name = name or (stored.metadata or {}).get(b"ARROW:extension:name", b"").decode()
+    return bool(name == _BLOB)
 
 
 def _typed(stored: pa.Field, given: pa.Field, width: int | None) -> pa.Field:

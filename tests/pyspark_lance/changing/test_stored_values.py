@@ -3,6 +3,8 @@
 import decimal
 import pathlib
 
+import lance
+import pyarrow as pa
 import pytest
 
 import lance_core
@@ -124,3 +126,61 @@ def test_what_does_not_fit_a_field_is_rejected_without_ansi_as_well(spark, table
         lance_core.dataset(table).version,
         sorted(one.name for one in pathlib.Path(table, "data").iterdir()),
     )
+
+
+@pytest.mark.parametrize(
+    ("statement", "match"),
+    [
+        ("UPDATE {t} SET l.x = 1F", r"'l' is of type list<.*, and 'l\.x' no field of a struct: set 'l' whole"),
+        ("UPDATE {t} SET id.x = 1", r"'id' is of type int64, and 'id\.x' no field of a struct: set 'id' whole"),
+        (
+            "UPDATE {t} SET i.x = 'two'",
+            r"column 'i\.x' is of type int, its value of type string: write cast\(value as int\) if that is meant",
+        ),
+        (
+            "MERGE INTO {t} t USING (SELECT 2L AS id) s ON t.id = s.id WHEN NOT MATCHED THEN INSERT (id, i.x) VALUES (2, 3)",
+            r"'i\.x' is a field of a struct, whose other fields an inserted row lacks: give 'i' a value, named_struct",
+        ),
+    ],
+)
+def test_messages_name_the_field(spark, table, statement, match):
+    before = lance_core.dataset(table).version
+    with pytest.raises(SchemaError, match=match):
+        pyspark_lance.sql(spark, statement.format(t=f"lance.`{table}`"))
+    assert lance_core.dataset(table).version == before
+
+
+def test_a_merge_without_a_key_is_rejected(spark, table):
+    with pytest.raises(LanceError, match="on"):
+        pyspark_lance.merge(spark.sql("SELECT 1L AS id"), table, on=None)
+
+
+@pytest.fixture(params=["lance_core", "pylance"])
+def blobs(uri, request):
+    library = lance_core if request.param == "lance_core" else lance
+    schema = pa.schema([pa.field("id", pa.int64()), library.blob_field("b")])
+    rows = pa.table([pa.array([1, 2, 3]), library.blob_array([b"one", b"two" * 500, None])], schema=schema)
+    library.write_dataset(rows, str(uri), data_storage_version="2.2")
+    return str(uri)
+
+
+@pytest.mark.parametrize("blob", ["X'01'", "named_struct('data', X'01', 'uri', cast(null as string))"])
+@pytest.mark.parametrize("way", [by_merge, by_table, by_statement])
+def test_blobs_are_merged_by_their_bytes(spark, blobs, way, blob):
+    way(spark, blobs, spark.sql(f"SELECT * FROM VALUES (2L), (4L) AS t(id) LATERAL VIEW explode(array({blob})) AS b"))
+    found = lance.dataset(blobs).to_table(blob_handling="all_binary").to_pylist()
+    assert {row["id"]: row["b"] for row in found} == {1: b"one", 2: b"\x01", 3: None, 4: b"\x01"}
+
+
+def test_the_data_source_merges_blobs_by_the_struct_of_a_read(spark, blobs):
+    missing = ", ".join(f"'{name}', cast(null as decimal(20,0))" for name in ("position", "size"))
+    parts = f"'data', X'01', 'uri', cast(null as string), {missing}"
+    by_source(spark, blobs, spark.sql(f"SELECT id, named_struct({parts}) AS b FROM VALUES (2L), (4L) AS t(id)"))
+    found = lance.dataset(blobs).to_table(blob_handling="all_binary").to_pylist()
+    assert {row["id"]: row["b"] for row in found} == {1: b"one", 2: b"\x01", 3: None, 4: b"\x01"}
+
+
+def test_a_blob_is_set_to_bytes(spark, blobs):
+    pyspark_lance.sql(spark, f"UPDATE lance.`{blobs}` SET b = X'02' WHERE id > 1")
+    found = lance.dataset(blobs).to_table(blob_handling="all_binary").to_pylist()
+    assert {row["id"]: row["b"] for row in found} == {1: b"one", 2: b"\x02", 3: b"\x02"}
