@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from lance_core.arguments import checked_methods
 from lance_core.dataset.fragment_changes import FragmentChanges
-from lance_core.schema import resolve_extensions, schema_to_arrow
+from lance_core.schema import typed_schema
 from lance_core.table.fragment import Fragment
 from lance_core.verbs.context.snapshot import Snapshot
 from lance_core.verbs.pylance_types.fragments import DataFile, FragmentMetadata
@@ -74,7 +74,7 @@ class LanceFragment(FragmentChanges):
     @property
     def schema(self) -> pa.Schema:
         """The dataset's columns."""
-        return resolve_extensions(schema_to_arrow(self._source.manifest.schema))
+        return typed_schema(self._source.manifest.schema)
 
     @property
     def physical_rows(self) -> int:

@@ -131,8 +131,17 @@ def typed_schema(schema: Schema) -> pa.Schema:
     """The Arrow schema, with the extension types that pyarrow knows."""
     found: pa.Schema | None = schema.memo.get("typed")
     if found is None:
-        found = schema.memo["typed"] = resolve_extensions(schema_to_arrow(schema))
+        found = resolve_extensions(schema_to_arrow(schema))
+        if all(map(_is_resolved, found)):  # others may be registered later
+            schema.memo["typed"] = found
     return found
+
+
+def _is_resolved(field: pa.Field) -> bool:
+    """Whether a field, and each one in it, has the type that its metadata name."""
+    if _EXTENSION_NAME.encode() in (field.metadata or {}):
+        return False
+    return all(_is_resolved(field.type.field(index)) for index in range(field.type.num_fields))
 
 
 def resolve_extensions(schema: pa.Schema) -> pa.Schema:

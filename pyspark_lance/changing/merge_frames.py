@@ -163,7 +163,8 @@ class MergeFrames:
 
     def _fields_of_source(self, base: LanceDataset) -> list[pa.Field]:
         self._lacking(base)
-        return [base.schema.field(name) for name in self.source.columns]
+        schema = base.schema
+        return [schema.field(name) for name in self.source.columns]
 
     def frame(self, base: LanceDataset, storage_options: Mapping[str, str] | None) -> DataFrame:
         """The changes to a version, in the columns that the head of `task` draws.
@@ -199,10 +200,12 @@ class MergeFrames:
 
     def _lacking(self, base: LanceDataset) -> list[str]:
         """Columns of the table that the source lacks."""
-        unknown = [name for name in self.source.columns if name not in base.schema.names]
+        schema, columns = base.schema, self.source.columns
+        unknown = sorted(set(columns) - set(schema.names), key=columns.index)
         if unknown:
-            raise SchemaError(f"merge: {base.uri} has no columns {unknown}; it has {base.schema.names}. {_ADD_OR_DROP}")
-        lacking = [name for name in base.schema.names if name not in self.source.columns]
+            raise SchemaError(f"merge: {base.uri} has no columns {unknown}; it has {schema.names}. {_ADD_OR_DROP}")
+        given = set(columns)
+        lacking = [name for name in schema.names if name not in given]
         strict = [name for name in lacking if not base.schema.field(name).nullable]
         if strict and self.inserts:
             raise SchemaError(f"merge: rows cannot be inserted without values for the columns {strict}")

@@ -107,7 +107,8 @@ def with_blobs(source: DataFrame, table: pa.Schema) -> DataFrame:
     """
     from pyspark.sql import functions
 
-    blobs = [field for field in table if field.name in source.columns and has_blobs(field)]
+    columns = set(source.columns)
+    blobs = [field for field in table if has_blobs(field) and field.name in columns]
     if not blobs:
         return source
     wanted, given = spark_schema(pa.schema(blobs)), {one.name: one.dataType for one in source.schema}

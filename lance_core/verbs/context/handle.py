@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from lance_core.commit import identity_of, latest_version, load_latest, load_manifest
 from lance_core.errors import ArgumentTypeError, DatasetNotFoundError
-from lance_core.schema import resolve_extensions, schema_to_arrow, schema_to_bytes
+from lance_core.schema import schema_to_bytes, typed_schema
 from lance_core.store import CommitLock, ObjectStore, StorageOptions, canonical_uri, open_store
 from lance_core.table.manifest.manifest import Manifest
 from lance_core.verbs.context.branch_roots import dataset_store, dataset_uri
@@ -132,7 +132,7 @@ class Handle:
     @property
     def schema(self) -> pa.Schema:
         """The columns, as Arrow."""
-        return resolve_extensions(schema_to_arrow(self._manifest.schema))
+        return typed_schema(self._manifest.schema)
 
     @property
     def lance_schema_bytes(self) -> bytes:

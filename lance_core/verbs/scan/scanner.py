@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from lance_core.arguments import checked_methods
 from lance_core.errors import InvalidInputError
 from lance_core.index.selection.claims import ContradictionError
-from lance_core.schema import Schema, resolve_extensions, schema_to_arrow
+from lance_core.schema import Schema, typed_schema
 from lance_core.table.fragment import Fragment
 from lance_core.threads import ThreadPool
 from lance_core.verbs.context.snapshot import Snapshot
@@ -68,7 +68,7 @@ class LanceScanner:
     @property
     def dataset_schema(self) -> pa.Schema:
         """All columns of the dataset."""
-        return resolve_extensions(schema_to_arrow(self._source.manifest.schema))
+        return typed_schema(self._source.manifest.schema)
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows, in order of fragments and rows unless another was asked for.
